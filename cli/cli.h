@@ -1,0 +1,113 @@
+/* cli.h: what the four tools share: messages, options, opening caches, safe output, JSON and TSV. Not for formats. */
+#ifndef KVC_CLI_H
+#define KVC_CLI_H
+
+#include "formats/format.h"
+#include "formats/model.h"
+
+#include <getopt.h>
+#include <stdio.h>
+
+#define EXIT_SAME 0
+#define EXIT_DIFFER 1
+#define EXIT_TROUBLE 2
+
+/* Sets the tool's name ("kvc-dump") and the signal handling: SIGPIPE default, SIGINT, SIGTERM and SIGBUS remove the
+ * temporary output first. Call first in main(). */
+void cli_start(const char *tool);
+/* "kvc-dump: MESSAGE" on stderr. */
+void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void cli_error(const struct kvc_error *e);
+/* One line of reason and "Try 'kvc-dump --help' for more information." Returns EXIT_TROUBLE. */
+int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* For getopt_long's '?' and ':' after it printed its own line. Returns EXIT_TROUBLE. */
+int cli_try_help(void);
+/* "kvc-dump 0.1.0 (format 0)"; `verbose` adds kernels and codecs. Returns EXIT_SAME. */
+int cli_version(int verbose);
+/* Flushes and closes stdout; EXIT_TROUBLE with a message when anything was not written, else `status`. */
+int cli_finish(int status);
+
+/* The options that say how to read input; every tool has them. In a getopt_long table: CLI_INPUT_OPTIONS. */
+enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_OPT_MODEL, CLI_OPT_RAW, CLI_OPT_FREE = 1100 };
+#define CLI_INPUT_OPTIONS                              \
+    {"from", required_argument, NULL, CLI_OPT_FROM},        \
+    {"map", required_argument, NULL, CLI_OPT_MAP},          \
+    {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS}, \
+    {"pairing", required_argument, NULL, CLI_OPT_PAIRING},  \
+    {"raw", required_argument, NULL, CLI_OPT_RAW},          \
+    {"model", required_argument, NULL, CLI_OPT_MODEL}
+#define CLI_INPUT_HELP                                                                               \
+    "Reading input:\n"                                                                               \
+    "      --from=FORMAT       input is kvc, llama, safetensors, npz or raw (default: look)\n"       \
+    "      --model=FILE        the model's weights (GGUF or safetensors): geometry and RoPE facts\n" \
+    "      --kv-heads=N        number of KV heads, where the file does not say\n"                    \
+    "      --pairing=P         RoPE pairing of K: halves, interleaved or none\n"                     \
+    "      --map=KIND=PATTERN  names of arrays: KIND keys, values, queries, hidden or tokens,\n"      \
+    "                          {i} for the layer number; repeat as needed\n"                          \
+    "      --raw=GEOMETRY      raw input: dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd]\n" \
+    "                          [,offset=N]\n"
+
+struct cli_input {
+    struct kvc_import_options import;
+    const char *map[64];
+    unsigned n_map;
+    char raw_dtype[16], raw_order[8];
+    const char *model_path;
+    struct kvc_model model; /* filled by the first cli_open() when model_path is set */
+    int has_model;
+};
+/* Takes one of the options above. 1: taken, 0: not one of them, -1: bad value (message printed). */
+int cli_input_option(struct cli_input *in, int opt, const char *arg);
+
+struct cli_file {
+    struct kvc_input input;
+    struct kvc_cache *cache;
+    const struct kvc_format *format;
+};
+/* Opens and imports path ("-": stdin). On failure prints nothing, fills *e and leaves *f empty. Facts of --model go
+ * into the metadata of engine files; a .kvc of another model is refused. A note goes to stderr where the match
+ * could not use fingerprints. */
+int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e);
+void cli_close(struct cli_file *f);
+
+/* Output that appears whole or not at all: a temporary file beside `path`, made durable and renamed by
+ * cli_output_commit(). path NULL: stdout (refused when it is a terminal, unless force). */
+struct cli_output {
+    struct kvc_sink sink;
+    int fd;
+    char *path, *temporary;
+    int force;
+};
+int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
+int cli_output_commit(struct cli_output *o, struct kvc_error *e);
+void cli_output_abandon(struct cli_output *o); /* removes the temporary; safe to call twice */
+
+/* Numbers: decimal with optional K, M, G (1024); ranges "A:B", "A:", ":B"; lists "0-3,7". 0, or -1 when malformed. */
+int cli_parse_u64(const char *text, uint64_t *v);
+int cli_parse_f64(const char *text, double *v);
+int cli_parse_range(const char *text, uint64_t *first, uint64_t *end); /* absent end: UINT64_MAX */
+/* Sets keep[i] for each number of a list like "0-3,7"; grows *keep; caller frees. */
+int cli_parse_list(const char *text, uint8_t **keep, uint32_t *n);
+
+/* Shortest decimal that reads back to the same float / double; "NaN", "Infinity", "-Infinity" otherwise. */
+void cli_float_text(float v, char text[32]);
+void cli_double_text(double v, char text[32]);
+/* "25.8 MB" into text. */
+void cli_size_text(uint64_t bytes, char text[32]);
+
+/* A JSON writer: commas, indentation and escapes are its business. One object or array at a time on `out`.
+ * Keys are given inside objects and NULL inside arrays. Doubles that JSON cannot say become the strings "NaN",
+ * "Infinity" and "-Infinity". Invalid UTF-8 bytes are written as U+FFFD. */
+struct cli_json { FILE *out; unsigned depth; uint64_t in_array; int first; int compact; };
+void cli_json_start(struct cli_json *j, FILE *out);
+void cli_json_open(struct cli_json *j, const char *key, char bracket); /* '{' or '[' */
+void cli_json_close(struct cli_json *j);
+void cli_json_text(struct cli_json *j, const char *key, const char *value); /* NULL: null */
+void cli_json_u64(struct cli_json *j, const char *key, uint64_t value);
+void cli_json_i64(struct cli_json *j, const char *key, int64_t value);
+void cli_json_f64(struct cli_json *j, const char *key, double value);
+void cli_json_bool(struct cli_json *j, const char *key, int value);
+void cli_json_hex(struct cli_json *j, const char *key, const void *bytes, size_t n);
+void cli_json_end(struct cli_json *j); /* newline */
+
+#endif

@@ -1,0 +1,54 @@
+/* error.h: how every layer reports what went wrong. Not for printing: the tools do that.
+ *
+ * A function that can fail returns 0 or -1 and, on -1, has filled the struct kvc_error it was handed. */
+#ifndef KVC_ERROR_H
+#define KVC_ERROR_H
+
+#include <stdint.h>
+
+/* Stable numbers: they are part of the public interface (formats/kvc.h). */
+enum kvc_code {
+    KVC_OK = 0,
+    KVC_ERR_USAGE = 10,       /* the caller asked for something that makes no sense */
+    KVC_ERR_MEMORY = 20,      /* out of memory */
+    KVC_ERR_IO = 21,          /* the system refused to read or write */
+    KVC_ERR_UNKNOWN = 30,     /* the input is no cache that kvc knows */
+    KVC_ERR_DAMAGED = 31,     /* the input breaks its own format: truncated, flipped, inconsistent */
+    KVC_ERR_UNSUPPORTED = 32, /* valid, but this kvc cannot do it */
+    KVC_ERR_MODEL = 40,       /* the cache belongs to another model */
+    KVC_ERR_VERIFY = 50       /* what was just encoded does not decode to the same values */
+};
+
+/* What the caller may still do. */
+enum kvc_severity {
+    KVC_SEVERITY_RETRY, /* the same call may succeed later (memory, disk space) */
+    KVC_SEVERITY_ITEM,  /* this record, tensor or option failed; the rest of the file is usable */
+    KVC_SEVERITY_FILE   /* nothing more can be had from this file */
+};
+
+#define KVC_NOWHERE UINT64_MAX
+
+struct kvc_error {
+    enum kvc_code code;
+    enum kvc_severity severity;
+    uint64_t offset;    /* byte offset in the input, or KVC_NOWHERE */
+    uint64_t record;    /* record number in a .kvc, or KVC_NOWHERE */
+    uint64_t section;   /* section number in the record, or KVC_NOWHERE */
+    char message[1024]; /* plain words: what, where, what to do; no newline */
+};
+
+/* Fills *e (when not NULL) and returns -1, so that "return kvc_fail(...)" reads well. */
+int kvc_fail(struct kvc_error *e, enum kvc_code code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The same with a byte offset, which is also appended to the message. */
+int kvc_fail_at(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Puts "prefix: " before the message of *e; returns -1. */
+int kvc_error_prefix(struct kvc_error *e, const char *prefix);
+
+/* Out of memory for `what`; returns -1. */
+int kvc_fail_memory(struct kvc_error *e, const char *what);
+
+#endif

@@ -1,0 +1,79 @@
+/* container.h: reading and writing .kvc files as FORMAT.md lays them out. Not for engine formats. */
+#ifndef KVC_CONTAINER_H
+#define KVC_CONTAINER_H
+
+#include "codecs/recipe.h"
+#include "formats/cache.h"
+#include "formats/input.h"
+#include "formats/sink.h"
+
+#define KVC_FORMAT_VERSION 0
+
+enum kvc_record_type {
+    KVC_RECORD_META = 1,
+    KVC_RECORD_TABLE = 2,
+    KVC_RECORD_CELLS = 3,
+    KVC_RECORD_TOKENS = 4,
+    KVC_RECORD_SOURCE = 5,  /* extents and literals: the engine-private bytes */
+    KVC_RECORD_SIDE = 6,    /* side data of a tensor's segment */
+    KVC_RECORD_BLOCK = 7,   /* one block of one tensor */
+    KVC_RECORD_PROFILE = 8,
+    KVC_RECORD_PAD = 9,
+    KVC_RECORD_INDEX = 10
+};
+const char *kvc_record_name(unsigned type);
+
+struct kvc_pack_options {
+    const char *recipe; /* NULL: the default */
+    unsigned threads;   /* 0: one per core */
+    int no_verify;      /* skip decoding what was encoded */
+    unsigned align;     /* bytes: 16 (also 0), or a power of two up to 1 MiB: extents start on multiples of it */
+    int no_tokens;      /* leave token ids out (their prefix keys stay) */
+    void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
+    void *progress_state;
+};
+
+struct kvc_pack_report {
+    uint64_t tensor_bytes; /* of the tensors, decoded */
+    uint64_t stored_bytes; /* size of the .kvc */
+    uint64_t same_rows;    /* rows stored as references */
+    uint64_t records, sections;
+    int lossless;
+};
+
+/* Writes cache as a .kvc. The cache is read from several threads. `report` may be NULL. */
+int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options,
+                        struct kvc_sink *out, struct kvc_pack_report *report, struct kvc_error *e);
+
+/* Opens a .kvc: checks header, footer, index and all records but the blocks', which are checked as they are read.
+ * `in` must outlive the cache. */
+struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e);
+/* 1 when `c` came from kvc_container_open(). */
+int kvc_cache_is_container(const struct kvc_cache *c);
+
+/* One record as `kvc-dump --sections` shows it. */
+struct kvc_record_info {
+    unsigned type;
+    uint32_t tensor; /* of a BLOCK or SIDE record, else KVC_NONE */
+    uint32_t block;
+    uint64_t offset, size; /* in the file, header included */
+    uint64_t rows;         /* rows of a BLOCK */
+    uint64_t check, digest; /* digest: 0 for records without decoded values */
+    unsigned n_sections;
+};
+uint64_t kvc_container_records(const struct kvc_cache *c);
+/* Reads and checks one record's header and directory. `section` (may be NULL) gets up to n_max entries. */
+int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
+                         struct kvc_section *section, unsigned n_max, struct kvc_error *e);
+/* The canonical pipeline text of a tensor ("zstd"). */
+const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor);
+/* Sum of the stored bytes of a tensor's records. */
+uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor);
+
+/* Prefix keys as stored: n keys of 32 bytes each. */
+const uint8_t *kvc_container_keys(const struct kvc_cache *c, uint64_t *n);
+
+/* Reads the whole file: every hash, every padding byte, every digest. `threads` 0: one per core. */
+int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e);
+
+#endif

@@ -1,0 +1,60 @@
+/* format.h: the table of file formats: a row {name, probe, import, export} each. Not for the container's
+ * inside (container.h). A new engine format is one file, one spec paragraph and one row in formats.c. */
+#ifndef KVC_FORMAT_H
+#define KVC_FORMAT_H
+
+#include "formats/cache.h"
+#include "formats/input.h"
+#include "formats/sink.h"
+
+enum kvc_pairing { KVC_PAIRING_UNKNOWN = 0, KVC_PAIRING_HALVES = 1, KVC_PAIRING_INTERLEAVED = 2, KVC_PAIRING_NONE = 3 };
+
+/* What the caller knows better than the file. Zero means "not given". */
+struct kvc_import_options {
+    const char *format;       /* a row's name: skip probing; NULL: probe */
+    const char *const *map;   /* safetensors, npz: "keys=PATTERN" and so on, NULL-terminated */
+    uint32_t kv_heads;        /* llama.cpp does not record the number of KV heads */
+    enum kvc_pairing pairing; /* RoPE pairing of K */
+    /* raw: the whole geometry */
+    const char *raw_dtype;
+    const char *raw_order; /* permutation of "lcthd": layer, k/v, token, head, dim; see raw.c */
+    uint64_t raw_layers, raw_tokens, raw_heads, raw_dim, raw_offset;
+};
+
+struct kvc_export_options {
+    enum kvc_pairing pairing;    /* 0: the target's own convention where it has one */
+    uint32_t llama_version;      /* 0: newest that fits */
+};
+
+struct kvc_format {
+    const char *name;    /* as --from and --to take it */
+    const char *summary; /* one line */
+    const char *suffix;  /* default file name suffix, with the dot */
+
+    /* 1 when the bytes look like this format, else 0 and the reason in `why`. Cheap; trusts nothing. */
+    int (*probe)(const struct kvc_input *in, char *why, size_t size);
+    /* Builds the model over in's mapping, which must outlive the cache. NULL: cannot import. */
+    struct kvc_cache *(*import)(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e);
+    /* Writes the cache in this format. NULL: cannot export. */
+    int (*export)(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
+                  struct kvc_error *e);
+};
+
+const struct kvc_format *kvc_format_find(const char *name);
+const struct kvc_format *kvc_format_at(size_t i); /* NULL past the end */
+
+/* Probes (or takes o->format) and imports. `*format` says which row. An unknown input's message lists what was
+ * tried and why each refused. Messages carry in->name. */
+struct kvc_cache *kvc_import(const struct kvc_input *in, const struct kvc_import_options *o,
+                             const struct kvc_format **format, struct kvc_error *e);
+
+extern const struct kvc_format kvc_format_kvc;
+extern const struct kvc_format kvc_format_llama;
+extern const struct kvc_format kvc_format_safetensors;
+extern const struct kvc_format kvc_format_npz;
+extern const struct kvc_format kvc_format_raw;
+
+/* Writes the source's own file again, byte for byte when the cache is lossless (c->n_extents != 0). */
+int kvc_source_write(const struct kvc_cache *c, unsigned threads, struct kvc_sink *out, struct kvc_error *e);
+
+#endif

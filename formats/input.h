@@ -1,0 +1,36 @@
+/* input.h: input bytes as one read-only mapping, wherever they come from. Not for their meaning.
+ *
+ * A regular file is mapped. A pipe, and the content of a .gz, .xz or .zst file, is first spooled to an
+ * unlinked temporary file ($TMPDIR or /tmp), which is then mapped: memory stays bounded either way. */
+#ifndef KVC_INPUT_H
+#define KVC_INPUT_H
+
+#include "codecs/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kvc_input {
+    char *name;          /* for messages; "(stdin)" for "-" */
+    char *path;          /* NULL when there is no file behind it */
+    const uint8_t *data; /* never NULL; size 0 points at nothing readable */
+    uint64_t size;
+    char filter[32];     /* "gzip", "xz", "zstd" when decompressed on the way in, else "" */
+    int spooled;         /* 1 when a temporary file stands behind the mapping */
+    unsigned mode;       /* permission bits of the file, 0666 for pipes */
+    void *map;
+};
+
+/* path "-" is standard input. On failure *in is empty and needs no close. */
+int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
+/* Bytes that stay the caller's: for tests, fuzzing and the library. */
+void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size);
+void kvc_input_close(struct kvc_input *in);
+
+/* An unlinked temporary file to spool to; -1 with *e filled. Map it with kvc_spool_map() after writing. */
+int kvc_spool_open(struct kvc_error *e);
+int kvc_spool_write(int fd, const void *data, size_t n, struct kvc_error *e);
+/* Maps the whole of fd and closes it. *map is NULL and *size 0 for an empty file. */
+int kvc_spool_map(int fd, void **map, uint64_t *size, struct kvc_error *e);
+
+#endif

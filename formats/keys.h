@@ -1,0 +1,44 @@
+/* keys.h: the metadata keys kvc itself writes, spelled once. Their meaning stands in FORMAT.md, "Metadata keys". */
+#ifndef KVC_KEYS_H
+#define KVC_KEYS_H
+
+#define KVC_KEY_PRODUCER "producer"                 /* text: "kvc 0.1.0" */
+#define KVC_KEY_SOURCE_FORMAT "source.format"       /* text: "llama.cpp GGSQ", "safetensors", ... */
+#define KVC_KEY_SOURCE_VERSION "source.version"     /* u64, when the format has one */
+#define KVC_KEY_SOURCE_BYTES "source.bytes"         /* u64: size of the source file */
+#define KVC_KEY_RECIPE "recipe"                     /* text: canonical recipe */
+
+#define KVC_KEY_MODEL_NAME "model.name"             /* text */
+#define KVC_KEY_MODEL_ARCH "model.architecture"     /* text, as the weights file spells it: "llama", "gemma3" */
+#define KVC_KEY_MODEL_LAYERS "model.layers"         /* u64 */
+#define KVC_KEY_MODEL_HEADS "model.heads"           /* u64: query heads */
+#define KVC_KEY_MODEL_KV_HEADS "model.kv-heads"     /* u64 */
+#define KVC_KEY_MODEL_HEAD_DIM "model.head-dim"     /* u64: of K */
+#define KVC_KEY_MODEL_HEAD_DIM_V "model.head-dim-v" /* u64: of V, when it differs */
+#define KVC_KEY_MODEL_ADAPTERS "model.adapters"     /* text: LoRA names, comma-separated */
+/* bytes (32): "model.fingerprint." kind "." algorithm; kind gguf|safetensors, algorithm sampled|full */
+#define KVC_KEY_FINGERPRINT "model.fingerprint."
+#define KVC_KEY_TOKENIZER "tokenizer.sha256"        /* bytes (32): SHA-256 of the vocabulary */
+
+#define KVC_KEY_ROPE_K "rope.k"                     /* text: "post" or "pre" */
+#define KVC_KEY_ROPE_PAIRING "rope.pairing"         /* text: "halves", "interleaved", "none"; absent: unknown */
+#define KVC_KEY_ROPE_TYPE "rope.type"               /* text: "default", "linear", "yarn", "llama3", "longrope" */
+#define KVC_KEY_ROPE_THETA "rope.theta"             /* f64 */
+#define KVC_KEY_ROPE_DIM "rope.dim"                 /* u64: rotated channels of a head */
+#define KVC_KEY_ROPE_FACTOR "rope.factor"           /* f64: scaling factor */
+
+#define KVC_KEY_HADAMARD_K "hadamard.k"             /* u64: tile, 0: not rotated; absent: unknown */
+#define KVC_KEY_HADAMARD_V "hadamard.v"
+#define KVC_KEY_WINDOW "sliding.window"             /* u64: tokens */
+#define KVC_KEY_PAGE_SIZE "page.size"               /* u64 */
+#define KVC_KEY_SHARD "shard"                       /* text: "rank/size" */
+#define KVC_KEY_HEADS_KNOWN "cache.heads-known"     /* bool: false: heads = 1 stands for "unknown" */
+#define KVC_KEY_LAYERS_KNOWN "cache.layers-known"   /* bool: false: layer numbers are in cache order */
+
+#define KVC_KEY_PREFIX_IDENTITY "prefix.identity"   /* text: what the prefix keys are chained over */
+
+#define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form" /* text: "plain", "server" or "none" */
+#define KVC_KEY_LLAMA_STREAMS "llama.streams"       /* u64 */
+#define KVC_KEY_LLAMA_TRANSPOSED_V "llama.transposed-v" /* bool */
+
+#endif

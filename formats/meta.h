@@ -1,0 +1,62 @@
+/* meta.h: typed metadata: a sorted list of keys with values. Not for what the keys mean (FORMAT.md). */
+#ifndef KVC_META_H
+#define KVC_META_H
+
+#include "codecs/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The numbers stand in .kvc files. */
+enum kvc_meta_type {
+    KVC_META_BOOL = 1,
+    KVC_META_U64 = 2,
+    KVC_META_I64 = 3,
+    KVC_META_F64 = 4,
+    KVC_META_TEXT = 5,  /* UTF-8 without NUL */
+    KVC_META_BYTES = 6,
+    KVC_META_U64S = 7   /* array of u64 */
+};
+
+struct kvc_meta_entry {
+    char *key;
+    enum kvc_meta_type type;
+    int critical; /* a reader that does not know the key must refuse the file */
+    uint64_t size; /* bytes of the value as encoded */
+    uint8_t *value;
+};
+
+struct kvc_meta {
+    struct kvc_meta_entry *entry; /* sorted by key, byte order, unique */
+    size_t n, capacity;
+};
+
+void kvc_meta_free(struct kvc_meta *m);
+/* Setters replace an entry of the same key. `key`: 1-255 bytes of [a-z0-9._-]. */
+int kvc_meta_set_bool(struct kvc_meta *m, const char *key, int v, struct kvc_error *e);
+int kvc_meta_set_u64(struct kvc_meta *m, const char *key, uint64_t v, struct kvc_error *e);
+int kvc_meta_set_i64(struct kvc_meta *m, const char *key, int64_t v, struct kvc_error *e);
+int kvc_meta_set_f64(struct kvc_meta *m, const char *key, double v, struct kvc_error *e);
+int kvc_meta_set_text(struct kvc_meta *m, const char *key, const char *v, struct kvc_error *e);
+int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_t n, struct kvc_error *e);
+int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n, struct kvc_error *e);
+void kvc_meta_remove(struct kvc_meta *m, const char *key);
+int kvc_meta_copy(struct kvc_meta *to, const struct kvc_meta *from, struct kvc_error *e);
+
+const struct kvc_meta_entry *kvc_meta_find(const struct kvc_meta *m, const char *key);
+/* The value, or the given default when the key is absent or of another type. Text is NUL-terminated and
+ * owned by the metadata. */
+const char *kvc_meta_text(const struct kvc_meta *m, const char *key, const char *otherwise);
+uint64_t kvc_meta_u64(const struct kvc_meta *m, const char *key, uint64_t otherwise);
+int64_t kvc_meta_i64(const struct kvc_meta *m, const char *key, int64_t otherwise);
+double kvc_meta_f64(const struct kvc_meta *m, const char *key, double otherwise);
+int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise);
+/* One entry as text ("0.5", "true", hex bytes): for printing. */
+void kvc_meta_print(const struct kvc_meta_entry *entry, char *text, size_t size);
+
+/* The META section (FORMAT.md): encode allocates *bytes (caller frees); decode refuses what breaks the rules:
+ * order, duplicates, unknown types, unknown critical keys. */
+int kvc_meta_encode(const struct kvc_meta *m, uint8_t **bytes, size_t *n, struct kvc_error *e);
+int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct kvc_error *e);
+
+#endif

@@ -1,0 +1,24 @@
+/* sink.h: where output bytes go, strictly front to back. Not for files' names and renaming (cli/). */
+#ifndef KVC_SINK_H
+#define KVC_SINK_H
+
+#include "codecs/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kvc_sink {
+    int (*write)(void *state, const void *data, size_t n, struct kvc_error *e);
+    void *state;
+    uint64_t offset; /* bytes written so far; kept by kvc_sink_write() */
+};
+
+int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_error *e);
+int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e);
+
+/* A sink into a growing memory buffer (free() it) and one into a file descriptor. */
+struct kvc_buffer { uint8_t *data; size_t n, room; };
+struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b);
+struct kvc_sink kvc_sink_fd(int *fd);
+
+#endif

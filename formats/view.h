@@ -1,0 +1,31 @@
+/* view.h: caches derived from a cache without copying it: a range of tokens, some layers, another RoPE pairing,
+ * values as float32. Not for writing them. The parent must outlive the view. */
+#ifndef KVC_VIEW_H
+#define KVC_VIEW_H
+
+#include "formats/format.h"
+
+struct kvc_selection {
+    uint64_t first, end;    /* positions [first, end); end 0: all */
+    const uint8_t *layers;  /* layers[i] != 0 keeps model layer i < n_layers; NULL: all */
+    uint32_t n_layers;
+};
+
+/* Keeps what the selection names. Refuses a token range for sliding-window, recurrent and checkpoint parts unless
+ * every position of the range is still there; such a view has no extents (it is not the source's file). */
+struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s, struct kvc_error *e);
+
+/* K in another RoPE pairing: a permutation inside each head over the first rope.dim channels. Needs a known
+ * pairing, a known number of heads and K without Hadamard rotation; block dtypes are refused (32 values share a
+ * scale), float them first. */
+struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e);
+
+/* Every tensor as float32: block types dequantised and, where the Hadamard tile is known, rotated back. */
+struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e);
+
+enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
+const char *kvc_pairing_name(enum kvc_pairing p);
+/* 1 and *p set when the name is known. */
+int kvc_pairing_parse(const char *name, enum kvc_pairing *p);
+
+#endif
