@@ -1,5 +1,6 @@
 # kvc: tools for KV-cache files. `make help` lists the targets.
 .DEFAULT_GOAL := all
+.SECONDARY:
 MAKEFLAGS += --no-builtin-rules
 VERSION := 0.1.0
 SOVERSION := 0
@@ -88,9 +89,14 @@ $B/libkvc.so.$(VERSION): $(LIB_OBJ)
 	$(SAY) LD $@
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libkvc.so.$(SOVERSION) -Wl,-z,defs -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
 
-$B/%: $B/cli/%.o $(CLI_OBJ) $B/libkvc.a
+# what the tools share; an archive, so that each takes only what it uses
+$B/libcli.a: $(CLI_OBJ)
+	$(SAY) AR $@
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$B/%: $B/cli/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $(CLI_OBJ) $B/libkvc.a $(KVC_LDLIBS) $(LDLIBS)
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libcli.a $B/libkvc.a $(KVC_LDLIBS) $(LDLIBS)
 
 $(TOOLS) libkvc.a libkvc.so.$(VERSION): %: $B/%
 	$(Q)cp -f $< $@
@@ -101,8 +107,8 @@ kvc.pc: Makefile
 	  'Description: KV-cache container files' 'Version: $(VERSION)' 'Requires.private: $(DEPS)' \
 	  'Libs: -L$${libdir} -lkvc' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' > $@
 
-$B/tests/unit/%: $B/tests/unit/%.o $(CLI_OBJ) $B/libkvc.a
+$B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $(CLI_OBJ) $B/libkvc.a -lcmocka $(KVC_LDLIBS) $(LDLIBS)
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libcli.a $B/libkvc.a -lcmocka $(KVC_LDLIBS) $(LDLIBS)
 
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TOOLS:%=$B/cli/%.d) $(UNIT_BIN:%=%.d)

@@ -55,6 +55,7 @@ struct cli_input {
     const char *model_path;
     struct kvc_model model; /* filled by the first cli_open() when model_path is set */
     int has_model;
+    int full_fingerprint; /* hash every byte of the weights, not samples */
 };
 /* Takes one of the options above. 1: taken, 0: not one of them, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);
@@ -81,6 +82,7 @@ struct cli_output {
 int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary; safe to call twice */
+void cli_output_remove_all(void); /* for signal handlers: removes the temporary of the output in progress */
 
 /* Numbers: decimal with optional K, M, G (1024); ranges "A:B", "A:", ":B"; lists "0-3,7". 0, or -1 when malformed. */
 int cli_parse_u64(const char *text, uint64_t *v);

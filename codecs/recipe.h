@@ -32,7 +32,11 @@ struct kvc_recipe {
 /* What one tensor goes through: the stages that select it up to and including the first terminal one. */
 struct kvc_pipeline {
     unsigned n;
-    struct { const struct kvc_stage *stage; struct kvc_stage_args args; } step[KVC_MAX_STAGES];
+    struct {
+        const struct kvc_stage *stage;
+        struct kvc_stage_args args;
+        unsigned item; /* which item of the recipe it came from; its length for the default stage */
+    } step[KVC_MAX_STAGES + 1];
 };
 
 /* Reads a recipe; refuses unknown stages, bad arguments and empty items by name. */

@@ -40,7 +40,7 @@ uint64_t kvc_row_blocks(const struct kvc_shape *shape);
 struct kvc_strides kvc_strides_canonical(const struct kvc_shape *shape);
 /* Strides of [head][token][dim], as transformers keeps caches (batch 1). */
 struct kvc_strides kvc_strides_heads_first(const struct kvc_shape *shape);
-/* 1 when every byte the strides reach lies in [0, size) and all offsets fit in 64 bits. */
+/* 1 when no two values share a byte and every byte the strides reach lies in [0, size). */
 int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t size);
 
 /* Copies one token's row between a strided layout (base + token * strides->token) and canonical bytes. */

@@ -141,6 +141,10 @@ int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const uint8_t *base, s
 int kvc_cache_extent_literal(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e);
 int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e);
 
+/* Gives K and V whose number of heads is unknown (heads = 1) `heads` heads, and notes that they are known. Refuses
+ * rows that do not divide. The rows' bytes stay the same. */
+int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e);
+
 /* The block that holds sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
 uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted); /* sorted index -> cell number */

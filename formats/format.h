@@ -13,8 +13,8 @@ enum kvc_pairing { KVC_PAIRING_UNKNOWN = 0, KVC_PAIRING_HALVES = 1, KVC_PAIRING_
 struct kvc_import_options {
     const char *format;       /* a row's name: skip probing; NULL: probe */
     const char *const *map;   /* safetensors, npz: "keys=PATTERN" and so on, NULL-terminated */
-    uint32_t kv_heads;        /* llama.cpp does not record the number of KV heads */
-    enum kvc_pairing pairing; /* RoPE pairing of K */
+    uint32_t kv_heads;        /* where the file does not say (llama.cpp): kvc_import() applies it */
+    enum kvc_pairing pairing; /* RoPE pairing of K, likewise */
     /* raw: the whole geometry */
     const char *raw_dtype;
     const char *raw_order; /* permutation of "lcthd": layer, k/v, token, head, dim; see raw.c */

@@ -35,10 +35,12 @@
 #define KVC_KEY_HEADS_KNOWN "cache.heads-known"     /* bool: false: heads = 1 stands for "unknown" */
 #define KVC_KEY_LAYERS_KNOWN "cache.layers-known"   /* bool: false: layer numbers are in cache order */
 
+#define KVC_KEY_TOKENS_FIRST "tokens.first"         /* u64: position of the first token id; absent: 0 */
 #define KVC_KEY_PREFIX_IDENTITY "prefix.identity"   /* text: what the prefix keys are chained over */
 
 #define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form" /* text: "plain", "server" or "none" */
 #define KVC_KEY_LLAMA_STREAMS "llama.streams"       /* u64 */
+#define KVC_KEY_LLAMA_CELL_EXT "llama.cell-ext"     /* u64: extension words before the sequence ids of a cell */
 #define KVC_KEY_LLAMA_TRANSPOSED_V "llama.transposed-v" /* bool */
 
 #endif

@@ -8,12 +8,13 @@
 #include "formats/format.h"
 
 struct kvc_model {
-    char kind[16];     /* "gguf" or "safetensors" */
-    char name[256];    /* "" when the file does not say */
-    char arch[64];     /* general.architecture of a GGUF, model_type of a config.json; "" unknown */
-    uint64_t layers, heads, kv_heads, head_dim, head_dim_v, window; /* 0: unknown; kv_heads also 0 when layers differ */
-    enum kvc_pairing pairing;
-    char rope_type[32];
+    char kind[16];  /* "gguf" or "safetensors" */
+    char name[256]; /* "" when the file does not say */
+    char arch[64];  /* general.architecture of a GGUF, model_type of a config.json; "" unknown */
+    uint64_t layers, heads, kv_heads, head_dim, head_dim_v; /* 0: unknown, or not the same in all layers */
+    uint64_t window;          /* 0: none or unknown */
+    enum kvc_pairing pairing; /* as the kind's own engine keeps K: llama.cpp (gguf), transformers */
+    char rope_type[32];       /* as keys.h spells it; "" unknown */
     double rope_theta;  /* 0: unknown */
     double rope_factor; /* 0: none */
     uint64_t rope_dim;  /* 0: unknown */
@@ -24,21 +25,27 @@ struct kvc_model {
     uint8_t full[32];
 };
 
-/* Reads a GGUF file, or a safetensors file (or a directory that holds model.safetensors or its shards) with the
- * config.json and tokenizer.json beside it when they are there. `full` also hashes every byte. */
+/* Reads a GGUF file, or a safetensors file (or a directory that holds model.safetensors or its shards) with
+ * the config.json and tokenizer.json beside it when they are there. A name like x-00002-of-00003.gguf (or
+ * .safetensors) stands for all three files. `full` also hashes every byte. */
 int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_error *e);
 
 /* RoPE pairing of an architecture as that producer keeps K: llama.cpp's rope type of a GGUF architecture
- * (src/llama-model.cpp, llama_model_rope_type), or halves for what transformers keeps. */
+ * (src/llama-model.cpp, llama_model_rope_type). */
 enum kvc_pairing kvc_pairing_of_gguf_arch(const char *arch);
+/* RoPE pairing as transformers keeps K: by model_type or GGUF architecture; halves unless known otherwise. */
+enum kvc_pairing kvc_pairing_of_transformers(const char *arch);
 
-/* Writes the model's facts into metadata (keys.h). `engine` 1: the cache is llama.cpp's, so K is paired as the GGUF
- * architecture says; 0: it is transformers', halves. An existing rope.pairing is not overwritten. */
+/* Writes the model's facts into metadata (keys.h), over facts of the same key. `engine` 1: the cache is
+ * llama.cpp's, so K is paired as the GGUF architecture says; 0: it is transformers'. An existing rope.pairing
+ * stays. */
 int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e);
 
-/* Compares a cache's metadata with a model: 0 same model (or nothing contradicts), -1 and KVC_ERR_MODEL otherwise.
- * With a fingerprint of the same kind only that counts; otherwise geometry, RoPE and tokenizer are compared and
- * `note` says so ("" when the fingerprints matched). */
+/* Compares a cache's metadata with a model: 0 same model (or nothing contradicts), -1 and KVC_ERR_MODEL
+ * otherwise. With a fingerprint of the same kind and algorithm only that counts; otherwise architecture (when
+ * spelled by the same kind), geometry, RoPE and tokenizer are compared as far as both sides know them, and
+ * `note` says so ("" when the fingerprints matched). Pairing is not compared: it belongs to the engine, not
+ * to the model. */
 int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
                     struct kvc_error *e);
 

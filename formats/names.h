@@ -1,5 +1,5 @@
 /* names.h: which K or V a tensor's name means, for formats that are bags of named arrays (safetensors, npz).
- * Not for the arrays themselves. */
+ * Not for finding the arrays in a file. */
 #ifndef KVC_NAMES_H
 #define KVC_NAMES_H
 
@@ -7,7 +7,7 @@
 #include "formats/format.h"
 
 enum kvc_name_kind {
-    KVC_NAME_OTHER, /* carried as private bytes */
+    KVC_NAME_OTHER,  /* carried as private bytes */
     KVC_NAME_TENSOR, /* K, V, queries or hidden states of a layer */
     KVC_NAME_TOKENS
 };
@@ -15,36 +15,51 @@ enum kvc_name_kind {
 struct kvc_name {
     enum kvc_name_kind kind;
     enum kvc_role role;
-    uint32_t layer;
+    uint32_t layer; /* at most six digits */
+    int sliding;    /* of a second, sliding-window cache that numbers its layers from 0 again */
 };
 
-/* By o->map patterns when given ("keys=model.{i}.k", "values=...", "queries=", "hidden=", "tokens="; "{i}" stands
- * for the layer number), else by the conventions: layers.{i}.keys|values, key_cache.{i} / value_cache.{i},
- * past_key_values.{i}.key|value, queries.{i}, hidden.{i}, tokens. */
+/* By o->map patterns ("keys=model.{i}.k", "values=...", "queries=...", "hidden=...", "tokens=ids"; "{i}" stands for
+ * the layer number) and by the conventions: layers.{i}.keys|values, sliding.layers.{i}.keys|values,
+ * key_cache.{i} / value_cache.{i}, past_key_values.{i}.key|value, queries.{i}, hidden.{i}, tokens. A pattern for
+ * keys or values turns the conventions for both off; one for queries, hidden or tokens only its own. */
 struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o);
 /* Refuses malformed --map patterns. */
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e);
+/* The export side: "layers.3.keys" and so on into text. */
+void kvc_name_print(const struct kvc_name *name, char *text, size_t size);
 
-/* One named array as found in a file. shape is [1,H,T,D] for K, V and queries, [1,T,D] or [T,D] for hidden
- * states, [T] for tokens. */
+/* A name from a file made fit for a message: anything but printable ASCII becomes '?', and it is cut at `size`. */
+const char *kvc_name_show(const char *name, char *text, size_t size);
+
+#define KVC_ARRAY_RANK 8
+
+/* One named array as found in a file. shape is [1,H,T,D] for K, V and queries, [1,T,D] or [T,D] for hidden states,
+ * [T] or [1,T] for tokens. */
 struct kvc_array {
     const char *name;
-    enum kvc_dtype dtype; /* of values; tokens arrays use token_size instead */
-    int is_int;           /* integer dtype of token_size bytes (4 or 8), for tokens */
-    unsigned token_size;
-    unsigned rank;
-    uint64_t dim[8];
+    const char *type;                 /* element type as the format spells it, for messages */
+    const struct kvc_dtype_info *info; /* NULL: no dtype that caches have */
+    unsigned int_size;                /* 4 or 8: little-endian signed integers, as tokens may be; else 0 */
+    uint64_t rank;
+    uint64_t dim[KVC_ARRAY_RANK]; /* the first dimensions; their product is checked against size */
     const uint8_t *data;
     uint64_t size;
     uint32_t tensor; /* out: number in the cache, or KVC_NONE */
 };
 
-/* Builds parts, layers, tensors and tokens from n arrays; sets array[i].tensor; refuses inconsistent shapes.
- * The caller adds extents and metadata, then kvc_cache_finish(). */
+/* Builds parts, layers, tensors and tokens from n arrays, which stand in file order, and maps the tensors; the cache
+ * must have gone through kvc_cache_map(). Sets array[i].tensor. Layers of the longest cache form the live part,
+ * shorter ones (sliding windows: only the last tokens are kept) sliding parts, queries and hidden states companion
+ * parts; every part holds the last positions. The caller adds extents and metadata, then kvc_cache_finish(). */
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
                     struct kvc_error *e);
-
-/* The export side: "layers.3.keys" and so on into text. */
-void kvc_name_print(enum kvc_role role, uint32_t layer, char *text, size_t size);
+/* The extents of a file whose tensors are n arrays inside it, in file order; everything else is literal. */
+int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,
+                      struct kvc_error *e);
+/* Metadata that holds for every bag of arrays: format, size, heads and layers known, no Hadamard rotation. The
+ * pairing is o->pairing when given, else `pairing`, else (both unknown) none is recorded. */
+int kvc_names_meta(struct kvc_cache *c, const char *format, const struct kvc_input *in,
+                   const struct kvc_import_options *o, enum kvc_pairing pairing, struct kvc_error *e);
 
 #endif

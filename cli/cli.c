@@ -1,0 +1,209 @@
+/* cli.c: messages, versions, input options and opening caches, for all four tools. Not for output (output.c). */
+#include "cli/cli.h"
+#include "cli/text.h"
+
+#include "codecs/stage.h"
+#include "formats/container.h"
+#include "formats/keys.h"
+#include "formats/view.h"
+#include "kernels/kernels.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *tool = "kvc";
+
+/* A mapped file that shrinks, or whose disk fails, shows as SIGBUS. */
+static void on_bus_error(int number) {
+    static const char text[] = ": an input file changed or could not be read while it was in use\n";
+    (void)number;
+    cli_output_remove_all();
+    if (write(2, tool, strlen(tool)) < 0 || write(2, text, sizeof text - 1) < 0) _exit(EXIT_TROUBLE);
+    _exit(EXIT_TROUBLE);
+}
+
+static void on_interrupt(int number) {
+    cli_output_remove_all();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+void cli_start(const char *name) {
+    tool = name;
+    struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error};
+    sigaction(SIGINT, &interrupt, NULL);
+    sigaction(SIGTERM, &interrupt, NULL);
+    sigaction(SIGHUP, &interrupt, NULL);
+    sigaction(SIGPIPE, &interrupt, NULL);
+    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, NULL); /* then write() says EFBIG */
+    sigaction(SIGBUS, &bus, NULL);
+}
+
+void cli_warn(const char *format, ...) {
+    va_list ap;
+    fprintf(stderr, "%s: ", tool);
+    va_start(ap, format);
+    vfprintf(stderr, format, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+}
+
+/* File names and metadata get into messages: what a terminal would obey is shown as \xNN. */
+void cli_error(const struct kvc_error *e) {
+    fprintf(stderr, "%s: ", tool);
+    cli_print_safe(stderr, e->message);
+    fputc('\n', stderr);
+}
+
+int cli_try_help(void) {
+    fprintf(stderr, "Try '%s --help' for more information.\n", tool);
+    return EXIT_TROUBLE;
+}
+
+int cli_usage(const char *format, ...) {
+    va_list ap;
+    fprintf(stderr, "%s: ", tool);
+    va_start(ap, format);
+    vfprintf(stderr, format, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    return cli_try_help();
+}
+
+int cli_version(int verbose) {
+    printf("%s %s (format %d)\n", tool, KVC_VERSION, KVC_FORMAT_VERSION);
+    if (verbose) {
+        const struct kvc_kernels *kernels = kvc_kernels_get();
+        printf("kernels: %s (of", kernels ? kernels->name : "none");
+        for (const char *const *name = kvc_kernels_names(); *name; name++) printf(" %s", *name);
+        printf(")\nstages:");
+        for (size_t i = 0; kvc_stage_at(i); i++) printf(" %s", kvc_stage_at(i)->name);
+        printf("\nformats:");
+        for (size_t i = 0; kvc_format_at(i); i++) printf(" %s", kvc_format_at(i)->name);
+        printf("\ndevices: cpu\n");
+    }
+    return cli_finish(EXIT_SAME);
+}
+
+int cli_finish(int status) {
+    int failed = ferror(stdout);
+    errno = 0;
+    if (fclose(stdout) || failed) {
+        cli_warn("write error on standard output: %s", errno ? strerror(errno) : "output was lost");
+        return EXIT_TROUBLE;
+    }
+    return status;
+}
+
+/* "key=value,key=value" into the raw geometry. */
+static int parse_raw(struct cli_input *in, const char *arg) {
+    char *copy = strdup(arg), *rest = copy, *item;
+    int status = copy ? 0 : -1;
+    while (!status && (item = strsep(&rest, ","))) {
+        char *value = strchr(item, '=');
+        if (!value) {
+            status = -1;
+            break;
+        }
+        *value++ = '\0';
+        uint64_t *number = strcmp(item, "layers") == 0   ? &in->import.raw_layers
+                           : strcmp(item, "tokens") == 0 ? &in->import.raw_tokens
+                           : strcmp(item, "heads") == 0  ? &in->import.raw_heads
+                           : strcmp(item, "dim") == 0    ? &in->import.raw_dim
+                           : strcmp(item, "offset") == 0 ? &in->import.raw_offset
+                                                         : NULL;
+        if (number) {
+            status = cli_parse_u64(value, number);
+        } else if (strcmp(item, "dtype") == 0 && strlen(value) < sizeof in->raw_dtype) {
+            strcpy(in->raw_dtype, value);
+            in->import.raw_dtype = in->raw_dtype;
+        } else if (strcmp(item, "order") == 0 && strlen(value) < sizeof in->raw_order) {
+            strcpy(in->raw_order, value);
+            in->import.raw_order = in->raw_order;
+        } else {
+            status = -1;
+        }
+    }
+    free(copy);
+    if (status) cli_usage("--raw=%s is not dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd][,offset=N]", arg);
+    return status ? -1 : 1;
+}
+
+int cli_input_option(struct cli_input *in, int opt, const char *arg) {
+    uint64_t n;
+    switch (opt) {
+    case CLI_OPT_FROM:
+        if (!kvc_format_find(arg)) {
+            cli_usage("--from=%s: there is no such format (kvc, llama, safetensors, npz, raw)", arg);
+            return -1;
+        }
+        in->import.format = arg;
+        return 1;
+    case CLI_OPT_MAP:
+        if (in->n_map + 1 == sizeof in->map / sizeof in->map[0]) {
+            cli_usage("too many --map options");
+            return -1;
+        }
+        in->map[in->n_map++] = arg;
+        in->import.map = in->map;
+        return 1;
+    case CLI_OPT_KV_HEADS:
+        if (cli_parse_u64(arg, &n) || !n || n > UINT16_MAX) {
+            cli_usage("--kv-heads=%s is not a number of heads", arg);
+            return -1;
+        }
+        in->import.kv_heads = (uint32_t)n;
+        return 1;
+    case CLI_OPT_PAIRING:
+        if (!kvc_pairing_parse(arg, &in->import.pairing)) {
+            cli_usage("--pairing=%s is none of halves, interleaved, none", arg);
+            return -1;
+        }
+        return 1;
+    case CLI_OPT_RAW: return parse_raw(in, arg);
+    case CLI_OPT_MODEL: in->model_path = arg; return 1;
+    default: return 0;
+    }
+}
+
+/* What --model adds to an engine's file, or demands of a .kvc. */
+static int apply_model(struct cli_file *f, const struct cli_input *options, struct kvc_error *e) {
+    char note[512] = "";
+    const char *source = kvc_meta_text(&f->cache->meta, KVC_KEY_SOURCE_FORMAT, "");
+    if (kvc_cache_is_container(f->cache)) {
+        if (kvc_model_match(&f->cache->meta, &options->model, note, sizeof note, e))
+            return kvc_error_prefix(e, f->input.name);
+        if (*note) cli_warn("%s: %s", f->input.name, note);
+    }
+    return kvc_model_store(&options->model, &f->cache->meta, strncmp(source, "llama.cpp", 9) == 0, e);
+}
+
+int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e) {
+    memset(f, 0, sizeof *f);
+    if (!kvc_kernels_get())
+        return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
+    if (options->model_path && !options->has_model) {
+        if (kvc_model_read(options->model_path, options->full_fingerprint, &options->model, e)) return -1;
+        options->has_model = 1;
+    }
+    struct kvc_import_options import = options->import;
+    if (options->has_model && !import.kv_heads && options->model.kv_heads <= UINT16_MAX)
+        import.kv_heads = (uint32_t)options->model.kv_heads;
+    if (kvc_input_open(&f->input, path, e)) return -1;
+    f->cache = kvc_import(&f->input, &import, &f->format, e);
+    if (!f->cache || (options->has_model && apply_model(f, options, e))) {
+        cli_close(f);
+        return -1;
+    }
+    return 0;
+}
+
+void cli_close(struct cli_file *f) {
+    kvc_cache_free(f->cache);
+    kvc_input_close(&f->input);
+    memset(f, 0, sizeof *f);
+}

@@ -1,0 +1,96 @@
+/* dump.h: what the parts of kvc-dump share: its options, and one writer of text, JSON and TSV. Not for other tools.
+ *
+ * A mode prints one file. Nearly every mode is a table, or a table whose rows hold another one; the mode names columns
+ * and cells, the writer makes of them
+ *   text  aligned columns under a heading; what is unknown is "-"
+ *   JSON  an array of objects; what is unknown is null
+ *   TSV   lines whose first column is the row's type; what is unknown is "-" */
+#ifndef KVC_DUMP_H
+#define KVC_DUMP_H
+
+#include "cli/cli.h"
+
+enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV };
+
+struct dump_column {
+    const char *name; /* JSON's key and text's heading */
+    int width;        /* of text columns, negative: on the left side, as printf() takes it */
+};
+
+struct dump_out {
+    FILE *out;
+    enum dump_style style;
+    struct cli_json json; /* open for the mode's own keys while a file is printed */
+    unsigned depth;       /* tables open: 0 to 2 */
+    struct {
+        const struct dump_column *column; /* ends with name NULL */
+        const char *row;                  /* TSV's row type */
+        unsigned at;                      /* cells of the row so far */
+        int in_line;                      /* the row's line has not ended */
+    } table[3];
+    unsigned headings; /* tables of this depth and less have had their heading */
+};
+
+struct dump_values {
+    uint32_t layer;
+    enum kvc_role role;
+    int all_heads;
+    uint64_t head;
+    uint64_t first, end; /* positions */
+};
+
+struct dump_options {
+    uint32_t part; /* KVC_NONE: not given */
+    int verbose;
+    struct dump_values values;
+    int32_t *tokens; /* of --match */
+    uint64_t n_tokens;
+    uint64_t matched; /* --match: files that share a token */
+};
+
+typedef int dump_fn(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e);
+
+dump_fn dump_summary;  /* dump_summary.c */
+dump_fn dump_header;   /* dump_header.c */
+dump_fn dump_layers;   /* dump_tables.c */
+dump_fn dump_tokens;   /* dump_tables.c */
+dump_fn dump_sections; /* dump_sections.c */
+dump_fn dump_values;   /* dump_values.c */
+dump_fn dump_stats;    /* dump_values.c */
+dump_fn dump_match;    /* dump_match.c */
+
+/* "L:K:H[:T0:T1]". 0, or -1 when malformed. */
+int dump_values_parse(const char *text, struct dump_values *v);
+/* The token ids of --match: a list of numbers or a cache file's. */
+int dump_match_tokens(const char *path, const struct kvc_import_options *import, struct dump_options *options,
+                      struct kvc_error *e);
+/* Refuses a part number that the file does not have. */
+int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e);
+/* 1 when the mode should show part p. */
+int dump_wants_part(const struct dump_options *options, uint32_t p);
+/* 0 where heads = 1 stands for an unknown number. */
+int dump_heads_known(const struct kvc_cache *c);
+/* Row `row` of sorted order: its cell number. */
+uint64_t dump_cell_of(const struct kvc_cells *cells, uint64_t row);
+
+/* One TSV or text line of a fact outside tables; JSON keys are the mode's own business. `label` is text's. */
+void dump_fact(struct dump_out *o, const char *name, const char *label, const char *value);
+
+/* A table, or one inside the current row: nothing more goes into that row then. */
+void dump_table(struct dump_out *o, const char *key, const char *row, const struct dump_column *columns);
+void dump_table_end(struct dump_out *o);
+void dump_row(struct dump_out *o);
+void dump_row_end(struct dump_out *o);
+/* Cells, in the order of the columns; every row has them all. */
+void dump_u64(struct dump_out *o, uint64_t v);
+void dump_i64(struct dump_out *o, int64_t v);
+void dump_f64(struct dump_out *o, double v); /* text rounds to 6 digits */
+void dump_text(struct dump_out *o, const char *v); /* NULL: unknown */
+void dump_bool(struct dump_out *o, int v);
+void dump_hash(struct dump_out *o, uint64_t v); /* 16 hex digits */
+void dump_hex(struct dump_out *o, const uint8_t *v, uint64_t n);
+void dump_none(struct dump_out *o);
+void dump_floats(struct dump_out *o, const float *v, uint64_t n);  /* one cell in JSON, n in text and TSV */
+void dump_u64s(struct dump_out *o, const uint8_t *v, uint64_t n); /* n little-endian numbers, likewise */
+
+#endif

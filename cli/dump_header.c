@@ -1,0 +1,72 @@
+/* dump_header.c: kvc-dump --header: versions and every metadata key. */
+#include "cli/dump.h"
+#include "formats/bytes.h"
+#include "formats/container.h"
+#include "formats/keys.h"
+
+#include <inttypes.h>
+
+/* Of the container's header (FORMAT.md 3). */
+enum { HEADER_WRITE_VERSION = 8, HEADER_READ_VERSION = 10, HEADER_ALIGNMENT = 12 };
+
+static const char *type_name(enum kvc_meta_type type) {
+    static const char *const names[] = {NULL, "bool", "u64", "i64", "f64", "text", "bytes", "u64s"};
+    return (size_t)type < sizeof names / sizeof names[0] ? names[type] : NULL;
+}
+
+static void value_cell(struct dump_out *o, const struct kvc_meta *meta, const struct kvc_meta_entry *x) {
+    switch (x->type) {
+    case KVC_META_BOOL: dump_bool(o, kvc_meta_bool(meta, x->key, 0)); return;
+    case KVC_META_U64: dump_u64(o, kvc_meta_u64(meta, x->key, 0)); return;
+    case KVC_META_I64: dump_i64(o, kvc_meta_i64(meta, x->key, 0)); return;
+    case KVC_META_F64: dump_f64(o, kvc_meta_f64(meta, x->key, 0)); return;
+    case KVC_META_TEXT: dump_text(o, kvc_meta_text(meta, x->key, "")); return;
+    case KVC_META_BYTES: dump_hex(o, x->value, x->size); return;
+    case KVC_META_U64S: dump_u64s(o, x->value, x->size / 8); return;
+    }
+    dump_none(o);
+}
+
+static void fact_u64(struct dump_out *o, const char *name, const char *label, uint64_t v) {
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, v);
+    if (o->style == DUMP_JSON) cli_json_u64(&o->json, name, v);
+    else dump_fact(o, name, label, text);
+}
+
+static void fact_text(struct dump_out *o, const char *name, const char *label, const char *v) {
+    if (o->style == DUMP_JSON) cli_json_text(&o->json, name, v);
+    else dump_fact(o, name, label, v);
+}
+
+int dump_header(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e) {
+    static const struct dump_column columns[] = {{"key", -32}, {"type", -5}, {"critical", -8}, {"value", -1}, {NULL, 0}};
+    const struct kvc_meta *meta = &f->cache->meta;
+    (void)options;
+    (void)e;
+    if (kvc_cache_is_container(f->cache)) {
+        fact_text(o, "format", "format", "kvc");
+        fact_u64(o, "write_version", "written as", get_u16(f->input.data + HEADER_WRITE_VERSION));
+        fact_u64(o, "read_version", "readable as", get_u16(f->input.data + HEADER_READ_VERSION));
+        fact_u64(o, "alignment", "alignment", UINT64_C(1) << f->input.data[HEADER_ALIGNMENT]);
+        fact_u64(o, "records", "records", kvc_container_records(f->cache));
+    } else {
+        fact_text(o, "format", "format", kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, f->format->name));
+        if (kvc_meta_find(meta, KVC_KEY_SOURCE_VERSION))
+            fact_u64(o, "version", "version", kvc_meta_u64(meta, KVC_KEY_SOURCE_VERSION, 0));
+    }
+    fact_u64(o, "file_bytes", "bytes", f->input.size);
+    if (*f->input.filter) fact_text(o, "filter", "compressed", f->input.filter);
+    dump_table(o, "metadata", "meta", columns);
+    for (size_t i = 0; i < meta->n; i++) {
+        const struct kvc_meta_entry *x = &meta->entry[i];
+        dump_row(o);
+        dump_text(o, x->key);
+        dump_text(o, type_name(x->type));
+        dump_bool(o, x->critical);
+        value_cell(o, meta, x);
+        dump_row_end(o);
+    }
+    dump_table_end(o);
+    return 0;
+}

@@ -1,0 +1,112 @@
+/* json.c: writing JSON. Not for reading it. */
+#include "cli/cli.h"
+#include "cli/text.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+/* Deeper than this would lose track of which brackets are open. */
+#define MAX_DEPTH 63
+
+void cli_json_start(struct cli_json *j, FILE *out) {
+    *j = (struct cli_json){.out = out, .first = 1};
+}
+
+static int in_array(const struct cli_json *j) {
+    return (int)(j->in_array >> j->depth & 1);
+}
+
+static void new_line(const struct cli_json *j) {
+    fputc('\n', j->out);
+    for (unsigned i = 0; i < j->depth; i++) fputs("  ", j->out);
+}
+
+static void quoted(FILE *out, const char *text) {
+    fputc('"', out);
+    while (*text) {
+        unsigned char c = (unsigned char)*text;
+        size_t n = cli_utf8_length(text);
+        if (!n) {
+            fputs("\\ufffd", out);
+            n = 1;
+        } else if (c == '"' || c == '\\') {
+            fprintf(out, "\\%c", c);
+        } else if (c < 0x20 || c == 0x7f || (c == 0xc2 && (unsigned char)text[1] < 0xa0)) {
+            fprintf(out, "\\u%04x", n == 1 ? c : (unsigned char)text[1]);
+        } else {
+            fwrite(text, 1, n, out);
+        }
+        text += n;
+    }
+    fputc('"', out);
+}
+
+/* What stands before a value: the comma, the line and the key. */
+static void lead(struct cli_json *j, const char *key) {
+    if (j->depth) {
+        if (!j->first) fputs(j->compact ? ", " : ",", j->out);
+        if (!j->compact) new_line(j);
+    }
+    j->first = 0;
+    if (key && !in_array(j)) {
+        quoted(j->out, key);
+        fputs(": ", j->out);
+    }
+}
+
+void cli_json_open(struct cli_json *j, const char *key, char bracket) {
+    lead(j, key);
+    fputc(bracket, j->out);
+    if (j->depth < MAX_DEPTH) j->depth++;
+    uint64_t bit = UINT64_C(1) << j->depth;
+    j->in_array = bracket == '[' ? j->in_array | bit : j->in_array & ~bit;
+    j->first = 1;
+}
+
+void cli_json_close(struct cli_json *j) {
+    char bracket = in_array(j) ? ']' : '}';
+    int empty = j->first;
+    if (j->depth) j->depth--;
+    if (!empty && !j->compact) new_line(j);
+    fputc(bracket, j->out);
+    j->first = 0;
+}
+
+void cli_json_text(struct cli_json *j, const char *key, const char *value) {
+    lead(j, key);
+    if (value) quoted(j->out, value);
+    else fputs("null", j->out);
+}
+
+void cli_json_u64(struct cli_json *j, const char *key, uint64_t value) {
+    lead(j, key);
+    fprintf(j->out, "%" PRIu64, value);
+}
+
+void cli_json_i64(struct cli_json *j, const char *key, int64_t value) {
+    lead(j, key);
+    fprintf(j->out, "%" PRId64, value);
+}
+
+void cli_json_f64(struct cli_json *j, const char *key, double value) {
+    char text[32];
+    cli_double_text(value, text);
+    lead(j, key);
+    fprintf(j->out, isfinite(value) ? "%s" : "\"%s\"", text);
+}
+
+void cli_json_bool(struct cli_json *j, const char *key, int value) {
+    lead(j, key);
+    fputs(value ? "true" : "false", j->out);
+}
+
+void cli_json_hex(struct cli_json *j, const char *key, const void *bytes, size_t n) {
+    lead(j, key);
+    fputc('"', j->out);
+    for (size_t i = 0; i < n; i++) fprintf(j->out, "%02x", ((const unsigned char *)bytes)[i]);
+    fputc('"', j->out);
+}
+
+void cli_json_end(struct cli_json *j) {
+    fputc('\n', j->out);
+}

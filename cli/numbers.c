@@ -1,0 +1,120 @@
+/* numbers.c: numbers as people type and read them. Not for JSON (json.c). */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Highest number a list may name: far above any model's layers, and a megabyte of marks. */
+#define MAX_LISTED (1u << 20)
+
+/* Reads digits and a suffix from *text on, up to what is neither; moves *text there. */
+static int take_u64(const char **text, uint64_t *v) {
+    const char *s = *text;
+    uint64_t n = 0;
+    if (*s < '0' || *s > '9') return -1;
+    for (; *s >= '0' && *s <= '9'; s++) {
+        unsigned digit = (unsigned)(*s - '0');
+        if (n > (UINT64_MAX - digit) / 10) return -1;
+        n = 10 * n + digit;
+    }
+    unsigned shift = *s == 'K' ? 10 : *s == 'M' ? 20 : *s == 'G' ? 30 : 0;
+    if (shift) s++;
+    if (n > UINT64_MAX >> shift) return -1;
+    *v = n << shift;
+    *text = s;
+    return 0;
+}
+
+int cli_parse_u64(const char *text, uint64_t *v) {
+    uint64_t n;
+    if (take_u64(&text, &n) || *text) return -1;
+    *v = n;
+    return 0;
+}
+
+int cli_parse_f64(const char *text, double *v) {
+    char *end;
+    /* strtod() also takes white space, hexadecimal, "nan" and "infinity": none is a number people mean here. */
+    if (!*text || text[strspn(text, "0123456789.+-eE")]) return -1;
+    double d = strtod(text, &end);
+    if (*end || !isfinite(d)) return -1;
+    *v = d;
+    return 0;
+}
+
+int cli_parse_range(const char *text, uint64_t *first, uint64_t *end) {
+    uint64_t from = 0, to = UINT64_MAX;
+    if (strcmp(text, ":") == 0) return -1;
+    if (*text != ':' && take_u64(&text, &from)) return -1;
+    if (*text++ != ':') return -1;
+    if (*text && take_u64(&text, &to)) return -1;
+    if (*text || to < from) return -1;
+    *first = from;
+    *end = to;
+    return 0;
+}
+
+int cli_parse_list(const char *text, uint8_t **keep, uint32_t *n) {
+    for (;;) {
+        uint64_t first, last;
+        if (take_u64(&text, &first)) return -1;
+        last = first;
+        if (*text == '-') {
+            text++;
+            if (take_u64(&text, &last)) return -1;
+        }
+        if (last < first || last >= MAX_LISTED) return -1;
+        if (last >= *n) {
+            uint8_t *grown = realloc(*keep, (size_t)last + 1);
+            if (!grown) return -1;
+            memset(grown + *n, 0, (size_t)last + 1 - *n);
+            *keep = grown;
+            *n = (uint32_t)last + 1;
+        }
+        memset(*keep + first, 1, (size_t)(last - first) + 1);
+        if (!*text) return 0;
+        if (*text++ != ',') return -1;
+    }
+}
+
+static const char *nonfinite(double v) {
+    return isnan(v) ? "NaN" : v > 0 ? "Infinity" : "-Infinity";
+}
+
+void cli_float_text(float v, char text[32]) {
+    if (!isfinite(v)) {
+        snprintf(text, 32, "%s", nonfinite((double)v));
+        return;
+    }
+    for (int digits = 6; digits <= 9; digits++) { /* 9 always read back */
+        snprintf(text, 32, "%.*g", digits, (double)v);
+        if (strtof(text, NULL) == v) return;
+    }
+}
+
+void cli_double_text(double v, char text[32]) {
+    if (!isfinite(v)) {
+        snprintf(text, 32, "%s", nonfinite(v));
+        return;
+    }
+    for (int digits = 15; digits <= 17; digits++) { /* 17 always read back */
+        snprintf(text, 32, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) return;
+    }
+}
+
+void cli_size_text(uint64_t bytes, char text[32]) {
+    static const char *const units[] = {"kB", "MB", "GB", "TB", "PB", "EB"};
+    if (bytes < 1000) {
+        snprintf(text, 32, "%" PRIu64 " B", bytes);
+        return;
+    }
+    double v = (double)bytes / 1000;
+    size_t unit = 0;
+    /* 999.95 would be printed as 1000.0. */
+    for (; v >= 999.95 && unit + 1 < sizeof units / sizeof units[0]; unit++) v /= 1000;
+    snprintf(text, 32, "%.1f %s", v, units[unit]);
+}

@@ -1,0 +1,115 @@
+/* sections.c: the list of sections a record is made of, and their byte coders. Not for their meaning. */
+#include "codecs/stage.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+const char *kvc_section_name(unsigned type) {
+    switch (type) {
+    case KVC_SECTION_RAW: return "RAW";
+    case KVC_SECTION_PLANE: return "PLANE";
+    case KVC_SECTION_SAME: return "SAME";
+    case KVC_SECTION_META: return "META";
+    case KVC_SECTION_TABLE: return "TABLE";
+    case KVC_SECTION_POSITIONS: return "POSITIONS";
+    case KVC_SECTION_WORDS: return "WORDS";
+    case KVC_SECTION_TOKENS: return "TOKENS";
+    case KVC_SECTION_KEYS: return "KEYS";
+    case KVC_SECTION_EXTENTS: return "EXTENTS";
+    case KVC_SECTION_LITERALS: return "LITERALS";
+    case KVC_SECTION_INDEX: return "INDEX";
+    default: return NULL;
+    }
+}
+
+const char *kvc_coder_name(unsigned coder) {
+    switch (coder) {
+    case KVC_CODER_STORE: return "store";
+    case KVC_CODER_ZSTD: return "zstd";
+    default: return NULL;
+    }
+}
+
+void kvc_sections_init(struct kvc_sections *list) {
+    memset(list, 0, sizeof *list);
+}
+
+void kvc_sections_free(struct kvc_sections *list) {
+    free(list->section);
+    free(list->bytes);
+    kvc_sections_init(list);
+}
+
+void kvc_sections_clear(struct kvc_sections *list) {
+    list->count = 0;
+    list->used = 0;
+}
+
+static int grow(struct kvc_sections *list, size_t more) {
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : 8;
+        struct kvc_section *section = realloc(list->section, capacity * sizeof *section);
+        if (!section) return -1;
+        list->section = section;
+        list->capacity = capacity;
+    }
+    if (list->room - list->used < more) {
+        size_t room = (list->used + more) * 3 / 2;
+        uint8_t *bytes = realloc(list->bytes, room);
+        if (!bytes) return -1;
+        list->bytes = bytes;
+        list->room = room;
+    }
+    return 0;
+}
+
+int kvc_sections_add(struct kvc_sections *list, uint8_t type, uint8_t stage, uint8_t index, const uint8_t *raw,
+                     size_t n, int level, struct kvc_error *e) {
+    if (n > UINT32_MAX) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a section of %zu bytes is over the 4 GiB limit", n);
+    size_t room = level && n ? ZSTD_compressBound(n) : n;
+    if (grow(list, room)) return kvc_fail_memory(e, "a section");
+    struct kvc_section s = {.type = type, .coder = KVC_CODER_STORE, .stage = stage, .index = index, .raw_size = n,
+                            .size = (uint32_t)n};
+    if (level && n) {
+        size_t size = ZSTD_compress(list->bytes + list->used, room, raw, n, level);
+        if (!ZSTD_isError(size) && size < n) {
+            s.coder = KVC_CODER_ZSTD;
+            s.size = (uint32_t)size;
+        }
+    }
+    if (s.coder == KVC_CODER_STORE && n) memcpy(list->bytes + list->used, raw, n);
+    list->used += s.size;
+    list->section[list->count++] = s;
+    return 0;
+}
+
+void kvc_sections_seal(struct kvc_sections *list) {
+    size_t at = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        list->section[i].data = list->bytes + at;
+        at += list->section[i].size;
+    }
+}
+
+int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, struct kvc_error *e) {
+    const char *name = kvc_section_name(s->type);
+    if (!name) name = "unknown";
+    if (s->raw_size != n)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section %s holds %llu bytes where %zu are due", name,
+                        (unsigned long long)s->raw_size, n);
+    switch (s->coder) {
+    case KVC_CODER_STORE:
+        if (s->size != n) return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: stored size and decoded size differ", name);
+        if (n) memcpy(dst, s->data, n);
+        return 0;
+    case KVC_CODER_ZSTD: {
+        size_t got = ZSTD_decompress(dst, n, s->data, s->size);
+        if (ZSTD_isError(got))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: zstd: %s", name, ZSTD_getErrorName(got));
+        if (got != n) return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: the zstd frame is too short", name);
+        return 0;
+    }
+    default: return kvc_fail(e, KVC_ERR_UNSUPPORTED, "section %s: byte coder %u is unknown", name, s->coder);
+    }
+}

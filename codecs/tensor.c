@@ -1,0 +1,109 @@
+/* tensor.c: sizes of tensors, copies between strided layouts and canonical rows, the digest of values. */
+#include "codecs/tensor.h"
+
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+int kvc_shape_check(const struct kvc_shape *shape) {
+    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
+    uint64_t values, bytes;
+    if (!info || !shape->heads || !shape->dim) return 0;
+    if (__builtin_mul_overflow(shape->heads, shape->dim, &values) || values % info->block) return 0;
+    if (values / info->block > KVC_MAX_ROW_BYTES / info->size) return 0;
+    bytes = values / info->block * info->size;
+    return shape->tokens <= KVC_MAX_TENSOR_BYTES / bytes;
+}
+
+uint64_t kvc_row_blocks(const struct kvc_shape *shape) {
+    return shape->heads * shape->dim / kvc_dtype_info(shape->dtype)->block;
+}
+
+uint64_t kvc_row_bytes(const struct kvc_shape *shape) {
+    return kvc_row_blocks(shape) * kvc_dtype_info(shape->dtype)->size;
+}
+
+/* Blocks in one head, or 0 when blocks straddle heads and only whole rows make sense. */
+static uint64_t head_blocks(const struct kvc_shape *shape) {
+    uint32_t block = kvc_dtype_info(shape->dtype)->block;
+    return shape->dim % block ? 0 : shape->dim / block;
+}
+
+struct kvc_strides kvc_strides_canonical(const struct kvc_shape *shape) {
+    uint64_t size = kvc_dtype_info(shape->dtype)->size;
+    return (struct kvc_strides){kvc_row_bytes(shape), head_blocks(shape) * size, size};
+}
+
+struct kvc_strides kvc_strides_heads_first(const struct kvc_shape *shape) {
+    uint64_t size = kvc_dtype_info(shape->dtype)->size, head = head_blocks(shape) * size;
+    return (struct kvc_strides){head, head * shape->tokens, size};
+}
+
+/* 1 when a row is one run of bytes. */
+static int row_is_contiguous(const struct kvc_shape *shape, const struct kvc_strides *s) {
+    struct kvc_strides c = kvc_strides_canonical(shape);
+    return s->block == c.block && (shape->heads == 1 || s->head == c.head);
+}
+
+int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t size) {
+    uint64_t blocks = head_blocks(shape), reach = kvc_dtype_info(shape->dtype)->size;
+    struct { uint64_t count, stride; } axis[3] = {
+        {shape->tokens, s->token}, {shape->heads, s->head}, {blocks, s->block}};
+    if (!shape->tokens) return 1;
+    if (!blocks) { /* blocks straddle heads: the row is one run, and only the token axis is left */
+        if (!row_is_contiguous(shape, s)) return 0;
+        reach = kvc_row_bytes(shape);
+        axis[1].count = axis[2].count = 1;
+    }
+    /* From the shortest stride to the longest, each step must clear all that the shorter ones reach. */
+    for (int done = 0; done < 3; done++) {
+        int next = done;
+        for (int i = done + 1; i < 3; i++)
+            if (axis[i].count > 1 && (axis[next].count <= 1 || axis[i].stride < axis[next].stride)) next = i;
+        uint64_t count = axis[next].count, stride = axis[next].stride, steps;
+        axis[next] = axis[done];
+        if (count <= 1) continue;
+        if (stride < reach || __builtin_mul_overflow(stride, count - 1, &steps) ||
+            __builtin_add_overflow(reach, steps, &reach))
+            return 0;
+    }
+    return reach <= size;
+}
+
+/* Moves one row between the layouts; `in` says which way. Both loops are the same walk. */
+static void row_copy(uint8_t *row, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
+                     uint64_t token, int in) {
+    uint64_t size = kvc_dtype_info(shape->dtype)->size, blocks = head_blocks(shape);
+    uint8_t *from = base + token * s->token;
+    if (row_is_contiguous(shape, s)) {
+        uint64_t n = kvc_row_bytes(shape);
+        in ? memcpy(row, from, n) : memcpy(from, row, n);
+        return;
+    }
+    for (uint64_t h = 0; h < shape->heads; h++) {
+        uint8_t *p = from + h * s->head;
+        if (s->block == size) {
+            in ? memcpy(row, p, blocks * size) : memcpy(p, row, blocks * size);
+            row += blocks * size;
+        } else {
+            for (uint64_t b = 0; b < blocks; b++, p += s->block, row += size)
+                in ? memcpy(row, p, size) : memcpy(p, row, size);
+        }
+    }
+}
+
+void kvc_row_gather(uint8_t *row, const uint8_t *base, const struct kvc_shape *shape,
+                    const struct kvc_strides *s, uint64_t token) {
+    row_copy(row, (uint8_t *)(uintptr_t)base, shape, s, token, 1);
+}
+
+void kvc_row_scatter(uint8_t *base, const uint8_t *row, const struct kvc_shape *shape,
+                     const struct kvc_strides *s, uint64_t token) {
+    row_copy((uint8_t *)(uintptr_t)row, base, shape, s, token, 0);
+}
+
+uint64_t kvc_digest_rows(const uint8_t *rows, uint64_t row_bytes, uint64_t first, uint64_t n) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < n; i++) sum += XXH3_64bits_withSeed(rows + i * row_bytes, row_bytes, first + i);
+    return sum;
+}

@@ -1,0 +1,114 @@
+/* zstd.c: the stage that splits rows into byte planes and compresses each. Spec: zstd.md. */
+#include "codecs/stage.h"
+
+#include "kernels/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEVEL, DEFAULT_LEVEL = 1, MAX_LEVEL = 19 };
+enum { SECTION_COST = 24 }; /* bytes that a section costs a record: its directory entry and half its padding */
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    memset(args, 0, sizeof *args);
+    args->i[LEVEL] = DEFAULT_LEVEL;
+    if (!*text) return 0;
+    char *end;
+    if (strncmp(text, "level=", 6) != 0 || text[6] < '0' || text[6] > '9')
+        return kvc_fail(e, KVC_ERR_USAGE, "zstd takes level=1..%d, not '%s'", MAX_LEVEL, text);
+    long level = strtol(text + 6, &end, 10);
+    if (*end || level < 1 || level > MAX_LEVEL)
+        return kvc_fail(e, KVC_ERR_USAGE, "zstd: level must be 1 to %d, not '%s'", MAX_LEVEL, text + 6);
+    args->i[LEVEL] = level;
+    return 0;
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    if (args->i[LEVEL] == DEFAULT_LEVEL) {
+        if (size) *text = '\0';
+    } else {
+        snprintf(text, size, "level=%d", (int)args->i[LEVEL]);
+    }
+}
+
+static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+    (void)args, (void)shape, (void)e;
+    return 1;
+}
+
+static int only_bytes(const struct kvc_dtype_info *info) {
+    return info->block == 1; /* then every plane is one byte wide, which is what the kernel does */
+}
+
+/* Copies one group of every block out of, or back into, the rows. */
+static void copy_group(uint8_t *plane, uint8_t *rows, size_t blocks, size_t size, size_t at, size_t group, int out) {
+    for (size_t i = 0; i < blocks; i++) {
+        uint8_t *p = rows + i * size + at;
+        out ? memcpy(plane + i * group, p, group) : memcpy(p, plane + i * group, group);
+    }
+}
+
+static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
+                  struct kvc_error *e) {
+    const struct kvc_dtype_info *info = kvc_dtype_info(block->shape.dtype);
+    size_t blocks = (size_t)(block->shape.tokens * kvc_row_blocks(&block->shape)), n = blocks * info->size;
+    uint8_t *planes = malloc(n ? n : 1);
+    if (!planes) return kvc_fail_memory(e, "byte planes");
+    if (only_bytes(info)) kvc_kernels_get()->split_planes(planes, block->rows, blocks, info->size);
+    int status = 0;
+    size_t at = 0, count = out->count, used = out->used, directory = 0;
+    for (uint8_t p = 0; info->planes[p] && !status; p++) {
+        size_t group = info->planes[p];
+        uint8_t *plane = planes + at * blocks;
+        if (!only_bytes(info)) copy_group(plane, block->rows, blocks, info->size, at, group, 1);
+        status = kvc_sections_add(out, KVC_SECTION_PLANE, stage, p, plane, blocks * group, (int)args->i[LEVEL], e);
+        at += group;
+        directory += SECTION_COST;
+    }
+    if (!status && out->used - used + directory >= n + SECTION_COST) { /* nothing gained: keep the rows */
+        out->count = count;
+        out->used = used;
+        status = kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, n, 0, e);
+    }
+    free(planes);
+    return status;
+}
+
+static int decode(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *sections,
+                  size_t n, struct kvc_error *e) {
+    (void)args;
+    const struct kvc_dtype_info *info = kvc_dtype_info(block->shape.dtype);
+    size_t blocks = (size_t)(block->shape.tokens * kvc_row_blocks(&block->shape)), at = 0, i = 0;
+    if (n == 1 && sections[0].type == KVC_SECTION_RAW && sections[0].index == 0)
+        return kvc_section_decode(sections, block->rows, blocks * info->size, e);
+    uint8_t *planes = malloc(blocks ? blocks * info->size : 1);
+    if (!planes) return kvc_fail_memory(e, "byte planes");
+    int status = 0;
+    for (; info->planes[i] && !status; i++) {
+        size_t group = info->planes[i];
+        if (i >= n || sections[i].type != KVC_SECTION_PLANE || sections[i].index != i)
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "zstd: PLANE section %zu is missing", i);
+        else
+            status = kvc_section_decode(sections + i, planes + at * blocks, blocks * group, e);
+        if (!status && !only_bytes(info))
+            copy_group(planes + at * blocks, block->rows, blocks, info->size, at, group, 0);
+        at += group;
+    }
+    if (!status && i != n) status = kvc_fail(e, KVC_ERR_DAMAGED, "zstd: %zu sections where %zu are due", n, i);
+    if (!status && only_bytes(info)) kvc_kernels_get()->merge_planes(block->rows, planes, blocks, info->size);
+    free(planes);
+    return status;
+}
+
+const struct kvc_stage kvc_stage_zstd = {
+    .id = 2,
+    .name = "zstd",
+    .summary = "byte planes, each compressed by zstd",
+    .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
+    .parse = parse,
+    .print = print,
+    .accepts = accepts,
+    .encode = encode,
+    .decode = decode,
+};

@@ -1,0 +1,56 @@
+/* bytes.h: little-endian numbers and varints in byte arrays. Not for bounds beyond what each comment says. */
+#ifndef KVC_BYTES_H
+#define KVC_BYTES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+static inline uint16_t get_u16(const uint8_t *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+static inline uint32_t get_u32(const uint8_t *p) {
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+static inline uint64_t get_u64(const uint8_t *p) {
+    return get_u32(p) | (uint64_t)get_u32(p + 4) << 32;
+}
+static inline void put_u16(uint8_t *p, uint16_t v) {
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+static inline void put_u32(uint8_t *p, uint32_t v) {
+    put_u16(p, (uint16_t)v);
+    put_u16(p + 2, (uint16_t)(v >> 16));
+}
+static inline void put_u64(uint8_t *p, uint64_t v) {
+    put_u32(p, (uint32_t)v);
+    put_u32(p + 4, (uint32_t)(v >> 32));
+}
+
+/* Unsigned LEB128, at most 10 bytes. Returns the bytes written. */
+static inline size_t put_varint(uint8_t *p, uint64_t v) {
+    size_t n = 0;
+    for (; v >= 0x80; v >>= 7) p[n++] = (uint8_t)(v | 0x80);
+    p[n++] = (uint8_t)v;
+    return n;
+}
+/* Reads from *p, not beyond end; 0, or -1 when cut short, over 64 bits, or not in its shortest form. */
+static inline int get_varint(const uint8_t **p, const uint8_t *end, uint64_t *v) {
+    *v = 0;
+    for (unsigned shift = 0; *p < end && shift < 64; shift += 7) {
+        uint8_t byte = *(*p)++;
+        if (shift == 63 && byte > 1) return -1;
+        *v |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80)) return byte || !shift ? 0 : -1;
+    }
+    return -1;
+}
+/* Signed numbers as varints: 0, -1, 1, -2, ... become 0, 1, 2, 3, ... */
+static inline uint64_t zigzag(int64_t v) {
+    return (uint64_t)v << 1 ^ (v < 0 ? UINT64_MAX : 0);
+}
+static inline int64_t unzigzag(uint64_t v) {
+    return (int64_t)(v >> 1 ^ (v & 1 ? UINT64_MAX : 0));
+}
+
+#endif

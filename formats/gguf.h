@@ -1,0 +1,64 @@
+/* gguf.h: the header of a GGUF weights file: metadata and tensor names. Not for the weights, and not for what
+ * the metadata means (model.c). Versions 2 and 3, little-endian. */
+#ifndef KVC_GGUF_H
+#define KVC_GGUF_H
+
+#include "codecs/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum kvc_gguf_type {
+    KVC_GGUF_U8 = 0,
+    KVC_GGUF_I8 = 1,
+    KVC_GGUF_U16 = 2,
+    KVC_GGUF_I16 = 3,
+    KVC_GGUF_U32 = 4,
+    KVC_GGUF_I32 = 5,
+    KVC_GGUF_F32 = 6,
+    KVC_GGUF_BOOL = 7,
+    KVC_GGUF_STRING = 8,
+    KVC_GGUF_ARRAY = 9,
+    KVC_GGUF_U64 = 10,
+    KVC_GGUF_I64 = 11,
+    KVC_GGUF_F64 = 12
+};
+
+/* One key with its value. A value that is no array is an array of one here, with `array` 0. */
+struct kvc_gguf_entry {
+    const char *key; /* not NUL-terminated */
+    uint64_t key_size;
+    uint32_t type; /* of the items */
+    int array;
+    uint64_t count;       /* items */
+    const uint8_t *items; /* as in the file; every item lies inside it */
+};
+
+/* All pointers go into the caller's bytes, which must outlive it. */
+struct kvc_gguf {
+    uint32_t version;
+    uint64_t n_entries, n_tensors;
+    struct kvc_gguf_entry *entry;
+    const uint8_t *tensors; /* the tensor infos, checked */
+    uint64_t data_offset;   /* where tensor data begins: the size of the header */
+};
+
+/* Reads and checks the whole header: counts, types, string lengths, duplicate keys, alignment, tensor
+ * offsets. On failure *g is empty. */
+int kvc_gguf_open(struct kvc_gguf *g, const uint8_t *data, uint64_t size, struct kvc_error *e);
+void kvc_gguf_close(struct kvc_gguf *g);
+
+const struct kvc_gguf_entry *kvc_gguf_find(const struct kvc_gguf *g, const char *key);
+/* A whole number that is not negative: the value of `key`, or what all items of its array equal. `otherwise`
+ * when the key is absent, no whole number, or its items differ (*differ, which may be NULL, is then 1). */
+uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherwise, int *differ);
+/* An F32 or F64 value. */
+double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise);
+/* A string's bytes (not NUL-terminated) or NULL. */
+const char *kvc_gguf_text(const struct kvc_gguf *g, const char *key, uint64_t *size);
+/* Walks an array of strings: start at entry->items, call entry->count times. */
+const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size);
+/* 1 when a tensor of that name is in the file. */
+int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name);
+
+#endif

@@ -1,0 +1,192 @@
+/* input.c: mapping files, spooling pipes, undoing .gz, .xz and .zst on the way in. */
+#include "formats/input.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CHUNK = 1 << 18 };
+
+int kvc_spool_open(struct kvc_error *e) {
+    const char *dir = getenv("TMPDIR");
+    if (!dir || !*dir) dir = "/tmp";
+    size_t size = strlen(dir) + sizeof "/kvc-spool-XXXXXX";
+    char *path = malloc(size);
+    if (!path) return kvc_fail_memory(e, "a path");
+    snprintf(path, size, "%s/kvc-spool-XXXXXX", dir);
+    int fd = mkostemp(path, O_CLOEXEC);
+    if (fd < 0)
+        kvc_fail(e, KVC_ERR_IO, "cannot make a temporary file in %s: %s (set TMPDIR)", dir, strerror(errno));
+    else
+        unlink(path);
+    free(path);
+    return fd;
+}
+
+int kvc_spool_write(int fd, const void *data, size_t n, struct kvc_error *e) {
+    const char *p = data;
+    while (n) {
+        ssize_t done = write(fd, p, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0)
+            return kvc_fail(e, KVC_ERR_IO, "cannot write the temporary file: %s (set TMPDIR to another place)",
+                            strerror(errno));
+        p += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+/* Maps the whole of fd; an empty file gives NULL and 0. */
+static int map_fd(int fd, void **map, uint64_t *size, struct kvc_error *e) {
+    struct stat st;
+    *map = NULL;
+    *size = 0;
+    if (fstat(fd, &st)) return kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
+    if (!st.st_size) return 0;
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED) return kvc_fail(e, KVC_ERR_IO, "cannot map the file: %s", strerror(errno));
+    *map = p;
+    *size = (uint64_t)st.st_size;
+    return 0;
+}
+
+int kvc_spool_map(int fd, void **map, uint64_t *size, struct kvc_error *e) {
+    int status = map_fd(fd, map, size, e);
+    close(fd);
+    return status;
+}
+
+/* Copies a pipe into a spool file. */
+static int spool_pipe(int fd, struct kvc_input *in, struct kvc_error *e) {
+    int spool = kvc_spool_open(e);
+    if (spool < 0) return -1;
+    char *chunk = malloc(CHUNK);
+    int status = chunk ? 0 : kvc_fail_memory(e, "reading");
+    while (!status) {
+        ssize_t n = read(fd, chunk, CHUNK);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) status = kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
+        if (n <= 0) break;
+        status = kvc_spool_write(spool, chunk, (size_t)n, e);
+    }
+    free(chunk);
+    if (status) {
+        close(spool);
+        return -1;
+    }
+    in->spooled = 1;
+    return kvc_spool_map(spool, &in->map, &in->size, e);
+}
+
+/* A safetensors file starts with its header's length, which may look like gzip's magic; its ninth byte does not. */
+static const char *filter_of(const uint8_t *p, uint64_t n) {
+    static const struct { const char *name, *magic; size_t size; } known[] = {
+        {"gzip", "\x1f\x8b\x08", 3}, {"xz", "\xfd" "7zXZ\0", 6}, {"zstd", "\x28\xb5\x2f\xfd", 4}};
+    if (n > 8 && p[8] == '{') return NULL;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (n >= known[i].size && memcmp(p, known[i].magic, known[i].size) == 0) return known[i].name;
+    return NULL;
+}
+
+/* Replaces the mapping by the decompressed bytes. */
+static int decompress(struct kvc_input *in, const char *filter, struct kvc_error *e) {
+    struct archive *a = archive_read_new();
+    struct archive_entry *entry;
+    void *map = NULL;
+    uint64_t size = 0;
+    int spool = -1, status = -1;
+    if (!a) return kvc_fail_memory(e, "decompression");
+    archive_read_support_filter_gzip(a);
+    archive_read_support_filter_xz(a);
+    archive_read_support_filter_zstd(a);
+    archive_read_support_format_raw(a);
+    if (archive_read_open_memory(a, in->map, (size_t)in->size) || archive_read_next_header(a, &entry)) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "%s data cannot be read: %s", filter, archive_error_string(a));
+        goto done;
+    }
+    if ((spool = kvc_spool_open(e)) < 0) goto done;
+    for (;;) {
+        const void *block;
+        size_t n;
+        la_int64_t offset;
+        int r = archive_read_data_block(a, &block, &n, &offset);
+        if (r == ARCHIVE_EOF) break;
+        if (r != ARCHIVE_OK) {
+            kvc_fail(e, KVC_ERR_DAMAGED, "%s data is damaged or cut short: %s", filter, archive_error_string(a));
+            goto done;
+        }
+        if (kvc_spool_write(spool, block, n, e)) goto done;
+    }
+    status = kvc_spool_map(spool, &map, &size, e);
+    spool = -1;
+    if (!status) {
+        if (in->map) munmap(in->map, (size_t)in->size);
+        in->map = map;
+        in->size = size;
+        in->spooled = 1;
+        snprintf(in->filter, sizeof in->filter, "%s", filter);
+    }
+done:
+    if (spool >= 0) close(spool);
+    archive_read_free(a);
+    return status;
+}
+
+int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) {
+    static const uint8_t nothing[1];
+    struct stat st;
+    int is_stdin = strcmp(path, "-") == 0, fd = 0, status;
+    memset(in, 0, sizeof *in);
+    in->name = strdup(is_stdin ? "(stdin)" : path);
+    if (!is_stdin) in->path = strdup(path);
+    if (!in->name || (!is_stdin && !in->path)) {
+        kvc_input_close(in);
+        return kvc_fail_memory(e, "a name");
+    }
+    if (!is_stdin && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) {
+        status = kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
+    } else if (fstat(fd, &st)) {
+        status = kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
+    } else if (S_ISDIR(st.st_mode)) {
+        status = kvc_fail(e, KVC_ERR_IO, "is a directory");
+    } else if (S_ISREG(st.st_mode) && lseek(fd, 0, SEEK_CUR) == 0) {
+        in->mode = st.st_mode & 07777;
+        status = map_fd(fd, &in->map, &in->size, e);
+    } else {
+        in->mode = 0666;
+        status = spool_pipe(fd, in, e);
+    }
+    if (!is_stdin && fd >= 0) close(fd);
+    const char *filter = status ? NULL : filter_of(in->map, in->size);
+    if (filter) status = decompress(in, filter, e);
+    if (status) {
+        kvc_error_prefix(e, in->name);
+        kvc_input_close(in);
+        return -1;
+    }
+    in->data = in->map ? in->map : nothing;
+    return 0;
+}
+
+void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size) {
+    memset(in, 0, sizeof *in);
+    in->name = strdup(name);
+    in->data = data;
+    in->size = size;
+    in->mode = 0666;
+}
+
+void kvc_input_close(struct kvc_input *in) {
+    if (in->map) munmap(in->map, (size_t)in->size);
+    free(in->name);
+    free(in->path);
+    memset(in, 0, sizeof *in);
+}

@@ -1,0 +1,24 @@
+/* parallel.h: work done by several threads, committed in order by one. Not for what the work is. */
+#ifndef KVC_PARALLEL_H
+#define KVC_PARALLEL_H
+
+#include "codecs/error.h"
+
+#include <stdint.h>
+
+struct kvc_job {
+    uint64_t n; /* items 0 .. n - 1 */
+    /* Called from several threads, items in no particular order; makes *result. */
+    int (*work)(void *state, uint64_t item, void **result, struct kvc_error *e);
+    /* Called from the calling thread, items in order; takes *result over and frees it. */
+    int (*commit)(void *state, uint64_t item, void *result, struct kvc_error *e);
+    /* Frees a result that is not committed because of an error. */
+    void (*discard)(void *result);
+    void *state;
+};
+
+/* Runs the job on `threads` threads (0: one per core). The error of the lowest failing item wins, so that the
+ * message does not depend on the number of threads. At most 2 * threads results exist at a time. */
+int kvc_parallel(const struct kvc_job *job, unsigned threads, struct kvc_error *e);
+
+#endif

@@ -1,0 +1,162 @@
+/* convert.c: single conversions and ggml's block types to float, the Hadamard rotation. Not for hot paths. */
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+static float from_bits(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static uint32_t to_bits(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+float kvc_half_to_float(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
+    if (exponent == 31) return from_bits(sign | 0x7f800000u | mantissa << 13);
+    if (exponent) return from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    if (!mantissa) return from_bits(sign);
+    exponent = 113; /* subnormal: shift until the hidden bit appears */
+    while (!(mantissa & 1024)) {
+        mantissa <<= 1;
+        exponent--;
+    }
+    return from_bits(sign | exponent << 23 | (mantissa & 1023) << 13);
+}
+
+uint16_t kvc_float_to_half(float f) {
+    uint32_t bits = to_bits(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff)); /* NaN, made quiet */
+    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                     /* rounds to infinity */
+    if (rest < 0x33000001) return (uint16_t)sign;                                 /* rounds to zero */
+    uint32_t mantissa, shift, half;
+    if (rest < 0x38800000) { /* subnormal half */
+        shift = 126 - (rest >> 23);
+        mantissa = (rest & 0x7fffff) | 0x800000;
+        half = mantissa >> shift;
+    } else {
+        shift = 13;
+        mantissa = rest - 0x38000000;
+        half = mantissa >> shift;
+    }
+    uint32_t left = mantissa & ((1u << shift) - 1), tie = 1u << (shift - 1);
+    if (left > tie || (left == tie && (half & 1))) half++;
+    return (uint16_t)(sign | half);
+}
+
+uint16_t kvc_float_to_bf16(float f) {
+    uint32_t bits = to_bits(f);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    bits += 0x7fff + (bits >> 16 & 1);
+    return (uint16_t)(bits >> 16);
+}
+
+/* 1 sign, 4 exponent (bias 7), 3 mantissa bits; no infinities, S.1111.111 is NaN (OCP FP8). */
+void kvc_f8e4m3_to_f32(float *dst, const uint8_t *src, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t sign = (uint32_t)(src[i] & 0x80) << 24, e = src[i] >> 3 & 15, m = src[i] & 7;
+        if (e == 15 && m == 7)
+            dst[i] = from_bits(sign | 0x7fc00000u);
+        else if (e)
+            dst[i] = from_bits(sign | (e + 120) << 23 | m << 20);
+        else
+            dst[i] = from_bits(sign | to_bits((float)m * 0x1p-9f));
+    }
+}
+
+/* The upper byte of an IEEE half. */
+void kvc_f8e5m2_to_f32(float *dst, const uint8_t *src, size_t n) {
+    for (size_t i = 0; i < n; i++) dst[i] = kvc_half_to_float((uint16_t)(src[i] << 8));
+}
+
+static float half_at(const uint8_t *p) {
+    return kvc_half_to_float((uint16_t)(p[0] | p[1] << 8));
+}
+
+void kvc_q8_0_to_f32(float *dst, const uint8_t *src, size_t n) {
+    for (size_t b = 0; b < n; b++, src += 34, dst += 32) {
+        float d = half_at(src);
+        for (int j = 0; j < 32; j++) dst[j] = (float)(int8_t)src[2 + j] * d;
+    }
+}
+
+void kvc_q4_0_to_f32(float *dst, const uint8_t *src, size_t n) {
+    for (size_t b = 0; b < n; b++, src += 18, dst += 32) {
+        float d = half_at(src);
+        for (int j = 0; j < 16; j++) {
+            dst[j] = (float)((src[2 + j] & 15) - 8) * d;
+            dst[j + 16] = (float)((src[2 + j] >> 4) - 8) * d;
+        }
+    }
+}
+
+void kvc_q4_1_to_f32(float *dst, const uint8_t *src, size_t n) {
+    for (size_t b = 0; b < n; b++, src += 20, dst += 32) {
+        float d = half_at(src), m = half_at(src + 2);
+        for (int j = 0; j < 16; j++) {
+            dst[j] = (float)(src[4 + j] & 15) * d + m;
+            dst[j + 16] = (float)(src[4 + j] >> 4) * d + m;
+        }
+    }
+}
+
+static uint32_t word_at(const uint8_t *p) {
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+void kvc_q5_0_to_f32(float *dst, const uint8_t *src, size_t n) {
+    for (size_t b = 0; b < n; b++, src += 22, dst += 32) {
+        float d = half_at(src);
+        uint32_t high = word_at(src + 2);
+        for (int j = 0; j < 16; j++) {
+            int lo = (src[6 + j] & 15) | (int)(high >> j & 1) << 4;
+            int hi = (src[6 + j] >> 4) | (int)(high >> (j + 16) & 1) << 4;
+            dst[j] = (float)(lo - 16) * d;
+            dst[j + 16] = (float)(hi - 16) * d;
+        }
+    }
+}
+
+void kvc_q5_1_to_f32(float *dst, const uint8_t *src, size_t n) {
+    for (size_t b = 0; b < n; b++, src += 24, dst += 32) {
+        float d = half_at(src), m = half_at(src + 2);
+        uint32_t high = word_at(src + 4);
+        for (int j = 0; j < 16; j++) {
+            int lo = (src[8 + j] & 15) | (int)(high >> j & 1) << 4;
+            int hi = (src[8 + j] >> 4) | (int)(high >> (j + 16) & 1) << 4;
+            dst[j] = (float)lo * d + m;
+            dst[j + 16] = (float)hi * d + m;
+        }
+    }
+}
+
+void kvc_iq4_nl_to_f32(float *dst, const uint8_t *src, size_t n) {
+    /* kvalues_iq4nl of ggml/src/ggml-common.h */
+    static const int8_t value[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    for (size_t b = 0; b < n; b++, src += 18, dst += 32) {
+        float d = half_at(src);
+        for (int j = 0; j < 16; j++) {
+            dst[j] = d * (float)value[src[2 + j] & 15];
+            dst[j + 16] = d * (float)value[src[2 + j] >> 4];
+        }
+    }
+}
+
+void kvc_hadamard(float *x, size_t n, size_t tile) {
+    float scale = 1.0f / sqrtf((float)tile);
+    for (float *end = x + n; x < end; x += tile) {
+        for (size_t half = 1; half < tile; half *= 2)
+            for (size_t i = 0; i < tile; i += 2 * half)
+                for (size_t j = i; j < i + half; j++) {
+                    float a = x[j], b = x[j + half];
+                    x[j] = a + b;
+                    x[j + half] = a - b;
+                }
+        for (size_t i = 0; i < tile; i++) x[i] *= scale;
+    }
+}

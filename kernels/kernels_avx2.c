@@ -1,0 +1,126 @@
+/* kernels_avx2.c: AVX2 twins of kernels_ref.c, same bytes for every input. Not compiled on other machines. */
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+/* Two-byte elements, 32 at a time: gather even and odd bytes of each 16-byte lane, then mend the lane order. */
+static size_t split2(uint8_t *dst, const uint8_t *src, size_t n) {
+    const __m256i pick = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10,
+                                          12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(src + 2 * i));
+        __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(src + 2 * i + 32));
+        a = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(a, pick), 0xd8);
+        b = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(b, pick), 0xd8);
+        _mm256_storeu_si256((__m256i *)(void *)(dst + i), _mm256_permute2x128_si256(a, b, 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(dst + n + i), _mm256_permute2x128_si256(a, b, 0x31));
+    }
+    return i;
+}
+
+static size_t merge2(uint8_t *dst, const uint8_t *src, size_t n) {
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i lo = _mm256_loadu_si256((const __m256i *)(const void *)(src + i));
+        __m256i hi = _mm256_loadu_si256((const __m256i *)(const void *)(src + n + i));
+        __m256i a = _mm256_unpacklo_epi8(lo, hi), b = _mm256_unpackhi_epi8(lo, hi);
+        _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * i), _mm256_permute2x128_si256(a, b, 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * i + 32), _mm256_permute2x128_si256(a, b, 0x31));
+    }
+    return i;
+}
+
+/* Four-byte elements, 32 at a time: transpose each lane's 4x4 bytes, then collect equal planes. */
+static size_t split4(uint8_t *dst, const uint8_t *src, size_t n) {
+    const __m256i pick = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9,
+                                          13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i v[4];
+        for (int k = 0; k < 4; k++) {
+            __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(src + 4 * i + 32 * (size_t)k));
+            /* 64-bit lane p of v[k] now holds plane p of elements 8k..8k+7 */
+            v[k] = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(x, pick), order);
+        }
+        __m256i a = _mm256_unpacklo_epi64(v[0], v[1]), b = _mm256_unpackhi_epi64(v[0], v[1]);
+        __m256i c = _mm256_unpacklo_epi64(v[2], v[3]), d = _mm256_unpackhi_epi64(v[2], v[3]);
+        _mm256_storeu_si256((__m256i *)(void *)(dst + i), _mm256_permute2x128_si256(a, c, 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(dst + n + i), _mm256_permute2x128_si256(b, d, 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * n + i), _mm256_permute2x128_si256(a, c, 0x31));
+        _mm256_storeu_si256((__m256i *)(void *)(dst + 3 * n + i), _mm256_permute2x128_si256(b, d, 0x31));
+    }
+    return i;
+}
+
+static size_t merge4(uint8_t *dst, const uint8_t *src, size_t n) {
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i p[4];
+        for (int k = 0; k < 4; k++)
+            p[k] = _mm256_loadu_si256((const __m256i *)(const void *)(src + (size_t)k * n + i));
+        __m256i a = _mm256_unpacklo_epi8(p[0], p[1]), b = _mm256_unpackhi_epi8(p[0], p[1]);
+        __m256i c = _mm256_unpacklo_epi8(p[2], p[3]), d = _mm256_unpackhi_epi8(p[2], p[3]);
+        __m256i e = _mm256_unpacklo_epi16(a, c), f = _mm256_unpackhi_epi16(a, c);
+        __m256i g = _mm256_unpacklo_epi16(b, d), h = _mm256_unpackhi_epi16(b, d);
+        uint8_t *to = dst + 4 * i;
+        _mm256_storeu_si256((__m256i *)(void *)to, _mm256_permute2x128_si256(e, f, 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(to + 32), _mm256_permute2x128_si256(g, h, 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(to + 64), _mm256_permute2x128_si256(e, f, 0x31));
+        _mm256_storeu_si256((__m256i *)(void *)(to + 96), _mm256_permute2x128_si256(g, h, 0x31));
+    }
+    return i;
+}
+
+static void split_planes_avx2(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
+    size_t done = size == 2 ? split2(dst, src, n) : size == 4 ? split4(dst, src, n) : 0;
+    for (size_t i = done; i < n; i++)
+        for (size_t b = 0; b < size; b++) dst[b * n + i] = src[i * size + b];
+}
+
+static void merge_planes_avx2(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
+    size_t done = size == 2 ? merge2(dst, src, n) : size == 4 ? merge4(dst, src, n) : 0;
+    for (size_t i = done; i < n; i++)
+        for (size_t b = 0; b < size; b++) dst[i * size + b] = src[b * n + i];
+}
+
+static void bf16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * i));
+        __m256i w = _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
+        _mm256_storeu_si256((__m256i *)(void *)(dst + i), w);
+    }
+    kvc_kernels_ref.bf16_to_f32(dst + i, src + 2 * i, n - i);
+}
+
+static void f16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
+    /* vcvtph2ps makes signalling NaNs quiet, the reference keeps their bits: eight values with an all-ones
+     * exponent among them go the slow way. */
+    const __m128i exponent = _mm_set1_epi16(0x7c00);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * i));
+        __m128i special = _mm_cmpeq_epi16(_mm_and_si128(h, exponent), exponent);
+        if (_mm_movemask_epi8(special))
+            kvc_kernels_ref.f16_to_f32(dst + i, src + 2 * i, 8);
+        else
+            _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(h));
+    }
+    kvc_kernels_ref.f16_to_f32(dst + i, src + 2 * i, n - i);
+}
+
+const struct kvc_kernels kvc_kernels_avx2 = {
+    .name = "avx2",
+    .split_planes = split_planes_avx2,
+    .merge_planes = merge_planes_avx2,
+    .f16_to_f32 = f16_to_f32_avx2,
+    .bf16_to_f32 = bf16_to_f32_avx2,
+};
+
+#else
+typedef int kvc_no_avx2; /* ISO C wants one declaration in a file */
+#endif

@@ -1,0 +1,165 @@
+/* arrays_support.h: what the tests of named-array formats share. Not for other tests. */
+#ifndef ARRAYS_SUPPORT_H
+#define ARRAYS_SUPPORT_H
+
+#include "formats/format.h"
+#include "formats/keys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <openssl/evp.h>
+
+/* Imports bytes that stay the caller's; the cache must be there. */
+static inline struct kvc_cache *import_bytes(const struct kvc_format *format, struct kvc_input *in, const void *data,
+                                             size_t n, const struct kvc_import_options *o) {
+    struct kvc_error e;
+    kvc_input_memory(in, "test", data, n);
+    struct kvc_cache *c = format->import(in, o, &e);
+    if (!c) fail_msg("%s", e.message);
+    return c;
+}
+
+/* Import must refuse with this code, and say `words`. */
+static inline void refuse_bytes(const struct kvc_format *format, const void *data, size_t n,
+                                const struct kvc_import_options *o, enum kvc_code code, const char *words) {
+    struct kvc_error e = {.code = KVC_OK};
+    struct kvc_input in;
+    kvc_input_memory(&in, "test", data, n);
+    struct kvc_cache *c = format->import(&in, o, &e);
+    assert_null(c);
+    if (e.code != code || !strstr(e.message, words)) fail_msg("code %d: %s", (int)e.code, e.message);
+    kvc_input_close(&in);
+}
+
+/* All rows of a tensor, canonical; free() them. */
+static inline uint8_t *read_all(const struct kvc_cache *c, uint32_t t, size_t *n) {
+    struct kvc_error e;
+    *n = (size_t)kvc_tensor_bytes(&c->tensor[t]);
+    uint8_t *rows = malloc(*n + 1);
+    assert_non_null(rows);
+    if (c->read(c, t, 0, c->tensor[t].shape.tokens, rows, &e)) fail_msg("%s", e.message);
+    return rows;
+}
+
+/* The extents put together must be the file again. */
+static inline void assert_source_is(const struct kvc_cache *c, const void *data, size_t n) {
+    struct kvc_buffer b = {0};
+    struct kvc_sink out = kvc_sink_buffer(&b);
+    struct kvc_error e;
+    assert_true(c->n_extents > 0);
+    if (kvc_source_write(c, 1, &out, &e)) fail_msg("%s", e.message);
+    assert_int_equal(b.n, n);
+    assert_memory_equal(b.data, data, n);
+    free(b.data);
+}
+
+/* Two caches hold the same parts, layers, tensors, tokens and rows. */
+static inline void assert_same_cache(const struct kvc_cache *a, const struct kvc_cache *b) {
+    assert_int_equal(a->n_parts, b->n_parts);
+    assert_int_equal(a->n_layers, b->n_layers);
+    assert_int_equal(a->n_tensors, b->n_tensors);
+    assert_int_equal(a->n_tokens, b->n_tokens);
+    if (a->n_tokens) assert_memory_equal(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens);
+    for (uint32_t i = 0; i < a->n_parts; i++) {
+        assert_int_equal(a->part[i].kind, b->part[i].kind);
+        assert_int_equal(a->part[i].cells.n, b->part[i].cells.n);
+    }
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        assert_int_equal(a->layer[i].part, b->layer[i].part);
+        assert_int_equal(a->layer[i].index, b->layer[i].index);
+        for (unsigned k = 0; k < 2; k++) {
+            uint32_t ta = a->layer[i].tensor[k], tb = b->layer[i].tensor[k];
+            assert_int_equal(ta == KVC_NONE, tb == KVC_NONE);
+            if (ta == KVC_NONE) continue;
+            assert_int_equal(a->tensor[ta].role, b->tensor[tb].role);
+            assert_int_equal(a->tensor[ta].shape.dtype, b->tensor[tb].shape.dtype);
+            assert_int_equal(a->tensor[ta].shape.heads, b->tensor[tb].shape.heads);
+            assert_int_equal(a->tensor[ta].shape.dim, b->tensor[tb].shape.dim);
+            size_t na, nb;
+            uint8_t *ra = read_all(a, ta, &na), *rb = read_all(b, tb, &nb);
+            assert_memory_equal(ra, rb, na);
+            free(ra);
+            free(rb);
+        }
+    }
+}
+
+/* Exports; free() the buffer's data. */
+static inline struct kvc_buffer export_bytes(const struct kvc_format *format, const struct kvc_cache *c) {
+    struct kvc_buffer b = {0};
+    struct kvc_sink out = kvc_sink_buffer(&b);
+    struct kvc_error e;
+    if (format->export(c, NULL, &out, &e)) fail_msg("%s", e.message);
+    return b;
+}
+
+/* --- real files, when $KVC_TEST_DATA names their directory --- */
+
+static inline const char *data_path(const char *file, char *path, size_t size) {
+    const char *dir = getenv("KVC_TEST_DATA");
+    if (!dir || !*dir) skip();
+    snprintf(path, size, "%s/%s", dir, file);
+    return path;
+}
+
+/* What index.json says about a file; json_decref() *index. */
+static inline const json_t *data_facts(const char *file, json_t **index) {
+    char path[512];
+    size_t i;
+    json_t *entry;
+    *index = json_load_file(data_path("index.json", path, sizeof path), 0, NULL);
+    assert_non_null(*index);
+    json_array_foreach(json_object_get(*index, "files"), i, entry)
+        if (strcmp(json_string_value(json_object_get(entry, "path")), file) == 0) return entry;
+    fail_msg("%s is not in index.json", file);
+    return NULL;
+}
+
+static inline void assert_sha256(const uint8_t *data, size_t n, const char *hex) {
+    uint8_t hash[32];
+    char text[65];
+    assert_int_equal(EVP_Digest(data, n, hash, NULL, EVP_sha256(), NULL), 1);
+    for (int i = 0; i < 32; i++) snprintf(text + 2 * i, 3, "%02x", hash[i]);
+    assert_string_equal(text, hex);
+}
+
+/* Checks a cache against the facts of its file: geometry, first tokens, K and V of layer 0. */
+static inline void assert_facts(const struct kvc_cache *c, const json_t *facts) {
+    uint64_t layers = (uint64_t)json_integer_value(json_object_get(facts, "layers"));
+    uint64_t tokens = (uint64_t)json_integer_value(json_object_get(facts, "tokens"));
+    const json_t *first = json_object_get(facts, "first_tokens");
+    assert_true(c->n_layers >= layers);
+    assert_int_equal(c->part[0].kind, KVC_PART_LIVE);
+    assert_int_equal(c->part[0].cells.n, tokens);
+    if (first) assert_int_equal(c->n_tokens, tokens);
+    for (size_t i = 0; i < json_array_size(first); i++)
+        assert_int_equal(c->tokens[i], json_integer_value(json_array_get(first, i)));
+    for (unsigned k = 0; k < 2; k++) {
+        uint32_t t = kvc_cache_find_tensor(c, 0, 0, k ? KVC_ROLE_V : KVC_ROLE_K);
+        assert_true(t != KVC_NONE);
+        const struct kvc_shape *shape = &c->tensor[t].shape;
+        assert_int_equal(shape->heads, json_integer_value(json_object_get(facts, "kv_heads")));
+        assert_int_equal(shape->dim, json_integer_value(json_object_get(facts, "head_dim")));
+        size_t n, values = (size_t)(shape->tokens * shape->heads * shape->dim);
+        uint8_t *rows = read_all(c, t, &n);
+        assert_sha256(rows, n, json_string_value(json_object_get(facts, k ? "v0_sha256" : "k0_sha256")));
+        float *floats = malloc(values * sizeof *floats);
+        assert_non_null(floats);
+        kvc_dtype_info(shape->dtype)->to_f32(floats, rows, values);
+        double sum = 0, want = json_number_value(json_object_get(json_object_get(facts, k ? "v0" : "k0"), "sum"));
+        for (size_t i = 0; i < values; i++) sum += (double)floats[i];
+        assert_true(sum - want < 1e-6 && want - sum < 1e-6);
+        free(floats);
+        free(rows);
+    }
+}
+
+#endif

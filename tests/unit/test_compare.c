@@ -1,0 +1,376 @@
+/* test_compare.c: row matching and the comparison of tensors, on caches made in memory. */
+#include "formats/compare.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A cache of one layer's K over `bytes`, at the given positions (NULL: 0, 1, ...). */
+static struct kvc_cache *cache_of(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads, uint64_t dim,
+                                  const void *bytes, const int64_t *positions) {
+    struct kvc_shape shape = {dtype, tokens, heads, dim};
+    struct kvc_error e;
+    struct kvc_cache *c = kvc_cache_new(&e);
+    assert_non_null(c);
+    uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, &e);
+    assert_int_not_equal(part, KVC_NONE);
+    uint32_t layer = kvc_cache_add_layer(c, part, 0, KVC_LAYER_FULL, &e);
+    assert_int_not_equal(layer, KVC_NONE);
+    uint32_t tensor = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, &e);
+    assert_int_equal(tensor, 0);
+    if (positions) memcpy(c->part[part].cells.pos, positions, (size_t)tokens * sizeof *positions);
+    assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
+    assert_int_equal(kvc_cache_map_tensor(c, tensor, bytes, &e), 0);
+    assert_int_equal(kvc_cache_finish(c, &e), 0);
+    return c;
+}
+
+/* Compares and frees both caches; out has room for `heads`. Returns the number of values that differ. */
+static uint64_t compare(struct kvc_cache *a, struct kvc_cache *b, uint64_t heads,
+                        const struct kvc_compare_options *o, struct kvc_difference *out) {
+    struct kvc_matching m;
+    struct kvc_error e;
+    uint64_t differ = 0;
+    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, INT64_MIN, INT64_MAX, &m, &e), 0);
+    assert_int_equal(kvc_compare_tensor(a, 0, b, 0, &m, heads, o, out, &e), 0);
+    for (uint64_t h = 0; h < heads; h++) differ += out[h].differ;
+    kvc_matching_free(&m);
+    kvc_cache_free(a);
+    kvc_cache_free(b);
+    return differ;
+}
+
+static const struct kvc_compare_options exact = {.exact = 1};
+
+/* Two rows of n floats, one head. */
+static uint64_t compare_floats(const float *a, const float *b, size_t n, const struct kvc_compare_options *o,
+                               struct kvc_difference *out) {
+    return compare(cache_of(KVC_F32, 1, 1, n, a, NULL), cache_of(KVC_F32, 1, 1, n, b, NULL), 1, o, out);
+}
+
+static float from_bits(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static void equal_caches(void **state) {
+    (void)state;
+    uint16_t v[300 * 2 * 8];
+    struct kvc_difference d[2];
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++)
+        v[i] = (uint16_t)(i * 40503u); /* NaN and Inf among them */
+    assert_int_equal(
+        compare(cache_of(KVC_F16, 300, 2, 8, v, NULL), cache_of(KVC_F16, 300, 2, 8, v, NULL), 2, &exact, d),
+        0);
+    for (int h = 0; h < 2; h++) {
+        assert_int_equal(d[h].values, 300 * 8);
+        assert_true(d[h].max_abs == 0 && d[h].rms == 0 && d[h].frobenius == 0 && d[h].cosine == 1);
+    }
+}
+
+static void one_bit(void **state) {
+    (void)state;
+    uint16_t a[300 * 2 * 8], b[300 * 2 * 8];
+    struct kvc_difference d[2];
+    for (size_t i = 0; i < sizeof a / sizeof a[0]; i++) a[i] = (uint16_t)(0x3c00 + i % 64);
+    for (size_t i = 0; i < sizeof a / sizeof a[0];
+         i++) { /* every value in turn, in steps that visit all columns */
+        if (i % 7) continue;
+        memcpy(b, a, sizeof a);
+        b[i] ^= 1;
+        assert_int_equal(compare(cache_of(KVC_F16, 300, 2, 8, a, NULL), cache_of(KVC_F16, 300, 2, 8, b, NULL),
+                                 2, &exact, d),
+                         1);
+        struct kvc_difference *hit = &d[i / 8 % 2], *other = &d[1 - i / 8 % 2];
+        assert_int_equal(hit->differ, 1);
+        assert_int_equal(other->differ, 0);
+        assert_int_equal(hit->at_position, i / 16);
+        assert_int_equal(hit->at_channel, i % 8);
+        assert_true(hit->max_abs == 0x1p-10);
+        assert_true(fabs(hit->rms - 0x1p-10 / sqrt(300 * 8)) < 1e-12);
+        assert_true(hit->cosine > 0.9999 && hit->cosine < 1 && hit->frobenius > 0);
+        assert_true(other->values == 300 * 8 && other->max_abs == 0 && other->cosine > 1 - 1e-12);
+    }
+}
+
+static void measures(void **state) {
+    (void)state;
+    const float a[] = {3, 4, 0, 0}, b[] = {3, 0, 0, 0}, zero[4] = {0};
+    struct kvc_difference d;
+    assert_int_equal(compare_floats(a, b, 4, &exact, &d), 1);
+    assert_true(d.max_abs == 4 && d.rms == 2 && d.frobenius == 4.0 / 5 && d.cosine == 9.0 / 15);
+    assert_int_equal(compare_floats(zero, a, 4, &exact, &d), 2);
+    assert_true(isinf(d.frobenius) && d.cosine == 0);
+    assert_int_equal(compare_floats(a, zero, 4, &exact, &d), 2);
+    assert_true(d.frobenius == 1 && d.cosine == 0);
+
+    struct kvc_difference total = {0}, other;
+    assert_int_equal(compare_floats(a, b, 4, &exact, &d), 1);
+    assert_int_equal(compare_floats(b, a, 4, &exact, &other), 1);
+    kvc_difference_add(&total, &d);
+    kvc_difference_add(&total, &other);
+    assert_int_equal(total.differ, 2);
+    assert_int_equal(total.values, 8);
+    assert_true(total.rms == 2 && total.max_abs == 4 && total.at_a == 4 && total.at_b == 0);
+    assert_true(total.cosine == 18.0 / 34);
+}
+
+static void nan_payloads(void **state) {
+    (void)state;
+    const struct kvc_compare_options loose = {.abs = 1e30, .rel = 1e30};
+    const float a[] = {1, from_bits(0x7fc00001), 2}, b[] = {1, from_bits(0x7fc00002), 2};
+    const float sign[] = {1, from_bits(0xffc00001), 2}, number[] = {1, 5, 2};
+    struct kvc_difference d;
+    assert_int_equal(compare_floats(a, a, 3, &exact, &d), 0);
+    assert_int_equal(compare_floats(a, b, 3, &exact, &d), 1);
+    assert_int_equal(d.nonfinite, 1);
+    assert_int_equal(d.finite, 2);
+    assert_true(d.max_abs == 0 && d.cosine > 1 - 1e-12);
+    assert_int_equal(compare_floats(a, sign, 3, &exact, &d), 1);
+    assert_int_equal(compare_floats(a, b, 3, &loose, &d), 1);
+    assert_int_equal(compare_floats(a, number, 3, &loose, &d), 1);
+    assert_int_equal(compare_floats(number, a, 3, &loose, &d), 1);
+}
+
+static void infinities(void **state) {
+    (void)state;
+    const struct kvc_compare_options loose = {.abs = 1e30, .rel = 1e30};
+    const float a[] = {INFINITY, 1}, b[] = {-INFINITY, 1}, c[] = {3e38f, 1};
+    struct kvc_difference d;
+    assert_int_equal(compare_floats(a, a, 2, &loose, &d), 0);
+    assert_int_equal(compare_floats(a, b, 2, &loose, &d), 1);
+    assert_int_equal(d.nonfinite, 1);
+    assert_int_equal(compare_floats(a, c, 2, &loose, &d), 1);
+    assert_int_equal(compare_floats(c, a, 2, &loose, &d), 1); /* though rel * |b| is infinite */
+    assert_true(d.max_abs == 0 && d.finite == 1);
+}
+
+static void signed_zero(void **state) {
+    (void)state;
+    const struct kvc_compare_options none = {.abs = 0, .rel = 0};
+    const float a[] = {0.0f, 1}, b[] = {-0.0f, 1};
+    struct kvc_difference d;
+    assert_int_equal(compare_floats(a, b, 2, &exact, &d), 1);
+    assert_true(d.max_abs == 0 && d.rms == 0);
+    assert_int_equal(compare_floats(a, b, 2, &none, &d), 0);
+}
+
+static void tolerance_edges(void **state) {
+    (void)state;
+    const float a[] = {1.0f, 8.0f, -8.0f, 0.0f}, b[] = {1.25f, 10.0f, -10.0f, 0.5f};
+    struct kvc_difference d;
+    struct kvc_compare_options o = {.abs = 0.25};
+    assert_int_equal(compare_floats(a, b, 4, &o, &d), 3); /* 0.25 itself is within */
+    assert_int_equal(d.at_channel, 1);
+    o = (struct kvc_compare_options){.abs = nextafter(0.25, 0)};
+    assert_int_equal(compare_floats(a, b, 4, &o, &d), 4);
+    o = (struct kvc_compare_options){.rel = 0.2};
+    assert_int_equal(compare_floats(a, b, 4, &o, &d),
+                     1); /* relative to b: 2 <= 0.2 * 10, but 0.5 > 0.2 * 0.5 */
+    assert_int_equal(compare_floats(b, a, 4, &o, &d), 4);
+    o = (struct kvc_compare_options){.abs = 0.4, .rel = 0.2};
+    assert_int_equal(compare_floats(a, b, 4, &o, &d), 0);
+    assert_true(d.max_abs == 2); /* measured whether within or not */
+}
+
+static void two_dtypes(void **state) {
+    (void)state;
+    const uint16_t half[] = {0x3c00, 0xc000, 0x3555, 0x7e00}; /* 1, -2, 0.333251953125, NaN */
+    const uint16_t bf16[] = {0x3f80, 0xc000, 0x3eab, 0x7fc0}; /* 1, -2, 0.333984375, NaN */
+    const float wide[] = {1, -2, 0.333251953125f, from_bits(0x7fc00000)};
+    const struct kvc_compare_options loose = {.abs = 0.001};
+    struct kvc_difference d;
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_F32, 1, 1, 4, wide, NULL),
+                             1, &exact, &d),
+                     0);
+    assert_int_equal(d.finite, 3);
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_BF16, 1, 1, 4, bf16, NULL),
+                             1, &exact, &d),
+                     1);
+    assert_int_equal(d.at_channel, 2);
+    assert_true(d.at_a == 0.333251953125 && d.at_b == 0.333984375);
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_BF16, 1, 1, 4, bf16, NULL),
+                             1, &loose, &d),
+                     0);
+}
+
+static void block_types(void **state) {
+    (void)state;
+    const struct kvc_compare_options none = {.abs = 0};
+    uint8_t a[2][34] = {{0}}, b[2][34];
+    float f[64];
+    struct kvc_difference d[4];
+    a[0][1] = a[1][1] = 0x3c; /* scale 1 */
+    for (size_t i = 0; i < 64; i++) {
+        a[i / 32][2 + i % 32] = (uint8_t)i;
+        f[i] = (float)i;
+    }
+    memcpy(b, a, sizeof a);
+    b[1][2 + 5] = 100; /* value 37: one that differs, in the third of four heads of 16 */
+    assert_int_equal(
+        compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d),
+        1);
+    assert_int_equal(d[2].differ, 1);
+    assert_int_equal(d[2].at_channel, 5);
+    assert_true(d[2].at_a == 37 && d[2].at_b == 100);
+    assert_int_equal(d[3].values, 16);
+
+    assert_int_equal(
+        compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_F32, 1, 4, 16, f, NULL), 4, &none, d), 0);
+
+    /* Bytes that differ behind equal values: code 0 under scale 1 and under scale 2. */
+    memset(a, 0, sizeof a);
+    memcpy(b, a, sizeof a);
+    b[1][1] = 0x40;
+    assert_int_equal(
+        compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d),
+        1);
+    assert_int_equal(d[2].differ, 1);
+    assert_int_equal(d[2].at_channel, 0);
+    assert_int_equal(
+        compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &none, d),
+        0);
+}
+
+static void long_rows(void **state) {
+    (void)state;
+    enum { DIM = 5000 }; /* more than a piece, and no multiple of one */
+    float *a = calloc(3 * 3 * DIM, sizeof *a), *b = calloc(3 * 3 * DIM, sizeof *b);
+    struct kvc_difference d[3];
+    assert_non_null(a);
+    assert_non_null(b);
+    b[1 * 3 * DIM + 2 * DIM + 4999] = 7;
+    assert_int_equal(
+        compare(cache_of(KVC_F32, 3, 3, DIM, a, NULL), cache_of(KVC_F32, 3, 3, DIM, b, NULL), 3, &exact, d),
+        1);
+    assert_int_equal(d[2].differ, 1);
+    assert_int_equal(d[2].at_position, 1);
+    assert_int_equal(d[2].at_channel, 4999);
+    for (int h = 0; h < 3; h++) assert_int_equal(d[h].values, 3 * DIM);
+    free(a);
+    free(b);
+}
+
+/* One side does not know its heads: a row of 1 x 8 beside one of 2 x 4. */
+static void heads_of_the_other(void **state) {
+    (void)state;
+    const float a[8] = {0}, b[8] = {0, 0, 0, 0, 0, 1, 0, 0};
+    struct kvc_difference d[2];
+    assert_int_equal(
+        compare(cache_of(KVC_F32, 1, 1, 8, a, NULL), cache_of(KVC_F32, 1, 2, 4, b, NULL), 2, &exact, d), 1);
+    assert_int_equal(d[1].differ, 1);
+    assert_int_equal(d[1].at_channel, 1);
+}
+
+static void refused_shapes(void **state) {
+    (void)state;
+    const float v[8] = {0};
+    struct kvc_cache *a = cache_of(KVC_F32, 1, 1, 8, v, NULL), *b = cache_of(KVC_F32, 1, 1, 6, v, NULL);
+    struct kvc_matching m = {0};
+    struct kvc_difference d[8];
+    struct kvc_error e;
+    assert_int_equal(kvc_compare_tensor(a, 0, b, 0, &m, 1, &exact, d, &e), -1);
+    assert_int_equal(kvc_compare_tensor(a, 0, a, 0, &m, 3, &exact, d, &e), -1);
+    assert_int_equal(kvc_compare_tensor(a, 0, a, 0, &m, 0, &exact, d, &e), -1);
+    assert_int_equal(kvc_compare_tensor(a, 0, a, 0, &m, 8, &exact, d, &e), 0); /* no rows at all */
+    assert_true(d[7].values == 0 && d[7].differ == 0);
+    kvc_cache_free(a);
+    kvc_cache_free(b);
+}
+
+struct reported {
+    int calls, most;
+    int64_t position;
+    uint64_t head, channel;
+    double a, b;
+};
+
+static int report(void *state, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
+    struct reported *r = state;
+    *r = (struct reported){r->calls + 1, r->most, position, head, channel, a, b};
+    return r->calls == r->most;
+}
+
+static void reports(void **state) {
+    (void)state;
+    const float a[8] = {0}, b[8] = {0, 1, 0, 2, 0, 3, 0, 4};
+    const int64_t positions[] = {20, 10}; /* the second cell comes first */
+    struct reported r = {.most = 100};
+    struct kvc_compare_options o = {.exact = 1, .report = report, .state = &r};
+    struct kvc_difference d[2];
+    assert_int_equal(
+        compare(cache_of(KVC_F32, 2, 2, 2, a, positions), cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d),
+        4);
+    assert_int_equal(r.calls, 4);
+    assert_true(r.position == 20 && r.head == 1 && r.channel == 1 && r.a == 0 && r.b == 2);
+    assert_true(d[0].at_position == 10 && d[0].at_b == 3);
+    r = (struct reported){.most = 2};
+    assert_int_equal(
+        compare(cache_of(KVC_F32, 2, 2, 2, a, positions), cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d),
+        4);
+    assert_int_equal(r.calls, 2);
+    assert_true(r.position == 10 && r.head == 1 && r.b == 4);
+}
+
+static void positions_match(void **state) {
+    (void)state;
+    const float v[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const int64_t left[] = {5, 5, 0, 1, 9, 11, 30, INT64_MAX}, right[] = {1, 2, 3, 5, 5, 5, 30, INT64_MAX};
+    struct kvc_cache *a = cache_of(KVC_F32, 8, 1, 1, v, left), *b = cache_of(KVC_F32, 8, 1, 1, v, right);
+    struct kvc_matching m;
+    struct kvc_error e;
+    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, INT64_MIN, INT64_MAX, &m, &e), 0);
+    /* sorted: 0 1 5 5 9 11 30 max beside 1 2 3 5 5 5 30 max */
+    assert_int_equal(m.rows, 5);
+    assert_int_equal(m.n_runs, 3);
+    assert_true(m.run[0].a == 1 && m.run[0].b == 0 && m.run[0].n == 1);
+    assert_true(m.run[1].a == 2 && m.run[1].b == 3 && m.run[1].n == 2);
+    assert_true(m.run[2].a == 6 && m.run[2].b == 6 && m.run[2].n == 2);
+    assert_int_equal(m.n_only[0], 3);
+    assert_true(m.only[0][0].first == 0 && m.only[0][0].last == 0 && m.only[0][2].last == 11);
+    assert_int_equal(m.n_only[1], 2);
+    assert_true(m.only[1][0].first == 2 && m.only[1][0].last == 3 && m.only[1][1].first == 5);
+    kvc_matching_free(&m);
+    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, 5, 10, &m, &e), 0);
+    assert_true(m.rows == 2 && m.n_only[0] == 1 && m.n_only[1] == 1);
+    kvc_matching_free(&m);
+    kvc_cache_free(a);
+    kvc_cache_free(b);
+}
+
+/* Rows are compared where positions agree, whatever cells they stand in. */
+static void shifted_cells(void **state) {
+    (void)state;
+    const float v[] = {0, 1, 2, 3}, w[] = {2, 1, 3, 8};
+    const int64_t order[] = {2, 1, 3, 8};
+    struct kvc_difference d;
+    assert_int_equal(
+        compare(cache_of(KVC_F32, 4, 1, 1, v, NULL), cache_of(KVC_F32, 4, 1, 1, w, order), 1, &exact, &d), 0);
+    assert_int_equal(d.values, 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_caches),
+        cmocka_unit_test(one_bit),
+        cmocka_unit_test(measures),
+        cmocka_unit_test(nan_payloads),
+        cmocka_unit_test(infinities),
+        cmocka_unit_test(signed_zero),
+        cmocka_unit_test(tolerance_edges),
+        cmocka_unit_test(two_dtypes),
+        cmocka_unit_test(block_types),
+        cmocka_unit_test(long_rows),
+        cmocka_unit_test(heads_of_the_other),
+        cmocka_unit_test(refused_shapes),
+        cmocka_unit_test(reports),
+        cmocka_unit_test(positions_match),
+        cmocka_unit_test(shifted_cells),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

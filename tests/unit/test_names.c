@@ -1,0 +1,220 @@
+/* test_names.c: what names mean, --map patterns, and the parts built from arrays of different lengths. */
+#include "formats/names.h"
+#include "tests/unit/arrays_support.h"
+
+static void assert_name(const char *name, const struct kvc_import_options *o, enum kvc_name_kind kind,
+                        enum kvc_role role, uint32_t layer) {
+    struct kvc_name found = kvc_name_of(name, o);
+    assert_int_equal(found.kind, kind);
+    if (kind != KVC_NAME_TENSOR) return;
+    assert_int_equal(found.role, role);
+    assert_int_equal(found.layer, layer);
+}
+
+static void test_conventions(void **state) {
+    (void)state;
+    assert_name("layers.0.keys", NULL, KVC_NAME_TENSOR, KVC_ROLE_K, 0);
+    assert_name("layers.17.values", NULL, KVC_NAME_TENSOR, KVC_ROLE_V, 17);
+    assert_name("key_cache.3", NULL, KVC_NAME_TENSOR, KVC_ROLE_K, 3);
+    assert_name("value_cache.3", NULL, KVC_NAME_TENSOR, KVC_ROLE_V, 3);
+    assert_name("past_key_values.5.key", NULL, KVC_NAME_TENSOR, KVC_ROLE_K, 5);
+    assert_name("past_key_values.5.value", NULL, KVC_NAME_TENSOR, KVC_ROLE_V, 5);
+    assert_name("queries.29", NULL, KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 29);
+    assert_name("hidden.999999", NULL, KVC_NAME_TENSOR, KVC_ROLE_HIDDEN, 999999);
+    assert_name("tokens", NULL, KVC_NAME_TOKENS, KVC_ROLE_K, 0);
+    assert_true(kvc_name_of("sliding.layers.1.keys", NULL).sliding);
+    static const char *const others[] = {"", "layers..keys", "layers.01.keys", "layers.-1.keys", "layers.1.keys.x",
+                                         "layers.1000000.keys", "layers.1", "layers.1a.keys", "xlayers.1.keys",
+                                         "tokens.0", "key_cache.", "layers.keys", "continuation", "wk.0"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        assert_name(others[i], NULL, KVC_NAME_OTHER, KVC_ROLE_K, 0);
+}
+
+static void test_map(void **state) {
+    (void)state;
+    static const char *const map[] = {"keys={i}.0", "values={i}.1", "tokens=ids", NULL};
+    struct kvc_import_options o = {.map = map};
+    struct kvc_error e;
+    assert_int_equal(kvc_name_check_map(&o, &e), 0);
+    assert_name("12.0", &o, KVC_NAME_TENSOR, KVC_ROLE_K, 12);
+    assert_name("12.1", &o, KVC_NAME_TENSOR, KVC_ROLE_V, 12);
+    assert_name("ids", &o, KVC_NAME_TOKENS, KVC_ROLE_K, 0);
+    assert_name("layers.0.keys", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0); /* conventions for K and V are off */
+    assert_name("tokens", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
+    assert_name("queries.2", &o, KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 2); /* others stay */
+    static const char *const bad[] = {"keys", "keys=", "keys=a", "keys={i}{i}", "tokens={i}", "k={i}", ""};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const char *const one[] = {bad[i], NULL};
+        o.map = one;
+        assert_int_equal(kvc_name_check_map(&o, &e), -1);
+        assert_int_equal(e.code, KVC_ERR_USAGE);
+    }
+}
+
+static void test_print(void **state) {
+    (void)state;
+    char text[64];
+    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_K, 3, 0}, text, sizeof text);
+    assert_string_equal(text, "layers.3.keys");
+    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_V, 3, 1}, text, sizeof text);
+    assert_string_equal(text, "sliding.layers.3.values");
+    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 0, 0}, text, sizeof text);
+    assert_string_equal(text, "queries.0");
+    kvc_name_print(&(struct kvc_name){.kind = KVC_NAME_TOKENS}, text, sizeof text);
+    assert_string_equal(text, "tokens");
+    assert_string_equal(kvc_name_show("a\x1b[31m\xc3\xa4", text, sizeof text), "a?[31m??");
+    assert_string_equal(kvc_name_show("0123456789", text, 8), "0123...");
+}
+
+/* --- building --- */
+
+static uint8_t bytes[4096];
+
+static struct kvc_array array_of(const char *name, uint64_t heads, uint64_t tokens, uint64_t dim) {
+    return (struct kvc_array){.name = name, .type = "F16", .info = kvc_dtype_info(KVC_F16), .rank = 4,
+                              .dim = {1, heads, tokens, dim}, .data = bytes, .size = heads * tokens * dim * 2};
+}
+
+static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c, struct kvc_error *e) {
+    struct kvc_import_options o = {.map = map};
+    *c = kvc_cache_new(e);
+    assert_non_null(*c);
+    assert_int_equal(kvc_cache_map(*c, NULL, NULL, e), 0);
+    int status = kvc_names_build(*c, array, n, &o, e);
+    return status ? status : kvc_cache_finish(*c, e);
+}
+
+static void refuse(struct kvc_array *array, size_t n, enum kvc_code code, const char *words) {
+    struct kvc_error e = {.code = KVC_OK};
+    struct kvc_cache *c;
+    assert_int_equal(build(array, n, NULL, &c, &e), -1);
+    if (e.code != code || !strstr(e.message, words)) fail_msg("code %d: %s", (int)e.code, e.message);
+    kvc_cache_free(c);
+}
+
+static void test_parts(void **state) {
+    (void)state;
+    struct kvc_cache *c;
+    struct kvc_error e;
+    struct kvc_array array[] = {
+        array_of("queries.1", 4, 2, 8),     array_of("layers.10.values", 2, 9, 4), array_of("layers.10.keys", 2, 9, 8),
+        array_of("layers.2.keys", 2, 9, 8), array_of("layers.2.values", 2, 9, 4),  array_of("layers.3.keys", 2, 5, 8),
+        array_of("other", 1, 1, 1),         array_of("layers.3.values", 2, 5, 8),  array_of("hidden.1", 1, 2, 8),
+    };
+    array[8].rank = 3;
+    memcpy(array[8].dim, (uint64_t[]){1, 2, 8}, 3 * sizeof(uint64_t));
+    if (build(array, 9, NULL, &c, &e)) fail_msg("%s", e.message);
+    assert_int_equal(c->n_parts, 3);
+    static const struct { enum kvc_part_kind kind; uint64_t n; int64_t first; } parts[] = {
+        {KVC_PART_LIVE, 9, 0}, {KVC_PART_SLIDING, 5, 4}, {KVC_PART_COMPANION, 2, 7}};
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(c->part[i].kind, parts[i].kind);
+        assert_int_equal(c->part[i].cells.n, parts[i].n);
+        assert_int_equal(c->part[i].cells.pos[0], parts[i].first);
+        assert_int_equal(c->part[i].cells.pos[parts[i].n - 1], 8);
+    }
+    static const uint32_t index[] = {2, 10, 3, 1, 1};
+    assert_int_equal(c->n_layers, 5);
+    for (unsigned i = 0; i < 5; i++) assert_int_equal(c->layer[i].index, index[i]);
+    assert_int_equal(c->n_tensors, 8);
+    for (uint32_t i = 0, t = 0; i < 9; i++) /* tensors stand in file order */
+        assert_int_equal(array[i].tensor, i == 6 ? KVC_NONE : t++);
+    assert_int_equal(c->tensor[c->layer[1].tensor[1]].shape.dim, 4);
+    kvc_cache_free(c);
+}
+
+static void test_sliding(void **state) {
+    (void)state;
+    struct kvc_cache *c;
+    struct kvc_error e;
+    struct kvc_array array[] = {
+        array_of("layers.0.keys", 1, 6, 4),         array_of("layers.0.values", 1, 6, 4),
+        array_of("sliding.layers.0.keys", 1, 6, 4), array_of("sliding.layers.0.values", 1, 6, 4),
+    };
+    if (build(array, 4, NULL, &c, &e)) fail_msg("%s", e.message);
+    assert_int_equal(c->n_parts, 2);
+    assert_int_equal(c->part[1].kind, KVC_PART_SLIDING);
+    assert_int_equal(c->layer[1].kind, KVC_LAYER_SLIDING);
+    kvc_cache_free(c);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    struct kvc_array pair[] = {array_of("layers.0.keys", 2, 3, 4), array_of("layers.0.values", 2, 3, 4)};
+    struct kvc_array a[4];
+    refuse(pair, 1, KVC_ERR_UNSUPPORTED, "has K but no V");
+    refuse(pair + 1, 1, KVC_ERR_UNSUPPORTED, "has V but no K");
+    refuse(pair, 0, KVC_ERR_UNKNOWN, "no arrays");
+    memcpy(a, pair, sizeof pair);
+    a[0].dim[0] = 2;
+    refuse(a, 2, KVC_ERR_UNSUPPORTED, "2 sequences");
+    memcpy(a, pair, sizeof pair);
+    a[0].rank = 3;
+    refuse(a, 2, KVC_ERR_UNSUPPORTED, "[1, heads, tokens, head dim]");
+    memcpy(a, pair, sizeof pair);
+    a[1].info = NULL;
+    a[1].type = "F64";
+    refuse(a, 2, KVC_ERR_UNSUPPORTED, "F64");
+    memcpy(a, pair, sizeof pair);
+    a[1] = array_of("layers.0.values", 1, 3, 4);
+    refuse(a, 2, KVC_ERR_DAMAGED, "differ in heads or tokens");
+    a[1] = array_of("layers.0.values", 2, 4, 4);
+    refuse(a, 2, KVC_ERR_DAMAGED, "differ in heads or tokens");
+    memcpy(a, pair, sizeof pair);
+    a[2] = array_of("key_cache.0", 2, 3, 4);
+    refuse(a, 3, KVC_ERR_DAMAGED, "both are K of layer 0");
+    a[2] = array_of("queries.0", 2, 4, 4);
+    refuse(a, 3, KVC_ERR_DAMAGED, "more tokens than the cache has");
+    a[2] = array_of("queries.0", 0, UINT64_C(1) << 60, 4);
+    a[2].size = 0;
+    refuse(a, 3, KVC_ERR_UNSUPPORTED, "no heads or channels");
+    a[0] = array_of("a\nb", 1, 1, 1);
+    refuse(a, 1, KVC_ERR_UNKNOWN, "found 'a?b'; say which are, for instance --map");
+}
+
+static void test_lone(void **state) {
+    (void)state;
+    static const char *const map[] = {"keys=latent.{i}", NULL};
+    struct kvc_array array[] = {array_of("latent.0", 1, 3, 4), array_of("latent.1", 1, 3, 4)};
+    struct kvc_cache *c;
+    struct kvc_error e;
+    if (build(array, 2, map, &c, &e)) fail_msg("%s", e.message);
+    assert_int_equal(c->n_layers, 2);
+    assert_int_equal(c->layer[0].tensor[1], KVC_NONE);
+    kvc_cache_free(c);
+}
+
+static void test_tokens(void **state) {
+    (void)state;
+    static const uint8_t wide[16] = {7, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f};
+    static const uint8_t large[8] = {0, 0, 0, 0x80}, negative[4] = {0xff, 0xff, 0xff, 0xff};
+    struct kvc_array a[] = {array_of("layers.0.keys", 2, 3, 4), array_of("layers.0.values", 2, 3, 4),
+                            {.name = "tokens", .type = "I64", .int_size = 8, .rank = 2, .dim = {1, 2}, .data = wide,
+                             .size = 16}};
+    struct kvc_cache *c;
+    struct kvc_error e;
+    if (build(a, 3, NULL, &c, &e)) fail_msg("%s", e.message);
+    assert_int_equal(c->n_tokens, 2);
+    assert_int_equal(c->tokens[0], 7);
+    assert_int_equal(c->tokens[1], INT32_MAX);
+    kvc_cache_free(c);
+    a[2].dim[1] = 1;
+    a[2].size = 8;
+    a[2].data = large;
+    refuse(a, 3, KVC_ERR_DAMAGED, "entry 0 is no token id");
+    a[2] = (struct kvc_array){.name = "tokens", .type = "I32", .int_size = 4, .rank = 1, .dim = {1}, .data = negative,
+                              .size = 4};
+    refuse(a, 3, KVC_ERR_DAMAGED, "entry 0 is no token id");
+    a[2].int_size = 0;
+    a[2].type = "F32";
+    refuse(a, 3, KVC_ERR_UNSUPPORTED, "tokens must be");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conventions), cmocka_unit_test(test_map),      cmocka_unit_test(test_print),
+        cmocka_unit_test(test_parts),       cmocka_unit_test(test_sliding),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_lone),        cmocka_unit_test(test_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,348 @@
+/* test_safetensors.c: the strict header, the way there and back, and real files when $KVC_TEST_DATA is set. */
+#include "formats/bytes.h"
+#include "tests/unit/arrays_support.h"
+
+static const struct kvc_format *const format = &kvc_format_safetensors;
+
+struct file {
+    uint8_t data[4096];
+    size_t n;
+};
+
+/* A file of this header and n data bytes that count up. */
+static struct file make(const char *header, size_t n) {
+    struct file f;
+    size_t length = strlen(header);
+    assert_true(8 + length + n <= sizeof f.data);
+    put_u64(f.data, length);
+    memcpy(f.data + 8, header, length);
+    for (size_t i = 0; i < n; i++) f.data[8 + length + i] = (uint8_t)i;
+    f.n = 8 + length + n;
+    return f;
+}
+
+#define KV "\"layers.0.keys\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[4,28]}," \
+           "\"layers.0.values\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[28,52]}"
+#define TOKENS "\"tokens\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,4]}"
+
+static void test_import(void **state) {
+    (void)state;
+    struct file f = make("{\"__metadata__\":{\"rope_theta\":\"1e4\",\"n_heads\":\"6\",\"n_layers\":\"many\","
+                         "\"k_rope\":\"post\",\"model\":\"M\"}," KV "," TOKENS "}  ",
+                         52);
+    struct kvc_input in;
+    struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, NULL);
+    assert_int_equal(c->n_layers, 1);
+    assert_int_equal(c->n_tokens, 1);
+    assert_int_equal(c->tokens[0], 0x03020100);
+    size_t n;
+    uint8_t *rows = read_all(c, c->layer[0].tensor[0], &n);
+    static const uint8_t second_row[8] = {8, 9, 10, 11, 20, 21, 22, 23}; /* token 1 of [H][T][D] from byte 4 on */
+    assert_int_equal(n, 24);
+    assert_memory_equal(rows + 8, second_row, 8);
+    free(rows);
+    assert_source_is(c, f.data, f.n);
+    assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, ""), "safetensors");
+    assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_ROPE_PAIRING, ""), "halves");
+    assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_ROPE_K, ""), "post");
+    assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, ""), "M");
+    assert_true(kvc_meta_f64(&c->meta, KVC_KEY_ROPE_THETA, 0) == 1e4);
+    assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_MODEL_HEADS, 0), 6);
+    assert_null(kvc_meta_find(&c->meta, KVC_KEY_MODEL_LAYERS));
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+}
+
+static const char *pairing_of(const char *metadata, const struct kvc_import_options *o, char *text, size_t size) {
+    char header[512];
+    snprintf(header, sizeof header, "{%s" TOKENS "," KV "}", metadata);
+    struct file f = make(header, 52);
+    struct kvc_input in;
+    struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, o);
+    snprintf(text, size, "%s", kvc_meta_text(&c->meta, KVC_KEY_ROPE_PAIRING, "unknown"));
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+    return text;
+}
+
+static void test_pairing(void **state) {
+    (void)state;
+    char text[32];
+    struct kvc_import_options o = {.pairing = KVC_PAIRING_INTERLEAVED};
+    assert_string_equal(pairing_of("", NULL, text, sizeof text), "halves");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", NULL, text, sizeof text), "halves");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"interleaved\"},", NULL, text, sizeof text),
+                        "interleaved");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"unknown\"},", NULL, text, sizeof text),
+                        "unknown");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", &o, text, sizeof text),
+                        "interleaved");
+}
+
+static void test_strict(void **state) {
+    (void)state;
+    static const struct {
+        const char *header;
+        size_t n;
+        enum kvc_code code;
+        const char *words;
+    } bad[] = {
+        {"{" KV "," TOKENS "}", 51, KVC_ERR_DAMAGED, "cut short"},
+        {"{" KV "," TOKENS "}", 53, KVC_ERR_DAMAGED, "appended to"},
+        {"{" KV "}", 52, KVC_ERR_DAMAGED, "holes"},
+        {"{" KV "," TOKENS ",\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 52, KVC_ERR_DAMAGED,
+         "overlaps"},
+        {"{" TOKENS "," TOKENS "}", 4, KVC_ERR_DAMAGED, "JSON"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "counts"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "counts"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "needs 2 bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, KVC_ERR_DAMAGED, "ends before"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 1, KVC_ERR_DAMAGED, "claims data bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, KVC_ERR_DAMAGED, "exactly"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, KVC_ERR_DAMAGED, "exactly"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, KVC_ERR_DAMAGED, "exactly"},
+        {"{\"a\":[]}", 0, KVC_ERR_DAMAGED, "exactly"},
+        {"{\"a\":{\"dtype\":\"Q9\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "'Q9'"},
+        {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNSUPPORTED, "F4"},
+        {"{\"a\":{\"dtype\":\"I64\",\"shape\":[2305843009213693952,16],\"data_offsets\":[0,0]}}", 0, KVC_ERR_DAMAGED,
+         "overflows"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,18446744073709551616]}}", 1, KVC_ERR_DAMAGED,
+         "JSON"},
+        {"{\"__metadata__\":[]}", 0, KVC_ERR_DAMAGED, "__metadata__"},
+        {"{\"__metadata__\":{\"a\":1}}", 0, KVC_ERR_DAMAGED, "is no text"},
+        {"{\"a\xff\":{}}", 0, KVC_ERR_DAMAGED, "JSON"},
+        {"{} {}", 0, KVC_ERR_DAMAGED, "JSON"},
+        {"[]", 0, KVC_ERR_UNKNOWN, "no JSON object"},
+        {"{}", 0, KVC_ERR_UNKNOWN, "no arrays"},
+        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNKNOWN, "--map"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct file f = make(bad[i].header, bad[i].n);
+        refuse_bytes(format, f.data, f.n, NULL, bad[i].code, bad[i].words);
+    }
+    char deep[3800] = "{\"a\":";
+    memset(deep + 5, '[', sizeof deep - 6);
+    struct file f = make(deep, 0);
+    refuse_bytes(format, f.data, f.n, NULL, KVC_ERR_DAMAGED, "JSON");
+    f = make("{" KV "," TOKENS "}", 52);
+    put_u64(f.data, f.n - 7);
+    refuse_bytes(format, f.data, f.n, NULL, KVC_ERR_DAMAGED, "beyond the end");
+    put_u64(f.data, UINT64_C(1) << 62);
+    refuse_bytes(format, f.data, f.n, NULL, KVC_ERR_DAMAGED, "at most");
+    refuse_bytes(format, f.data, 8, NULL, KVC_ERR_UNKNOWN, "too short");
+    refuse_bytes(format, f.data, 0, NULL, KVC_ERR_UNKNOWN, "too short");
+}
+
+/* Every truncation is refused, and no changed header byte crashes or changes what the cache says of its size. */
+static void test_mutations(void **state) {
+    (void)state;
+    struct file f = make("{\"__metadata__\":{\"rope_dim\":\"4\"}," KV "," TOKENS "}", 52);
+    struct kvc_input in;
+    struct kvc_error e;
+    for (size_t n = 0; n < f.n; n++) {
+        kvc_input_memory(&in, "test", f.data, n);
+        assert_null(format->import(&in, NULL, &e));
+        kvc_input_close(&in);
+    }
+    for (size_t i = 0; i < f.n - 52; i++)
+        for (unsigned bit = 0; bit < 8; bit++) {
+            f.data[i] ^= (uint8_t)(1u << bit);
+            kvc_input_memory(&in, "test", f.data, f.n);
+            struct kvc_cache *c = format->import(&in, NULL, &e);
+            if (c) assert_source_is(c, f.data, f.n);
+            kvc_cache_free(c);
+            kvc_input_close(&in);
+            f.data[i] ^= (uint8_t)(1u << bit);
+        }
+}
+
+static void test_probe(void **state) {
+    (void)state;
+    char why[128];
+    struct kvc_input in;
+    struct file f = make("{" KV "}", 0);
+    kvc_input_memory(&in, "test", f.data, f.n);
+    assert_true(format->probe(&in, why, sizeof why));
+    kvc_input_close(&in);
+    kvc_input_memory(&in, "test", f.data, 8);
+    assert_false(format->probe(&in, why, sizeof why));
+    assert_non_null(strstr(why, "short"));
+    kvc_input_close(&in);
+}
+
+static void test_export(void **state) {
+    (void)state;
+    struct file f = make("{\"__metadata__\":{\"rope_theta\":\"100000.0\",\"rope_dim\":\"4\",\"model\":\"a \\\"b\\\"\"},"
+                         "\"queries.1\":{\"dtype\":\"BF16\",\"shape\":[1,4,2,4],\"data_offsets\":[52,116]},"
+                         "\"hidden.0\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[116,128]}," KV "," TOKENS
+                         "}",
+                         128);
+    struct kvc_input in, again;
+    struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, NULL);
+    struct kvc_buffer b = export_bytes(format, c), twice = export_bytes(format, c);
+    assert_int_equal(b.n, twice.n);
+    assert_memory_equal(b.data, twice.data, b.n);
+    assert_int_equal(get_u64(b.data) % 8, 0);
+    struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
+    assert_same_cache(c, d);
+    assert_string_equal(kvc_meta_text(&d->meta, KVC_KEY_MODEL_NAME, ""), "a \"b\"");
+    assert_true(kvc_meta_f64(&d->meta, KVC_KEY_ROPE_THETA, 0) == 1e5);
+    assert_int_equal(kvc_meta_u64(&d->meta, KVC_KEY_ROPE_DIM, 0), 4);
+    assert_string_equal(kvc_meta_text(&d->meta, KVC_KEY_ROPE_PAIRING, ""), "halves");
+    kvc_cache_free(c);
+    kvc_cache_free(d);
+    kvc_input_close(&in);
+    kvc_input_close(&again);
+    free(b.data);
+    free(twice.data);
+}
+
+/* A cache of one layer, one head of 32 q8_0 values and one cell. */
+static void test_blocks(void **state) {
+    (void)state;
+    uint8_t raw[2][34];
+    for (int k = 0; k < 2; k++) {
+        put_u16(raw[k], 0x3800); /* 0.5 */
+        for (int i = 0; i < 32; i++) raw[k][2 + i] = (uint8_t)(i - 16 * k);
+    }
+    struct kvc_import_options o = {.raw_dtype = "q8_0", .raw_layers = 1, .raw_tokens = 1, .raw_heads = 1,
+                                   .raw_dim = 32};
+    struct kvc_input in, again;
+    struct kvc_cache *c = import_bytes(&kvc_format_raw, &in, raw, sizeof raw, &o);
+    struct kvc_buffer b = export_bytes(format, c);
+    struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
+    assert_int_equal(d->tensor[0].shape.dtype, KVC_F32);
+    for (uint32_t t = 0; t < 2; t++) {
+        size_t n;
+        uint8_t *rows = read_all(d, d->layer[0].tensor[t], &n);
+        assert_int_equal(n, 128);
+        for (int i = 0; i < 32; i++) {
+            float v;
+            memcpy(&v, rows + 4 * i, 4);
+            assert_true(v == 0.5f * (float)(i - 16 * (int)t));
+        }
+        free(rows);
+    }
+    kvc_cache_free(c);
+    kvc_cache_free(d);
+    kvc_input_close(&in);
+    kvc_input_close(&again);
+    free(b.data);
+}
+
+/* llama.cpp's two caches both number their layers from 0; cells out of order come out by position. */
+static void test_two_caches(void **state) {
+    (void)state;
+    struct file f = make("{" KV "," TOKENS "}", 52);
+    struct kvc_input in, again;
+    struct kvc_error e;
+    struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, NULL);
+    struct kvc_shape shape = c->tensor[0].shape;
+    uint32_t part = kvc_cache_add_part(c, KVC_PART_SLIDING, 3, &e), layer, t;
+    assert_int_equal(part, 1);
+    memcpy(c->part[part].cells.pos, (int64_t[]){2, 1, 0}, 3 * sizeof(int64_t));
+    layer = kvc_cache_add_layer(c, part, 0, KVC_LAYER_SLIDING, &e);
+    for (unsigned k = 0; k < 2; k++) {
+        t = kvc_cache_add_tensor(c, layer, k ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
+        assert_int_equal(kvc_cache_map_tensor(c, t, f.data + f.n - 24, &e), 0);
+    }
+    assert_int_equal(kvc_cache_finish(c, &e), 0);
+    struct kvc_buffer b = export_bytes(format, c);
+    struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
+    assert_same_cache(c, d);
+    c->part[1].kind = KVC_PART_RECURRENT;
+    struct kvc_buffer none = {0};
+    struct kvc_sink out = kvc_sink_buffer(&none);
+    assert_int_equal(format->export(c, NULL, &out, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
+    assert_int_equal(none.n, 0);
+    kvc_cache_free(c);
+    kvc_cache_free(d);
+    kvc_input_close(&in);
+    kvc_input_close(&again);
+    free(b.data);
+}
+
+/* --- real files --- */
+
+static void check_real(const char *file, const struct kvc_import_options *o) {
+    char path[512];
+    struct kvc_input in, again;
+    struct kvc_error e;
+    json_t *index;
+    const json_t *facts = data_facts(file, &index);
+    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
+    struct kvc_cache *c = format->import(&in, o, &e);
+    if (!c) fail_msg("%s: %s", file, e.message);
+    assert_facts(c, facts);
+    assert_source_is(c, in.data, (size_t)in.size);
+    const json_t *queries = json_object_get(facts, "queries0_sha256");
+    if (queries) {
+        uint32_t t = kvc_cache_find_tensor(c, c->n_parts - 1, 0, KVC_ROLE_QUERIES);
+        assert_true(t != KVC_NONE);
+        assert_int_equal(c->part[c->n_parts - 1].cells.pos[0] + 64, c->part[0].cells.n);
+    }
+    struct kvc_buffer b = export_bytes(format, c);
+    struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
+    assert_same_cache(c, d);
+    kvc_cache_free(d);
+    kvc_cache_free(c);
+    kvc_input_close(&again);
+    kvc_input_close(&in);
+    free(b.data);
+    json_decref(index);
+}
+
+static void test_real(void **state) {
+    (void)state;
+    static const char *const files[] = {"hf/smol-gpl3.safetensors", "hf/smol-argparse-f16.safetensors",
+                                        "hidden/smol-mha-512.safetensors", "hidden/smol-gqa-128.safetensors"};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) check_real(files[i], NULL);
+}
+
+/* MLX names its arrays "layer.0" and "layer.1": known by --map only. */
+static void test_mlx(void **state) {
+    (void)state;
+    static const char *const map[] = {"keys={i}.0", "values={i}.1", NULL};
+    struct kvc_import_options o = {.map = map};
+    char path[512];
+    struct kvc_input in;
+    struct kvc_error e;
+    if (kvc_input_open(&in, data_path("mlx/smol-32.safetensors", path, sizeof path), &e)) fail_msg("%s", e.message);
+    assert_null(format->import(&in, NULL, &e));
+    assert_int_equal(e.code, KVC_ERR_UNKNOWN);
+    assert_non_null(strstr(e.message, "'0.0'"));
+    kvc_input_close(&in);
+    check_real("mlx/smol-32.safetensors", &o);
+}
+
+static void test_damaged(void **state) {
+    (void)state;
+    char path[512];
+    json_t *entry, *index = json_load_file(data_path("index.json", path, sizeof path), 0, NULL);
+    size_t i, seen = 0;
+    json_array_foreach(json_object_get(index, "files"), i, entry) {
+        const char *file = json_string_value(json_object_get(entry, "path"));
+        if (strncmp(file, "damaged/bad-st-", 15)) continue;
+        struct kvc_input in;
+        struct kvc_error e = {.code = KVC_OK};
+        if (kvc_input_open(&in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
+        assert_null(format->import(&in, NULL, &e));
+        if (getenv("KVC_TEST_VERBOSE")) print_message("%s: %s\n", file, e.message);
+        assert_true(e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN);
+        kvc_input_close(&in);
+        seen++;
+    }
+    assert_true(seen > 0);
+    json_decref(index);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_import),    cmocka_unit_test(test_pairing), cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_mutations), cmocka_unit_test(test_probe),   cmocka_unit_test(test_export),
+        cmocka_unit_test(test_blocks),    cmocka_unit_test(test_two_caches), cmocka_unit_test(test_real),
+        cmocka_unit_test(test_mlx),       cmocka_unit_test(test_damaged),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
