@@ -112,3 +112,149 @@ $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libcli.a $B/libkvc.a -lcmocka $(KVC_LDLIBS) $(LDLIBS)
 
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TOOLS:%=$B/cli/%.d) $(UNIT_BIN:%=%.d)
+
+# --- proofs ---
+
+## demo: install what is missing, build, pack, inspect, unpack and compare a real sample
+.PHONY: demo
+demo:
+	@sh tests/deps.sh build
+	@$(MAKE) --no-print-directory all
+	@sh tests/demo.sh
+
+## check: the quick tests: unit tests, layers, symbols
+.PHONY: check
+check: all $(UNIT_BIN) check-layers check-symbols
+	@sh tests/run.sh unit $B
+
+## test: everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
+.PHONY: test
+test:
+	@sh tests/deps.sh test
+	@$(MAKE) --no-print-directory test-all
+
+.PHONY: test-all
+test-all: all $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+	@sh tests/run.sh all $B
+
+## golden: compare decoders with the stored files and digests of tests/golden
+.PHONY: golden
+golden: $B/tests/golden/golden
+	@$< tests/golden
+
+## golden-update: write the stored files and digests anew
+.PHONY: golden-update
+golden-update: $B/tests/golden/golden
+	@$< --update tests/golden
+
+## bench: rates of the hot paths beside memcpy, zstd and xxhash, and ratios on real files
+.PHONY: bench
+bench: all $B/tests/bench/bench
+	@$B/tests/bench/bench $(BENCH_FILES)
+
+## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
+.PHONY: fuzz
+fuzz: $(FUZZ_NAMES:%=$B/fuzz/%)
+	@for t in $(FUZZ_NAMES); do mkdir -p build/fuzz-corpus/$$t; \
+	  $B/fuzz/$$t -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 \
+	  build/fuzz-corpus/$$t tests/fuzz/corpus/$${t#fuzz_} || exit 1; done
+
+## fuzz-replay: run the fuzz targets over the kept corpus, without libFuzzer
+.PHONY: fuzz-replay
+fuzz-replay: $(FUZZ_NAMES:%=$B/replay/%)
+	@for t in $(FUZZ_NAMES); do $B/replay/$$t tests/fuzz/corpus/$${t#fuzz_} || exit 1; done
+
+$B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
+	@mkdir -p $(@D)
+	$(SAY) LD $@
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+
+# libFuzzer needs its instrumentation in the library too: all sources at once, with clang
+$B/fuzz/%: tests/fuzz/%.c $(LIB_SRC)
+	@mkdir -p $(@D)
+	$(SAY) FUZZ $@
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -std=c11 -g -O1 -ffp-contract=off -mavx2 -mf16c \
+	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(KVC_LDLIBS)
+
+$B/tests/golden/golden $B/tests/bench/bench: $B/tests/%: $B/tests/%.o $B/libcli.a $B/libkvc.a
+	$(SAY) LD $@
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+
+SAN_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
+## asan: all tests under the address and undefined-behaviour sanitizers
+.PHONY: asan
+asan:
+	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 $(MAKE) --no-print-directory test-san \
+	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address $(SAN_UNDEFINED)" LDFLAGS="-fsanitize=address $(SAN_UNDEFINED)"
+
+## ubsan: all tests under the undefined-behaviour sanitizer alone
+.PHONY: ubsan
+ubsan:
+	@$(MAKE) --no-print-directory test-san CFLAGS="-O1 -g $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
+
+## tsan: unit tests and threaded tools under the thread sanitizer
+.PHONY: tsan
+tsan:
+	@$(MAKE) --no-print-directory test-san CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
+
+.PHONY: test-san
+test-san: $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+	@sh tests/run.sh san $B
+
+## check-layers: includes point one way: kernels <- codecs <- formats <- cli
+.PHONY: check-layers
+check-layers:
+	@sh tests/check-layers.sh
+
+## check-symbols: the libraries define kvc_ symbols only, the shared one exports what kvc.h declares
+.PHONY: check-symbols
+check-symbols: libkvc.a libkvc.so.$(VERSION)
+	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/kvc.h
+
+## check-install: install into an empty place, build against it, uninstall, nothing stays
+.PHONY: check-install
+check-install: all
+	@sh tests/check-install.sh $(MAKE)
+
+## check-vars: CC, CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS from outside reach the commands
+.PHONY: check-vars
+check-vars:
+	@sh tests/check-vars.sh $(MAKE)
+
+## man-lint: mandoc finds nothing wrong in the man pages
+.PHONY: man-lint
+man-lint:
+	@if command -v mandoc >/dev/null; then mandoc -T lint -W warning man/*.[1-9] && echo "man pages: ok"; \
+	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
+
+# --- installing ---
+
+MAN1 := $(TOOLS:%=%.1)
+## install: tools, library, header, kvc.pc and man pages below DESTDIR and PREFIX
+.PHONY: install
+install: all
+	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
+	$(INSTALL) -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man5 $(DESTDIR)$(MANDIR)/man7
+	$(INSTALL) -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
+	$(INSTALL) -m 644 libkvc.a $(DESTDIR)$(LIBDIR)
+	$(INSTALL) -m 755 libkvc.so.$(VERSION) $(DESTDIR)$(LIBDIR)
+	ln -sf libkvc.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libkvc.so.$(SOVERSION)
+	ln -sf libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so
+	$(INSTALL) -m 644 formats/kvc.h $(DESTDIR)$(INCLUDEDIR)
+	$(INSTALL) -m 644 kvc.pc $(DESTDIR)$(PKGCONFIGDIR)
+	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
+	$(INSTALL) -m 644 man/kvc.5 $(DESTDIR)$(MANDIR)/man5
+	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
+
+## uninstall: remove what install put there
+.PHONY: uninstall
+uninstall:
+	rm -f $(TOOLS:%=$(DESTDIR)$(BINDIR)/%) $(DESTDIR)$(LIBDIR)/libkvc.a $(DESTDIR)$(LIBDIR)/libkvc.so
+	rm -f $(DESTDIR)$(LIBDIR)/libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION)
+	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc.h $(DESTDIR)$(PKGCONFIGDIR)/kvc.pc
+	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
+
+## clean: remove everything that was built
+.PHONY: clean
+clean:
+	rm -rf build $(TOOLS) libkvc.a libkvc.so.* kvc.pc

@@ -170,18 +170,6 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     }
 }
 
-/* What --model adds to an engine's file, or demands of a .kvc. */
-static int apply_model(struct cli_file *f, const struct cli_input *options, struct kvc_error *e) {
-    char note[512] = "";
-    const char *source = kvc_meta_text(&f->cache->meta, KVC_KEY_SOURCE_FORMAT, "");
-    if (kvc_cache_is_container(f->cache)) {
-        if (kvc_model_match(&f->cache->meta, &options->model, note, sizeof note, e))
-            return kvc_error_prefix(e, f->input.name);
-        if (*note) cli_warn("%s: %s", f->input.name, note);
-    }
-    return kvc_model_store(&options->model, &f->cache->meta, strncmp(source, "llama.cpp", 9) == 0, e);
-}
-
 int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e) {
     memset(f, 0, sizeof *f);
     if (!kvc_kernels_get())
@@ -195,11 +183,13 @@ int cli_open(struct cli_file *f, const char *path, struct cli_input *options, st
         import.kv_heads = (uint32_t)options->model.kv_heads;
     if (kvc_input_open(&f->input, path, e)) return -1;
     f->cache = kvc_import(&f->input, &import, &f->format, e);
-    if (!f->cache || (options->has_model && apply_model(f, options, e))) {
-        cli_close(f);
-        return -1;
-    }
-    return 0;
+    char note[512] = "";
+    int status = f->cache ? 0 : -1;
+    if (!status && options->has_model && kvc_model_apply(&options->model, f->cache, note, sizeof note, e))
+        status = kvc_error_prefix(e, f->input.name);
+    if (*note) cli_warn("%s: %s", f->input.name, note);
+    if (status) cli_close(f);
+    return status;
 }
 
 void cli_close(struct cli_file *f) {

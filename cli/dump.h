@@ -20,7 +20,11 @@ struct dump_column {
 struct dump_out {
     FILE *out;
     enum dump_style style;
+    int several; /* more than one file: name each */
+    int begun;   /* the file's title stands: dump_end() is due */
+    int any;     /* something was printed */
     struct cli_json json; /* open for the mode's own keys while a file is printed */
+    const char *group;    /* of facts, or NULL */
     unsigned depth;       /* tables open: 0 to 2 */
     struct {
         const struct dump_column *column; /* ends with name NULL */
@@ -28,7 +32,7 @@ struct dump_out {
         unsigned at;                      /* cells of the row so far */
         int in_line;                      /* the row's line has not ended */
     } table[3];
-    unsigned headings; /* tables of this depth and less have had their heading */
+    int inner_heading; /* the file's inner tables have had theirs */
 };
 
 struct dump_values {
@@ -51,6 +55,7 @@ struct dump_options {
 typedef int dump_fn(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e);
 
 dump_fn dump_summary;  /* dump_summary.c */
+dump_fn dump_facts;    /* dump_facts.c: the summary for programs */
 dump_fn dump_header;   /* dump_header.c */
 dump_fn dump_layers;   /* dump_tables.c */
 dump_fn dump_tokens;   /* dump_tables.c */
@@ -64,6 +69,8 @@ int dump_values_parse(const char *text, struct dump_values *v);
 /* The token ids of --match: a list of numbers or a cache file's. */
 int dump_match_tokens(const char *path, const struct kvc_import_options *import, struct dump_options *options,
                       struct kvc_error *e);
+/* The format versions of a .kvc file: what wrote it, and the oldest reader that understands it. */
+void dump_versions(const struct cli_file *f, unsigned *write, unsigned *read);
 /* Refuses a part number that the file does not have. */
 int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e);
 /* 1 when the mode should show part p. */
@@ -73,8 +80,22 @@ int dump_heads_known(const struct kvc_cache *c);
 /* Row `row` of sorted order: its cell number. */
 uint64_t dump_cell_of(const struct kvc_cells *cells, uint64_t row);
 
-/* One TSV or text line of a fact outside tables; JSON keys are the mode's own business. `label` is text's. */
-void dump_fact(struct dump_out *o, const char *name, const char *label, const char *value);
+/* A file's beginning: its name, as the style has it. A mode calls it when nothing but a damaged file can stop it any
+ * more, so that what fails at once prints nothing. */
+void dump_begin(struct dump_out *o, const char *name);
+void dump_end(struct dump_out *o);
+
+/* Facts outside tables: a key of the file's JSON object; TSV's row "fact", its name and its value; a line of text. Those
+ * of a group are an object in JSON, and "group.name" in TSV. Not known: text NULL, or dump_key_none(). */
+void dump_group(struct dump_out *o, const char *name);
+void dump_group_end(struct dump_out *o);
+void dump_key_text(struct dump_out *o, const char *name, const char *v);
+void dump_key_u64(struct dump_out *o, const char *name, uint64_t v);
+void dump_key_f64(struct dump_out *o, const char *name, double v);
+void dump_key_bool(struct dump_out *o, const char *name, int v);
+void dump_key_hex(struct dump_out *o, const char *name, const uint8_t *v, uint64_t n);
+void dump_key_i32s(struct dump_out *o, const char *name, const int32_t *v, uint64_t n);
+void dump_key_none(struct dump_out *o, const char *name);
 
 /* A table, or one inside the current row: nothing more goes into that row then. */
 void dump_table(struct dump_out *o, const char *key, const char *row, const struct dump_column *columns);

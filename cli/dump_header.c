@@ -4,10 +4,13 @@
 #include "formats/container.h"
 #include "formats/keys.h"
 
-#include <inttypes.h>
-
 /* Of the container's header (FORMAT.md 3). */
 enum { HEADER_WRITE_VERSION = 8, HEADER_READ_VERSION = 10, HEADER_ALIGNMENT = 12 };
+
+void dump_versions(const struct cli_file *f, unsigned *write, unsigned *read) {
+    *write = get_u16(f->input.data + HEADER_WRITE_VERSION);
+    *read = get_u16(f->input.data + HEADER_READ_VERSION);
+}
 
 static const char *type_name(enum kvc_meta_type type) {
     static const char *const names[] = {NULL, "bool", "u64", "i64", "f64", "text", "bytes", "u64s"};
@@ -27,36 +30,27 @@ static void value_cell(struct dump_out *o, const struct kvc_meta *meta, const st
     dump_none(o);
 }
 
-static void fact_u64(struct dump_out *o, const char *name, const char *label, uint64_t v) {
-    char text[32];
-    snprintf(text, sizeof text, "%" PRIu64, v);
-    if (o->style == DUMP_JSON) cli_json_u64(&o->json, name, v);
-    else dump_fact(o, name, label, text);
-}
-
-static void fact_text(struct dump_out *o, const char *name, const char *label, const char *v) {
-    if (o->style == DUMP_JSON) cli_json_text(&o->json, name, v);
-    else dump_fact(o, name, label, v);
-}
-
 int dump_header(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e) {
     static const struct dump_column columns[] = {{"key", -32}, {"type", -5}, {"critical", -8}, {"value", -1}, {NULL, 0}};
     const struct kvc_meta *meta = &f->cache->meta;
     (void)options;
     (void)e;
+    dump_begin(o, f->input.name);
     if (kvc_cache_is_container(f->cache)) {
-        fact_text(o, "format", "format", "kvc");
-        fact_u64(o, "write_version", "written as", get_u16(f->input.data + HEADER_WRITE_VERSION));
-        fact_u64(o, "read_version", "readable as", get_u16(f->input.data + HEADER_READ_VERSION));
-        fact_u64(o, "alignment", "alignment", UINT64_C(1) << f->input.data[HEADER_ALIGNMENT]);
-        fact_u64(o, "records", "records", kvc_container_records(f->cache));
+        unsigned write, read;
+        dump_versions(f, &write, &read);
+        dump_key_text(o, "format", "kvc");
+        dump_key_u64(o, "write_version", write);
+        dump_key_u64(o, "read_version", read);
+        dump_key_u64(o, "alignment", UINT64_C(1) << f->input.data[HEADER_ALIGNMENT]);
+        dump_key_u64(o, "records", kvc_container_records(f->cache));
     } else {
-        fact_text(o, "format", "format", kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, f->format->name));
+        dump_key_text(o, "format", kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, f->format->name));
         if (kvc_meta_find(meta, KVC_KEY_SOURCE_VERSION))
-            fact_u64(o, "version", "version", kvc_meta_u64(meta, KVC_KEY_SOURCE_VERSION, 0));
+            dump_key_u64(o, "version", kvc_meta_u64(meta, KVC_KEY_SOURCE_VERSION, 0));
     }
-    fact_u64(o, "file_bytes", "bytes", f->input.size);
-    if (*f->input.filter) fact_text(o, "filter", "compressed", f->input.filter);
+    dump_key_u64(o, "bytes", f->input.size);
+    dump_key_text(o, "filter", *f->input.filter ? f->input.filter : NULL);
     dump_table(o, "metadata", "meta", columns);
     for (size_t i = 0; i < meta->n; i++) {
         const struct kvc_meta_entry *x = &meta->entry[i];

@@ -6,10 +6,110 @@
 #include <inttypes.h>
 #include <string.h>
 
-void dump_fact(struct dump_out *o, const char *name, const char *label, const char *value) {
-    if (o->style == DUMP_TSV) fprintf(o->out, "fact\t%s\t", name);
-    else fprintf(o->out, "%-13s", label);
-    cli_print_safe(o->out, value);
+void dump_begin(struct dump_out *o, const char *name) {
+    if (o->style == DUMP_JSON) {
+        if (o->several && !o->any) cli_json_open(&o->json, NULL, '[');
+        cli_json_open(&o->json, NULL, '{');
+        cli_json_text(&o->json, "file", name);
+    } else if (o->style == DUMP_TSV) {
+        fputs("file\t", o->out);
+        cli_print_safe(o->out, name);
+        fputc('\n', o->out);
+    } else if (o->several) {
+        if (o->any) fputc('\n', o->out);
+        cli_print_safe(o->out, name);
+        fputs(":\n", o->out);
+    }
+    o->begun = o->any = 1;
+    o->inner_heading = 0;
+}
+
+void dump_end(struct dump_out *o) {
+    if (!o->begun) return;
+    while (o->depth) { /* a damaged file may have stopped a mode anywhere: what stands stays well-formed */
+        if (o->table[o->depth].in_line) dump_row_end(o);
+        dump_table_end(o);
+    }
+    if (o->style == DUMP_JSON) cli_json_close(&o->json);
+    o->begun = 0;
+}
+
+void dump_group(struct dump_out *o, const char *name) {
+    if (o->style == DUMP_JSON) cli_json_open(&o->json, name, '{');
+    o->group = name;
+}
+
+void dump_group_end(struct dump_out *o) {
+    if (o->style == DUMP_JSON) cli_json_close(&o->json);
+    o->group = NULL;
+}
+
+/* What stands before a fact's value in text and TSV. */
+static void lead(struct dump_out *o, const char *name) {
+    if (o->style == DUMP_TEXT) fprintf(o->out, "%-13s ", name);
+    else fprintf(o->out, "fact\t%s%s%s\t", o->group ? o->group : "", o->group ? "." : "", name);
+}
+
+static void fact(struct dump_out *o, const char *name, const char *text) {
+    lead(o, name);
+    cli_print_safe(o->out, text);
+    fputc('\n', o->out);
+}
+
+void dump_key_text(struct dump_out *o, const char *name, const char *v) {
+    if (o->style == DUMP_JSON) cli_json_text(&o->json, name, v);
+    else fact(o, name, v ? v : "-");
+}
+
+void dump_key_none(struct dump_out *o, const char *name) {
+    dump_key_text(o, name, NULL);
+}
+
+void dump_key_u64(struct dump_out *o, const char *name, uint64_t v) {
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, v);
+    if (o->style == DUMP_JSON) cli_json_u64(&o->json, name, v);
+    else fact(o, name, text);
+}
+
+void dump_key_f64(struct dump_out *o, const char *name, double v) {
+    char text[32];
+    cli_double_text(v, text);
+    if (o->style == DUMP_JSON) cli_json_f64(&o->json, name, v);
+    else fact(o, name, text);
+}
+
+void dump_key_bool(struct dump_out *o, const char *name, int v) {
+    if (o->style == DUMP_JSON) cli_json_bool(&o->json, name, v);
+    else fact(o, name, v ? "true" : "false");
+}
+
+static void print_hex(struct dump_out *o, const uint8_t *v, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) fprintf(o->out, "%02x", v[i]);
+}
+
+void dump_key_hex(struct dump_out *o, const char *name, const uint8_t *v, uint64_t n) {
+    if (o->style == DUMP_JSON) {
+        cli_json_hex(&o->json, name, v, (size_t)n);
+        return;
+    }
+    lead(o, name);
+    print_hex(o, v, n);
+    fputc('\n', o->out);
+}
+
+void dump_key_i32s(struct dump_out *o, const char *name, const int32_t *v, uint64_t n) {
+    if (o->style == DUMP_JSON) {
+        int compact = o->json.compact;
+        cli_json_open(&o->json, name, '[');
+        o->json.compact = 1;
+        for (uint64_t i = 0; i < n; i++) cli_json_i64(&o->json, NULL, v[i]);
+        cli_json_close(&o->json);
+        o->json.compact = compact;
+        return;
+    }
+    lead(o, name);
+    for (uint64_t i = 0; i < n; i++) fprintf(o->out, "%s%" PRId32, i ? " " : "", v[i]);
     fputc('\n', o->out);
 }
 
@@ -37,10 +137,9 @@ void dump_table(struct dump_out *o, const char *key, const char *row, const stru
     o->depth++;
     o->table[o->depth].column = columns;
     o->table[o->depth].row = row;
-    if (o->style == DUMP_TEXT && o->headings < o->depth) {
-        heading(o, columns);
-        if (o->depth > 1) o->headings = o->depth; /* inner tables: once a file */
-    }
+    o->table[o->depth].in_line = 0;
+    if (o->style == DUMP_TEXT && (o->depth == 1 || !o->inner_heading)) heading(o, columns);
+    if (o->depth > 1) o->inner_heading = 1;
 }
 
 void dump_table_end(struct dump_out *o) {
@@ -65,6 +164,7 @@ void dump_row(struct dump_out *o) {
 void dump_row_end(struct dump_out *o) {
     if (o->style == DUMP_JSON) {
         cli_json_close(&o->json);
+        o->table[o->depth].in_line = 0;
         if (o->depth == 1) o->json.compact = 0;
     } else {
         end_line(o, o->depth);
@@ -86,7 +186,8 @@ static void cell(struct dump_out *o, const char *text) {
     unsigned at = o->table[o->depth].at;
     const struct dump_column *c = next_column(o);
     separate(o, at);
-    if (o->style == DUMP_TEXT && c->width > 0) fprintf(o->out, "%*s", c->width - (int)strlen(text), "");
+    int length = (int)strnlen(text, 1000);
+    if (o->style == DUMP_TEXT && length < c->width) fprintf(o->out, "%*s", c->width - length, "");
     size_t n = cli_print_safe(o->out, text);
     if (o->style == DUMP_TEXT && c->width < 0 && c[1].name && n < (size_t)-c->width)
         fprintf(o->out, "%*s", -c->width - (int)n, "");
@@ -130,7 +231,7 @@ void dump_text(struct dump_out *o, const char *v) {
 
 void dump_bool(struct dump_out *o, int v) {
     if (o->style == DUMP_JSON) cli_json_bool(&o->json, next_column(o)->name, v);
-    else cell(o, v ? "yes" : "no");
+    else cell(o, v ? "true" : "false");
 }
 
 void dump_hash(struct dump_out *o, uint64_t v) {
@@ -150,7 +251,7 @@ void dump_hex(struct dump_out *o, const uint8_t *v, uint64_t n) {
     }
     separate(o, o->table[o->depth].at);
     next_column(o);
-    for (uint64_t i = 0; i < n; i++) fprintf(o->out, "%02x", v[i]);
+    print_hex(o, v, n);
 }
 
 void dump_floats(struct dump_out *o, const float *v, uint64_t n) {

@@ -57,23 +57,26 @@ static int record_rows(struct dump_out *o, const struct kvc_cache *c, struct kvc
     return 0;
 }
 
-static int container_sections(struct dump_out *o, const struct kvc_cache *c, struct kvc_error *e) {
+static int container_sections(struct dump_out *o, const struct cli_file *f, struct kvc_error *e) {
     static const struct dump_column columns[] = {{"record", 7},  {"type", -7}, {"tensor", -20}, {"block", 5}, {"rows", 4},
                                                  {"offset", 12}, {"size", 11}, {"check", -16},  {"digest", -16}, {NULL, 0}};
     struct kvc_section *section = malloc(MAX_SECTIONS * sizeof *section);
     if (!section) return kvc_fail_memory(e, "a list of sections");
+    dump_begin(o, f->input.name);
     dump_table(o, "records", "record", columns);
-    int status = record_rows(o, c, section, e);
+    int status = record_rows(o, f->cache, section, e);
     dump_table_end(o);
     free(section);
     return status;
 }
 
-static int source_layout(struct dump_out *o, const struct kvc_cache *c, struct kvc_error *e) {
+static int source_layout(struct dump_out *o, const struct cli_file *f, struct kvc_error *e) {
     static const struct dump_column columns[] = {{"extent", 7}, {"offset", 12}, {"size", 12}, {"holds", -20}, {NULL, 0}};
+    const struct kvc_cache *c = f->cache;
     uint64_t offset = 0;
     if (!c->n_extents)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "has no plain layout to list: its arrays are compressed or rearranged");
+    dump_begin(o, f->input.name);
     dump_table(o, "extents", "extent", columns);
     for (uint64_t i = 0; i < c->n_extents; i++) {
         const struct kvc_extent *x = &c->extent[i];
@@ -93,5 +96,5 @@ static int source_layout(struct dump_out *o, const struct kvc_cache *c, struct k
 
 int dump_sections(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e) {
     (void)options;
-    return kvc_cache_is_container(f->cache) ? container_sections(o, f->cache, e) : source_layout(o, f->cache, e);
+    return kvc_cache_is_container(f->cache) ? container_sections(o, f, e) : source_layout(o, f, e);
 }

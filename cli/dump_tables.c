@@ -103,6 +103,7 @@ int dump_layers(struct dump_out *o, const struct cli_file *f, struct dump_option
         {"stored", 11},  {"ratio", 8},    {"pipeline", -8}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
     if (dump_check_part(c, options, e)) return -1;
+    dump_begin(o, f->input.name);
     dump_table(o, "layers", "layer", kvc_cache_is_container(c) ? container : engine);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *layer = &c->layer[i];
@@ -195,6 +196,7 @@ int dump_tokens(struct dump_out *o, const struct cli_file *f, struct dump_option
     if (dump_check_part(c, options, e)) return -1;
     struct place *place = all_places(c, options, &n, e);
     if (!place) return -1;
+    dump_begin(o, f->input.name);
     dump_table(o, "tokens", "token", columns);
     for (uint64_t i = 0; i < n; i++) {
         int64_t pos = place[i].pos;

@@ -112,6 +112,7 @@ int dump_values(struct dump_out *o, const struct cli_file *f, struct dump_option
     uint64_t row = row_at(cells, v->first), end = v->end == UINT64_MAX ? cells->n : row_at(cells, v->end);
     /* Without a range, all rows: positions below zero too. */
     if (v->first == 0 && v->end == UINT64_MAX) row = 0;
+    dump_begin(o, f->input.name);
     dump_table(o, "values", "value", columns);
     int status = value_rows(o, c, t, v, row, end, e);
     dump_table_end(o);
@@ -154,6 +155,7 @@ int dump_stats(struct dump_out *o, const struct cli_file *f, struct dump_options
     const struct kvc_cache *c = f->cache;
     int status = dump_check_part(c, options, e);
     if (status) return -1;
+    dump_begin(o, f->input.name);
     dump_table(o, "stats", "stats", columns);
     for (uint32_t i = 0; i < c->n_layers && !status; i++) {
         for (unsigned j = 0; j < 2 && !status; j++) {

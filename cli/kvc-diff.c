@@ -611,25 +611,6 @@ static int use_floats(struct diff *d, struct kvc_error *e) {
     return 0;
 }
 
-/* Where the two sides are known to be rotated by different Hadamard tiles: values as float32, rotated back.
- */
-static int align_rotation(struct diff *d, struct kvc_error *e) {
-    static const char *const keys[] = {KVC_KEY_HADAMARD_K, KVC_KEY_HADAMARD_V};
-    int differ = 0;
-    for (int i = 0; i < 2; i++) {
-        uint64_t tile[2];
-        for (int s = 0; s < 2; s++) tile[s] = kvc_meta_u64(&d->cache[s]->meta, keys[i], UINT64_MAX);
-        if (tile[0] == tile[1] || tile[0] == UINT64_MAX || tile[1] == UINT64_MAX) continue;
-        note(d,
-             "%s is Hadamard-rotated by tiles of %" PRIu64 " in A, %" PRIu64
-             " in B (0: not): values are compared as "
-             "float32, rotated back",
-             i ? "V" : "K", tile[0], tile[1]);
-        differ = 1;
-    }
-    return differ ? use_floats(d, e) : 0;
-}
-
 /* Permuting channels takes K whose channels stand for themselves: no blocks that share a scale, no rotation.
  */
 static int can_permute(const struct kvc_cache *c) {
@@ -672,71 +653,138 @@ static struct kvc_cache *permuted(struct diff *d, int side, const enum kvc_pairi
     return view;
 }
 
-static const struct tensor_pair *first_common_k(const struct diff *d) {
+/* The first tensors of a role whose values both sides have: what guesses are measured on. */
+static const struct tensor_pair *first_common(const struct diff *d, enum kvc_role role) {
     for (size_t i = 0; i < d->n_tensors; i++)
-        if (d->tensor[i].role == KVC_ROLE_K && d->tensor[i].heads && d->part[d->tensor[i].pair].rows.rows)
+        if (d->tensor[i].role == role && d->tensor[i].heads && d->part[d->tensor[i].pair].rows.rows)
             return &d->tensor[i];
     return NULL;
 }
 
-/* Where a side does not say how its K is paired, the other pairing is tried on the first layer in common, and
- * taken when the error falls below a tenth. */
-static int guess_pairing(struct diff *d, const enum kvc_pairing known[2], struct kvc_error *e) {
-    static const enum kvc_pairing guesses[2][2] = {{KVC_PAIRING_HALVES, KVC_PAIRING_INTERLEAVED},
-                                                   {KVC_PAIRING_INTERLEAVED, KVC_PAIRING_HALVES}};
-    const struct tensor_pair *k = first_common_k(d);
-    const enum kvc_pairing *found = NULL;
-    int side = side_to_permute(d);
-    double same, best;
+static const enum kvc_pairing pairing_guesses[2][2] = {{KVC_PAIRING_HALVES, KVC_PAIRING_INTERLEAVED},
+                                                       {KVC_PAIRING_INTERLEAVED, KVC_PAIRING_HALVES}};
+
+/* Tries the pairings that `known` leaves open and by which the two sides differ. Where one has an error on
+ * tensors k below *best, sets *best and *found. Leaves the views as they were. */
+static int try_pairings(struct diff *d, const struct tensor_pair *k, const enum kvc_pairing known[2],
+                        double *best, const enum kvc_pairing **found, struct kvc_error *e) {
+    int side = side_to_permute(d), rc = 0;
     if (side < 0) return 0;
-    if (fit(d, d->cache[0], d->cache[1], k, &same, e)) return -1;
-    if (!(same > 0)) return 0;
-    best = same / 10;
     unsigned views[2] = {d->n_views[0], d->n_views[1]};
-    if (!can_permute(d->cache[side]) && use_floats(d, e)) return -1;
-    for (int i = 0; i < 2; i++) {
-        const enum kvc_pairing *guess = guesses[i];
+    if (!can_permute(d->cache[side])) rc = use_floats(d, e);
+    for (int i = 0; !rc && i < 2; i++) {
+        const enum kvc_pairing *guess = pairing_guesses[i];
         if ((known[0] && known[0] != guess[0]) || (known[1] && known[1] != guess[1])) continue;
         struct kvc_cache *view = permuted(d, side, guess, e);
         double error;
-        if (!view) continue; /* no pairs to permute in these caches */
-        int rc = fit(d, side ? d->cache[0] : view, side ? view : d->cache[1], k, &error, e);
+        if (!view) continue; /* these caches have no pairs to permute */
+        rc = fit(d, side ? d->cache[0] : view, side ? view : d->cache[1], k, &error, e);
         kvc_cache_free(view);
+        if (rc || !(error < *best)) continue;
+        *best = error;
+        *found = guess;
+    }
+    for (int s = 0; s < 2; s++) drop_views(d, s, views[s]);
+    return rc;
+}
+
+/* Where only the other side says by which Hadamard tile K or V is rotated, and `side` holds it in a block
+ * type, which llama.cpp rotates without always recording it: tries what llama.cpp does (a power of two from
+ * 64 on), or no rotation, on the first tensors in common. Takes it into the metadata when the error falls
+ * below a tenth. */
+static int guess_tile(struct diff *d, int side, enum kvc_role role, const char *key, struct kvc_error *e) {
+    const struct tensor_pair *pair = first_common(d, role);
+    struct kvc_meta *meta = &d->cache[side]->meta;
+    const enum kvc_pairing known[2] = {kvc_cache_pairing(d->cache[0]), kvc_cache_pairing(d->cache[1])};
+    const enum kvc_pairing *any;
+    uint64_t other = kvc_meta_u64(&d->cache[!side]->meta, key, 0), found = other;
+    double same, best;
+    if (!pair) return 0;
+    const struct kvc_shape *shape = &d->cache[side]->tensor[pair->tensor[side]].shape;
+    if (kvc_dtype_info(shape->dtype)->block == 1) return 0;
+    if (fit(d, d->cache[0], d->cache[1], pair, &same, e)) return -1;
+    best = same / 10;
+    for (uint64_t tile = other ? 0 : 64; same > 0 && tile <= 512; tile = tile ? 2 * tile : 1024) {
+        if (tile && shape->heads * shape->dim % tile) break;
+        double before = best;
+        int rc = kvc_meta_set_u64(meta, key, tile, e) || use_floats(d, e);
+        double error = 0;
+        if (!rc) rc = fit(d, d->cache[0], d->cache[1], pair, &error, e);
+        if (!rc && error < best) best = error;
+        if (!rc && role == KVC_ROLE_K) rc = try_pairings(d, pair, known, &best, &any, e);
+        for (int s = 0; s < 2; s++) drop_views(d, s, 0);
+        kvc_meta_remove(meta, key);
         if (rc) return -1;
-        if (error < best) {
-            best = error;
-            found = guess;
-        }
+        if (best < before) found = tile;
     }
-    if (!found) {
-        for (int s = 0; s < 2; s++) drop_views(d, s, views[s]);
-        return 0;
-    }
+    if (found == other) return 0;
+    const char *name = kvc_role_name(role);
     note(d,
-         "%s how RoPE pairs the channels of K: as %s in A and %s in B, the relative error of the first K is "
-         "%.3g; "
-         "alike, %.3g: aligned %s to %s (--pairing=P,Q settles it)",
-         known[0]   ? "B does not say"
-         : known[1] ? "A does not say"
-                    : "A and B do not say",
-         kvc_pairing_name(found[0]), kvc_pairing_name(found[1]), best, same, side_name[side],
+         "%s does not say whether its %s is Hadamard-rotated: by tiles of %" PRIu64 " (0: not) the relative "
+         "error of the first %s is %.3g, else %.3g: compared rotated back",
+         side_name[side], name, found, name, best, same);
+    return kvc_meta_set_u64(meta, key, found, e);
+}
+
+/* Where K or V is rotated by different Hadamard tiles on the two sides: values as float32, rotated back. */
+static int align_rotation(struct diff *d, struct kvc_error *e) {
+    static const struct {
+        const char *key;
+        enum kvc_role role;
+    } rotated[] = {{KVC_KEY_HADAMARD_K, KVC_ROLE_K}, {KVC_KEY_HADAMARD_V, KVC_ROLE_V}};
+    int differ = 0;
+    for (int i = 0; i < 2; i++) {
+        const char *key = rotated[i].key, *name = kvc_role_name(rotated[i].role);
+        int known[2];
+        uint64_t tile[2];
+        for (int s = 0; s < 2; s++) known[s] = kvc_meta_find(&d->cache[s]->meta, key) != NULL;
+        if (!known[0] && !known[1]) continue;
+        if (!(known[0] && known[1]) && guess_tile(d, known[0], rotated[i].role, key, e)) return -1;
+        for (int s = 0; s < 2; s++) tile[s] = kvc_meta_u64(&d->cache[s]->meta, key, UINT64_MAX);
+        if (tile[0] == tile[1] || tile[0] == UINT64_MAX || tile[1] == UINT64_MAX) continue;
+        if (known[0] && known[1])
+            note(d, "Hadamard tiles of %s: %" PRIu64 " in A, %" PRIu64 " in B (0: none): rotated back", name,
+                 tile[0], tile[1]);
+        differ = 1;
+    }
+    return differ ? use_floats(d, e) : 0;
+}
+
+/* Where a side does not say how its K is paired, the other pairing is taken when the error falls below a
+ * tenth. */
+static int guess_pairing(struct diff *d, const enum kvc_pairing known[2], struct kvc_error *e) {
+    const struct tensor_pair *k = first_common(d, KVC_ROLE_K);
+    const enum kvc_pairing *found = NULL;
+    double same, best;
+    if (fit(d, d->cache[0], d->cache[1], k, &same, e)) return -1;
+    best = same / 10;
+    if (same > 0 && try_pairings(d, k, known, &best, &found, e)) return -1;
+    if (!found) return 0;
+    int side = side_to_permute(d);
+    const char *who = known[0] ? "B does not say" : known[1] ? "A does not say" : "A and B do not say";
+    note(d,
+         "%s how RoPE pairs the channels of K: as %s in A and %s in B the relative error of the first K is "
+         "%.3g, alike %.3g: aligned %s to %s (--pairing=P,Q settles it)",
+         who, kvc_pairing_name(found[0]), kvc_pairing_name(found[1]), best, same, side_name[side],
          side_name[!side]);
+    if (!can_permute(d->cache[side]) && use_floats(d, e)) return -1;
     return use_view(d, side, permuted(d, side, found, e), e);
 }
 
 static int align_pairing(struct diff *d, struct kvc_error *e) {
     const enum kvc_pairing pairing[2] = {kvc_cache_pairing(d->cache[0]), kvc_cache_pairing(d->cache[1])};
-    if (pairing_counts(d) || !first_common_k(d)) return 0;
+    if (pairing_counts(d) || !first_common(d, KVC_ROLE_K)) return 0;
     if (!pairing[0] || !pairing[1]) return guess_pairing(d, pairing, e);
     if (pairing[0] == pairing[1]) return 0;
     int side = side_to_permute(d);
     if (side < 0)
         return kvc_fail(
             e, KVC_ERR_USAGE,
-            "A has K in %s RoPE pairs, B in %s, and neither says how many KV heads it has: give --kv-heads",
+            "RoPE pairs of K are %s in A, %s in B, and neither file says how many KV heads it has: "
+            "give --kv-heads or --model",
             kvc_pairing_name(pairing[0]), kvc_pairing_name(pairing[1]));
     if (!can_permute(d->cache[side]) && use_floats(d, e)) return -1;
-    note(d, "A has K in %s RoPE pairs, B in %s: aligned %s to %s", kvc_pairing_name(pairing[0]),
+    note(d, "RoPE pairs of K: %s in A, %s in B: aligned %s to %s", kvc_pairing_name(pairing[0]),
          kvc_pairing_name(pairing[1]), side_name[side], side_name[!side]);
     return use_view(d, side, permuted(d, side, pairing, e), e);
 }

@@ -1,4 +1,4 @@
-/* arrays.c: listing and reading a cache's tensors as named arrays, for exports. Not for writing any format. */
+/* arrays.c: a cache's tensors listed and read as named arrays, for exports. Not for writing any format. */
 #include "formats/arrays.h"
 
 #include "formats/bytes.h"
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view, struct kvc_error *e) {
+int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view,
+                       struct kvc_error *e) {
     enum kvc_pairing have = kvc_cache_pairing(c);
     *view = NULL;
     if (!to || !have || have == KVC_PAIRING_NONE || have == to) return 0;
@@ -74,8 +75,8 @@ static void print_name(struct kvc_arrays_item *item, const struct kvc_cache *c, 
     kvc_name_print(&name, item->name, sizeof item->name);
 }
 
-/* Names every item. When the sliding-window cache numbers its layers from 0 as the live one does (llama.cpp), its
- * names say so; two parts of one kind that do the same cannot be told apart. */
+/* Names every item. When the sliding-window cache numbers its layers from 0 as the live one does (llama.cpp),
+ * its names say so; two parts of one kind that do the same cannot be told apart. */
 static int name_items(struct kvc_arrays *list, struct kvc_error *e) {
     const struct kvc_arrays_item **sorted = malloc(list->n * sizeof *sorted), *twice = NULL;
     if (!sorted) return kvc_fail_memory(e, "names");
@@ -92,7 +93,8 @@ static int name_items(struct kvc_arrays *list, struct kvc_error *e) {
     }
     free(sorted);
     if (!twice) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "two arrays would be named %s: the cache numbers layers twice", twice->name);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "two arrays would be named %s: the cache numbers layers twice",
+                    twice->name);
 }
 
 static int list_items(struct kvc_arrays *list, const struct kvc_cache *c, int (*keeps)(enum kvc_dtype),
@@ -142,8 +144,8 @@ void kvc_arrays_free(struct kvc_arrays *list) {
 }
 
 /* Puts n rows, [n][H][D] of `value` bytes, into dst, [H][T][D], from token `first` on. */
-static void transpose(uint8_t *dst, const uint8_t *rows, const struct kvc_shape *shape, uint64_t first, uint64_t n,
-                      size_t value) {
+static void transpose(uint8_t *dst, const uint8_t *rows, const struct kvc_shape *shape, uint64_t first,
+                      uint64_t n, size_t value) {
     size_t head = (size_t)shape->dim * value;
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t h = 0; h < shape->heads; h++)

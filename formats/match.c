@@ -2,6 +2,7 @@
 #include "formats/model.h"
 
 #include "formats/hash.h"
+#include "formats/container.h"
 #include "formats/keys.h"
 
 #include <inttypes.h>
@@ -206,4 +207,45 @@ int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char
                                      : "the cache has no fingerprint of its weights",
              facts.list);
     return 0;
+}
+
+/* Rows of K and V must be as long as the model's heads make them: all that an engine's file without a fingerprint
+ * gives away about its model. */
+static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, struct kvc_error *e) {
+    uint64_t dim[2] = {m->head_dim, m->head_dim_v ? m->head_dim_v : m->head_dim};
+    for (uint32_t i = 0; i < c->n_tensors && m->kv_heads; i++) {
+        const struct kvc_tensor *t = &c->tensor[i];
+        if (t->role != KVC_ROLE_K && t->role != KVC_ROLE_V) continue;
+        uint64_t have = t->shape.heads * t->shape.dim, due = m->kv_heads * dim[t->role == KVC_ROLE_V];
+        char label[64];
+        kvc_tensor_label(c, i, label, sizeof label);
+        if (due && have != due)
+            return kvc_fail(e, KVC_ERR_MODEL, "another model: %s has rows of %" PRIu64 " values, the weights make %" PRIu64,
+                            label, have, due);
+        if (m->layers && c->layer[t->layer].index >= m->layers)
+            return kvc_fail(e, KVC_ERR_MODEL, "another model: %s, but the weights have %" PRIu64 " layers", label,
+                            m->layers);
+    }
+    return 0;
+}
+
+/* When one cache holds all the model's layers, cache order is the model's order. */
+static int settle_layers(const struct kvc_model *m, struct kvc_cache *c, struct kvc_error *e) {
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT) return 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct kvc_part *part = &c->part[c->layer[i].part];
+        live += part->kind == KVC_PART_LIVE && !part->stream;
+    }
+    return live == m->layers ? kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) : 0;
+}
+
+int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, size_t size, struct kvc_error *e) {
+    const char *source = kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "");
+    if (size) *note = '\0';
+    if (check_rows(m, c, e)) return -1;
+    if (kvc_cache_is_container(c) && kvc_model_match(&c->meta, m, note, size, e)) return -1;
+    if (settle_layers(m, c, e)) return -1;
+    return kvc_model_store(m, &c->meta, strncmp(source, "llama.cpp", 9) == 0, e);
 }

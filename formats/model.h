@@ -49,4 +49,8 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
 int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
                     struct kvc_error *e);
 
+/* What --model does to a cache just imported: a .kvc must match (kvc_model_match), an engine's file must have rows that
+ * fit the model's heads; then the facts are stored. `note` as in kvc_model_match(), "" for engine files. */
+int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, size_t size, struct kvc_error *e);
+
 #endif

@@ -20,7 +20,7 @@ struct rule {
 };
 
 static const struct rule rules[] = {
-    {"keys", KVC_NAME_TENSOR, KVC_ROLE_K},
+    {"keys", KVC_NAME_TENSOR, KVC_ROLE_K}, /* in the order of the enum below */
     {"values", KVC_NAME_TENSOR, KVC_ROLE_V},
     {"queries", KVC_NAME_TENSOR, KVC_ROLE_QUERIES},
     {"hidden", KVC_NAME_TENSOR, KVC_ROLE_HIDDEN},
@@ -51,7 +51,8 @@ static int matches(const char *pattern, const char *name, uint32_t *layer) {
     const char *place = strstr(pattern, "{i}");
     if (!place) return strcmp(pattern, name) == 0;
     size_t before = (size_t)(place - pattern), after = strlen(place + 3), n = strlen(name);
-    if (n <= before + after || strncmp(pattern, name, before) || strcmp(place + 3, name + n - after)) return 0;
+    if (n <= before + after || strncmp(pattern, name, before) || strcmp(place + 3, name + n - after))
+        return 0;
     const char *digit = name + before;
     size_t digits = n - before - after;
     if (digits > MAX_DIGITS || (digits > 1 && digit[0] == '0')) return 0;
@@ -80,15 +81,15 @@ int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) 
         const char *pattern = NULL;
         unsigned r = rule_of_map(*map, &pattern);
         if (r == RULES)
-            return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: must begin with keys=, values=, queries=, hidden= or tokens=",
-                            *map);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "--map=%s: must begin with keys=, values=, queries=, hidden= or tokens=", *map);
         const char *place = strstr(pattern, "{i}");
         if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: the pattern is empty", *map);
         if (r == RULE_TOKENS && place)
             return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: tokens belong to no layer; take {i} out", *map);
         if (r != RULE_TOKENS && (!place || strstr(place + 3, "{i}")))
-            return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: the pattern needs {i} once, where the layer number stands",
-                            *map);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "--map=%s: the pattern needs {i} once, where the layer number stands", *map);
     }
     return 0;
 }
@@ -165,7 +166,8 @@ static int is_attention(const struct item *item) {
 static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_error *e) {
     char what[320];
     describe(a, what, sizeof what);
-    if (!a->info) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: kvc has no such element type for caches", what);
+    if (!a->info)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: kvc has no such element type for caches", what);
     item->shape.dtype = a->info->dtype;
     if (item->name.role == KVC_ROLE_HIDDEN) {
         if ((a->rank != 2 && a->rank != 3) || (a->rank == 3 && a->dim[0] != 1))
@@ -178,14 +180,16 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: must be [1, heads, tokens, head dim]", what);
         if (a->dim[0] != 1)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: holds %" PRIu64 " sequences (batch); kvc takes one, save each to its own file", what,
-                            a->dim[0]);
+                            "%s: holds %" PRIu64
+                            " sequences (batch); kvc takes one, save each to its own file",
+                            what, a->dim[0]);
         item->shape.tokens = a->dim[2];
         item->shape.heads = a->dim[1];
         item->shape.dim = a->dim[3];
     }
     if (!kvc_shape_check(&item->shape))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has no heads or channels, or is larger than kvc handles", what);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has no heads or channels, or is larger than kvc handles",
+                        what);
     if (item->shape.tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: more tokens than kvc handles (2^31)", what);
     if (item->shape.tokens * kvc_row_bytes(&item->shape) != a->size)
@@ -199,7 +203,8 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     describe(a, what, sizeof what);
     if (c->tokens) return kvc_fail(e, KVC_ERR_DAMAGED, "%s: there are two arrays of tokens", what);
     if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: tokens must be [T] or [1,T] signed 32- or 64-bit integers", what);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%s: tokens must be [T] or [1,T] signed 32- or 64-bit integers", what);
     uint64_t n = a->dim[a->rank - 1];
     if (n > KVC_MAX_CELLS || n * a->int_size != a->size)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
@@ -210,7 +215,8 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
         const uint8_t *p = a->data + i * a->int_size;
         uint64_t id = a->int_size == 8 ? get_u64(p) : get_u32(p);
         if (id > INT32_MAX)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
+            status =
+                kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
         tokens[i] = (int32_t)id;
     }
     if (!status) status = kvc_cache_set_tokens(c, tokens, n, e);
@@ -218,13 +224,14 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     return status;
 }
 
-/* Parts by kind, then longest first; layers by number; a layer's tensors together. Queries and hidden states of
- * one length share a part but are layers of their own. */
+/* Parts by kind, then longest first; layers by number; a layer's tensors together. Queries and hidden states
+ * of one length share a part but are layers of their own. */
 static int by_layer(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
     if (a->part != b->part) return a->part < b->part ? -1 : 1;
     if (a->shape.tokens != b->shape.tokens) return a->shape.tokens > b->shape.tokens ? -1 : 1;
-    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
+    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role)
+        return a->name.role < b->name.role ? -1 : 1;
     if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
     if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
     if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
@@ -253,7 +260,8 @@ static int same_layer(const struct item *a, const struct item *b) {
 }
 
 /* Each layer's K and V must be there once and fit; `lone` allows one without the other. */
-static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone, struct kvc_error *e) {
+static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone,
+                        struct kvc_error *e) {
     char one[320], other[320];
     qsort(item, n, sizeof *item, by_meaning);
     for (size_t i = 0; i < n; i++) {
@@ -264,12 +272,13 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s both are %s of layer %" PRIu32, one, other,
                             kvc_role_name(a->name.role), a->name.layer);
         if (b && (a->shape.tokens != b->shape.tokens || a->shape.heads != b->shape.heads))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s are K and V of one layer but differ in heads or tokens", one,
-                            other);
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
         int first = !i || !same_layer(a, &item[i - 1]);
         if (is_attention(a) && first && !b && !lone)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "layer %" PRIu32 " has %s but no %s (%s); when that is meant, name the arrays with --map",
+                            "layer %" PRIu32
+                            " has %s but no %s (%s); when that is meant, name the arrays with --map",
                             a->name.layer, a->name.role == KVC_ROLE_K ? "K" : "V",
                             a->name.role == KVC_ROLE_K ? "V" : "K", one);
     }
@@ -277,8 +286,8 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
 }
 
 /* Adds parts and layers, and puts every item into its layer. `end` is the position after the last token. */
-static int add_layers(struct kvc_cache *c, struct item *item, size_t n, uint64_t end, const struct kvc_array *array,
-                      struct kvc_error *e) {
+static int add_layers(struct kvc_cache *c, struct item *item, size_t n, uint64_t end,
+                      const struct kvc_array *array, struct kvc_error *e) {
     qsort(item, n, sizeof *item, by_layer);
     for (size_t i = 0; i < n; i++) {
         struct item *a = &item[i], *before = i ? &item[i - 1] : NULL;
@@ -307,7 +316,7 @@ static int add_layers(struct kvc_cache *c, struct item *item, size_t n, uint64_t
     return 0;
 }
 
-/* Which part each item belongs to. Returns the position after the last token: the longest cache has them all. */
+/* Which part each item belongs to. Returns the position after the last token; the longest cache has it. */
 static uint64_t choose_parts(struct item *item, size_t n) {
     uint64_t live = 0, end = 0;
     for (size_t i = 0; i < n; i++) {
@@ -317,7 +326,9 @@ static uint64_t choose_parts(struct item *item, size_t n) {
     }
     for (size_t i = 0; i < n; i++) {
         int is_live = !item[i].name.sliding && item[i].shape.tokens == live;
-        item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION : is_live ? KVC_PART_LIVE : KVC_PART_SLIDING;
+        item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION
+                       : is_live               ? KVC_PART_LIVE
+                                               : KVC_PART_SLIDING;
     }
     return end;
 }
@@ -350,8 +361,8 @@ static int fail_unknown(const struct kvc_array *array, size_t n, struct kvc_erro
                     list, n > 4 ? ", ..." : "");
 }
 
-int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
-                    struct kvc_error *e) {
+int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
+                    const struct kvc_import_options *o, struct kvc_error *e) {
     int status = 0, attention = 0, lone = 0;
     size_t items = 0;
     struct item *item = calloc(n ? n : 1, sizeof *item);
@@ -378,8 +389,8 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
     return status;
 }
 
-int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,
-                      struct kvc_error *e) {
+int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n,
+                      const struct kvc_input *in, struct kvc_error *e) {
     uint64_t at = 0;
     for (size_t i = 0; i < n; i++) {
         if (array[i].tensor == KVC_NONE) continue;
@@ -404,7 +415,8 @@ int kvc_names_meta(struct kvc_cache *c, const char *format, const struct kvc_inp
         kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) || kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e))
+        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e))
         return -1;
     return pairing ? kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e) : 0;
 }

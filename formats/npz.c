@@ -1,8 +1,9 @@
-/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for what the names mean (names.c).
+/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for what the names mean
+ * (names.c).
  *
- * Members are read through libarchive, which checks their CRC-32. It hands a stored member out as a pointer into the
- * mapped file, so stored arrays are used where they lie and the file can be put together again; a deflated member is
- * decompressed into a temporary file, and then only an equal npz can be exported. */
+ * Members are read through libarchive, which checks their CRC-32. It hands a stored member out as a pointer
+ * into the mapped file, so stored arrays are used where they lie and the file can be put together again; a
+ * deflated member is decompressed into a temporary file, and then only an equal npz can be exported. */
 #include "formats/arrays.h"
 #include "formats/bytes.h"
 #include "formats/format.h"
@@ -12,6 +13,7 @@
 #include <archive_entry.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +23,8 @@
 /* Deflate shrinks at most 1032 times: a zip that claims more is a bomb. */
 #define MAX_RATIO 1032
 
-/* numpy has no bfloat16: arrays of the ml_dtypes extension are saved as two-byte voids, and read here as bf16.
- * Its eight-bit floats become one-byte voids, which do not say which kind they are: not read. */
+/* numpy has no bfloat16: arrays of the ml_dtypes extension are saved as two-byte voids, and read here as
+ * bf16. Its eight-bit floats become one-byte voids, which do not say which kind they are: not read. */
 static const struct {
     const char *descr;
     unsigned size;
@@ -78,7 +80,8 @@ static int take_count(struct text *t, uint64_t *count) {
     const uint8_t *first = t->at;
     *count = 0;
     for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
-        if (__builtin_mul_overflow(*count, 10, count) || __builtin_add_overflow(*count, *t->at - '0', count)) return 0;
+        if (__builtin_mul_overflow(*count, 10, count) || __builtin_add_overflow(*count, *t->at - '0', count))
+            return 0;
     return t->at > first && (*first != '0' || t->at == first + 1);
 }
 
@@ -90,7 +93,8 @@ static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
     if (!take(t, '(')) return 0;
     while (!take(t, ')')) {
         uint64_t dim;
-        if ((a->rank && !comma) || !take_count(t, &dim) || __builtin_mul_overflow(*values, dim, values)) return 0;
+        if ((a->rank && !comma) || !take_count(t, &dim) || __builtin_mul_overflow(*values, dim, values))
+            return 0;
         if (a->rank < KVC_ARRAY_RANK) a->dim[a->rank] = dim;
         a->rank++;
         comma = take(t, ',');
@@ -99,7 +103,8 @@ static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
 }
 
 /* The dictionary: descr, fortran_order and shape, each once. */
-static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a, uint64_t *values) {
+static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a,
+                       uint64_t *values) {
     unsigned seen = 0, bit;
     char key[32];
     if (!take(t, '{')) return 0;
@@ -135,19 +140,22 @@ static int read_npy(struct kvc_array *a, const uint8_t *p, uint64_t size, struct
     if (size < 12 || memcmp(p, "\x93NUMPY", 6))
         return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy' is no .npy file", shown);
     if (p[6] < 1 || p[6] > 3 || p[7] != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy': .npy version %u.%u is not known", shown, p[6], p[7]);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy': .npy version %u.%u is not known", shown,
+                        p[6], p[7]);
     uint64_t start = p[6] == 1 ? 10 : 12, length = p[6] == 1 ? get_u16(p + 8) : get_u32(p + 8);
     if (length > size - start)
         return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy': the header reaches beyond the member", shown);
     struct text t = {p + start, p + start + length};
     if (!take_header(&t, descr, sizeof descr, &fortran, a, &values))
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "member '%s.npy': the header is not {descr, fortran_order, shape} of one plain type", shown);
+                        "member '%s.npy': the header is not {descr, fortran_order, shape} of one plain type",
+                        shown);
     for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++) {
         if (strcmp(elements[i].descr, descr)) continue;
         if (fortran)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "member '%s.npy' is in Fortran order; save it with numpy.ascontiguousarray()", shown);
+                            "member '%s.npy' is in Fortran order; save it with numpy.ascontiguousarray()",
+                            shown);
         a->type = elements[i].descr;
         a->info = elements[i].dtype < 0 ? NULL : kvc_dtype_info((unsigned)elements[i].dtype);
         a->int_size = elements[i].int_size;
@@ -155,11 +163,13 @@ static int read_npy(struct kvc_array *a, const uint8_t *p, uint64_t size, struct
         a->size = size - start - length;
         if (__builtin_mul_overflow(values, elements[i].size, &bytes) || bytes != a->size)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "member '%s.npy' holds %" PRIu64 " bytes of data, not what its shape and type need", shown,
-                            a->size);
+                            "member '%s.npy' holds %" PRIu64
+                            " bytes of data, not what its shape and type need",
+                            shown, a->size);
         return 0;
     }
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, "
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, "
                     "and <i4, <i8 for tokens",
                     shown, descr);
 }
@@ -169,7 +179,7 @@ static int read_npy(struct kvc_array *a, const uint8_t *p, uint64_t size, struct
 struct member {
     char *name; /* without ".npy" */
     int is_npy;
-    int in_place;       /* lies in the mapped file, else in the spool */
+    int in_place;      /* lies in the mapped file, else in the spool */
     uint64_t at, size; /* there */
 };
 
@@ -178,7 +188,7 @@ struct zip {
     struct archive *archive;
     struct member *member;
     size_t n;
-    int spool;       /* descriptor, -1 when nothing was spooled (or it is mapped) */
+    int spool;        /* descriptor, -1 when nothing was spooled (or it is mapped) */
     uint64_t spooled; /* bytes in it */
     uint64_t claimed; /* sizes of all members */
 };
@@ -226,7 +236,8 @@ static int read_member(struct zip *z, struct member *m, struct kvc_error *e) {
     while ((r = archive_read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
         if (!n) continue;
         if (offset < 0 || (uint64_t)offset != done || n > m->size - done)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims", m->size);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims",
+                            m->size);
         if (!done && n == m->size && lies_in(z->in, block, n)) {
             m->in_place = 1;
             m->at = (uint64_t)((const uint8_t *)block - z->in->data);
@@ -239,7 +250,8 @@ static int read_member(struct zip *z, struct member *m, struct kvc_error *e) {
     }
     if (r != ARCHIVE_EOF) return fail_zip(z, m->name, e);
     if (done != m->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a member claims %" PRIu64 " bytes but holds %" PRIu64, m->size, done);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "a member claims %" PRIu64 " bytes but holds %" PRIu64, m->size,
+                        done);
     return 0;
 }
 
@@ -263,7 +275,8 @@ static int add_member(struct zip *z, struct archive_entry *entry, const struct k
     m->is_npy = n > 4 && strcmp(path + n - 4, ".npy") == 0;
     if (m->is_npy) m->name[n - 4] = 0;
     if (__builtin_add_overflow(z->claimed, m->size, &z->claimed) || z->claimed / MAX_RATIO > z->in->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the members claim %" PRIu64 " bytes or more, which cannot come from a "
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the members claim %" PRIu64 " bytes or more, which cannot come from a "
                         "file of %" PRIu64,
                         z->claimed, z->in->size);
     /* Arrays that mean nothing here stay private bytes of the file; they are not unpacked. */
@@ -291,9 +304,10 @@ static int check_duplicates(const struct zip *z, struct kvc_error *e) {
     return status;
 }
 
-/* Reads the zip by its central directory, which libarchive lists in order of the members' places in the file. */
+/* Reads the zip by its central directory, which libarchive lists in order of the members' places. */
 static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o,
                     struct kvc_error *e) {
+    static const char no_zip[] = "no zip, or its central directory is missing (cut short)";
     struct archive_entry *entry;
     int r;
     memset(z, 0, sizeof *z);
@@ -302,17 +316,17 @@ static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_
     if (!(z->archive = archive_read_new())) return kvc_fail_memory(e, "reading a zip");
     if (archive_read_support_format_zip_seekable(z->archive) != ARCHIVE_OK ||
         archive_read_open_memory(z->archive, in->data, (size_t)in->size) != ARCHIVE_OK)
-        return fail_zip(z, "no zip, or its central directory is missing (cut short)", e);
+        return fail_zip(z, no_zip, e);
     while ((r = archive_read_next_header(z->archive, &entry)) == ARCHIVE_OK)
         if (add_member(z, entry, o, e)) return -1;
     if (r != ARCHIVE_EOF)
-        return fail_zip(z, z->n ? "a member cannot be read" : "no zip, or its central directory is missing (cut short)",
-                        e);
+        return fail_zip(z, z->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip, e);
     return check_duplicates(z, e);
 }
 
 /* Arrays of the members, in file order; those that mean nothing keep a name for messages only. */
-static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_array *array, struct kvc_error *e) {
+static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_array *array,
+                       struct kvc_error *e) {
     for (size_t i = 0; i < z->n; i++) {
         const struct member *m = &z->member[i];
         array[i].name = m->name;
@@ -351,8 +365,8 @@ static struct kvc_cache *new_cache(struct zip *z, struct spool **spool, struct k
     return NULL;
 }
 
-static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool, const struct kvc_import_options *o,
-                 struct kvc_error *e) {
+static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
+                 const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_array *array = calloc(z->n ? z->n : 1, sizeof *array);
     if (!array) return kvc_fail_memory(e, "arrays");
     int status = make_arrays(z, spool, array, e);
@@ -364,12 +378,24 @@ static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool, 
     return status;
 }
 
-static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
+/* zip_read() in a UTF-8 locale of this thread, so that libarchive takes every member's name whatever the
+ * program's locale is. */
+static int zip_read_utf8(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o,
+                         struct kvc_error *e) {
+    locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale(utf8);
+    int status = zip_read(z, in, o, e);
+    uselocale(before);
+    if (utf8) freelocale(utf8);
+    return status;
+}
+
+static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o,
+                                struct kvc_error *e) {
     struct zip z;
     struct spool *spool = NULL;
     struct kvc_cache *c = NULL;
     if (kvc_name_check_map(o, e)) return NULL;
-    if (!zip_read(&z, in, o, e)) c = new_cache(&z, &spool, e);
+    if (!zip_read_utf8(&z, in, o, e)) c = new_cache(&z, &spool, e);
     if (c && build(c, &z, spool, o, e)) {
         kvc_cache_free(c);
         c = NULL;
@@ -398,15 +424,15 @@ static const char *descr_of(const struct kvc_arrays_item *item) {
     return "";
 }
 
-/* The .npy header of an array, padded with spaces to a multiple of 64 bytes as numpy does. Returns its size. */
+/* The .npy header of an array, padded with spaces to a multiple of 64 bytes. Returns its size. */
 static size_t print_npy_header(const struct kvc_arrays_item *item, char *text, size_t size) {
     enum { PREFIX = 10, ALIGN = 64 };
     char shape[96] = "";
     for (unsigned i = 0; i < item->rank; i++)
-        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRIu64 "%s", i ? " " : "", item->dim[i],
-                 i + 1 < item->rank || item->rank == 1 ? "," : "");
-    snprintf(text + PREFIX, size - PREFIX, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr_of(item),
-             shape);
+        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRIu64 "%s", i ? " " : "",
+                 item->dim[i], i + 1 < item->rank || item->rank == 1 ? "," : "");
+    snprintf(text + PREFIX, size - PREFIX, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }",
+             descr_of(item), shape);
     size_t used = PREFIX + strlen(text + PREFIX), total = (used + 1 + ALIGN - 1) / ALIGN * ALIGN;
     memset(text + used, ' ', total - used);
     text[total - 1] = '\n';
@@ -445,7 +471,8 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     archive_entry_set_perm(entry, 0644);
     archive_entry_set_size(entry, (la_int64_t)(n + item->bytes));
     /* No time is set: zip then shows its first day, 1980-01-01, and equal caches give equal files. */
-    int status = archive_write_header(a, entry) == ARCHIVE_OK && archive_write_data(a, header, n) == (la_ssize_t)n &&
+    int status = archive_write_header(a, entry) == ARCHIVE_OK &&
+                         archive_write_data(a, header, n) == (la_ssize_t)n &&
                          archive_write_data(a, bytes, (size_t)item->bytes) == (la_ssize_t)item->bytes
                      ? 0
                      : -1;
@@ -453,8 +480,8 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     return status;
 }
 
-/* Members in the order and with the names of arrays.h, stored. bf16, eight-bit floats and block types, which numpy
- * has no types for, become float32: exact, but larger and no longer the same dtype. */
+/* Members in the order and with the names of arrays.h, stored. bf16, eight-bit floats and block types, which
+ * numpy has no types for, become float32: exact, but larger and no longer the same dtype. */
 static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                   struct kvc_error *e) {
     struct kvc_arrays list;
@@ -470,8 +497,8 @@ static int export(const struct kvc_cache *c, const struct kvc_export_options *o,
     for (size_t i = 0; i < list.n && ok; i++) ok = write_item(a, entry, &list, i, &mine) == 0;
     ok = ok && archive_write_close(a) == ARCHIVE_OK;
     if (!ok && mine.code == KVC_OK)
-        kvc_fail(&mine, KVC_ERR_IO, "cannot write a zip: %s", a && archive_error_string(a) ? archive_error_string(a)
-                                                                                          : "out of memory");
+        kvc_fail(&mine, KVC_ERR_IO, "cannot write a zip: %s",
+                 a && archive_error_string(a) ? archive_error_string(a) : "out of memory");
     if (a && !ok) archive_write_fail(a); /* write nothing more */
     if (a) archive_write_free(a);
     archive_entry_free(entry);

@@ -1,8 +1,8 @@
-/* raw.c: K and V as bare values whose geometry the caller gives. Not for guessing: nothing in such a file says what
- * it is.
+/* raw.c: K and V as bare values whose geometry the caller gives. Not for guessing: nothing in such a file
+ * says what it is.
  *
- * The order is a permutation of the letters "lcthd", slowest first: layer, cache (K, then V), token, head, dim. Block
- * dtypes need d last, and a head a whole number of blocks. Export writes "lcthd". */
+ * The order is a permutation of the letters "lcthd", slowest first: layer, cache (K, then V), token, head,
+ * dim. Block dtypes need d last, and a head a whole number of blocks. Export writes "lcthd". */
 #include "formats/arrays.h"
 #include "formats/format.h"
 #include "formats/keys.h"
@@ -38,19 +38,22 @@ static int take_order(struct geometry *g, const char *order, struct kvc_error *e
     unsigned seen = 0;
     g->bytes = g->info->size;
     if (strlen(order) != AXES)
-        return kvc_fail(e, KVC_ERR_USAGE, "--raw: order=%s must be the five letters lcthd, slowest first", order);
+        return kvc_fail(e, KVC_ERR_USAGE, "--raw: order=%s must be the five letters lcthd, slowest first",
+                        order);
     for (size_t i = AXES; i-- > 0;) {
         const char *letter = strchr(letters, order[i]);
         if (!letter || seen & 1u << (letter - letters))
-            return kvc_fail(e, KVC_ERR_USAGE, "--raw: order=%s must have each of the letters lcthd once", order);
+            return kvc_fail(e, KVC_ERR_USAGE, "--raw: order=%s must have each of the letters lcthd once",
+                            order);
         seen |= 1u << (letter - letters);
         g->stride[letter - letters] = g->bytes;
         if (__builtin_mul_overflow(g->bytes, g->count[letter - letters], &g->bytes))
             return kvc_fail(e, KVC_ERR_USAGE, "--raw: this geometry has more bytes than 64 bits count");
     }
     if (g->info->block > 1 && order[AXES - 1] != 'd')
-        return kvc_fail(e, KVC_ERR_USAGE, "--raw: order=%s: %s keeps %" PRIu32 " channels in a block, so d must be last",
-                        order, g->info->name, g->info->block);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "--raw: order=%s: %s keeps %" PRIu32 " channels in a block, so d must be last", order,
+                        g->info->name, g->info->block);
     g->cache_outside = strchr(order, 'c') < strchr(order, 'l');
     g->tensors_are_runs = strspn(order, "lc") == 2;
     return 0;
@@ -59,16 +62,19 @@ static int take_order(struct geometry *g, const char *order, struct kvc_error *e
 static int take_geometry(struct geometry *g, const struct kvc_import_options *o, struct kvc_error *e) {
     memset(g, 0, sizeof *g);
     if (!o || !o->raw_dtype || !o->raw_layers || !o->raw_tokens || !o->raw_heads || !o->raw_dim)
-        return kvc_fail(e, KVC_ERR_USAGE, "raw needs its geometry: "
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "raw needs its geometry: "
                         "--raw=dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd][,offset=N]");
     if (!(g->info = kvc_dtype_by_name(o->raw_dtype)))
         return kvc_fail(e, KVC_ERR_USAGE, "--raw: dtype=%s is not known", o->raw_dtype);
     if (o->raw_layers > MAX_LAYERS || o->raw_tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_USAGE, "--raw: at most %d layers and 2^31 tokens", MAX_LAYERS);
     if (o->raw_dim % g->info->block)
-        return kvc_fail(e, KVC_ERR_USAGE, "--raw: dim=%" PRIu64 " is no multiple of the %" PRIu32 " values in a %s block",
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "--raw: dim=%" PRIu64 " is no multiple of the %" PRIu32 " values in a %s block",
                         o->raw_dim, g->info->block, g->info->name);
-    memcpy(g->count, (uint64_t[AXES]){o->raw_layers, 2, o->raw_tokens, o->raw_heads, o->raw_dim / g->info->block},
+    memcpy(g->count,
+           (uint64_t[AXES]){o->raw_layers, 2, o->raw_tokens, o->raw_heads, o->raw_dim / g->info->block},
            sizeof g->count);
     return take_order(g, o->raw_order ? o->raw_order : letters, e);
 }
@@ -92,7 +98,8 @@ static int add_tensors(struct kvc_cache *c, const struct geometry *g, const stru
         if (t == KVC_NONE) return -1;
         c->tensor[t].source = (struct kvc_strides){g->stride[TOKEN], g->stride[HEAD], g->stride[DIM]};
         c->tensor[t].source_size = span;
-        if (kvc_cache_map_tensor(c, t, data + layer * g->stride[LAYER] + cache * g->stride[CACHE], e)) return -1;
+        if (kvc_cache_map_tensor(c, t, data + layer * g->stride[LAYER] + cache * g->stride[CACHE], e))
+            return -1;
         if (g->tensors_are_runs && kvc_cache_extent_tensor(c, t, e)) return -1;
     }
     return 0;
@@ -106,7 +113,7 @@ static int build(struct kvc_cache *c, const struct geometry *g, const struct kvc
     if (part == KVC_NONE) return -1;
     for (uint32_t i = 0; i < g->count[LAYER]; i++)
         if (kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, e) == KVC_NONE) return -1;
-    /* Where tensors are interleaved the file is no run of pieces, and cannot be put together again from them. */
+    /* Where tensors are interleaved the file is no run of pieces and cannot be put together from them. */
     if (g->tensors_are_runs && kvc_cache_extent_literal(c, in->data, o->raw_offset, e)) return -1;
     if (add_tensors(c, g, &shape, in->data + o->raw_offset, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "raw", e) ||
@@ -115,19 +122,23 @@ static int build(struct kvc_cache *c, const struct geometry *g, const struct kvc
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e))
         return -1;
     if (g->info->block == 1 && /* engines rotate only what they quantise in blocks */
-        (kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) || kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e)))
+        (kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
+         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e)))
         return -1;
-    if (o->pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e)) return -1;
+    if (o->pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e))
+        return -1;
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o,
+                                struct kvc_error *e) {
     struct geometry g;
     uint64_t need;
     if (take_geometry(&g, o, e)) return NULL;
     if (__builtin_add_overflow(g.bytes, o->raw_offset, &need) || need != in->size) {
         kvc_fail(e, KVC_ERR_USAGE,
-                 "the geometry of --raw makes %" PRIu64 " bytes after offset %" PRIu64 ", but the file has %" PRIu64,
+                 "the geometry of --raw makes %" PRIu64 " bytes after offset %" PRIu64
+                 ", but the file has %" PRIu64,
                  g.bytes, o->raw_offset, in->size);
         return NULL;
     }
@@ -162,9 +173,10 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
     int written = 0;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "the cache has %s layers of another length, and raw holds one geometry; use safetensors",
-                            kvc_part_kind_name(c->part[i].kind));
+            return kvc_fail(
+                e, KVC_ERR_UNSUPPORTED,
+                "the cache has %s layers of another length, and raw holds one geometry; use safetensors",
+                kvc_part_kind_name(c->part[i].kind));
     for (uint32_t i = 0; i < c->n_layers; i++)
         for (unsigned k = 0; k < 2 && is_exported(&c->part[c->layer[i].part]); k++) {
             uint32_t t = c->layer[i].tensor[k];
@@ -175,7 +187,7 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
     return written ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has no K or V to export");
 }
 
-/* Stream 0 of the live cache, layer by layer, K then V, canonical rows: order lcthd, the dtypes as they are. */
+/* Stream 0 of the live cache, layer by layer, K then V, canonical rows: order lcthd, dtypes as they are. */
 static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                   struct kvc_error *e) {
     struct kvc_cache *view;

@@ -425,7 +425,8 @@ static int read_tokens(struct kvc_cache *c, struct container *k, uint64_t i, str
         }
         free(bytes);
     }
-    if (!status && ids && k->n_keys && k->n_keys != c->n_tokens / KVC_BLOCK)
+    uint64_t due = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) ? 0 : c->n_tokens / KVC_BLOCK;
+    if (!status && ids && k->n_keys != due)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", k->n_keys, c->n_tokens);
     free(list);
     return status;

@@ -1,10 +1,10 @@
-/* safetensors.c: KV caches as named tensors in a safetensors file. Not for weights (model.c) or for what the names
- * mean (names.c).
+/* safetensors.c: KV caches as named tensors in a safetensors file. Not for weights (model.c) or for what the
+ * names mean (names.c).
  *
  *   offset | size | name
  *        0 |    8 | n, little-endian
- *        8 |    n | JSON object: "__metadata__" {text: text}, and per tensor "name": {dtype, shape, data_offsets}
- *    8 + n |      | data; offsets count from here, and the tensors cover it without holes or overlaps
+ *        8 |    n | JSON object: "__metadata__" {text: text}, per tensor "name": {dtype, shape, data_offsets}
+ *    8 + n |      | data: offsets count from here; the tensors cover it without holes or overlaps
  */
 #include "formats/arrays.h"
 #include "formats/bytes.h"
@@ -27,12 +27,28 @@ static const struct element {
     int dtype;         /* enum kvc_dtype, or -1 when caches have no such type */
     unsigned int_size; /* as struct kvc_array has it */
 } elements[] = {
-    {"F32", 32, KVC_F32, 0},      {"F16", 16, KVC_F16, 0},   {"BF16", 16, KVC_BF16, 0}, {"F8_E4M3", 8, KVC_F8E4M3, 0},
-    {"F8_E5M2", 8, KVC_F8E5M2, 0}, {"U8", 8, KVC_U8, 0},      {"I8", 8, KVC_I8, 0},      {"I32", 32, -1, 4},
-    {"I64", 64, -1, 8},           {"F64", 64, -1, 0},        {"U64", 64, -1, 0},        {"C64", 64, -1, 0},
-    {"U32", 32, -1, 0},           {"U16", 16, -1, 0},        {"I16", 16, -1, 0},        {"BOOL", 8, -1, 0},
-    {"F8_E8M0", 8, -1, 0},        {"F8_E4M3FNUZ", 8, -1, 0}, {"F8_E5M2FNUZ", 8, -1, 0}, {"F4", 4, -1, 0},
-    {"F6_E2M3", 6, -1, 0},        {"F6_E3M2", 6, -1, 0},
+    {"F32", 32, KVC_F32, 0},
+    {"F16", 16, KVC_F16, 0},
+    {"BF16", 16, KVC_BF16, 0},
+    {"F8_E4M3", 8, KVC_F8E4M3, 0},
+    {"F8_E5M2", 8, KVC_F8E5M2, 0},
+    {"U8", 8, KVC_U8, 0},
+    {"I8", 8, KVC_I8, 0},
+    {"I32", 32, -1, 4},
+    {"I64", 64, -1, 8},
+    {"F64", 64, -1, 0},
+    {"U64", 64, -1, 0},
+    {"C64", 64, -1, 0},
+    {"U32", 32, -1, 0},
+    {"U16", 16, -1, 0},
+    {"I16", 16, -1, 0},
+    {"BOOL", 8, -1, 0},
+    {"F8_E8M0", 8, -1, 0},
+    {"F8_E4M3FNUZ", 8, -1, 0},
+    {"F8_E5M2FNUZ", 8, -1, 0},
+    {"F4", 4, -1, 0},
+    {"F6_E2M3", 6, -1, 0},
+    {"F6_E3M2", 6, -1, 0},
 };
 
 static const struct element *element_by_name(const char *name) {
@@ -47,8 +63,8 @@ static const char *name_of_dtype(enum kvc_dtype dtype) {
     return NULL;
 }
 
-/* What both directions know about "__metadata__". Other people's files hold these as text, if at all; what does not
- * parse counts as not recorded. */
+/* What both directions know about "__metadata__". Other people's files hold these as text, if at all; what
+ * does not parse counts as not recorded. */
 enum fact_type { FACT_TEXT, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN };
 static const struct fact {
     const char *name, *key;
@@ -110,24 +126,26 @@ static int get_count(const json_t *v, uint64_t *count) {
 }
 
 /* Reads one entry {dtype, shape, data_offsets} into *a, whose data begins at `data`, `size` bytes long. */
-static int read_entry(const char *name, const json_t *entry, const uint8_t *data, uint64_t size, struct kvc_array *a,
-                      struct kvc_error *e) {
+static int read_entry(const char *name, const json_t *entry, const uint8_t *data, uint64_t size,
+                      struct kvc_array *a, struct kvc_error *e) {
     char shown[96];
     kvc_name_show(name, shown, sizeof shown);
     const json_t *dtype = json_object_get(entry, "dtype"), *shape = json_object_get(entry, "shape");
     const json_t *offsets = json_object_get(entry, "data_offsets");
-    if (!json_is_object(entry) || json_object_size(entry) != 3 || !json_is_string(dtype) || !json_is_array(shape) ||
-        !json_is_array(offsets) || json_array_size(offsets) != 2)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header: '%s' must have exactly dtype, shape and two data_offsets", shown);
+    if (!json_is_object(entry) || json_object_size(entry) != 3 || !json_is_string(dtype) ||
+        !json_is_array(shape) || !json_is_array(offsets) || json_array_size(offsets) != 2)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "header: '%s' must have exactly dtype, shape and two data_offsets", shown);
     const struct element *element = element_by_name(json_string_value(dtype));
     if (!element) {
         char type[32];
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header: '%s' has dtype '%s', which safetensors does not know", shown,
-                        kvc_name_show(json_string_value(dtype), type, sizeof type));
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: '%s' has dtype '%s', which safetensors does not know",
+                        shown, kvc_name_show(json_string_value(dtype), type, sizeof type));
     }
     if (element->bits < 8)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "header: '%s' has dtype %s; types below a byte are not supported",
-                        shown, element->name);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "header: '%s' has dtype %s; types below a byte are not supported", shown,
+                        element->name);
     uint64_t begin, end, bytes = element->bits / 8, rank = json_array_size(shape);
     if (get_count(json_array_get(offsets, 0), &begin) || get_count(json_array_get(offsets, 1), &end))
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: data_offsets of '%s' are no whole numbers", shown);
@@ -141,14 +159,16 @@ static int read_entry(const char *name, const json_t *entry, const uint8_t *data
     for (size_t i = 0; i < rank; i++) {
         uint64_t dim;
         if (get_count(json_array_get(shape, i), &dim))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "header: shape of '%s' holds something other than counts", shown);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "header: shape of '%s' holds something other than counts",
+                            shown);
         if (__builtin_mul_overflow(bytes, dim, &bytes))
             return kvc_fail(e, KVC_ERR_DAMAGED, "header: shape of '%s' overflows 64 bits", shown);
         if (i < KVC_ARRAY_RANK) a->dim[i] = dim;
     }
     if (bytes != end - begin)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "header: '%s' needs %" PRIu64 " bytes by its shape but has %" PRIu64 " by its data_offsets",
+                        "header: '%s' needs %" PRIu64 " bytes by its shape but has %" PRIu64
+                        " by its data_offsets",
                         shown, bytes, end - begin);
     a->name = name;
     a->type = element->name;
@@ -175,22 +195,24 @@ static int check_cover(const struct header *h, const uint8_t *data, uint64_t siz
         uint64_t begin = (uint64_t)(h->array[i].data - data);
         if (begin != at)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "header: data of '%s' begins at %" PRIu64 " but the data before it ends at %" PRIu64
-                            ": %s are not allowed",
+                            "header: data of '%s' begins at %" PRIu64
+                            " but the data before it ends at %" PRIu64 ": %s are not allowed",
                             kvc_name_show(h->array[i].name, shown, sizeof shown), begin, at,
                             begin > at ? "holes" : "overlaps");
         at = begin + h->array[i].size;
     }
     if (at != size)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the file has %" PRIu64 " bytes of data but its tensors have %" PRIu64 " (cut short or appended to)",
+                        "the file has %" PRIu64 " bytes of data but its tensors have %" PRIu64
+                        " (cut short or appended to)",
                         size, at);
     return 0;
 }
 
 static int check_metadata(const json_t *metadata, struct kvc_error *e) {
     void *at;
-    if (!json_is_object(metadata)) return kvc_fail(e, KVC_ERR_DAMAGED, "header: __metadata__ is no JSON object");
+    if (!json_is_object(metadata))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: __metadata__ is no JSON object");
     for (at = json_object_iter((json_t *)(uintptr_t)metadata); at;
          at = json_object_iter_next((json_t *)(uintptr_t)metadata, at)) {
         char shown[96];
@@ -224,11 +246,13 @@ static int read_header(struct header *h, const struct kvc_input *in, struct kvc_
     if (in->size < 9) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a safetensors header");
     uint64_t n = get_u64(in->data);
     if (n > MAX_HEADER)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header length %" PRIu64 ": safetensors allows at most %" PRIu64 " bytes", n,
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "header length %" PRIu64 ": safetensors allows at most %" PRIu64 " bytes", n,
                         MAX_HEADER);
     if (in->data[8] != '{') return kvc_fail(e, KVC_ERR_UNKNOWN, "no JSON object follows the header length");
     if (n > in->size - 8)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header length %" PRIu64 " reaches beyond the end of the file (%" PRIu64
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "header length %" PRIu64 " reaches beyond the end of the file (%" PRIu64
                         " bytes): cut short",
                         n, in->size);
     h->root = json_loadb((const char *)in->data + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
@@ -293,7 +317,8 @@ static int read_metadata(struct kvc_cache *c, const json_t *metadata, const stru
     return 0;
 }
 
-static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o,
+                                struct kvc_error *e) {
     struct header h;
     struct kvc_cache *c = NULL;
     int status = kvc_name_check_map(o, e);
@@ -340,9 +365,12 @@ static int write_fact(json_t *to, const struct kvc_meta *meta, const struct fact
 static int write_metadata(json_t *root, const struct kvc_cache *c) {
     json_t *to = json_object();
     enum kvc_pairing pairing = kvc_cache_pairing(c);
-    const char *name = pairing == KVC_PAIRING_HALVES ? "half" : pairing ? kvc_pairing_name(pairing) : "unknown";
+    const char *name = pairing == KVC_PAIRING_HALVES ? "half"
+                       : pairing                     ? kvc_pairing_name(pairing)
+                                                     : "unknown";
     int status = json_object_set_new(to, "format", json_string("kvc"));
-    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++) status = write_fact(to, &c->meta, &facts[i]);
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
+        status = write_fact(to, &c->meta, &facts[i]);
     if (!status) status = json_object_set_new(to, "rope_pairing", json_string(name));
     if (status) {
         json_decref(to);
@@ -359,8 +387,8 @@ static int write_entry(json_t *root, const struct kvc_arrays_item *item, uint64_
             json_decref(shape);
             return -1;
         }
-    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", type, "shape", shape, "data_offsets", (json_int_t)offset,
-                              (json_int_t)(offset + item->bytes));
+    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", type, "shape", shape, "data_offsets",
+                              (json_int_t)offset, (json_int_t)(offset + item->bytes));
     return json_object_set_new(root, item->name, entry);
 }
 
@@ -379,7 +407,8 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
     uint8_t length[8];
     size_t n = strlen(text), padding = (8 - n % 8) % 8;
     put_u64(length, n + padding);
-    if (n + padding > MAX_HEADER) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "too many tensors for a safetensors header");
+    if (n + padding > MAX_HEADER)
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "too many tensors for a safetensors header");
     if (!status) status = kvc_sink_write(out, length, sizeof length, e);
     if (!status) status = kvc_sink_write(out, text, n, e);
     if (!status) status = kvc_sink_write(out, "        ", padding, e);

@@ -18,8 +18,8 @@
 #include <openssl/evp.h>
 
 /* Imports bytes that stay the caller's; the cache must be there. */
-static inline struct kvc_cache *import_bytes(const struct kvc_format *format, struct kvc_input *in, const void *data,
-                                             size_t n, const struct kvc_import_options *o) {
+static inline struct kvc_cache *import_bytes(const struct kvc_format *format, struct kvc_input *in,
+                                             const void *data, size_t n, const struct kvc_import_options *o) {
     struct kvc_error e;
     kvc_input_memory(in, "test", data, n);
     struct kvc_cache *c = format->import(in, o, &e);
@@ -117,8 +117,9 @@ static inline const json_t *data_facts(const char *file, json_t **index) {
     json_t *entry;
     *index = json_load_file(data_path("index.json", path, sizeof path), 0, NULL);
     assert_non_null(*index);
-    json_array_foreach(json_object_get(*index, "files"), i, entry)
-        if (strcmp(json_string_value(json_object_get(entry, "path")), file) == 0) return entry;
+    json_array_foreach(json_object_get(*index, "files"), i,
+                       entry) if (strcmp(json_string_value(json_object_get(entry, "path")), file) ==
+                                  0) return entry;
     fail_msg("%s is not in index.json", file);
     return NULL;
 }
@@ -154,7 +155,8 @@ static inline void assert_facts(const struct kvc_cache *c, const json_t *facts) 
         float *floats = malloc(values * sizeof *floats);
         assert_non_null(floats);
         kvc_dtype_info(shape->dtype)->to_f32(floats, rows, values);
-        double sum = 0, want = json_number_value(json_object_get(json_object_get(facts, k ? "v0" : "k0"), "sum"));
+        double sum = 0,
+               want = json_number_value(json_object_get(json_object_get(facts, k ? "v0" : "k0"), "sum"));
         for (size_t i = 0; i < values; i++) sum += (double)floats[i];
         assert_true(sum - want < 1e-6 && want - sum < 1e-6);
         free(floats);

@@ -23,9 +23,20 @@ static void test_conventions(void **state) {
     assert_name("hidden.999999", NULL, KVC_NAME_TENSOR, KVC_ROLE_HIDDEN, 999999);
     assert_name("tokens", NULL, KVC_NAME_TOKENS, KVC_ROLE_K, 0);
     assert_true(kvc_name_of("sliding.layers.1.keys", NULL).sliding);
-    static const char *const others[] = {"", "layers..keys", "layers.01.keys", "layers.-1.keys", "layers.1.keys.x",
-                                         "layers.1000000.keys", "layers.1", "layers.1a.keys", "xlayers.1.keys",
-                                         "tokens.0", "key_cache.", "layers.keys", "continuation", "wk.0"};
+    static const char *const others[] = {"",
+                                         "layers..keys",
+                                         "layers.01.keys",
+                                         "layers.-1.keys",
+                                         "layers.1.keys.x",
+                                         "layers.1000000.keys",
+                                         "layers.1",
+                                         "layers.1a.keys",
+                                         "xlayers.1.keys",
+                                         "tokens.0",
+                                         "key_cache.",
+                                         "layers.keys",
+                                         "continuation",
+                                         "wk.0"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         assert_name(others[i], NULL, KVC_NAME_OTHER, KVC_ROLE_K, 0);
 }
@@ -71,11 +82,17 @@ static void test_print(void **state) {
 static uint8_t bytes[4096];
 
 static struct kvc_array array_of(const char *name, uint64_t heads, uint64_t tokens, uint64_t dim) {
-    return (struct kvc_array){.name = name, .type = "F16", .info = kvc_dtype_info(KVC_F16), .rank = 4,
-                              .dim = {1, heads, tokens, dim}, .data = bytes, .size = heads * tokens * dim * 2};
+    return (struct kvc_array){.name = name,
+                              .type = "F16",
+                              .info = kvc_dtype_info(KVC_F16),
+                              .rank = 4,
+                              .dim = {1, heads, tokens, dim},
+                              .data = bytes,
+                              .size = heads * tokens * dim * 2};
 }
 
-static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c, struct kvc_error *e) {
+static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c,
+                 struct kvc_error *e) {
     struct kvc_import_options o = {.map = map};
     *c = kvc_cache_new(e);
     assert_non_null(*c);
@@ -97,16 +114,21 @@ static void test_parts(void **state) {
     struct kvc_cache *c;
     struct kvc_error e;
     struct kvc_array array[] = {
-        array_of("queries.1", 4, 2, 8),     array_of("layers.10.values", 2, 9, 4), array_of("layers.10.keys", 2, 9, 8),
-        array_of("layers.2.keys", 2, 9, 8), array_of("layers.2.values", 2, 9, 4),  array_of("layers.3.keys", 2, 5, 8),
-        array_of("other", 1, 1, 1),         array_of("layers.3.values", 2, 5, 8),  array_of("hidden.1", 1, 2, 8),
+        array_of("queries.1", 4, 2, 8),       array_of("layers.10.values", 2, 9, 4),
+        array_of("layers.10.keys", 2, 9, 8),  array_of("layers.2.keys", 2, 9, 8),
+        array_of("layers.2.values", 2, 9, 4), array_of("layers.3.keys", 2, 5, 8),
+        array_of("other", 1, 1, 1),           array_of("layers.3.values", 2, 5, 8),
+        array_of("hidden.1", 1, 2, 8),
     };
     array[8].rank = 3;
     memcpy(array[8].dim, (uint64_t[]){1, 2, 8}, 3 * sizeof(uint64_t));
     if (build(array, 9, NULL, &c, &e)) fail_msg("%s", e.message);
     assert_int_equal(c->n_parts, 3);
-    static const struct { enum kvc_part_kind kind; uint64_t n; int64_t first; } parts[] = {
-        {KVC_PART_LIVE, 9, 0}, {KVC_PART_SLIDING, 5, 4}, {KVC_PART_COMPANION, 2, 7}};
+    static const struct {
+        enum kvc_part_kind kind;
+        uint64_t n;
+        int64_t first;
+    } parts[] = {{KVC_PART_LIVE, 9, 0}, {KVC_PART_SLIDING, 5, 4}, {KVC_PART_COMPANION, 2, 7}};
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(c->part[i].kind, parts[i].kind);
         assert_int_equal(c->part[i].cells.n, parts[i].n);
@@ -128,8 +150,10 @@ static void test_sliding(void **state) {
     struct kvc_cache *c;
     struct kvc_error e;
     struct kvc_array array[] = {
-        array_of("layers.0.keys", 1, 6, 4),         array_of("layers.0.values", 1, 6, 4),
-        array_of("sliding.layers.0.keys", 1, 6, 4), array_of("sliding.layers.0.values", 1, 6, 4),
+        array_of("layers.0.keys", 1, 6, 4),
+        array_of("layers.0.values", 1, 6, 4),
+        array_of("sliding.layers.0.keys", 1, 6, 4),
+        array_of("sliding.layers.0.values", 1, 6, 4),
     };
     if (build(array, 4, NULL, &c, &e)) fail_msg("%s", e.message);
     assert_int_equal(c->n_parts, 2);
@@ -188,9 +212,10 @@ static void test_tokens(void **state) {
     (void)state;
     static const uint8_t wide[16] = {7, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f};
     static const uint8_t large[8] = {0, 0, 0, 0x80}, negative[4] = {0xff, 0xff, 0xff, 0xff};
-    struct kvc_array a[] = {array_of("layers.0.keys", 2, 3, 4), array_of("layers.0.values", 2, 3, 4),
-                            {.name = "tokens", .type = "I64", .int_size = 8, .rank = 2, .dim = {1, 2}, .data = wide,
-                             .size = 16}};
+    struct kvc_array a[] = {
+        array_of("layers.0.keys", 2, 3, 4),
+        array_of("layers.0.values", 2, 3, 4),
+        {.name = "tokens", .type = "I64", .int_size = 8, .rank = 2, .dim = {1, 2}, .data = wide, .size = 16}};
     struct kvc_cache *c;
     struct kvc_error e;
     if (build(a, 3, NULL, &c, &e)) fail_msg("%s", e.message);
@@ -202,8 +227,8 @@ static void test_tokens(void **state) {
     a[2].size = 8;
     a[2].data = large;
     refuse(a, 3, KVC_ERR_DAMAGED, "entry 0 is no token id");
-    a[2] = (struct kvc_array){.name = "tokens", .type = "I32", .int_size = 4, .rank = 1, .dim = {1}, .data = negative,
-                              .size = 4};
+    a[2] = (struct kvc_array){
+        .name = "tokens", .type = "I32", .int_size = 4, .rank = 1, .dim = {1}, .data = negative, .size = 4};
     refuse(a, 3, KVC_ERR_DAMAGED, "entry 0 is no token id");
     a[2].int_size = 0;
     a[2].type = "F32";
@@ -212,8 +237,8 @@ static void test_tokens(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conventions), cmocka_unit_test(test_map),      cmocka_unit_test(test_print),
-        cmocka_unit_test(test_parts),       cmocka_unit_test(test_sliding),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_conventions), cmocka_unit_test(test_map),     cmocka_unit_test(test_print),
+        cmocka_unit_test(test_parts),       cmocka_unit_test(test_sliding), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_lone),        cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

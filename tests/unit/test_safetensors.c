@@ -1,4 +1,4 @@
-/* test_safetensors.c: the strict header, the way there and back, and real files when $KVC_TEST_DATA is set. */
+/* test_safetensors.c: the strict header, the way there and back, real files when $KVC_TEST_DATA is set. */
 #include "formats/bytes.h"
 #include "tests/unit/arrays_support.h"
 
@@ -21,8 +21,9 @@ static struct file make(const char *header, size_t n) {
     return f;
 }
 
-#define KV "\"layers.0.keys\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[4,28]}," \
-           "\"layers.0.values\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[28,52]}"
+#define KV                                                                                                   \
+    "\"layers.0.keys\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[4,28]},"                      \
+    "\"layers.0.values\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[28,52]}"
 #define TOKENS "\"tokens\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,4]}"
 
 static void test_import(void **state) {
@@ -37,7 +38,8 @@ static void test_import(void **state) {
     assert_int_equal(c->tokens[0], 0x03020100);
     size_t n;
     uint8_t *rows = read_all(c, c->layer[0].tensor[0], &n);
-    static const uint8_t second_row[8] = {8, 9, 10, 11, 20, 21, 22, 23}; /* token 1 of [H][T][D] from byte 4 on */
+    static const uint8_t second_row[8] = {8,  9,  10, 11,
+                                          20, 21, 22, 23}; /* token 1 of [H][T][D] from byte 4 on */
     assert_int_equal(n, 24);
     assert_memory_equal(rows + 8, second_row, 8);
     free(rows);
@@ -53,7 +55,8 @@ static void test_import(void **state) {
     kvc_input_close(&in);
 }
 
-static const char *pairing_of(const char *metadata, const struct kvc_import_options *o, char *text, size_t size) {
+static const char *pairing_of(const char *metadata, const struct kvc_import_options *o, char *text,
+                              size_t size) {
     char header[512];
     snprintf(header, sizeof header, "{%s" TOKENS "," KV "}", metadata);
     struct file f = make(header, 52);
@@ -70,11 +73,13 @@ static void test_pairing(void **state) {
     char text[32];
     struct kvc_import_options o = {.pairing = KVC_PAIRING_INTERLEAVED};
     assert_string_equal(pairing_of("", NULL, text, sizeof text), "halves");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", NULL, text, sizeof text), "halves");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"interleaved\"},", NULL, text, sizeof text),
-                        "interleaved");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"unknown\"},", NULL, text, sizeof text),
-                        "unknown");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", NULL, text, sizeof text),
+                        "halves");
+    assert_string_equal(
+        pairing_of("\"__metadata__\":{\"rope_pairing\":\"interleaved\"},", NULL, text, sizeof text),
+        "interleaved");
+    assert_string_equal(
+        pairing_of("\"__metadata__\":{\"rope_pairing\":\"unknown\"},", NULL, text, sizeof text), "unknown");
     assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", &o, text, sizeof text),
                         "interleaved");
 }
@@ -90,24 +95,28 @@ static void test_strict(void **state) {
         {"{" KV "," TOKENS "}", 51, KVC_ERR_DAMAGED, "cut short"},
         {"{" KV "," TOKENS "}", 53, KVC_ERR_DAMAGED, "appended to"},
         {"{" KV "}", 52, KVC_ERR_DAMAGED, "holes"},
-        {"{" KV "," TOKENS ",\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 52, KVC_ERR_DAMAGED,
-         "overlaps"},
+        {"{" KV "," TOKENS ",\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 52,
+         KVC_ERR_DAMAGED, "overlaps"},
         {"{" TOKENS "," TOKENS "}", 4, KVC_ERR_DAMAGED, "JSON"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "counts"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "counts"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "needs 2 bytes"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, KVC_ERR_DAMAGED, "ends before"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 1, KVC_ERR_DAMAGED, "claims data bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED,
+         "needs 2 bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, KVC_ERR_DAMAGED,
+         "ends before"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 1, KVC_ERR_DAMAGED,
+         "claims data bytes"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, KVC_ERR_DAMAGED, "exactly"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, KVC_ERR_DAMAGED, "exactly"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, KVC_ERR_DAMAGED,
+         "exactly"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, KVC_ERR_DAMAGED, "exactly"},
         {"{\"a\":[]}", 0, KVC_ERR_DAMAGED, "exactly"},
         {"{\"a\":{\"dtype\":\"Q9\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "'Q9'"},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNSUPPORTED, "F4"},
-        {"{\"a\":{\"dtype\":\"I64\",\"shape\":[2305843009213693952,16],\"data_offsets\":[0,0]}}", 0, KVC_ERR_DAMAGED,
-         "overflows"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,18446744073709551616]}}", 1, KVC_ERR_DAMAGED,
-         "JSON"},
+        {"{\"a\":{\"dtype\":\"I64\",\"shape\":[2305843009213693952,16],\"data_offsets\":[0,0]}}", 0,
+         KVC_ERR_DAMAGED, "overflows"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,18446744073709551616]}}", 1,
+         KVC_ERR_DAMAGED, "JSON"},
         {"{\"__metadata__\":[]}", 0, KVC_ERR_DAMAGED, "__metadata__"},
         {"{\"__metadata__\":{\"a\":1}}", 0, KVC_ERR_DAMAGED, "is no text"},
         {"{\"a\xff\":{}}", 0, KVC_ERR_DAMAGED, "JSON"},
@@ -133,7 +142,7 @@ static void test_strict(void **state) {
     refuse_bytes(format, f.data, 0, NULL, KVC_ERR_UNKNOWN, "too short");
 }
 
-/* Every truncation is refused, and no changed header byte crashes or changes what the cache says of its size. */
+/* Every truncation is refused; no changed header byte crashes or loses bytes of the file. */
 static void test_mutations(void **state) {
     (void)state;
     struct file f = make("{\"__metadata__\":{\"rope_dim\":\"4\"}," KV "," TOKENS "}", 52);
@@ -172,11 +181,11 @@ static void test_probe(void **state) {
 
 static void test_export(void **state) {
     (void)state;
-    struct file f = make("{\"__metadata__\":{\"rope_theta\":\"100000.0\",\"rope_dim\":\"4\",\"model\":\"a \\\"b\\\"\"},"
-                         "\"queries.1\":{\"dtype\":\"BF16\",\"shape\":[1,4,2,4],\"data_offsets\":[52,116]},"
-                         "\"hidden.0\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[116,128]}," KV "," TOKENS
-                         "}",
-                         128);
+    struct file f = make(
+        "{\"__metadata__\":{\"rope_theta\":\"100000.0\",\"rope_dim\":\"4\",\"model\":\"a \\\"b\\\"\"},"
+        "\"queries.1\":{\"dtype\":\"BF16\",\"shape\":[1,4,2,4],\"data_offsets\":[52,116]},"
+        "\"hidden.0\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[116,128]}," KV "," TOKENS "}",
+        128);
     struct kvc_input in, again;
     struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, NULL);
     struct kvc_buffer b = export_bytes(format, c), twice = export_bytes(format, c);
@@ -197,6 +206,29 @@ static void test_export(void **state) {
     free(twice.data);
 }
 
+/* K that an engine keeps interleaved comes out in halves, V as it is. */
+static void test_export_pairing(void **state) {
+    (void)state;
+    struct kvc_import_options o = {.pairing = KVC_PAIRING_INTERLEAVED};
+    struct file f = make("{\"__metadata__\":{\"rope_dim\":\"4\"}," KV "," TOKENS "}", 52);
+    struct kvc_input in, again;
+    struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, &o);
+    struct kvc_buffer b = export_bytes(format, c);
+    struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
+    assert_string_equal(kvc_meta_text(&d->meta, KVC_KEY_ROPE_PAIRING, ""), "halves");
+    size_t n;
+    uint8_t *k = read_all(d, d->layer[0].tensor[0], &n), *v = read_all(d, d->layer[0].tensor[1], &n);
+    assert_memory_equal(k, ((uint8_t[]){4, 6, 5, 7}), 4);
+    assert_memory_equal(v, ((uint8_t[]){28, 29, 30, 31}), 4);
+    free(k);
+    free(v);
+    kvc_cache_free(c);
+    kvc_cache_free(d);
+    kvc_input_close(&in);
+    kvc_input_close(&again);
+    free(b.data);
+}
+
 /* A cache of one layer, one head of 32 q8_0 values and one cell. */
 static void test_blocks(void **state) {
     (void)state;
@@ -205,8 +237,8 @@ static void test_blocks(void **state) {
         put_u16(raw[k], 0x3800); /* 0.5 */
         for (int i = 0; i < 32; i++) raw[k][2 + i] = (uint8_t)(i - 16 * k);
     }
-    struct kvc_import_options o = {.raw_dtype = "q8_0", .raw_layers = 1, .raw_tokens = 1, .raw_heads = 1,
-                                   .raw_dim = 32};
+    struct kvc_import_options o = {
+        .raw_dtype = "q8_0", .raw_layers = 1, .raw_tokens = 1, .raw_heads = 1, .raw_dim = 32};
     struct kvc_input in, again;
     struct kvc_cache *c = import_bytes(&kvc_format_raw, &in, raw, sizeof raw, &o);
     struct kvc_buffer b = export_bytes(format, c);
@@ -308,7 +340,8 @@ static void test_mlx(void **state) {
     char path[512];
     struct kvc_input in;
     struct kvc_error e;
-    if (kvc_input_open(&in, data_path("mlx/smol-32.safetensors", path, sizeof path), &e)) fail_msg("%s", e.message);
+    if (kvc_input_open(&in, data_path("mlx/smol-32.safetensors", path, sizeof path), &e))
+        fail_msg("%s", e.message);
     assert_null(format->import(&in, NULL, &e));
     assert_int_equal(e.code, KVC_ERR_UNKNOWN);
     assert_non_null(strstr(e.message, "'0.0'"));
@@ -339,10 +372,18 @@ static void test_damaged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_import),    cmocka_unit_test(test_pairing), cmocka_unit_test(test_strict),
-        cmocka_unit_test(test_mutations), cmocka_unit_test(test_probe),   cmocka_unit_test(test_export),
-        cmocka_unit_test(test_blocks),    cmocka_unit_test(test_two_caches), cmocka_unit_test(test_real),
-        cmocka_unit_test(test_mlx),       cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_import),
+        cmocka_unit_test(test_pairing),
+        cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_export),
+        cmocka_unit_test(test_export_pairing),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_two_caches),
+        cmocka_unit_test(test_real),
+        cmocka_unit_test(test_mlx),
+        cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,267 @@
+/* kvc-dump.c: looking inside cache files: options, modes, files one after another, and --check. Not for what the modes
+ * print (dump_*.c). */
+#include "cli/dump.h"
+#include "cli/text.h"
+#include "formats/container.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPT_JSON = CLI_OPT_FREE, OPT_TSV, OPT_PART, OPT_MODE };
+
+static const struct mode {
+    const char *name;
+    dump_fn *print; /* NULL: --check */
+} modes[] = {
+    {"summary", dump_summary}, {"header", dump_header}, {"layers", dump_layers}, {"tokens", dump_tokens},
+    {"sections", dump_sections}, {"values", dump_values}, {"stats", dump_stats},   {"match", dump_match},
+    {"check", NULL},
+};
+enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, CHECK };
+
+static const char help[] =
+    "Usage: kvc-dump [OPTION]... [FILE]...\n"
+    "Look inside KV-cache files: .kvc, llama.cpp, safetensors, npz, raw; - or nothing is standard input.\n"
+    "\n"
+    "What to show (default: one screen that says what the file is):\n"
+    "      --header            versions and all metadata keys\n"
+    "      --layers            a line for each layer\n"
+    "      --tokens            positions, token ids and cells\n"
+    "      --sections          .kvc: records and sections; other files: where each tensor is\n"
+    "      --values=L:K:H[:A:B]\n"
+    "                          values of layer L, head H or \"all\", positions A to B-1;\n"
+    "                          K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
+    "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of each head\n"
+    "      --check             read everything and verify every checksum\n"
+    "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS: a file of\n"
+    "                          token ids, or any cache file; - is standard input\n"
+    "How to show it:\n"
+    "      --part=N            only part N of the file (the summary numbers them)\n"
+    "      --json              one JSON object, or an array of them for several files\n"
+    "      --tsv               tab-separated columns, the first is the row's type\n"
+    "  -T, --threads=N         threads for --check (default: one for each core)\n"
+    "  -q, --quiet             print nothing: only the exit status and errors\n"
+    "  -v, --verbose           with --check and --match: say more\n"
+    "  -h, --help              show this and exit\n"
+    "  -V, --version           show the version and exit; with -v kernels and stages too\n" CLI_INPUT_HELP
+    "\n"
+    "Exit status: 0 ok; 1 damaged .kvc (--check), or no file shares a token (--match); 2 trouble.\n";
+
+struct settings {
+    struct cli_input input;
+    struct dump_options options;
+    unsigned mode, threads;
+    const char *tokens_path;
+    int quiet, version;
+};
+
+/* One line of --check's own. `message` NULL: nothing to add. */
+static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict,
+                        const char *message) {
+    if (s->quiet) return;
+    if (o->style == DUMP_JSON) {
+        dump_begin(o, name);
+        cli_json_text(&o->json, "check", verdict);
+        cli_json_text(&o->json, "message", message);
+        dump_end(o);
+    } else if (o->style == DUMP_TSV) {
+        fprintf(o->out, "check\t%s\t", verdict);
+        cli_print_safe(o->out, name);
+        fputc('\t', o->out);
+        cli_print_safe(o->out, message ? message : "-");
+        fputc('\n', o->out);
+    } else if (s->options.verbose && strcmp(verdict, "ok") == 0) {
+        cli_print_safe(o->out, name);
+        fputs(": ok", o->out);
+        if (message) fprintf(o->out, " (%s)", message);
+        fputc('\n', o->out);
+    }
+}
+
+/* 1 when the input is a .kvc, or is said to be one by its name or by --from. */
+static int claims_kvc(const struct kvc_input *in, const struct settings *s) {
+    char why[256];
+    size_t n = strlen(in->name), suffix = strlen(kvc_format_kvc.suffix);
+    if (s->input.import.format) return strcmp(s->input.import.format, kvc_format_kvc.name) == 0;
+    return kvc_format_kvc.probe(in, why, sizeof why) ||
+           (n >= suffix && strcmp(in->name + n - suffix, kvc_format_kvc.suffix) == 0);
+}
+
+static int check_container(struct dump_out *o, const struct kvc_input *in, const struct settings *s,
+                           struct kvc_error *e) {
+    struct kvc_cache *c = kvc_container_open(in, e);
+    int status = c ? kvc_container_check(c, s->threads, e) : -1;
+    kvc_cache_free(c);
+    if (!status) {
+        print_check(o, s, in->name, "ok", NULL);
+        return EXIT_SAME;
+    }
+    int is_damage = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN || e->code == KVC_ERR_VERIFY;
+    print_check(o, s, in->name, is_damage ? "damaged" : "trouble", e->message);
+    kvc_error_prefix(e, in->name);
+    cli_error(e);
+    return is_damage ? EXIT_DIFFER : EXIT_TROUBLE;
+}
+
+static int check_engine(struct dump_out *o, const struct kvc_input *in, const struct settings *s, struct kvc_error *e) {
+    const struct kvc_format *format;
+    struct kvc_cache *c = kvc_import(in, &s->input.import, &format, e);
+    if (!c) {
+        print_check(o, s, in->name, "trouble", e->message);
+        cli_error(e);
+        return EXIT_TROUBLE;
+    }
+    kvc_cache_free(c);
+    print_check(o, s, in->name, "ok", "structure only: the format has no checksums");
+    return EXIT_SAME;
+}
+
+static int check_file(struct dump_out *o, const char *path, const struct settings *s) {
+    struct kvc_input in;
+    struct kvc_error e = {.code = KVC_OK};
+    if (kvc_input_open(&in, path, &e)) {
+        cli_error(&e);
+        return EXIT_TROUBLE;
+    }
+    int status = claims_kvc(&in, s) ? check_container(o, &in, s, &e) : check_engine(o, &in, s, &e);
+    kvc_input_close(&in);
+    return status;
+}
+
+static int show_file(struct dump_out *o, const char *path, struct settings *s) {
+    struct cli_file f;
+    struct kvc_error e = {.code = KVC_OK};
+    int status = EXIT_SAME;
+    if (cli_open(&f, path, &s->input, &e)) {
+        cli_error(&e);
+        return EXIT_TROUBLE;
+    }
+    if (modes[s->mode].print(o, &f, &s->options, &e)) {
+        dump_end(o);
+        fflush(o->out); /* what was shown comes before why it ends */
+        kvc_error_prefix(&e, f.input.name);
+        cli_error(&e);
+        status = EXIT_TROUBLE;
+    }
+    dump_end(o);
+    cli_close(&f);
+    return status;
+}
+
+static int each_file(struct dump_out *o, char **path, int n, struct settings *s) {
+    static char *standard_input[] = {"-"};
+    int worst = EXIT_SAME;
+    if (!n) path = standard_input, n = 1;
+    o->several = n > 1;
+    for (int i = 0; i < n; i++) {
+        int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
+        if (status > worst) worst = status;
+    }
+    if (o->style == DUMP_JSON && !s->quiet) {
+        if (o->several && !o->any) cli_json_open(&o->json, NULL, '[');
+        if (o->several) cli_json_close(&o->json);
+        if (o->several || o->any) cli_json_end(&o->json);
+    }
+    return worst == EXIT_SAME && s->mode == MATCH && !s->options.matched ? EXIT_DIFFER : worst;
+}
+
+/* 0, or EXIT_TROUBLE with a message printed. */
+static int set_mode(struct settings *s, unsigned mode, const char *arg) {
+    if (s->mode != SUMMARY && s->mode != mode)
+        return cli_usage("--%s and --%s cannot be shown together", modes[s->mode].name, modes[mode].name);
+    s->mode = mode;
+    if (mode == VALUES && dump_values_parse(arg, &s->options.values))
+        return cli_usage("--values=%s is not LAYER:ROLE:HEAD or LAYER:ROLE:HEAD:FIRST:END", arg);
+    if (mode == MATCH) s->tokens_path = arg;
+    return 0;
+}
+
+/* 0, or the status to exit with; help was printed when *done. */
+static int take_option(struct settings *s, struct dump_out *o, int opt, const char *arg) {
+    uint64_t n;
+    if (opt >= OPT_MODE) return set_mode(s, (unsigned)(opt - OPT_MODE), arg);
+    switch (opt) {
+    case OPT_JSON:
+    case OPT_TSV: {
+        enum dump_style style = opt == OPT_JSON ? DUMP_JSON : DUMP_TSV;
+        if (o->style != DUMP_TEXT && o->style != style) return cli_usage("--json and --tsv exclude each other");
+        o->style = style;
+        return 0;
+    }
+    case OPT_PART:
+        if (cli_parse_u64(arg, &n) || n >= KVC_NONE) return cli_usage("--part=%s is not a number of a part", arg);
+        s->options.part = (uint32_t)n;
+        return 0;
+    case 'T':
+        if (cli_parse_u64(arg, &n) || n > 1024) return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
+        s->threads = (unsigned)n;
+        return 0;
+    case 'q': s->quiet = 1; return 0;
+    case 'v': s->options.verbose++; return 0;
+    case 'V': s->version = 1; return 0;
+    case '?':
+    case ':': return cli_try_help();
+    default: return cli_input_option(&s->input, opt, arg) < 0 ? EXIT_TROUBLE : 0;
+    }
+}
+
+static const struct option long_options[] = {
+    {"header", no_argument, NULL, OPT_MODE + HEADER},
+    {"layers", no_argument, NULL, OPT_MODE + LAYERS},
+    {"tokens", no_argument, NULL, OPT_MODE + TOKENS},
+    {"sections", no_argument, NULL, OPT_MODE + SECTIONS},
+    {"values", required_argument, NULL, OPT_MODE + VALUES},
+    {"stats", no_argument, NULL, OPT_MODE + STATS},
+    {"match", required_argument, NULL, OPT_MODE + MATCH},
+    {"check", no_argument, NULL, OPT_MODE + CHECK},
+    {"part", required_argument, NULL, OPT_PART},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"tsv", no_argument, NULL, OPT_TSV},
+    {"threads", required_argument, NULL, 'T'},
+    {"quiet", no_argument, NULL, 'q'},
+    {"verbose", no_argument, NULL, 'v'},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},
+    CLI_INPUT_OPTIONS,
+    {NULL, 0, NULL, 0},
+};
+
+/* Standard input can be read once. */
+static int stdin_twice(const struct settings *s, char **path, int n) {
+    int uses = (s->tokens_path && strcmp(s->tokens_path, "-") == 0) + (n == 0);
+    for (int i = 0; i < n; i++) uses += strcmp(path[i], "-") == 0;
+    return uses > 1;
+}
+
+static int run(struct settings *s, struct dump_out *o, char **path, int n) {
+    struct kvc_error e = {.code = KVC_OK};
+    if (s->quiet && !(o->out = fopen("/dev/null", "w"))) {
+        cli_warn("cannot open /dev/null");
+        return EXIT_TROUBLE;
+    }
+    cli_json_start(&o->json, o->out);
+    if (s->tokens_path && dump_match_tokens(s->tokens_path, &s->input.import, &s->options, &e)) {
+        cli_error(&e);
+        return EXIT_TROUBLE;
+    }
+    return each_file(o, path, n, s);
+}
+
+int main(int argc, char **argv) {
+    struct settings s = {.options.part = KVC_NONE};
+    struct dump_out o = {.out = stdout};
+    int opt, status;
+    cli_start("kvc-dump");
+    while ((opt = getopt_long(argc, argv, "hVqvT:", long_options, NULL)) != -1) {
+        if (opt == 'h') {
+            fputs(help, stdout);
+            return cli_finish(EXIT_SAME);
+        }
+        if ((status = take_option(&s, &o, opt, optarg))) return status;
+    }
+    if (s.version) return cli_version(s.options.verbose);
+    if (stdin_twice(&s, argv + optind, argc - optind)) return cli_usage("standard input can be read only once");
+    status = run(&s, &o, argv + optind, argc - optind);
+    free(s.options.tokens);
+    return cli_finish(status);
+}

@@ -1,0 +1,37 @@
+#!/bin/sh
+# check-install.sh MAKE: installs into an empty place, builds and runs a program against it with pkg-config, uninstalls,
+# and finds nothing left.
+set -eu
+make=$1
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+$make -s install PREFIX=/usr DESTDIR="$root" >/dev/null
+cat >"$root/program.c" <<'C'
+#include <kvc.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = kvc_file_open(argc > 1 ? argv[1] : "-", NULL, e);
+    if (!f) {
+        fprintf(stderr, "%s\n", kvc_error_message(e));
+        return 2;
+    }
+    printf("%s %u\n", kvc_file_format(f), (unsigned)kvc_file_tensors(f));
+    kvc_file_close(f);
+    kvc_error_free(e);
+    return 0;
+}
+C
+export PKG_CONFIG_LIBDIR="$root/usr/lib/pkgconfig:$(pkg-config --variable pc_path pkg-config)"
+flags=$(PKG_CONFIG_SYSROOT_DIR="$root" pkg-config --cflags --libs kvc)
+# shellcheck disable=SC2086
+${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$root/program" "$root/program.c" \
+    -L"$root/usr/lib" $flags
+out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program" samples/slot-f16.bin)
+[ "$out" = "llama 60" ] || { echo "a program built against the installed library printed '$out'" >&2; exit 1; }
+[ "$("$root/usr/bin/kvc-pack" --version | cut -d' ' -f1)" = kvc-pack ]
+rm "$root/program" "$root/program.c"
+$make -s uninstall PREFIX=/usr DESTDIR="$root" >/dev/null
+left=$(find "$root" ! -type d)
+[ -z "$left" ] || { echo "uninstall leaves: $left" >&2; exit 1; }
+echo "install: ok"

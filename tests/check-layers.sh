@@ -1,0 +1,25 @@
+#!/bin/sh
+# check-layers.sh: proves from the #include lines that layers point one way: kernels <- codecs <- formats <- cli.
+set -eu
+status=0
+check() { # check LAYER ALLOWED...: files of LAYER include from ALLOWED only
+    layer=$1
+    allowed=$(echo "$*" | tr ' ' '|')
+    bad=$(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$layer"/*.[ch] |
+        grep -vE "\"($allowed)/[a-z0-9_.-]+\"" || true)
+    if [ -n "$bad" ]; then
+        echo "$layer may include from: $*; but:" >&2
+        echo "$bad" >&2
+        status=1
+    fi
+}
+check kernels
+check codecs kernels
+check formats codecs kernels
+check cli formats codecs kernels
+if grep -nE '#[[:space:]]*include[[:space:]]*"' formats/kvc.h; then
+    echo "kvc.h is installed alone and may include nothing of the project's" >&2
+    status=1
+fi
+[ $status = 0 ] && echo "layers: ok"
+exit $status

@@ -1,0 +1,21 @@
+#!/bin/sh
+# check-symbols.sh STATIC SHARED HEADER: libraries define kvc_ symbols only; the shared one exports exactly the functions
+# that HEADER declares.
+set -eu
+status=0
+bad=$(nm -g --defined-only "$1" | awk 'NF == 3 && $3 !~ /^(kvc_|__(asan|odr_asan|tsan|ubsan)|_ZTS)/ {print $3}')
+if [ -n "$bad" ]; then
+    echo "symbols without the kvc_ prefix in $1:" >&2
+    echo "$bad" >&2
+    status=1
+fi
+declared=$(mktemp) exported=$(mktemp)
+sed -n 's/^KVC_API .*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' "$3" | sort >"$declared"
+nm -D --defined-only "$2" | awk '{print $3}' | sort >"$exported"
+if ! diff "$declared" "$exported" >&2; then
+    echo "declared in $3 (<) and exported by $2 (>) differ" >&2
+    status=1
+fi
+rm -f "$declared" "$exported"
+[ $status = 0 ] && echo "symbols: ok"
+exit $status

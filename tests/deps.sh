@@ -1,0 +1,44 @@
+#!/bin/sh
+# deps.sh build|test: makes sure that what building or testing needs is installed. As root on Debian it installs what is
+# missing, else it prints the one command that does.
+set -eu
+missing=""
+need_command() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
+need_header() { [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ] || missing="$missing $2"; }
+need_library() { pkg-config --exists "$1" 2>/dev/null || missing="$missing $2"; }
+
+find_missing() {
+    missing=""
+    need_command "${CC:-cc}" gcc
+    need_command pkg-config pkg-config
+    need_header stdlib.h libc6-dev
+    need_library libzstd libzstd-dev
+    need_library libxxhash libxxhash-dev
+    need_library libcrypto libssl-dev
+    need_library libarchive libarchive-dev
+    need_library jansson libjansson-dev
+    if [ "$1" = test ]; then
+        need_header cmocka.h libcmocka-dev
+        need_command mandoc mandoc
+        need_command python3 python3
+        need_command gzip gzip
+        need_command xz xz-utils
+        need_command zstd zstd
+        need_command nm binutils
+    fi
+}
+
+find_missing "$1"
+[ -z "$missing" ] && exit 0
+if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
+    echo "installing$missing" >&2
+    apt-get update -qq >/dev/null
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+    find_missing "$1"
+    [ -z "$missing" ] && exit 0
+    echo "still missing:$missing" >&2
+else
+    echo "missing packages; install them with: sudo apt-get install$missing" >&2
+fi
+exit 1

@@ -1,0 +1,171 @@
+/* test_raw.c: every order of axes, geometry that does not fit, and the export. */
+#include "tests/unit/arrays_support.h"
+
+static const struct kvc_format *const format = &kvc_format_raw;
+
+/* 3 layers, K and V, 5 tokens, 2 heads, 4 channels of two bytes; each value says where it belongs. */
+enum { L = 3, T = 5, H = 2, D = 4, VALUES = L * 2 * T * H * D, OFFSET = 7 };
+
+static uint16_t value_of(unsigned l, unsigned c, unsigned t, unsigned h, unsigned d) {
+    return (uint16_t)((((l * 2 + c) * T + t) * H + h) * D + d);
+}
+
+/* Writes the values with the axes in this order, slowest first. */
+static void fill(uint8_t *data, const char *order) {
+    static const unsigned count[5] = {L, 2, T, H, D};
+    unsigned axis[5], at[5];
+    for (unsigned i = 0; i < 5; i++) axis[i] = (unsigned)(strchr("lcthd", order[i]) - "lcthd");
+    for (unsigned n = 0; n < VALUES; n++) {
+        unsigned rest = n;
+        for (unsigned i = 5; i-- > 0;) {
+            at[axis[i]] = rest % count[axis[i]];
+            rest /= count[axis[i]];
+        }
+        uint16_t v = value_of(at[0], at[1], at[2], at[3], at[4]);
+        memcpy(data + 2 * n, &v, 2);
+    }
+}
+
+static struct kvc_import_options geometry(const char *order) {
+    return (struct kvc_import_options){.raw_dtype = "f16",
+                                       .raw_order = order,
+                                       .raw_layers = L,
+                                       .raw_tokens = T,
+                                       .raw_heads = H,
+                                       .raw_dim = D,
+                                       .raw_offset = OFFSET};
+}
+
+static void check_order(const char *order) {
+    uint8_t data[OFFSET + 2 * VALUES];
+    struct kvc_import_options o = geometry(order);
+    struct kvc_input in;
+    memset(data, 'x', OFFSET);
+    fill(data + OFFSET, order);
+    struct kvc_cache *c = import_bytes(format, &in, data, sizeof data, &o);
+    assert_int_equal(c->n_layers, L);
+    for (unsigned l = 0; l < L; l++)
+        for (unsigned k = 0; k < 2; k++) {
+            size_t n;
+            uint8_t *rows = read_all(c, c->layer[l].tensor[k], &n);
+            for (unsigned i = 0; i < T * H * D; i++) {
+                uint16_t v;
+                memcpy(&v, rows + 2 * i, 2);
+                assert_int_equal(v, value_of(l, k, 0, 0, 0) + i);
+            }
+            free(rows);
+        }
+    if (strspn(order, "lc") == 2) assert_source_is(c, data, sizeof data);
+    else assert_int_equal(c->n_extents, 0);
+    struct kvc_buffer b = export_bytes(format, c);
+    uint8_t plain[2 * VALUES];
+    fill(plain, "lcthd");
+    assert_int_equal(b.n, sizeof plain);
+    assert_memory_equal(b.data, plain, sizeof plain);
+    free(b.data);
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+}
+
+/* All 120 permutations. */
+static void permute(char *order, unsigned n) {
+    if (n == 5) check_order(order);
+    for (unsigned i = n; i < 5; i++) {
+        char c = order[n];
+        order[n] = order[i];
+        order[i] = c;
+        permute(order, n + 1);
+        order[i] = order[n];
+        order[n] = c;
+    }
+}
+
+static void test_orders(void **state) {
+    (void)state;
+    char order[] = "lcthd";
+    permute(order, 0);
+}
+
+static void test_geometry(void **state) {
+    (void)state;
+    static uint8_t data[OFFSET + 2 * VALUES];
+    struct kvc_import_options o = geometry(NULL), bad;
+    struct kvc_input in;
+    struct kvc_cache *c = import_bytes(format, &in, data, sizeof data, &o); /* the default order */
+    assert_null(kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING));
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+    refuse_bytes(format, data, sizeof data, NULL, KVC_ERR_USAGE, "--raw=dtype=f16,layers=L");
+    refuse_bytes(format, data, sizeof data - 1, &o, KVC_ERR_USAGE, "makes 480 bytes after offset 7");
+    static const char *const orders[] = {"", "lcth", "lcthdd", "lcthl", "lcthx", "LCTHD"};
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        bad = geometry(orders[i]);
+        refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "order=");
+    }
+    bad = o;
+    bad.raw_dtype = "f12";
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "dtype=f12");
+    bad = o;
+    bad.raw_tokens = 0;
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "needs its geometry");
+    bad = o;
+    bad.raw_dim = UINT64_MAX / 4;
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "64 bits");
+    bad = o;
+    bad.raw_offset = UINT64_MAX - 4;
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "but the file has");
+    bad = o;
+    bad.raw_layers = UINT64_C(1) << 40;
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "at most");
+    bad = o;
+    bad.raw_dtype = "q8_0";
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "no multiple");
+    bad.raw_dim = 32;
+    bad.raw_order = "lcdth";
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "d must be last");
+}
+
+/* Block types keep whole blocks: here heads before tokens. */
+static void test_blocks(void **state) {
+    (void)state;
+    uint8_t data[2 * 2 * 3 * 34];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i / 34);
+    struct kvc_import_options o = {.raw_dtype = "q8_0",
+                                   .raw_order = "clhtd",
+                                   .raw_layers = 1,
+                                   .raw_tokens = 3,
+                                   .raw_heads = 2,
+                                   .raw_dim = 32};
+    struct kvc_input in;
+    struct kvc_cache *c = import_bytes(format, &in, data, sizeof data, &o);
+    size_t n;
+    uint8_t *rows = read_all(c, c->layer[0].tensor[1], &n);
+    assert_int_equal(n, 6 * 34);
+    static const uint8_t want[6] = {6, 9, 7, 10, 8, 11};
+    for (unsigned i = 0; i < 6; i++) assert_int_equal(rows[34 * i], want[i]);
+    free(rows);
+    assert_source_is(c, data, sizeof data);
+    assert_null(kvc_meta_find(&c->meta, KVC_KEY_HADAMARD_K));
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+}
+
+static void test_probe(void **state) {
+    (void)state;
+    char why[64];
+    struct kvc_input in;
+    kvc_input_memory(&in, "test", "", 0);
+    assert_false(format->probe(&in, why, sizeof why));
+    assert_non_null(strstr(why, "--from raw"));
+    kvc_input_close(&in);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_geometry),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_probe),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
