@@ -71,7 +71,7 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc
 ## help: this list
 .PHONY: help
 help:
-	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | awk -F': ' '{printf "  %-14s %s\n", $$1, $$2}'
+	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-14s %s\n' "$$t" "$$d"; done
 	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR CUDA=auto|0|1 V=1"
 
 $B/%.o: %.c

@@ -32,8 +32,10 @@ static void on_interrupt(int number) {
     raise(number);
 }
 
-void cli_start(const char *name) {
-    tool = name;
+void cli_start(char **argv, const char *name) {
+    static char copy[32];
+    snprintf(copy, sizeof copy, "%s", name);
+    tool = argv[0] = copy;
     struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error};
     sigaction(SIGINT, &interrupt, NULL);
     sigaction(SIGTERM, &interrupt, NULL);

@@ -12,9 +12,9 @@
 #define EXIT_DIFFER 1
 #define EXIT_TROUBLE 2
 
-/* Sets the tool's name ("kvc-dump") and the signal handling: SIGPIPE default, SIGINT, SIGTERM and SIGBUS remove the
+/* Sets the tool's name ("kvc-dump"), also in argv[0], which getopt_long() puts into its messages, and the signal handling: SIGPIPE default, SIGINT, SIGTERM and SIGBUS remove the
  * temporary output first. Call first in main(). */
-void cli_start(const char *tool);
+void cli_start(char **argv, const char *tool);
 /* "kvc-dump: MESSAGE" on stderr. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_error(const struct kvc_error *e);

@@ -1117,7 +1117,7 @@ int main(int argc, char **argv) {
                                             {NULL, 0, NULL, 0}};
     static struct diff d = {.compare.exact = 1, .count = UINT64_MAX, .first = INT64_MIN, .last = INT64_MAX};
     int opt, version = 0;
-    cli_start("kvc-diff");
+    cli_start(argv, "kvc-diff");
     while ((opt = getopt_long(argc, argv, "n:qvhV", options, NULL)) != -1) {
         if (opt == 'h') {
             fputs(help, stdout);

@@ -251,7 +251,7 @@ int main(int argc, char **argv) {
     struct settings s = {.options.part = KVC_NONE};
     struct dump_out o = {.out = stdout};
     int opt, status;
-    cli_start("kvc-dump");
+    cli_start(argv, "kvc-dump");
     while ((opt = getopt_long(argc, argv, "hVqvT:", long_options, NULL)) != -1) {
         if (opt == 'h') {
             fputs(help, stdout);

@@ -176,7 +176,7 @@ int main(int argc, char **argv) {
     struct options o = {0};
     int opt, version = 0;
     uint64_t n;
-    cli_start("kvc-pack");
+    cli_start(argv, "kvc-pack");
     while ((opt = getopt_long(argc, argv, "r:o:cfkqvtT:hV", long_options, NULL)) != -1) {
         int taken = cli_input_option(&o.input, opt, optarg);
         if (taken < 0) return EXIT_TROUBLE;

@@ -184,7 +184,7 @@ int main(int argc, char **argv) {
     struct options o = {0};
     int opt, version = 0;
     uint64_t n;
-    cli_start("kvc-unpack");
+    cli_start(argv, "kvc-unpack");
     o.input.model_path = getenv("KVC_MODEL");
     if (o.input.model_path && !*o.input.model_path) o.input.model_path = NULL;
     while ((opt = getopt_long(argc, argv, "o:cfkqvtT:hV", long_options, NULL)) != -1) {

@@ -42,19 +42,14 @@ const char *kvc_record_name(unsigned type) {
     return type < sizeof names / sizeof names[0] ? names[type] : NULL;
 }
 
-static int damaged_record(struct kvc_error *e, uint64_t record, uint64_t offset, const char *what) {
-    const char *fmt = "record %" PRIu64 " (at byte %" PRIu64 "): %s";
-    kvc_fail(e, KVC_ERR_DAMAGED, fmt, record, offset, what);
-    if (e) {
-        e->record = record;
-        e->offset = offset;
-    }
-    return -1;
+/* What is wrong in a record; callers put its number and content before it with in_record(). */
+static int damaged_record(struct kvc_error *e, uint64_t offset, const char *what) {
+    return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%s", what);
 }
 
 /* Puts the record's place before a message that a decoder left in *e. */
 static int in_record(struct kvc_error *e, uint64_t record, const char *label) {
-    char where[128];
+    char where[192];
     snprintf(where, sizeof where, "record %" PRIu64 "%s%s%s", record, label ? " (" : "", label ? label : "",
              label ? ")" : "");
     kvc_error_prefix(e, where);
@@ -64,21 +59,20 @@ static int in_record(struct kvc_error *e, uint64_t record, const char *label) {
 
 /* --- one record: its header against the index, its hash, its directory --- */
 
-/* Checks record i as far as its hash; bytes of the record in *p. */
-static int record_check(const struct container *k, uint64_t i, const uint8_t **p, struct kvc_error *e) {
+/* Checks record i as far as its hash. */
+static int record_check(const struct container *k, uint64_t i, struct kvc_error *e) {
     const struct record *r = &k->record[i];
     const uint8_t *h = k->data + r->offset;
     if (h[0] != r->type || (uint64_t)get_u32(h + 4) * KVC_UNIT != r->size || get_u32(h + 8) != r->subject ||
         get_u32(h + 12) != r->number)
-        return damaged_record(e, i, r->offset, "its header and the index disagree");
+        return damaged_record(e, r->offset, "its header and the index disagree");
     if (get_u64(h + 24) != kvc_record_check(h, r->size))
-        return damaged_record(e, i, r->offset, "checksum mismatch");
+        return damaged_record(e, r->offset, "checksum mismatch");
     if (h[1] & ~KVC_RECORD_CRITICAL) {
-        damaged_record(e, i, r->offset, "reserved flag bits are set");
+        damaged_record(e, r->offset, "reserved flag bits are set");
         if (e) e->code = KVC_ERR_UNSUPPORTED;
         return -1;
     }
-    *p = h;
     return 0;
 }
 
@@ -95,9 +89,9 @@ static int read_section(const struct container *k, uint64_t i, unsigned j, uint6
     s->raw_size = get_u64(entry + 8);
     s->data = h + *at;
     uint64_t padded = kvc_round_up(s->size, KVC_UNIT);
-    if (padded > r->size - *at) return damaged_record(e, i, r->offset, "a section reaches beyond its record");
+    if (padded > r->size - *at) return damaged_record(e, r->offset, "a section reaches beyond its record");
     for (uint64_t b = s->size; b < padded; b++)
-        if (s->data[b]) return damaged_record(e, i, r->offset, "padding is not zero");
+        if (s->data[b]) return damaged_record(e, r->offset, "padding is not zero");
     *at += padded;
     return 0;
 }
@@ -106,9 +100,9 @@ static int read_section(const struct container *k, uint64_t i, unsigned j, uint6
 static int read_padding(const struct container *k, uint64_t i, unsigned n, struct kvc_section **list,
                         struct kvc_error *e) {
     const struct record *r = &k->record[i];
-    if (n || get_u64(k->data + r->offset + 16)) return damaged_record(e, i, r->offset, "PAD has sections or a digest");
+    if (n || get_u64(k->data + r->offset + 16)) return damaged_record(e, r->offset, "PAD has sections or a digest");
     for (uint64_t b = KVC_RECORD_HEADER; b < r->size; b++)
-        if (k->data[r->offset + b]) return damaged_record(e, i, r->offset, "padding is not zero");
+        if (k->data[r->offset + b]) return damaged_record(e, r->offset, "padding is not zero");
     *list = NULL;
     return 0;
 }
@@ -117,17 +111,17 @@ static int read_padding(const struct container *k, uint64_t i, unsigned n, struc
 static int read_sections(const struct container *k, uint64_t i, struct kvc_section **list, unsigned *n,
                          struct kvc_error *e) {
     const struct record *r = &k->record[i];
-    const uint8_t *h;
-    if (record_check(k, i, &h, e)) return -1;
+    const uint8_t *h = k->data + r->offset;
+    if (record_check(k, i, e)) return -1;
     *n = get_u16(h + 2);
     if (r->type == KVC_RECORD_PAD) return read_padding(k, i, *n, list, e);
     uint64_t at = KVC_RECORD_HEADER + (uint64_t)*n * KVC_DIRECTORY_ENTRY;
-    if (at > r->size) return damaged_record(e, i, r->offset, "its directory reaches beyond it");
+    if (at > r->size) return damaged_record(e, r->offset, "its directory reaches beyond it");
     *list = malloc((*n ? *n : 1) * sizeof **list);
     if (!*list) return kvc_fail_memory(e, "sections");
     int status = 0;
     for (unsigned j = 0; j < *n && !status; j++) status = read_section(k, i, j, &at, *list + j, e);
-    if (!status && at != r->size) status = damaged_record(e, i, r->offset, "bytes follow its last section");
+    if (!status && at != r->size) status = damaged_record(e, r->offset, "bytes follow its last section");
     if (status) {
         free(*list);
         *list = NULL;
@@ -160,7 +154,7 @@ static int decode_single(const struct container *k, uint64_t i, uint8_t section,
                          struct kvc_error *e) {
     struct kvc_section *list;
     unsigned count;
-    if (read_sections(k, i, &list, &count, e)) return -1;
+    if (read_sections(k, i, &list, &count, e)) return in_record(e, i, kvc_record_name(k->record[i].type));
     int status = count == 1 && list[0].type == section
                      ? decode_own(&list[0], bytes, n, e)
                      : kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one %s section", kvc_section_name(section));
@@ -523,12 +517,14 @@ static int place_blocks(struct kvc_cache *c, struct container *k, uint64_t i, st
         if (r->type == KVC_RECORD_PAD || !kvc_record_name(r->type) || r->type == KVC_RECORD_PROFILE) continue;
         if (r->type == KVC_RECORD_INDEX && i + 1 == k->n_records) continue;
         while (tensor < c->n_tensors && placed == k->first_block[tensor + 1]) tensor++;
-        if (r->type != KVC_RECORD_BLOCK || tensor == c->n_tensors || r->subject != tensor ||
-            r->number != placed - k->first_block[tensor])
-            return damaged_record(e, i, r->offset,
-                                  r->type == KVC_RECORD_SIDE ? "SIDE: no stage of this version has side data"
-                                                             : "is not the record due here");
-        k->block_record[placed++] = i;
+        if (r->type == KVC_RECORD_BLOCK && tensor < c->n_tensors && r->subject == tensor &&
+            r->number == placed - k->first_block[tensor]) {
+            k->block_record[placed++] = i;
+            continue;
+        }
+        damaged_record(e, r->offset, r->type == KVC_RECORD_SIDE ? "no stage of this version has side data"
+                                                                : "is not the record due here");
+        return in_record(e, i, kvc_record_name(r->type));
     }
     return placed == due ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "blocks are missing");
 }
@@ -562,7 +558,10 @@ static int read_all(struct kvc_cache *c, struct container *k, struct kvc_error *
     for (uint32_t part = 0; part < c->n_parts; part++) {
         i = skip(k, i + 1);
         if (expect(k, i, KVC_RECORD_CELLS, e)) return -1;
-        if (k->record[i].subject != part) return damaged_record(e, i, k->record[i].offset, "cells of another part");
+        if (k->record[i].subject != part) {
+            damaged_record(e, k->record[i].offset, "cells of another part");
+            return in_record(e, i, "CELLS");
+        }
         if (read_cells(c, k, i, e)) return in_record(e, i, "CELLS");
     }
     i = skip(k, i + 1);
@@ -662,6 +661,18 @@ static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows,
     return status;
 }
 
+/* Puts "record 12 (layer 3 K, tokens 256-511): " before the message. */
+static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor, uint64_t block) {
+    const struct container *k = c->impl;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    char label[64], where[128];
+    kvc_tensor_label(c, tensor, label, sizeof label);
+    snprintf(where, sizeof where, "%s, tokens %" PRId64 "-%" PRId64, label,
+             cells->pos[kvc_cell_at(cells, cells->block[block])],
+             cells->pos[kvc_cell_at(cells, cells->block[block + 1] - 1)]);
+    return in_record(e, k->block_record[k->first_block[tensor] + block], where);
+}
+
 /* Decodes the rows that a block itself codes into their places in dst; `split` gets the entries for the others. */
 static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct split *split,
                         struct kvc_error *e) {
@@ -674,7 +685,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     unsigned n;
     memset(split, 0, sizeof *split);
     split->own = rows;
-    if (read_sections(k, i, &list, &n, e)) return -1;
+    if (read_sections(k, i, &list, &n, e)) return in_block(c, e, tensor, block);
     unsigned first = n && list[0].type == KVC_SECTION_SAME;
     int status = first ? parse_same(c, tensor, rows, &list[0], split, e) : 0;
     b.shape.tokens = split->own;
@@ -684,11 +695,9 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
         status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
     free(list);
     if (status) {
-        char label[64];
-        kvc_tensor_label(c, tensor, label, sizeof label);
         free(split->same);
         split->same = NULL;
-        return in_record(e, i, label);
+        return in_block(c, e, tensor, block);
     }
     /* The coded rows stand packed at the front of dst: spread them from the end, past the rows of each entry. */
     uint64_t end = rows, left = split->own;
@@ -793,7 +802,7 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
     const struct record *r = &k->record[i];
     struct kvc_section *list;
     unsigned n;
-    if (read_sections(k, i, &list, &n, e)) return -1;
+    if (read_sections(k, i, &list, &n, e)) return in_record(e, i, kvc_record_name(r->type));
     const uint8_t *h = k->data + r->offset;
     *info = (struct kvc_record_info){.type = r->type, .tensor = KVC_NONE, .block = r->number, .offset = r->offset,
                                      .size = r->size, .check = get_u64(h + 24), .digest = get_u64(h + 16),
@@ -834,18 +843,19 @@ static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e
     const struct record *r = &k->record[i];
     struct kvc_section *list;
     unsigned n;
-    *result = NULL;
-    if (read_sections(k, i, &list, &n, e)) return -1;
     int status = 0;
-    if (r->type == KVC_RECORD_SOURCE && !status) { /* opening only measured the literals */
-        uint8_t *bytes;
-        size_t size;
-        for (unsigned s = 0; s < n && !status; s++)
+    *result = NULL;
+    if (r->type != KVC_RECORD_BLOCK) {
+        if (read_sections(k, i, &list, &n, e)) return in_record(e, i, kvc_record_name(r->type));
+        for (unsigned s = 0; r->type == KVC_RECORD_SOURCE && s < n && !status; s++) {
+            uint8_t *bytes; /* opening only measured the literals */
+            size_t size;
             if (!(status = decode_own(&list[s], &bytes, &size, e))) free(bytes);
-        if (status) in_record(e, i, "SOURCE");
+            else in_record(e, i, "SOURCE");
+        }
+        free(list);
+        return status;
     }
-    free(list);
-    if (r->type != KVC_RECORD_BLOCK || status) return status;
     const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[r->subject].shape), first = cells->block[r->number],
              rows = cells->block[r->number + 1] - first;
@@ -853,10 +863,8 @@ static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e
     if (!dst) return kvc_fail_memory(e, "a block");
     status = decode_block(c, r->subject, r->number, dst, e);
     if (!status && kvc_digest_rows(dst, row, first, rows) != get_u64(k->data + r->offset + 16)) {
-        char label[64];
-        kvc_tensor_label(c, r->subject, label, sizeof label);
-        kvc_fail(e, KVC_ERR_DAMAGED, "decoded values do not match the digest");
-        status = in_record(e, i, label);
+        damaged_record(e, r->offset, "decoded values do not match the digest");
+        status = in_block(c, e, r->subject, r->number);
     }
     free(dst);
     return status;
@@ -873,7 +881,7 @@ int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
         struct kvc_section *list;
         unsigned n;
         if (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE) continue;
-        if (read_sections(k, i, &list, &n, e)) return -1;
+        if (read_sections(k, i, &list, &n, e)) return in_record(e, i, kvc_record_name(k->record[i].type));
         free(list);
     }
     return 0;

@@ -10,7 +10,7 @@ if [ -n "$bad" ]; then
     status=1
 fi
 declared=$(mktemp) exported=$(mktemp)
-sed -n 's/^KVC_API .*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' "$3" | sort >"$declared"
+sed -n 's/^KVC_API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' "$3" | sort >"$declared"
 nm -D --defined-only "$2" | awk '{print $3}' | sort >"$exported"
 if ! diff "$declared" "$exported" >&2; then
     echo "declared in $3 (<) and exported by $2 (>) differ" >&2

@@ -1,0 +1,7 @@
+/* fuzz_npz.c: npz caches from any bytes. */
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    fuzz_engine_file(&kvc_format_npz, data, size);
+    return 0;
+}
