@@ -166,6 +166,7 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
             return -1;
         }
         return 1;
+    case CLI_OPT_LATENT: in->import.latent = 1; return 1;
     case CLI_OPT_RAW: return parse_raw(in, arg);
     case CLI_OPT_MODEL: in->model_path = arg; return 1;
     default: return 0;

@@ -28,13 +28,14 @@ int cli_version(int verbose);
 int cli_finish(int status);
 
 /* The options that say how to read input; every tool has them. In a getopt_long table: CLI_INPUT_OPTIONS. */
-enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_OPT_MODEL, CLI_OPT_RAW, CLI_OPT_FREE = 1100 };
+enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_OPT_MODEL, CLI_OPT_RAW, CLI_OPT_LATENT, CLI_OPT_FREE = 1100 };
 #define CLI_INPUT_OPTIONS                              \
     {"from", required_argument, NULL, CLI_OPT_FROM},        \
     {"map", required_argument, NULL, CLI_OPT_MAP},          \
     {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS}, \
     {"pairing", required_argument, NULL, CLI_OPT_PAIRING},  \
     {"raw", required_argument, NULL, CLI_OPT_RAW},          \
+    {"latent", no_argument, NULL, CLI_OPT_LATENT},          \
     {"model", required_argument, NULL, CLI_OPT_MODEL}
 #define CLI_INPUT_HELP                                                                               \
     "Reading input:\n"                                                                               \
@@ -42,6 +43,7 @@ enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_
     "      --model=FILE        the model's weights (GGUF or safetensors): geometry and RoPE facts\n" \
     "      --kv-heads=N        number of KV heads, where the file does not say\n"                    \
     "      --pairing=P         RoPE pairing of K: halves, interleaved or none\n"                     \
+    "      --latent            llama.cpp cache of a model with latent attention: no V\n"             \
     "      --map=KIND=PATTERN  names of arrays: KIND keys, values, queries, hidden or tokens,\n"      \
     "                          {i} for the layer number; repeat as needed\n"                          \
     "      --raw=GEOMETRY      raw input: dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd]\n" \

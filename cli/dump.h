@@ -1,7 +1,9 @@
-/* dump.h: what the parts of kvc-dump share: its options, and one writer of text, JSON and TSV. Not for other tools.
+/* dump.h: what the parts of kvc-dump share: its options, and one writer of text, JSON and TSV.
+ * Not for other tools.
  *
- * A mode prints one file. Nearly every mode is a table, or a table whose rows hold another one; the mode names columns
- * and cells, the writer makes of them
+ * A mode prints one file. Nearly every mode is a table, or a table whose rows hold another one; the mode
+ * names columns and cells, and the writer makes of them
+ *
  *   text  aligned columns under a heading; what is unknown is "-"
  *   JSON  an array of objects; what is unknown is null
  *   TSV   lines whose first column is the row's type; what is unknown is "-" */
@@ -20,9 +22,9 @@ struct dump_column {
 struct dump_out {
     FILE *out;
     enum dump_style style;
-    int several; /* more than one file: name each */
-    int begun;   /* the file's title stands: dump_end() is due */
-    int any;     /* something was printed */
+    int several;          /* more than one file: name each */
+    int begun;            /* the file's title stands: dump_end() is due */
+    int any;              /* something was printed */
     struct cli_json json; /* open for the mode's own keys while a file is printed */
     const char *group;    /* of facts, or NULL */
     unsigned depth;       /* tables open: 0 to 2 */
@@ -52,7 +54,8 @@ struct dump_options {
     uint64_t matched; /* --match: files that share a token */
 };
 
-typedef int dump_fn(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e);
+typedef int dump_fn(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+                    struct kvc_error *e);
 
 dump_fn dump_summary;  /* dump_summary.c */
 dump_fn dump_facts;    /* dump_facts.c: the summary for programs */
@@ -80,13 +83,14 @@ int dump_heads_known(const struct kvc_cache *c);
 /* Row `row` of sorted order: its cell number. */
 uint64_t dump_cell_of(const struct kvc_cells *cells, uint64_t row);
 
-/* A file's beginning: its name, as the style has it. A mode calls it when nothing but a damaged file can stop it any
- * more, so that what fails at once prints nothing. */
+/* A file's beginning: its name, as the style has it. A mode calls it when nothing but a damaged file can stop
+ * it any more, so that what fails at once prints nothing. */
 void dump_begin(struct dump_out *o, const char *name);
 void dump_end(struct dump_out *o);
 
-/* Facts outside tables: a key of the file's JSON object; TSV's row "fact", its name and its value; a line of text. Those
- * of a group are an object in JSON, and "group.name" in TSV. Not known: text NULL, or dump_key_none(). */
+/* Facts outside tables: a key of the file's JSON object; TSV's row "fact", its name and its value; a line of
+ * text. Those of a group are an object in JSON, and "group.name" in TSV. Not known: text NULL, or
+ * dump_key_none(). */
 void dump_group(struct dump_out *o, const char *name);
 void dump_group_end(struct dump_out *o);
 void dump_key_text(struct dump_out *o, const char *name, const char *v);
@@ -105,13 +109,13 @@ void dump_row_end(struct dump_out *o);
 /* Cells, in the order of the columns; every row has them all. */
 void dump_u64(struct dump_out *o, uint64_t v);
 void dump_i64(struct dump_out *o, int64_t v);
-void dump_f64(struct dump_out *o, double v); /* text rounds to 6 digits */
+void dump_f64(struct dump_out *o, double v);       /* text rounds to 6 digits */
 void dump_text(struct dump_out *o, const char *v); /* NULL: unknown */
 void dump_bool(struct dump_out *o, int v);
 void dump_hash(struct dump_out *o, uint64_t v); /* 16 hex digits */
 void dump_hex(struct dump_out *o, const uint8_t *v, uint64_t n);
 void dump_none(struct dump_out *o);
-void dump_floats(struct dump_out *o, const float *v, uint64_t n);  /* one cell in JSON, n in text and TSV */
+void dump_floats(struct dump_out *o, const float *v, uint64_t n); /* one cell in JSON, n in text and TSV */
 void dump_u64s(struct dump_out *o, const uint8_t *v, uint64_t n); /* n little-endian numbers, likewise */
 
 #endif

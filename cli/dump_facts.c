@@ -1,4 +1,4 @@
-/* dump_facts.c: the facts of a file for one screen, and the same for programs. Not for people (dump_summary.c). */
+/* dump_facts.c: what one screen says of a file, as JSON and TSV. Not for people (dump_summary.c). */
 #include "cli/dump_facts.h"
 #include "formats/container.h"
 #include "formats/keys.h"
@@ -63,6 +63,9 @@ static void gather_tensor(struct dump_facts *x, struct part_facts *part, const s
 
 static void gather_layers(struct dump_facts *x) {
     const struct kvc_cache *c = x->c;
+    uint32_t stream[KVC_PART_COMPANION + 1] = {0};
+    for (uint32_t p = c->n_parts; p-- > 0;)
+        stream[c->part[p].kind] = c->part[p].stream; /* the first of each kind */
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *layer = &c->layer[i];
         const struct kvc_part *part = &c->part[layer->part];
@@ -75,8 +78,9 @@ static void gather_layers(struct dump_facts *x) {
             x->has_sliding = 1;
             x->window_known |= layer->window != 0;
         }
-        /* Streams and checkpoints hold the same layers again. */
-        if (layer->kind != KVC_LAYER_COMPANION && part->kind != KVC_PART_CHECKPOINT && !part->stream) x->layers++;
+        /* Further streams and checkpoints hold the same layers again. */
+        x->layers += layer->kind != KVC_LAYER_COMPANION && part->kind != KVC_PART_CHECKPOINT &&
+                     part->stream == stream[part->kind];
     }
     for (uint32_t p = 0; p < c->n_parts; p++) {
         const struct kvc_part *part = &c->part[p];
@@ -106,13 +110,15 @@ static void gather_unknown(struct dump_facts *x) {
     int rope = x->has_k && !unrotated;
     missing(x, absent(x, KVC_KEY_MODEL_NAME) && !has_fingerprint(x->meta), "model", "--model=FILE");
     missing(x, x->has_k && !x->heads_known, "number of KV heads", "--kv-heads=N or --model=FILE");
-    missing(x, !kvc_meta_bool(x->meta, KVC_KEY_LAYERS_KNOWN, 1), "layer numbers (counted in cache order)", NULL);
+    missing(x, !kvc_meta_bool(x->meta, KVC_KEY_LAYERS_KNOWN, 1), "layer numbers (counted in cache order)",
+            NULL);
     missing(x, rope && !pairing, "RoPE pairing", "--pairing=P or --model=FILE");
     missing(x, rope && absent(x, KVC_KEY_ROPE_THETA), "RoPE theta", "--model=FILE");
     missing(x, rope && absent(x, KVC_KEY_ROPE_K), "whether K is before or after RoPE", NULL);
     missing(x, x->has_k && absent(x, KVC_KEY_HADAMARD_K), "Hadamard rotation of K", NULL);
     missing(x, x->v.n && absent(x, KVC_KEY_HADAMARD_V), "Hadamard rotation of V", NULL);
-    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window", "--model=FILE");
+    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window",
+            "--model=FILE");
     missing(x, !x->c->tokens, "token ids", NULL);
 }
 
@@ -274,9 +280,9 @@ static void part_row(struct dump_out *o, const struct dump_facts *x, uint32_t p)
 
 static void print_parts(struct dump_out *o, const struct dump_facts *x) {
     static const struct dump_column columns[] = {
-        {"part", 0},    {"kind", 0},   {"stream", 0},  {"checkpoint", 0}, {"cells", 0},
-        {"pos_min", 0}, {"pos_max", 0}, {"pos_ascending", 0}, {"layers", 0}, {"k_dtype", 0},
-        {"v_dtype", 0}, {"k_row_bytes", 0}, {"v_row_bytes", 0}, {"bytes", 0}, {NULL, 0}};
+        {"part", 0},    {"kind", 0},        {"stream", 0},        {"checkpoint", 0}, {"cells", 0},
+        {"pos_min", 0}, {"pos_max", 0},     {"pos_ascending", 0}, {"layers", 0},     {"k_dtype", 0},
+        {"v_dtype", 0}, {"k_row_bytes", 0}, {"v_row_bytes", 0},   {"bytes", 0},      {NULL, 0}};
     dump_table(o, "parts", "part", columns);
     for (uint32_t p = 0; p < x->c->n_parts; p++) part_row(o, x, p);
     dump_table_end(o);
@@ -294,7 +300,8 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     dump_table_end(o);
 }
 
-int dump_facts(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e) {
+int dump_facts(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+               struct kvc_error *e) {
     struct dump_facts x;
     (void)options;
     if (dump_facts_gather(&x, f, e)) return -1;

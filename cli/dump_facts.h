@@ -34,7 +34,7 @@ struct dump_facts {
     int is_container, heads_known;
     struct shared heads, k_dim, v_dim;
     struct dtypes k, v, others;
-    uint32_t layers;      /* that hold K, V, latents or states */
+    uint32_t layers; /* that hold K, V, latents or states */
     uint64_t checkpoints;
     uint64_t tensor_bytes;
     int has_k, has_sliding, window_known;

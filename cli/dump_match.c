@@ -47,11 +47,14 @@ static int read_list(const struct kvc_input *in, struct dump_options *options, s
     return 0;
 }
 
-static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import, struct dump_options *options,
-                      struct kvc_error *e) {
+static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import,
+                      struct dump_options *options, struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_cache *c = kvc_import(in, import, &format, e);
-    if (!c) return e->code == KVC_ERR_UNKNOWN ? kvc_error_prefix(e, "no list of token ids, and no cache file either") : -1;
+    if (!c && e->code == KVC_ERR_UNKNOWN)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: neither a list of token ids nor a cache file that kvc knows",
+                        in->name);
+    if (!c) return -1;
     options->tokens = c->tokens;
     options->n_tokens = c->n_tokens;
     c->tokens = NULL;
@@ -65,12 +68,14 @@ int dump_match_tokens(const char *path, const struct kvc_import_options *import,
     struct kvc_input in;
     if (kvc_input_open(&in, path, e)) return -1;
     int status = is_text(&in) ? read_list(&in, options, e) : read_cache(&in, import, options, e);
-    if (!status && !options->n_tokens) status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
+    if (!status && !options->n_tokens)
+        status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
     kvc_input_close(&in);
     return status;
 }
 
-int dump_match(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e) {
+int dump_match(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+               struct kvc_error *e) {
     uint64_t common;
     int by_keys;
     if (kvc_prefix_match(f->cache, options->tokens, options->n_tokens, &common, &by_keys, e)) return -1;

@@ -265,7 +265,7 @@ void dump_floats(struct dump_out *o, const float *v, uint64_t n) {
             separate(o, at);
             fputs(text, o->out);
         } else {
-            /* The double has more digits than the float needs: print the shortest, in quotes where JSON must. */
+            /* cli_json_f64() would print digits that a float does not have. */
             int is_number = text[0] == '-' ? text[1] != 'I' : text[0] != 'N' && text[0] != 'I';
             fprintf(o->out, is_number ? "%s%s" : "%s\"%s\"", i ? ", " : "", text);
             o->json.first = 0;

@@ -1,4 +1,4 @@
-/* dump_summary.c: kvc-dump without a mode: one screen that says what a file is. Not for programs (dump_facts.c). */
+/* dump_summary.c: one screen that says what a file is. Not for programs (dump_facts.c). */
 #include "cli/dump_facts.h"
 #include "formats/keys.h"
 
@@ -41,7 +41,8 @@ static void print_format(struct dump_out *o, const struct dump_facts *x, struct 
     }
     if (x->is_container && source) say(l, ", made from %s", source);
     if (source && version) say(l, ", version %" PRIu64, kvc_meta_u64(x->meta, KVC_KEY_SOURCE_VERSION, 0));
-    if (x->is_container && source) say(l, x->c->n_extents ? " (can be given back)" : " (cannot be given back)");
+    if (x->is_container && source)
+        say(l, x->c->n_extents ? " (can be given back)" : " (cannot be given back)");
     end(o, l, "format");
     if (x->is_container) {
         say(l, "%s", kvc_meta_text(x->meta, KVC_KEY_PRODUCER, ""));
@@ -108,7 +109,8 @@ static void print_tokens(struct dump_out *o, const struct dump_facts *x, struct 
 static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line *l) {
     char number[32];
     const char *k = kvc_meta_text(m, KVC_KEY_ROPE_K, NULL), *type = kvc_meta_text(m, KVC_KEY_ROPE_TYPE, NULL);
-    if (k) say(l, strcmp(k, "post") == 0 ? "K after RoPE" : strcmp(k, "pre") == 0 ? "K before RoPE" : "K in an unknown state");
+    if (k && strcmp(k, "post") == 0) say(l, "K after RoPE");
+    else if (k && strcmp(k, "pre") == 0) say(l, "K before RoPE");
     else say(l, "K before or after RoPE unknown");
     say(l, ", pairing %s", kvc_meta_text(m, KVC_KEY_ROPE_PAIRING, "unknown"));
     if (type) say(l, ", type %s", type);
@@ -159,9 +161,9 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
 
 /* Narrower than the table for programs. */
 static void print_parts(struct dump_out *o, const struct dump_facts *x) {
-    static const struct dump_column columns[] = {{"part", 4},  {"kind", -10}, {"stream", 6}, {"ckpt", 4},    {"cells", 7},
-                                                 {"positions", -14}, {"layers", 6}, {"K", -8}, {"V", -8}, {"bytes", 11},
-                                                 {NULL, 0}};
+    static const struct dump_column columns[] = {{"part", 4},  {"kind", -10},      {"stream", 6}, {"ckpt", 4},
+                                                 {"cells", 7}, {"positions", -14}, {"layers", 6}, {"K", -8},
+                                                 {"V", -8},    {"bytes", 11},      {NULL, 0}};
     uint32_t n = x->c->n_parts < SHOWN_PARTS ? x->c->n_parts : SHOWN_PARTS;
     char text[64];
     dump_table(o, "parts", "part", columns);
@@ -186,7 +188,8 @@ static void print_parts(struct dump_out *o, const struct dump_facts *x) {
         dump_row_end(o);
     }
     dump_table_end(o);
-    if (n < x->c->n_parts) fprintf(o->out, "... %" PRIu32 " more parts (--json shows all)\n", x->c->n_parts - n);
+    if (n < x->c->n_parts)
+        fprintf(o->out, "... %" PRIu32 " more parts (--json shows all)\n", x->c->n_parts - n);
 }
 
 static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
@@ -198,7 +201,8 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     }
 }
 
-int dump_summary(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e) {
+int dump_summary(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+                 struct kvc_error *e) {
     struct dump_facts x;
     struct line l = {.n = 0};
     if (o->style != DUMP_TEXT) return dump_facts(o, f, options, e);

@@ -1,8 +1,9 @@
-/* kvc-dump.c: looking inside cache files: options, modes, files one after another, and --check. Not for what the modes
- * print (dump_*.c). */
+/* kvc-dump.c: looking inside cache files: options, modes, files one after another, and --check. Not for what
+ * the modes print (dump_*.c). */
 #include "cli/dump.h"
 #include "cli/text.h"
 #include "formats/container.h"
+#include "kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,9 @@ static const struct mode {
     const char *name;
     dump_fn *print; /* NULL: --check */
 } modes[] = {
-    {"summary", dump_summary}, {"header", dump_header}, {"layers", dump_layers}, {"tokens", dump_tokens},
-    {"sections", dump_sections}, {"values", dump_values}, {"stats", dump_stats},   {"match", dump_match},
-    {"check", NULL},
+    {"summary", dump_summary}, {"header", dump_header},     {"layers", dump_layers},
+    {"tokens", dump_tokens},   {"sections", dump_sections}, {"values", dump_values},
+    {"stats", dump_stats},     {"match", dump_match},       {"check", NULL},
 };
 enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, CHECK };
 
@@ -58,7 +59,6 @@ struct settings {
 /* One line of --check's own. `message` NULL: nothing to add. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict,
                         const char *message) {
-    if (s->quiet) return;
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
         cli_json_text(&o->json, "check", verdict);
@@ -103,7 +103,8 @@ static int check_container(struct dump_out *o, const struct kvc_input *in, const
     return is_damage ? EXIT_DIFFER : EXIT_TROUBLE;
 }
 
-static int check_engine(struct dump_out *o, const struct kvc_input *in, const struct settings *s, struct kvc_error *e) {
+static int check_engine(struct dump_out *o, const struct kvc_input *in, const struct settings *s,
+                        struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_cache *c = kvc_import(in, &s->input.import, &format, e);
     if (!c) {
@@ -157,7 +158,7 @@ static int each_file(struct dump_out *o, char **path, int n, struct settings *s)
         int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
         if (status > worst) worst = status;
     }
-    if (o->style == DUMP_JSON && !s->quiet) {
+    if (o->style == DUMP_JSON) {
         if (o->several && !o->any) cli_json_open(&o->json, NULL, '[');
         if (o->several) cli_json_close(&o->json);
         if (o->several || o->any) cli_json_end(&o->json);
@@ -184,16 +185,19 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
     case OPT_JSON:
     case OPT_TSV: {
         enum dump_style style = opt == OPT_JSON ? DUMP_JSON : DUMP_TSV;
-        if (o->style != DUMP_TEXT && o->style != style) return cli_usage("--json and --tsv exclude each other");
+        if (o->style != DUMP_TEXT && o->style != style)
+            return cli_usage("--json and --tsv exclude each other");
         o->style = style;
         return 0;
     }
     case OPT_PART:
-        if (cli_parse_u64(arg, &n) || n >= KVC_NONE) return cli_usage("--part=%s is not a number of a part", arg);
+        if (cli_parse_u64(arg, &n) || n >= KVC_NONE)
+            return cli_usage("--part=%s is not a number of a part", arg);
         s->options.part = (uint32_t)n;
         return 0;
     case 'T':
-        if (cli_parse_u64(arg, &n) || n > 1024) return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
+        if (cli_parse_u64(arg, &n) || n > 1024)
+            return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
         s->threads = (unsigned)n;
         return 0;
     case 'q': s->quiet = 1; return 0;
@@ -235,21 +239,29 @@ static int stdin_twice(const struct settings *s, char **path, int n) {
 
 static int run(struct settings *s, struct dump_out *o, char **path, int n) {
     struct kvc_error e = {.code = KVC_OK};
-    if (s->quiet && !(o->out = fopen("/dev/null", "w"))) {
-        cli_warn("cannot open /dev/null");
+    if (!kvc_kernels_get()) {
+        cli_warn("KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
         return EXIT_TROUBLE;
     }
-    cli_json_start(&o->json, o->out);
     if (s->tokens_path && dump_match_tokens(s->tokens_path, &s->input.import, &s->options, &e)) {
         cli_error(&e);
         return EXIT_TROUBLE;
     }
-    return each_file(o, path, n, s);
+    FILE *nowhere = s->quiet ? fopen("/dev/null", "w") : NULL;
+    if (s->quiet && !nowhere) {
+        cli_warn("cannot open /dev/null");
+        return EXIT_TROUBLE;
+    }
+    o->out = nowhere ? nowhere : stdout;
+    cli_json_start(&o->json, o->out);
+    int status = each_file(o, path, n, s);
+    if (nowhere) fclose(nowhere);
+    return status;
 }
 
 int main(int argc, char **argv) {
     struct settings s = {.options.part = KVC_NONE};
-    struct dump_out o = {.out = stdout};
+    struct dump_out o = {.style = DUMP_TEXT};
     int opt, status;
     cli_start(argv, "kvc-dump");
     while ((opt = getopt_long(argc, argv, "hVqvT:", long_options, NULL)) != -1) {
@@ -260,7 +272,8 @@ int main(int argc, char **argv) {
         if ((status = take_option(&s, &o, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.options.verbose);
-    if (stdin_twice(&s, argv + optind, argc - optind)) return cli_usage("standard input can be read only once");
+    if (stdin_twice(&s, argv + optind, argc - optind))
+        return cli_usage("standard input can be read only once");
     status = run(&s, &o, argv + optind, argc - optind);
     free(s.options.tokens);
     return cli_finish(status);

@@ -37,7 +37,7 @@ int cli_parse_u64(const char *text, uint64_t *v) {
 
 int cli_parse_f64(const char *text, double *v) {
     char *end;
-    /* strtod() also takes white space, hexadecimal, "nan" and "infinity": none is a number people mean here. */
+    /* strtod() also takes white space, hexadecimal, "nan" and "infinity", which nobody means here. */
     if (!*text || text[strspn(text, "0123456789.+-eE")]) return -1;
     double d = strtod(text, &end);
     if (*end || !isfinite(d)) return -1;

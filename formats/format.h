@@ -15,6 +15,7 @@ struct kvc_import_options {
     const char *const *map;   /* safetensors, npz: "keys=PATTERN" and so on, NULL-terminated */
     uint32_t kv_heads;        /* where the file does not say (llama.cpp): kvc_import() applies it */
     enum kvc_pairing pairing; /* RoPE pairing of K, likewise */
+    int latent;               /* llama.cpp: the cache has no V (latent attention); cannot be told from a cut file */
     /* raw: the whole geometry */
     const char *raw_dtype;
     const char *raw_order; /* permutation of "lcthd": layer, k/v, token, head, dim; see raw.c */

@@ -37,7 +37,8 @@ enum structure { ATTENTION, ATTENTION_TWICE, HYBRID, RECURRENT, N_STRUCTURES };
 /* One way in which the parts that nothing announces may be laid out. */
 struct variant {
     unsigned ext;      /* extension words per cell: 0, 2 or 3 */
-    int has_v;         /* 0: latent attention keeps no V */
+    int has_v;         /* 0: latent attention keeps no V. The caller must say so: such a file looks just like one of
+                          another model that was cut behind its last K */
     enum structure structure;
 };
 
@@ -231,7 +232,8 @@ static int take_attention(struct parser *p, enum kvc_part_kind kind, uint32_t ch
 }
 
 /* Recurrent states: R of every layer that has one, then S likewise. How many have one is not said, so tensors are
- * counted up to the end. */
+ * counted up to the end, and a file that was cut between two of them must not pass: all R are alike, all S are alike and
+ * differ from R (convolution or token-shift state against the recurrence's own). */
 static int take_recurrent(struct parser *p, enum kvc_part_kind kind, uint32_t checkpoint) {
     uint32_t cells, part, transposed, layers, n = 0;
     if (take_u32(p, &cells, "the number of states") || take_cells(p, cells, 0, 1, kind, &part)) return -1;
@@ -243,11 +245,20 @@ static int take_recurrent(struct parser *p, enum kvc_part_kind kind, uint32_t ch
                            " layers", transposed, layers);
     struct parser look = *p;
     const struct kvc_dtype_info *info;
+    uint64_t size_r = 0, size_s = 0, alike_r = 0;
     look.cache = NULL;
     for (; look.at < look.end && memcmp(look.data + look.at, MAGIC_CHECKPOINTS,
-                                        look.end - look.at < 4 ? (size_t)(look.end - look.at) : 4) != 0; n++)
+                                        look.end - look.at < 4 ? (size_t)(look.end - look.at) : 4) != 0; n++) {
+        uint64_t start = look.at, size;
         if (n / 2 == layers || take_rows(&look, 0, KVC_ROLE_R, cells, 0, &info)) return cut(p, "a recurrent state");
-    if (!n || n % 2) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "%" PRIu32 " recurrent tensors are no pairs", n);
+        size = look.at - start;
+        if (!n) size_r = size;
+        if (size == size_r && alike_r == n) alike_r++;
+        else if (!size_s) size_s = size;
+        else if (size != size_s) alike_r = UINT32_MAX;
+    }
+    if (!n || alike_r != n - alike_r)
+        return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "%" PRIu32 " recurrent tensors are no pairs of R and S", n);
     uint32_t first = p->cache ? p->cache->n_layers : 0;
     for (uint32_t i = 0; p->cache && i < n / 2; i++)
         if (kvc_cache_add_layer(p->cache, part, i, KVC_LAYER_RECURRENT, p->e) == KVC_NONE) return -1;
@@ -316,29 +327,28 @@ static int take_state(struct parser *p) {
 
 /* Finds the layout that fits to the last byte. Of a damaged file, the layout that made sense of most of it tells the
  * message; among equals the plainest, which is tried first. */
-static int find_variant(struct parser *p) {
+static int find_variant(struct parser *p, int latent) {
     const unsigned ext[2] = {0, p->version == 2 || p->version == 9 ? 2 : 3};
     struct kvc_error best = {0}, tried;
     uint64_t furthest = 0;
     int any = 0;
     for (unsigned x = 0; x < 2; x++)
-        for (int latent = 0; latent < 2; latent++)
-            for (enum structure s = ATTENTION; s < N_STRUCTURES; s++) {
-                struct parser look = *p;
-                if (s == RECURRENT && (x || latent)) continue;
-                look.v = (struct variant){.ext = ext[x], .has_v = !latent, .structure = s};
-                look.e = &tried;
-                memset(&tried, 0, sizeof tried);
-                if (take_state(&look) == 0) {
-                    p->v = look.v;
-                    return 0;
-                }
-                if (!any || look.understood > furthest) {
-                    best = tried;
-                    furthest = look.understood;
-                    any = 1;
-                }
+        for (enum structure s = ATTENTION; s < N_STRUCTURES; s++) {
+            struct parser look = *p;
+            if (s == RECURRENT && x) continue;
+            look.v = (struct variant){.ext = ext[x], .has_v = !latent, .structure = s};
+            look.e = &tried;
+            memset(&tried, 0, sizeof tried);
+            if (take_state(&look) == 0) {
+                p->v = look.v;
+                return 0;
             }
+            if (!any || look.understood > furthest) {
+                best = tried;
+                furthest = look.understood;
+                any = 1;
+            }
+        }
     if (p->e) *p->e = best;
     return -1;
 }
@@ -442,11 +452,10 @@ static int probe(const struct kvc_input *in, char *why, size_t size) {
 
 static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
     struct head h;
-    (void)o;
     if (read_head(in, &h, e)) return NULL;
     struct parser p = {.data = in->data, .at = h.body, .end = in->size, .version = h.version,
                        .tiles = h.version == 4 || h.version == 11, .e = e};
-    if (find_variant(&p)) return NULL;
+    if (find_variant(&p, o->latent)) return NULL;
     struct kvc_cache *c = p.cache = kvc_cache_new(e);
     if (!c) return NULL;
     if (kvc_cache_map(c, NULL, NULL, e) || take_state(&p) ||

@@ -3,9 +3,9 @@
 
 usage: check_index.py KVC_DUMP DATA_DIR
 
-Compares the facts of index.json's llama.cpp/, hf/, npz/ and hidden/ files with kvc-dump --json, the sum of layer 0 K
-with --stats, and checks that each damaged file of these formats is refused with exit status 2, nothing on standard
-output and a message that names the file.
+Compares the facts of index.json's llama.cpp/, hf/, npz/ and hidden/ files with kvc-dump --json, the sum of
+layer 0 K with --stats, and checks that each damaged file of these formats is refused with exit status 2,
+nothing on standard output and a message that names the file.
 """
 import json
 import math
@@ -79,7 +79,8 @@ def check_llama(checks, tool, path, entry):
     check_tokens(checks, path, got, entry)
     form = "server" if entry.get("token_words", "").startswith("server") else "plain"
     checks.same(path, "token_form", got["token_form"], form)
-    want = [(body > 0, stream, part) for body, streams in enumerate(entry["parts"]) for stream, part in enumerate(streams)]
+    want = [(body > 0, stream, part) for body, streams in enumerate(entry["parts"])
+            for stream, part in enumerate(streams)]
     parts = [part for part in got["parts"] if part["kind"] != "checkpoint"]
     checks.same(path, "number of parts", len(parts), len(want))
     for part, (sliding, stream, facts) in zip(parts, want):
@@ -92,7 +93,8 @@ def check_llama(checks, tool, path, entry):
         # Only quantised caches are ever rotated: others are known to be plain in versions that do not say.
         quantised = first[f"{role}_type"] not in ("f32", "f16", "bf16")
         unsaid = None if quantised else 0
-        checks.same(path, f"hadamard.{role}", got["hadamard"][role], unsaid if first[name] is None else first[name])
+        tile = unsaid if first[name] is None else first[name]
+        checks.same(path, f"hadamard.{role}", got["hadamard"][role], tile)
     checkpoints = [part for part in got["parts"] if part["kind"] == "checkpoint"]
     checks.same(path, "checkpoints", got["checkpoints"], len(entry["checkpoints"]))
     for part, facts in zip(checkpoints, entry["checkpoints"]):
@@ -146,7 +148,8 @@ def check_damaged(checks, tool, path):
     checks.same(path, "exit status", run.returncode, 2)
     checks.same(path, "standard output", run.stdout, "")
     checks.that(run.stderr.count("\n") == 1, path, f"the message is not one line: {run.stderr!r}")
-    checks.that(os.path.basename(path) in run.stderr, path, f"the message does not name the file: {run.stderr!r}")
+    named = os.path.basename(path) in run.stderr
+    checks.that(named, path, f"the message does not name the file: {run.stderr!r}")
 
 
 def main():

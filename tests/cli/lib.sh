@@ -73,19 +73,27 @@ zeros() {
 
 # json FILE EXPRESSION: prints a Python expression over the value x in FILE, which must be JSON.
 json() {
-    python3 -c 'import json, sys
+    "$PYTHON" -c 'import json, sys
 x = json.load(open(sys.argv[1]), parse_constant=lambda name: sys.exit("not JSON: " + name))
 print(eval(sys.argv[2]))' "$1" "$2"
 }
 
-# slow_writer: $! of a pack of zeros that has begun to write big.kvc and still runs; what it prints goes to log.
+# start_slow_pack: a pack of zeros that has begun to write big.kvc and still runs; its process is $slow.
 start_slow_pack() {
     zeros big.raw 8 65536
-    kvc-pack -r store -T 1 --from=raw "$raw" big.raw -o big.kvc 2>log &
+    env --default-signal=INT,HUP kvc-pack -r store -T 1 --from=raw "$raw" big.raw -o big.kvc 2>log &
+    slow=$!
     slow_tries=0
     until [ -n "$(find . -name '.big.kvc.*' -size +0)" ]; do
         slow_tries=$((slow_tries + 1))
-        [ $slow_tries -lt 500 ] && kill -0 $! 2>/dev/null || fail "the pack ended before it could be interrupted"
+        [ $slow_tries -lt 500 ] && kill -0 $slow 2>/dev/null || fail "the pack ended before it could be interrupted"
         sleep 0.01
     done
+}
+
+# end_slow_pack SIGNAL: its status in $slow_status.
+end_slow_pack() {
+    kill -"$1" $slow
+    slow_status=0
+    { wait $slow || slow_status=$?; } 2>/dev/null
 }

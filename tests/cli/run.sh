@@ -3,16 +3,17 @@
 #
 #   tests/cli/run.sh [-u] [TEST...]      -u: take what exact tests print as what they must print
 #
-# KVC_BIN: directory of the tools (default: the checkout). README.md says how a test is written.
+# KVC_BIN: directory of the tools (default: the checkout). PYTHON: python3. README.md says how a test is written.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
 root=$(dirname "$(dirname "$here")")
 bin=$(cd "${KVC_BIN:-$root}" && pwd) || exit 2
 SAMPLES=$root/samples
+PYTHON=${PYTHON:-python3}
 CLI_TESTS=$here
 PATH=$bin:$PATH
-export SAMPLES CLI_TESTS PATH
+export SAMPLES CLI_TESTS PYTHON PATH
 unset KVC_BIN KVC_KERNEL KVC_MODEL
 
 bless=0

@@ -1,0 +1,527 @@
+"""kvc_reader.py: a small second reader of .kvc files, written from formats/FORMAT.md and codecs/*.md alone, to show
+that those pages are enough. It reads a whole file into memory, checks everything and rebuilds the source file.
+Not for daily use: it is slow and trusts its memory to be larger than the file.
+
+    python3 kvc_reader.py FILE.kvc [SOURCE]      checks FILE.kvc; writes the file it was made from to SOURCE
+"""
+import hashlib
+import struct
+import sys
+
+import numpy as np
+import xxhash
+import zstandard
+
+VERSION = 0
+MAGIC = b"\x89KVC\r\n\x1a\n"
+END_MAGIC = b"\x89KVCEND\n"
+NONE = 0xFFFFFFFF
+
+META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 11)
+S_RAW, S_PLANE, S_SAME, S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX = (
+    1, 2, 32, 40, 41, 42, 43, 44, 45, 46, 47, 48)
+# The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
+CONTAINER_SECTIONS = {META: [S_META], TABLE: [S_TABLE], CELLS: [S_POSITIONS, S_WORDS], TOKENS: [S_TOKENS, S_KEYS],
+                      INDEX: [S_INDEX]}
+CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS}
+CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
+LITERAL_CHUNK = 4194304
+
+# number: name, values a block, bytes a block, the zstd stage's byte groups
+DTYPES = {
+    0: ("f32", 1, 4, (1, 1, 1, 1)), 1: ("f16", 1, 2, (1, 1)), 2: ("bf16", 1, 2, (1, 1)),
+    3: ("f8e4m3", 1, 1, (1,)), 4: ("f8e5m2", 1, 1, (1,)), 5: ("u8", 1, 1, (1,)), 6: ("i8", 1, 1, (1,)),
+    16: ("q8_0", 32, 34, (1, 1, 32)), 17: ("q4_0", 32, 18, (1, 1, 16)), 18: ("q4_1", 32, 20, (1, 1, 1, 1, 16)),
+    19: ("q5_0", 32, 22, (1, 1, 4, 16)), 20: ("q5_1", 32, 24, (1, 1, 1, 1, 4, 16)),
+    21: ("iq4_nl", 32, 18, (1, 1, 16)),
+}
+
+
+class KvcError(Exception):
+    """The file breaks a rule of FORMAT.md."""
+
+
+def need(condition, what):
+    if not condition:
+        raise KvcError(what)
+
+
+def xxh3(data, seed=0):
+    return xxhash.xxh3_64_intdigest(data, seed)
+
+
+class Bytes:
+    """Takes numbers off the front of a byte string; every read is checked."""
+
+    def __init__(self, data, what):
+        self.data, self.at, self.what = data, 0, what
+
+    def take(self, n):
+        need(n <= len(self.data) - self.at, f"{self.what}: ends early")
+        self.at += n
+        return self.data[self.at - n:self.at]
+
+    def unpack(self, form):
+        return struct.unpack("<" + form, self.take(struct.calcsize("<" + form)))
+
+    def one(self, form):
+        return self.unpack(form)[0]
+
+    def varint(self):
+        value, shift = 0, 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 127) << shift
+            if byte < 128:
+                need(byte or shift == 0, f"{self.what}: a varint is not in its shortest form")
+                need(value < 1 << 64, f"{self.what}: a varint exceeds 64 bits")
+                return value
+            shift += 7
+            need(shift < 70, f"{self.what}: a varint exceeds 10 bytes")
+
+    def svarint(self):
+        value = self.varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def end(self):
+        need(self.at == len(self.data), f"{self.what}: {len(self.data) - self.at} bytes too many")
+
+
+class Section:
+    def __init__(self, entry, data):
+        self.type, self.coder, self.stage, self.index, self.stored, self.size = entry
+        self.data = data
+
+    def decode(self):
+        if self.coder == 0:
+            need(self.stored == self.size, f"section type {self.type}: stored and decoded size differ")
+            return self.data
+        need(self.coder == 1, f"section type {self.type}: unknown coder {self.coder}")
+        if self.stage == 255:
+            need(self.size <= 65536 + 4096 * self.stored, f"section type {self.type}: decoded size out of bounds")
+        try:
+            one_frame = zstandard.ZstdDecompressor().decompressobj()
+            out = one_frame.decompress(self.data)
+        except zstandard.ZstdError as e:
+            raise KvcError(f"section type {self.type}: {e}") from e
+        need(one_frame.eof and not one_frame.unused_data, f"section type {self.type}: not one whole zstd frame")
+        need(len(out) == self.size, f"section type {self.type}: another decoded size than the directory says")
+        return out
+
+
+class Record:
+    """One record: header, directory and sections, all checked against its hash."""
+
+    def __init__(self, data, at, end):
+        where = f"record at {at}"
+        need(at % 16 == 0 and end - at >= 32, f"{where}: no room for a header")
+        self.at = at
+        (self.type, self.flags, n, units, self.subject, self.number, self.digest, check) = struct.unpack_from(
+            "<BBHIIIQQ", data, at)
+        self.size = units * 16
+        need(32 <= self.size <= end - at, f"{where}: its size does not fit the file")
+        body = data[at + 32:at + self.size]
+        need(xxh3(body, xxh3(data[at:at + 24])) == check, f"{where}: checksum mismatch")
+        need(self.flags & ~1 == 0, f"{where}: reserved flags")
+        if self.type not in range(META, INDEX + 1):
+            need(not self.flags & 1, f"{where}: unknown critical record type {self.type}")
+        else:
+            need(self.flags == (self.type in CRITICAL), f"{where}: wrong critical flag")
+        need(self.type in (BLOCK, SIDE, CELLS) or self.subject == NONE or self.type > INDEX, f"{where}: has a subject")
+        need(self.type in (BLOCK, SIDE, SOURCE) or self.number == 0 or self.type > INDEX, f"{where}: has a number")
+        need(self.type == BLOCK or self.digest == 0 or self.type > INDEX, f"{where}: has a digest")
+        need(16 * n <= len(body), f"{where}: its directory does not fit")
+        self.sections = []
+        used = 16 * n
+        for i in range(n):
+            entry = struct.unpack_from("<BBBBIQ", body, 16 * i)
+            need(entry[4] <= len(body) - used, f"{where}: section {i} does not fit")
+            self.sections.append(Section(entry, body[used:used + entry[4]]))
+            padded = (entry[4] + 15) // 16 * 16
+            need(padded <= len(body) - used and not any(body[used + entry[4]:used + padded]),
+                 f"{where}: non-zero padding after section {i}")
+            used += padded
+        if self.type == PAD:
+            need(n == 0 and not any(body), f"{where}: PAD is not empty")
+        elif self.type <= INDEX:
+            need(used == len(body), f"{where}: bytes after the last section")
+        self.where = where
+
+    def container_sections(self):
+        """Type -> decoded bytes, for records whose sections belong to no stage."""
+        if self.type == SOURCE:
+            allowed = [S_EXTENTS, S_LITERALS] if self.number == 0 else [S_LITERALS]
+            optional = {S_LITERALS} if self.number == 0 else set()
+        else:
+            allowed, optional = CONTAINER_SECTIONS[self.type], CONTAINER_OPTIONAL
+        types = [s.type for s in self.sections]
+        need(types == [t for t in allowed if t in types] and all(t in types or t in optional for t in allowed),
+             f"{self.where}: wrong sections {types}")
+        need(all(s.stage == 255 and s.index == 0 for s in self.sections), f"{self.where}: a section claims a stage")
+        return {s.type: s.decode() for s in self.sections}
+
+
+class Part:
+    """Cells: positions as the engine kept them, order[sorted row] = cell, block[i] = first sorted row of block i."""
+
+    def __init__(self, kind, stream, checkpoint, cells):
+        self.kind, self.stream, self.checkpoint, self.cells = kind, stream, checkpoint, cells
+        self.pos = self.order = self.block = self.words = None
+
+    def read_cells(self, sections):
+        r = Bytes(sections[S_POSITIONS], "POSITIONS")
+        pos, following, seen = [], 0, 0
+        while seen < self.cells:
+            first, length = following + r.svarint(), r.varint()
+            need(1 <= length <= self.cells - seen, "POSITIONS: a run is empty or too long")
+            pos.append(np.arange(first, first + length, dtype=np.int64))
+            following, seen = first + length, seen + length
+        r.end()
+        self.pos = np.concatenate(pos) if pos else np.zeros(0, np.int64)
+        self.order = np.argsort(self.pos, kind="stable")
+        self.block = [0]
+        grid = self.pos[self.order] // 256
+        for row in range(1, self.cells):
+            if grid[row] != grid[row - 1] or row - self.block[-1] == 256:
+                self.block.append(row)
+        self.block = self.block + [self.cells] if self.cells else [0]
+        if S_WORDS in sections:
+            r = Bytes(sections[S_WORDS], "WORDS")
+            counts = [r.varint() for _ in range(self.cells)]
+            self.words = [r.unpack(f"{n}I") for n in counts]
+            r.end()
+
+
+class Tensor:
+    def __init__(self, fields, layer):
+        (_, self.role, dtype, self.pipeline, self.heads, self.dim, self.token, self.head, self.step,
+         self.source_size) = fields
+        self.layer = layer
+        need(dtype in DTYPES, f"TABLE: unknown dtype {dtype}")
+        need(self.role <= 6, f"TABLE: unknown role {self.role}")
+        self.dtype, self.values, self.bytes, self.groups = DTYPES[dtype]
+        need(self.heads >= 1 and self.dim >= 1 and self.heads * self.dim % self.values == 0,
+             "TABLE: a row is no whole number of blocks")
+        self.row_blocks = self.heads * self.dim // self.values
+        self.row_bytes = self.row_blocks * self.bytes
+        self.rows = layer.part.cells
+        need(self.row_bytes <= 1 << 28 and self.row_bytes * self.rows <= 1 << 48, "TABLE: a tensor is too large")
+        self.block = []  # decoded blocks
+        self.same = []   # per block: which of its rows are SAME rows
+
+    def shape(self):
+        return self.heads, self.dim, self.dtype
+
+    def canonical(self):
+        """All rows in sorted order: uint8 [rows, row_bytes]."""
+        return np.concatenate(self.block) if self.block else np.zeros((0, self.row_bytes), np.uint8)
+
+    def source_bytes(self):
+        """The tensor's region of the source file."""
+        region = np.zeros(self.source_size, np.uint8)
+        if not self.rows:
+            return region.tobytes()
+        if self.dim % self.values:
+            shape, strides = (self.rows, 1, 1, self.row_bytes), (self.token, 0, 0, 1)
+        else:
+            shape = (self.rows, self.heads, self.dim // self.values, self.bytes)
+            strides = (self.token, self.head, self.step, 1)
+        reach = sum((n - 1) * stride for n, stride in zip(shape, strides))
+        need(reach < self.source_size, "TABLE: strides reach beyond the tensor's region")
+        view = np.lib.stride_tricks.as_strided(region, shape, strides)
+        view[self.layer.part.order] = self.canonical().reshape(shape)
+        return region.tobytes()
+
+
+class Layer:
+    def __init__(self, part, index, kind, window):
+        self.part, self.index, self.kind, self.window = part, index, kind, window
+
+
+class Kvc:
+    """A whole .kvc file. meta: key -> value; tokens: ids or None; keys: prefix keys; parts, layers, tensors."""
+
+    def __init__(self, data):
+        data = bytes(data)
+        end = self._read_frame(data)
+        records = self._read_records(data, end)
+        first = [r for r in records if r.type != PAD and r.type <= INDEX]
+        kinds = [r.type for r in first]
+        need(kinds == sorted(kinds), "records out of order")
+        need([r.type for r in records[:2]] == [META, TABLE], "META and TABLE are not the first records")
+        need(kinds.count(META) == kinds.count(TABLE) == 1 and kinds.count(TOKENS) <= 1, "a record occurs twice")
+        need(SIDE not in kinds, "SIDE record: no stage of this version has side data")
+        self.meta = read_meta(records[0].container_sections()[S_META])
+        self._read_table(records[1].container_sections()[S_TABLE], kinds.count(BLOCK))
+        cells = [r for r in first if r.type == CELLS]
+        need([r.subject for r in cells] == list(range(len(self.parts))), "CELLS records and parts disagree")
+        for part, record in zip(self.parts, cells):
+            part.read_cells(record.container_sections())
+        self.tokens, self.keys = None, []
+        for record in first:
+            if record.type == TOKENS:
+                self._read_tokens(record.container_sections())
+        self.extents, self.literals = None, b""
+        self._read_source([r for r in first if r.type == SOURCE])
+        self._read_blocks([r for r in first if r.type == BLOCK])
+
+    def _read_frame(self, data):
+        need(len(data) >= 64 + 32, "shorter than the smallest .kvc")
+        magic, _, read, align, reserved, check = struct.unpack_from("<8sHHB11sQ", data)
+        need(magic == MAGIC, "not a .kvc file")
+        need(xxh3(data[:24]) == check, "header: checksum mismatch")
+        need(read <= VERSION, f"needs a reader of version {read}")
+        need(4 <= align <= 20 and not any(reserved), "header: reserved bytes or alignment")
+        index, size, magic, check = struct.unpack_from("<QQ8sQ", data, len(data) - 32)
+        need(magic == END_MAGIC and xxh3(data[-32:-8]) == check, "footer: damaged, or the file is cut")
+        need(size == len(data), "the file is longer or shorter than its footer says")
+        need(32 <= index <= size - 64, "footer: index offset out of bounds")
+        self.align = 1 << align
+        return index
+
+    def _read_records(self, data, end):
+        index = Record(data, end, len(data) - 32)
+        need(index.type == INDEX and end + index.size == len(data) - 32, "the INDEX is not the last record")
+        r = Bytes(index.container_sections()[S_INDEX], "INDEX")
+        records, at = [], 32
+        while at < end:
+            record = Record(data, at, end)
+            need(record.type != INDEX, "a second INDEX")
+            entry = r.varint(), r.varint() * 16, r.varint(), r.varint()
+            subject = 0 if record.subject == NONE else record.subject + 1
+            need(entry == (record.type, record.size, subject, record.number), f"INDEX and {record.where} disagree")
+            records.append(record)
+            at += record.size
+        r.end()
+        need(len(records) >= 2, "no META and TABLE")
+        return records
+
+    def _read_table(self, data, n_blocks):
+        r = Bytes(data, "TABLE")
+        n_parts, n_layers, n_tensors, n_pipelines = r.unpack("4I")
+        need(n_pipelines <= 1024, "TABLE: too many pipelines")
+        self.parts, self.layers, self.tensors, self.pipelines = [], [], [], []
+        for _ in range(n_parts):
+            kind, zeros, stream, checkpoint, zero, cells = r.unpack("B3sIIIQ")
+            need(kind <= 4 and not any(zeros) and not zero and cells <= 1 << 31, "TABLE: bad part")
+            self.parts.append(Part(kind, stream, checkpoint, cells))
+        total = sum(p.cells for p in self.parts)
+        need(total <= 256 * n_blocks, "TABLE: more cells than the blocks can hold")
+        before = 0
+        for _ in range(n_layers):
+            part, index, kind, zeros, window = r.unpack("IIB3sI")
+            need(before <= part < n_parts and kind <= 4 and not any(zeros), "TABLE: bad layer")
+            self.layers.append(Layer(self.parts[part], index, kind, window))
+            before = part
+        for _ in range(n_tensors):
+            fields = r.unpack("IBBHQQQQQQ")
+            need(fields[0] < n_layers and fields[3] < n_pipelines, "TABLE: bad tensor")
+            self.tensors.append(Tensor(fields, self.layers[fields[0]]))
+        for _ in range(n_pipelines):
+            stages = []
+            for _ in range(r.one("B")):
+                stage, length = r.unpack("HB")
+                stages.append((stage, r.take(length).decode()))
+            need(len(stages) == 1 and stages[0][0] in (1, 2), f"TABLE: unknown pipeline {stages}")
+            self.pipelines.append(stages)
+        r.end()
+
+    def _read_tokens(self, sections):
+        need(sections, "TOKENS: empty record")
+        if S_TOKENS in sections:
+            need(len(sections[S_TOKENS]) % 4 == 0, "TOKENS: ragged")
+            self.tokens = np.frombuffer(sections[S_TOKENS], "<i4")
+        if S_KEYS in sections:
+            keys = sections[S_KEYS]
+            need(len(keys) % 32 == 0, "KEYS: ragged")
+            self.keys = [keys[i:i + 32] for i in range(0, len(keys), 32)]
+            need("prefix.identity" in self.meta, "prefix keys without prefix.identity")
+        if self.tokens is not None and S_KEYS in sections:
+            first = self.meta.get("tokens.first", 0)
+            want = prefix_keys(self.meta["prefix.identity"], self.tokens) if first == 0 else []
+            need(self.keys == want, "KEYS: not the keys of these tokens")
+
+    def _read_source(self, records):
+        if not records:
+            return
+        need([r.number for r in records] == list(range(len(records))), "SOURCE chunks out of order")
+        chunks = [r.container_sections() for r in records]
+        literals = [c[S_LITERALS] for c in chunks if S_LITERALS in c]
+        need(all(len(c) == LITERAL_CHUNK for c in literals[:-1]) and all(0 < len(c) <= LITERAL_CHUNK for c in literals),
+             "LITERALS: wrong chunk size")
+        self.literals = b"".join(literals)
+        r = Bytes(chunks[0][S_EXTENTS], "EXTENTS")
+        self.extents, used = [], 0
+        for _ in range(r.varint()):
+            which = r.varint()
+            need(which <= len(self.tensors), "EXTENTS: no such tensor")
+            length = self.tensors[which - 1].source_size if which else r.varint()
+            used += 0 if which else length
+            self.extents.append((which - 1, length))
+        r.end()
+        need(used == len(self.literals), "EXTENTS and LITERALS disagree")
+        need(sorted(t for t, _ in self.extents if t >= 0) == list(range(len(self.tensors))),
+             "EXTENTS: not every tensor exactly once")
+
+    def _read_blocks(self, records):
+        want = [(t, b) for t, tensor in enumerate(self.tensors) for b in range(len(tensor.layer.part.block) - 1)]
+        need([(r.subject, r.number) for r in records] == want, "BLOCK records missing, doubled or out of order")
+        for record in records:
+            tensor = self.tensors[record.subject]
+            first, last = tensor.layer.part.block[record.number:record.number + 2]
+            rows = self._decode_block(record, tensor, last - first)
+            digest = sum(xxh3(row.tobytes(), first + i) for i, row in enumerate(rows)) % (1 << 64)
+            need(digest == record.digest, f"{record.where}: digest mismatch")
+            tensor.block.append(rows)
+
+    def _decode_block(self, record, tensor, n):
+        rows = np.zeros((n, tensor.row_bytes), np.uint8)
+        same = np.zeros(n, bool)
+        stages = record.sections
+        if stages and stages[0].type == S_SAME:
+            need(stages[0].stage == 255 and stages[0].index == 0, "SAME: claims a stage")
+            self._copy_same(stages[0].decode(), record.subject, rows, same)
+            stages = stages[1:]
+        tensor.same.append(same)
+        left = int(n - same.sum())
+        if left:
+            rows[~same] = decode_stage(self.pipelines[tensor.pipeline][0][0], stages, tensor, left, record.where)
+        else:
+            need(not stages, f"{record.where}: stage sections without rows")
+        return rows
+
+    def _copy_same(self, data, subject, rows, same):
+        r, free = Bytes(data, "SAME"), 0
+        while r.at < len(data):
+            row, count, t, b, there = r.unpack("5I")
+            need(row >= free and count >= 1 and row + count <= len(rows), "SAME: rows out of order or bounds")
+            need(t < subject and self.tensors[t].shape() == self.tensors[subject].shape(), "SAME: unfit tensor")
+            other = self.tensors[t]
+            need(b < len(other.block) and there + count <= len(other.block[b]), "SAME: no such rows")
+            need(not other.same[b][there:there + count].any(), "SAME: refers to rows that are SAME themselves")
+            rows[row:row + count] = other.block[b][there:there + count]
+            same[row:row + count] = True
+            free = row + count
+        need(free, "SAME: empty")
+
+    def source(self):
+        """The file this .kvc was made from."""
+        need(self.extents is not None, "this .kvc does not hold its source file's private bytes")
+        out, at = [], 0
+        for tensor, length in self.extents:
+            if tensor >= 0:
+                out.append(self.tensors[tensor].source_bytes())
+            else:
+                out.append(self.literals[at:at + length])
+                at += length
+        return b"".join(out)
+
+
+def decode_stage(stage, sections, tensor, n, where):
+    """Rows of one block as the pages of store (1) and zstd (2) say."""
+    need(all(s.stage == 0 for s in sections), f"{where}: a section of another stage")
+    if stage == 1 or [s.type for s in sections] == [S_RAW]:
+        need([(s.type, s.coder, s.index) for s in sections] == [(S_RAW, 0, 0)], f"{where}: not one RAW section")
+        data = sections[0].decode()
+        need(len(data) == n * tensor.row_bytes, f"{where}: RAW has another size than the rows")
+        return np.frombuffer(data, np.uint8).reshape(n, -1)
+    groups = tensor.groups
+    need([(s.type, s.index) for s in sections] == [(S_PLANE, i) for i in range(len(groups))],
+         f"{where}: missing, additional or misnumbered planes")
+    blocks = n * tensor.row_blocks
+    planes = []
+    for section, group in zip(sections, groups):
+        need(section.size == blocks * group, f"{where}: a plane has another size than the rows")
+        planes.append(np.frombuffer(section.decode(), np.uint8).reshape(blocks, group))
+    return np.concatenate(planes, axis=1).reshape(n, tensor.row_bytes)
+
+
+META_TYPES = {1: "?", 2: "Q", 3: "q", 4: "d"}
+# No key of version 0 is marked critical by its table; a reader knows these.
+KNOWN_KEYS = set("""producer source.format source.version source.bytes recipe model.name model.architecture model.layers
+    model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters tokenizer.sha256 rope.k rope.pairing
+    rope.type rope.theta rope.dim rope.factor hadamard.k hadamard.v sliding.window page.size shard cache.heads-known
+    cache.layers-known tokens.first prefix.identity llama.token-form llama.streams llama.transposed-v
+    llama.cell-ext""".split())
+
+
+def read_meta(data):
+    r, meta, before = Bytes(data, "META"), {}, b""
+    for _ in range(r.one("I")):
+        length, kind, critical, zero, size = r.unpack("BBBBI")
+        key, value = r.take(length), r.take(size)
+        name = key.decode("ascii", "replace")
+        need(length and all(c in b"abcdefghijklmnopqrstuvwxyz0123456789._-" for c in key), f"META: bad key {name}")
+        need(key > before and critical <= 1 and zero == 0, f"META: {name}: order, critical or reserved byte")
+        before = key
+        if critical:
+            need(name in KNOWN_KEYS or name.startswith("model.fingerprint."), f"META: unknown critical key {name}")
+        if kind in META_TYPES:
+            need(size == struct.calcsize("<" + META_TYPES[kind]), f"META: {name}: wrong size")
+            need(kind != 1 or value in (b"\0", b"\1"), f"META: {name}: not a bool")
+            meta[name] = struct.unpack("<" + META_TYPES[kind], value)[0]
+        elif kind == 5:
+            need(b"\0" not in value, f"META: {name}: NUL in text")
+            try:
+                meta[name] = value.decode("utf-8")
+            except UnicodeDecodeError as e:
+                raise KvcError(f"META: {name}: not UTF-8") from e
+        elif kind == 6:
+            meta[name] = value
+        else:
+            need(kind == 7 and size % 8 == 0, f"META: {name}: unknown type {kind} or ragged")
+            meta[name] = list(struct.unpack(f"<{size // 8}Q", value))
+    r.end()
+    return meta
+
+
+def prefix_keys(identity, tokens):
+    key, keys = hashlib.sha256(b"kvc prefix 0\n" + identity.encode()).digest(), []
+    for i in range(len(tokens) // 256):
+        key = hashlib.sha256(key + np.asarray(tokens[256 * i:256 * i + 256], "<i4").tobytes()).digest()
+        keys.append(key)
+    return keys
+
+
+def prefix_identity(meta):
+    """The identity that a writer with the token ids must use (FORMAT.md 8)."""
+    def finish(text):
+        lora = meta.get("model.adapters", "")
+        return text + ("+lora:" + hashlib.sha256(lora.encode()).hexdigest()[:16] if lora else "")
+    for algorithm in ("full", "sampled"):
+        for kind in ("gguf", "safetensors"):
+            value = meta.get(f"model.fingerprint.{kind}.{algorithm}")
+            if value is not None:
+                return finish(f"model.fingerprint.{kind}.{algorithm}:{value.hex()}")
+    if meta.get("model.name"):
+        facts = meta["model.name"].encode() + b"\0" + meta.get("model.architecture", "").encode() + b"\0"
+        facts += struct.pack("<3Q", *(meta.get(k, 0) for k in ("model.layers", "model.kv-heads", "model.head-dim")))
+        return finish("model:" + hashlib.sha256(facts).hexdigest())
+    return finish("unknown")
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return Kvc(f.read())
+
+
+def main(args):
+    if len(args) not in (1, 2):
+        print("Usage: kvc_reader.py FILE.kvc [SOURCE]", file=sys.stderr)
+        return 2
+    try:
+        kvc = read(args[0])
+        for key, value in kvc.meta.items():
+            print(f"{key} = {value.hex() if isinstance(value, bytes) else value}")
+        print(f"{len(kvc.parts)} parts, {len(kvc.layers)} layers, {len(kvc.tensors)} tensors: every check passed")
+        if len(args) == 2:
+            with open(args[1], "wb") as f:
+                f.write(kvc.source())
+    except (KvcError, OSError) as e:
+        print(f"kvc_reader.py: {args[0]}: {e}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

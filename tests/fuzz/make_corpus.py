@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""make_corpus.py: makes the seed corpus of the fuzz targets: real engine files cut down to a layer or two and a few
+cells, forms that no real file shows, and the small damaged files.
+
+    make_corpus.py DATA CORPUS
+
+DATA is the directory with the real files (llama.cpp/, hf/, damaged/), CORPUS is tests/fuzz/corpus. The container's
+seeds are the files of tests/files beside it, each behind the byte that chooses the mode. Only the standard library is
+needed. Files that fuzzing found (crash-*) are left alone.
+"""
+import io
+import json
+import pathlib
+import struct
+import sys
+import zipfile
+
+BLOCK = {0: 4, 1: 2, 30: 2, 8: 34, 2: 18, 3: 20, 6: 22, 7: 24, 20: 18}  # bytes of a block by ggml type
+BLOCKED = {8, 2, 3, 6, 7, 20}
+LAYERS, CELLS, VALUES, TOKENS = 2, 5, 32, 6
+
+
+class Reader:
+    def __init__(self, data, at=0):
+        self.data, self.at = data, at
+
+    def bytes(self, n):
+        self.at += n
+        assert self.at <= len(self.data)
+        return self.data[self.at - n:self.at]
+
+    def u32(self):
+        return struct.unpack("<I", self.bytes(4))[0]
+
+    def u64(self):
+        return struct.unpack("<Q", self.bytes(8))[0]
+
+
+def u32(*values):
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def u64(*values):
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+def cut_tensor(r, cells, keep, transposed):
+    kind = r.u32()
+    size = BLOCK[kind]
+    width = size * (1 if kind in BLOCKED else VALUES)
+    if transposed:
+        element, channels = r.u32(), r.u32()
+        columns = [r.bytes(cells * element)[:keep * element] for _ in range(channels)]
+        return u32(kind, element, VALUES) + b"".join(columns[:VALUES])
+    row = r.u64()
+    rows = [r.bytes(row)[:width] for _ in range(cells)]
+    return u32(kind) + u64(width) + b"".join(rows[:keep])
+
+
+def cut_body(r, tiles):
+    """One attention cache: streams, cells, K and V."""
+    streams = r.u32()
+    out = u32(streams)
+    for _ in range(streams):
+        cells = r.u32()
+        keep = min(cells, CELLS)
+        out += u32(keep)
+        for cell in range(cells):
+            head = r.bytes(4)
+            ids = r.u32()
+            head += u32(ids) + r.bytes(4 * ids)
+            # the last ones, so that what is out of order at the end stays
+            if cell >= cells - keep:
+                out += head
+        if not cells:
+            continue
+        transposed, layers = r.u32(), r.u32()
+        n = min(layers, LAYERS)
+        out += u32(transposed, n) + (r.bytes(8) if tiles else b"")
+        for role in (0, 1):
+            for layer in range(layers):
+                tensor = cut_tensor(r, cells, keep, role and transposed)
+                if layer < n:
+                    out += tensor
+    return out
+
+
+def cut_tokens(r):
+    n = r.u32()
+    words = list(struct.unpack(f"<{n}i", r.bytes(4 * n)))
+    if words[:2] == [-1, 1]:
+        words = [-1, 1, TOKENS] + words[3:3 + TOKENS] + [0]
+    else:
+        words = words[:TOKENS]
+    return struct.pack(f"<I{len(words)}i", len(words), *words)
+
+
+def cut_llama(data):
+    r = Reader(data)
+    head = r.bytes(8)
+    version = head[4]
+    out = head + cut_tokens(r)
+    if head[:4] == b"nsgg":
+        n = r.u32()
+        out += u32(n) + r.bytes(n)
+    tiles = version in (4, 11)
+    while r.at < len(data) and data[r.at:r.at + 4] != b"SCKP":
+        out += cut_body(r, tiles)
+    if r.at < len(data):
+        r.bytes(8)
+        count = r.u32()
+        out += b"SCKP" + u32(1, count)
+        for _ in range(count):
+            out += r.bytes(16)
+            size = r.u64()
+            inner = Reader(r.bytes(size))
+            body = inner.bytes(8) + cut_body(inner, tiles)
+            out += u64(len(body)) + body
+            for _ in range(2):
+                n = r.u64()
+                out += u64(n) + r.bytes(n)
+    assert r.at == len(data)
+    return out
+
+
+def tensor(kind, row, cells):
+    return u32(kind) + u64(row) + bytes((7 * i + kind) & 255 for i in range(row * cells))
+
+
+def built_llama():
+    """Layouts of the engine's source that no real file here shows."""
+    tokens = u32(3, 11, 12, 13)
+    cells = b"".join(u32(i, 1, 0) for i in range(3))
+    attention = u32(1, 3) + cells + u32(0, 1) + tensor(1, 8, 3) + tensor(1, 8, 3)
+    latent = u32(1, 3) + cells + u32(0, 2) + tensor(1, 8, 3) * 2
+    recurrent = u32(1) + u32(2, 0) + u32(0, 2) + tensor(0, 16, 1) * 4
+    m_rope = u32(1, 2) + u32(0, 1, 5, 6, 0) + u32(1, 1, 5, 7, 0) + u32(0, 1) + tensor(1, 4, 2) * 2
+    ple = u32(1, 2) + u32(0, 1, 5, 6, 9, 0) + u32(1, 1, 5, 7, 9, 0) + u32(0, 1) + tensor(1, 4, 2) * 2
+    empty = u32(1, 0)
+    checkpoint = b"SCKP" + u32(1, 1) + u64(1) + u32(0, 0) + u64(len(recurrent) + 8) + u32(0xAF143CD8, 0) + recurrent
+    checkpoint += u64(0, 0)
+    head2, head3 = b"qsgg" + u32(2) + tokens, b"qsgg" + u32(3) + tokens
+    head9 = b"nsgg" + u32(9) + tokens + u32(5) + b"llama"
+    return {
+        "ggsq": {"v2-dense": head2 + attention, "v2-m-rope": head2 + m_rope, "v3-ple": head3 + ple,
+                 "v3-hybrid": head3 + attention + recurrent, "v3-recurrent": head3 + recurrent,
+                 "v3-latent": head3 + latent, "v3-empty": head3 + empty,
+                 "v3-hybrid-checkpoint": head3 + attention + recurrent + checkpoint},
+        "ggsn": {"v9-dense": head9 + attention, "v9-empty": head9 + empty, "v9-hybrid": head9 + attention + recurrent},
+    }
+
+
+def safetensors(arrays, metadata=None):
+    header, body = ({"__metadata__": metadata} if metadata else {}), b""
+    for name, kind, shape, data in arrays:
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return u64(len(text)) + text + body
+
+
+def cut_safetensors(data, tokens=4, dim=8):
+    """Layer 0 of a real file: K, V, queries and tokens, with fewer tokens and channels."""
+    size, = struct.unpack("<Q", data[:8])
+    header, body, out = json.loads(data[8:8 + size]), data[8 + size:], []
+    for name, x in header.items():
+        if name == "__metadata__" or (not name.endswith(".0.keys") and not name.endswith(".0.values") and
+                                      name not in ("layers.0.keys", "layers.0.values", "queries.0", "tokens")):
+            continue
+        raw = body[x["data_offsets"][0]:x["data_offsets"][1]]
+        if name == "tokens":
+            out.append((name, x["dtype"], [tokens], raw[:4 * tokens]))
+            continue
+        _, h, t, d = x["shape"]
+        width = len(raw) // (h * t * d)
+        rows = [raw[(i * t + j) * d * width:][:dim * width] for i in range(h) for j in range(tokens)]
+        out.append((name, x["dtype"], [1, h, tokens, dim], b"".join(rows)))
+    return safetensors(out, header.get("__metadata__"))
+
+
+def npy(descr, shape, data):
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + data
+
+
+def npz(arrays, method=zipfile.ZIP_STORED):
+    f = io.BytesIO()
+    with zipfile.ZipFile(f, "w", method) as z:
+        for name, descr, shape, data in arrays:
+            z.writestr(zipfile.ZipInfo(name + ".npy"), npy(descr, shape, data), method)
+    return f.getvalue()
+
+
+def named(form, kind, width, tokens=(3, 3)):
+    """K and V of two layers under one of the naming conventions."""
+    out = []
+    for layer, n in enumerate(tokens):
+        for role in (0, 1):
+            name = form[role].format(i=layer)
+            out.append((name, kind, (1, 2, n, 4), bytes((31 * i + role) & 127 for i in range(8 * n * width))))
+    return out
+
+
+LAYER_NAMES = ("layers.{i}.keys", "layers.{i}.values")
+CACHE_NAMES = ("key_cache.{i}", "value_cache.{i}")
+PAST_NAMES = ("past_key_values.{i}.key", "past_key_values.{i}.value")
+
+RECIPES = ["zstd", "store", "zstd:level=9", "store@k,zstd@v", "zstd:level=19@l0-15@l20@k,store", "store@k@v@l3",
+           "zstd:level=20", "store,,zstd", "nosuch", "store@l9-3", "@k", "zstd:", "store@l4294967295", "zstd@x"]
+
+
+def write(folder, name, data):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def main(source, corpus):
+    for path in sorted((source / "llama.cpp").glob("*.bin")):
+        data = path.read_bytes()
+        write(corpus / ("ggsn" if data[:4] == b"nsgg" else "ggsq"), path.stem, cut_llama(data))
+    for target, files in built_llama().items():
+        for name, data in files.items():
+            write(corpus / target, name, data)
+    for name in ("smol-argparse-f16", "smol-gpl3"):
+        data = (source / "hf" / f"{name}.safetensors").read_bytes()
+        write(corpus / "safetensors", name, cut_safetensors(data))
+    ids = ("tokens", "I32", (3,), u32(1, 2, 3))
+    hidden = ("hidden.0", "F32", (1, 3, 2), bytes(24))
+    for name, arrays in {
+        "f32": named(CACHE_NAMES, "F32", 4) + [ids],
+        "fp8": named(PAST_NAMES, "F8_E4M3", 1),
+        "u8": named(LAYER_NAMES, "U8", 1) + [("other", "I64", (1,), bytes(8))],
+        "sliding": named(LAYER_NAMES, "BF16", 2, (5, 2)) + [hidden],
+    }.items():
+        write(corpus / "safetensors", name, safetensors([(n, k, list(s), d) for n, k, s, d in arrays]))
+    ids = ("tokens", "<i4", (3,), u32(1, 2, 3))
+    for name, arrays, method in (
+            ("f32", named(LAYER_NAMES, "<f4", 4) + [ids], zipfile.ZIP_STORED),
+            ("f16-deflate", named(CACHE_NAMES, "<f2", 2), zipfile.ZIP_DEFLATED),
+            ("bf16", named(PAST_NAMES, "|V2", 2), zipfile.ZIP_STORED),
+            ("u8-sliding", named(LAYER_NAMES, "|u1", 1, (5, 2)), zipfile.ZIP_STORED),
+            ("ids64", named(LAYER_NAMES, "|i1", 1) + [("tokens", "<i8", (3,), u64(1, 2, 3))], zipfile.ZIP_DEFLATED)):
+        write(corpus / "npz", name, npz(arrays, method))
+    for i, text in enumerate(RECIPES):
+        write(corpus / "recipe", f"{i:02}", text.encode())
+    for path in sorted((source / "damaged").glob("bad-*")):
+        data, target = path.read_bytes(), {".bin": "ggsq", ".safetensors": "safetensors"}.get(path.suffix)
+        if target and 0 < len(data) <= 10240:
+            write(corpus / target, path.name, data)
+    for path in sorted((corpus.parent.parent / "files").glob("*.kvc")):
+        data = path.read_bytes()
+        if path.name.startswith("good-") and len(data) <= 4096:
+            write(corpus / "container", path.stem + "-index", b"\x02" + data)
+            write(corpus / "container", path.stem, b"\x01" + data)
+        elif len(data) <= 2048:
+            write(corpus / "container", path.stem, b"\x00" + data)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))

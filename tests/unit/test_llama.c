@@ -1,0 +1,302 @@
+/* test_llama.c: llama.cpp states built byte by byte to the layout, those included of which no real file is at hand:
+ * GGSQ 2, GGSN 9, M-RoPE extensions, recurrent states, latent attention. Each must be understood, come back byte for
+ * byte through a .kvc, and be refused at every truncation. */
+#include "formats/bytes.h"
+#include "formats/container.h"
+#include "formats/format.h"
+#include "formats/keys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct bytes {
+    uint8_t data[65536];
+    size_t n;
+};
+
+static void u32(struct bytes *b, uint32_t v) {
+    put_u32(b->data + b->n, v);
+    b->n += 4;
+}
+
+static void u64(struct bytes *b, uint64_t v) {
+    put_u64(b->data + b->n, v);
+    b->n += 8;
+}
+
+static void noise(struct bytes *b, size_t n) {
+    for (size_t i = 0; i < n; i++) b->data[b->n + i] = (uint8_t)((b->n + i) * 37 + 11);
+    b->n += n;
+}
+
+static void head(struct bytes *b, int session, uint32_t version, uint32_t tokens) {
+    b->n = 0;
+    u32(b, session ? 0x6767736eu : 0x67677371u);
+    u32(b, version);
+    u32(b, tokens);
+    for (uint32_t i = 0; i < tokens; i++) u32(b, 100 + i);
+    if (session) {
+        u32(b, 5);
+        memcpy(b->data + b->n, "llama", 5);
+        b->n += 5;
+    }
+}
+
+/* The cells of one stream: positions from `first`, `ext` extension words, sequence 0. */
+static void cells(struct bytes *b, uint32_t n, uint32_t first, unsigned ext, uint32_t ids) {
+    u32(b, n);
+    for (uint32_t i = 0; i < n; i++) {
+        u32(b, first + i);
+        u32(b, ids);
+        for (unsigned x = 0; x < ext; x++) u32(b, 1000 * (x + 1) + i);
+        for (uint32_t s = 0; s < ids; s++) u32(b, s);
+    }
+}
+
+static void rows(struct bytes *b, uint32_t type, uint64_t row, uint32_t n) {
+    u32(b, type);
+    u64(b, row);
+    noise(b, (size_t)row * n);
+}
+
+static void attention(struct bytes *b, int tiles, unsigned ext, uint32_t layers, int has_v, uint32_t n) {
+    u32(b, 1);
+    cells(b, n, 0, ext, 1);
+    u32(b, 0);
+    u32(b, layers);
+    if (tiles) u64(b, 0);
+    for (uint32_t i = 0; i < layers; i++) rows(b, 1, 32, n);
+    for (uint32_t i = 0; has_v && i < layers; i++) rows(b, 1, 16, n);
+}
+
+static void recurrent(struct bytes *b, uint32_t layers, uint32_t owning) {
+    cells(b, 1, 9, 0, 0);
+    u32(b, 0);
+    u32(b, layers);
+    for (uint32_t i = 0; i < owning; i++) rows(b, 0, 64, 1);
+    for (uint32_t i = 0; i < owning; i++) rows(b, 0, 128, 1);
+}
+
+static int no_v; /* what --latent says */
+
+/* Cut exactly between its two caches, a file is a valid one of a model with only the first: nothing in it tells. */
+static size_t whole_without_rest;
+
+static struct kvc_cache *import(struct kvc_input *in, const struct bytes *b, struct kvc_error *e) {
+    struct kvc_import_options options = {.latent = no_v};
+    memset(e, 0, sizeof *e);
+    kvc_input_memory(in, "test", b->data, b->n);
+    return kvc_import(in, &options, NULL, e);
+}
+
+/* Imports, packs, opens the pack, gives the source back and compares; then refuses every truncation. The cache is
+ * returned for further looks; close *in after it. */
+static struct kvc_cache *accepted(const struct bytes *b, struct kvc_input *in) {
+    struct kvc_error e;
+    struct kvc_cache *c = import(in, b, &e);
+    if (!c) fail_msg("%s", e.message);
+    struct kvc_buffer packed = {0}, back = {0};
+    struct kvc_sink to = kvc_sink_buffer(&packed), out = kvc_sink_buffer(&back);
+    struct kvc_pack_options options = {.threads = 1};
+    assert_int_equal(kvc_container_write(c, &options, &to, NULL, &e), 0);
+    struct kvc_input again;
+    kvc_input_memory(&again, "packed", packed.data, packed.n);
+    struct kvc_cache *copy = kvc_container_open(&again, &e);
+    if (!copy) fail_msg("%s", e.message);
+    assert_int_equal(kvc_source_write(copy, 1, &out, &e), 0);
+    assert_int_equal(back.n, b->n);
+    assert_memory_equal(back.data, b->data, b->n);
+    kvc_cache_free(copy);
+    kvc_input_close(&again);
+    free(packed.data);
+    free(back.data);
+    struct bytes *cut = malloc(sizeof *cut);
+    memcpy(cut, b, sizeof *cut);
+    for (cut->n = 0; cut->n < b->n; cut->n++) {
+        if (cut->n && cut->n == whole_without_rest) continue;
+        struct kvc_input part;
+        struct kvc_cache *none = import(&part, cut, &e);
+        if (none) fail_msg("accepted when cut to %zu of %zu bytes", cut->n, b->n);
+        assert_true(*e.message);
+        kvc_input_close(&part);
+    }
+    free(cut);
+    return c;
+}
+
+static void done(struct kvc_cache *c, struct kvc_input *in) {
+    kvc_cache_free(c);
+    kvc_input_close(in);
+}
+
+static struct bytes buffer;
+
+static void dense_versions(void **state) {
+    (void)state;
+    const struct { int session; uint32_t version; } cases[] = {{0, 2}, {0, 3}, {0, 4}, {1, 9}, {1, 10}, {1, 11}};
+    for (size_t i = 0; i < 6; i++) {
+        struct kvc_input in;
+        int tiles = cases[i].version == 4 || cases[i].version == 11;
+        head(&buffer, cases[i].session, cases[i].version, 6);
+        attention(&buffer, tiles, 0, 2, 1, 6);
+        struct kvc_cache *c = accepted(&buffer, &in);
+        assert_int_equal(c->n_parts, 1);
+        assert_int_equal(c->n_tensors, 4);
+        assert_int_equal(c->n_tokens, 6);
+        assert_int_equal(c->tensor[0].shape.dim, 16);
+        assert_int_equal(c->tensor[2].shape.dim, 8);
+        assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_SOURCE_VERSION, 0), cases[i].version);
+        assert_null(c->part[0].cells.words); /* nothing an engine would miss */
+        if (cases[i].session) assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_ROPE_PAIRING, ""), "interleaved");
+        else assert_null(kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING));
+        done(c, &in);
+    }
+}
+
+static void positions_of_m_rope(void **state) {
+    (void)state;
+    const struct { uint32_t version; unsigned ext; } cases[] = {{2, 2}, {3, 3}};
+    for (size_t i = 0; i < 2; i++) {
+        struct kvc_input in;
+        head(&buffer, 0, cases[i].version, 4);
+        attention(&buffer, 0, cases[i].ext, 1, 1, 4);
+        struct kvc_cache *c = accepted(&buffer, &in);
+        assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 0), cases[i].ext);
+        const struct kvc_cells *x = &c->part[0].cells;
+        assert_int_equal(x->word_at[4], 4 * (cases[i].ext + 1));
+        assert_int_equal(x->words[x->word_at[2]], 1002);
+        done(c, &in);
+    }
+}
+
+static void states(void **state) {
+    (void)state;
+    struct kvc_input in;
+    head(&buffer, 0, 3, 4);
+    recurrent(&buffer, 3, 3);
+    struct kvc_cache *c = accepted(&buffer, &in);
+    assert_int_equal(c->part[0].kind, KVC_PART_RECURRENT);
+    assert_int_equal(c->n_tensors, 6);
+    assert_int_equal(c->tensor[0].role, KVC_ROLE_R);
+    assert_int_equal(c->tensor[5].role, KVC_ROLE_S);
+    assert_int_equal(c->tensor[5].shape.dim, 32);
+    assert_int_equal(c->part[0].cells.pos[0], 9);
+    done(c, &in);
+    head(&buffer, 0, 3, 4); /* a hybrid: attention, then states of one of two layers */
+    attention(&buffer, 0, 0, 1, 1, 4);
+    whole_without_rest = buffer.n;
+    recurrent(&buffer, 2, 1);
+    c = accepted(&buffer, &in);
+    whole_without_rest = 0;
+    assert_int_equal(c->n_parts, 2);
+    assert_int_equal(c->n_tensors, 4);
+    done(c, &in);
+}
+
+static void latent(void **state) {
+    (void)state;
+    struct kvc_input in;
+    head(&buffer, 0, 4, 3);
+    attention(&buffer, 1, 0, 2, 0, 3);
+    struct kvc_error e;
+    assert_null(import(&in, &buffer, &e)); /* as if cut behind K */
+    kvc_input_close(&in);
+    no_v = 1;
+    struct kvc_cache *c = accepted(&buffer, &in);
+    no_v = 0;
+    assert_int_equal(c->n_tensors, 2);
+    assert_int_equal(c->tensor[0].role, KVC_ROLE_LATENT);
+    assert_int_equal(c->layer[0].kind, KVC_LAYER_LATENT);
+    done(c, &in);
+}
+
+/* Cells that belong to two sequences, V transposed, cells out of order. */
+static void sessions(void **state) {
+    (void)state;
+    struct kvc_input in;
+    head(&buffer, 1, 11, 2);
+    u32(&buffer, 2); /* two streams, the second empty */
+    u32(&buffer, 3);
+    const uint32_t pos[3] = {2, 0, 1};
+    for (int i = 0; i < 3; i++) {
+        u32(&buffer, pos[i]);
+        u32(&buffer, 2);
+        u32(&buffer, 0);
+        u32(&buffer, 1);
+    }
+    u32(&buffer, 1); /* V transposed */
+    u32(&buffer, 1);
+    u64(&buffer, 0);
+    rows(&buffer, 1, 8, 3);
+    u32(&buffer, 1);
+    u32(&buffer, 2);
+    u32(&buffer, 4);
+    for (int channel = 0; channel < 4; channel++)
+        for (int cell = 0; cell < 3; cell++) {
+            put_u16(buffer.data + buffer.n, (uint16_t)(16 * channel + cell));
+            buffer.n += 2;
+        }
+    u32(&buffer, 0);
+    struct kvc_cache *c = accepted(&buffer, &in);
+    struct kvc_error e;
+    uint8_t v[3 * 8];
+    assert_int_equal(c->n_parts, 2);
+    assert_int_equal(c->part[1].cells.n, 0);
+    assert_int_equal(c->part[0].cells.word_at[3], 6);
+    assert_int_equal(c->read(c, 1, 0, 3, v, &e), 0);
+    for (int row = 0; row < 3; row++) /* sorted row 0 is cell 1, row 1 is cell 2, row 2 is cell 0 */
+        for (int channel = 0; channel < 4; channel++)
+            assert_int_equal(get_u16(v + 8 * row + 2 * channel), 16 * channel + (row + 1) % 3);
+    done(c, &in);
+}
+
+static void server_tokens(void **state) {
+    (void)state;
+    struct kvc_input in;
+    head(&buffer, 0, 4, 0);
+    put_u32(buffer.data + 8, 7);
+    const uint32_t words[7] = {UINT32_MAX, 1, 3, 11, 12, 13, 0};
+    for (int i = 0; i < 7; i++) u32(&buffer, words[i]);
+    attention(&buffer, 1, 0, 1, 1, 3);
+    struct kvc_cache *c = accepted(&buffer, &in);
+    assert_int_equal(c->n_tokens, 3);
+    assert_int_equal(c->tokens[2], 13);
+    assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_LLAMA_TOKEN_FORM, ""), "server");
+    done(c, &in);
+}
+
+/* What a slot of a dense model exports is the slot. */
+static void export_is_the_source(void **state) {
+    (void)state;
+    struct kvc_input in;
+    struct kvc_error e;
+    for (uint32_t version = 2; version <= 4; version++) {
+        head(&buffer, 0, version, 5);
+        attention(&buffer, version == 4, 0, 2, 1, 5);
+        struct kvc_cache *c = import(&in, &buffer, &e);
+        assert_non_null(c);
+        struct kvc_buffer out = {0};
+        struct kvc_sink sink = kvc_sink_buffer(&out);
+        struct kvc_export_options options = {.llama_version = version};
+        assert_int_equal(kvc_format_llama.export(c, &options, &sink, &e), 0);
+        assert_int_equal(out.n, buffer.n);
+        assert_memory_equal(out.data, buffer.data, out.n);
+        free(out.data);
+        done(c, &in);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dense_versions), cmocka_unit_test(positions_of_m_rope), cmocka_unit_test(states),
+        cmocka_unit_test(latent),         cmocka_unit_test(sessions),            cmocka_unit_test(server_tokens),
+        cmocka_unit_test(export_is_the_source),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
