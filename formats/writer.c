@@ -7,6 +7,7 @@
 #include "formats/layout.h"
 #include "formats/parallel.h"
 #include "formats/prefix.h"
+#include "formats/same.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>
@@ -337,78 +338,6 @@ static int write_source(struct writer *w, struct kvc_error *e) {
     return status ? -1 : 0;
 }
 
-/* --- rows that equal earlier rows --- */
-
-/* Tensors of earlier parts that may hold the same rows: same role, layer index and shape of a row. Ascending, and a
- * row matches its first equal: then that one is never itself a reference, because whatever it would refer to comes
- * first in this list too. */
-static int may_repeat(const struct kvc_cache *c, uint32_t tensor, uint32_t earlier) {
-    const struct kvc_tensor *t = &c->tensor[tensor], *o = &c->tensor[earlier];
-    const struct kvc_layer *a = &c->layer[t->layer], *b = &c->layer[o->layer];
-    if (t->role != o->role || a->index != b->index || t->shape.dtype != o->shape.dtype ||
-        t->shape.heads != o->shape.heads || t->shape.dim != o->shape.dim || a->part == b->part)
-        return 0;
-    /* llama.cpp numbers the layers of its two caches from 0 each: a checkpoint copies the second one. */
-    enum kvc_part_kind ka = c->part[a->part].kind, kb = c->part[b->part].kind;
-    int wa = ka == KVC_PART_SLIDING || ka == KVC_PART_CHECKPOINT, wb = kb == KVC_PART_SLIDING || kb == KVC_PART_CHECKPOINT;
-    return ka != KVC_PART_COMPANION && kb != KVC_PART_COMPANION && wa == wb;
-}
-
-static int64_t sorted_pos(const struct kvc_cells *cells, uint64_t row) {
-    return cells->pos[kvc_cell_at(cells, row)];
-}
-
-/* First sorted row with a position of at least pos. */
-static uint64_t lower_bound(const struct kvc_cells *cells, int64_t pos) {
-    uint64_t low = 0, high = cells->n;
-    while (low < high) {
-        uint64_t mid = low + (high - low) / 2;
-        if (sorted_pos(cells, mid) < pos) low = mid + 1;
-        else high = mid;
-    }
-    return low;
-}
-
-/* Finds for each of the block's rows the first equal row of an earlier tensor; from[i].tensor stays KVC_NONE where
- * there is none. */
-static int find_same(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, const uint8_t *rows,
-                     struct kvc_same *from, struct kvc_error *e) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    uint64_t row_bytes = kvc_row_bytes(&c->tensor[tensor].shape);
-    for (uint32_t other = 0; other < tensor; other++) {
-        if (!may_repeat(c, tensor, other)) continue;
-        const struct kvc_cells *theirs = &kvc_tensor_part(c, other)->cells;
-        uint64_t begin = lower_bound(theirs, sorted_pos(cells, first)),
-                 end = lower_bound(theirs, sorted_pos(cells, first + n - 1) + 1);
-        /* in pieces, so that memory stays bounded however many rows share these positions */
-        while (begin < end) {
-            uint64_t part = end - begin < KVC_BLOCK ? end - begin : KVC_BLOCK, i = 0;
-            uint8_t *there = malloc((size_t)(part * row_bytes));
-            if (!there) return kvc_fail_memory(e, "rows");
-            if (c->read(c, other, begin, part, there, e)) {
-                free(there);
-                return -1;
-            }
-            for (uint64_t j = 0; j < part; j++) {
-                int64_t pos = sorted_pos(theirs, begin + j);
-                while (i < n && sorted_pos(cells, first + i) < pos) i++;
-                for (uint64_t k = i; k < n && sorted_pos(cells, first + k) == pos; k++) {
-                    if (from[k].tensor != KVC_NONE ||
-                        memcmp(rows + k * row_bytes, there + j * row_bytes, (size_t)row_bytes) != 0)
-                        continue;
-                    uint64_t block = kvc_cells_block_of(theirs, begin + j);
-                    from[k] = (struct kvc_same){.row = (uint32_t)k, .count = 1, .tensor = other,
-                                                .block = (uint32_t)block,
-                                                .there = (uint32_t)(begin + j - theirs->block[block])};
-                }
-            }
-            free(there);
-            begin += part;
-        }
-    }
-    return 0;
-}
-
 /* Adds the SAME section for the rows found, if any. */
 static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n, struct kvc_error *e) {
     uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
@@ -476,7 +405,7 @@ static int encode_block(const struct writer *w, uint32_t tensor, uint64_t number
     int lossless = kvc_pipeline_lossless(pipeline);
     if (c->read(c, tensor, first, n, s->rows, e)) return -1;
     for (uint64_t i = 0; i < n; i++) s->from[i].tensor = KVC_NONE;
-    if (find_same(c, tensor, first, n, s->rows, s->from, e)) return -1;
+    if (kvc_same_find(c, tensor, first, n, s->rows, s->from, e)) return -1;
     kvc_sections_clear(&s->list);
     if (add_same(&s->list, s->from, n, e)) return -1;
     for (uint64_t i = 0; i < n; i++)

@@ -41,7 +41,8 @@ def xxh3(data, seed=0):
 def zstd(data):
     room = libzstd.ZSTD_compressBound(len(data))
     out = ctypes.create_string_buffer(room)
-    return out.raw[:libzstd.ZSTD_compress(out, room, data, len(data), 3)]
+    size = libzstd.ZSTD_compress(out, room, data, len(data), 3)
+    return out.raw[:size]
 
 
 def u8(*v):
@@ -540,8 +541,8 @@ def frame_files():
         lambda: edited(header(reserved=bytes(10) + b"\1")))
 
     # the index
-    file("index-type", "disagree", "The index calls the TABLE record unknown; the record itself says TABLE.",
-         header(index=lambda x: [x[0], [77] + x[1][1:]] + x[2:]), "open")
+    file("index-type", "disagree", "The index calls the TOKENS record a PROFILE, which readers skip.",
+         header(index=lambda x: x[:3] + [[PROFILE] + x[3][1:]] + x[4:]), "check")
     file("index-number", "disagree", "The index gives the CELLS record another number.",
          header(index=lambda x: x[:2] + [x[2][:3] + [1]] + x[3:]))
     file("index-size", "does not fit", "The index gives the last record more bytes than there are.",
@@ -761,7 +762,7 @@ def block_files():
     block("none", "RAW", "No sections at all.", lambda r: r.sections.clear())
     block("stage", "RAW", "RAW claims stage 1 of a pipeline of one.", lambda r: setattr(r.sections[0], "stage", 1))
     block("stray", "stage", "A section that belongs to no stage.",
-          lambda r: r.sections.append(Section(S_TOKENS, b"")))
+          lambda r: r.sections.insert(0, Section(S_TOKENS, b"")))
     block("raw-index", "RAW", "RAW is number 1.", lambda r: setattr(r.sections[0], "index", 1))
     block("plane-missing", "PLANE", "One of two planes is missing.", lambda r: r.sections.pop(), **planes_of)
     block("plane-order", "PLANE", "The planes stand in the wrong order.", lambda r: r.sections.reverse(), **planes_of)

@@ -1,0 +1,284 @@
+/* blocks.c: decodes the blocks of an open container, looks at its records, checks all of it. Not for opening it
+ * (reader.c). */
+#include "formats/records.h"
+
+#include "formats/layout.h"
+#include "formats/parallel.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows of a block that its stages code, and the entries for the others. */
+struct split {
+    struct kvc_same *same;
+    size_t n_same;
+    uint64_t own;
+};
+
+static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows, const struct kvc_section *s,
+                      struct split *split, struct kvc_error *e) {
+    uint8_t *bytes;
+    size_t n;
+    if (kvc_records_decode(s, &bytes, &n, e)) return -1;
+    uint64_t next = 0;
+    int status = 0;
+    split->n_same = n / KVC_SAME_ENTRY;
+    split->same = malloc(n ? split->n_same * sizeof *split->same : 1);
+    if (!split->same) status = kvc_fail_memory(e, "references");
+    else if (!n || n % KVC_SAME_ENTRY) status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME holds no whole entries");
+    for (size_t i = 0; i < split->n_same && !status; i++) {
+        const uint8_t *p = bytes + i * KVC_SAME_ENTRY;
+        struct kvc_same x = {get_u32(p), get_u32(p + 4), get_u32(p + 8), get_u32(p + 12), get_u32(p + 16)};
+        if (x.row < next || !x.count || x.count > rows || x.row > rows - x.count || x.tensor >= tensor) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME entry %zu is out of range", i);
+            break;
+        }
+        const struct kvc_shape *mine = &c->tensor[tensor].shape, *other = &c->tensor[x.tensor].shape;
+        const struct kvc_cells *cells = &kvc_tensor_part(c, x.tensor)->cells;
+        uint64_t there = x.block < cells->n_blocks ? cells->block[x.block + 1] - cells->block[x.block] : 0;
+        if (mine->dtype != other->dtype || mine->heads != other->heads || mine->dim != other->dim || x.count > there ||
+            x.there > there - x.count)
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME entry %zu refers to rows that are not there", i);
+        split->same[i] = x;
+        split->own -= x.count;
+        next = (uint64_t)x.row + x.count;
+    }
+    free(bytes);
+    return status;
+}
+
+/* Puts "record 12 (layer 3 K, tokens 256-511): " before the message. */
+static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor, uint64_t block) {
+    const struct kvc_records *k = c->impl;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    char label[64], where[128];
+    kvc_tensor_label(c, tensor, label, sizeof label);
+    snprintf(where, sizeof where, "%s, tokens %" PRId64 "-%" PRId64, label,
+             cells->pos[kvc_cell_at(cells, cells->block[block])],
+             cells->pos[kvc_cell_at(cells, cells->block[block + 1] - 1)]);
+    return kvc_record_context(e, k->block_record[k->first_block[tensor] + block], where);
+}
+
+/* Decodes the rows that a block itself codes into their places in dst; `split` gets the entries for the others. */
+static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct split *split,
+                        struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    uint64_t i = k->block_record[k->first_block[tensor] + block], rows = cells->block[block + 1] - cells->block[block];
+    struct kvc_block b = {.shape = c->tensor[tensor].shape, .rows = dst};
+    uint64_t row = kvc_row_bytes(&b.shape);
+    struct kvc_section *list;
+    unsigned n;
+    memset(split, 0, sizeof *split);
+    split->own = rows;
+    if (kvc_records_sections(k, i, &list, &n, e)) return in_block(c, e, tensor, block);
+    unsigned first = n && list[0].type == KVC_SECTION_SAME;
+    int status = first ? parse_same(c, tensor, rows, &list[0], split, e) : 0;
+    b.shape.tokens = split->own;
+    if (!status && split->own)
+        status = kvc_pipeline_decode(&k->pipeline[k->pipeline_of[tensor]], &b, list + first, n - first, e);
+    else if (!status && n != first)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
+    free(list);
+    if (status) {
+        free(split->same);
+        split->same = NULL;
+        return in_block(c, e, tensor, block);
+    }
+    /* The coded rows stand packed at the front of dst: spread them from the end, past the rows of each entry. */
+    uint64_t end = rows, left = split->own;
+    for (size_t s = split->n_same; s-- > 0;) {
+        const struct kvc_same *x = &split->same[s];
+        uint64_t after = end - (x->row + x->count);
+        left -= after;
+        memmove(dst + (end - after) * row, dst + left * row, (size_t)(after * row));
+        end = x->row;
+    }
+    return 0;
+}
+
+/* Decodes a whole block into dst. */
+static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct kvc_error *e) {
+    struct split split;
+    uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
+    if (decode_coded(c, tensor, block, dst, &split, e)) return -1;
+    uint8_t *there = split.n_same ? malloc((size_t)row * KVC_BLOCK) : NULL;
+    int status = split.n_same && !there ? kvc_fail_memory(e, "rows") : 0;
+    uint32_t have_tensor = KVC_NONE, have_block = KVC_NONE;
+    struct split origin = {0};
+    for (size_t s = 0; s < split.n_same && !status; s++) {
+        const struct kvc_same *x = &split.same[s];
+        if (x->tensor != have_tensor || x->block != have_block) {
+            free(origin.same);
+            memset(&origin, 0, sizeof origin);
+            status = decode_coded(c, x->tensor, x->block, there, &origin, e);
+            have_tensor = x->tensor;
+            have_block = x->block;
+        }
+        for (size_t o = 0; o < origin.n_same && !status; o++)
+            if (origin.same[o].row < x->there + x->count && x->there < origin.same[o].row + origin.same[o].count)
+                status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME refers to rows that are references themselves");
+        if (!status) memcpy(dst + x->row * row, there + x->there * row, (size_t)(x->count * row));
+    }
+    free(origin.same);
+    free(there);
+    free(split.same);
+    return status;
+}
+
+int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                          struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
+    uint8_t *whole = NULL;
+    int status = 0;
+    for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
+        uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
+        if (take == stop - start) {
+            status = decode_block(c, tensor, b, dst, e);
+        } else {
+            if (!whole && !(whole = malloc((size_t)row * KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
+            else status = decode_block(c, tensor, b, whole, e);
+            if (!status) memcpy(dst, whole + (first - start) * row, (size_t)(take * row));
+        }
+        dst += take * row;
+        first += take;
+    }
+    free(whole);
+    return status;
+}
+
+int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                                  struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    int status = 0;
+    while (n && !status) {
+        uint64_t number = offset / KVC_LITERAL_CHUNK, skip_bytes = offset % KVC_LITERAL_CHUNK, i = k->chunk[number];
+        struct kvc_section *list;
+        unsigned count;
+        uint8_t *bytes = NULL;
+        size_t size = 0;
+        if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, "SOURCE");
+        status = kvc_records_decode(&list[count - 1], &bytes, &size, e);
+        free(list);
+        if (status) return kvc_record_context(e, i, "SOURCE");
+        uint64_t part = size - skip_bytes < n ? size - skip_bytes : n;
+        memcpy(dst, bytes + skip_bytes, (size_t)part);
+        free(bytes);
+        dst += part;
+        offset += part;
+        n -= part;
+    }
+    return status;
+}
+
+/* --- looking inside, checking --- */
+
+int kvc_cache_is_container(const struct kvc_cache *c) {
+    return c->read == kvc_blocks_read;
+}
+
+uint64_t kvc_container_records(const struct kvc_cache *c) {
+    return ((const struct kvc_records *)c->impl)->n_records;
+}
+
+int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
+                         struct kvc_section *section, unsigned n_max, struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    const struct kvc_record *r = &k->record[i];
+    struct kvc_section *list;
+    unsigned n;
+    if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
+    const uint8_t *h = k->data + r->offset;
+    *info = (struct kvc_record_info){.type = r->type, .tensor = KVC_NONE, .block = r->number, .offset = r->offset,
+                                     .size = r->size, .check = get_u64(h + 24), .digest = get_u64(h + 16),
+                                     .n_sections = n};
+    if (r->type == KVC_RECORD_BLOCK) {
+        const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
+        info->tensor = r->subject;
+        info->rows = cells->block[r->number + 1] - cells->block[r->number];
+    }
+    for (unsigned s = 0; section && s < n && s < n_max; s++) section[s] = list[s];
+    free(list);
+    return 0;
+}
+
+const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor) {
+    const struct kvc_records *k = c->impl;
+    return k->pipeline_text[k->pipeline_of[tensor]];
+}
+
+uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {
+    const struct kvc_records *k = c->impl;
+    uint64_t sum = 0;
+    for (uint64_t b = k->first_block[tensor]; b < k->first_block[tensor + 1]; b++)
+        sum += k->record[k->block_record[b]].size;
+    return sum;
+}
+
+const uint8_t *kvc_container_keys(const struct kvc_cache *c, uint64_t *n) {
+    const struct kvc_records *k = c->impl;
+    *n = k->n_keys;
+    return k->keys;
+}
+
+/* One record, all of it: hash, padding, and for blocks the digest of what it decodes to. */
+static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e) {
+    const struct kvc_cache *c = state;
+    const struct kvc_records *k = c->impl;
+    const struct kvc_record *r = &k->record[i];
+    struct kvc_section *list;
+    unsigned n;
+    int status = 0;
+    *result = NULL;
+    if (r->type != KVC_RECORD_BLOCK) {
+        if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
+        for (unsigned s = 0; r->type == KVC_RECORD_SOURCE && s < n && !status; s++) {
+            uint8_t *bytes; /* opening only measured the literals */
+            size_t size;
+            if (!(status = kvc_records_decode(&list[s], &bytes, &size, e))) free(bytes);
+            else kvc_record_context(e, i, "SOURCE");
+        }
+        free(list);
+        return status;
+    }
+    const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
+    uint64_t row = kvc_row_bytes(&c->tensor[r->subject].shape), first = cells->block[r->number],
+             rows = cells->block[r->number + 1] - first;
+    uint8_t *dst = malloc((size_t)(row * rows));
+    if (!dst) return kvc_fail_memory(e, "a block");
+    status = decode_block(c, r->subject, r->number, dst, e);
+    if (!status && kvc_digest_rows(dst, row, first, rows) != get_u64(k->data + r->offset + 16)) {
+        kvc_record_damaged(e, r->offset, "decoded values do not match the digest");
+        status = in_block(c, e, r->subject, r->number);
+    }
+    free(dst);
+    return status;
+}
+
+static int check_commit(void *state, uint64_t item, void *result, struct kvc_error *e) {
+    (void)state, (void)item, (void)result, (void)e;
+    return 0;
+}
+
+int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    for (uint64_t i = 0; i < k->n_records; i++) {
+        struct kvc_section *list;
+        unsigned n;
+        if (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE) continue;
+        if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
+        free(list);
+    }
+    return 0;
+}
+
+int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e) {
+    /* check_one only reads the cache; the job's state is not const because other jobs write theirs */
+    struct kvc_job job = {.n = kvc_container_records(c), .work = check_one, .commit = check_commit,
+                          .state = (void *)(uintptr_t)c};
+    return kvc_parallel(&job, threads, e);
+}
+

@@ -1,0 +1,62 @@
+/* records.h: a container's records as its reader, decoder and checker share them. Not for users (container.h).
+ *
+ * Everything but the blocks is read and checked on opening; a block's hash is checked whenever it is decoded. */
+#ifndef KVC_RECORDS_H
+#define KVC_RECORDS_H
+
+#include "codecs/recipe.h"
+#include "formats/cache.h"
+#include "formats/container.h"
+
+struct kvc_record {
+    uint64_t offset;
+    uint64_t size;
+    uint32_t subject, number;
+    uint8_t type;
+};
+
+/* What kvc_cache.impl points at. */
+struct kvc_records {
+    const uint8_t *data; /* the whole file */
+    uint64_t size;
+    struct kvc_record *record;
+    uint64_t n_records, n_blocks; /* records in the file; BLOCK records among them */
+    uint64_t *first_block;        /* by tensor: index into block_record */
+    uint64_t *block_record;       /* record number of each block, tensor after tensor */
+    struct kvc_pipeline *pipeline;
+    char **pipeline_text;
+    uint32_t n_pipelines;
+    uint16_t *pipeline_of; /* by tensor */
+    uint8_t *keys;
+    uint64_t n_keys;
+    uint64_t *chunk; /* record numbers of the SOURCE chunks */
+    uint64_t n_chunks;
+};
+
+/* Fills *e with what is wrong in a record at byte `offset`; callers put its number and content before it. */
+int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what);
+/* Puts "record 12 (LABEL): " before the message in *e; returns -1. */
+int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label);
+
+/* Checks header, footer and their place; *index is the offset of the INDEX record. */
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_error *e);
+/* Lays out the records that the INDEX record at `offset` lists. */
+int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e);
+
+/* Sections of record i after checking its header against the index, its hash, its directory and its padding. *list is
+ * allocated (NULL for PAD), the caller frees it; the sections' bytes stay the file's. */
+int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
+                         struct kvc_error *e);
+/* Decodes a container section whose size only the directory tells; what it claims is bounded by what is stored. The
+ * caller frees *bytes. */
+int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e);
+/* The one section of type `section` that record i consists of, decoded. */
+int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n,
+                       struct kvc_error *e);
+
+/* kvc_cache.read and .read_literal of a cache that came from a container. */
+int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                    struct kvc_error *e);
+int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e);
+
+#endif

@@ -1,0 +1,74 @@
+/* same.c: finds rows of a cache that equal rows of its earlier tensors: llama.cpp's checkpoints repeat most of the live
+ * cache, streams share prefixes. Not for how that is stored (writer.c, FORMAT.md "SAME"). */
+#include "formats/same.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tensors of earlier parts that may hold the same rows: same role, layer index and shape of a row. Ascending, and a
+ * row matches its first equal: then that one is never itself a reference, because whatever it would refer to comes
+ * first in this list too. */
+static int may_repeat(const struct kvc_cache *c, uint32_t tensor, uint32_t earlier) {
+    const struct kvc_tensor *t = &c->tensor[tensor], *o = &c->tensor[earlier];
+    const struct kvc_layer *a = &c->layer[t->layer], *b = &c->layer[o->layer];
+    if (t->role != o->role || a->index != b->index || t->shape.dtype != o->shape.dtype ||
+        t->shape.heads != o->shape.heads || t->shape.dim != o->shape.dim || a->part == b->part)
+        return 0;
+    /* llama.cpp numbers the layers of its two caches from 0 each: a checkpoint copies the second one. */
+    enum kvc_part_kind ka = c->part[a->part].kind, kb = c->part[b->part].kind;
+    int wa = ka == KVC_PART_SLIDING || ka == KVC_PART_CHECKPOINT, wb = kb == KVC_PART_SLIDING || kb == KVC_PART_CHECKPOINT;
+    return ka != KVC_PART_COMPANION && kb != KVC_PART_COMPANION && wa == wb;
+}
+
+static int64_t sorted_pos(const struct kvc_cells *cells, uint64_t row) {
+    return cells->pos[kvc_cell_at(cells, row)];
+}
+
+/* First sorted row with a position of at least pos. */
+static uint64_t lower_bound(const struct kvc_cells *cells, int64_t pos) {
+    uint64_t low = 0, high = cells->n;
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (sorted_pos(cells, mid) < pos) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, const uint8_t *rows,
+                     struct kvc_same *from, struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    uint64_t row_bytes = kvc_row_bytes(&c->tensor[tensor].shape);
+    for (uint32_t other = 0; other < tensor; other++) {
+        if (!may_repeat(c, tensor, other)) continue;
+        const struct kvc_cells *theirs = &kvc_tensor_part(c, other)->cells;
+        uint64_t begin = lower_bound(theirs, sorted_pos(cells, first)),
+                 end = lower_bound(theirs, sorted_pos(cells, first + n - 1) + 1);
+        /* in pieces, so that memory stays bounded however many rows share these positions */
+        while (begin < end) {
+            uint64_t part = end - begin < KVC_BLOCK ? end - begin : KVC_BLOCK, i = 0;
+            uint8_t *there = malloc((size_t)(part * row_bytes));
+            if (!there) return kvc_fail_memory(e, "rows");
+            if (c->read(c, other, begin, part, there, e)) {
+                free(there);
+                return -1;
+            }
+            for (uint64_t j = 0; j < part; j++) {
+                int64_t pos = sorted_pos(theirs, begin + j);
+                while (i < n && sorted_pos(cells, first + i) < pos) i++;
+                for (uint64_t k = i; k < n && sorted_pos(cells, first + k) == pos; k++) {
+                    if (from[k].tensor != KVC_NONE ||
+                        memcmp(rows + k * row_bytes, there + j * row_bytes, (size_t)row_bytes) != 0)
+                        continue;
+                    uint64_t block = kvc_cells_block_of(theirs, begin + j);
+                    from[k] = (struct kvc_same){.row = (uint32_t)k, .count = 1, .tensor = other,
+                                                .block = (uint32_t)block,
+                                                .there = (uint32_t)(begin + j - theirs->block[block])};
+                }
+            }
+            free(there);
+            begin += part;
+        }
+    }
+    return 0;
+}
