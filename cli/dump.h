@@ -72,8 +72,6 @@ int dump_values_parse(const char *text, struct dump_values *v);
 /* The token ids of --match: a list of numbers or a cache file's. */
 int dump_match_tokens(const char *path, const struct kvc_import_options *import, struct dump_options *options,
                       struct kvc_error *e);
-/* The format versions of a .kvc file: what wrote it, and the oldest reader that understands it. */
-void dump_versions(const struct cli_file *f, unsigned *write, unsigned *read);
 /* Refuses a part number that the file does not have. */
 int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e);
 /* 1 when the mode should show part p. */

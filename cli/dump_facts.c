@@ -181,11 +181,9 @@ static void shared_cell(struct dump_out *o, const struct shared *s) {
 
 static void print_format(struct dump_out *o, const struct dump_facts *x) {
     const struct kvc_meta *m = x->meta;
-    unsigned write, read;
     dump_key_text(o, "format", dump_format_name(x));
     if (x->is_container) {
-        dump_versions(x->file, &write, &read);
-        dump_key_u64(o, "version", write);
+        dump_key_u64(o, "version", kvc_container_header(x->c).write_version);
     } else {
         meta_u64(o, "version", m, KVC_KEY_SOURCE_VERSION);
     }

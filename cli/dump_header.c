@@ -1,16 +1,7 @@
 /* dump_header.c: kvc-dump --header: versions and every metadata key. */
 #include "cli/dump.h"
-#include "formats/bytes.h"
 #include "formats/container.h"
 #include "formats/keys.h"
-
-/* Of the container's header (FORMAT.md 3). */
-enum { HEADER_WRITE_VERSION = 8, HEADER_READ_VERSION = 10, HEADER_ALIGNMENT = 12 };
-
-void dump_versions(const struct cli_file *f, unsigned *write, unsigned *read) {
-    *write = get_u16(f->input.data + HEADER_WRITE_VERSION);
-    *read = get_u16(f->input.data + HEADER_READ_VERSION);
-}
 
 static const char *type_name(enum kvc_meta_type type) {
     static const char *const names[] = {NULL, "bool", "u64", "i64", "f64", "text", "bytes", "u64s"};
@@ -39,12 +30,11 @@ int dump_header(struct dump_out *o, const struct cli_file *f, struct dump_option
     (void)e;
     dump_begin(o, f->input.name);
     if (kvc_cache_is_container(f->cache)) {
-        unsigned write, read;
-        dump_versions(f, &write, &read);
+        struct kvc_container_header header = kvc_container_header(f->cache);
         dump_key_text(o, "format", "kvc");
-        dump_key_u64(o, "write_version", write);
-        dump_key_u64(o, "read_version", read);
-        dump_key_u64(o, "alignment", UINT64_C(1) << f->input.data[HEADER_ALIGNMENT]);
+        dump_key_u64(o, "write_version", header.write_version);
+        dump_key_u64(o, "read_version", header.read_version);
+        dump_key_u64(o, "alignment", header.align);
         dump_key_u64(o, "records", kvc_container_records(f->cache));
     } else {
         dump_key_text(o, "format", kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, f->format->name));

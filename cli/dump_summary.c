@@ -34,11 +34,7 @@ static void print_format(struct dump_out *o, const struct dump_facts *x, struct 
     const char *source = kvc_meta_text(x->meta, KVC_KEY_SOURCE_FORMAT, NULL);
     const struct kvc_meta_entry *version = kvc_meta_find(x->meta, KVC_KEY_SOURCE_VERSION);
     say(l, "%s", dump_format_name(x));
-    if (x->is_container) {
-        unsigned write, read;
-        dump_versions(x->file, &write, &read);
-        say(l, ", version %u", write);
-    }
+    if (x->is_container) say(l, ", version %u", kvc_container_header(x->c).write_version);
     if (x->is_container && source) say(l, ", made from %s", source);
     if (source && version) say(l, ", version %" PRIu64, kvc_meta_u64(x->meta, KVC_KEY_SOURCE_VERSION, 0));
     if (x->is_container && source)

@@ -180,6 +180,11 @@ int kvc_cache_is_container(const struct kvc_cache *c) {
     return c->read == kvc_blocks_read;
 }
 
+struct kvc_container_header kvc_container_header(const struct kvc_cache *c) {
+    const uint8_t *p = ((const struct kvc_records *)c->impl)->data;
+    return (struct kvc_container_header){get_u16(p + 8), get_u16(p + 10), 1u << p[12]};
+}
+
 uint64_t kvc_container_records(const struct kvc_cache *c) {
     return ((const struct kvc_records *)c->impl)->n_records;
 }

@@ -51,6 +51,13 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
 /* 1 when `c` came from kvc_container_open(). */
 int kvc_cache_is_container(const struct kvc_cache *c);
 
+/* What the file's header says: the version whose features it uses, the oldest reader that understands them, and the
+ * alignment of its extents in bytes. */
+struct kvc_container_header {
+    unsigned write_version, read_version, align;
+};
+struct kvc_container_header kvc_container_header(const struct kvc_cache *c);
+
 /* One record as `kvc-dump --sections` shows it. */
 struct kvc_record_info {
     unsigned type;

@@ -25,8 +25,9 @@ static const struct rule rules[] = {
     {"queries", KVC_NAME_TENSOR, KVC_ROLE_QUERIES},
     {"hidden", KVC_NAME_TENSOR, KVC_ROLE_HIDDEN},
     {"tokens", KVC_NAME_TOKENS, KVC_ROLE_K},
+    {"positions", KVC_NAME_POSITIONS, KVC_ROLE_K},
 };
-enum { RULE_KEYS, RULE_VALUES, RULE_QUERIES, RULE_HIDDEN, RULE_TOKENS, RULES };
+enum { RULE_KEYS, RULE_VALUES, RULE_QUERIES, RULE_HIDDEN, RULE_TOKENS, RULE_POSITIONS, RULES };
 
 static const struct {
     unsigned rule;
@@ -44,6 +45,8 @@ static const struct {
     {RULE_QUERIES, "queries.{i}", 0},
     {RULE_HIDDEN, "hidden.{i}", 0},
     {RULE_TOKENS, "tokens", 0},
+    {RULE_POSITIONS, "positions", 0},
+    {RULE_POSITIONS, "sliding.positions", 1},
 };
 
 /* 1 when name is the pattern with a decimal number, without leading zeros, for "{i}". */
@@ -82,12 +85,16 @@ int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) 
         unsigned r = rule_of_map(*map, &pattern);
         if (r == RULES)
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "--map=%s: must begin with keys=, values=, queries=, hidden= or tokens=", *map);
+                            "--map=%s: must begin with keys=, values=, queries=, hidden=, tokens= or "
+                            "positions=",
+                            *map);
         const char *place = strstr(pattern, "{i}");
         if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: the pattern is empty", *map);
-        if (r == RULE_TOKENS && place)
-            return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: tokens belong to no layer; take {i} out", *map);
-        if (r != RULE_TOKENS && (!place || strstr(place + 3, "{i}")))
+        int of_a_layer = rules[r].kind == KVC_NAME_TENSOR;
+        if (!of_a_layer && place)
+            return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: %s belong to no layer; take {i} out", *map,
+                            rules[r].key);
+        if (of_a_layer && (!place || strstr(place + 3, "{i}")))
             return kvc_fail(e, KVC_ERR_USAGE,
                             "--map=%s: the pattern needs {i} once, where the layer number stands", *map);
     }
@@ -120,6 +127,7 @@ struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o
 void kvc_name_print(const struct kvc_name *name, char *text, size_t size) {
     const char *sliding = name->sliding ? "sliding." : "";
     if (name->kind == KVC_NAME_TOKENS) snprintf(text, size, "tokens");
+    else if (name->kind == KVC_NAME_POSITIONS) snprintf(text, size, "%spositions", sliding);
     else if (name->role == KVC_ROLE_QUERIES) snprintf(text, size, "queries.%" PRIu32, name->layer);
     else if (name->role == KVC_ROLE_HIDDEN) snprintf(text, size, "hidden.%" PRIu32, name->layer);
     else
@@ -198,23 +206,38 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
     return 0;
 }
 
-static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
+/* The length of an array of integers. */
+static int count_integers(const struct kvc_array *a, const char *meaning, uint64_t *n, struct kvc_error *e) {
     char what[320];
     describe(a, what, sizeof what);
-    if (c->tokens) return kvc_fail(e, KVC_ERR_DAMAGED, "%s: there are two arrays of tokens", what);
     if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: tokens must be [T] or [1,T] signed 32- or 64-bit integers", what);
-    uint64_t n = a->dim[a->rank - 1];
-    if (n > KVC_MAX_CELLS || n * a->int_size != a->size)
+                        "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; when these are none, "
+                        "name another array with --map=%s=NAME",
+                        what, meaning, meaning);
+    *n = a->dim[a->rank - 1];
+    if (*n > KVC_MAX_CELLS || *n * a->int_size != a->size)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
+    return 0;
+}
+
+static int64_t integer_at(const struct kvc_array *a, uint64_t i) {
+    const uint8_t *p = a->data + i * a->int_size;
+    return a->int_size == 8 ? (int64_t)get_u64(p) : (int32_t)get_u32(p);
+}
+
+static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
+    char what[320];
+    uint64_t n;
+    describe(a, what, sizeof what);
+    if (c->tokens) return kvc_fail(e, KVC_ERR_DAMAGED, "%s: there are two arrays of tokens", what);
+    if (count_integers(a, "tokens", &n, e)) return -1;
     int32_t *tokens = malloc(n ? (size_t)n * sizeof *tokens : 1);
     if (!tokens) return kvc_fail_memory(e, "tokens");
     int status = 0;
     for (uint64_t i = 0; i < n && !status; i++) {
-        const uint8_t *p = a->data + i * a->int_size;
-        uint64_t id = a->int_size == 8 ? get_u64(p) : get_u32(p);
-        if (id > INT32_MAX)
+        int64_t id = integer_at(a, i);
+        if (id < 0 || id > INT32_MAX)
             status =
                 kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
         tokens[i] = (int32_t)id;
@@ -285,22 +308,15 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
     return 0;
 }
 
-/* Adds parts and layers, and puts every item into its layer. `end` is the position after the last token. */
-static int add_layers(struct kvc_cache *c, struct item *item, size_t n, uint64_t end,
-                      const struct kvc_array *array, struct kvc_error *e) {
+/* Adds parts and layers, and puts every item into its layer. */
+static int add_layers(struct kvc_cache *c, struct item *item, size_t n, struct kvc_error *e) {
     qsort(item, n, sizeof *item, by_layer);
     for (size_t i = 0; i < n; i++) {
         struct item *a = &item[i], *before = i ? &item[i - 1] : NULL;
         uint32_t part = before ? c->n_parts - 1 : KVC_NONE;
         if (!before || before->part != a->part || before->shape.tokens != a->shape.tokens) {
-            char what[320];
-            if (a->shape.tokens > end)
-                return kvc_fail(e, KVC_ERR_DAMAGED, "%s covers more tokens than the cache has (%" PRIu64 ")",
-                                describe(&array[a->array], what, sizeof what), end);
             part = kvc_cache_add_part(c, a->part, a->shape.tokens, e);
             if (part == KVC_NONE) return -1;
-            for (uint64_t k = 0; k < a->shape.tokens; k++)
-                c->part[part].cells.pos[k] = (int64_t)(end - a->shape.tokens + k);
             before = NULL;
         }
         if (before && same_layer(before, a)) {
@@ -316,27 +332,78 @@ static int add_layers(struct kvc_cache *c, struct item *item, size_t n, uint64_t
     return 0;
 }
 
-/* Which part each item belongs to. Returns the position after the last token; the longest cache has it. */
-static uint64_t choose_parts(struct item *item, size_t n) {
-    uint64_t live = 0, end = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!is_attention(&item[i])) continue;
-        if (item[i].shape.tokens > end) end = item[i].shape.tokens;
-        if (!item[i].name.sliding && item[i].shape.tokens > live) live = item[i].shape.tokens;
-    }
+/* Which part each item belongs to: the longest cache whose names say nothing is the live one. */
+static void choose_parts(struct item *item, size_t n) {
+    uint64_t live = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live)
+            live = item[i].shape.tokens;
     for (size_t i = 0; i < n; i++) {
         int is_live = !item[i].name.sliding && item[i].shape.tokens == live;
         item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION
                        : is_live               ? KVC_PART_LIVE
                                                : KVC_PART_SLIDING;
     }
-    return end;
+}
+
+/* The arrays of positions: of the live part, and of a sliding one. */
+struct positions {
+    const struct kvc_array *array[2]; /* NULL: not there */
+    uint32_t part[2];                 /* set by give_positions() */
+};
+
+/* Gives the part that an array of positions is about its positions. */
+static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind,
+                          uint32_t *part, struct kvc_error *e) {
+    char what[320];
+    uint64_t n;
+    describe(a, what, sizeof what);
+    if (count_integers(a, "positions", &n, e)) return -1;
+    for (*part = 0; *part < c->n_parts; ++*part)
+        if (c->part[*part].kind == kind && c->part[*part].cells.n == n) break;
+    if (*part == c->n_parts)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "%s: no %s layers have as many tokens; when these are no positions of theirs, name "
+                        "another array with --map=positions=NAME",
+                        what, kvc_part_kind_name(kind));
+    for (uint64_t i = 0; i < n; i++) {
+        int64_t pos = integer_at(a, i);
+        if (pos == INT64_MAX) /* a range that ends behind it could not be told */
+            return kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no position", what, i);
+        c->part[*part].cells.pos[i] = pos;
+    }
+    return 0;
+}
+
+/* Positions of all parts but the first, which has 0, 1, ..., where no array gives them. */
+static int set_positions(struct kvc_cache *c, struct positions *given, struct kvc_error *e) {
+    for (unsigned k = 0; k < 2; k++) {
+        given->part[k] = KVC_NONE;
+        if (given->array[k] && give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE,
+                                              &given->part[k], e))
+            return -1;
+    }
+    const struct kvc_cells *first = &c->part[0].cells;
+    if (kvc_cells_arrange(&c->part[0].cells, e)) return -1;
+    for (uint32_t i = 1; i < c->n_parts; i++) {
+        struct kvc_cells *cells = &c->part[i].cells;
+        if (i == given->part[0] || i == given->part[1]) continue;
+        if (cells->n > first->n)
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "the arrays of the %s part cover %" PRIu64
+                            " tokens, more than the cache has (%" PRIu64 ")",
+                            kvc_part_kind_name(c->part[i].kind), cells->n, first->n);
+        for (uint64_t k = 0; k < cells->n; k++)
+            cells->pos[k] = first->pos[kvc_cell_at(first, first->n - cells->n + k)];
+    }
+    return 0;
 }
 
 static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, int lone,
-                 struct kvc_error *e) {
-    uint64_t end = choose_parts(item, n);
-    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, end, array, e)) return -1;
+                 struct positions *given, struct kvc_error *e) {
+    choose_parts(item, n);
+    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e))
+        return -1;
     qsort(item, n, sizeof *item, by_array); /* tensors stand in file order */
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
@@ -365,6 +432,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
                     const struct kvc_import_options *o, struct kvc_error *e) {
     int status = 0, attention = 0, lone = 0;
     size_t items = 0;
+    struct positions given = {.array = {NULL, NULL}};
     struct item *item = calloc(n ? n : 1, sizeof *item);
     if (!item) return kvc_fail_memory(e, "arrays");
     for (const char *const *map = o ? o->map : NULL; map && *map; map++) {
@@ -378,13 +446,18 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
         a->array = i;
         a->name = kvc_name_of(array[i].name, o);
         if (a->name.kind == KVC_NAME_TOKENS) status = take_tokens(c, &array[i], e);
+        if (a->name.kind == KVC_NAME_POSITIONS) {
+            const struct kvc_array **place = &given.array[a->name.sliding];
+            if (*place) status = kvc_fail(e, KVC_ERR_DAMAGED, "there are two arrays of positions");
+            *place = &array[i];
+        }
         if (a->name.kind != KVC_NAME_TENSOR) continue;
         status = take_tensor(&array[i], a, e);
         attention |= is_attention(a);
         items++;
     }
     if (!status && !attention) status = fail_unknown(array, n, e);
-    if (!status) status = build(c, item, items, array, lone, e);
+    if (!status) status = build(c, item, items, array, lone, &given, e);
     free(item);
     return status;
 }

@@ -1,5 +1,5 @@
 /* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for what the names mean
- * (names.c).
+ * (names.c) or for one array of the zip (npy.c).
  *
  * Members are read through libarchive, which checks their CRC-32. It hands a stored member out as a pointer
  * into the mapped file, so stored arrays are used where they lie and the file can be put together again; a
@@ -7,7 +7,9 @@
 #include "formats/arrays.h"
 #include "formats/bytes.h"
 #include "formats/format.h"
+#include "formats/keys.h"
 #include "formats/names.h"
+#include "formats/npy.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -22,157 +24,6 @@
 
 /* Deflate shrinks at most 1032 times: a zip that claims more is a bomb. */
 #define MAX_RATIO 1032
-
-/* numpy has no bfloat16: arrays of the ml_dtypes extension are saved as two-byte voids, and read here as
- * bf16. Its eight-bit floats become one-byte voids, which do not say which kind they are: not read. */
-static const struct {
-    const char *descr;
-    unsigned size;
-    int dtype; /* enum kvc_dtype, or -1 */
-    unsigned int_size;
-} elements[] = {
-    {"<f4", 4, KVC_F32, 0}, {"<f2", 2, KVC_F16, 0}, {"|V2", 2, KVC_BF16, 0}, {"<V2", 2, KVC_BF16, 0},
-    {"|u1", 1, KVC_U8, 0},  {"|i1", 1, KVC_I8, 0},  {"<i4", 4, -1, 4},       {"<i8", 8, -1, 8},
-};
-
-/* --- .npy --- */
-
-/* A cursor over the text of a .npy header: a Python literal. */
-struct text {
-    const uint8_t *at, *end;
-};
-
-static void skip_spaces(struct text *t) {
-    while (t->at < t->end && *t->at == ' ') t->at++;
-}
-
-static int take(struct text *t, char c) {
-    skip_spaces(t);
-    if (t->at == t->end || *t->at != (uint8_t)c) return 0;
-    t->at++;
-    return 1;
-}
-
-static int take_word(struct text *t, const char *word) {
-    size_t n = strlen(word);
-    skip_spaces(t);
-    if ((size_t)(t->end - t->at) < n || memcmp(t->at, word, n)) return 0;
-    t->at += n;
-    return 1;
-}
-
-/* A quoted string without escapes. */
-static int take_string(struct text *t, char *string, size_t size) {
-    skip_spaces(t);
-    if (t->at == t->end || (*t->at != '\'' && *t->at != '"')) return 0;
-    uint8_t quote = *t->at++;
-    size_t n = 0;
-    for (; t->at < t->end && *t->at != quote; t->at++) {
-        if (*t->at < ' ' || *t->at > '~' || *t->at == '\\' || n + 1 >= size) return 0;
-        string[n++] = (char)*t->at;
-    }
-    string[n] = 0;
-    return take(t, (char)quote);
-}
-
-static int take_count(struct text *t, uint64_t *count) {
-    skip_spaces(t);
-    const uint8_t *first = t->at;
-    *count = 0;
-    for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
-        if (__builtin_mul_overflow(*count, 10, count) || __builtin_add_overflow(*count, *t->at - '0', count))
-            return 0;
-    return t->at > first && (*first != '0' || t->at == first + 1);
-}
-
-/* "()", "(5,)", "(1, 2)". Sets rank and the first dimensions, and the product of all. */
-static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
-    int comma = 0;
-    *values = 1;
-    a->rank = 0;
-    if (!take(t, '(')) return 0;
-    while (!take(t, ')')) {
-        uint64_t dim;
-        if ((a->rank && !comma) || !take_count(t, &dim) || __builtin_mul_overflow(*values, dim, values))
-            return 0;
-        if (a->rank < KVC_ARRAY_RANK) a->dim[a->rank] = dim;
-        a->rank++;
-        comma = take(t, ',');
-    }
-    return a->rank != 1 || comma; /* "(5)" is a number in brackets, not a tuple */
-}
-
-/* The dictionary: descr, fortran_order and shape, each once. */
-static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a,
-                       uint64_t *values) {
-    unsigned seen = 0, bit;
-    char key[32];
-    if (!take(t, '{')) return 0;
-    while (!take(t, '}')) {
-        if (!take_string(t, key, sizeof key) || !take(t, ':')) return 0;
-        if (strcmp(key, "descr") == 0) {
-            bit = 1;
-            if (!take_string(t, descr, size)) return 0;
-        } else if (strcmp(key, "fortran_order") == 0) {
-            bit = 2;
-            *fortran = take_word(t, "True");
-            if (!*fortran && !take_word(t, "False")) return 0;
-        } else if (strcmp(key, "shape") == 0) {
-            bit = 4;
-            if (!take_shape(t, a, values)) return 0;
-        } else {
-            return 0;
-        }
-        if (seen & bit) return 0;
-        seen |= bit;
-        if (!take(t, ',') && (t->at == t->end || *t->at != '}')) return 0;
-    }
-    skip_spaces(t);
-    return seen == 7 && t->end - t->at == 1 && *t->at == '\n';
-}
-
-/* Reads the .npy file at p into *a, whose name is set. */
-static int read_npy(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e) {
-    char shown[96], descr[32];
-    int fortran = 0;
-    uint64_t values = 0, bytes;
-    kvc_name_show(a->name, shown, sizeof shown);
-    if (size < 12 || memcmp(p, "\x93NUMPY", 6))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy' is no .npy file", shown);
-    if (p[6] < 1 || p[6] > 3 || p[7] != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy': .npy version %u.%u is not known", shown,
-                        p[6], p[7]);
-    uint64_t start = p[6] == 1 ? 10 : 12, length = p[6] == 1 ? get_u16(p + 8) : get_u32(p + 8);
-    if (length > size - start)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy': the header reaches beyond the member", shown);
-    struct text t = {p + start, p + start + length};
-    if (!take_header(&t, descr, sizeof descr, &fortran, a, &values))
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "member '%s.npy': the header is not {descr, fortran_order, shape} of one plain type",
-                        shown);
-    for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++) {
-        if (strcmp(elements[i].descr, descr)) continue;
-        if (fortran)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "member '%s.npy' is in Fortran order; save it with numpy.ascontiguousarray()",
-                            shown);
-        a->type = elements[i].descr;
-        a->info = elements[i].dtype < 0 ? NULL : kvc_dtype_info((unsigned)elements[i].dtype);
-        a->int_size = elements[i].int_size;
-        a->data = p + start + length;
-        a->size = size - start - length;
-        if (__builtin_mul_overflow(values, elements[i].size, &bytes) || bytes != a->size)
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "member '%s.npy' holds %" PRIu64
-                            " bytes of data, not what its shape and type need",
-                            shown, a->size);
-        return 0;
-    }
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, "
-                    "and <i4, <i8 for tokens",
-                    shown, descr);
-}
 
 /* --- reading --- */
 
@@ -334,7 +185,7 @@ static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_arra
         if (!m->is_npy) continue;
         const uint8_t *base = m->in_place ? z->in->data : spool->map;
         if (!m->size) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
-        if (read_npy(&array[i], base + m->at, m->size, e)) return -1;
+        if (kvc_npy_read(&array[i], base + m->at, m->size, e)) return -1;
     }
     return 0;
 }
@@ -365,6 +216,16 @@ static struct kvc_cache *new_cache(struct zip *z, struct spool **spool, struct k
     return NULL;
 }
 
+/* Where tokens and positions run along each other from a position above 0, that is the first token's: a file
+ * has no other place to say so. */
+static int find_first_token(struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_cells *cells = &c->part[0].cells;
+    if (!c->n_tokens || c->n_tokens != cells->n || cells->pos[0] <= 0) return 0;
+    for (uint64_t i = 1; i < cells->n; i++)
+        if (cells->pos[i] != cells->pos[i - 1] + 1) return 0;
+    return kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, (uint64_t)cells->pos[0], e);
+}
+
 static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
                  const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_array *array = calloc(z->n ? z->n : 1, sizeof *array);
@@ -373,6 +234,7 @@ static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
     if (!status) status = kvc_names_build(c, array, z->n, o, e);
     if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
     if (!status) status = kvc_names_meta(c, "npz", z->in, o, KVC_PAIRING_HALVES, e);
+    if (!status) status = find_first_token(c, e);
     if (!status) status = kvc_cache_finish(c, e);
     free(array);
     return status;
@@ -417,30 +279,6 @@ static int keeps(enum kvc_dtype dtype) {
     return dtype == KVC_F32 || dtype == KVC_F16 || dtype == KVC_U8 || dtype == KVC_I8;
 }
 
-static const char *descr_of(const struct kvc_arrays_item *item) {
-    if (item->tensor == KVC_NONE) return "<i4";
-    for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++)
-        if (elements[i].dtype == (int)item->dtype) return elements[i].descr;
-    return "";
-}
-
-/* The .npy header of an array, padded with spaces to a multiple of 64 bytes. Returns its size. */
-static size_t print_npy_header(const struct kvc_arrays_item *item, char *text, size_t size) {
-    enum { PREFIX = 10, ALIGN = 64 };
-    char shape[96] = "";
-    for (unsigned i = 0; i < item->rank; i++)
-        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRIu64 "%s", i ? " " : "",
-                 item->dim[i], i + 1 < item->rank || item->rank == 1 ? "," : "");
-    snprintf(text + PREFIX, size - PREFIX, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }",
-             descr_of(item), shape);
-    size_t used = PREFIX + strlen(text + PREFIX), total = (used + 1 + ALIGN - 1) / ALIGN * ALIGN;
-    memset(text + used, ' ', total - used);
-    text[total - 1] = '\n';
-    memcpy(text, "\x93NUMPY\x01\x00", 8);
-    put_u16((uint8_t *)text + 8, (uint16_t)(total - PREFIX));
-    return total;
-}
-
 struct writer {
     struct kvc_sink *out;
     struct kvc_error *e;
@@ -462,7 +300,7 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     const struct kvc_arrays_item *item = &list->item[i];
     char header[256], name[64];
     uint8_t *bytes;
-    size_t n = print_npy_header(item, header, sizeof header);
+    size_t n = kvc_npy_print(item, header, sizeof header);
     if (kvc_arrays_read(list, i, &bytes, e)) return -1;
     snprintf(name, sizeof name, "%s.npy", item->name);
     archive_entry_clear(entry);
@@ -480,8 +318,8 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     return status;
 }
 
-/* Members in the order and with the names of arrays.h, stored. bf16, eight-bit floats and block types, which
- * numpy has no types for, become float32: exact, but larger and no longer the same dtype. */
+/* Members in the order and with the names of arrays.h, stored. bf16 and eight-bit floats, which numpy has no
+ * types for, become float32: exact, but larger and no longer the same dtype. Metadata has no place. */
 static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                   struct kvc_error *e) {
     struct kvc_arrays list;

@@ -165,29 +165,29 @@ static int write_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_sink *
     return status;
 }
 
-static int is_exported(const struct kvc_part *part) {
-    return part->kind == KVC_PART_LIVE && part->stream == 0;
-}
-
 static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kvc_error *e) {
     int written = 0;
+    uint32_t stream;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
             return kvc_fail(
                 e, KVC_ERR_UNSUPPORTED,
                 "the cache has %s layers of another length, and raw holds one geometry; use safetensors",
                 kvc_part_kind_name(c->part[i].kind));
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        for (unsigned k = 0; k < 2 && is_exported(&c->part[c->layer[i].part]); k++) {
+    if (kvc_arrays_stream(c, &stream, e)) return -1;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct kvc_part *part = &c->part[c->layer[i].part];
+        for (unsigned k = 0; k < 2; k++) {
             uint32_t t = c->layer[i].tensor[k];
-            if (t == KVC_NONE) continue;
+            if (t == KVC_NONE || part->kind != KVC_PART_LIVE || part->stream != stream) continue;
             if (write_tensor(c, t, out, e)) return -1;
             written = 1;
         }
+    }
     return written ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has no K or V to export");
 }
 
-/* Stream 0 of the live cache, layer by layer, K then V, canonical rows: order lcthd, dtypes as they are. */
+/* The live cache, layer by layer, K then V, canonical rows: order lcthd, dtypes as they are. */
 static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                   struct kvc_error *e) {
     struct kvc_cache *view;

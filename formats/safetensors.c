@@ -10,6 +10,7 @@
 #include "formats/bytes.h"
 #include "formats/format.h"
 #include "formats/keys.h"
+#include "formats/model.h"
 #include "formats/names.h"
 #include "formats/view.h"
 
@@ -81,7 +82,8 @@ static const struct fact {
     {"rope_theta", KVC_KEY_ROPE_THETA, FACT_NUMBER},
     {"rope_dim", KVC_KEY_ROPE_DIM, FACT_COUNT},
     {"rope_factor", KVC_KEY_ROPE_FACTOR, FACT_NUMBER},
-    {"hadamard_k", KVC_KEY_HADAMARD_K, FACT_TILE}, /* written unless 0 */
+    {"tokens_first", KVC_KEY_TOKENS_FIRST, FACT_COUNT},
+    {"hadamard_k", KVC_KEY_HADAMARD_K, FACT_TILE}, /* "unknown", or written unless 0 */
     {"hadamard_v", KVC_KEY_HADAMARD_V, FACT_TILE},
     {"heads_known", KVC_KEY_HEADS_KNOWN, FACT_KNOWN}, /* written only as "false" */
     {"layers_known", KVC_KEY_LAYERS_KNOWN, FACT_KNOWN},
@@ -289,8 +291,10 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
     case FACT_TEXT:
         if (strcmp(fact->name, "k_rope") == 0 && strcmp(text, "post") && strcmp(text, "pre")) return 0;
         return kvc_meta_set_text(meta, fact->key, text, e);
-    case FACT_COUNT:
-    case FACT_TILE: return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
+    case FACT_COUNT: return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
+    case FACT_TILE:
+        if (strcmp(text, "unknown") == 0) kvc_meta_remove(meta, fact->key);
+        return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
     case FACT_NUMBER:
         number = parse_number(text);
         return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
@@ -299,17 +303,19 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
     return 0;
 }
 
-/* transformers keeps K in halves; a file may record otherwise, "unknown" included. */
-static enum kvc_pairing recorded_pairing(const char *text) {
+/* What a file records, "unknown" included, or else as transformers keeps K. */
+static enum kvc_pairing pairing_of(const json_t *metadata) {
     enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
-    if (!text || strcmp(text, "half") == 0) return KVC_PAIRING_HALVES;
+    const char *text = json_string_value(json_object_get(metadata, "rope_pairing"));
+    const char *arch = json_string_value(json_object_get(metadata, "architecture"));
+    if (!text) return kvc_pairing_of_transformers(arch ? arch : "");
+    if (strcmp(text, "half") == 0) return KVC_PAIRING_HALVES;
     return kvc_pairing_parse(text, &pairing) ? pairing : KVC_PAIRING_UNKNOWN;
 }
 
 static int read_metadata(struct kvc_cache *c, const json_t *metadata, const struct kvc_input *in,
                          const struct kvc_import_options *o, struct kvc_error *e) {
-    enum kvc_pairing pairing = recorded_pairing(json_string_value(json_object_get(metadata, "rope_pairing")));
-    if (kvc_names_meta(c, "safetensors", in, o, pairing, e)) return -1;
+    if (kvc_names_meta(c, "safetensors", in, o, pairing_of(metadata), e)) return -1;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         const char *text = json_string_value(json_object_get(metadata, facts[i].name));
         if (text && read_fact(&c->meta, &facts[i], text, e)) return -1;
@@ -347,7 +353,8 @@ static int keeps(enum kvc_dtype dtype) {
 static int write_fact(json_t *to, const struct kvc_meta *meta, const struct fact *fact) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, fact->key);
     json_t *value = NULL;
-    if (!entry) return 0;
+    if (!entry && fact->type != FACT_TILE) return 0;
+    if (!entry) return json_object_set_new(to, fact->name, json_string("unknown"));
     if (fact->type == FACT_TEXT) value = json_string(kvc_meta_text(meta, fact->key, ""));
     if (fact->type == FACT_KNOWN && !kvc_meta_bool(meta, fact->key, 1)) value = json_string("false");
     if (fact->type == FACT_COUNT || (fact->type == FACT_TILE && kvc_meta_u64(meta, fact->key, 0)))
@@ -380,7 +387,9 @@ static int write_metadata(json_t *root, const struct kvc_cache *c) {
 }
 
 static int write_entry(json_t *root, const struct kvc_arrays_item *item, uint64_t offset) {
-    const char *type = item->tensor == KVC_NONE ? "I32" : name_of_dtype(item->dtype);
+    const char *type = item->kind == KVC_NAME_TOKENS      ? "I32"
+                       : item->kind == KVC_NAME_POSITIONS ? "I64"
+                                                          : name_of_dtype(item->dtype);
     json_t *shape = json_array();
     for (unsigned i = 0; i < item->rank; i++)
         if (json_array_append_new(shape, json_integer((json_int_t)item->dim[i]))) {
@@ -416,7 +425,7 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
     return status;
 }
 
-/* Tensors in the order and with the names of arrays.h. Block types become F32. */
+/* Tensors in the order and with the names of arrays.h. */
 static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                   struct kvc_error *e) {
     struct kvc_arrays list;
