@@ -178,7 +178,8 @@ int cli_open(struct cli_file *f, const char *path, struct cli_input *options, st
     if (!kvc_kernels_get())
         return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
     if (options->model_path && !options->has_model) {
-        if (kvc_model_read(options->model_path, options->full_fingerprint, &options->model, e)) return -1;
+        if (kvc_model_read(options->model_path, options->full_fingerprint, &options->model, e))
+            return kvc_error_prefix(e, options->model_path);
         options->has_model = 1;
     }
     struct kvc_import_options import = options->import;
@@ -190,7 +191,7 @@ int cli_open(struct cli_file *f, const char *path, struct cli_input *options, st
     int status = f->cache ? 0 : -1;
     if (!status && options->has_model && kvc_model_apply(&options->model, f->cache, note, sizeof note, e))
         status = kvc_error_prefix(e, f->input.name);
-    if (*note) cli_warn("%s: %s", f->input.name, note);
+    if (*note && !options->quiet) cli_warn("%s: %s", f->input.name, note);
     if (status) cli_close(f);
     return status;
 }

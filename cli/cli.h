@@ -58,6 +58,7 @@ struct cli_input {
     struct kvc_model model; /* filled by the first cli_open() when model_path is set */
     int has_model;
     int full_fingerprint; /* hash every byte of the weights, not samples */
+    int quiet;            /* no notes from cli_open() */
 };
 /* Takes one of the options above. 1: taken, 0: not one of them, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);
@@ -73,12 +74,16 @@ struct cli_file {
 int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e);
 void cli_close(struct cli_file *f);
 
+/* Reads all of a file and verifies what can be verified: EXIT_SAME, EXIT_DIFFER for a damaged .kvc, else EXIT_TROUBLE;
+ * *e says why. *checksums is 1 for a .kvc: other formats have none, so that reading them is all the check there is. */
+int cli_check(const char *path, const struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e);
+
 /* Output that appears whole or not at all: a temporary file beside `path`, made durable and renamed by
  * cli_output_commit(). path NULL: stdout (refused when it is a terminal, unless force). */
 struct cli_output {
     struct kvc_sink sink;
     int fd;
-    char *path, *temporary;
+    char *path, *temporary; /* NULL for standard output and devices */
     int force;
 };
 int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);

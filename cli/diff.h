@@ -41,7 +41,7 @@ struct diff {
 
     struct cli_file file[2];
     struct kvc_cache *cache[2];   /* compared: the file's, or the last view of it */
-    struct kvc_cache *view[2][4]; /* each over the one before */
+    struct kvc_cache *view[2][2]; /* values as float32, K in another pairing; each over the one before */
     unsigned n_views[2];
 
     /* Sorted: parts by kind, stream and checkpoint; tensors by part, layer and role. */

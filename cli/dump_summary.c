@@ -1,5 +1,6 @@
 /* dump_summary.c: one screen that says what a file is. Not for programs (dump_facts.c). */
 #include "cli/dump_facts.h"
+#include "formats/container.h"
 #include "formats/keys.h"
 
 #include <inttypes.h>

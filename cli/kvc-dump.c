@@ -78,54 +78,16 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
     }
 }
 
-/* 1 when the input is a .kvc, or is said to be one by its name or by --from. */
-static int claims_kvc(const struct kvc_input *in, const struct settings *s) {
-    char why[256];
-    size_t n = strlen(in->name), suffix = strlen(kvc_format_kvc.suffix);
-    if (s->input.import.format) return strcmp(s->input.import.format, kvc_format_kvc.name) == 0;
-    return kvc_format_kvc.probe(in, why, sizeof why) ||
-           (n >= suffix && strcmp(in->name + n - suffix, kvc_format_kvc.suffix) == 0);
-}
-
-static int check_container(struct dump_out *o, const struct kvc_input *in, const struct settings *s,
-                           struct kvc_error *e) {
-    struct kvc_cache *c = kvc_container_open(in, e);
-    int status = c ? kvc_container_check(c, s->threads, e) : -1;
-    kvc_cache_free(c);
-    if (!status) {
-        print_check(o, s, in->name, "ok", NULL);
-        return EXIT_SAME;
-    }
-    int is_damage = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN || e->code == KVC_ERR_VERIFY;
-    print_check(o, s, in->name, is_damage ? "damaged" : "trouble", e->message);
-    kvc_error_prefix(e, in->name);
-    cli_error(e);
-    return is_damage ? EXIT_DIFFER : EXIT_TROUBLE;
-}
-
-static int check_engine(struct dump_out *o, const struct kvc_input *in, const struct settings *s,
-                        struct kvc_error *e) {
-    const struct kvc_format *format;
-    struct kvc_cache *c = kvc_import(in, &s->input.import, &format, e);
-    if (!c) {
-        print_check(o, s, in->name, "trouble", e->message);
-        cli_error(e);
-        return EXIT_TROUBLE;
-    }
-    kvc_cache_free(c);
-    print_check(o, s, in->name, "ok", "structure only: the format has no checksums");
-    return EXIT_SAME;
-}
-
 static int check_file(struct dump_out *o, const char *path, const struct settings *s) {
-    struct kvc_input in;
     struct kvc_error e = {.code = KVC_OK};
-    if (kvc_input_open(&in, path, &e)) {
-        cli_error(&e);
-        return EXIT_TROUBLE;
+    int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &e);
+    const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
+    if (status == EXIT_SAME) {
+        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums");
+        return status;
     }
-    int status = claims_kvc(&in, s) ? check_container(o, &in, s, &e) : check_engine(o, &in, s, &e);
-    kvc_input_close(&in);
+    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message);
+    cli_error(&e);
     return status;
 }
 

@@ -48,7 +48,8 @@ static const char help[] =
     "  -T, --threads=N         threads; 0: one per core (default)\n"
     "      --align=SIZE        start extents on multiples of SIZE, e.g. 4k for O_DIRECT\n"
     "      --no-verify         do not decode what was encoded\n"
-    "      --no-tokens         leave the token ids out (their prefix keys stay)\n"
+    "      --no-tokens         leave the token ids out, and with them the source file's own\n"
+    "                          bytes, which hold them too; their prefix keys stay\n"
     "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
     "      --json              print a report as JSON\n"
     "  -q, --quiet             no warnings\n"
@@ -62,7 +63,8 @@ struct options {
     struct cli_input input;
     struct kvc_pack_options pack;
     const char *output;
-    int to_stdout, force, remove, quiet, verbose, test, json;
+    int to_stdout, force, remove, verbose, test, json;
+    struct cli_json report; /* with --json */
 };
 
 static double now(void) {
@@ -89,27 +91,25 @@ static int discard(void *state, const void *data, size_t n, struct kvc_error *e)
     return 0;
 }
 
-static void report(const struct options *o, const char *name, const struct cli_file *f, const struct kvc_pack_report *r,
+static void report(struct options *o, const char *name, const struct cli_file *f, const struct kvc_pack_report *r,
                    double seconds) {
     double ratio = r->stored_bytes ? (double)f->input.size / (double)r->stored_bytes : 0;
     if (o->json) {
-        struct cli_json j;
-        cli_json_start(&j, stdout);
-        cli_json_open(&j, NULL, '{');
-        cli_json_text(&j, "file", name);
-        cli_json_text(&j, "format", f->format->name);
-        cli_json_u64(&j, "source_bytes", f->input.size);
-        cli_json_u64(&j, "tensor_bytes", r->tensor_bytes);
-        cli_json_u64(&j, "stored_bytes", r->stored_bytes);
-        cli_json_f64(&j, "ratio", ratio);
-        cli_json_u64(&j, "records", r->records);
-        cli_json_u64(&j, "sections", r->sections);
-        cli_json_u64(&j, "same_rows", r->same_rows);
-        cli_json_bool(&j, "lossless", r->lossless);
-        cli_json_bool(&j, "verified", !o->pack.no_verify);
-        cli_json_f64(&j, "seconds", seconds);
-        cli_json_close(&j);
-        cli_json_end(&j);
+        struct cli_json *j = &o->report;
+        cli_json_open(j, NULL, '{');
+        cli_json_text(j, "file", name);
+        cli_json_text(j, "format", f->format->name);
+        cli_json_u64(j, "source_bytes", f->input.size);
+        cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
+        cli_json_u64(j, "stored_bytes", r->stored_bytes);
+        cli_json_f64(j, "ratio", ratio);
+        cli_json_u64(j, "records", r->records);
+        cli_json_u64(j, "sections", r->sections);
+        cli_json_u64(j, "same_rows", r->same_rows);
+        cli_json_bool(j, "lossless", r->lossless);
+        cli_json_bool(j, "verified", !o->pack.no_verify);
+        cli_json_f64(j, "seconds", seconds);
+        cli_json_close(j);
     }
     if (o->verbose) {
         char from[32], to[32];
@@ -120,20 +120,28 @@ static void report(const struct options *o, const char *name, const struct cli_f
     }
 }
 
-static char *default_name(const char *path, struct kvc_error *e) {
-    char *name = malloc(strlen(path) + sizeof ".kvc");
+/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking gives back what was inside. */
+static char *default_name(const char *path, const struct kvc_input *in, struct kvc_error *e) {
+    static const char *const outer[] = {".gz", ".xz", ".zst"};
+    size_t n = strlen(path);
+    char *name = malloc(n + sizeof ".kvc");
     if (!name) {
         kvc_fail_memory(e, "a name");
         return NULL;
     }
-    strcpy(name, path);
-    strcat(name, ".kvc");
+    memcpy(name, path, n + 1);
+    for (int i = 0; *in->filter && i < 3; i++)
+        if (n > strlen(outer[i]) && strcmp(name + n - strlen(outer[i]), outer[i]) == 0) {
+            n -= strlen(outer[i]);
+            break;
+        }
+    memcpy(name + n, ".kvc", sizeof ".kvc");
     return name;
 }
 
 /* What the file does not say and a later conversion will miss. */
 static void warn_unknown(const struct options *o, const struct cli_file *f) {
-    if (o->quiet || !o->verbose || kvc_meta_find(&f->cache->meta, "model.fingerprint.gguf.sampled") ||
+    if (o->input.quiet || !o->verbose || kvc_meta_find(&f->cache->meta, "model.fingerprint.gguf.sampled") ||
         kvc_meta_find(&f->cache->meta, "model.fingerprint.safetensors.sampled"))
         return;
     cli_warn("%s: packed without a model fingerprint; --model=FILE adds one", f->input.name);
@@ -144,19 +152,22 @@ static int pack_one(struct options *o, const char *path, struct kvc_error *e) {
     struct cli_output out = {.fd = -1};
     struct kvc_pack_report r = {0};
     struct progress progress = {.start = now()};
-    int is_stdin = strcmp(path, "-") == 0;
+    int to_stdout = o->to_stdout || (strcmp(path, "-") == 0 && !o->output), is_file = 0;
+    if (to_stdout && o->json && !o->test)
+        return kvc_fail(e, KVC_ERR_USAGE, "--json needs standard output for its report: use -o FILE");
     if (cli_open(&f, path, &o->input, e)) return -1;
-    char *name = o->output || o->to_stdout || is_stdin ? NULL : default_name(path, e);
+    char *name = o->output || to_stdout ? NULL : default_name(path, &f.input, e);
     const char *target = o->output ? o->output : name;
-    int status = !target && !o->to_stdout && !is_stdin ? -1 : 0;
+    int status = target || to_stdout ? 0 : -1;
     struct kvc_sink nowhere = {.write = discard};
-    if (!status && !o->test) status = cli_output_open(&out, o->to_stdout ? NULL : target, o->force, f.input.mode, e);
+    if (!status && !o->test) status = cli_output_open(&out, target, o->force, f.input.mode, e);
     if (!status) {
-        int visible = !o->quiet && isatty(STDERR_FILENO);
+        int visible = !o->input.quiet && isatty(STDERR_FILENO);
         o->pack.progress = visible ? show_progress : NULL;
         o->pack.progress_state = &progress;
         status = kvc_container_write(f.cache, &o->pack, o->test ? &nowhere : &out.sink, &r, e);
         if (progress.shown > 0) fputs("\r     \r", stderr);
+        is_file = out.path != NULL;
         if (status) kvc_error_prefix(e, f.input.name);
         else if (!o->test) status = cli_output_commit(&out, e);
     }
@@ -164,7 +175,7 @@ static int pack_one(struct options *o, const char *path, struct kvc_error *e) {
     if (!status) {
         warn_unknown(o, &f);
         report(o, f.input.name, &f, &r, now() - progress.start);
-        if (o->remove && !o->test && !is_stdin && target && unlink(path))
+        if (o->remove && is_file && f.input.path && unlink(path))
             status = kvc_fail(e, KVC_ERR_IO, "%s: packed, but cannot be removed", path);
     }
     free(name);
@@ -188,7 +199,7 @@ int main(int argc, char **argv) {
         case 'f': o.force = 1; break;
         case 'k': o.remove = 0; break;
         case OPT_RM: o.remove = 1; break;
-        case 'q': o.quiet = 1; break;
+        case 'q': o.input.quiet = 1; break;
         case 'v': o.verbose = 1; break;
         case 't': o.test = 1; break;
         case 'T':
@@ -224,15 +235,21 @@ int main(int argc, char **argv) {
     if (o.to_stdout && inputs > 1) return cli_usage("-c takes one input, not %d", inputs);
     if (!inputs && !o.output) o.to_stdout = 1;
     if (o.json && o.to_stdout && !o.test) return cli_usage("--json needs standard output for its report: use -o FILE");
+    struct kvc_recipe recipe;
+    struct kvc_error wrong;
+    if (o.pack.recipe && kvc_recipe_parse(o.pack.recipe, &recipe, &wrong)) return cli_usage("%s", wrong.message);
+    if (o.json) cli_json_start(&o.report, stdout);
+    if (o.json && inputs > 1) cli_json_open(&o.report, NULL, '[');
     int status = EXIT_SAME;
     for (int i = 0; i < (inputs ? inputs : 1); i++) {
         struct kvc_error e;
         const char *path = inputs ? argv[optind + i] : "-";
-        if (strcmp(path, "-") == 0 && !o.output) o.to_stdout = 1;
         if (pack_one(&o, path, &e)) {
             cli_error(&e);
             status = EXIT_TROUBLE;
         }
     }
+    if (o.json && inputs > 1) cli_json_close(&o.report);
+    if (o.json) cli_json_end(&o.report);
     return cli_finish(status);
 }

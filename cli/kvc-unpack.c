@@ -68,8 +68,9 @@ struct options {
     const char *output;
     struct kvc_selection selection;
     uint8_t *layers;
-    int selects, to_stdout, force, remove, quiet, verbose, test, json;
+    int selects, to_stdout, force, remove, verbose, test, json;
     unsigned threads;
+    struct cli_json report; /* with --json */
 };
 
 /* The format whose file the cache came from; NULL when it has no export. */
@@ -87,33 +88,47 @@ static char *default_name(const char *path, const struct kvc_format *to, struct 
         kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in .kvc: use -o FILE", path);
         return NULL;
     }
-    char *name = malloc(n + 32);
+    size_t suffix = to ? strlen(to->suffix) : 0;
+    char *name = malloc(n + suffix + 1);
     if (!name) {
         kvc_fail_memory(e, "a name");
         return NULL;
     }
     memcpy(name, path, stem);
     name[stem] = '\0';
-    if (to) strcat(name, to->suffix);
+    if (to && (stem < suffix || strcmp(name + stem - suffix, to->suffix) != 0)) strcat(name, to->suffix);
     return name;
 }
 
-static void warn_heads(const struct options *o, const struct cli_file *f) {
-    if (o->quiet || kvc_meta_bool(&f->cache->meta, KVC_KEY_HEADS_KNOWN, 1)) return;
-    cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; give --model or --kv-heads",
-             f->input.name);
+/* What another engine would misread, because the source does not say it. */
+static void warn_unknown(const struct options *o, const struct cli_file *f) {
+    if (o->input.quiet) return;
+    if (!kvc_meta_bool(&f->cache->meta, KVC_KEY_HEADS_KNOWN, 1))
+        cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; give --model or "
+                 "--kv-heads", f->input.name);
+    if (kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
+        cli_warn("%s: the RoPE pairing of K is unknown, so K is written as it is; give --model or --pairing",
+                 f->input.name);
+}
+
+static void warn_checkpoints(const struct options *o, const struct cli_file *f) {
+    unsigned n = 0;
+    for (uint32_t i = 0; i < f->cache->n_parts; i++) n += f->cache->part[i].kind == KVC_PART_CHECKPOINT;
+    if (n && !o->input.quiet)
+        cli_warn("%s: its %u server checkpoints are not written; llama.cpp may process the prompt again", f->input.name, n);
 }
 
 static int write_cache(const struct options *o, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
     const struct kvc_format *own = format_of_source(f->cache), *to = o->to;
     int as_it_was = !o->selects && (!to || to == own) && !o->export.pairing && !o->export.llama_version;
     if (as_it_was && f->cache->n_extents) return kvc_source_write(f->cache, o->threads, out, e);
-    if (as_it_was && !to && !o->quiet)
+    if (as_it_was && !to && !o->input.quiet)
         cli_warn("%s: the source file's own bytes are not recorded (a compressed npz, for instance): "
                  "writing one with equal content", f->input.name);
     if (!to) to = own;
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");
-    if (to != kvc_format_find("llama")) warn_heads(o, f);
+    if (to == kvc_format_find("llama")) warn_checkpoints(o, f);
+    else warn_unknown(o, f);
     if (!o->selects) return to->export(f->cache, &o->export, out, e);
     struct kvc_cache *view = kvc_view_select(f->cache, &o->selection, e);
     int status = view ? to->export(view, &o->export, out, e) : -1;
@@ -121,30 +136,22 @@ static int write_cache(const struct options *o, const struct cli_file *f, struct
     return status;
 }
 
-/* Whole reads notice everything; so does this. */
-static int test_one(struct options *o, const char *path, struct kvc_error *e) {
-    struct cli_file f;
-    if (cli_open(&f, path, &o->input, e)) return -1;
-    int status = 0;
-    if (kvc_cache_is_container(f.cache)) status = kvc_container_check(f.cache, o->threads, e);
-    if (status) kvc_error_prefix(e, f.input.name);
+static int test_one(const struct options *o, const char *path, struct kvc_error *e) {
+    int checksums, status = cli_check(path, &o->input, o->threads, &checksums, e);
+    if (status != EXIT_SAME) cli_error(e);
     else if (o->verbose)
-        cli_warn("%s: ok%s", f.input.name,
-                 kvc_cache_is_container(f.cache) ? "" : " (as far as a format without checksums can tell)");
-    cli_close(&f);
+        cli_warn("%s: ok%s", path, checksums ? "" : " (as far as a format without checksums can tell)");
     return status;
 }
 
-static void report(const struct options *o, const struct cli_file *f, uint64_t written) {
+static void report(struct options *o, const struct cli_file *f, uint64_t written) {
     if (o->json) {
-        struct cli_json j;
-        cli_json_start(&j, stdout);
-        cli_json_open(&j, NULL, '{');
-        cli_json_text(&j, "file", f->input.name);
-        cli_json_text(&j, "to", o->to ? o->to->name : "source");
-        cli_json_u64(&j, "bytes", written);
-        cli_json_close(&j);
-        cli_json_end(&j);
+        struct cli_json *j = &o->report;
+        cli_json_open(j, NULL, '{');
+        cli_json_text(j, "file", f->input.name);
+        cli_json_text(j, "to", o->to ? o->to->name : "source");
+        cli_json_u64(j, "bytes", written);
+        cli_json_close(j);
     }
     if (o->verbose) {
         char size[32];
@@ -156,23 +163,26 @@ static void report(const struct options *o, const struct cli_file *f, uint64_t w
 static int unpack_one(struct options *o, const char *path, struct kvc_error *e) {
     struct cli_file f;
     struct cli_output out = {.fd = -1};
-    int is_stdin = strcmp(path, "-") == 0;
+    int to_stdout = o->to_stdout || (strcmp(path, "-") == 0 && !o->output);
+    if (to_stdout && o->json)
+        return kvc_fail(e, KVC_ERR_USAGE, "--json needs standard output for its report: use -o FILE");
     if (cli_open(&f, path, &o->input, e)) return -1;
-    char *name = o->output || o->to_stdout || is_stdin ? NULL : default_name(path, o->to, e);
+    char *name = o->output || to_stdout ? NULL : default_name(path, o->to, e);
     const char *target = o->output ? o->output : name;
     uint64_t written = 0;
-    int status = !target && !o->to_stdout && !is_stdin ? -1 : 0;
-    if (!status) status = cli_output_open(&out, o->to_stdout ? NULL : target, o->force, f.input.mode, e);
+    int status = target || to_stdout ? 0 : -1, is_file = 0;
+    if (!status) status = cli_output_open(&out, target, o->force, f.input.mode, e);
     if (!status) {
         status = write_cache(o, &f, &out.sink, e);
         written = out.sink.offset;
+        is_file = out.path != NULL;
         if (status) kvc_error_prefix(e, f.input.name);
         else status = cli_output_commit(&out, e);
         if (status) cli_output_abandon(&out);
     }
     if (!status) {
         report(o, &f, written);
-        if (o->remove && !is_stdin && target && unlink(path))
+        if (o->remove && is_file && f.input.path && unlink(path))
             status = kvc_fail(e, KVC_ERR_IO, "%s: unpacked, but cannot be removed", path);
     }
     free(name);
@@ -197,7 +207,7 @@ int main(int argc, char **argv) {
         case 'f': o.force = 1; break;
         case 'k': o.remove = 0; break;
         case OPT_RM: o.remove = 1; break;
-        case 'q': o.quiet = 1; break;
+        case 'q': o.input.quiet = 1; break;
         case 'v': o.verbose = 1; break;
         case 't': o.test = 1; break;
         case 'T':
@@ -246,17 +256,23 @@ int main(int argc, char **argv) {
     if ((o.output || o.to_stdout) && inputs > 1) return cli_usage("-o and -c take one input, not %d", inputs);
     if (!inputs && !o.output) o.to_stdout = 1;
     if (o.json && o.to_stdout && !o.test) return cli_usage("--json needs standard output for its report: use -o FILE");
+    if (o.json) cli_json_start(&o.report, stdout);
+    if (o.json && inputs > 1) cli_json_open(&o.report, NULL, '[');
     int status = EXIT_SAME;
     for (int i = 0; i < (inputs ? inputs : 1); i++) {
         struct kvc_error e;
         const char *path = inputs ? argv[optind + i] : "-";
-        if (strcmp(path, "-") == 0 && !o.output) o.to_stdout = 1;
-        if (!(o.test ? test_one(&o, path, &e) : unpack_one(&o, path, &e))) continue;
-        cli_error(&e);
-        int damaged = o.test && e.code == KVC_ERR_DAMAGED;
-        if (!damaged) status = EXIT_TROUBLE;
-        else if (status == EXIT_SAME) status = EXIT_DIFFER;
+        int result;
+        if (o.test) {
+            result = test_one(&o, path, &e);
+        } else {
+            result = unpack_one(&o, path, &e) ? EXIT_TROUBLE : EXIT_SAME;
+            if (result) cli_error(&e);
+        }
+        if (result > status) status = result;
     }
+    if (o.json && inputs > 1) cli_json_close(&o.report);
+    if (o.json) cli_json_end(&o.report);
     free(o.layers);
     return cli_finish(status);
 }

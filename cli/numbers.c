@@ -20,8 +20,10 @@ static int take_u64(const char **text, uint64_t *v) {
         if (n > (UINT64_MAX - digit) / 10) return -1;
         n = 10 * n + digit;
     }
-    unsigned shift = *s == 'K' ? 10 : *s == 'M' ? 20 : *s == 'G' ? 30 : 0;
-    if (shift) s++;
+    static const char units[] = "KkMmGg";
+    const char *unit = *s ? strchr(units, *s) : NULL;
+    unsigned shift = unit ? 10 * (unsigned)((unit - units) / 2 + 1) : 0;
+    if (unit) s++;
     if (n > UINT64_MAX >> shift) return -1;
     *v = n << shift;
     *text = s;

@@ -61,7 +61,9 @@ static struct kvc_file *open_input(struct kvc_file *f, const struct kvc_open_opt
         status = kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
     if (!status && o && o->model) {
         model = malloc(sizeof *model);
-        status = model ? kvc_model_read(o->model, 0, model, e) : kvc_fail_memory(e, "a model");
+        status = !model ? kvc_fail_memory(e, "a model")
+                 : kvc_model_read(o->model, 0, model, e) ? kvc_error_prefix(e, o->model)
+                                                         : 0;
         if (!status && !import.kv_heads && model->kv_heads <= UINT16_MAX) import.kv_heads = (uint32_t)model->kv_heads;
     }
     if (!status && !(f->cache = kvc_import(&f->input, &import, &f->format, e))) status = -1;

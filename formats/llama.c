@@ -567,7 +567,7 @@ static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_
         const char *key = is_k ? KVC_KEY_HADAMARD_K : KVC_KEY_HADAMARD_V;
         if (info->block > 1 && version >= 4 && !kvc_meta_find(&c->meta, key))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
-                            "version 4 has to say", label);
+                            "version 4 has to say (--llama-version=3 does not)", label);
     }
     return 0;
 }
@@ -584,7 +584,7 @@ static int export(const struct kvc_cache *cache, const struct kvc_export_options
     if (want == KVC_PAIRING_UNKNOWN && from_llama) want = have;
     if (want == KVC_PAIRING_UNKNOWN && !from_llama)
         return kvc_fail(e, KVC_ERR_USAGE, "llama: which RoPE pairing llama.cpp keeps for this model is unknown; "
-                        "give --model=GGUF or --pairing=halves|interleaved|none");
+                        "give --model=GGUF or --to-pairing=halves|interleaved|none");
     struct kvc_cache *view = NULL;
     if (want != have) {
         view = kvc_view_pairing(cache, want, e);

@@ -310,7 +310,8 @@ static int write_tokens(struct writer *w, const struct kvc_meta *meta, struct kv
 
 static int write_source(struct writer *w, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
-    if (!c->n_extents) return 0;
+    /* the source's private bytes hold the token ids as well */
+    if (!c->n_extents || w->options->no_tokens) return 0;
     struct kvc_sections list;
     struct kvc_buffer extents = {0};
     struct kvc_sink sink = kvc_sink_buffer(&extents);

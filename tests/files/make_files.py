@@ -680,6 +680,8 @@ def own_files():
         lambda raw: raw[:T_PIPELINE] + u8(2) + (u16(1) + u8(0)) * 2)
     tab("pipeline-arguments", "malformed", "zstd:level=99.",
         lambda raw: raw[:T_PIPELINE] + u8(1) + u16(2) + u8(8) + b"level=99")
+    tab("pipelines", "too many pipelines", "1025 pipelines.",
+        lambda raw: patch(raw, 12, u32(1025)) + raw[T_PIPELINE:] * 1024)
     tab("pipeline-canonical", "canonical", "zstd:level=1, whose canonical text is empty.",
         lambda raw: raw[:T_PIPELINE] + u8(1) + u16(2) + u8(7) + b"level=1")
     unsupported("stage", "stage id 99", "A pipeline with stage 99.")(table(at(T_PIPELINE + 1, u16(99))))
@@ -807,13 +809,17 @@ def block_files():
     same("other-rows", "digest", "Rows of the right shape, but not the ones that were packed.", 2, [(0, 2, 0, 0, 0)],
          where="check")
 
-    @bad("same-dtype", "not there", "Rows of another dtype.", "read")
-    def _():
-        rows = dtype_rows(1, 16)
-        c = Cache([Part([0], kind=1), Part([0], kind=3)], [(0, 0, 1, 0), (1, 0, 1, 0)],
-                  [Tensor(0, 0, F16, rows=rows), Tensor(1, 0, BF16, rows=rows)])
-        c.same = {(1, 0): [(0, 1, 0, 0, 0)]}
-        return c.file()
+    def other_shape(name, sentence, *shape):
+        @bad("same-" + name, "not there", sentence, "read")
+        def _():
+            rows = dtype_rows(1, 16)
+            c = Cache([Part([0], kind=1), Part([0], kind=3)], [(0, 0, 1, 0), (1, 0, 1, 0)],
+                      [Tensor(0, 0, rows=rows), Tensor(1, 0, *shape, rows=rows)])
+            c.same = {(1, 0): [(0, 1, 0, 0, 0)]}
+            return c.file()
+    other_shape("dtype", "Rows of another dtype.", BF16)
+    other_shape("heads", "Rows of four heads of 2 values for two of 4.", F16, 4, 2)
+    other_shape("dim", "Rows of one head of 8 values for two of 4.", F16, 1, 8)
 
 
 README = """# Container files

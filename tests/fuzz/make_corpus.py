@@ -5,7 +5,7 @@ cells, forms that no real file shows, and the small damaged files.
     make_corpus.py DATA CORPUS
 
 DATA is the directory with the real files (llama.cpp/, hf/, damaged/), CORPUS is tests/fuzz/corpus. The container's
-seeds are the files of tests/files beside it, each behind the byte that chooses the mode. Only the standard library is
+seeds are the good files of tests/files, each behind the byte that chooses the mode. Only the standard library is
 needed. Files that fuzzing found (crash-*) are left alone.
 """
 import io
@@ -249,13 +249,11 @@ def main(source, corpus):
         data, target = path.read_bytes(), {".bin": "ggsq", ".safetensors": "safetensors"}.get(path.suffix)
         if target and 0 < len(data) <= 10240:
             write(corpus / target, path.name, data)
-    for path in sorted((corpus.parent.parent / "files").glob("*.kvc")):
+    for path in sorted((corpus.parent.parent / "files").glob("good-*.kvc")):
         data = path.read_bytes()
-        if path.name.startswith("good-") and len(data) <= 4096:
+        if len(data) <= 4096:
+            write(corpus / "container", path.stem + "-checks", b"\x01" + data)
             write(corpus / "container", path.stem + "-index", b"\x02" + data)
-            write(corpus / "container", path.stem, b"\x01" + data)
-        elif len(data) <= 2048:
-            write(corpus / "container", path.stem, b"\x00" + data)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+/* check.c: the check that kvc-dump --check and kvc-unpack --test share. Not for printing its result. */
+#include "cli/cli.h"
+
+#include "formats/container.h"
+
+#include <string.h>
+
+/* 1 when the input is a .kvc, or is said to be one by its name or by --from: then being unreadable is damage. */
+static int claims_kvc(const struct kvc_input *in, const struct cli_input *options) {
+    char why[256];
+    size_t n = strlen(in->name), suffix = strlen(kvc_format_kvc.suffix);
+    if (options->import.format) return strcmp(options->import.format, kvc_format_kvc.name) == 0;
+    return kvc_format_kvc.probe(in, why, sizeof why) ||
+           (n >= suffix && strcmp(in->name + n - suffix, kvc_format_kvc.suffix) == 0);
+}
+
+int cli_check(const char *path, const struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e) {
+    struct kvc_input in;
+    if (kvc_input_open(&in, path, e)) return EXIT_TROUBLE;
+    int status = EXIT_SAME;
+    *checksums = claims_kvc(&in, options);
+    if (*checksums) {
+        struct kvc_cache *c = kvc_container_open(&in, e);
+        if (!c || kvc_container_check(c, threads, e)) {
+            kvc_error_prefix(e, in.name);
+            status = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN ? EXIT_DIFFER : EXIT_TROUBLE;
+        }
+        kvc_cache_free(c);
+    } else {
+        struct kvc_cache *c = kvc_import(&in, &options->import, NULL, e);
+        if (!c) status = EXIT_TROUBLE;
+        kvc_cache_free(c);
+    }
+    kvc_input_close(&in);
+    return status;
+}

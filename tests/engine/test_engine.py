@@ -1,0 +1,390 @@
+"""test_engine.py: kvc against the engines: a real llama.cpp server, numpy and safetensors, transformers, and the second
+reader of .kvc. Every function named test_* is a test; its first line says what it shows. Not for formats' details.
+
+    python3 test_engine.py [--tools DIR] [--long-slot FILE] [--list] [TEST...]
+"""
+import argparse
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+import numpy as np
+import safetensors.numpy
+
+import ggsq
+import kvc_reader
+import server
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PROMPT, QUESTION, LONG = 448, 12, 2000  # tokens in a slot, tokens asked after it, tokens in the long slot
+ANSWER = 32                             # greedy tokens that must be the same
+LAYERS, HEADS = 30, 3                   # of SmolLM2-135M
+RECIPES = ("store", "zstd")
+
+
+class Skip(Exception):
+    """A test cannot run here; says why."""
+
+
+class Bench:
+    """What the tests share: the tools, a temporary directory, and slots made once, when the first test needs them."""
+
+    def __init__(self, options, directory):
+        self.tools, self.directory, self.long_slot = options.tools, directory, options.long_slot
+        self.model = server.model_path()
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("KVC_")}
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def kvc(self, tool, *args, stdin=None, status=0):
+        """Runs kvc-TOOL; its stdout. Any other exit status than `status` fails the test."""
+        done = subprocess.run([os.path.join(self.tools, "kvc-" + tool), *args], input=stdin, env=self.env,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+        assert done.returncode == status, (f"kvc-{tool} {' '.join(args)}: exit {done.returncode}, expected {status}: "
+                                           f"{done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
+
+    def start(self, cache_type=server.F16):
+        return server.Server(self.directory, cache_type)
+
+    @functools.cached_property
+    def tokens(self):
+        with open(os.path.join(ROOT, "LICENSE"), encoding="utf-8") as f, self.start() as s:
+            tokens = s.tokenize(f.read())
+        assert len(tokens) >= LONG
+        return tokens
+
+    def make_slot(self, name, cache_type):
+        """Saves a slot of PROMPT tokens and goes on in the same server: the uninterrupted answer."""
+        asked = self.tokens[:PROMPT + QUESTION]
+        with self.start(cache_type) as s:
+            s.fill(asked[:PROMPT])
+            assert s.save(name) == PROMPT
+            answer, cached, computed = s.complete(asked, ANSWER)
+        assert (len(answer), cached, computed) == (ANSWER, PROMPT, QUESTION)
+        return name, answer
+
+    @functools.cached_property
+    def f16(self):
+        return self.make_slot("f16.bin", server.F16)
+
+    @functools.cached_property
+    def q8_0(self):
+        return self.make_slot("q8_0.bin", server.Q8_0)
+
+    @functools.cached_property
+    def packed(self):
+        """The f16 slot as .kvc with the model's facts."""
+        self.kvc("pack", "-q", "--model", self.model, "-o", self.path("f16.kvc"), self.path(self.f16[0]))
+        return self.path("f16.kvc")
+
+    @functools.cached_property
+    def transformers(self):
+        """transformers' own cache of the f16 slot's tokens, as safetensors."""
+        with open(self.path("tokens.json"), "w", encoding="utf-8") as f:
+            json.dump(self.tokens[:PROMPT], f)
+        out = self.path("transformers.safetensors")
+        done = subprocess.run([sys.executable, os.path.join(HERE, "transformers_cache.py"), self.model,
+                               self.path("tokens.json"), out], env=self.env, stderr=subprocess.PIPE, timeout=280)
+        if done.returncode == 77 and os.environ.get("KVC_ENGINE_FULL") != "1":
+            raise Skip(f"{done.stderr.decode().strip()} (KVC_ENGINE_FULL=1 makes run.sh install it)")
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        return out
+
+    def restored(self, slot, tokens, cache_type=server.F16):
+        """Restores a slot file in a new server and asks on: (n_restored, answer, cached, computed)."""
+        with self.start(cache_type) as s:
+            n = s.restore(slot)
+            return n, *s.complete(tokens, ANSWER)
+
+
+def same_bytes(a, b):
+    with open(a, "rb") as f, open(b, "rb") as g:
+        x, y = f.read(), g.read()
+    assert x == y, f"{os.path.basename(a)} and {os.path.basename(b)} differ"
+
+
+def relative(a, b):
+    """Frobenius norm of a - b over that of a, as kvc-diff reports it."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return float(np.linalg.norm(a - b) / np.linalg.norm(a))
+
+
+def round_trip(bench, source):
+    """Packs and unpacks a file with every lossless recipe, from file and through pipes. The packs' paths."""
+    with open(source, "rb") as f:
+        data = f.read()
+    packs = []
+    for recipe in RECIPES:
+        pack, back = f"{source}.{recipe}.kvc", f"{source}.back"
+        bench.kvc("pack", "-q", "-f", "-r", recipe, "--model", bench.model, "-o", pack, source)
+        bench.kvc("unpack", "-q", "-f", "-o", back, pack)
+        same_bytes(source, back)
+        piped = bench.kvc("pack", "-q", "-r", recipe, "--model", bench.model, stdin=data)
+        with open(pack, "rb") as f:
+            assert f.read() == piped, f"{recipe}: the pack from a pipe is another than from the file"
+        assert bench.kvc("unpack", "-q", "--model", bench.model, stdin=piped) == data, f"{recipe}: pipe"
+        assert bench.kvc("diff", source, pack) == b"", f"{recipe}: kvc-diff is not silent"
+        packs.append(pack)
+    return packs
+
+
+def continues(bench, slot, uninterrupted, cache_type):
+    """The unpacked slot, the original slot and no interruption at all: the same answer, the prompt not recomputed."""
+    pack = round_trip(bench, bench.path(slot))[-1]
+    bench.kvc("unpack", "-q", "-f", "-o", bench.path("unpacked.bin"), pack)
+    for name in (slot, "unpacked.bin"):
+        got = bench.restored(name, bench.tokens[:PROMPT + QUESTION], cache_type)
+        want = (PROMPT, uninterrupted, PROMPT, QUESTION)
+        assert got == want, f"{name}: (n_restored, answer, cached, computed) is {got}, expected {want}"
+    return f"{ANSWER} tokens equal, {PROMPT} of {PROMPT + QUESTION} prompt tokens from the slot"
+
+
+def test_f16_slot_comes_back_and_continues(bench):
+    """f16 slot -> store and zstd -> the same bytes; the server goes on from them as if nothing had happened"""
+    return continues(bench, *bench.f16, server.F16)
+
+
+def test_q8_0_slot_comes_back_and_continues(bench):
+    """the same for a q8_0 cache, whose rows are Hadamard-rotated blocks"""
+    return continues(bench, *bench.q8_0, server.Q8_0)
+
+
+def test_slot_parser_agrees_with_the_tokens(bench):
+    """the tests' own GGSQ parser reads what was asked: tokens, positions, and the rotated q8_0 near the f16"""
+    f16, q8_0 = ggsq.read(bench.path(bench.f16[0])), ggsq.read(bench.path(bench.q8_0[0]))
+    for slot in (f16, q8_0):
+        assert list(slot.tokens) == bench.tokens[:PROMPT] and list(slot.pos) == list(range(PROMPT))
+        assert slot.version == 4 and slot.layers == LAYERS
+    assert f16.tile == (0, 0) and q8_0.tile == (64, 64)
+    error = relative(f16.values("k", 0, HEADS), ggsq.hadamard(q8_0.values("k", 0, HEADS), 64))
+    assert error < 0.01, error
+    return f"K of layer 0, q8_0 against f16: {error:.4f}"
+
+
+def test_long_slot_comes_back(bench):
+    """a slot of 2000 tokens packs and unpacks byte for byte; it is kept for benchmarks"""
+    with bench.start() as s:
+        s.fill(bench.tokens[:LONG])
+        assert s.save("long.bin") == LONG
+    packs = round_trip(bench, bench.path("long.bin"))
+    if bench.long_slot:
+        os.makedirs(os.path.dirname(os.path.abspath(bench.long_slot)), exist_ok=True)
+        shutil.copyfile(bench.path("long.bin"), bench.long_slot)
+    size = os.path.getsize(bench.path("long.bin"))
+    ratios = ", ".join(f"{r} {size / os.path.getsize(p):.3f}" for r, p in zip(RECIPES, packs))
+    return f"{size} bytes, ratio {ratios}" + (f", in {bench.long_slot}" if bench.long_slot else "")
+
+
+def exported(bench, *options):
+    out = bench.path("exported.safetensors")
+    bench.kvc("unpack", "-q", "-f", "--to", "safetensors", *options, "-o", out, bench.packed)
+    return safetensors.numpy.load_file(out)
+
+
+def test_safetensors_export_equals_the_slot(bench):
+    """--to safetensors: every K, in transformers' pairing, and every V holds the slot's values, bit for bit"""
+    slot, tensors = ggsq.read(bench.path(bench.f16[0])), exported(bench)
+    assert list(tensors["tokens"]) == bench.tokens[:PROMPT]
+    names = [f"layers.{i}.{x}" for i in range(LAYERS) for x in ("keys", "values")]
+    assert sorted(tensors) == sorted([*names, "tokens"]), sorted(tensors)
+    for i in range(LAYERS):
+        k, v = tensors[f"layers.{i}.keys"], tensors[f"layers.{i}.values"]
+        assert k.dtype == v.dtype == np.float16 and k.shape == v.shape == (1, HEADS, PROMPT, 64)
+        assert np.array_equal(k[0], ggsq.halves(slot.values("k", i, HEADS))), f"K of layer {i} differs"
+        assert np.array_equal(v[0], slot.values("v", i, HEADS)), f"V of layer {i} differs"
+    plain = exported(bench, "--to-pairing", "interleaved")
+    assert all(np.array_equal(plain[f"layers.{i}.keys"][0], slot.values("k", i, HEADS)) for i in range(LAYERS))
+
+
+def test_safetensors_export_goes_back_to_a_slot(bench):
+    """slot -> safetensors -> --to llama: the K and V of the slot again, and kvc-diff finds no difference"""
+    exported(bench)
+    bench.kvc("unpack", "-q", "-f", "--to", "llama", "--model", bench.model, "-o", bench.path("returned.bin"),
+              bench.path("exported.safetensors"))
+    slot, back = ggsq.read(bench.path(bench.f16[0])), ggsq.read(bench.path("returned.bin"))
+    assert list(back.tokens) == list(slot.tokens) and list(back.pos) == list(slot.pos)
+    for i in range(LAYERS):
+        for which in "kv":
+            (kind, rows), (kind_back, rows_back) = getattr(slot, which)[i], getattr(back, which)[i]
+            assert kind == kind_back and np.array_equal(rows, rows_back), f"{which} of layer {i} differs"
+    bench.kvc("diff", "-q", "--model", bench.model, bench.path(bench.f16[0]), bench.path("exported.safetensors"))
+
+
+def test_transformers_cache_is_close(bench):
+    """transformers' cache of the same tokens and weights: near with pairs aligned, nonsense without"""
+    slot, theirs = ggsq.read(bench.path(bench.f16[0])), safetensors.numpy.load_file(bench.transformers)
+    report = json.loads(bench.kvc("diff", "--json", "--model", bench.model, bench.path(bench.f16[0]),
+                                  bench.transformers, status=1))
+    assert report["facts"] == [], report["facts"]
+    found = {(t["layer"], t["role"], h["head"]): h["frobenius"] for t in report["tensors"] for h in t["heads"]}
+    ours, raw = [], []
+    for i in range(LAYERS):
+        for role, which, name in (("K", "k", "keys"), ("V", "v", "values")):
+            a, b = slot.values(which, i, HEADS), theirs[f"layers.{i}.{name}"][0]
+            if role == "K":
+                raw.append(relative(a, b))
+                a = ggsq.halves(a)
+            ours.append((role, a, b))
+            for h in range(HEADS):
+                own, kvc = relative(a[h], b[h]), found[i, role, h]
+                assert abs(own - kvc) <= 1e-6 * own, f"layer {i} {role} head {h}: kvc-diff {kvc}, numpy {own}"
+    first = relative(*ours[0][1:])
+    k, v = (relative(*(np.stack([x[j] for x in ours if x[0] == role]) for j in (1, 2))) for role in "KV")
+    whole = report["summary"]["frobenius"]
+    # llama.cpp rounds activations to 8 bits before it multiplies them with Q4_1 weights, transformers does not. The
+    # error grows with depth, so the first layer's K shows whether the pairs are aligned, the others whether all is.
+    assert first < 0.01 and k < 0.02 and whole < 0.05, (first, k, whole)
+    assert min(raw) > 0.5, min(raw)
+    return f"K of layer 0 {first:.4f} (raw {raw[0]:.2f}), all K {k:.4f}, all V {v:.4f}, whole {whole:.4f}"
+
+
+def test_transformers_cache_becomes_a_slot(bench):
+    """--to llama of transformers' cache: the server restores it and goes on"""
+    bench.kvc("unpack", "-q", "-f", "--to", "llama", "--model", bench.model, "-o", bench.path("foreign.bin"),
+              bench.transformers)
+    slot, theirs = ggsq.read(bench.path("foreign.bin")), safetensors.numpy.load_file(bench.transformers)
+    for i in range(LAYERS):
+        assert np.array_equal(ggsq.halves(slot.values("k", i, HEADS)), theirs[f"layers.{i}.keys"][0])
+        assert np.array_equal(slot.values("v", i, HEADS), theirs[f"layers.{i}.values"][0])
+    n, answer, cached, computed = bench.restored("foreign.bin", bench.tokens[:PROMPT + QUESTION])
+    assert (n, cached, computed, len(answer)) == (PROMPT, PROMPT, QUESTION, ANSWER), (n, cached, computed)
+    return leading(answer, bench.f16[1])
+
+
+def leading(answer, expected):
+    n = next((i for i, (a, b) in enumerate(zip(answer, expected)) if a != b), len(expected))
+    return f"first {n} of {len(expected)} greedy tokens as from llama.cpp's own cache"
+
+
+def test_token_prefix_becomes_a_slot(bench):
+    """--tokens 0:256 --to llama: the slot's first 256 rows; the server restores them and computes the rest"""
+    prefix = 256
+    bench.kvc("unpack", "-q", "-f", "--tokens", f"0:{prefix}", "--to", "llama", "-o", bench.path("prefix.bin"),
+              bench.packed)
+    whole, part = ggsq.read(bench.path(bench.f16[0])), ggsq.read(bench.path("prefix.bin"))
+    assert list(part.tokens) == bench.tokens[:prefix] and list(part.pos) == list(range(prefix))
+    for i in range(LAYERS):
+        assert np.array_equal(part.k[i][1], whole.k[i][1][:prefix])
+        assert np.array_equal(part.v[i][1], whole.v[i][1][:prefix])
+    asked = bench.tokens[:PROMPT + QUESTION]
+    n, answer, cached, computed = bench.restored("prefix.bin", asked)
+    want = (prefix, prefix, len(asked) - prefix, ANSWER)
+    assert (n, cached, computed, len(answer)) == want, (n, cached, computed, len(answer))
+    return leading(answer, bench.f16[1])
+
+
+def second_reader_agrees(pack, source):
+    kvc = kvc_reader.read(pack)
+    with open(source, "rb") as f:
+        assert kvc.source() == f.read(), f"{os.path.basename(source)}: the second reader rebuilds another file"
+    if kvc.tokens is not None and kvc.keys:
+        want = kvc_reader.prefix_identity(kvc.meta)
+        assert kvc.meta["prefix.identity"] == want, f"prefix.identity {kvc.meta['prefix.identity']}, expected {want}"
+    return kvc
+
+
+def test_second_reader_rebuilds_the_slots(bench):
+    """kvc_reader.py, written from FORMAT.md alone, gives both slots back and finds the rows in them"""
+    for slot, _ in (bench.f16, bench.q8_0):
+        parsed = ggsq.read(bench.path(slot))
+        for pack in round_trip(bench, bench.path(slot)):
+            kvc = second_reader_agrees(pack, bench.path(slot))
+            assert list(kvc.tokens) == bench.tokens[:PROMPT] and len(kvc.keys) == PROMPT // 256
+            for t in kvc.tensors:
+                rows = (parsed.k, parsed.v)[t.role][t.layer.index][1]
+                assert np.array_equal(t.canonical(), rows), f"role {t.role} of layer {t.layer.index}"
+
+
+def test_second_reader_rebuilds_real_files(bench):
+    """the same for the real files of llama.cpp and transformers below $KVC_TEST_DATA"""
+    data = os.environ.get("KVC_TEST_DATA")
+    if not data:
+        raise Skip("KVC_TEST_DATA is not set")
+    n = 0
+    for folder in ("llama.cpp", "hf"):
+        for name in sorted(os.listdir(os.path.join(data, folder))):
+            source = os.path.join(data, folder, name)
+            for recipe in RECIPES:
+                bench.kvc("pack", "-q", "-f", "-r", recipe, "-o", bench.path("real.kvc"), source)
+                second_reader_agrees(bench.path("real.kvc"), source)
+            n += 1
+    assert n, "no files there"
+    return f"{n} files"
+
+
+def test_second_reader_refuses_damage(bench):
+    """every bit of the header, of a record's header and of the footer, bits anywhere else, and cuts: all are refused"""
+    bench.kvc("unpack", "-q", "-f", "--tokens", "0:16", "--to", "llama", "-o", bench.path("small.bin"), bench.packed)
+    bench.kvc("pack", "-q", "-f", "-o", bench.path("small.kvc"), bench.path("small.bin"))
+    with open(bench.path("small.kvc"), "rb") as f:
+        data = f.read()
+    pick = random.Random(3)
+    bits = [*range(8 * 64), *range(8 * (len(data) - 32), 8 * len(data))]
+    bits += [pick.randrange(8 * len(data)) for _ in range(300)]
+    for bit in bits:
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        refused(damaged, f"bit {bit}")
+    cuts = [*range(0, 128), *(pick.randrange(len(data)) for _ in range(50)), len(data) - 1]
+    for n in cuts:
+        refused(data[:n], f"cut to {n} bytes")
+    refused(data + bytes(16), "16 bytes too many")
+    return f"{len(bits)} bits, {len(cuts)} lengths of a {len(data)} byte file"
+
+
+def refused(data, what):
+    try:
+        kvc_reader.Kvc(data)
+    except kvc_reader.KvcError:
+        return
+    raise AssertionError(f"{what}: not noticed")
+
+
+def main():
+    p = argparse.ArgumentParser(description="Tests of kvc against real engines.")
+    p.add_argument("--tools", default=ROOT, help="directory of kvc-pack and the others (default: the checkout)")
+    p.add_argument("--long-slot", metavar="FILE", help="where to leave the slot of 2000 tokens")
+    p.add_argument("--list", action="store_true", help="print the tests' names and what they show")
+    p.add_argument("test", nargs="*", help="only these, by name or a part of it")
+    options = p.parse_args()
+    tests = [f for name, f in globals().items() if name.startswith("test_")]
+    tests = [f for f in tests if not options.test or any(part in f.__name__ for part in options.test)]
+    if options.list:
+        for f in tests:
+            print(f"{f.__name__}: {f.__doc__}")
+        return 0
+    options.tools = os.path.abspath(options.tools)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the temporary directory goes away
+    count = {"passed": 0, "failed": 0, "skipped": 0}
+    with tempfile.TemporaryDirectory(prefix="kvc-engine.") as directory:
+        bench = Bench(options, directory)
+        for test in tests:
+            start = time.monotonic()
+            try:
+                result, note = "passed", test(bench)
+            except Skip as e:
+                result, note = "skipped", str(e)
+            except Exception:
+                result, note = "failed", None
+                traceback.print_exc(file=sys.stdout)
+            count[result] += 1
+            line = f"{result:7} {test.__name__} ({time.monotonic() - start:.1f} s)"
+            print(f"{line}: {note}" if note else line, flush=True)
+    tail = f", {count['skipped']} skipped" if count["skipped"] else ""
+    print(f"{count['passed']} passed, {count['failed']} failed{tail}")
+    return 1 if count["failed"] or not tests else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
