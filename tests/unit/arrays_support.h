@@ -61,7 +61,7 @@ static inline void assert_source_is(const struct kvc_cache *c, const void *data,
     free(b.data);
 }
 
-/* Two caches hold the same parts, layers, tensors, tokens and rows. */
+/* Two caches hold the same parts, positions, layers, tensors, tokens and rows. */
 static inline void assert_same_cache(const struct kvc_cache *a, const struct kvc_cache *b) {
     assert_int_equal(a->n_parts, b->n_parts);
     assert_int_equal(a->n_layers, b->n_layers);
@@ -70,7 +70,10 @@ static inline void assert_same_cache(const struct kvc_cache *a, const struct kvc
     if (a->n_tokens) assert_memory_equal(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens);
     for (uint32_t i = 0; i < a->n_parts; i++) {
         assert_int_equal(a->part[i].kind, b->part[i].kind);
-        assert_int_equal(a->part[i].cells.n, b->part[i].cells.n);
+        const struct kvc_cells *x = &a->part[i].cells, *y = &b->part[i].cells;
+        assert_int_equal(x->n, y->n);
+        for (uint64_t k = 0; k < x->n; k++)
+            assert_int_equal(x->pos[kvc_cell_at(x, k)], y->pos[kvc_cell_at(y, k)]);
     }
     for (uint32_t i = 0; i < a->n_layers; i++) {
         assert_int_equal(a->layer[i].part, b->layer[i].part);
@@ -99,6 +102,69 @@ static inline struct kvc_buffer export_bytes(const struct kvc_format *format, co
     struct kvc_error e;
     if (format->export(c, NULL, &out, &e)) fail_msg("%s", e.message);
     return b;
+}
+
+/* Export must refuse with this code, say `words` and write nothing. */
+static inline void refuse_export(const struct kvc_format *format, const struct kvc_cache *c,
+                                 const struct kvc_export_options *o, enum kvc_code code, const char *words) {
+    struct kvc_buffer b = {0};
+    struct kvc_sink out = kvc_sink_buffer(&b);
+    struct kvc_error e = {.code = KVC_OK};
+    assert_int_equal(format->export(c, o, &out, &e), -1);
+    if (e.code != code || !strstr(e.message, words)) fail_msg("code %d: %s", (int)e.code, e.message);
+    assert_int_equal(b.n, 0);
+}
+
+/* A cache of `layers` layers in raw's order; tests then change its cells and metadata. */
+static inline struct kvc_cache *raw_cache(struct kvc_input *in, const void *data, size_t n, const char *dtype,
+                                          uint64_t layers, uint64_t tokens, uint64_t heads, uint64_t dim,
+                                          enum kvc_pairing pairing) {
+    struct kvc_import_options o = {.raw_dtype = dtype,
+                                   .raw_layers = layers,
+                                   .raw_tokens = tokens,
+                                   .raw_heads = heads,
+                                   .raw_dim = dim,
+                                   .pairing = pairing};
+    return import_bytes(&kvc_format_raw, in, data, n, &o);
+}
+
+/* Gives a part other positions. */
+static inline void set_positions(struct kvc_cache *c, uint32_t part, const int64_t *pos) {
+    struct kvc_error e;
+    memcpy(c->part[part].cells.pos, pos, (size_t)c->part[part].cells.n * sizeof *pos);
+    if (kvc_cells_arrange(&c->part[part].cells, &e)) fail_msg("%s", e.message);
+}
+
+/* Adds a part of the given kind and stream with one layer, whose K and V lie at `data`. */
+static inline uint32_t add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint32_t stream, uint32_t index,
+                                uint64_t tokens, const uint8_t *data) {
+    struct kvc_error e;
+    struct kvc_shape shape = c->tensor[0].shape;
+    uint32_t part = kvc_cache_add_part(c, kind, tokens, &e);
+    shape.tokens = tokens;
+    c->part[part].stream = stream;
+    uint32_t layer = kvc_cache_add_layer(
+        c, part, index, kind == KVC_PART_SLIDING ? KVC_LAYER_SLIDING : KVC_LAYER_FULL, &e);
+    for (unsigned k = 0; k < 2; k++) {
+        uint32_t t = kvc_cache_add_tensor(c, layer, k ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
+        assert_true(t != KVC_NONE);
+        assert_int_equal(kvc_cache_map_tensor(c, t, data, &e), 0);
+    }
+    if (kvc_cache_finish(c, &e)) fail_msg("%s", e.message);
+    return part;
+}
+
+/* Exported and imported again the cache must be the same. Gives what came back to `check`, if there is one. */
+static inline void assert_round_trip(const struct kvc_format *format, const struct kvc_cache *c,
+                                     void (*check)(const struct kvc_cache *back)) {
+    struct kvc_input in;
+    struct kvc_buffer b = export_bytes(format, c);
+    struct kvc_cache *back = import_bytes(format, &in, b.data, b.n, NULL);
+    assert_same_cache(c, back);
+    if (check) check(back);
+    kvc_cache_free(back);
+    kvc_input_close(&in);
+    free(b.data);
 }
 
 /* --- real files, when $KVC_TEST_DATA names their directory --- */

@@ -1,5 +1,7 @@
 /* test_names.c: what names mean, --map patterns, and the parts built from arrays of different lengths. */
 #include "formats/names.h"
+
+#include "formats/bytes.h"
 #include "tests/unit/arrays_support.h"
 
 static void assert_name(const char *name, const struct kvc_import_options *o, enum kvc_name_kind kind,
@@ -23,6 +25,10 @@ static void test_conventions(void **state) {
     assert_name("hidden.999999", NULL, KVC_NAME_TENSOR, KVC_ROLE_HIDDEN, 999999);
     assert_name("tokens", NULL, KVC_NAME_TOKENS, KVC_ROLE_K, 0);
     assert_true(kvc_name_of("sliding.layers.1.keys", NULL).sliding);
+    assert_name("positions", NULL, KVC_NAME_POSITIONS, KVC_ROLE_K, 0);
+    assert_false(kvc_name_of("positions", NULL).sliding);
+    assert_name("sliding.positions", NULL, KVC_NAME_POSITIONS, KVC_ROLE_K, 0);
+    assert_true(kvc_name_of("sliding.positions", NULL).sliding);
     static const char *const others[] = {"",
                                          "layers..keys",
                                          "layers.01.keys",
@@ -43,7 +49,7 @@ static void test_conventions(void **state) {
 
 static void test_map(void **state) {
     (void)state;
-    static const char *const map[] = {"keys={i}.0", "values={i}.1", "tokens=ids", NULL};
+    static const char *const map[] = {"keys={i}.0", "values={i}.1", "tokens=ids", "positions=at", NULL};
     struct kvc_import_options o = {.map = map};
     struct kvc_error e;
     assert_int_equal(kvc_name_check_map(&o, &e), 0);
@@ -52,8 +58,12 @@ static void test_map(void **state) {
     assert_name("ids", &o, KVC_NAME_TOKENS, KVC_ROLE_K, 0);
     assert_name("layers.0.keys", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0); /* conventions for K and V are off */
     assert_name("tokens", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
+    assert_name("at", &o, KVC_NAME_POSITIONS, KVC_ROLE_K, 0);
+    assert_name("positions", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
+    assert_name("sliding.positions", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
     assert_name("queries.2", &o, KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 2); /* others stay */
-    static const char *const bad[] = {"keys", "keys=", "keys=a", "keys={i}{i}", "tokens={i}", "k={i}", ""};
+    static const char *const bad[] = {"keys", "keys=", "keys=a", "keys={i}{i}", "tokens={i}",
+                                      "positions={i}", "k={i}", ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *const one[] = {bad[i], NULL};
         o.map = one;
@@ -73,6 +83,10 @@ static void test_print(void **state) {
     assert_string_equal(text, "queries.0");
     kvc_name_print(&(struct kvc_name){.kind = KVC_NAME_TOKENS}, text, sizeof text);
     assert_string_equal(text, "tokens");
+    kvc_name_print(&(struct kvc_name){.kind = KVC_NAME_POSITIONS}, text, sizeof text);
+    assert_string_equal(text, "positions");
+    kvc_name_print(&(struct kvc_name){.kind = KVC_NAME_POSITIONS, .sliding = 1}, text, sizeof text);
+    assert_string_equal(text, "sliding.positions");
     assert_string_equal(kvc_name_show("a\x1b[31m\xc3\xa4", text, sizeof text), "a?[31m??");
     assert_string_equal(kvc_name_show("0123456789", text, 8), "0123...");
 }
@@ -188,7 +202,7 @@ static void test_refusals(void **state) {
     a[2] = array_of("key_cache.0", 2, 3, 4);
     refuse(a, 3, KVC_ERR_DAMAGED, "both are K of layer 0");
     a[2] = array_of("queries.0", 2, 4, 4);
-    refuse(a, 3, KVC_ERR_DAMAGED, "more tokens than the cache has");
+    refuse(a, 3, KVC_ERR_DAMAGED, "companion part cover 4 tokens, more than the cache has (3)");
     a[2] = array_of("queries.0", 0, UINT64_C(1) << 60, 4);
     a[2].size = 0;
     refuse(a, 3, KVC_ERR_UNSUPPORTED, "no heads or channels");
@@ -235,11 +249,137 @@ static void test_tokens(void **state) {
     refuse(a, 3, KVC_ERR_UNSUPPORTED, "tokens must be");
 }
 
+/* --- positions --- */
+
+static uint8_t numbers[4][64];
+
+/* An array of n integers of `size` bytes. */
+static struct kvc_array integers(const char *name, unsigned size, unsigned slot, const int64_t *value,
+                                 uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (size == 8) put_u64(numbers[slot] + 8 * i, (uint64_t)value[i]);
+        else put_u32(numbers[slot] + 4 * i, (uint32_t)value[i]);
+    }
+    return (struct kvc_array){.name = name,
+                              .type = size == 8 ? "I64" : "I32",
+                              .int_size = size,
+                              .rank = 1,
+                              .dim = {n},
+                              .data = numbers[slot],
+                              .size = n * size};
+}
+
+static void assert_positions(const struct kvc_cache *c, uint32_t part, const int64_t *pos) {
+    for (uint64_t i = 0; i < c->part[part].cells.n; i++) assert_int_equal(c->part[part].cells.pos[i], pos[i]);
+}
+
+/* Positions of the first part come from their array, in any order; the other parts have its last ones. */
+static void test_positions(void **state) {
+    (void)state;
+    static const int64_t pos[] = {40, 7, 9, 41}, last[] = {40, 41};
+    for (unsigned size = 4; size <= 8; size += 4) {
+        struct kvc_array a[] = {
+            array_of("layers.0.keys", 1, 4, 4), array_of("layers.0.values", 1, 4, 4),
+            array_of("layers.1.keys", 1, 2, 4), array_of("layers.1.values", 1, 2, 4),
+            array_of("queries.1", 4, 2, 4),     integers("positions", size, 0, pos, 4),
+        };
+        if (size == 4) { /* [1,T] will do */
+            a[5].rank = 2;
+            a[5].dim[0] = 1;
+            a[5].dim[1] = 4;
+        }
+        struct kvc_cache *c;
+        struct kvc_error e;
+        if (build(a, 6, NULL, &c, &e)) fail_msg("%s", e.message);
+        assert_int_equal(a[5].tensor, KVC_NONE);
+        assert_int_equal(c->n_parts, 3);
+        assert_positions(c, 0, pos);
+        assert_positions(c, 1, last);
+        assert_positions(c, 2, last);
+        kvc_cache_free(c);
+    }
+}
+
+static void test_sliding_positions(void **state) {
+    (void)state;
+    static const int64_t pos[] = {3, 5, 9};
+    static const char *const map[] = {"positions=where", NULL};
+    struct kvc_cache *c;
+    struct kvc_error e;
+    struct kvc_array a[] = {
+        array_of("layers.0.keys", 1, 4, 4), array_of("layers.0.values", 1, 4, 4),
+        array_of("layers.1.keys", 1, 3, 4), array_of("layers.1.values", 1, 3, 4),
+        array_of("layers.2.keys", 1, 2, 4), array_of("layers.2.values", 1, 2, 4),
+        integers("sliding.positions", 8, 0, pos, 3),
+    };
+    if (build(a, 7, NULL, &c, &e)) fail_msg("%s", e.message);
+    assert_positions(c, 0, (int64_t[]){0, 1, 2, 3});
+    assert_positions(c, 1, pos); /* the one as long */
+    assert_positions(c, 2, (int64_t[]){2, 3});
+    kvc_cache_free(c);
+    if (build(a, 7, map, &c, &e)) fail_msg("%s", e.message); /* --map turns the convention off */
+    assert_positions(c, 1, (int64_t[]){1, 2, 3});
+    kvc_cache_free(c);
+    a[6] = integers("where", 4, 0, (int64_t[]){-1, 0, 1, 2}, 4);
+    if (build(a, 7, map, &c, &e)) fail_msg("%s", e.message);
+    assert_positions(c, 0, (int64_t[]){-1, 0, 1, 2});
+    assert_positions(c, 1, (int64_t[]){0, 1, 2});
+    kvc_cache_free(c);
+    /* Sliding-window layers alone, and more of them than live ones: their positions must be told. */
+    struct kvc_array b[] = {
+        array_of("sliding.layers.0.keys", 1, 3, 4), array_of("sliding.layers.0.values", 1, 3, 4),
+        integers("sliding.positions", 8, 0, pos, 3), array_of("layers.0.keys", 1, 2, 4),
+        array_of("layers.0.values", 1, 2, 4),
+    };
+    if (build(b, 2, NULL, &c, &e)) fail_msg("%s", e.message);
+    assert_int_equal(c->part[0].kind, KVC_PART_SLIDING);
+    assert_positions(c, 0, (int64_t[]){0, 1, 2});
+    kvc_cache_free(c);
+    if (build(b, 3, NULL, &c, &e)) fail_msg("%s", e.message);
+    assert_positions(c, 0, pos);
+    kvc_cache_free(c);
+    if (build(b, 5, NULL, &c, &e)) fail_msg("%s", e.message);
+    assert_positions(c, 0, (int64_t[]){0, 1});
+    assert_positions(c, 1, pos);
+    kvc_cache_free(c);
+    b[2].name = "other";
+    refuse(b, 5, KVC_ERR_DAMAGED, "sliding part cover 3 tokens, more than the cache has (2)");
+}
+
+static void test_bad_positions(void **state) {
+    (void)state;
+    static const int64_t pos[] = {0, 1, INT64_MAX};
+    struct kvc_array a[] = {
+        array_of("layers.0.keys", 2, 3, 4),
+        array_of("layers.0.values", 2, 3, 4),
+        integers("positions", 8, 0, pos, 3),
+        integers("positions", 8, 1, pos, 3),
+    };
+    refuse(a, 3, KVC_ERR_DAMAGED, "entry 2 is no position");
+    refuse(a, 4, KVC_ERR_DAMAGED, "two arrays of positions");
+    a[2] = integers("positions", 8, 0, pos, 2);
+    refuse(a, 3, KVC_ERR_DAMAGED, "array 'positions' (I64 [2]): no live layers have as many tokens");
+    a[2].name = "sliding.positions";
+    refuse(a, 3, KVC_ERR_DAMAGED, "no sliding layers have as many tokens");
+    a[2] = integers("positions", 8, 0, pos, 3);
+    a[2].size--;
+    refuse(a, 3, KVC_ERR_DAMAGED, "23 bytes of data");
+    a[2].size++;
+    a[2].rank = 3;
+    refuse(a, 3, KVC_ERR_UNSUPPORTED, "positions must be [T] or [1,T]");
+    a[2].rank = 1;
+    a[2].int_size = 0;
+    refuse(a, 3, KVC_ERR_UNSUPPORTED, "--map=positions=NAME");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conventions), cmocka_unit_test(test_map),     cmocka_unit_test(test_print),
         cmocka_unit_test(test_parts),       cmocka_unit_test(test_sliding), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_lone),        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_sliding_positions),
+        cmocka_unit_test(test_bad_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -288,6 +288,46 @@ static void test_full_disk(void **state) {
     kvc_input_close(&in);
 }
 
+/* --- positions --- */
+
+static uint64_t first_token(const struct kvc_cache *c) {
+    return kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
+}
+
+static void begins_at_5(const struct kvc_cache *back) {
+    assert_int_equal(first_token(back), 5);
+}
+
+static void begins_at_0(const struct kvc_cache *back) {
+    assert_null(kvc_meta_find(&back->meta, KVC_KEY_TOKENS_FIRST));
+}
+
+static void test_positions(void **state) {
+    (void)state;
+    float data[2 * 4 * 4];
+    for (unsigned i = 0; i < 32; i++) data[i] = (float)i;
+    struct kvc_input in;
+    struct kvc_error e;
+    struct kvc_cache *c = raw_cache(&in, data, sizeof data, "f32", 1, 4, 1, 4, KVC_PAIRING_HALVES);
+    assert_round_trip(format, c, begins_at_0);
+    assert_int_equal(kvc_cache_set_tokens(c, (int32_t[]){1, 2, 3, 4}, 4, &e), 0);
+    assert_round_trip(format, c, begins_at_0);
+    set_positions(c, 0, (int64_t[]){5, 6, 7, 8});
+    assert_round_trip(format, c, begins_at_5);
+    set_positions(c, 0, (int64_t[]){8, 6, 5, 7});
+    assert_round_trip(format, c, begins_at_5);
+    set_positions(c, 0, (int64_t[]){5, 6, 8, 9});
+    assert_round_trip(format, c, begins_at_0);
+    set_positions(c, 0, (int64_t[]){5, 6, 7, 8});
+    assert_int_equal(kvc_cache_set_tokens(c, (int32_t[]){1, 2, 3}, 3, &e), 0);
+    assert_round_trip(format, c, begins_at_0);
+    add_part(c, KVC_PART_SLIDING, 0, 0, 2, (const uint8_t *)data);
+    set_positions(c, 1, (int64_t[]){5, 8});
+    assert_round_trip(format, c, NULL);
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+}
+
 /* --- real files --- */
 
 static void check_real(const char *file, int in_place) {
@@ -319,6 +359,21 @@ static void test_real(void **state) {
     check_real("npz/smol-16-deflate.npz", 0);
 }
 
+/* A llama.cpp slot whose cells are neither in order nor without holes. */
+static void test_holes(void **state) {
+    (void)state;
+    char path[512];
+    struct kvc_input in;
+    struct kvc_error e;
+    if (kvc_input_open(&in, data_path("llama.cpp/v4-holes.bin", path, sizeof path), &e))
+        fail_msg("%s", e.message);
+    struct kvc_cache *c = kvc_format_llama.import(&in, NULL, &e);
+    if (!c) fail_msg("%s", e.message);
+    assert_round_trip(format, c, begins_at_0);
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+}
+
 static void test_damaged(void **state) {
     (void)state;
     char path[512];
@@ -337,7 +392,7 @@ int main(void) {
         cmocka_unit_test(test_import),  cmocka_unit_test(test_npy),       cmocka_unit_test(test_members),
         cmocka_unit_test(test_bomb),    cmocka_unit_test(test_mutations), cmocka_unit_test(test_crc),
         cmocka_unit_test(test_probe),   cmocka_unit_test(test_full_disk), cmocka_unit_test(test_real),
-        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_damaged), cmocka_unit_test(test_positions), cmocka_unit_test(test_holes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

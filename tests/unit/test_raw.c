@@ -150,6 +150,50 @@ static void test_blocks(void **state) {
     kvc_input_close(&in);
 }
 
+/* One file holds one sequence: several streams, or several sequences in one, are refused. */
+static void test_sequences(void **state) {
+    (void)state;
+    uint8_t data[4 * 2 * 4];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)i;
+    struct kvc_input in;
+    struct kvc_cache *c = raw_cache(&in, data, sizeof data, "u8", 1, 4, 1, 4, KVC_PAIRING_UNKNOWN);
+    set_positions(c, 0, (int64_t[]){0, 1, 1, 2});
+    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 1 is there twice");
+    set_positions(c, 0, (int64_t[]){3, 2, 1, 0});
+    c->part[0].stream = 1; /* the only one that has cells */
+    struct kvc_error e;
+    assert_true(kvc_cache_add_part(c, KVC_PART_LIVE, 0, &e) == 1);
+    struct kvc_buffer b = export_bytes(format, c);
+    assert_int_equal(b.n, sizeof data);
+    assert_memory_equal(b.data, data + 12, 4);
+    assert_memory_equal(b.data + 12, data, 4);
+    free(b.data);
+    add_part(c, KVC_PART_LIVE, 2, 0, 2, data);
+    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "the cache holds 2 streams");
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+}
+
+/* Values stay as they are, blocks and Hadamard rotation included. */
+static void test_unconverted(void **state) {
+    (void)state;
+    uint8_t data[2 * 34];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)i;
+    struct kvc_input in;
+    struct kvc_error e;
+    struct kvc_export_options o = {.pairing = KVC_PAIRING_HALVES};
+    struct kvc_cache *c = raw_cache(&in, data, sizeof data, "q8_0", 1, 1, 1, 32, KVC_PAIRING_INTERLEAVED);
+    refuse_export(format, c, &o, KVC_ERR_UNSUPPORTED, "whether K is Hadamard-rotated is unknown");
+    assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 32, &e), 0);
+    struct kvc_buffer b = export_bytes(format, c);
+    assert_int_equal(b.n, sizeof data);
+    assert_memory_equal(b.data, data, b.n);
+    free(b.data);
+    refuse_export(format, c, &o, KVC_ERR_UNSUPPORTED, "without dequantising");
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+}
+
 static void test_probe(void **state) {
     (void)state;
     char why[64];
@@ -165,6 +209,8 @@ int main(void) {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_geometry),
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_unconverted),
         cmocka_unit_test(test_probe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
