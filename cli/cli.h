@@ -81,7 +81,8 @@ int cli_check(const char *path, const struct cli_input *options, unsigned thread
 /* Output that appears whole or not at all: a temporary file beside `path`, made durable and renamed by
  * cli_output_commit(). path NULL: stdout (refused when it is a terminal, unless force). */
 struct cli_output {
-    struct kvc_sink sink;
+    struct kvc_sink sink, raw; /* what callers write to; the descriptor behind it */
+    const char *name;          /* for messages; the caller's path, or "standard output" */
     int fd;
     char *path, *temporary; /* NULL for standard output and devices */
     int force;

@@ -57,6 +57,13 @@ static int is_special(const char *path) {
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
+/* Writes to the descriptor; a failure names the output. */
+static int write_named(void *state, const void *data, size_t n, struct kvc_error *e) {
+    struct cli_output *o = state;
+    if (!kvc_sink_write(&o->raw, data, n, e)) return 0;
+    return kvc_error_prefix(e, o->name);
+}
+
 int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e) {
     memset(o, 0, sizeof *o);
     o->force = force;
@@ -77,7 +84,9 @@ int cli_output_open(struct cli_output *o, const char *path, int force, unsigned 
             return -1;
         }
     }
-    o->sink = kvc_sink_fd(&o->fd);
+    o->name = path ? path : "standard output";
+    o->raw = kvc_sink_fd(&o->fd);
+    o->sink = (struct kvc_sink){.write = write_named, .state = o};
     return 0;
 }
 

@@ -3,7 +3,7 @@
 
     cut_cache.py INPUT OUTPUT TOKENS [LAYERS]
 
-Attention is causal: the first T rows of K and V are those of a T-token cache. Needs only the standard library."""
+Attention is causal: the first T rows of K and V are those of a T-token cache."""
 import json
 import re
 import struct
@@ -25,7 +25,8 @@ def main():
         if layer and int(layer[1]) < layers:
             b, heads, rows, dim = t["shape"]
             width = (end - begin) // (heads * rows)
-            kept = b"".join(data[begin + h * rows * width:begin + (h * rows + tokens) * width] for h in range(heads))
+            starts = [begin + h * rows * width for h in range(heads)]
+            kept = b"".join(data[start:start + tokens * width] for start in starts)
             shape = [b, heads, tokens, dim]
         elif name == "tokens":
             kept = data[begin:begin + 4 * tokens]

@@ -86,7 +86,7 @@ start_slow_pack() {
     slow_tries=0
     until [ -n "$(find . -name '.big.kvc.*' -size +0)" ]; do
         slow_tries=$((slow_tries + 1))
-        [ $slow_tries -lt 500 ] && kill -0 $slow 2>/dev/null || fail "the pack ended before it could be interrupted"
+        [ $slow_tries -lt 500 ] && kill -0 $slow 2>/dev/null || fail "the pack ended too early"
         sleep 0.01
     done
 }

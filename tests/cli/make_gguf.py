@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_gguf.py: a GGUF file that describes a llama model and has one small tensor, for tests. Not a usable model.
+"""make_gguf.py: a GGUF file that describes a llama model and has one small tensor. Not a usable model.
 
     make_gguf.py FILE NAME LAYERS HEADS KV_HEADS HEAD_DIM [SEED]"""
 import random

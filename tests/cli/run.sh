@@ -3,7 +3,7 @@
 #
 #   tests/cli/run.sh [-u] [TEST...]      -u: take what exact tests print as what they must print
 #
-# KVC_BIN: directory of the tools (default: the checkout). PYTHON: python3. README.md says how a test is written.
+# KVC_BIN: directory of the tools (default: the checkout). PYTHON: python3. README.md says more.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
@@ -66,8 +66,10 @@ run_one() {
     area=$work/area
     rm -rf "$area"
     mkdir -p "$area/test" "$area/spool"
-    (cd "$area/test" && exec env TMPDIR="$area/spool" sh -ec '. "$1"; . "$2"' "$1" "$here/lib.sh" "$here/$1/cmd") \
-        </dev/null >"$work/stdout" 2>"$work/stderr"
+    (
+        cd "$area/test" || exit
+        exec env TMPDIR="$area/spool" sh -ec '. "$1"; . "$2"' "$1" "$here/lib.sh" "$here/$1/cmd"
+    ) </dev/null >"$work/stdout" 2>"$work/stderr"
     code=$?
     [ $code != 77 ] || return 77
     bad=0

@@ -164,10 +164,9 @@ class Part:
 
 class Tensor:
     """rows: canonical rows by cell number; made up when not given."""
-    made = 0
-
     def __init__(self, layer, role, dtype=F16, heads=2, dim=4, pipeline=0, rows=None, source=None):
-        self.layer, self.role, self.dtype, self.heads, self.dim, self.pipeline = layer, role, dtype, heads, dim, pipeline
+        self.layer, self.role, self.dtype, self.pipeline = layer, role, dtype, pipeline
+        self.heads, self.dim = heads, dim
         block, size = SIZES[dtype]
         self.row = heads * dim // block * size
         self.head = dim // block * size if dim % block == 0 else 0
@@ -613,7 +612,8 @@ def record_files():
     file("store-size", "size", "A stored section claims more bytes than it holds.",
          lambda f: setattr(f.of(META).sections[0], "raw_size", 4096))
     file("bomb", "claims", "The metadata claims one byte more than 65 536 + 4 096 times what is stored.",
-         lambda f: f.of(META).sections[0].__dict__.update(coder=1, raw_size=65537 + 4096 * len(zstd(f.of(META).sections[0].raw))))
+         lambda f: f.of(META).sections[0].__dict__.update(coder=1, 
+             raw_size=65537 + 4096 * len(zstd(f.of(META).sections[0].raw))))
     file("zstd-frame", "zstd", "The metadata's zstd frame is broken.",
          lambda f: f.of(META).sections[0].__dict__.update(coder=1, stored=b"\x28\xb5\x2f\xfd broken"))
     file("zstd-short", "zstd frame", "The metadata's zstd frame holds less than it claims.",

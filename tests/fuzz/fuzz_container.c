@@ -1,5 +1,5 @@
-/* fuzz_container.c: .kvc files from any bytes. The first byte says how far they are mended, to get past the hashes:
- *   0 not at all; 1 every check, as the records stand; 2 the index and the footer as well. */
+/* fuzz_container.c: .kvc files from any bytes. The first byte says how far they are mended, to get past the
+ * hashes: 0 not at all; 1 every check, as the records stand; 2 the index and the footer as well. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/layout.h"
@@ -11,8 +11,8 @@ struct file {
     size_t size;
 };
 
-/* Mends the checks of the records that stand in [32, end) one after another by their own sizes; returns where the
- * first stands that does not fit, or the INDEX record. `index` gets an entry for each. */
+/* Mends the checks of the records that stand in [32, end) one after another by their own sizes; returns where
+ * the first stands that does not fit, or the INDEX record. `index` gets an entry for each. */
 static size_t mend_records(uint8_t *p, size_t end, uint8_t *index, size_t *n_index) {
     size_t at = KVC_HEADER_SIZE;
     *n_index = 0;
@@ -68,7 +68,8 @@ static struct file mend(const uint8_t *data, size_t size, unsigned mode) {
             size_t n = put_index(f.data + at, index, n_index);
             f.size = at + n + KVC_FOOTER_SIZE;
             put_u64(f.data + at + 24, kvc_record_check(f.data + at, n));
-        } else if (end - at >= KVC_RECORD_HEADER && (uint64_t)get_u32(f.data + at + 4) * KVC_UNIT == end - at) {
+        } else if (end - at >= KVC_RECORD_HEADER &&
+                   (uint64_t)get_u32(f.data + at + 4) * KVC_UNIT == end - at) {
             put_u64(f.data + at + 24, kvc_record_check(f.data + at, end - at));
         }
         put_footer(f.data + f.size - KVC_FOOTER_SIZE, at, f.size);

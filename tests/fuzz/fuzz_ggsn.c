@@ -1,4 +1,5 @@
-/* fuzz_ggsn.c: llama.cpp's whole-context files from any bytes. The first eight become a valid magic and version. */
+/* fuzz_ggsn.c: llama.cpp's whole-context files from any bytes. The first eight become a valid magic
+ * and version. */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

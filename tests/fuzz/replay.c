@@ -1,5 +1,5 @@
-/* replay.c: runs a fuzz target over files and directories, without a fuzzing engine. Each file gets a process of its
- * own, so that one crash does not hide the others. Exit code 0 when all pass. */
+/* replay.c: runs a fuzz target over files and directories, without a fuzzing engine. Each file gets a process
+ * of its own, so that one crash does not hide the others. Exit code 0 when all pass. */
 #include "tests/fuzz/fuzz.h"
 
 #include <ftw.h>

@@ -176,6 +176,16 @@ static inline const char *data_path(const char *file, char *path, size_t size) {
     return path;
 }
 
+/* A real file of any format, as it is imported without options. */
+static inline struct kvc_cache *open_real(struct kvc_input *in, const char *file) {
+    char path[512];
+    struct kvc_error e;
+    if (kvc_input_open(in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
+    struct kvc_cache *c = kvc_import(in, NULL, NULL, &e);
+    if (!c) fail_msg("%s", e.message);
+    return c;
+}
+
 /* What index.json says about a file; json_decref() *index. */
 static inline const json_t *data_facts(const char *file, json_t **index) {
     char path[512];

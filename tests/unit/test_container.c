@@ -1,4 +1,5 @@
-/* test_container.c: what kvc_container_write() writes, kvc_container_open() reads again; damage of every bit shows. */
+/* test_container.c: what kvc_container_write() writes, kvc_container_open() reads again; damage of every bit
+ * shows. */
 #include "formats/container.h"
 #include "formats/format.h"
 #include "formats/keys.h"
@@ -86,8 +87,8 @@ static void make_row(uint8_t *row, uint64_t n, uint64_t seed, int64_t pos) {
 
 enum layout { CANONICAL, HEADS_FIRST, TRANSPOSED };
 
-static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, enum kvc_dtype dtype, uint64_t heads,
-                       uint64_t dim, uint64_t seed, enum layout layout) {
+static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, enum kvc_dtype dtype,
+                       uint64_t heads, uint64_t dim, uint64_t seed, enum layout layout) {
     const struct kvc_cells *cells = &b->c->part[b->c->layer[layer].part].cells;
     struct kvc_shape shape = {.dtype = dtype, .tokens = cells->n, .heads = heads, .dim = dim};
     uint32_t t = kvc_cache_add_tensor(b->c, layer, role, &shape, &b->e);
@@ -95,8 +96,10 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     struct kvc_tensor *tensor = &b->c->tensor[t];
     uint64_t size = kvc_dtype_info(dtype)->size;
     if (layout == HEADS_FIRST) tensor->source = kvc_strides_heads_first(&shape);
-    if (layout == TRANSPOSED) tensor->source = (struct kvc_strides){size, dim * cells->n * size, cells->n * size};
-    uint8_t *base = remember(b->m, (size_t)tensor->source_size), *row = allocate((size_t)kvc_row_bytes(&shape));
+    if (layout == TRANSPOSED)
+        tensor->source = (struct kvc_strides){size, dim * cells->n * size, cells->n * size};
+    uint8_t *base = remember(b->m, (size_t)tensor->source_size),
+            *row = allocate((size_t)kvc_row_bytes(&shape));
     for (uint64_t i = 0; i < cells->n; i++) {
         make_row(row, kvc_row_bytes(&shape), seed, cells->pos[i]);
         kvc_row_scatter(base, row, &shape, &tensor->source, i);
@@ -104,8 +107,8 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     free(row);
     uint8_t *text = remember(b->m, 32);
     int n = snprintf((char *)text, 32, "tensor %u\n", (unsigned)t);
-    if (kvc_cache_map_tensor(b->c, t, base, &b->e) || kvc_cache_extent_literal(b->c, text, (uint64_t)n, &b->e) ||
-        kvc_cache_extent_tensor(b->c, t, &b->e))
+    if (kvc_cache_map_tensor(b->c, t, base, &b->e) ||
+        kvc_cache_extent_literal(b->c, text, (uint64_t)n, &b->e) || kvc_cache_extent_tensor(b->c, t, &b->e))
         fail_msg("%s", b->e.message);
 }
 
@@ -115,7 +118,8 @@ static struct kvc_cache *finish(struct builder *b) {
 }
 
 /* K and V of `layers` layers of one live part. */
-static struct builder simple(enum kvc_dtype dtype, uint64_t cells, uint32_t layers, uint64_t heads, uint64_t dim) {
+static struct builder simple(enum kvc_dtype dtype, uint64_t cells, uint32_t layers, uint64_t heads,
+                             uint64_t dim) {
     struct builder b = begin();
     uint32_t part = add_part(&b, KVC_PART_LIVE, cells, 0);
     for (uint32_t i = 0; i < layers; i++) {
@@ -199,7 +203,8 @@ static void assert_same_cells(const struct kvc_cells *a, const struct kvc_cells 
     assert_int_equal(a->words == NULL, b->words == NULL);
     if (!a->words) return;
     assert_memory_equal(a->word_at, b->word_at, (size_t)(a->n + 1) * sizeof *a->word_at);
-    if (a->word_at[a->n]) assert_memory_equal(a->words, b->words, (size_t)a->word_at[a->n] * sizeof *a->words);
+    if (a->word_at[a->n])
+        assert_memory_equal(a->words, b->words, (size_t)a->word_at[a->n] * sizeof *a->words);
 }
 
 static void assert_same_source(const struct kvc_cache *a, const struct kvc_cache *b) {
@@ -276,7 +281,7 @@ static void assert_records_fill(const struct kvc_cache *c, size_t size) {
     assert_int_equal(blocks, stored);
 }
 
-/* Packs, opens, checks and compares; packing what was opened gives the same bytes. Frees nothing of the caller's. */
+/* Packs, opens, checks and compares; packing what was opened gives the same bytes. */
 static void round_trip(const struct kvc_cache *c, const struct kvc_pack_options *o) {
     struct kvc_pack_report report;
     struct kvc_buffer first = pack(c, o, &report);
@@ -347,7 +352,8 @@ static void cells_out_of_order(void **state) {
     struct builder b = begin();
     uint32_t part = add_part(&b, KVC_PART_LIVE, 700, 0);
     int64_t *pos = b.c->part[part].cells.pos;
-    for (uint64_t i = 0; i < 700; i++) pos[i] = (int64_t)(mix(i) % 5000) - 1000; /* some twice, some below 0 */
+    for (uint64_t i = 0; i < 700; i++)
+        pos[i] = (int64_t)(mix(i) % 5000) - 1000; /* some twice, some below 0 */
     pos[0] = pos[699];
     uint32_t layer = add_layer(&b, part, 4, KVC_LAYER_FULL);
     add_tensor(&b, layer, KVC_ROLE_K, KVC_F16, 2, 8, 1, CANONICAL);
@@ -409,7 +415,8 @@ static void every_kind_and_role(void **state) {
     (void)state;
     struct builder b = begin();
     uint32_t live = add_part(&b, KVC_PART_LIVE, 40, 0), sliding = add_part(&b, KVC_PART_SLIDING, 8, 32),
-             recurrent = add_part(&b, KVC_PART_RECURRENT, 1, 39), companion = add_part(&b, KVC_PART_COMPANION, 16, 24);
+             recurrent = add_part(&b, KVC_PART_RECURRENT, 1, 39),
+             companion = add_part(&b, KVC_PART_COMPANION, 16, 24);
     b.c->part[live].stream = 3;
     add_tensor(&b, add_layer(&b, live, 0, KVC_LAYER_FULL), KVC_ROLE_K, KVC_F16, 2, 8, 1, CANONICAL);
     add_tensor(&b, add_layer(&b, live, 1, KVC_LAYER_LATENT), KVC_ROLE_LATENT, KVC_F16, 1, 24, 2, CANONICAL);
@@ -417,8 +424,10 @@ static void every_kind_and_role(void **state) {
     uint32_t state_layer = add_layer(&b, recurrent, 3, KVC_LAYER_RECURRENT);
     add_tensor(&b, state_layer, KVC_ROLE_R, KVC_F32, 1, 100, 4, CANONICAL);
     add_tensor(&b, state_layer, KVC_ROLE_S, KVC_F32, 1, 200, 5, CANONICAL);
-    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_QUERIES, KVC_BF16, 6, 8, 6, HEADS_FIRST);
-    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_HIDDEN, KVC_BF16, 1, 48, 7, CANONICAL);
+    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_QUERIES, KVC_BF16, 6, 8, 6,
+               HEADS_FIRST);
+    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_HIDDEN, KVC_BF16, 1, 48, 7,
+               CANONICAL);
     round_trip_all(finish(&b));
 }
 
@@ -446,7 +455,8 @@ static void companions_are_never_references(void **state) {
     struct builder b = begin();
     struct kvc_pack_report report;
     for (uint32_t i = 0; i < 2; i++) {
-        uint32_t part = add_part(&b, KVC_PART_COMPANION, 20, 0), layer = add_layer(&b, part, 0, KVC_LAYER_COMPANION);
+        uint32_t part = add_part(&b, KVC_PART_COMPANION, 20, 0),
+                 layer = add_layer(&b, part, 0, KVC_LAYER_COMPANION);
         add_tensor(&b, layer, KVC_ROLE_QUERIES, KVC_F16, 1, 8, 1, CANONICAL);
     }
     struct kvc_cache *c = finish(&b);
@@ -502,7 +512,8 @@ static void metadata_of_every_type(void **state) {
     if (kvc_meta_set_bool(m, "x-test.bool", 1, &b.e) || kvc_meta_set_u64(m, "x-test.u64", UINT64_MAX, &b.e) ||
         kvc_meta_set_i64(m, "x-test.i64", INT64_MIN, &b.e) || kvc_meta_set_f64(m, "x-test.f64", -0.0, &b.e) ||
         kvc_meta_set_text(m, "x-test.text", "", &b.e) || kvc_meta_set_text(m, "x-test.long", text, &b.e) ||
-        kvc_meta_set_bytes(m, "x-test.bytes", "\0\1", 2, &b.e) || kvc_meta_set_u64s(m, "x-test.u64s", list, 3, &b.e))
+        kvc_meta_set_bytes(m, "x-test.bytes", "\0\1", 2, &b.e) ||
+        kvc_meta_set_u64s(m, "x-test.u64s", list, 3, &b.e))
         fail_msg("%s", b.e.message);
     free(text);
     round_trip_all(finish(&b));
@@ -551,8 +562,10 @@ static void recipes_with_selectors(void **state) {
     } cases[] = {
         {NULL, "zstd", "zstd", "zstd", "zstd", "zstd"},
         {"store@k", "store@k", "store", "zstd", "store", "zstd"},
-        {"store@k,zstd:level=3@v", "store@k,zstd:level=3@v", "store", "zstd:level=3", "store", "zstd:level=3"},
-        {"zstd:level=9@l1-2,store", "zstd:level=9@l1-2,store", "store", "store", "zstd:level=9", "zstd:level=9"},
+        {"store@k,zstd:level=3@v", "store@k,zstd:level=3@v", "store", "zstd:level=3", "store",
+         "zstd:level=3"},
+        {"zstd:level=9@l1-2,store", "zstd:level=9@l1-2,store", "store", "store", "zstd:level=9",
+         "zstd:level=9"},
         {"store@v@l0@l2,zstd:level=1", "store@v@l0@l2,zstd", "zstd", "store", "zstd", "store"},
     };
     (void)state;
@@ -578,7 +591,8 @@ static void recipes_with_selectors(void **state) {
 
 static void options_that_are_refused(void **state) {
     static const struct kvc_pack_options cases[] = {
-        {.recipe = "nosuch"}, {.recipe = "store@l7"}, {.recipe = ""}, {.align = 24}, {.align = 8}, {.align = 1u << 21},
+        {.recipe = "nosuch"}, {.recipe = "store@l7"}, {.recipe = ""},
+        {.align = 24},        {.align = 8},           {.align = 1u << 21},
     };
     (void)state;
     struct builder b = simple(KVC_F16, 5, 1, 1, 8);
@@ -619,7 +633,7 @@ static void threads_give_the_same_bytes(void **state) {
     }
 }
 
-/* The first block, and the first one after an extent of 1 MiB or more, start at multiples of the alignment. */
+/* The first block and the first after an extent of 1 MiB or more start at multiples of the alignment. */
 static void extents_are_aligned(void **state) {
     static const unsigned aligns[] = {16, 64, 4096, 1u << 20};
     (void)state;
@@ -678,7 +692,8 @@ static void any_range_of_rows(void **state) {
         uint8_t *rows = rows_of(c, t, &n);
         for (uint64_t i = 0; i < 40; i++) {
             uint64_t first = mix(i) % tokens, count = mix(i + 100) % (tokens - first + 1);
-            uint8_t *some = allocate((size_t)count * row); /* exactly as large, so that writing beyond shows */
+            /* exactly as large, so that writing beyond shows */
+            uint8_t *some = allocate((size_t)count * row);
             if (d->read(d, t, first, count, some, &e)) fail_msg("%s", e.message);
             assert_memory_equal(some, rows + first * row, (size_t)count * row);
             free(some);
@@ -731,7 +746,8 @@ static int facts_are(const struct kvc_cache *c, const struct content *x) {
     struct kvc_error e;
     uint8_t *meta;
     size_t n;
-    if (c->n_tensors != x->n_tensors || c->n_tokens != x->n_tokens || c->literal_size != x->n_literals) return 0;
+    if (c->n_tensors != x->n_tensors || c->n_tokens != x->n_tokens || c->literal_size != x->n_literals)
+        return 0;
     for (uint32_t t = 0; t < x->n_tensors; t++)
         if (kvc_tensor_bytes(&c->tensor[t]) != x->n_rows[t]) return 0;
     assert_int_equal(kvc_meta_encode(&c->meta, &meta, &n, &e), 0);
@@ -741,8 +757,8 @@ static int facts_are(const struct kvc_cache *c, const struct content *x) {
     return same;
 }
 
-/* Opens, reads everything and checks the rest. Whatever a call that succeeds hands out must be right, also when a later
- * one fails. */
+/* Opens, reads everything and checks the rest. Whatever a call that succeeds hands out must be right, also
+ * when a later one fails. */
 static enum verdict try_bytes(const uint8_t *bytes, size_t n, const struct content *x) {
     struct kvc_input in;
     struct kvc_error e = {.code = KVC_OK};
@@ -787,7 +803,8 @@ static void damage(struct kvc_cache *c, const struct kvc_pack_options *o) {
             bytes[i] ^= (uint8_t)(1u << bit);
             enum verdict verdict = try_bytes(bytes, packed.n, &x);
             if (verdict != REFUSED)
-                fail_msg("bit %u of byte %zu flipped: %s", bit, i, verdict == ACCEPTED ? "not noticed" : "other data");
+                fail_msg("bit %u of byte %zu flipped: %s", bit, i,
+                         verdict == ACCEPTED ? "not noticed" : "other data");
             bytes[i] ^= (uint8_t)(1u << bit);
         }
     free(bytes);
@@ -820,7 +837,8 @@ static void damage_of_a_compressed_file(void **state) {
 
 static void damage_of_references_and_padding(void **state) {
     (void)state;
-    damage(with_checkpoints(12, KVC_F8E4M3), &(struct kvc_pack_options){.recipe = "zstd", .threads = 1, .align = 4096});
+    damage(with_checkpoints(12, KVC_F8E4M3),
+           &(struct kvc_pack_options){.recipe = "zstd", .threads = 1, .align = 4096});
 }
 
 int main(void) {

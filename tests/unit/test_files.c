@@ -1,5 +1,6 @@
-/* test_files.c: the container's reader against the files of tests/files: what is accepted, what is refused, and with
- * which words. The tables of README.md there say what is expected of each; $KVC_TEST_FILES names another directory. */
+/* test_files.c: the container's reader against the files of tests/files: what is accepted, what is refused,
+ * and with which words. The tables of README.md there say what is expected of each; $KVC_TEST_FILES names another
+ * directory. */
 #include "formats/bytes.h"
 #include "formats/container.h"
 #include "formats/format.h"
@@ -129,7 +130,8 @@ static const char *lost_keys(const struct kvc_cache *c, struct kvc_error *e) {
     for (size_t i = 0; i < c->meta.n && d && !wrong; i++) {
         const struct kvc_meta_entry *x = &c->meta.entry[i], *y = kvc_meta_find(&d->meta, x->key);
         if (!has_prefix(x->key, "x-test.")) continue;
-        if (!y || y->type != x->type || y->size != x->size || memcmp(x->value, y->value, (size_t)x->size) != 0)
+        if (!y || y->type != x->type || y->size != x->size ||
+            memcmp(x->value, y->value, (size_t)x->size) != 0)
             wrong = "an unknown metadata key is lost";
     }
     if (d && !wrong && kvc_container_check(d, 1, e)) wrong = e->message;
@@ -153,7 +155,8 @@ static const char *judge(const struct expected *x, char *text, size_t size) {
     }
     enum step step = try_file(&in, &c, &e);
     if (x->group == GOOD) {
-        if (step != NOWHERE) snprintf(text, size, "refused (%s): %s", step_name[step], e.message), wrong = text;
+        if (step != NOWHERE)
+            snprintf(text, size, "refused (%s): %s", step_name[step], e.message), wrong = text;
         else if (!(wrong = wrong_source(c, &e))) wrong = lost_keys(c, &e);
         if (wrong && wrong != text) snprintf(text, size, "%s", wrong), wrong = text;
     } else {

@@ -601,15 +601,6 @@ static void test_mlx(void **state) {
     check_real("mlx/smol-32.safetensors", &o);
 }
 
-static struct kvc_cache *open_real(struct kvc_input *in, const char *file) {
-    char path[512];
-    struct kvc_error e;
-    if (kvc_input_open(in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
-    struct kvc_cache *c = kvc_import(in, NULL, NULL, &e);
-    if (!c) fail_msg("%s", e.message);
-    return c;
-}
-
 static void test_real_llama(void **state) {
     (void)state;
     static const char *const whole[] = {"llama.cpp/v4-holes.bin", "llama.cpp/v3-gemma-iswa.bin"};
