@@ -29,7 +29,7 @@ FUZZ_SECONDS ?= 60
 CUDA ?= auto
 V ?= 0
 
-DEPS := libzstd libxxhash libcrypto libarchive jansson
+DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
 PKG_CFLAGS := $(shell pkg-config --cflags $(DEPS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(DEPS) 2>/dev/null)
 

@@ -9,8 +9,10 @@
 #include "kernels/kernels.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,11 +38,16 @@ void cli_start(char **argv, const char *name) {
     static char copy[32];
     snprintf(copy, sizeof copy, "%s", name);
     tool = argv[0] = copy;
-    struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error};
-    sigaction(SIGINT, &interrupt, NULL);
-    sigaction(SIGTERM, &interrupt, NULL);
-    sigaction(SIGHUP, &interrupt, NULL);
-    sigaction(SIGPIPE, &interrupt, NULL);
+    /* A closed descriptor would be given to the next file that is opened, and messages would end up in it. Opened this
+     * way round, writing to one that was closed still fails. */
+    int fd;
+    do fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+    const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error}, was;
+    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) /* nohup's way of ignoring stays */
+        if (sigaction(ending[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaction(ending[i], &interrupt, NULL);
     sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, NULL); /* then write() says EFBIG */
     sigaction(SIGBUS, &bus, NULL);
 }
@@ -93,8 +100,10 @@ int cli_version(int verbose) {
 
 int cli_finish(int status) {
     int failed = ferror(stdout);
+    size_t unwritten = __fpending(stdout);
     errno = 0;
-    if (fclose(stdout) || failed) {
+    /* closed from the start is fine for a program that printed nothing */
+    if ((fclose(stdout) && (unwritten || errno != EBADF)) || failed) {
         cli_warn("write error on standard output: %s", errno ? strerror(errno) : "output was lost");
         return EXIT_TROUBLE;
     }
@@ -173,10 +182,14 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     }
 }
 
+int cli_check_kernels(struct kvc_error *e) {
+    if (kvc_kernels_get()) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
+}
+
 int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e) {
     memset(f, 0, sizeof *f);
-    if (!kvc_kernels_get())
-        return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
+    if (cli_check_kernels(e)) return -1;
     if (options->model_path && !options->has_model) {
         if (kvc_model_read(options->model_path, options->full_fingerprint, &options->model, e))
             return kvc_error_prefix(e, options->model_path);

@@ -68,6 +68,8 @@ struct cli_file {
     struct kvc_cache *cache;
     const struct kvc_format *format;
 };
+/* Refuses a $KVC_KERNEL that names no kernels this CPU can run. cli_open() and cli_check() call it. */
+int cli_check_kernels(struct kvc_error *e);
 /* Opens and imports path ("-": stdin). On failure prints nothing, fills *e and leaves *f empty. Facts of --model go
  * into the metadata of engine files; a .kvc of another model is refused. A note goes to stderr where the match
  * could not use fingerprints. */
@@ -75,7 +77,8 @@ int cli_open(struct cli_file *f, const char *path, struct cli_input *options, st
 void cli_close(struct cli_file *f);
 
 /* Reads all of a file and verifies what can be verified: EXIT_SAME, EXIT_DIFFER for a damaged .kvc, else EXIT_TROUBLE;
- * *e says why. *checksums is 1 for a .kvc: other formats have none, so that reading them is all the check there is. */
+ * *e says why. *checksums is 1 for a .kvc, whose message does not name the file yet; other formats have none, so that
+ * reading them is all the check there is. */
 int cli_check(const char *path, const struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e);
 
 /* Output that appears whole or not at all: a temporary file beside `path`, made durable and renamed by
@@ -90,6 +93,8 @@ struct cli_output {
 int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary; safe to call twice */
+/* For --rm: removes an input file whose output is complete, unless the output has taken its place. */
+int cli_remove_input(const struct kvc_input *in, struct kvc_error *e);
 void cli_output_remove_all(void); /* for signal handlers: removes the temporary of the output in progress */
 
 /* Numbers: decimal with optional K, M, G (1024); ranges "A:B", "A:", ":B"; lists "0-3,7". 0, or -1 when malformed. */

@@ -1,8 +1,8 @@
-/* diff.h: what the parts of kvc-diff share: what is compared, which parts and tensors of the two caches belong
- * together, and one printer of text, JSON and TSV. Not for other tools.
+/* diff.h: what the parts of kvc-diff share: what is compared, which parts and tensors of the two caches
+ * belong together, and one printer of text, JSON and TSV. Not for other tools.
  *
- * A comparison goes through diff_match(), diff_facts(), diff_geometry(), diff_align() and diff_values(), in this
- * order. Each looks at both caches and hands what differs to the printer, which counts it, too. */
+ * A comparison goes through diff_match(), diff_facts(), diff_geometry(), diff_align() and diff_values(), in
+ * this order. Each looks at both caches and hands what differs to the printer, which counts it, too. */
 #ifndef KVC_DIFF_H
 #define KVC_DIFF_H
 
@@ -51,7 +51,7 @@ struct diff {
     size_t n_tensors;
 
     /* What was found. */
-    uint64_t facts; /* that differ */
+    uint64_t facts;                     /* that differ */
     uint64_t compared, unequal, values; /* tensors, those of them that differ, values of all */
     struct kvc_difference total;        /* over the tensors that differ */
 
@@ -74,7 +74,7 @@ int diff_match(struct diff *d, struct kvc_error *e);
 int diff_facts(struct diff *d, struct kvc_error *e);
 /* Parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
 void diff_geometry(struct diff *d);
-/* Lays views over the caches until channels mean the same on both sides. Views keep the numbers of tensors. */
+/* Lays views over the caches until channels mean the same on both sides. Views keep tensors' numbers. */
 int diff_align(struct diff *d, struct kvc_error *e);
 /* Goes back to the first n views of a side. */
 void diff_drop_views(struct diff *d, int side, unsigned n);
@@ -86,8 +86,8 @@ void diff_begin(struct diff *d);
 void diff_begin_tensors(struct diff *d);
 void diff_end(struct diff *d);
 
-/* One difference that is not of values: `what` of `where` ("" when of the whole cache) is a in A and b in B; NULL
- * where it is absent. `note` may be NULL. */
+/* One difference that is not of values: `what` of `where` ("" when of the whole cache) is a in A and b in B;
+ * NULL where it is absent. `note` may be NULL. */
 void diff_fact(struct diff *d, const char *where, const char *what, const char *a, const char *b,
                const char *note);
 /* Likewise: a number; and what is there or is not. */

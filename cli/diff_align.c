@@ -1,5 +1,5 @@
-/* diff_align.c: bringing two caches to the same meaning of channels: Hadamard rotation and RoPE pairs of K. What a
- * file does not say is guessed from the values. Not for the arithmetic (formats/view.c). */
+/* diff_align.c: bringing two caches to the same meaning of channels: Hadamard rotation and RoPE pairs of K.
+ * What a file does not say is guessed from the values. Not for the arithmetic (formats/view.c). */
 #include "cli/diff.h"
 #include "formats/keys.h"
 #include "formats/view.h"
@@ -47,13 +47,13 @@ static int fit(const struct diff *d, const struct diff_tensors *pair, double *er
     struct kvc_run run = pair->parts->rows.run[0];
     if (run.n > FIT_ROWS) run.n = FIT_ROWS;
     const struct kvc_matching rows = {.run = &run, .n_runs = 1, .rows = run.n};
-    int status = kvc_compare_tensor(d->cache[0], pair->tensor[0], d->cache[1], pair->tensor[1], &rows, 1, &loose,
-                                    &whole, e);
+    int status = kvc_compare_tensor(d->cache[0], pair->tensor[0], d->cache[1], pair->tensor[1], &rows, 1,
+                                    &loose, &whole, e);
     *error = whole.frobenius;
     return status;
 }
 
-/* Permuting channels takes K whose channels stand for themselves: no blocks that share a scale, no rotation. */
+/* Permuting takes K whose channels stand for themselves: no blocks that share a scale, no rotation. */
 static int can_permute(const struct kvc_cache *c) {
     if (kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0)) return 0;
     for (uint32_t t = 0; t < c->n_tensors; t++)
@@ -61,12 +61,16 @@ static int can_permute(const struct kvc_cache *c) {
     return 1;
 }
 
+static int make_permutable(struct diff *d, int side, struct kvc_error *e) {
+    return can_permute(d->cache[side]) ? 0 : use_floats(d, e);
+}
+
 /* The side to permute: A, unless its heads are not known. -1 when neither side's are. */
 static int side_to_permute(const struct diff *d) {
     return diff_heads_known(d->cache[0]) ? 0 : diff_heads_known(d->cache[1]) ? 1 : -1;
 }
 
-/* K of `side` as it is in the pairing of the other side, supposing the pairings given; NULL with *e filled. */
+/* K of `side` as it is in the other side's pairing, supposing the pairings given; NULL with *e filled. */
 static struct kvc_cache *permuted(const struct diff *d, int side, const enum kvc_pairing supposed[2],
                                   struct kvc_error *e) {
     struct kvc_cache *c = d->cache[side];
@@ -85,9 +89,9 @@ static int try_pairings(struct diff *d, const struct diff_tensors *k, double *be
                                                    {KVC_PAIRING_INTERLEAVED, KVC_PAIRING_HALVES}};
     const enum kvc_pairing known[2] = {kvc_cache_pairing(d->cache[0]), kvc_cache_pairing(d->cache[1])};
     const unsigned before[2] = {d->n_views[0], d->n_views[1]};
-    int side = side_to_permute(d), status = 0;
+    int side = side_to_permute(d);
     if (side < 0) return 0;
-    if (!can_permute(d->cache[side])) status = use_floats(d, e);
+    int status = make_permutable(d, side, e);
     for (int i = 0; !status && i < 2; i++) {
         double error;
         if ((known[0] && known[0] != guesses[i][0]) || (known[1] && known[1] != guesses[i][1])) continue;
@@ -116,7 +120,8 @@ static int try_tile(struct diff *d, int side, const struct rotated *what, const 
     struct kvc_meta *meta = &d->cache[side]->meta;
     const enum kvc_pairing *any;
     double error;
-    int status = kvc_meta_set_u64(meta, what->key, tile, e) || use_floats(d, e) || fit(d, pair, &error, e) ? -1 : 0;
+    int status =
+        kvc_meta_set_u64(meta, what->key, tile, e) || use_floats(d, e) || fit(d, pair, &error, e) ? -1 : 0;
     if (!status && error < *best) *best = error;
     if (!status && what->role == KVC_ROLE_K) status = try_pairings(d, pair, best, &any, e);
     for (int s = 0; s < 2; s++) diff_drop_views(d, s, 0);
@@ -148,8 +153,8 @@ static int guess_tile(struct diff *d, int side, const struct rotated *what, stru
     if (found == other) return 0;
     const char *name = kvc_role_name(what->role);
     if (!d->quiet)
-        cli_warn("%s does not say whether its %s is Hadamard-rotated: by tiles of %" PRIu64 " (0: not) the relative "
-                 "error of the first %s is %.3g, else %.3g: compared rotated back",
+        cli_warn("%s does not say whether its %s is Hadamard-rotated: by tiles of %" PRIu64 " (0: not) the "
+                 "relative error of the first %s is %.3g, else %.3g: compared rotated back",
                  diff_side[side], name, found, name, best, same);
     return kvc_meta_set_u64(meta, what->key, found, e);
 }
@@ -176,14 +181,8 @@ static int align_rotation(struct diff *d, struct kvc_error *e) {
 
 /* --- RoPE pairs of K --- */
 
-/* Takes K of `side` in the pairing of the other side into use. */
-static int permute(struct diff *d, int side, const enum kvc_pairing pairing[2], struct kvc_error *e) {
-    if (!can_permute(d->cache[side]) && use_floats(d, e)) return -1;
-    return use_view(d, side, permuted(d, side, pairing, e), e);
-}
-
-/* Where a side does not say how its K is paired, or neither does, the other pairing is taken when the error falls
- * below a tenth. */
+/* Where a side does not say how its K is paired, or neither does, the other pairing is taken when the error
+ * falls below a tenth. */
 static int guess_pairing(struct diff *d, const struct diff_tensors *k, const enum kvc_pairing known[2],
                          struct kvc_error *e) {
     const enum kvc_pairing *found = NULL;
@@ -193,13 +192,14 @@ static int guess_pairing(struct diff *d, const struct diff_tensors *k, const enu
     if (same > 0 && try_pairings(d, k, &best, &found, e)) return -1;
     if (!found) return 0;
     int side = side_to_permute(d);
+    if (make_permutable(d, side, e)) return -1;
     const char *who = known[0] ? "B does not say" : known[1] ? "A does not say" : "A and B do not say";
     if (!d->quiet)
-        cli_warn("%s how RoPE pairs the channels of K: as %s in A and %s in B the relative error of the first K is "
-                 "%.3g, alike %.3g: aligned %s to %s (--pairing=P,Q settles it)",
+        cli_warn("%s how RoPE pairs the channels of K: as %s in A and %s in B the relative error of the "
+                 "first K is %.3g, alike %.3g: aligned %s to %s (--pairing=P,Q settles it)",
                  who, kvc_pairing_name(found[0]), kvc_pairing_name(found[1]), best, same, diff_side[side],
                  diff_side[!side]);
-    return permute(d, side, found, e);
+    return use_view(d, side, permuted(d, side, found, e), e);
 }
 
 static int align_pairing(struct diff *d, struct kvc_error *e) {
@@ -210,14 +210,16 @@ static int align_pairing(struct diff *d, struct kvc_error *e) {
     if (!known[0] || !known[1]) return guess_pairing(d, k, known, e);
     if (known[0] == known[1]) return 0;
     if (side < 0)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "RoPE pairs of K are %s in A, %s in B, and neither file says how many KV heads it has: "
-                        "give --kv-heads or --model",
-                        kvc_pairing_name(known[0]), kvc_pairing_name(known[1]));
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "RoPE pairs of K are %s in A, %s in B, and neither file says how many KV heads it has: "
+            "give --kv-heads or --model",
+            kvc_pairing_name(known[0]), kvc_pairing_name(known[1]));
+    if (make_permutable(d, side, e)) return -1;
     if (!d->quiet)
         cli_warn("RoPE pairs of K: %s in A, %s in B: aligned %s to %s", kvc_pairing_name(known[0]),
                  kvc_pairing_name(known[1]), diff_side[side], diff_side[!side]);
-    return permute(d, side, known, e);
+    return use_view(d, side, permuted(d, side, known, e), e);
 }
 
 int diff_align(struct diff *d, struct kvc_error *e) {

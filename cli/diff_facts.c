@@ -1,4 +1,5 @@
-/* diff_facts.c: token ids, metadata and private bytes that differ. Not for parts and tensors (diff_geometry.c). */
+/* diff_facts.c: token ids, metadata and private bytes that differ. Not for parts and tensors
+ * (diff_geometry.c). */
 #include "cli/diff.h"
 #include "formats/keys.h"
 #include "formats/view.h"
@@ -27,7 +28,8 @@ struct ids {
 static struct ids selected_ids(const struct diff *d, const struct kvc_cache *c) {
     uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
     if (base > INT64_MAX) base = INT64_MAX; /* no position is that high */
-    uint64_t from = d->first < 0 ? 0 : (uint64_t)d->first, to = (uint64_t)d->last + 1, end = base + c->n_tokens;
+    uint64_t from = d->first < 0 ? 0 : (uint64_t)d->first, to = (uint64_t)d->last + 1;
+    uint64_t end = base + c->n_tokens;
     struct ids ids = {NULL, from > base ? from : base, end < to ? end : to};
     if (ids.end < ids.first) ids.end = ids.first;
     uint64_t skip = ids.first - base;
@@ -41,7 +43,8 @@ static void compare_tokens(struct diff *d) {
         if (d->all && (a.id || b.id)) diff_fact_presence(d, "", "tokens", a.id != NULL, b.id != NULL);
         return;
     }
-    uint64_t from = a.first > b.first ? a.first : b.first, to = a.end < b.end ? a.end : b.end, differ = 0, at = 0;
+    uint64_t from = a.first > b.first ? a.first : b.first, to = a.end < b.end ? a.end : b.end;
+    uint64_t differ = 0, at = 0;
     for (uint64_t i = from; i < to; i++)
         if (a.id[i - a.first] != b.id[i - b.first] && !differ++) at = i;
     if (differ) {
@@ -57,7 +60,7 @@ static void compare_tokens(struct diff *d) {
 
 /* --- metadata --- */
 
-/* Facts that change what values mean: a difference when both sides know them. The others are with `all` only. */
+/* Facts that change what values mean: a difference when both sides know them. The others: with `all` only. */
 static int counts(const struct diff *d, const char *key) {
     static const char *const keys[] = {KVC_KEY_ROPE_K,   KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA,
                                        KVC_KEY_ROPE_DIM, KVC_KEY_ROPE_FACTOR, KVC_KEY_WINDOW};
@@ -79,8 +82,9 @@ static void compare_entry(struct diff *d, const struct kvc_meta_entry *a, const 
     if (a) kvc_meta_print(a, text[0], sizeof text[0]);
     if (b) kvc_meta_print(b, text[1], sizeof text[1]);
     if (a && b) {
-        int same = a->type != b->type ? strcmp(text[0], text[1]) == 0
-                                      : a->size == b->size && (!a->size || memcmp(a->value, b->value, a->size) == 0);
+        int same = a->type != b->type
+                       ? strcmp(text[0], text[1]) == 0
+                       : a->size == b->size && (!a->size || memcmp(a->value, b->value, a->size) == 0);
         if (same || !counts(d, a->key)) return;
     } else if (!d->all) {
         return;
@@ -111,7 +115,8 @@ static int compare_private(struct diff *d, struct kvc_error *e) {
     uint64_t size = a->literal_size, differ = 0, at = 0;
     uint8_t x[4096], y[4096], byte[2] = {0, 0};
     if (!a->n_extents || !b->n_extents) {
-        if (a->n_extents || b->n_extents) diff_fact_presence(d, "", "private bytes", a->n_extents > 0, b->n_extents > 0);
+        if (a->n_extents || b->n_extents)
+            diff_fact_presence(d, "", "private bytes", a->n_extents > 0, b->n_extents > 0);
         return 0;
     }
     if (size != b->literal_size) {

@@ -67,11 +67,12 @@ static int same_both(const struct both *x, const struct both *y) {
 }
 
 /* What a fact that both sides have is on one. */
-static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which, char *text,
-                      size_t size) {
+static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which,
+                      char *text, size_t size) {
     if (which == DTYPE) snprintf(text, size, "%s", kvc_dtype_info(t->shape.dtype)->name);
     else if (which == WINDOW) snprintf(text, size, "%" PRIu32, c->layer[t->layer].window);
-    else if (diff_heads_known(c)) snprintf(text, size, "%" PRIu64 " x %" PRIu64, t->shape.heads, t->shape.dim);
+    else if (diff_heads_known(c))
+        snprintf(text, size, "%" PRIu64 " x %" PRIu64, t->shape.heads, t->shape.dim);
     else snprintf(text, size, "%" PRIu64, t->shape.heads * t->shape.dim);
 }
 
@@ -97,7 +98,8 @@ static int tensor_differs(const struct diff *d, const struct diff_tensors *pair,
 }
 
 /* One fact of one role in the tensor pairs [begin, end) of a part; consecutive layers make one line. */
-static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role role, enum tensor_fact which) {
+static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role role,
+                         enum tensor_fact which) {
     const struct diff_tensors *first = NULL, *last = NULL;
     struct both open = {0}, both;
     for (size_t i = begin; i <= end; i++) {
@@ -125,7 +127,8 @@ static void compare_parts(struct diff *d, const struct diff_parts *pair, size_t 
     char where[64];
     diff_part_label(pair, where, sizeof where);
     if (!a || !b) {
-        if (d->all || (a ? a : b)->kind != KVC_PART_COMPANION) diff_fact_presence(d, where, "part", a != NULL, b != NULL);
+        if (d->all || (a ? a : b)->kind != KVC_PART_COMPANION)
+            diff_fact_presence(d, where, "part", a != NULL, b != NULL);
         return;
     }
     for (int s = 0; s < 2; s++) positions_fact(d, where, &pair->rows, s);

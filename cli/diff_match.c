@@ -7,7 +7,7 @@
 
 /* A part or a tensor. Those of two caches belong together when their keys are equal. */
 struct item {
-    uint32_t key[4]; /* parts: kind, stream, checkpoint, companion's role; tensors: pair of parts, layer, role */
+    uint32_t key[4]; /* parts: kind, stream, checkpoint, companion's role; tensors: parts, layer, role */
     uint32_t number;
 };
 
@@ -30,8 +30,8 @@ struct merge {
     size_t n[2], at[2];
 };
 
-/* The next item of either, or of both where keys are equal: number[] is KVC_NONE where one has none. NULL: the
- * end. */
+/* The next item of either, or of both where keys are equal; number[] is KVC_NONE where one has none.
+ * NULL: the end. */
 static const struct item *next_pair(struct merge *m, uint32_t number[2]) {
     const struct item *next[2];
     for (int s = 0; s < 2; s++) next[s] = m->at[s] < m->n[s] ? &m->item[s][m->at[s]] : NULL;
@@ -104,7 +104,8 @@ int diff_heads_known(const struct kvc_cache *c) {
  * and then the other side's number serves. 0 when rows are not comparable. */
 static uint64_t heads_of(const struct diff *d, const uint32_t tensor[2]) {
     if (tensor[0] == KVC_NONE || tensor[1] == KVC_NONE) return 0;
-    const struct kvc_shape *a = &d->cache[0]->tensor[tensor[0]].shape, *b = &d->cache[1]->tensor[tensor[1]].shape;
+    const struct kvc_shape *a = &d->cache[0]->tensor[tensor[0]].shape,
+                           *b = &d->cache[1]->tensor[tensor[1]].shape;
     if (a->heads * a->dim != b->heads * b->dim) return 0;
     if (a->heads == b->heads) return a->heads;
     if (a->heads == 1 && !diff_heads_known(d->cache[0])) return b->heads;
@@ -127,8 +128,8 @@ static int match_parts(struct diff *d, uint32_t *pair_of[2], struct kvc_error *e
         }
         d->n_parts++;
         if (pair->part[0] && pair->part[1])
-            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, d->first, d->last, &pair->rows,
-                                    e);
+            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, d->first, d->last,
+                                    &pair->rows, e);
     }
     for (int s = 0; s < 2; s++) free(m.item[s]);
     return status;

@@ -20,7 +20,8 @@ static const struct kvc_part *part_of(const struct diff_parts *parts) {
 void diff_part_label(const struct diff_parts *parts, char *text, size_t size) {
     const struct kvc_part *part = part_of(parts);
     char checkpoint[16] = "", stream[24] = "";
-    if (part->kind == KVC_PART_CHECKPOINT) snprintf(checkpoint, sizeof checkpoint, " %" PRIu32, part->checkpoint);
+    if (part->kind == KVC_PART_CHECKPOINT)
+        snprintf(checkpoint, sizeof checkpoint, " %" PRIu32, part->checkpoint);
     if (part->stream) snprintf(stream, sizeof stream, " stream %" PRIu32, part->stream);
     snprintf(text, size, "%s%s%s", kvc_part_kind_name(part->kind), checkpoint, stream);
 }
@@ -32,9 +33,11 @@ void diff_layers_label(const struct diff_tensors *first, const struct diff_tenso
     char where[64] = "";
     if (part->kind != KVC_PART_LIVE || part->stream) diff_part_label(first->parts, where, sizeof where);
     const char *space = *where ? " " : "";
-    if (first->layer == last->layer) snprintf(text, size, "%s%slayer %" PRIu32 " %s", where, space, first->layer, role);
+    if (first->layer == last->layer)
+        snprintf(text, size, "%s%slayer %" PRIu32 " %s", where, space, first->layer, role);
     else
-        snprintf(text, size, "%s%slayers %" PRIu32 "-%" PRIu32 " %s", where, space, first->layer, last->layer, role);
+        snprintf(text, size, "%s%slayers %" PRIu32 "-%" PRIu32 " %s", where, space, first->layer, last->layer,
+                 role);
 }
 
 /* --- facts --- */
@@ -117,7 +120,8 @@ static void json_tensor(struct diff *d) {
     d->opened = 1;
 }
 
-static void json_value(struct diff *d, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
+static void json_value(struct diff *d, int64_t position, uint64_t head, uint64_t channel, double a,
+                       double b) {
     json_tensor(d);
     cli_json_open(&d->json, NULL, '{');
     cli_json_i64(&d->json, "position", position);
@@ -144,8 +148,8 @@ int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t cha
         printf("%" PRId64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\t%s\n", position, head, channel, text[0], text[1]);
     } else {
         diff_layers_label(d->now, d->now, label, sizeof label);
-        printf("%s position %" PRId64 " head %" PRIu64 " channel %" PRIu64 ": %s in A, %s in B\n", label, position,
-               head, channel, text[0], text[1]);
+        printf("%s position %" PRId64 " head %" PRIu64 " channel %" PRIu64 ": %s in A, %s in B\n", label,
+               position, head, channel, text[0], text[1]);
     }
     return 0;
 }
@@ -193,12 +197,12 @@ static void tsv_head(const struct diff_tensors *t, uint64_t head, const struct k
 static void print_head(struct diff *d, uint64_t head, const struct kvc_difference *x) {
     char label[128];
     if (!d->headed)
-        printf("%-20s %5s %10s %10s %12s %12s %12s %12s\n", "tensor", "head", "differ", "values", "max-abs", "rms",
-               "frobenius", "cosine");
+        printf("%-20s %5s %10s %10s %12s %12s %12s %12s\n", "tensor", "head", "differ", "values", "max-abs",
+               "rms", "frobenius", "cosine");
     d->headed = 1;
     diff_layers_label(d->now, d->now, label, sizeof label);
-    printf("%-20s %5" PRIu64 " %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", label, head, x->differ,
-           x->values, x->max_abs, x->rms, x->frobenius, x->cosine);
+    printf("%-20s %5" PRIu64 " %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", label, head,
+           x->differ, x->values, x->max_abs, x->rms, x->frobenius, x->cosine);
 }
 
 void diff_print_tensor(struct diff *d, const struct kvc_difference *head, int unequal) {
@@ -254,7 +258,8 @@ static void print_summary(const struct diff *d) {
            diff_differs(d) ? "differ" : "are the same", x->differ, d->values, d->unequal, d->compared);
     if (d->facts) printf(", %" PRIu64 " other fact%s", d->facts, d->facts == 1 ? "" : "s");
     if (d->unequal)
-        printf("; max-abs %.6g, rms %.6g, frobenius %.6g, cosine %.9f", x->max_abs, x->rms, x->frobenius, x->cosine);
+        printf("; max-abs %.6g, rms %.6g, frobenius %.6g, cosine %.9f", x->max_abs, x->rms, x->frobenius,
+               x->cosine);
     putchar('\n');
 }
 

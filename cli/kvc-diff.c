@@ -115,8 +115,8 @@ static int pairing_option(enum kvc_pairing pairing[2], const char *arg) {
     char first[32];
     snprintf(first, sizeof first, "%.*s", (int)(comma - arg), arg);
     if (!kvc_pairing_parse(first, &pairing[0]) || !kvc_pairing_parse(second, &pairing[1]))
-        return cli_usage("--pairing: '%s' is not halves, interleaved or none, nor two of them with a comma between",
-                         arg);
+        return cli_usage(
+            "--pairing: '%s' is not halves, interleaved or none, nor two of them with a comma between", arg);
     return 0;
 }
 
@@ -127,7 +127,8 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case OPT_REL: return tolerance_option(d, "rel", arg, &d->compare.rel);
     case OPT_TOKENS: return tokens_option(d, arg);
     case OPT_LAYERS:
-        return cli_parse_list(arg, &d->keep, &d->n_keep) ? cli_usage("--layers: '%s' is not a list like 0-3,7", arg) : 0;
+        if (!cli_parse_list(arg, &d->keep, &d->n_keep)) return 0;
+        return cli_usage("--layers: '%s' is not a list like 0-3,7", arg);
     case OPT_ALL: d->all = 1; return 0;
     case OPT_REPORT: d->compare.report = diff_report_value; return 0;
     case 'n': return count_option(d, arg);
@@ -163,7 +164,10 @@ static const struct option long_options[] = {
 
 int main(int argc, char **argv) {
     static struct settings s = {
-        .diff = {.compare = {.exact = 1, .state = &s.diff}, .count = UINT64_MAX, .first = INT64_MIN, .last = INT64_MAX}};
+        .diff = {.compare = {.exact = 1, .state = &s.diff},
+                 .count = UINT64_MAX,
+                 .first = INT64_MIN,
+                 .last = INT64_MAX}};
     int opt, status;
     cli_start(argv, "kvc-diff");
     while ((opt = getopt_long(argc, argv, "n:qvhV", long_options, NULL)) != -1) {

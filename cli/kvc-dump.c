@@ -87,6 +87,7 @@ static int check_file(struct dump_out *o, const char *path, const struct setting
         return status;
     }
     print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message);
+    if (checksums) kvc_error_prefix(&e, name);
     cli_error(&e);
     return status;
 }

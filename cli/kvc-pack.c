@@ -175,8 +175,7 @@ static int pack_one(struct options *o, const char *path, struct kvc_error *e) {
     if (!status) {
         warn_unknown(o, &f);
         report(o, f.input.name, &f, &r, now() - progress.start);
-        if (o->remove && is_file && f.input.path && unlink(path))
-            status = kvc_fail(e, KVC_ERR_IO, "%s: packed, but cannot be removed", path);
+        if (o->remove && is_file) status = cli_remove_input(&f.input, e);
     }
     free(name);
     cli_close(&f);

@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { OPT_TOKENS = CLI_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_LLAMA_VERSION, OPT_RM, OPT_JSON };
 
@@ -136,8 +135,14 @@ static int write_cache(const struct options *o, const struct cli_file *f, struct
     return status;
 }
 
-static int test_one(const struct options *o, const char *path, struct kvc_error *e) {
-    int checksums, status = cli_check(path, &o->input, o->threads, &checksums, e);
+static int test_one(struct options *o, const char *path, struct kvc_error *e) {
+    int checksums = 0, status = cli_check(path, &o->input, o->threads, &checksums, e);
+    struct cli_file f;
+    if (status != EXIT_SAME && checksums) kvc_error_prefix(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
+    if (status == EXIT_SAME && o->input.model_path) { /* whole, but of this model? */
+        if (cli_open(&f, path, &o->input, e)) status = EXIT_TROUBLE;
+        else cli_close(&f);
+    }
     if (status != EXIT_SAME) cli_error(e);
     else if (o->verbose)
         cli_warn("%s: ok%s", path, checksums ? "" : " (as far as a format without checksums can tell)");
@@ -182,8 +187,7 @@ static int unpack_one(struct options *o, const char *path, struct kvc_error *e) 
     }
     if (!status) {
         report(o, &f, written);
-        if (o->remove && is_file && f.input.path && unlink(path))
-            status = kvc_fail(e, KVC_ERR_IO, "%s: unpacked, but cannot be removed", path);
+        if (o->remove && is_file) status = cli_remove_input(&f.input, e);
     }
     free(name);
     cli_close(&f);

@@ -131,3 +131,10 @@ void cli_output_abandon(struct cli_output *o) {
     memset(o, 0, sizeof *o);
     o->fd = -1;
 }
+
+int cli_remove_input(const struct kvc_input *in, struct kvc_error *e) {
+    struct stat st;
+    if (!in->path || stat(in->path, &st)) return 0;
+    if (st.st_dev != in->device || st.st_ino != in->inode) return 0;
+    return unlink(in->path) ? kvc_fail(e, KVC_ERR_IO, "%s: cannot be removed: %s", in->path, strerror(errno)) : 0;
+}

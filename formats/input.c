@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 enum { CHUNK = 1 << 18 };
 
@@ -96,48 +97,79 @@ static const char *filter_of(const uint8_t *p, uint64_t n) {
     return NULL;
 }
 
-/* Replaces the mapping by the decompressed bytes. */
-static int decompress(struct kvc_input *in, const char *filter, struct kvc_error *e) {
+/* gzip by zlib, because libarchive does not compare the checksum at the end. */
+static int inflate_gzip(const struct kvc_input *in, int spool, struct kvc_error *e) {
+    uint8_t *chunk = malloc(CHUNK);
+    z_stream z = {0};
+    uint64_t left = in->size;
+    int r = Z_OK, status = 0;
+    if (!chunk || inflateInit2(&z, 15 + 16) != Z_OK) {
+        free(chunk);
+        return kvc_fail_memory(e, "decompression");
+    }
+    z.next_in = in->map;
+    do { /* members follow each other; each must come to its end */
+        if (!z.avail_in && left) {
+            z.avail_in = left < CHUNK ? (unsigned)left : CHUNK;
+            left -= z.avail_in;
+        }
+        if (r == Z_STREAM_END && inflateReset(&z) != Z_OK) break;
+        z.next_out = chunk;
+        z.avail_out = CHUNK;
+        r = inflate(&z, Z_NO_FLUSH);
+        if (r != Z_OK && r != Z_STREAM_END) break;
+        status = kvc_spool_write(spool, chunk, CHUNK - z.avail_out, e);
+    } while (!status && (r == Z_OK || z.avail_in || left));
+    if (!status && r != Z_STREAM_END)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "gzip data is damaged or cut short: %s", z.msg ? z.msg : "no end");
+    inflateEnd(&z);
+    free(chunk);
+    return status;
+}
+
+/* xz and zstd by libarchive. */
+static int filter_archive(const struct kvc_input *in, const char *filter, int spool, struct kvc_error *e) {
     struct archive *a = archive_read_new();
     struct archive_entry *entry;
-    void *map = NULL;
-    uint64_t size = 0;
-    int spool = -1, status = -1;
+    int status = 0, r;
     if (!a) return kvc_fail_memory(e, "decompression");
-    archive_read_support_filter_gzip(a);
     archive_read_support_filter_xz(a);
     archive_read_support_filter_zstd(a);
     archive_read_support_format_raw(a);
-    if (archive_read_open_memory(a, in->map, (size_t)in->size) || archive_read_next_header(a, &entry)) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "%s data cannot be read: %s", filter, archive_error_string(a));
-        goto done;
-    }
-    if ((spool = kvc_spool_open(e)) < 0) goto done;
-    for (;;) {
+    r = archive_read_open_memory(a, in->map, (size_t)in->size);
+    if (r == ARCHIVE_OK) r = archive_read_next_header(a, &entry);
+    while (r == ARCHIVE_OK && !status) {
         const void *block;
         size_t n;
         la_int64_t offset;
-        int r = archive_read_data_block(a, &block, &n, &offset);
-        if (r == ARCHIVE_EOF) break;
-        if (r != ARCHIVE_OK) {
-            kvc_fail(e, KVC_ERR_DAMAGED, "%s data is damaged or cut short: %s", filter, archive_error_string(a));
-            goto done;
-        }
-        if (kvc_spool_write(spool, block, n, e)) goto done;
+        r = archive_read_data_block(a, &block, &n, &offset);
+        if (r == ARCHIVE_OK) status = kvc_spool_write(spool, block, n, e);
     }
-    status = kvc_spool_map(spool, &map, &size, e);
-    spool = -1;
-    if (!status) {
-        if (in->map) munmap(in->map, (size_t)in->size);
-        in->map = map;
-        in->size = size;
-        in->spooled = 1;
-        snprintf(in->filter, sizeof in->filter, "%s", filter);
+    if (!status && (r != ARCHIVE_EOF || lseek(spool, 0, SEEK_CUR) == 0)) {
+        const char *why = archive_error_string(a);
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "%s data is damaged or cut short: %s", filter, why ? why : "no content");
     }
-done:
-    if (spool >= 0) close(spool);
     archive_read_free(a);
     return status;
+}
+
+/* Replaces the mapping by the decompressed bytes. */
+static int decompress(struct kvc_input *in, const char *filter, struct kvc_error *e) {
+    int spool = kvc_spool_open(e);
+    void *map = NULL;
+    uint64_t size = 0;
+    if (spool < 0) return -1;
+    if (strcmp(filter, "gzip") == 0 ? inflate_gzip(in, spool, e) : filter_archive(in, filter, spool, e)) {
+        close(spool);
+        return -1;
+    }
+    if (kvc_spool_map(spool, &map, &size, e)) return -1;
+    if (in->map) munmap(in->map, (size_t)in->size);
+    in->map = map;
+    in->size = size;
+    in->spooled = 1;
+    snprintf(in->filter, sizeof in->filter, "%s", filter);
+    return 0;
 }
 
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) {
@@ -157,7 +189,9 @@ int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) 
         status = kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
     } else if (S_ISDIR(st.st_mode)) {
         status = kvc_fail(e, KVC_ERR_IO, "is a directory");
-    } else if (S_ISREG(st.st_mode) && lseek(fd, 0, SEEK_CUR) == 0) {
+    } else if (S_ISREG(st.st_mode) && st.st_size && lseek(fd, 0, SEEK_CUR) == 0) { /* files of /proc say 0 */
+        in->device = st.st_dev;
+        in->inode = st.st_ino;
         in->mode = st.st_mode & 07777;
         status = map_fd(fd, &in->map, &in->size, e);
     } else {

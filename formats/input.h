@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct kvc_input {
     char *name;          /* for messages; "(stdin)" for "-" */
@@ -18,6 +19,8 @@ struct kvc_input {
     char filter[32];     /* "gzip", "xz", "zstd" when decompressed on the way in, else "" */
     int spooled;         /* 1 when a temporary file stands behind the mapping */
     unsigned mode;       /* permission bits of the file, 0666 for pipes */
+    dev_t device;        /* which file it is; 0 for pipes */
+    ino_t inode;
     void *map;
 };
 

@@ -17,6 +17,7 @@ find_missing() {
     need_library libcrypto libssl-dev
     need_library libarchive libarchive-dev
     need_library jansson libjansson-dev
+    need_library zlib zlib1g-dev
     if [ "$1" = test ]; then
         need_header cmocka.h libcmocka-dev
         need_command mandoc mandoc

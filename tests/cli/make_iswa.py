@@ -6,7 +6,7 @@
 GGSQ version 4 as llama-server writes it: the server's token list, a cache of L full layers with N cells,
 one of L sliding-window layers that holds the last W positions, and C checkpoints ("SCKP" trailer), each a
 copy of the window as it was some tokens earlier. One KV head of 64, f16; a value depends on layer, role and
-position only, so checkpoints repeat what the live window still holds. --swap exchanges the first two cells."""
+position only, so checkpoints repeat what the live window still holds. --swap exchanges two cells."""
 import argparse
 import random
 import struct

@@ -1,6 +1,7 @@
-"""ggsq.py: reads llama.cpp slot files (GGSQ 3 and 4) of models with one attention cache, for the tests to compare
-with. It shares nothing with kvc's own reader. Not for sliding-window or recurrent models.
+"""ggsq.py: reads llama.cpp slot files (GGSQ 3 and 4) of models with one attention cache, for the tests to
+compare with. It shares nothing with kvc's own reader. Not for sliding-window or recurrent models.
 """
+
 import struct
 
 import numpy as np
@@ -11,8 +12,8 @@ BLOCK = {0: (1, 4), F16: (1, 2), 30: (1, 2), Q8_0: (32, 34)}  # ggml type: value
 
 
 class Slot:
-    """version, words (the token array as stored), tokens, pos; tile: Hadamard tiles of K and V (None: not recorded);
-    k, v: per layer (ggml type, uint8 [cells, row bytes]), rows in cell order."""
+    """version, words (the token array as stored), tokens, pos; tile: Hadamard tiles of K and V (None: not
+    recorded); k, v: per layer (ggml type, uint8 [cells, row bytes]), rows in cell order."""
 
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -21,7 +22,7 @@ class Slot:
         self.words = np.array(self._take(f"{n}i"), np.int32)
         # llama-server wraps the ids: -1, version 1, count, ids, number of media chunks
         wrapped = n >= 4 and self.words[0] == -1 and self.words[1] == 1
-        self.tokens = self.words[3:3 + self.words[2]] if wrapped else self.words
+        self.tokens = self.words[3 : 3 + self.words[2]] if wrapped else self.words
         streams, cells = self._take("II")
         assert streams == 1, "more than one stream"
         self.pos = np.zeros(cells, np.int64)
@@ -56,7 +57,7 @@ class Slot:
         return kind, np.ascontiguousarray(columns.transpose(1, 0, 2)).reshape(len(self.pos), -1)
 
     def values(self, which, layer, heads):
-        """K ('k') or V of a layer as float32 [heads, cells, dim], as stored (still rotated where tile is not 0)."""
+        """K ('k') or V of a layer as float32 [heads, cells, dim], as stored (rotated where tile is not 0)."""
         kind, rows = getattr(self, which)[layer]
         if kind == Q8_0:
             blocks = rows.reshape(-1, 34)
@@ -75,7 +76,7 @@ def read(path):
 
 
 def hadamard(x, tile):
-    """Undoes (or does) the rotation of runs of `tile` values along the last axis: Sylvester's matrix / sqrt(tile)."""
+    """Undoes (or does) the rotation of runs of `tile` values: Sylvester's matrix / sqrt(tile)."""
     if not tile:
         return x
     h = np.ones((1, 1), np.float32)
@@ -85,5 +86,5 @@ def hadamard(x, tile):
 
 
 def halves(x):
-    """Interleaved RoPE pairs (2i, 2i+1), as llama.cpp keeps K of the llama family, to (i, i + D/2), transformers'."""
+    """RoPE pairs (2i, 2i+1), llama.cpp's for the llama family, to (i, i + D/2), transformers'."""
     return np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)

@@ -1,9 +1,10 @@
-"""kvc_reader.py: a small second reader of .kvc files, written from formats/FORMAT.md and codecs/*.md alone, to show
-that those pages are enough. It reads a whole file into memory, checks everything and rebuilds the source file.
-Not for daily use: it is slow and trusts its memory to be larger than the file.
+"""kvc_reader.py: a small second reader of .kvc files, written from formats/FORMAT.md and codecs/*.md alone,
+to show that those pages are enough. It reads a whole file into memory, checks everything and rebuilds the
+source file. Not for daily use: it is slow and trusts its memory to be larger than the file.
 
     python3 kvc_reader.py FILE.kvc [SOURCE]      checks FILE.kvc; writes the file it was made from to SOURCE
 """
+
 import hashlib
 import struct
 import sys
@@ -18,21 +19,46 @@ END_MAGIC = b"\x89KVCEND\n"
 NONE = 0xFFFFFFFF
 
 META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 11)
-S_RAW, S_PLANE, S_SAME, S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX = (
-    1, 2, 32, 40, 41, 42, 43, 44, 45, 46, 47, 48)
+(
+    S_RAW,
+    S_PLANE,
+    S_SAME,
+    S_META,
+    S_TABLE,
+    S_POSITIONS,
+    S_WORDS,
+    S_TOKENS,
+    S_KEYS,
+    S_EXTENTS,
+    S_LITERALS,
+    S_INDEX,
+) = (1, 2, 32, 40, 41, 42, 43, 44, 45, 46, 47, 48)
 # The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
-CONTAINER_SECTIONS = {META: [S_META], TABLE: [S_TABLE], CELLS: [S_POSITIONS, S_WORDS], TOKENS: [S_TOKENS, S_KEYS],
-                      INDEX: [S_INDEX]}
+CONTAINER_SECTIONS = {
+    META: [S_META],
+    TABLE: [S_TABLE],
+    CELLS: [S_POSITIONS, S_WORDS],
+    TOKENS: [S_TOKENS, S_KEYS],
+    INDEX: [S_INDEX],
+}
 CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS}
 CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
 LITERAL_CHUNK = 4194304
 
 # number: name, values a block, bytes a block, the zstd stage's byte groups
 DTYPES = {
-    0: ("f32", 1, 4, (1, 1, 1, 1)), 1: ("f16", 1, 2, (1, 1)), 2: ("bf16", 1, 2, (1, 1)),
-    3: ("f8e4m3", 1, 1, (1,)), 4: ("f8e5m2", 1, 1, (1,)), 5: ("u8", 1, 1, (1,)), 6: ("i8", 1, 1, (1,)),
-    16: ("q8_0", 32, 34, (1, 1, 32)), 17: ("q4_0", 32, 18, (1, 1, 16)), 18: ("q4_1", 32, 20, (1, 1, 1, 1, 16)),
-    19: ("q5_0", 32, 22, (1, 1, 4, 16)), 20: ("q5_1", 32, 24, (1, 1, 1, 1, 4, 16)),
+    0: ("f32", 1, 4, (1, 1, 1, 1)),
+    1: ("f16", 1, 2, (1, 1)),
+    2: ("bf16", 1, 2, (1, 1)),
+    3: ("f8e4m3", 1, 1, (1,)),
+    4: ("f8e5m2", 1, 1, (1,)),
+    5: ("u8", 1, 1, (1,)),
+    6: ("i8", 1, 1, (1,)),
+    16: ("q8_0", 32, 34, (1, 1, 32)),
+    17: ("q4_0", 32, 18, (1, 1, 16)),
+    18: ("q4_1", 32, 20, (1, 1, 1, 1, 16)),
+    19: ("q5_0", 32, 22, (1, 1, 4, 16)),
+    20: ("q5_1", 32, 24, (1, 1, 1, 1, 4, 16)),
     21: ("iq4_nl", 32, 18, (1, 1, 16)),
 }
 
@@ -59,7 +85,7 @@ class Bytes:
     def take(self, n):
         need(n <= len(self.data) - self.at, f"{self.what}: ends early")
         self.at += n
-        return self.data[self.at - n:self.at]
+        return self.data[self.at - n : self.at]
 
     def unpack(self, form):
         return struct.unpack("<" + form, self.take(struct.calcsize("<" + form)))
@@ -98,13 +124,18 @@ class Section:
             return self.data
         need(self.coder == 1, f"section type {self.type}: unknown coder {self.coder}")
         if self.stage == 255:
-            need(self.size <= 65536 + 4096 * self.stored, f"section type {self.type}: decoded size out of bounds")
+            need(
+                self.size <= 65536 + 4096 * self.stored,
+                f"section type {self.type}: decoded size out of bounds",
+            )
         try:
             one_frame = zstandard.ZstdDecompressor().decompressobj()
             out = one_frame.decompress(self.data)
         except zstandard.ZstdError as e:
             raise KvcError(f"section type {self.type}: {e}") from e
-        need(one_frame.eof and not one_frame.unused_data, f"section type {self.type}: not one whole zstd frame")
+        need(
+            one_frame.eof and not one_frame.unused_data, f"section type {self.type}: not one whole zstd frame"
+        )
         need(len(out) == self.size, f"section type {self.type}: another decoded size than the directory says")
         return out
 
@@ -116,19 +147,26 @@ class Record:
         where = f"record at {at}"
         need(at % 16 == 0 and end - at >= 32, f"{where}: no room for a header")
         self.at = at
-        (self.type, self.flags, n, units, self.subject, self.number, self.digest, check) = struct.unpack_from(
-            "<BBHIIIQQ", data, at)
+        self.type, self.flags, n, units, self.subject, self.number, self.digest, check = struct.unpack_from(
+            "<BBHIIIQQ", data, at
+        )
         self.size = units * 16
         need(32 <= self.size <= end - at, f"{where}: its size does not fit the file")
-        body = data[at + 32:at + self.size]
-        need(xxh3(body, xxh3(data[at:at + 24])) == check, f"{where}: checksum mismatch")
+        body = data[at + 32 : at + self.size]
+        need(xxh3(body, xxh3(data[at : at + 24])) == check, f"{where}: checksum mismatch")
         need(self.flags & ~1 == 0, f"{where}: reserved flags")
         if self.type not in range(META, INDEX + 1):
             need(not self.flags & 1, f"{where}: unknown critical record type {self.type}")
         else:
             need(self.flags == (self.type in CRITICAL), f"{where}: wrong critical flag")
-        need(self.type in (BLOCK, SIDE, CELLS) or self.subject == NONE or self.type > INDEX, f"{where}: has a subject")
-        need(self.type in (BLOCK, SIDE, SOURCE) or self.number == 0 or self.type > INDEX, f"{where}: has a number")
+        need(
+            self.type in (BLOCK, SIDE, CELLS) or self.subject == NONE or self.type > INDEX,
+            f"{where}: has a subject",
+        )
+        need(
+            self.type in (BLOCK, SIDE, SOURCE) or self.number == 0 or self.type > INDEX,
+            f"{where}: has a number",
+        )
         need(self.type == BLOCK or self.digest == 0 or self.type > INDEX, f"{where}: has a digest")
         need(16 * n <= len(body), f"{where}: its directory does not fit")
         self.sections = []
@@ -136,10 +174,12 @@ class Record:
         for i in range(n):
             entry = struct.unpack_from("<BBBBIQ", body, 16 * i)
             need(entry[4] <= len(body) - used, f"{where}: section {i} does not fit")
-            self.sections.append(Section(entry, body[used:used + entry[4]]))
+            self.sections.append(Section(entry, body[used : used + entry[4]]))
             padded = (entry[4] + 15) // 16 * 16
-            need(padded <= len(body) - used and not any(body[used + entry[4]:used + padded]),
-                 f"{where}: non-zero padding after section {i}")
+            need(
+                padded <= len(body) - used and not any(body[used + entry[4] : used + padded]),
+                f"{where}: non-zero padding after section {i}",
+            )
             used += padded
         if self.type == PAD:
             need(n == 0 and not any(body), f"{where}: PAD is not empty")
@@ -155,14 +195,19 @@ class Record:
         else:
             allowed, optional = CONTAINER_SECTIONS[self.type], CONTAINER_OPTIONAL
         types = [s.type for s in self.sections]
-        need(types == [t for t in allowed if t in types] and all(t in types or t in optional for t in allowed),
-             f"{self.where}: wrong sections {types}")
-        need(all(s.stage == 255 and s.index == 0 for s in self.sections), f"{self.where}: a section claims a stage")
+        need(
+            types == [t for t in allowed if t in types] and all(t in types or t in optional for t in allowed),
+            f"{self.where}: wrong sections {types}",
+        )
+        need(
+            all(s.stage == 255 and s.index == 0 for s in self.sections),
+            f"{self.where}: a section claims a stage",
+        )
         return {s.type: s.decode() for s in self.sections}
 
 
 class Part:
-    """Cells: positions as the engine kept them, order[sorted row] = cell, block[i] = first sorted row of block i."""
+    """Cells: positions as the engine kept them, order[sorted row] = cell, block[i] = first row of block i."""
 
     def __init__(self, kind, stream, checkpoint, cells):
         self.kind, self.stream, self.checkpoint, self.cells = kind, stream, checkpoint, cells
@@ -194,20 +239,35 @@ class Part:
 
 class Tensor:
     def __init__(self, fields, layer):
-        (_, self.role, dtype, self.pipeline, self.heads, self.dim, self.token, self.head, self.step,
-         self.source_size) = fields
+        (
+            _,
+            self.role,
+            dtype,
+            self.pipeline,
+            self.heads,
+            self.dim,
+            self.token,
+            self.head,
+            self.step,
+            self.source_size,
+        ) = fields
         self.layer = layer
         need(dtype in DTYPES, f"TABLE: unknown dtype {dtype}")
         need(self.role <= 6, f"TABLE: unknown role {self.role}")
         self.dtype, self.values, self.bytes, self.groups = DTYPES[dtype]
-        need(self.heads >= 1 and self.dim >= 1 and self.heads * self.dim % self.values == 0,
-             "TABLE: a row is no whole number of blocks")
+        need(
+            self.heads >= 1 and self.dim >= 1 and self.heads * self.dim % self.values == 0,
+            "TABLE: a row is no whole number of blocks",
+        )
         self.row_blocks = self.heads * self.dim // self.values
         self.row_bytes = self.row_blocks * self.bytes
         self.rows = layer.part.cells
-        need(self.row_bytes <= 1 << 28 and self.row_bytes * self.rows <= 1 << 48, "TABLE: a tensor is too large")
+        need(
+            self.row_bytes <= 1 << 28 and self.row_bytes * self.rows <= 1 << 48,
+            "TABLE: a tensor is too large",
+        )
         self.block = []  # decoded blocks
-        self.same = []   # per block: which of its rows are SAME rows
+        self.same = []  # per block: which of its rows are SAME rows
 
     def shape(self):
         return self.heads, self.dim, self.dtype
@@ -239,7 +299,7 @@ class Layer:
 
 
 class Kvc:
-    """A whole .kvc file. meta: key -> value; tokens: ids or None; keys: prefix keys; parts, layers, tensors."""
+    """A whole .kvc file. meta: key -> value; tokens: ids or None; keys: prefix keys."""
 
     def __init__(self, data):
         data = bytes(data)
@@ -249,7 +309,9 @@ class Kvc:
         kinds = [r.type for r in first]
         need(kinds == sorted(kinds), "records out of order")
         need([r.type for r in records[:2]] == [META, TABLE], "META and TABLE are not the first records")
-        need(kinds.count(META) == kinds.count(TABLE) == 1 and kinds.count(TOKENS) <= 1, "a record occurs twice")
+        need(
+            kinds.count(META) == kinds.count(TABLE) == 1 and kinds.count(TOKENS) <= 1, "a record occurs twice"
+        )
         need(SIDE not in kinds, "SIDE record: no stage of this version has side data")
         self.meta = read_meta(records[0].container_sections()[S_META])
         self._read_table(records[1].container_sections()[S_TABLE], kinds.count(BLOCK))
@@ -289,7 +351,10 @@ class Kvc:
             need(record.type != INDEX, "a second INDEX")
             entry = r.varint(), r.varint() * 16, r.varint(), r.varint()
             subject = 0 if record.subject == NONE else record.subject + 1
-            need(entry == (record.type, record.size, subject, record.number), f"INDEX and {record.where} disagree")
+            need(
+                entry == (record.type, record.size, subject, record.number),
+                f"INDEX and {record.where} disagree",
+            )
             records.append(record)
             at += record.size
         r.end()
@@ -334,7 +399,7 @@ class Kvc:
         if S_KEYS in sections:
             keys = sections[S_KEYS]
             need(len(keys) % 32 == 0, "KEYS: ragged")
-            self.keys = [keys[i:i + 32] for i in range(0, len(keys), 32)]
+            self.keys = [keys[i : i + 32] for i in range(0, len(keys), 32)]
             need("prefix.identity" in self.meta, "prefix keys without prefix.identity")
         if self.tokens is not None and S_KEYS in sections:
             first = self.meta.get("tokens.first", 0)
@@ -347,8 +412,11 @@ class Kvc:
         need([r.number for r in records] == list(range(len(records))), "SOURCE chunks out of order")
         chunks = [r.container_sections() for r in records]
         literals = [c[S_LITERALS] for c in chunks if S_LITERALS in c]
-        need(all(len(c) == LITERAL_CHUNK for c in literals[:-1]) and all(0 < len(c) <= LITERAL_CHUNK for c in literals),
-             "LITERALS: wrong chunk size")
+        need(
+            all(len(c) == LITERAL_CHUNK for c in literals[:-1])
+            and all(0 < len(c) <= LITERAL_CHUNK for c in literals),
+            "LITERALS: wrong chunk size",
+        )
         self.literals = b"".join(literals)
         r = Bytes(chunks[0][S_EXTENTS], "EXTENTS")
         self.extents, used = [], 0
@@ -360,15 +428,21 @@ class Kvc:
             self.extents.append((which - 1, length))
         r.end()
         need(used == len(self.literals), "EXTENTS and LITERALS disagree")
-        need(sorted(t for t, _ in self.extents if t >= 0) == list(range(len(self.tensors))),
-             "EXTENTS: not every tensor exactly once")
+        need(
+            sorted(t for t, _ in self.extents if t >= 0) == list(range(len(self.tensors))),
+            "EXTENTS: not every tensor exactly once",
+        )
 
     def _read_blocks(self, records):
-        want = [(t, b) for t, tensor in enumerate(self.tensors) for b in range(len(tensor.layer.part.block) - 1)]
-        need([(r.subject, r.number) for r in records] == want, "BLOCK records missing, doubled or out of order")
+        want = [
+            (t, b) for t, tensor in enumerate(self.tensors) for b in range(len(tensor.layer.part.block) - 1)
+        ]
+        need(
+            [(r.subject, r.number) for r in records] == want, "BLOCK records missing, doubled or out of order"
+        )
         for record in records:
             tensor = self.tensors[record.subject]
-            first, last = tensor.layer.part.block[record.number:record.number + 2]
+            first, last = tensor.layer.part.block[record.number : record.number + 2]
             rows = self._decode_block(record, tensor, last - first)
             digest = sum(xxh3(row.tobytes(), first + i) for i, row in enumerate(rows)) % (1 << 64)
             need(digest == record.digest, f"{record.where}: digest mismatch")
@@ -385,7 +459,9 @@ class Kvc:
         tensor.same.append(same)
         left = int(n - same.sum())
         if left:
-            rows[~same] = decode_stage(self.pipelines[tensor.pipeline][0][0], stages, tensor, left, record.where)
+            rows[~same] = decode_stage(
+                self.pipelines[tensor.pipeline][0][0], stages, tensor, left, record.where
+            )
         else:
             need(not stages, f"{record.where}: stage sections without rows")
         return rows
@@ -395,12 +471,17 @@ class Kvc:
         while r.at < len(data):
             row, count, t, b, there = r.unpack("5I")
             need(row >= free and count >= 1 and row + count <= len(rows), "SAME: rows out of order or bounds")
-            need(t < subject and self.tensors[t].shape() == self.tensors[subject].shape(), "SAME: unfit tensor")
+            need(
+                t < subject and self.tensors[t].shape() == self.tensors[subject].shape(), "SAME: unfit tensor"
+            )
             other = self.tensors[t]
             need(b < len(other.block) and there + count <= len(other.block[b]), "SAME: no such rows")
-            need(not other.same[b][there:there + count].any(), "SAME: refers to rows that are SAME themselves")
-            rows[row:row + count] = other.block[b][there:there + count]
-            same[row:row + count] = True
+            need(
+                not other.same[b][there : there + count].any(),
+                "SAME: refers to rows that are SAME themselves",
+            )
+            rows[row : row + count] = other.block[b][there : there + count]
+            same[row : row + count] = True
             free = row + count
         need(free, "SAME: empty")
 
@@ -412,22 +493,28 @@ class Kvc:
             if tensor >= 0:
                 out.append(self.tensors[tensor].source_bytes())
             else:
-                out.append(self.literals[at:at + length])
+                out.append(self.literals[at : at + length])
                 at += length
-        return b"".join(out)
+        source = b"".join(out)
+        need(self.meta.get("source.bytes", len(source)) == len(source), "not as long as source.bytes says")
+        return source
 
 
 def decode_stage(stage, sections, tensor, n, where):
     """Rows of one block as the pages of store (1) and zstd (2) say."""
     need(all(s.stage == 0 for s in sections), f"{where}: a section of another stage")
     if stage == 1 or [s.type for s in sections] == [S_RAW]:
-        need([(s.type, s.coder, s.index) for s in sections] == [(S_RAW, 0, 0)], f"{where}: not one RAW section")
+        need(
+            [(s.type, s.coder, s.index) for s in sections] == [(S_RAW, 0, 0)], f"{where}: not one RAW section"
+        )
         data = sections[0].decode()
         need(len(data) == n * tensor.row_bytes, f"{where}: RAW has another size than the rows")
         return np.frombuffer(data, np.uint8).reshape(n, -1)
     groups = tensor.groups
-    need([(s.type, s.index) for s in sections] == [(S_PLANE, i) for i in range(len(groups))],
-         f"{where}: missing, additional or misnumbered planes")
+    need(
+        [(s.type, s.index) for s in sections] == [(S_PLANE, i) for i in range(len(groups))],
+        f"{where}: missing, additional or misnumbered planes",
+    )
     blocks = n * tensor.row_blocks
     planes = []
     for section, group in zip(sections, groups):
@@ -438,11 +525,13 @@ def decode_stage(stage, sections, tensor, n, where):
 
 META_TYPES = {1: "?", 2: "Q", 3: "q", 4: "d"}
 # No key of version 0 is marked critical by its table; a reader knows these.
-KNOWN_KEYS = set("""producer source.format source.version source.bytes recipe model.name model.architecture model.layers
-    model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters tokenizer.sha256 rope.k rope.pairing
-    rope.type rope.theta rope.dim rope.factor hadamard.k hadamard.v sliding.window page.size shard cache.heads-known
-    cache.layers-known tokens.first prefix.identity llama.token-form llama.streams llama.transposed-v
-    llama.cell-ext""".split())
+KNOWN_KEYS = set(
+    """producer source.format source.version source.bytes recipe model.name model.architecture model.layers
+    model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters tokenizer.sha256 rope.k
+    rope.pairing rope.type rope.theta rope.dim rope.factor hadamard.k hadamard.v sliding.window page.size
+    shard cache.heads-known cache.layers-known tokens.first prefix.identity llama.token-form llama.streams
+    llama.transposed-v llama.cell-ext""".split()
+)
 
 
 def read_meta(data):
@@ -451,11 +540,17 @@ def read_meta(data):
         length, kind, critical, zero, size = r.unpack("BBBBI")
         key, value = r.take(length), r.take(size)
         name = key.decode("ascii", "replace")
-        need(length and all(c in b"abcdefghijklmnopqrstuvwxyz0123456789._-" for c in key), f"META: bad key {name}")
+        need(
+            length and all(c in b"abcdefghijklmnopqrstuvwxyz0123456789._-" for c in key),
+            f"META: bad key {name}",
+        )
         need(key > before and critical <= 1 and zero == 0, f"META: {name}: order, critical or reserved byte")
         before = key
         if critical:
-            need(name in KNOWN_KEYS or name.startswith("model.fingerprint."), f"META: unknown critical key {name}")
+            need(
+                name in KNOWN_KEYS or name.startswith("model.fingerprint."),
+                f"META: unknown critical key {name}",
+            )
         if kind in META_TYPES:
             need(size == struct.calcsize("<" + META_TYPES[kind]), f"META: {name}: wrong size")
             need(kind != 1 or value in (b"\0", b"\1"), f"META: {name}: not a bool")
@@ -478,16 +573,18 @@ def read_meta(data):
 def prefix_keys(identity, tokens):
     key, keys = hashlib.sha256(b"kvc prefix 0\n" + identity.encode()).digest(), []
     for i in range(len(tokens) // 256):
-        key = hashlib.sha256(key + np.asarray(tokens[256 * i:256 * i + 256], "<i4").tobytes()).digest()
+        key = hashlib.sha256(key + np.asarray(tokens[256 * i : 256 * i + 256], "<i4").tobytes()).digest()
         keys.append(key)
     return keys
 
 
 def prefix_identity(meta):
     """The identity that a writer with the token ids must use (FORMAT.md 8)."""
+
     def finish(text):
         lora = meta.get("model.adapters", "")
         return text + ("+lora:" + hashlib.sha256(lora.encode()).hexdigest()[:16] if lora else "")
+
     for algorithm in ("full", "sampled"):
         for kind in ("gguf", "safetensors"):
             value = meta.get(f"model.fingerprint.{kind}.{algorithm}")
@@ -495,7 +592,9 @@ def prefix_identity(meta):
                 return finish(f"model.fingerprint.{kind}.{algorithm}:{value.hex()}")
     if meta.get("model.name"):
         facts = meta["model.name"].encode() + b"\0" + meta.get("model.architecture", "").encode() + b"\0"
-        facts += struct.pack("<3Q", *(meta.get(k, 0) for k in ("model.layers", "model.kv-heads", "model.head-dim")))
+        facts += struct.pack(
+            "<3Q", *(meta.get(k, 0) for k in ("model.layers", "model.kv-heads", "model.head-dim"))
+        )
         return finish("model:" + hashlib.sha256(facts).hexdigest())
     return finish("unknown")
 
@@ -513,7 +612,8 @@ def main(args):
         kvc = read(args[0])
         for key, value in kvc.meta.items():
             print(f"{key} = {value.hex() if isinstance(value, bytes) else value}")
-        print(f"{len(kvc.parts)} parts, {len(kvc.layers)} layers, {len(kvc.tensors)} tensors: every check passed")
+        counts = f"{len(kvc.parts)} parts, {len(kvc.layers)} layers, {len(kvc.tensors)} tensors"
+        print(f"{counts}: every check passed")
         if len(args) == 2:
             with open(args[1], "wb") as f:
                 f.write(kvc.source())

@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh BUILD_DIR [TEST...]: runs the engine tests with the tools in BUILD_DIR; README.md says what they need.
+# run.sh BUILD_DIR [TEST...]: runs the engine tests with the tools in BUILD_DIR; see README.md.
 set -u
 if [ $# -lt 1 ] || [ ! -x "$1/kvc-pack" ]; then
     echo "Usage: run.sh BUILD_DIR [TEST...]    BUILD_DIR holds kvc-pack and the other tools" >&2
@@ -30,4 +30,5 @@ install "$here/requirements.txt" --no-deps || exit 2
 if [ "${KVC_ENGINE_FULL:-0}" = 1 ]; then
     install "$here/requirements-transformers.txt" || exit 2
 fi
-exec "$python" "$here/test_engine.py" --tools "$build" --long-slot "$build/engine/slot-2000.bin" "$@"
+slot=${KVC_LONG_SLOT:-$here/../../build/engine/slot-2000.bin}
+exec "$python" "$here/test_engine.py" --tools "$build" --long-slot "$slot" "$@"

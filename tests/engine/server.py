@@ -1,4 +1,5 @@
 """server.py: a llama.cpp server inside this process, on loopback, with one slot. Not for other engines."""
+
 import gc
 import importlib.util
 import json
@@ -28,7 +29,9 @@ class Server:
         p.endpoint_slots = True
         p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type(cache_type)
         kinds = xllamacpp.llama_flash_attn_type
-        p.flash_attn_type = kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        p.flash_attn_type = (
+            kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
         p.cache_ram_mib = 0  # else an erased or replaced prompt could come back from the server's own memory
         p.cpuparams.n_threads = 1
         p.cpuparams_batch.n_threads = os.cpu_count() or 1
@@ -63,9 +66,20 @@ class Server:
 
     def complete(self, tokens, n):
         """Greedy: (n token ids, prompt tokens taken from the cache, prompt tokens computed)."""
-        answer = self.post("/completion", {"prompt": tokens, "n_predict": n, "temperature": 0, "top_k": 1,
-                                           "samplers": ["top_k"], "ignore_eos": True, "return_tokens": True,
-                                           "cache_prompt": True, "id_slot": 0})
+        answer = self.post(
+            "/completion",
+            {
+                "prompt": tokens,
+                "n_predict": n,
+                "temperature": 0,
+                "top_k": 1,
+                "samplers": ["top_k"],
+                "ignore_eos": True,
+                "return_tokens": True,
+                "cache_prompt": True,
+                "id_slot": 0,
+            },
+        )
         return answer["tokens"], answer["timings"]["cache_n"], answer["timings"]["prompt_n"]
 
     def save(self, name):

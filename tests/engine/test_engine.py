@@ -1,8 +1,10 @@
-"""test_engine.py: kvc against the engines: a real llama.cpp server, numpy and safetensors, transformers, and the second
-reader of .kvc. Every function named test_* is a test; its first line says what it shows. Not for formats' details.
+"""test_engine.py: kvc against the engines: a real llama.cpp server, numpy and safetensors, transformers, and
+the second reader of .kvc. Every function named test_* is a test; its first line says what it shows. Not for
+details of formats.
 
     python3 test_engine.py [--tools DIR] [--long-slot FILE] [--list] [TEST...]
 """
+
 import argparse
 import functools
 import json
@@ -26,8 +28,8 @@ import server
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PROMPT, QUESTION, LONG = 448, 12, 2000  # tokens in a slot, tokens asked after it, tokens in the long slot
-ANSWER = 32                             # greedy tokens that must be the same
-LAYERS, HEADS = 30, 3                   # of SmolLM2-135M
+ANSWER = 32  # greedy tokens that must be the same
+LAYERS, HEADS = 30, 3  # of SmolLM2-135M
 RECIPES = ("store", "zstd")
 
 
@@ -36,7 +38,7 @@ class Skip(Exception):
 
 
 class Bench:
-    """What the tests share: the tools, a temporary directory, and slots made once, when the first test needs them."""
+    """What the tests share: tools, a temporary directory, slots made once, when a test first needs them."""
 
     def __init__(self, options, directory):
         self.tools, self.directory, self.long_slot = options.tools, directory, options.long_slot
@@ -48,10 +50,18 @@ class Bench:
 
     def kvc(self, tool, *args, stdin=None, status=0):
         """Runs kvc-TOOL; its stdout. Any other exit status than `status` fails the test."""
-        done = subprocess.run([os.path.join(self.tools, "kvc-" + tool), *args], input=stdin, env=self.env,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
-        assert done.returncode == status, (f"kvc-{tool} {' '.join(args)}: exit {done.returncode}, expected {status}: "
-                                           f"{done.stderr.decode(errors='replace').strip()}")
+        done = subprocess.run(
+            [os.path.join(self.tools, "kvc-" + tool), *args],
+            input=stdin,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=120,
+        )
+        assert done.returncode == status, (
+            f"kvc-{tool} {' '.join(args)}: exit {done.returncode}, expected {status}: "
+            f"{done.stderr.decode(errors='replace').strip()}"
+        )
         return done.stdout
 
     def start(self, cache_type=server.F16):
@@ -66,7 +76,7 @@ class Bench:
 
     def make_slot(self, name, cache_type):
         """Saves a slot of PROMPT tokens and goes on in the same server: the uninterrupted answer."""
-        asked = self.tokens[:PROMPT + QUESTION]
+        asked = self.tokens[: PROMPT + QUESTION]
         with self.start(cache_type) as s:
             s.fill(asked[:PROMPT])
             assert s.save(name) == PROMPT
@@ -94,8 +104,18 @@ class Bench:
         with open(self.path("tokens.json"), "w", encoding="utf-8") as f:
             json.dump(self.tokens[:PROMPT], f)
         out = self.path("transformers.safetensors")
-        done = subprocess.run([sys.executable, os.path.join(HERE, "transformers_cache.py"), self.model,
-                               self.path("tokens.json"), out], env=self.env, stderr=subprocess.PIPE, timeout=280)
+        done = subprocess.run(
+            [
+                sys.executable,
+                os.path.join(HERE, "transformers_cache.py"),
+                self.model,
+                self.path("tokens.json"),
+                out,
+            ],
+            env=self.env,
+            stderr=subprocess.PIPE,
+            timeout=280,
+        )
         if done.returncode == 77 and os.environ.get("KVC_ENGINE_FULL") != "1":
             raise Skip(f"{done.stderr.decode().strip()} (KVC_ENGINE_FULL=1 makes run.sh install it)")
         assert done.returncode == 0, done.stderr.decode()[-2000:]
@@ -140,18 +160,18 @@ def round_trip(bench, source):
 
 
 def continues(bench, slot, uninterrupted, cache_type):
-    """The unpacked slot, the original slot and no interruption at all: the same answer, the prompt not recomputed."""
+    """Unpacked slot, original slot, no interruption: the same answer, and the prompt is not recomputed."""
     pack = round_trip(bench, bench.path(slot))[-1]
     bench.kvc("unpack", "-q", "-f", "-o", bench.path("unpacked.bin"), pack)
     for name in (slot, "unpacked.bin"):
-        got = bench.restored(name, bench.tokens[:PROMPT + QUESTION], cache_type)
+        got = bench.restored(name, bench.tokens[: PROMPT + QUESTION], cache_type)
         want = (PROMPT, uninterrupted, PROMPT, QUESTION)
         assert got == want, f"{name}: (n_restored, answer, cached, computed) is {got}, expected {want}"
     return f"{ANSWER} tokens equal, {PROMPT} of {PROMPT + QUESTION} prompt tokens from the slot"
 
 
 def test_f16_slot_comes_back_and_continues(bench):
-    """f16 slot -> store and zstd -> the same bytes; the server goes on from them as if nothing had happened"""
+    """f16 slot, store and zstd: the same bytes again; the server goes on as if nothing had happened"""
     return continues(bench, *bench.f16, server.F16)
 
 
@@ -161,7 +181,7 @@ def test_q8_0_slot_comes_back_and_continues(bench):
 
 
 def test_slot_parser_agrees_with_the_tokens(bench):
-    """the tests' own GGSQ parser reads what was asked: tokens, positions, and the rotated q8_0 near the f16"""
+    """the tests' own GGSQ parser finds what was asked: tokens, positions, the rotated q8_0 near the f16"""
     f16, q8_0 = ggsq.read(bench.path(bench.f16[0])), ggsq.read(bench.path(bench.q8_0[0]))
     for slot in (f16, q8_0):
         assert list(slot.tokens) == bench.tokens[:PROMPT] and list(slot.pos) == list(range(PROMPT))
@@ -193,7 +213,7 @@ def exported(bench, *options):
 
 
 def test_safetensors_export_equals_the_slot(bench):
-    """--to safetensors: every K, in transformers' pairing, and every V holds the slot's values, bit for bit"""
+    """--to safetensors: every K, in transformers' pairing, and every V hold the slot's values, bit for bit"""
     slot, tensors = ggsq.read(bench.path(bench.f16[0])), exported(bench)
     assert list(tensors["tokens"]) == bench.tokens[:PROMPT]
     names = [f"layers.{i}.{x}" for i in range(LAYERS) for x in ("keys", "values")]
@@ -204,30 +224,49 @@ def test_safetensors_export_equals_the_slot(bench):
         assert np.array_equal(k[0], ggsq.halves(slot.values("k", i, HEADS))), f"K of layer {i} differs"
         assert np.array_equal(v[0], slot.values("v", i, HEADS)), f"V of layer {i} differs"
     plain = exported(bench, "--to-pairing", "interleaved")
-    assert all(np.array_equal(plain[f"layers.{i}.keys"][0], slot.values("k", i, HEADS)) for i in range(LAYERS))
+    assert all(
+        np.array_equal(plain[f"layers.{i}.keys"][0], slot.values("k", i, HEADS)) for i in range(LAYERS)
+    )
 
 
 def test_safetensors_export_goes_back_to_a_slot(bench):
     """slot -> safetensors -> --to llama: the K and V of the slot again, and kvc-diff finds no difference"""
     exported(bench)
-    bench.kvc("unpack", "-q", "-f", "--to", "llama", "--model", bench.model, "-o", bench.path("returned.bin"),
-              bench.path("exported.safetensors"))
+    bench.kvc(
+        "unpack",
+        "-q",
+        "-f",
+        "--to",
+        "llama",
+        "--model",
+        bench.model,
+        "-o",
+        bench.path("returned.bin"),
+        bench.path("exported.safetensors"),
+    )
     slot, back = ggsq.read(bench.path(bench.f16[0])), ggsq.read(bench.path("returned.bin"))
     assert list(back.tokens) == list(slot.tokens) and list(back.pos) == list(slot.pos)
     for i in range(LAYERS):
         for which in "kv":
             (kind, rows), (kind_back, rows_back) = getattr(slot, which)[i], getattr(back, which)[i]
             assert kind == kind_back and np.array_equal(rows, rows_back), f"{which} of layer {i} differs"
-    bench.kvc("diff", "-q", "--model", bench.model, bench.path(bench.f16[0]), bench.path("exported.safetensors"))
+    bench.kvc(
+        "diff", "-q", "--model", bench.model, bench.path(bench.f16[0]), bench.path("exported.safetensors")
+    )
 
 
 def test_transformers_cache_is_close(bench):
     """transformers' cache of the same tokens and weights: near with pairs aligned, nonsense without"""
     slot, theirs = ggsq.read(bench.path(bench.f16[0])), safetensors.numpy.load_file(bench.transformers)
-    report = json.loads(bench.kvc("diff", "--json", "--model", bench.model, bench.path(bench.f16[0]),
-                                  bench.transformers, status=1))
+    report = json.loads(
+        bench.kvc(
+            "diff", "--json", "--model", bench.model, bench.path(bench.f16[0]), bench.transformers, status=1
+        )
+    )
     assert report["facts"] == [], report["facts"]
-    found = {(t["layer"], t["role"], h["head"]): h["frobenius"] for t in report["tensors"] for h in t["heads"]}
+    found = {
+        (t["layer"], t["role"], h["head"]): h["frobenius"] for t in report["tensors"] for h in t["heads"]
+    }
     ours, raw = [], []
     for i in range(LAYERS):
         for role, which, name in (("K", "k", "keys"), ("V", "v", "values")):
@@ -242,8 +281,8 @@ def test_transformers_cache_is_close(bench):
     first = relative(*ours[0][1:])
     k, v = (relative(*(np.stack([x[j] for x in ours if x[0] == role]) for j in (1, 2))) for role in "KV")
     whole = report["summary"]["frobenius"]
-    # llama.cpp rounds activations to 8 bits before it multiplies them with Q4_1 weights, transformers does not. The
-    # error grows with depth, so the first layer's K shows whether the pairs are aligned, the others whether all is.
+    # llama.cpp rounds activations to 8 bits before it multiplies them with Q4_1 weights, transformers does
+    # not. The error grows with depth: the first layer's K shows best whether the pairs are aligned.
     assert first < 0.01 and k < 0.02 and whole < 0.05, (first, k, whole)
     assert min(raw) > 0.5, min(raw)
     return f"K of layer 0 {first:.4f} (raw {raw[0]:.2f}), all K {k:.4f}, all V {v:.4f}, whole {whole:.4f}"
@@ -251,13 +290,23 @@ def test_transformers_cache_is_close(bench):
 
 def test_transformers_cache_becomes_a_slot(bench):
     """--to llama of transformers' cache: the server restores it and goes on"""
-    bench.kvc("unpack", "-q", "-f", "--to", "llama", "--model", bench.model, "-o", bench.path("foreign.bin"),
-              bench.transformers)
+    bench.kvc(
+        "unpack",
+        "-q",
+        "-f",
+        "--to",
+        "llama",
+        "--model",
+        bench.model,
+        "-o",
+        bench.path("foreign.bin"),
+        bench.transformers,
+    )
     slot, theirs = ggsq.read(bench.path("foreign.bin")), safetensors.numpy.load_file(bench.transformers)
     for i in range(LAYERS):
         assert np.array_equal(ggsq.halves(slot.values("k", i, HEADS)), theirs[f"layers.{i}.keys"][0])
         assert np.array_equal(slot.values("v", i, HEADS), theirs[f"layers.{i}.values"][0])
-    n, answer, cached, computed = bench.restored("foreign.bin", bench.tokens[:PROMPT + QUESTION])
+    n, answer, cached, computed = bench.restored("foreign.bin", bench.tokens[: PROMPT + QUESTION])
     assert (n, cached, computed, len(answer)) == (PROMPT, PROMPT, QUESTION, ANSWER), (n, cached, computed)
     return leading(answer, bench.f16[1])
 
@@ -270,15 +319,25 @@ def leading(answer, expected):
 def test_token_prefix_becomes_a_slot(bench):
     """--tokens 0:256 --to llama: the slot's first 256 rows; the server restores them and goes on"""
     prefix = 256
-    bench.kvc("unpack", "-q", "-f", "--tokens", f"0:{prefix}", "--to", "llama", "-o", bench.path("prefix.bin"),
-              bench.packed)
+    bench.kvc(
+        "unpack",
+        "-q",
+        "-f",
+        "--tokens",
+        f"0:{prefix}",
+        "--to",
+        "llama",
+        "-o",
+        bench.path("prefix.bin"),
+        bench.packed,
+    )
     whole, part = ggsq.read(bench.path(bench.f16[0])), ggsq.read(bench.path("prefix.bin"))
     assert list(part.tokens) == bench.tokens[:prefix] and list(part.pos) == list(range(prefix))
     for i in range(LAYERS):
         assert np.array_equal(part.k[i][1], whole.k[i][1][:prefix])
         assert np.array_equal(part.v[i][1], whole.v[i][1][:prefix])
-    # Asked something else after 256 tokens, a server that holds the whole slot drops the rest and computes the same.
-    asked = bench.tokens[:prefix] + bench.tokens[PROMPT:PROMPT + QUESTION]
+    # Asked something else after 256 tokens, a server that holds the whole slot drops the rest: the same sums.
+    asked = bench.tokens[:prefix] + bench.tokens[PROMPT : PROMPT + QUESTION]
     n, *whole_slot = bench.restored(bench.f16[0], asked)
     assert n == PROMPT and whole_slot[1:] == [prefix, QUESTION], (n, whole_slot)
     n, *from_prefix = bench.restored("prefix.bin", asked)
@@ -289,10 +348,14 @@ def test_token_prefix_becomes_a_slot(bench):
 def second_reader_agrees(pack, source):
     kvc = kvc_reader.read(pack)
     with open(source, "rb") as f:
-        assert kvc.source() == f.read(), f"{os.path.basename(source)}: the second reader rebuilds another file"
+        assert (
+            kvc.source() == f.read()
+        ), f"{os.path.basename(source)}: the second reader rebuilds another file"
     if kvc.tokens is not None and kvc.keys:
         want = kvc_reader.prefix_identity(kvc.meta)
-        assert kvc.meta["prefix.identity"] == want, f"prefix.identity {kvc.meta['prefix.identity']}, expected {want}"
+        assert (
+            kvc.meta["prefix.identity"] == want
+        ), f"prefix.identity {kvc.meta['prefix.identity']}, expected {want}"
     return kvc
 
 
@@ -306,6 +369,22 @@ def test_second_reader_rebuilds_the_slots(bench):
             for t in kvc.tensors:
                 rows = (parsed.k, parsed.v)[t.role][t.layer.index][1]
                 assert np.array_equal(t.canonical(), rows), f"role {t.role} of layer {t.layer.index}"
+
+
+def test_second_reader_rebuilds_the_samples(bench):
+    """the same for the files in samples/; tiny.kvc there was packed long before this run"""
+    samples = os.path.join(ROOT, "samples")
+    names = [n for n in sorted(os.listdir(samples)) if n.endswith((".bin", ".safetensors", ".npz"))]
+    for name in names:
+        source = os.path.join(samples, name)
+        for recipe in RECIPES:
+            bench.kvc("pack", "-q", "-f", "-r", recipe, "-o", bench.path("sample.kvc"), source)
+            if name.endswith(".npz"):  # arrays that were deflated: values, but not the source's bytes
+                kvc_reader.read(bench.path("sample.kvc"))
+            else:
+                second_reader_agrees(bench.path("sample.kvc"), source)
+    second_reader_agrees(os.path.join(samples, "tiny.kvc"), os.path.join(samples, "tiny.safetensors"))
+    return f"{len(names)} files"
 
 
 def test_second_reader_rebuilds_real_files(bench):
@@ -326,8 +405,10 @@ def test_second_reader_rebuilds_real_files(bench):
 
 
 def test_second_reader_refuses_damage(bench):
-    """every bit of the header, of a record's header and of the footer, bits anywhere else, and cuts: all are refused"""
-    bench.kvc("unpack", "-q", "-f", "--tokens", "0:16", "--to", "llama", "-o", bench.path("small.bin"), bench.packed)
+    """every bit of the headers and the footer, bits anywhere else, and cuts: all are refused"""
+    bench.kvc(
+        "unpack", "-q", "-f", "--tokens", "0:16", "--to", "llama", "-o", bench.path("small.bin"), bench.packed
+    )
     bench.kvc("pack", "-q", "-f", "-o", bench.path("small.kvc"), bench.path("small.bin"))
     with open(bench.path("small.kvc"), "rb") as f:
         data = f.read()
@@ -355,7 +436,9 @@ def refused(data, what):
 
 def main():
     p = argparse.ArgumentParser(description="Tests of kvc against real engines.")
-    p.add_argument("--tools", default=ROOT, help="directory of kvc-pack and the others (default: the checkout)")
+    p.add_argument(
+        "--tools", default=ROOT, help="directory of kvc-pack and the others (default: the checkout)"
+    )
     p.add_argument("--long-slot", metavar="FILE", help="where to leave the slot of 2000 tokens")
     p.add_argument("--list", action="store_true", help="print the tests' names and what they show")
     p.add_argument("test", nargs="*", help="only these, by name or a part of it")

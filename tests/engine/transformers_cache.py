@@ -1,8 +1,9 @@
-"""transformers_cache.py: a transformers forward pass over given tokens; its cache as safetensors. A program of its own,
-so that torch is loaded by nothing else.
+"""transformers_cache.py: a transformers forward pass over given tokens; its cache as safetensors. A program of
+its own, so that torch is loaded by nothing else.
 
     python3 transformers_cache.py GGUF TOKENS.json OUT.safetensors
 """
+
 import json
 import os
 import sys
@@ -26,8 +27,9 @@ def main(weights, tokens, out):
     torch.set_num_threads(os.cpu_count() or 1)
     with open(tokens, encoding="utf-8") as f:
         ids = torch.tensor([json.load(f)])
-    model = AutoModelForCausalLM.from_pretrained(os.path.dirname(weights), gguf_file=os.path.basename(weights),
-                                                 dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        os.path.dirname(weights), gguf_file=os.path.basename(weights), dtype=torch.float32
+    ).eval()
     cache = DynamicCache()
     with torch.no_grad():
         model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)

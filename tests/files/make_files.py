@@ -123,7 +123,7 @@ class File:
         self.records = records
         self.write, self.read, self.align, self.reserved = 0, 0, 4, bytes(11)
         self.index = None      # a function on the list of index entries
-        self.index_record = Record(INDEX)
+        self.index_coder = 0
         self.footer = {}       # index, size, magic
 
     def of(self, kind, n=0):
@@ -140,10 +140,8 @@ class File:
         if self.index:
             entries = self.index(entries)
         raw = b"".join(x if isinstance(x, bytes) else b"".join(map(varint, x)) for x in entries)
-        record = self.index_record
-        record.sections = [Section(S_INDEX, raw)]
         at = len(out)
-        out += record.bytes()
+        out += Record(INDEX, [Section(S_INDEX, raw, coder=self.index_coder)]).bytes()
         footer = u64(self.footer.get("index", at), self.footer.get("size", len(out) + 32))
         footer += self.footer.get("magic", MAGIC_END)
         return out + footer + u64(xxh3(footer))
@@ -153,13 +151,15 @@ class File:
 
 class Part:
     def __init__(self, positions, kind=0, stream=0, checkpoint=0, words=None):
-        self.positions, self.kind, self.stream, self.checkpoint, self.words = positions, kind, stream, checkpoint, words
+        self.positions, self.words = positions, words
+        self.kind, self.stream, self.checkpoint = kind, stream, checkpoint
         self.order = sorted(range(len(positions)), key=lambda i: (positions[i], i))
         self.blocks = []
+        window = None
         for row, cell in enumerate(self.order):
-            if row and row - self.blocks[-1] < 256 and positions[cell] // 256 == positions[self.order[row - 1]] // 256:
-                continue
-            self.blocks.append(row)
+            if window != positions[cell] // 256 or row - self.blocks[-1] == 256:
+                self.blocks.append(row)
+            window = positions[cell] // 256
 
 
 class Tensor:
@@ -408,6 +408,12 @@ def good_files():
         lambda: repeated().file())
     good("same-zstd", "The same with coded rows in byte planes.")(
         lambda: repeated(pipelines=((ZSTD,),)).file())
+    @good("same-index", "Two layers of one part with one index, and a stream between them that holds the same rows.")
+    def _():
+        rows = dtype_rows(3, 16)
+        return Cache([Part([0, 1, 2]), Part([0, 1, 2], stream=1)], [(0, 0, 0, 0), (0, 0, 0, 0), (1, 0, 0, 0)],
+                     [Tensor(0, 0, rows=rows), Tensor(2, 0, rows=rows), Tensor(1, 0, rows=rows)]).file()
+
     good("kinds", "Every part kind, layer kind and role.")(
         lambda: Cache([Part([0, 1]), Part([1], kind=1), Part([0], kind=2), Part([1], kind=3), Part([0, 1], kind=4)],
                       [(0, 0, 0, 0), (0, 1, 2, 0), (1, 0, 1, 8), (2, 0, 3, 0), (3, 0, 1, 8), (4, 0, 4, 0),
@@ -419,7 +425,7 @@ def good_files():
             lambda stage=stage: Cache([Part([0, 1, 2])], [(0, i, 0, 0) for i in range(len(SIZES))],
                                       [Tensor(i, 0, d, 2, 32) for i, d in enumerate(SIZES)],
                                       pipelines=((stage,),)).file())
-    good("blocks-across-heads", "Heads of 16 values in blocks of 32: rows are contiguous, only the token stride counts.")(
+    good("blocks-across-heads", "Heads of 16 values in blocks of 32: only the source's token stride counts.")(
         lambda: Cache([Part([0, 1])], [(0, 0, 0, 0)], [Tensor(0, 0, Q8_0, 2, 16)]).file())
     good("heads-first", "The source holds [head][token][dim], and V transposed.")(
         lambda: Cache([Part([0, 1, 2])], [(0, 0, 0, 0)],
@@ -496,6 +502,7 @@ def good_files():
     @good("own-zstd", "The container's own sections are zstd frames, the index too.")
     def _():
         f = small(meta={"x-test.note": text("kept"), "x-test.long": text("again " * 200)}).file()
+        f.index_coder = 1
         for r in f.records:
             for s in r.sections:
                 s.coder = int(s.stage == 255)
@@ -517,7 +524,8 @@ def frame_files():
         lambda b: patch(b, 13, b"\1"))
     cut("footer-check", "footer: checksum", "The footer's file size changed without mending the check.",
         lambda b: patch(b, len(b) - 24, b"\1"))
-    cut("record-check", "checksum mismatch", "One bit of the metadata flipped.", lambda b: patch(b, 100, u8(b[100] ^ 4)))
+    cut("record-check", "checksum mismatch", "One bit of the metadata flipped.",
+        lambda b: patch(b, 100, u8(b[100] ^ 4)))
 
     def file(name, words, sentence, change, where="open"):
         bad(name, words, sentence, where)(lambda: edited(change))
@@ -606,7 +614,8 @@ def record_files():
          lambda f: setattr(f.of(META), "tail", bytes(16)))
     file("meta-two-sections", "META", "META has a second section.",
          lambda f: f.of(META).sections.append(Section(S_META, u32(0))))
-    file("meta-section", "META", "META holds a TABLE section.", lambda f: setattr(f.of(META).sections[0], "kind", S_TABLE))
+    file("meta-section", "META", "META holds a TABLE section.",
+         lambda f: setattr(f.of(META).sections[0], "kind", S_TABLE))
     file("section-stage", "stage", "The metadata's section claims stage 0.",
          lambda f: setattr(f.of(META).sections[0], "stage", 0))
     file("store-size", "size", "A stored section claims more bytes than it holds.",
@@ -690,12 +699,14 @@ def own_files():
     unsupported("role", "role 7", "A tensor of role 7.")(table(at(T_TENSOR + 4, u8(7))))
     unsupported("dtype", "dtype 7", "A tensor of dtype 7.")(table(at(T_TENSOR + 5, u8(7))))
     unsupported("part-reserved", "reserved", "A reserved byte of a part is set.")(table(at(T_PART + 1, u8(1))))
-    unsupported("part-reserved-word", "reserved", "The reserved word of a part is set.")(table(at(T_PART + 12, u32(1))))
+    unsupported("part-reserved-word", "reserved", "The reserved word of a part is set.")(
+        table(at(T_PART + 12, u32(1))))
     unsupported("layer-reserved", "reserved", "A reserved byte of a layer is set.")(table(at(T_LAYER + 11, u8(1))))
 
     @bad("layer-order", "ordered", "A layer of part 1 stands before one of part 0.")
     def _():
-        return Cache([Part([0]), Part([0], stream=1)], [(1, 0, 0, 0), (0, 0, 0, 0)], [Tensor(0, 0), Tensor(1, 0)]).file()
+        return Cache([Part([0]), Part([0], stream=1)], [(1, 0, 0, 0), (0, 0, 0, 0)],
+                     [Tensor(0, 0), Tensor(1, 0)]).file()
 
     def positions(name, words, sentence, value):
         bad("positions-" + name, words, sentence)(payload(CELLS, lambda raw: value))

@@ -137,8 +137,8 @@ def built_llama():
     m_rope = u32(1, 2) + u32(0, 1, 5, 6, 0) + u32(1, 1, 5, 7, 0) + u32(0, 1) + tensor(1, 4, 2) * 2
     ple = u32(1, 2) + u32(0, 1, 5, 6, 9, 0) + u32(1, 1, 5, 7, 9, 0) + u32(0, 1) + tensor(1, 4, 2) * 2
     empty = u32(1, 0)
-    checkpoint = b"SCKP" + u32(1, 1) + u64(1) + u32(0, 0) + u64(len(recurrent) + 8) + u32(0xAF143CD8, 0) + recurrent
-    checkpoint += u64(0, 0)
+    checkpoint = b"SCKP" + u32(1, 1) + u64(1) + u32(0, 0) + u64(len(recurrent) + 8)
+    checkpoint += u32(0xAF143CD8, 0) + recurrent + u64(0, 0)
     head2, head3 = b"qsgg" + u32(2) + tokens, b"qsgg" + u32(3) + tokens
     head9 = b"nsgg" + u32(9) + tokens + u32(5) + b"llama"
     return {
@@ -146,7 +146,8 @@ def built_llama():
                  "v3-hybrid": head3 + attention + recurrent, "v3-recurrent": head3 + recurrent,
                  "v3-latent": head3 + latent, "v3-empty": head3 + empty,
                  "v3-hybrid-checkpoint": head3 + attention + recurrent + checkpoint},
-        "ggsn": {"v9-dense": head9 + attention, "v9-empty": head9 + empty, "v9-hybrid": head9 + attention + recurrent},
+        "ggsn": {"v9-dense": head9 + attention, "v9-empty": head9 + empty,
+                 "v9-hybrid": head9 + attention + recurrent},
     }
 
 
@@ -165,8 +166,7 @@ def cut_safetensors(data, tokens=4, dim=8):
     size, = struct.unpack("<Q", data[:8])
     header, body, out = json.loads(data[8:8 + size]), data[8 + size:], []
     for name, x in header.items():
-        if name == "__metadata__" or (not name.endswith(".0.keys") and not name.endswith(".0.values") and
-                                      name not in ("layers.0.keys", "layers.0.values", "queries.0", "tokens")):
+        if name not in ("layers.0.keys", "layers.0.values", "queries.0", "tokens"):
             continue
         raw = body[x["data_offsets"][0]:x["data_offsets"][1]]
         if name == "tokens":

@@ -154,7 +154,7 @@ static inline uint32_t add_part(struct kvc_cache *c, enum kvc_part_kind kind, ui
     return part;
 }
 
-/* Exported and imported again the cache must be the same. Gives what came back to `check`, if there is one. */
+/* Exported and imported again the cache must be the same; `check`, if there is one, gets what came back. */
 static inline void assert_round_trip(const struct kvc_format *format, const struct kvc_cache *c,
                                      void (*check)(const struct kvc_cache *back)) {
     struct kvc_input in;

@@ -83,8 +83,9 @@ static void test_pairing(void **state) {
         pairing_of("\"__metadata__\":{\"rope_pairing\":\"unknown\"},", NULL, text, sizeof text), "unknown");
     assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", &o, text, sizeof text),
                         "interleaved");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"architecture\":\"cohere\"},", NULL, text, sizeof text),
-                        "interleaved");
+    assert_string_equal(
+        pairing_of("\"__metadata__\":{\"architecture\":\"cohere\"},", NULL, text, sizeof text),
+        "interleaved");
     assert_string_equal(
         pairing_of("\"__metadata__\":{\"architecture\":\"cohere\",\"rope_pairing\":\"half\"},", NULL, text,
                    sizeof text),
