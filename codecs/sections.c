@@ -104,6 +104,8 @@ int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, stru
         if (n) memcpy(dst, s->data, n);
         return 0;
     case KVC_CODER_ZSTD: {
+        if (ZSTD_findFrameCompressedSize(s->data, s->size) != s->size)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section %s is not one whole zstd frame", name);
         size_t got = ZSTD_decompress(dst, n, s->data, s->size);
         if (ZSTD_isError(got))
             return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: zstd: %s", name, ZSTD_getErrorName(got));

@@ -52,6 +52,21 @@ static int key_is_valid(const char *key, size_t n) {
     return 1;
 }
 
+/* Well-formed UTF-8 without NUL: no overlong forms, no surrogates, nothing beyond U+10FFFF. */
+static int text_is_valid(const uint8_t *s, size_t n) {
+    for (size_t i = 0; i < n;) {
+        unsigned more = s[i] < 0x80 ? 0 : s[i] < 0xc2 ? 9 : s[i] < 0xe0 ? 1 : s[i] < 0xf0 ? 2 : s[i] < 0xf5 ? 3 : 9;
+        if (!s[i] || more > 3 || n - i <= more) return 0;
+        if ((s[i] == 0xe0 && s[i + 1] < 0xa0) || (s[i] == 0xed && s[i + 1] > 0x9f) || (s[i] == 0xf0 && s[i + 1] < 0x90) ||
+            (s[i] == 0xf4 && s[i + 1] > 0x8f))
+            return 0;
+        for (unsigned k = 1; k <= more; k++)
+            if ((s[i + k] & 0xc0) != 0x80) return 0;
+        i += more + 1;
+    }
+    return 1;
+}
+
 /* Values carry one NUL more than their size, so that text can be used as it is. */
 static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int critical, const void *value,
                uint64_t size, struct kvc_error *e) {
@@ -109,6 +124,8 @@ int kvc_meta_set_f64(struct kvc_meta *m, const char *key, double v, struct kvc_e
 }
 
 int kvc_meta_set_text(struct kvc_meta *m, const char *key, const char *v, struct kvc_error *e) {
+    if (!text_is_valid((const uint8_t *)v, strlen(v)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the text for %s is no valid UTF-8", key);
     return set(m, key, KVC_META_TEXT, 0, v, strlen(v), e);
 }
 
@@ -241,7 +258,7 @@ static int value_is_valid(unsigned type, const uint8_t *value, size_t n) {
     case KVC_META_U64:
     case KVC_META_I64:
     case KVC_META_F64: return n == 8;
-    case KVC_META_TEXT: return !memchr(value, 0, n);
+    case KVC_META_TEXT: return text_is_valid(value, n);
     case KVC_META_BYTES: return 1;
     case KVC_META_U64S: return n % 8 == 0;
     default: return 0;

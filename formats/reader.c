@@ -201,6 +201,10 @@ static int read_extents(struct kvc_cache *c, const uint8_t *p, size_t n, struct 
         else if (which > c->n_tensors || (which && seen[which - 1]++))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " names no tensor, or one named before", i);
         if (status) break;
+        if (which && c->tensor[which - 1].source_size != kvc_tensor_bytes(&c->tensor[which - 1])) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu64 "'s region of the source is not as long as it", which - 1);
+            break;
+        }
         if (which) size = c->tensor[which - 1].source_size;
         c->extent[i] = (struct kvc_extent){.tensor = which ? (uint32_t)(which - 1) : KVC_NONE, .size = size,
                                            .literal = which ? 0 : c->literal_size};
@@ -245,7 +249,7 @@ static int read_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, s
         uint64_t due = c->literal_size <= before                      ? 0
                        : c->literal_size - before < KVC_LITERAL_CHUNK ? c->literal_size - before
                                                                       : KVC_LITERAL_CHUNK;
-        if (n != s + (due != 0) || (due && (list[s].type != KVC_SECTION_LITERALS || list[s].raw_size != due ||
+        if ((number && !due) || n != s + (due != 0) || (due && (list[s].type != KVC_SECTION_LITERALS || list[s].raw_size != due ||
                                             list[s].stage != KVC_NO_STAGE || list[s].index)))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk %" PRIu32 " does not hold its LITERALS", number);
     }

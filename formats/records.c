@@ -32,6 +32,17 @@ int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label) 
 
 /* --- one record: its header against the index, its hash, its directory --- */
 
+/* The fields that a type does not use are zero, or all ones for the subject. */
+static int fields_fit(const struct kvc_record *r, uint64_t digest) {
+    switch (r->type) {
+    case KVC_RECORD_BLOCK: return 1;
+    case KVC_RECORD_SIDE: return !digest;
+    case KVC_RECORD_CELLS: return !r->number && !digest;
+    case KVC_RECORD_SOURCE: return r->subject == KVC_NONE && !digest;
+    default: return !kvc_record_name(r->type) || (r->subject == KVC_NONE && !r->number && !digest);
+    }
+}
+
 /* Checks record i as far as its hash. */
 static int record_check(const struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     const struct kvc_record *r = &k->record[i];
@@ -41,6 +52,8 @@ static int record_check(const struct kvc_records *k, uint64_t i, struct kvc_erro
         return kvc_record_damaged(e, r->offset, "its header and the index disagree");
     if (get_u64(h + 24) != kvc_record_check(h, r->size))
         return kvc_record_damaged(e, r->offset, "checksum mismatch");
+    if (!fields_fit(r, get_u64(h + 16)))
+        return kvc_record_damaged(e, r->offset, "a field that this type of record does not use is set");
     if (h[1] & ~KVC_RECORD_CRITICAL) {
         kvc_record_damaged(e, r->offset, "reserved flag bits are set");
         if (e) e->code = KVC_ERR_UNSUPPORTED;
@@ -73,7 +86,7 @@ static int read_section(const struct kvc_records *k, uint64_t i, unsigned j, uin
 static int read_padding(const struct kvc_records *k, uint64_t i, unsigned n, struct kvc_section **list,
                         struct kvc_error *e) {
     const struct kvc_record *r = &k->record[i];
-    if (n || get_u64(k->data + r->offset + 16)) return kvc_record_damaged(e, r->offset, "PAD has sections or a digest");
+    if (n) return kvc_record_damaged(e, r->offset, "PAD has sections");
     for (uint64_t b = KVC_RECORD_HEADER; b < r->size; b++)
         if (k->data[r->offset + b]) return kvc_record_damaged(e, r->offset, "padding is not zero");
     *list = NULL;

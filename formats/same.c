@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tensors of earlier parts that may hold the same rows: same role, layer index and shape of a row. Ascending, and a
- * row matches its first equal: then that one is never itself a reference, because whatever it would refer to comes
- * first in this list too. */
+/* Whether two tensors may hold the same rows: same role, layer index and shape of a row. This is an equivalence, and a
+ * row matches its first equal among the lower-numbered: so that one is never itself a reference, because whatever it
+ * would refer to comes before it in this row's list too. */
 static int may_repeat(const struct kvc_cache *c, uint32_t tensor, uint32_t earlier) {
     const struct kvc_tensor *t = &c->tensor[tensor], *o = &c->tensor[earlier];
     const struct kvc_layer *a = &c->layer[t->layer], *b = &c->layer[o->layer];
     if (t->role != o->role || a->index != b->index || t->shape.dtype != o->shape.dtype ||
-        t->shape.heads != o->shape.heads || t->shape.dim != o->shape.dim || a->part == b->part)
+        t->shape.heads != o->shape.heads || t->shape.dim != o->shape.dim)
         return 0;
     /* llama.cpp numbers the layers of its two caches from 0 each: a checkpoint copies the second one. */
     enum kvc_part_kind ka = c->part[a->part].kind, kb = c->part[b->part].kind;

@@ -1,5 +1,5 @@
-"""transformers_cache.py: a transformers forward pass over given tokens; its cache as safetensors. A program of
-its own, so that torch is loaded by nothing else.
+"""transformers_cache.py: a transformers forward pass over given tokens; its cache as safetensors. A program
+of its own, so that torch is loaded by nothing else.
 
     python3 transformers_cache.py GGUF TOKENS.json OUT.safetensors
 """
