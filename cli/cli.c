@@ -39,11 +39,10 @@ void cli_start(char **argv, const char *name) {
     snprintf(copy, sizeof copy, "%s", name);
     tool = argv[0] = copy;
     /* A closed descriptor would be given to the next file that is opened, and messages would end up in it. Opened this
-     * way round, writing to one that was closed still fails. */
-    int fd;
-    do fd = open("/dev/null", O_RDONLY);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd >= 0) close(fd);
+     * way round, reading and writing one that was closed still fails. */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            _exit(EXIT_TROUBLE);
     const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error}, was;
     for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) /* nohup's way of ignoring stays */

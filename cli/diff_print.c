@@ -72,7 +72,7 @@ static void tsv_fact(const char *where, const char *what, const char *a, const c
     fputs("fact", stdout);
     for (size_t i = 0; i < sizeof column / sizeof column[0]; i++) {
         putchar('\t');
-        cli_print_safe(stdout, column[i] ? column[i] : "");
+        cli_print_safe(stdout, column[i] ? column[i] : "-");
     }
     putchar('\n');
 }

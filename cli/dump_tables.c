@@ -178,10 +178,12 @@ static void words_cell(struct dump_out *o, const struct kvc_cells *cells, uint32
     dump_text(o, text);
 }
 
-static void token_row(struct dump_out *o, const struct kvc_cache *c, int64_t pos, const struct place *place) {
+/* `token` and `place` may be NULL: a position with no id, or an id without a cell. */
+static void token_row(struct dump_out *o, const struct kvc_cache *c, int64_t pos, const int32_t *token,
+                      const struct place *place) {
     dump_row(o);
     dump_i64(o, pos);
-    if (c->tokens && pos >= 0 && (uint64_t)pos < c->n_tokens) dump_i64(o, c->tokens[pos]);
+    if (token) dump_i64(o, *token);
     else dump_none(o);
     if (place) {
         dump_u64(o, place->part);
@@ -200,19 +202,25 @@ int dump_tokens(struct dump_out *o, const struct cli_file *f, struct dump_option
     static const struct dump_column columns[] = {{"position", 8}, {"token", 8},  {"part", 4},
                                                  {"cell", 7},     {"words", -8}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
-    uint64_t n, next = 0; /* the next token whose position has not been shown */
+    uint64_t n, next = 0; /* the next token that has not been shown */
     if (dump_check_part(c, options, e)) return -1;
     struct place *place = all_places(c, options, &n, e);
-    if (!place) return -1;
+    int64_t *at = place ? kvc_cache_token_positions(c, e) : NULL;
+    if (!at) {
+        free(place);
+        return -1;
+    }
     dump_begin(o, f->input.name);
     dump_table(o, "tokens", "token", columns);
     for (uint64_t i = 0; i < n; i++) {
         int64_t pos = place[i].pos;
-        for (; next < c->n_tokens && (int64_t)next < pos; next++) token_row(o, c, (int64_t)next, NULL);
-        token_row(o, c, pos, &place[i]);
-        if (pos >= 0 && next == (uint64_t)pos) next++;
+        for (; next < c->n_tokens && at[next] < pos; next++) token_row(o, c, at[next], &c->tokens[next], NULL);
+        int has_id = next < c->n_tokens && at[next] == pos;
+        token_row(o, c, pos, has_id ? &c->tokens[next] : NULL, &place[i]);
+        if (has_id && (i + 1 == n || place[i + 1].pos != pos)) next++;
     }
-    for (; next < c->n_tokens; next++) token_row(o, c, (int64_t)next, NULL);
+    for (; next < c->n_tokens; next++) token_row(o, c, at[next], &c->tokens[next], NULL);
+    free(at);
     dump_table_end(o);
     free(place);
     return 0;

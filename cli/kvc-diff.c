@@ -120,6 +120,12 @@ static int pairing_option(enum kvc_pairing pairing[2], const char *arg) {
     return 0;
 }
 
+static int style_option(struct diff *d, enum diff_style style) {
+    if (d->style != DIFF_TEXT && d->style != style) return cli_usage("--json and --tsv exclude each other");
+    d->style = style;
+    return 0;
+}
+
 static int take_option(struct settings *s, int opt, const char *arg) {
     struct diff *d = &s->diff;
     switch (opt) {
@@ -134,8 +140,8 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case 'n': return count_option(d, arg);
     case 'q': d->quiet = 1; return 0;
     case 'v': d->verbose = 1; return 0;
-    case OPT_JSON: d->style = DIFF_JSON; return 0;
-    case OPT_TSV: d->style = DIFF_TSV; return 0;
+    case OPT_JSON: return style_option(d, DIFF_JSON);
+    case OPT_TSV: return style_option(d, DIFF_TSV);
     case CLI_OPT_PAIRING: return pairing_option(s->pairing, arg);
     case 'V': s->version = 1; return 0;
     case '?':

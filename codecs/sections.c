@@ -87,7 +87,7 @@ int kvc_sections_add(struct kvc_sections *list, uint8_t type, uint8_t stage, uin
 void kvc_sections_seal(struct kvc_sections *list) {
     size_t at = 0;
     for (size_t i = 0; i < list->count; i++) {
-        list->section[i].data = list->bytes + at;
+        list->section[i].data = list->bytes ? list->bytes + at : (const uint8_t *)""; /* all may be empty */
         at += list->section[i].size;
     }
 }

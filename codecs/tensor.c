@@ -12,7 +12,8 @@ int kvc_shape_check(const struct kvc_shape *shape) {
     if (__builtin_mul_overflow(shape->heads, shape->dim, &values) || values % info->block) return 0;
     if (values / info->block > KVC_MAX_ROW_BYTES / info->size) return 0;
     bytes = values / info->block * info->size;
-    return shape->tokens <= KVC_MAX_TENSOR_BYTES / bytes;
+    uint64_t rows = shape->tokens < KVC_MAX_BLOCK_ROWS ? shape->tokens : KVC_MAX_BLOCK_ROWS;
+    return rows <= KVC_MAX_BLOCK_BYTES / bytes && shape->tokens <= KVC_MAX_TENSOR_BYTES / bytes;
 }
 
 uint64_t kvc_row_blocks(const struct kvc_shape *shape) {

@@ -236,6 +236,37 @@ uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_
     return KVC_NONE;
 }
 
+/* Whether ids belong to the rows of part 0 rather than to positions from tokens.first on. */
+static int tokens_follow_rows(const struct kvc_cache *c) {
+    return c->n_parts && c->part[0].kind == KVC_PART_LIVE && c->part[0].cells.n == c->n_tokens;
+}
+
+static int64_t token_position(const struct kvc_cache *c, int by_row, uint64_t first, uint64_t i) {
+    const struct kvc_cells *cells = &c->part[0].cells;
+    return by_row ? cells->pos[kvc_cell_at(cells, i)] : (int64_t)(first + i);
+}
+
+static uint64_t first_token(const struct kvc_cache *c) {
+    uint64_t first = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
+    return first <= INT64_MAX - c->n_tokens ? first : 0; /* a position beyond all others means nothing */
+}
+
+int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e) {
+    int by_row = tokens_follow_rows(c);
+    uint64_t first = first_token(c);
+    int64_t *pos = malloc(c->n_tokens ? (size_t)c->n_tokens * sizeof *pos : 1);
+    if (!pos) kvc_fail_memory(e, "positions");
+    for (uint64_t i = 0; pos && i < c->n_tokens; i++) pos[i] = token_position(c, by_row, first, i);
+    return pos;
+}
+
+uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c) {
+    int by_row = tokens_follow_rows(c);
+    uint64_t n = 0, first = first_token(c);
+    while (n < c->n_tokens && token_position(c, by_row, first, n) == (int64_t)n) n++;
+    return n;
+}
+
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         struct kvc_tensor *t = &c->tensor[i];

@@ -45,7 +45,7 @@ enum kvc_role {
 const char *kvc_role_name(unsigned role);
 
 #define KVC_MAX_CELLS (UINT64_C(1) << 31) /* per part; also bounds token counts */
-#define KVC_BLOCK 256                     /* most rows in a block, and the grid of its positions */
+#define KVC_BLOCK KVC_MAX_BLOCK_ROWS      /* most rows in a block, and the grid of its positions */
 #define KVC_SEGMENT_BLOCKS 128            /* blocks in a segment: at most 32 768 rows */
 #define KVC_NONE UINT32_MAX               /* "no such layer, tensor, ..." */
 
@@ -92,7 +92,7 @@ struct kvc_extent {
 struct kvc_cache {
     struct kvc_meta meta;
     uint64_t n_tokens;
-    int32_t *tokens; /* token ids of positions 0, 1, ...; NULL when the source has none */
+    int32_t *tokens; /* token ids (positions: kvc_cache_token_positions()); NULL when the source has none */
 
     uint32_t n_parts, n_layers, n_tensors;
     struct kvc_part *part;
@@ -140,6 +140,12 @@ int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const uint8_t *base, s
 /* Describes the source file front to back: appends literal bytes or a tensor's region as the next extent. */
 int kvc_cache_extent_literal(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e);
 int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e);
+
+/* The positions of the token ids, n_tokens of them; the caller frees. They count from metadata tokens.first (or 0); but
+ * where there are as many ids as part 0 has cells, they are the positions of its rows (a llama.cpp sequence with a hole). */
+int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e);
+/* How many ids stand at positions 0, 1, 2, ... without a gap: what prefix keys and prefix matching are about. */
+uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c);
 
 /* Gives K and V whose number of heads is unknown (heads = 1) `heads` heads, and notes that they are known. Refuses
  * rows that do not divide. The rows' bytes stay the same. */

@@ -122,7 +122,8 @@ int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t 
     *common = 0;
     *by_keys = 0;
     if (c->tokens) {
-        while (*common < n && *common < c->n_tokens && tokens[*common] == c->tokens[*common]) ++*common;
+        uint64_t most = kvc_cache_prefix_tokens(c);
+        while (*common < n && *common < most && tokens[*common] == c->tokens[*common]) ++*common;
         return 0;
     }
     uint64_t n_keys = 0;

@@ -180,9 +180,6 @@ static int read_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, s
         }
         free(bytes);
     }
-    uint64_t due = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) ? 0 : c->n_tokens / KVC_BLOCK;
-    if (!status && ids && k->n_keys != due)
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", k->n_keys, c->n_tokens);
     free(list);
     return status;
 }
@@ -190,7 +187,8 @@ static int read_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, s
 static int read_extents(struct kvc_cache *c, const uint8_t *p, size_t n, struct kvc_error *e) {
     const uint8_t *end = p + n;
     uint64_t count, tensors = 0, total = 0;
-    if (get_varint(&p, end, &count) || count > n) return kvc_fail(e, KVC_ERR_DAMAGED, "extents are cut short");
+    if (get_varint(&p, end, &count) || count > 2 * (uint64_t)c->n_tensors + 1)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "extents are cut short, or more than tensors call for");
     c->extent = malloc((size_t)(count ? count : 1) * sizeof *c->extent);
     uint8_t *seen = calloc(1, (size_t)c->n_tensors + 1);
     int status = c->extent && seen ? 0 : kvc_fail_memory(e, "extents");
@@ -198,6 +196,8 @@ static int read_extents(struct kvc_cache *c, const uint8_t *p, size_t n, struct 
         uint64_t which, size = 0;
         if (get_varint(&p, end, &which) || (!which && get_varint(&p, end, &size)))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "extents are cut short");
+        else if (!which && (!size || (i && c->extent[i - 1].tensor == KVC_NONE)))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " is empty, or continues the one before", i);
         else if (which > c->n_tensors || (which && seen[which - 1]++))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " names no tensor, or one named before", i);
         if (status) break;
@@ -334,6 +334,8 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)
         return kvc_fail(e, KVC_ERR_DAMAGED, "literal bytes of the source file are missing");
     if (kvc_cache_finish(c, e)) return -1;
+    if (c->tokens && k->n_keys != kvc_cache_prefix_tokens(c) / KVC_BLOCK)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", k->n_keys, c->n_tokens);
     return place_blocks(c, k, i, e);
 }
 

@@ -218,8 +218,9 @@ int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *
     uint8_t *bytes;
     size_t n;
     if (kvc_records_single(k, 0, KVC_SECTION_INDEX, &bytes, &n, e)) return kvc_error_prefix(e, "index");
-    /* an entry takes at least 4 bytes */
-    struct kvc_record *all = malloc((n / 4 + 1) * sizeof *all);
+    /* an entry takes at least 4 bytes here, and its record at least a header in the file */
+    uint64_t most = (offset - KVC_HEADER_SIZE) / KVC_RECORD_HEADER;
+    struct kvc_record *all = malloc((size_t)((most < n / 4 ? most : n / 4) + 1) * sizeof *all);
     int status = -1;
     if (all) {
         free(k->record);

@@ -285,16 +285,20 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
     return 0;
 }
 
-/* Cuts the view's token ids to [first, end). */
-static int cut_tokens(struct kvc_cache *c, const struct kvc_selection *s, struct kvc_error *e) {
-    uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
-    uint64_t first = s->first > base ? s->first - base : 0, end = s->end > base ? s->end - base : 0;
+/* Cuts the view's token ids to those whose positions (the parent's) lie in [first, end). */
+static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent, const struct kvc_selection *s,
+                      struct kvc_error *e) {
+    uint64_t first = 0, end = 0;
     if (!c->tokens) return 0;
-    if (end > c->n_tokens) end = c->n_tokens;
-    if (first > end) first = end;
+    int64_t *pos = kvc_cache_token_positions(parent, e);
+    if (!pos) return -1;
+    while (first < c->n_tokens && (pos[first] < 0 || (uint64_t)pos[first] < s->first)) first++;
+    for (end = first; end < c->n_tokens && (uint64_t)pos[end] < s->end;) end++;
+    uint64_t begin = first < end ? (uint64_t)pos[first] : 0;
+    free(pos);
     memmove(c->tokens, c->tokens + first, (size_t)(end - first) * sizeof *c->tokens);
     c->n_tokens = end - first;
-    return first ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, base + first, e) : 0;
+    return begin ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, begin, e) : 0;
 }
 
 struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s, struct kvc_error *e) {
@@ -310,7 +314,7 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
     if (!status && !layers) status = kvc_fail(e, KVC_ERR_USAGE, "no layer of this cache is selected");
     struct kvc_cache *view = status ? NULL : make_view(c, &k, AS_IT_IS, e);
     keep_free(&k);
-    if (view && s->end && cut_tokens(view, s, e)) {
+    if (view && s->end && cut_tokens(view, c, s, e)) {
         kvc_cache_free(view);
         return NULL;
     }

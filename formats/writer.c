@@ -284,8 +284,7 @@ static int write_cells(struct writer *w, struct kvc_error *e) {
 /* Token ids and prefix keys; of a .kvc packed again without ids, the keys it came with. */
 static int write_tokens(struct writer *w, const struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
-    /* keys stand for prefixes, so ids that start later have none */
-    uint64_t n_keys = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0) ? 0 : c->n_tokens / KVC_PREFIX_TOKENS;
+    uint64_t n_keys = kvc_cache_prefix_tokens(c) / KVC_PREFIX_TOKENS;
     const uint8_t *kept = NULL;
     if (!c->tokens && kvc_cache_is_container(c)) kept = kvc_container_keys(c, &n_keys);
     if (!c->tokens && !n_keys) return 0;
@@ -298,7 +297,8 @@ static int write_tokens(struct writer *w, const struct kvc_meta *meta, struct kv
         for (uint64_t i = 0; i < c->n_tokens; i++) put_u32(ids + 4 * i, (uint32_t)c->tokens[i]);
         if (!w->options->no_tokens) status = add_own(&list, KVC_SECTION_TOKENS, ids, (size_t)(4 * c->n_tokens), e);
         if (!status && n_keys)
-            status = kvc_prefix_keys(kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, ""), c->tokens, c->n_tokens, keys, e);
+            status = kvc_prefix_keys(kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, ""), c->tokens, n_keys * KVC_PREFIX_TOKENS,
+                                     keys, e);
     }
     if (!status && n_keys) status = add_own(&list, KVC_SECTION_KEYS, keys, (size_t)n_keys * KVC_KEY_BYTES, e);
     if (!status && list.count) status = write_record(w, KVC_RECORD_TOKENS, KVC_NONE, 0, &list, e);

@@ -743,7 +743,9 @@ def own_files():
     extents("trailing", "follow", "A byte behind the last extent.", varint(3) + literal + b"\1\2\0")
     extents("none", "extents", "No extents.", varint(0))
     extents("count", "cut short", "2^60 extents.", varint(1 << 60) + literal)
-    extents("overflow", "overflow", "Two literals of 2^63 bytes.", varint(4) + (b"\0" + varint(1 << 63)) * 2 + b"\1\2")
+    extents("overflow", "overflow", "Two literals of 2^63 bytes.", varint(4) + b"\0" + varint(1 << 63) + b"\1\0" + varint(1 << 63) + b"\2")
+    extents("empty-literal", "is empty", "A literal extent of no bytes.", varint(3) + b"\0\0\1\2")
+    extents("two-literals", "continues", "Two literal extents in a row.", varint(4) + b"\0\1\0\1\1\2")
     extents("literals-missing", "LITERALS", "One literal byte more than LITERALS holds.",
             varint(3) + varint(0) + varint(41) + b"\1\2")
     extents("literals-chunk", "LITERALS", "More literal bytes than one chunk holds, and no second chunk.",
