@@ -242,8 +242,7 @@ static int tokens_follow_rows(const struct kvc_cache *c) {
 }
 
 static int64_t token_position(const struct kvc_cache *c, int by_row, uint64_t first, uint64_t i) {
-    const struct kvc_cells *cells = &c->part[0].cells;
-    return by_row ? cells->pos[kvc_cell_at(cells, i)] : (int64_t)(first + i);
+    return by_row ? c->part[0].cells.pos[kvc_cell_at(&c->part[0].cells, i)] : (int64_t)(first + i);
 }
 
 static uint64_t first_token(const struct kvc_cache *c) {
