@@ -1,5 +1,5 @@
 /* kvc-unpack.c: .kvc (or any supported file) to an engine's file. Knows no byte of either. */
-#include "cli/cli.h"
+#include "cli/job.h"
 
 #include "formats/container.h"
 #include "formats/keys.h"
@@ -8,27 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_TOKENS = CLI_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_LLAMA_VERSION, OPT_RM, OPT_JSON };
+enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_LLAMA_VERSION };
 
 static const struct option long_options[] = {
     CLI_INPUT_OPTIONS,
-    {"output", required_argument, NULL, 'o'},
-    {"stdout", no_argument, NULL, 'c'},
-    {"force", no_argument, NULL, 'f'},
-    {"keep", no_argument, NULL, 'k'},
-    {"rm", no_argument, NULL, OPT_RM},
-    {"quiet", no_argument, NULL, 'q'},
-    {"verbose", no_argument, NULL, 'v'},
-    {"test", no_argument, NULL, 't'},
-    {"threads", required_argument, NULL, 'T'},
+    JOB_OPTIONS,
     {"tokens", required_argument, NULL, OPT_TOKENS},
     {"layers", required_argument, NULL, OPT_LAYERS},
     {"to", required_argument, NULL, OPT_TO},
     {"to-pairing", required_argument, NULL, OPT_TO_PAIRING},
     {"llama-version", required_argument, NULL, OPT_LLAMA_VERSION},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, 'V'},
     {NULL, 0, NULL, 0},
 };
 
@@ -60,16 +49,14 @@ static const char help[] =
     "\nWith --model (or $KVC_MODEL) a .kvc of another model is refused.\n"
     "Exit status: 0 ok, 1 damaged (with -t), 2 trouble.\n";
 
-struct options {
-    struct cli_input input;
+struct unpack {
+    struct job job;
     struct kvc_export_options export;
     const struct kvc_format *to;
-    const char *output;
     struct kvc_selection selection;
     uint8_t *layers;
-    int selects, to_stdout, force, remove, verbose, test, json;
-    unsigned threads;
-    struct cli_json report; /* with --json */
+    int selects;
+    uint64_t written; /* bytes of the file at hand */
 };
 
 /* The format whose file the cache came from; NULL when it has no export. */
@@ -81,7 +68,9 @@ static const struct kvc_format *format_of_source(const struct kvc_cache *c) {
 }
 
 /* FILE.kvc without .kvc, or with the target's suffix in its place. */
-static char *default_name(const char *path, const struct kvc_format *to, struct kvc_error *e) {
+static char *default_name(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e) {
+    const struct kvc_format *to = ((const struct unpack *)state)->to;
+    (void)in;
     size_t n = strlen(path), stem = n > 4 && strcmp(path + n - 4, ".kvc") == 0 ? n - 4 : n;
     if (!to && stem == n) {
         kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in .kvc: use -o FILE", path);
@@ -100,8 +89,8 @@ static char *default_name(const char *path, const struct kvc_format *to, struct 
 }
 
 /* What another engine would misread, because the source does not say it. */
-static void warn_unknown(const struct options *o, const struct cli_file *f) {
-    if (o->input.quiet) return;
+static void warn_unknown(const struct unpack *u, const struct cli_file *f) {
+    if (u->job.input.quiet) return;
     if (!kvc_meta_bool(&f->cache->meta, KVC_KEY_HEADS_KNOWN, 1))
         cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; give --model or "
                  "--kv-heads", f->input.name);
@@ -110,173 +99,131 @@ static void warn_unknown(const struct options *o, const struct cli_file *f) {
                  f->input.name);
 }
 
-static void warn_checkpoints(const struct options *o, const struct cli_file *f) {
+static void warn_checkpoints(const struct unpack *u, const struct cli_file *f) {
     unsigned n = 0;
     for (uint32_t i = 0; i < f->cache->n_parts; i++) n += f->cache->part[i].kind == KVC_PART_CHECKPOINT;
-    if (n && !o->input.quiet)
+    if (n && !u->job.input.quiet)
         cli_warn("%s: its %u server checkpoints are not written; llama.cpp may process the prompt again", f->input.name, n);
 }
 
-static int write_cache(const struct options *o, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
-    const struct kvc_format *own = format_of_source(f->cache), *to = o->to;
-    int as_it_was = !o->selects && (!to || to == own) && !o->export.pairing && !o->export.llama_version;
-    if (as_it_was && f->cache->n_extents) return kvc_source_write(f->cache, o->threads, out, e);
-    if (as_it_was && !to && !o->input.quiet)
+static int unpack_file(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+    const struct unpack *u = state;
+    const struct kvc_format *own = format_of_source(f->cache), *to = u->to;
+    int as_it_was = !u->selects && (!to || to == own) && !u->export.pairing && !u->export.llama_version;
+    if (as_it_was && f->cache->n_extents) return kvc_source_write(f->cache, u->job.threads, out, e);
+    if (as_it_was && !to && !u->job.input.quiet)
         cli_warn("%s: the source file's own bytes are not recorded (a compressed npz, for instance): "
                  "writing one with equal content", f->input.name);
     if (!to) to = own;
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");
-    if (to == kvc_format_find("llama")) warn_checkpoints(o, f);
-    else warn_unknown(o, f);
-    if (!o->selects) return to->export(f->cache, &o->export, out, e);
-    struct kvc_cache *view = kvc_view_select(f->cache, &o->selection, e);
-    int status = view ? to->export(view, &o->export, out, e) : -1;
+    if (to == kvc_format_find("llama")) warn_checkpoints(u, f);
+    else warn_unknown(u, f);
+    if (!u->selects) return to->export(f->cache, &u->export, out, e);
+    struct kvc_cache *view = kvc_view_select(f->cache, &u->selection, e);
+    int status = view ? to->export(view, &u->export, out, e) : -1;
     kvc_cache_free(view);
     return status;
 }
 
-static int test_one(struct options *o, const char *path, struct kvc_error *e) {
-    int checksums = 0, status = cli_check(path, &o->input, o->threads, &checksums, e);
-    struct cli_file f;
-    if (status != EXIT_SAME && checksums) kvc_error_prefix(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
-    if (status == EXIT_SAME && o->input.model_path) { /* whole, but of this model? */
-        if (cli_open(&f, path, &o->input, e)) status = EXIT_TROUBLE;
-        else cli_close(&f);
-    }
-    if (status != EXIT_SAME) cli_error(e);
-    else if (o->verbose)
-        cli_warn("%s: ok%s", path, checksums ? "" : " (as far as a format without checksums can tell)");
-    return status;
+static int write_and_count(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+    uint64_t start = out->offset;
+    if (unpack_file(state, f, out, e)) return -1;
+    ((struct unpack *)state)->written = out->offset - start;
+    return 0;
 }
 
-static void report(struct options *o, const struct cli_file *f, uint64_t written) {
-    if (o->json) {
-        struct cli_json *j = &o->report;
+static void say_done(void *state, const struct cli_file *f) {
+    struct unpack *u = state;
+    if (u->job.json) {
+        struct cli_json *j = &u->job.report;
         cli_json_open(j, NULL, '{');
         cli_json_text(j, "file", f->input.name);
-        cli_json_text(j, "to", o->to ? o->to->name : "source");
-        cli_json_u64(j, "bytes", written);
+        cli_json_text(j, "to", u->to ? u->to->name : "source");
+        cli_json_u64(j, "bytes", u->written);
         cli_json_close(j);
     }
-    if (o->verbose) {
+    if (u->job.verbose) {
         char size[32];
-        cli_size_text(written, size);
+        cli_size_text(u->written, size);
         cli_warn("%s: %s written", f->input.name, size);
     }
 }
 
-static int unpack_one(struct options *o, const char *path, struct kvc_error *e) {
+static int test_one(struct job *j, const char *path, struct kvc_error *e) {
+    int checksums = 0, status = cli_check(path, &j->input, j->threads, &checksums, e);
     struct cli_file f;
-    struct cli_output out = {.fd = -1};
-    int to_stdout = o->to_stdout || (strcmp(path, "-") == 0 && !o->output);
-    if (to_stdout && o->json)
-        return kvc_fail(e, KVC_ERR_USAGE, "--json needs standard output for its report: use -o FILE");
-    if (cli_open(&f, path, &o->input, e)) return -1;
-    char *name = o->output || to_stdout ? NULL : default_name(path, o->to, e);
-    const char *target = o->output ? o->output : name;
-    uint64_t written = 0;
-    int status = target || to_stdout ? 0 : -1, is_file = 0;
-    if (!status) status = cli_output_open(&out, target, o->force, f.input.mode, e);
-    if (!status) {
-        status = write_cache(o, &f, &out.sink, e);
-        written = out.sink.offset;
-        is_file = out.path != NULL;
-        if (status) kvc_error_prefix(e, f.input.name);
-        else status = cli_output_commit(&out, e);
-        if (status) cli_output_abandon(&out);
+    if (status != EXIT_SAME && checksums) kvc_error_prefix(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
+    if (status == EXIT_SAME && j->input.model_path) { /* whole, but of this model? */
+        if (cli_open(&f, path, &j->input, e)) status = EXIT_TROUBLE;
+        else cli_close(&f);
     }
-    if (!status) {
-        report(o, &f, written);
-        if (o->remove && is_file) status = cli_remove_input(&f.input, e);
-    }
-    free(name);
-    cli_close(&f);
+    if (status == EXIT_SAME && j->verbose)
+        cli_warn("%s: ok%s", path, checksums ? "" : " (as far as a format without checksums can tell)");
     return status;
 }
 
-int main(int argc, char **argv) {
-    struct options o = {0};
-    int opt, version = 0;
+static int unpack_one(struct job *j, const char *path) {
+    struct kvc_error e;
+    int status = j->test ? test_one(j, path, &e) : job_file(j, path, &e) ? EXIT_TROUBLE : EXIT_SAME;
+    if (status != EXIT_SAME) cli_error(&e);
+    return status;
+}
+
+static int take_layers(struct unpack *u, const char *arg) {
+    free(u->layers);
+    u->layers = NULL;
+    u->selection.n_layers = 0;
+    if (cli_parse_list(arg, &u->layers, &u->selection.n_layers))
+        return cli_usage("--layers=%s is not a list like 0-3,7", arg);
+    u->selection.layers = u->layers;
+    u->selects = 1;
+    return 0;
+}
+
+/* An option of kvc-unpack alone; 0, or EXIT_TROUBLE (message printed). */
+static int take_option(struct unpack *u, int opt, const char *arg) {
     uint64_t n;
+    switch (opt) {
+    case OPT_TOKENS:
+        if (cli_parse_range(arg, &u->selection.first, &u->selection.end) || !u->selection.end)
+            return cli_usage("--tokens=%s is not a range A:B", arg);
+        u->selects = 1;
+        return 0;
+    case OPT_LAYERS: return take_layers(u, arg);
+    case OPT_TO:
+        u->to = kvc_format_find(arg);
+        if (!u->to || !u->to->export) return cli_usage("--to=%s is none of llama, safetensors, npz, raw", arg);
+        return 0;
+    case OPT_TO_PAIRING:
+        if (!kvc_pairing_parse(arg, &u->export.pairing))
+            return cli_usage("--to-pairing=%s is none of halves, interleaved, none", arg);
+        return 0;
+    case OPT_LLAMA_VERSION:
+        if (cli_parse_u64(arg, &n) || n < 2 || n > 4) return cli_usage("--llama-version=%s is not 2, 3 or 4", arg);
+        u->export.llama_version = (uint32_t)n;
+        return 0;
+    default: return cli_try_help();
+    }
+}
+
+int main(int argc, char **argv) {
+    static struct unpack u = {.job = {.name = default_name, .write = write_and_count, .done = say_done}};
+    const char *model = getenv("KVC_MODEL");
+    int opt;
     cli_start(argv, "kvc-unpack");
-    o.input.model_path = getenv("KVC_MODEL");
-    if (o.input.model_path && !*o.input.model_path) o.input.model_path = NULL;
-    while ((opt = getopt_long(argc, argv, "o:cfkqvtT:hV", long_options, NULL)) != -1) {
-        int taken = cli_input_option(&o.input, opt, optarg);
-        if (taken < 0) return EXIT_TROUBLE;
-        if (taken) continue;
-        switch (opt) {
-        case 'o': o.output = optarg; break;
-        case 'c': o.to_stdout = 1; break;
-        case 'f': o.force = 1; break;
-        case 'k': o.remove = 0; break;
-        case OPT_RM: o.remove = 1; break;
-        case 'q': o.input.quiet = 1; break;
-        case 'v': o.verbose = 1; break;
-        case 't': o.test = 1; break;
-        case 'T':
-            if (cli_parse_u64(optarg, &n) || n > 1024) return cli_usage("-T %s is not a number of threads", optarg);
-            o.threads = (unsigned)n;
-            break;
-        case OPT_TOKENS:
-            if (cli_parse_range(optarg, &o.selection.first, &o.selection.end) || !o.selection.end)
-                return cli_usage("--tokens=%s is not a range A:B", optarg);
-            o.selects = 1;
-            break;
-        case OPT_LAYERS:
-            free(o.layers);
-            o.layers = NULL;
-            o.selection.n_layers = 0;
-            if (cli_parse_list(optarg, &o.layers, &o.selection.n_layers))
-                return cli_usage("--layers=%s is not a list like 0-3,7", optarg);
-            o.selection.layers = o.layers;
-            o.selects = 1;
-            break;
-        case OPT_TO:
-            o.to = kvc_format_find(optarg);
-            if (!o.to || !o.to->export) return cli_usage("--to=%s is none of llama, safetensors, npz, raw", optarg);
-            break;
-        case OPT_TO_PAIRING:
-            if (!kvc_pairing_parse(optarg, &o.export.pairing))
-                return cli_usage("--to-pairing=%s is none of halves, interleaved, none", optarg);
-            break;
-        case OPT_LLAMA_VERSION:
-            if (cli_parse_u64(optarg, &n) || n < 2 || n > 4) return cli_usage("--llama-version=%s is not 2, 3 or 4", optarg);
-            o.export.llama_version = (uint32_t)n;
-            break;
-        case OPT_JSON: o.json = 1; break;
-        case 'h': fputs(help, stdout); return cli_finish(EXIT_SAME);
-        case 'V': version = 1; break;
-        default: return cli_try_help();
-        }
+    u.job.state = &u;
+    if (model && *model) u.job.input.model_path = model;
+    while ((opt = getopt_long(argc, argv, JOB_SHORT, long_options, NULL)) != -1) {
+        int taken = job_option(&u.job, opt, optarg);
+        if (taken < 0 || (!taken && take_option(&u, opt, optarg))) return EXIT_TROUBLE;
     }
-    if (version) return cli_version(o.verbose);
-    int inputs = argc - optind;
-    if (o.output && o.to_stdout) return cli_usage("-o and -c exclude each other");
-    if (o.output && strcmp(o.output, "-") == 0) {
-        o.output = NULL;
-        o.to_stdout = 1;
+    if (u.job.help) {
+        fputs(help, stdout);
+        return cli_finish(EXIT_SAME);
     }
-    if ((o.output || o.to_stdout) && inputs > 1) return cli_usage("-o and -c take one input, not %d", inputs);
-    if (!inputs && !o.output) o.to_stdout = 1;
-    if (o.json && o.to_stdout && !o.test) return cli_usage("--json needs standard output for its report: use -o FILE");
-    if (o.json) cli_json_start(&o.report, stdout);
-    if (o.json && inputs > 1) cli_json_open(&o.report, NULL, '[');
-    int status = EXIT_SAME;
-    for (int i = 0; i < (inputs ? inputs : 1); i++) {
-        struct kvc_error e;
-        const char *path = inputs ? argv[optind + i] : "-";
-        int result;
-        if (o.test) {
-            result = test_one(&o, path, &e);
-        } else {
-            result = unpack_one(&o, path, &e) ? EXIT_TROUBLE : EXIT_SAME;
-            if (result) cli_error(&e);
-        }
-        if (result > status) status = result;
-    }
-    if (o.json && inputs > 1) cli_json_close(&o.report);
-    if (o.json) cli_json_end(&o.report);
-    free(o.layers);
+    if (u.job.version) return cli_version(u.job.verbose);
+    if (job_check(&u.job, argc - optind)) return EXIT_TROUBLE;
+    int status = job_run(&u.job, argc - optind, argv + optind, unpack_one);
+    free(u.layers);
     return cli_finish(status);
 }

@@ -1,0 +1,95 @@
+/* job.c: files in, files out: the frame of kvc-pack and kvc-unpack. */
+#include "cli/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int job_option(struct job *j, int opt, const char *arg) {
+    uint64_t n;
+    switch (opt) {
+    case 'o': j->output = arg; return 1;
+    case 'c': j->to_stdout = 1; return 1;
+    case 'f': j->force = 1; return 1;
+    case 'k': j->remove = 0; return 1;
+    case JOB_OPT_RM: j->remove = 1; return 1;
+    case 'q': j->input.quiet = 1; return 1;
+    case 'v': j->verbose = 1; return 1;
+    case 't': j->test = 1; return 1;
+    case 'T':
+        if (cli_parse_u64(arg, &n) || n > 1024) {
+            cli_usage("-T %s is not a number of threads", arg);
+            return -1;
+        }
+        j->threads = (unsigned)n;
+        return 1;
+    case JOB_OPT_JSON: j->json = 1; return 1;
+    case 'h': j->help = 1; return 1;
+    case 'V': j->version = 1; return 1;
+    default: return cli_input_option(&j->input, opt, arg);
+    }
+}
+
+static const char json_needs_stdout[] = "--json needs standard output for its report: use -o FILE";
+
+int job_check(struct job *j, int n) {
+    if (j->output && j->to_stdout) return cli_usage("-o and -c exclude each other");
+    if (j->output && strcmp(j->output, "-") == 0) {
+        j->output = NULL;
+        j->to_stdout = 1;
+    }
+    if ((j->output || j->to_stdout) && n > 1) return cli_usage("-%c takes one input, not %d", j->output ? 'o' : 'c', n);
+    if (!n && !j->output) j->to_stdout = 1;
+    if (j->json && j->to_stdout && !j->test) return cli_usage("%s", json_needs_stdout);
+    return 0;
+}
+
+static int discard(void *state, const void *data, size_t n, struct kvc_error *e) {
+    (void)state, (void)data, (void)n, (void)e;
+    return 0;
+}
+
+/* With the input open: opens, writes and completes the output. */
+static int convert(struct job *j, const char *path, int to_stdout, const struct cli_file *f, struct kvc_error *e) {
+    struct cli_output out = {.fd = -1};
+    struct kvc_sink nowhere = {.write = discard};
+    char *name = j->output || to_stdout ? NULL : j->name(j->state, path, &f->input, e);
+    const char *target = j->output ? j->output : name;
+    int status = target || to_stdout ? 0 : -1, is_file = 0;
+    if (!status && !j->test) status = cli_output_open(&out, target, j->force, f->input.mode, e);
+    if (!status) {
+        is_file = out.path != NULL;
+        status = j->write(j->state, f, j->test ? &nowhere : &out.sink, e);
+        if (status) kvc_error_prefix(e, f->input.name);
+        else if (!j->test) status = cli_output_commit(&out, e);
+        if (status && !j->test) cli_output_abandon(&out);
+    }
+    if (!status) {
+        j->done(j->state, f);
+        if (j->remove && is_file) status = cli_remove_input(&f->input, e);
+    }
+    free(name);
+    return status;
+}
+
+int job_file(struct job *j, const char *path, struct kvc_error *e) {
+    struct cli_file f;
+    int to_stdout = j->to_stdout || (strcmp(path, "-") == 0 && !j->output);
+    if (to_stdout && j->json && !j->test) return kvc_fail(e, KVC_ERR_USAGE, "%s", json_needs_stdout);
+    if (cli_open(&f, path, &j->input, e)) return -1;
+    int status = convert(j, path, to_stdout, &f, e);
+    cli_close(&f);
+    return status;
+}
+
+int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const char *path)) {
+    int worst = EXIT_SAME;
+    if (j->json) cli_json_start(&j->report, stdout);
+    if (j->json && n > 1) cli_json_open(&j->report, NULL, '[');
+    for (int i = 0; i < (n ? n : 1); i++) {
+        int status = one(j, n ? paths[i] : "-");
+        if (status > worst) worst = status;
+    }
+    if (j->json && n > 1) cli_json_close(&j->report);
+    if (j->json) cli_json_end(&j->report);
+    return worst;
+}
