@@ -109,7 +109,8 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line
     if (k && strcmp(k, "post") == 0) say(l, "K after RoPE");
     else if (k && strcmp(k, "pre") == 0) say(l, "K before RoPE");
     else say(l, "K before or after RoPE unknown");
-    say(l, ", pairing %s", kvc_meta_text(m, KVC_KEY_ROPE_PAIRING, "unknown"));
+    say(l, ", pairing %s%s", kvc_meta_text(m, KVC_KEY_ROPE_PAIRING, "unknown"),
+        kvc_meta_bool(m, KVC_KEY_ROPE_ASSUMED, 0) ? " (assumed)" : "");
     if (type) say(l, ", type %s", type);
     if (kvc_meta_find(m, KVC_KEY_ROPE_THETA)) {
         cli_double_text(kvc_meta_f64(m, KVC_KEY_ROPE_THETA, 0), number);

@@ -22,6 +22,7 @@
 
 #define KVC_KEY_ROPE_K "rope.k"                     /* text: "post" or "pre" */
 #define KVC_KEY_ROPE_PAIRING "rope.pairing"         /* text: "halves", "interleaved", "none"; absent: unknown */
+#define KVC_KEY_ROPE_ASSUMED "rope.pairing-assumed" /* bool: true: the pairing is the format's habit, not recorded */
 #define KVC_KEY_ROPE_TYPE "rope.type"               /* text: "default", "linear", "yarn", "llama3", "longrope" */
 #define KVC_KEY_ROPE_THETA "rope.theta"             /* f64 */
 #define KVC_KEY_ROPE_DIM "rope.dim"                 /* u64: rotated channels of a head */

@@ -58,7 +58,9 @@ static int store_pairing(const struct kvc_model *m, struct kvc_meta *meta, int e
     enum kvc_pairing pairing = m->pairing;
     if (engine && !is_gguf) pairing = kvc_pairing_of_gguf_arch(m->arch);
     if (!engine && is_gguf) pairing = kvc_pairing_of_transformers(m->arch);
-    if (pairing == KVC_PAIRING_UNKNOWN || kvc_meta_find(meta, KVC_KEY_ROPE_PAIRING)) return 0;
+    int assumed = kvc_meta_bool(meta, KVC_KEY_ROPE_ASSUMED, 0); /* by the format's habit: the model knows better */
+    if (pairing == KVC_PAIRING_UNKNOWN || (kvc_meta_find(meta, KVC_KEY_ROPE_PAIRING) && !assumed)) return 0;
+    kvc_meta_remove(meta, KVC_KEY_ROPE_ASSUMED);
     return kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, names[pairing], e);
 }
 

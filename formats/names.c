@@ -482,14 +482,19 @@ int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t
 }
 
 int kvc_names_meta(struct kvc_cache *c, const char *format, const struct kvc_input *in,
-                   const struct kvc_import_options *o, enum kvc_pairing pairing, struct kvc_error *e) {
-    if (o && o->pairing) pairing = o->pairing;
+                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed,
+                   struct kvc_error *e) {
+    if (o && o->pairing) {
+        pairing = o->pairing;
+        assumed = 0;
+    }
     if (kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, format, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e))
+        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e) ||
+        (assumed && kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e)))
         return -1;
     return pairing ? kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e) : 0;
 }

@@ -63,8 +63,8 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
 int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n,
                       const struct kvc_input *in, struct kvc_error *e);
 /* Metadata that holds for every bag of arrays: format, size, heads and layers known, no Hadamard rotation.
- * The pairing is o->pairing when given, else `pairing`, else (both unknown) none is recorded. */
+ * The pairing is o->pairing when given, else `pairing` (`assumed`: nothing in the file says so), else none. */
 int kvc_names_meta(struct kvc_cache *c, const char *format, const struct kvc_input *in,
-                   const struct kvc_import_options *o, enum kvc_pairing pairing, struct kvc_error *e);
+                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed, struct kvc_error *e);
 
 #endif

@@ -232,7 +232,7 @@ static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
     int status = make_arrays(z, spool, array, e);
     if (!status) status = kvc_names_build(c, array, z->n, o, e);
     if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
-    if (!status) status = kvc_names_meta(c, "npz", z->in, o, KVC_PAIRING_HALVES, e);
+    if (!status) status = kvc_names_meta(c, "npz", z->in, o, KVC_PAIRING_HALVES, 1, e);
     if (!status) status = find_first_token(c, e);
     if (!status) status = kvc_cache_finish(c, e);
     free(array);

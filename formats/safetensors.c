@@ -303,11 +303,12 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
     return 0;
 }
 
-/* What a file records, "unknown" included, or else as transformers keeps K. */
-static enum kvc_pairing pairing_of(const json_t *metadata) {
+/* What a file records, "unknown" included, or else as transformers keeps K; *assumed when nothing in the file says so. */
+static enum kvc_pairing pairing_of(const json_t *metadata, int *assumed) {
     enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
     const char *text = json_string_value(json_object_get(metadata, "rope_pairing"));
     const char *arch = json_string_value(json_object_get(metadata, "architecture"));
+    *assumed = !text && !arch;
     if (!text) return kvc_pairing_of_transformers(arch ? arch : "");
     if (strcmp(text, "half") == 0) return KVC_PAIRING_HALVES;
     return kvc_pairing_parse(text, &pairing) ? pairing : KVC_PAIRING_UNKNOWN;
@@ -315,7 +316,9 @@ static enum kvc_pairing pairing_of(const json_t *metadata) {
 
 static int read_metadata(struct kvc_cache *c, const json_t *metadata, const struct kvc_input *in,
                          const struct kvc_import_options *o, struct kvc_error *e) {
-    if (kvc_names_meta(c, "safetensors", in, o, pairing_of(metadata), e)) return -1;
+    int assumed;
+    enum kvc_pairing pairing = pairing_of(metadata, &assumed);
+    if (kvc_names_meta(c, "safetensors", in, o, pairing, assumed, e)) return -1;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         const char *text = json_string_value(json_object_get(metadata, facts[i].name));
         if (text && read_fact(&c->meta, &facts[i], text, e)) return -1;
