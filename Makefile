@@ -111,7 +111,8 @@ $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libcli.a $B/libkvc.a -lcmocka $(KVC_LDLIBS) $(LDLIBS)
 
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TOOLS:%=$B/cli/%.d) $(UNIT_BIN:%=%.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TOOLS:%=$B/cli/%.d) $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d)
+-include $B/tests/fuzz/replay.d $B/tests/bench/bench.d $B/tests/golden/golden.d
 
 # --- proofs ---
 

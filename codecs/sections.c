@@ -38,6 +38,7 @@ void kvc_sections_init(struct kvc_sections *list) {
 void kvc_sections_free(struct kvc_sections *list) {
     free(list->section);
     free(list->bytes);
+    ZSTD_freeCCtx(list->zstd);
     kvc_sections_init(list);
 }
 
@@ -72,7 +73,8 @@ int kvc_sections_add(struct kvc_sections *list, uint8_t type, uint8_t stage, uin
     struct kvc_section s = {.type = type, .coder = KVC_CODER_STORE, .stage = stage, .index = index, .raw_size = n,
                             .size = (uint32_t)n};
     if (level && n) {
-        size_t size = ZSTD_compress(list->bytes + list->used, room, raw, n, level);
+        if (!list->zstd && !(list->zstd = ZSTD_createCCtx())) return kvc_fail_memory(e, "zstd");
+        size_t size = ZSTD_compressCCtx(list->zstd, list->bytes + list->used, room, raw, n, level);
         if (!ZSTD_isError(size) && size < n) {
             s.coder = KVC_CODER_ZSTD;
             s.size = (uint32_t)size;

@@ -56,6 +56,7 @@ struct kvc_sections {
     size_t count, capacity;
     uint8_t *bytes;
     size_t used, room;
+    struct ZSTD_CCtx_s *zstd; /* kept from section to section, as making one costs more than a small section */
 };
 
 void kvc_sections_init(struct kvc_sections *list);

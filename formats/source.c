@@ -1,7 +1,7 @@
 /* source.c: puts an engine's own file together again from a cache. Not for other layouts (the formats' exports).
  *
- * The file is written front to back. A tensor whose source is token-major with cells in sorted order streams in runs
- * of blocks; any other order needs that one tensor in memory. */
+ * The file is written front to back while several threads decode ahead. A tensor whose source is token-major with cells
+ * in sorted order streams in runs of blocks; any other order needs that one tensor in memory. */
 #include "formats/container.h"
 #include "formats/format.h"
 #include "formats/parallel.h"
@@ -9,93 +9,122 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN_BLOCKS = 16, LITERAL_PIECE = 1 << 20 };
+enum { RUN_BLOCKS = 4, LITERAL_PIECE = 1 << 20 };
 
-struct task {
+struct source {
     const struct kvc_cache *cache;
-    uint32_t tensor;
-    uint8_t *region;       /* the whole source region, or NULL when runs stream */
     struct kvc_sink *out;
+    uint64_t *first;  /* by extent: number of its first item; n_extents + 1 entries */
+    uint8_t *region;  /* the tensor being put together, while it cannot stream */
 };
 
-static void run_range(const struct task *t, uint64_t item, uint64_t *first, uint64_t *n) {
-    const struct kvc_cells *cells = &kvc_tensor_part(t->cache, t->tensor)->cells;
-    uint64_t block = item * RUN_BLOCKS, end = block + RUN_BLOCKS < cells->n_blocks ? block + RUN_BLOCKS : cells->n_blocks;
-    *first = cells->block[block];
-    *n = cells->block[end] - *first;
+static const struct kvc_cells *cells_of(const struct source *s, uint32_t tensor) {
+    return &kvc_tensor_part(s->cache, tensor)->cells;
 }
 
-static int read_run(void *state, uint64_t item, void **result, struct kvc_error *e) {
-    const struct task *t = state;
-    const struct kvc_tensor *tensor = &t->cache->tensor[t->tensor];
-    const struct kvc_cells *cells = &kvc_tensor_part(t->cache, t->tensor)->cells;
-    uint64_t first, n, row = kvc_row_bytes(&tensor->shape);
-    run_range(t, item, &first, &n);
-    uint8_t *rows = malloc((size_t)(n * row));
-    if (!rows) return kvc_fail_memory(e, "rows");
-    if (t->cache->read(t->cache, t->tensor, first, n, rows, e)) {
-        free(rows);
+/* Pieces of literal bytes, or runs of a tensor's blocks. */
+static uint64_t items_of(const struct source *s, const struct kvc_extent *x) {
+    if (x->tensor == KVC_NONE) return (x->size + LITERAL_PIECE - 1) / LITERAL_PIECE;
+    return (cells_of(s, x->tensor)->n_blocks + RUN_BLOCKS - 1) / RUN_BLOCKS;
+}
+
+/* What one item stands for: extent, and bytes of a literal or sorted rows of a tensor. */
+struct item {
+    const struct kvc_extent *extent;
+    uint64_t begin, n;
+    int is_first, is_last; /* of its extent */
+};
+
+static struct item find_item(const struct source *s, uint64_t number) {
+    uint64_t low = 0, high = s->cache->n_extents;
+    while (high - low > 1) {
+        uint64_t mid = low + (high - low) / 2;
+        if (s->first[mid] <= number) low = mid;
+        else high = mid;
+    }
+    struct item item = {.extent = &s->cache->extent[low], .is_first = number == s->first[low],
+                        .is_last = number + 1 == s->first[low + 1]};
+    uint64_t k = number - s->first[low];
+    if (item.extent->tensor == KVC_NONE) {
+        item.begin = k * LITERAL_PIECE;
+        item.n = item.is_last ? item.extent->size - item.begin : LITERAL_PIECE;
+    } else {
+        const struct kvc_cells *cells = cells_of(s, item.extent->tensor);
+        item.begin = cells->block[k * RUN_BLOCKS];
+        item.n = cells->block[item.is_last ? cells->n_blocks : (k + 1) * RUN_BLOCKS] - item.begin;
+    }
+    return item;
+}
+
+static int read_item(void *state, uint64_t number, void **result, struct kvc_error *e) {
+    const struct source *s = state;
+    struct item item = find_item(s, number);
+    uint32_t t = item.extent->tensor;
+    uint64_t unit = t == KVC_NONE ? 1 : kvc_row_bytes(&s->cache->tensor[t].shape);
+    uint8_t *bytes = malloc((size_t)(item.n * unit));
+    if (!bytes) return kvc_fail_memory(e, "rows");
+    int status = t == KVC_NONE ? s->cache->read_literal(s->cache, item.extent->literal + item.begin, item.n, bytes, e)
+                               : s->cache->read(s->cache, t, item.begin, item.n, bytes, e);
+    if (status) {
+        free(bytes);
         return -1;
     }
-    if (t->region) { /* rows of different runs never share bytes of the region */
-        for (uint64_t i = 0; i < n; i++)
-            kvc_row_scatter(t->region, rows + i * row, &tensor->shape, &tensor->source, kvc_cell_at(cells, first + i));
-        free(rows);
-        rows = NULL;
-    }
-    *result = rows;
+    *result = bytes;
     return 0;
 }
 
-static int write_run(void *state, uint64_t item, void *result, struct kvc_error *e) {
-    struct task *t = state;
-    uint64_t first, n;
-    if (!result) return 0;
-    run_range(t, item, &first, &n);
-    int status = kvc_sink_write(t->out, result, (size_t)(n * kvc_row_bytes(&t->cache->tensor[t->tensor].shape)), e);
+/* Whether a tensor's sorted rows are its source bytes as they come. */
+static int streams(const struct source *s, uint32_t number) {
+    const struct kvc_tensor *t = &s->cache->tensor[number];
+    struct kvc_strides canonical = kvc_strides_canonical(&t->shape);
+    return !cells_of(s, number)->order && t->source.token == canonical.token && t->source.block == canonical.block &&
+           (t->shape.heads == 1 || t->source.head == canonical.head);
+}
+
+/* Puts rows into the region of their tensor, which goes out when it is complete. */
+static int place_rows(struct source *s, const struct item *item, const uint8_t *rows, struct kvc_error *e) {
+    const struct kvc_tensor *t = &s->cache->tensor[item->extent->tensor];
+    const struct kvc_cells *cells = cells_of(s, item->extent->tensor);
+    uint64_t row = kvc_row_bytes(&t->shape);
+    if (item->is_first && !(s->region = malloc((size_t)t->source_size))) return kvc_fail_memory(e, "a tensor");
+    for (uint64_t i = 0; i < item->n; i++)
+        kvc_row_scatter(s->region, rows + i * row, &t->shape, &t->source, kvc_cell_at(cells, item->begin + i));
+    if (!item->is_last) return 0;
+    int status = kvc_sink_write(s->out, s->region, (size_t)t->source_size, e);
+    free(s->region);
+    s->region = NULL;
+    return status;
+}
+
+static int write_item(void *state, uint64_t number, void *result, struct kvc_error *e) {
+    struct source *s = state;
+    struct item item = find_item(s, number);
+    uint32_t t = item.extent->tensor;
+    int status;
+    if (t == KVC_NONE) status = kvc_sink_write(s->out, result, (size_t)item.n, e);
+    else if (streams(s, t))
+        status = kvc_sink_write(s->out, result, (size_t)(item.n * kvc_row_bytes(&s->cache->tensor[t].shape)), e);
+    else status = place_rows(s, &item, result, e);
     free(result);
     return status;
 }
 
-static int write_tensor(const struct kvc_cache *c, uint32_t number, unsigned threads, struct kvc_sink *out,
-                        struct kvc_error *e) {
-    const struct kvc_tensor *t = &c->tensor[number];
-    const struct kvc_cells *cells = &kvc_tensor_part(c, number)->cells;
-    struct kvc_strides canonical = kvc_strides_canonical(&t->shape);
-    struct task task = {.cache = c, .tensor = number, .out = out};
-    struct kvc_job job = {.n = (cells->n_blocks + RUN_BLOCKS - 1) / RUN_BLOCKS, .work = read_run, .commit = write_run,
-                          .discard = free, .state = &task};
-    int streams = !cells->order && t->source.token == canonical.token && t->source.block == canonical.block &&
-                  (t->shape.heads == 1 || t->source.head == canonical.head) && t->source_size == kvc_tensor_bytes(t);
-    if (!streams && !(task.region = calloc(1, (size_t)(t->source_size ? t->source_size : 1))))
-        return kvc_fail_memory(e, "a tensor");
-    int status = kvc_parallel(&job, threads, e);
-    if (!status && task.region) status = kvc_sink_write(out, task.region, (size_t)t->source_size, e);
-    free(task.region);
-    return status;
-}
-
-static int write_literal(const struct kvc_cache *c, const struct kvc_extent *x, struct kvc_sink *out,
-                         struct kvc_error *e) {
-    uint8_t *piece = malloc(LITERAL_PIECE);
-    int status = piece ? 0 : kvc_fail_memory(e, "private bytes");
-    for (uint64_t at = 0; at < x->size && !status;) {
-        uint64_t n = x->size - at < LITERAL_PIECE ? x->size - at : LITERAL_PIECE;
-        status = c->read_literal(c, x->literal + at, n, piece, e);
-        if (!status) status = kvc_sink_write(out, piece, (size_t)n, e);
-        at += n;
-    }
-    free(piece);
-    return status;
-}
-
 int kvc_source_write(const struct kvc_cache *c, unsigned threads, struct kvc_sink *out, struct kvc_error *e) {
+    struct source s = {.cache = c, .out = out};
+    struct kvc_job job = {.work = read_item, .commit = write_item, .discard = free, .state = &s};
     if (!c->n_extents)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "the source file's own layout is not recorded (compressed npz, or a selection): use --to FORMAT");
+    s.first = malloc((size_t)(c->n_extents + 1) * sizeof *s.first);
+    if (!s.first) return kvc_fail_memory(e, "extents");
     for (uint64_t i = 0; i < c->n_extents; i++) {
-        const struct kvc_extent *x = &c->extent[i];
-        if (x->tensor == KVC_NONE ? write_literal(c, x, out, e) : write_tensor(c, x->tensor, threads, out, e)) return -1;
+        s.first[i] = job.n;
+        job.n += items_of(&s, &c->extent[i]);
     }
+    s.first[c->n_extents] = job.n;
+    int status = kvc_parallel(&job, threads, e);
+    free(s.region);
+    free(s.first);
+    if (status) return -1;
     return kvc_cache_is_container(c) ? kvc_container_check_rest(c, e) : 0;
 }
