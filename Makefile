@@ -79,7 +79,8 @@ $B/%.o: %.c
 	$(SAY) CC $<
 	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 
-$B/kernels/%_avx2.o: ISA := $(if $(filter x86_64,$(shell uname -m)),-mavx2 -mf16c)
+AVX2 := $(if $(filter x86_64,$(shell uname -m)),-mavx2 -mf16c)
+$B/kernels/%_avx2.o: ISA := $(AVX2)
 
 $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@
@@ -174,7 +175,7 @@ $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
 $B/fuzz/%: tests/fuzz/%.c $(LIB_SRC)
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
-	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -std=c11 -g -O1 -ffp-contract=off -mavx2 -mf16c \
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(KVC_LDLIBS)
 
 $B/tests/golden/golden $B/tests/bench/bench: $B/tests/%: $B/tests/%.o $B/libcli.a $B/libkvc.a

@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh build|test: makes sure that what building or testing needs is installed. As root on Debian it installs what is
+# deps.sh build|test|engine: makes sure that what building or testing needs is installed. As root on Debian it installs what is
 # missing, else it prints the one command that does.
 set -eu
 missing=""
@@ -26,6 +26,10 @@ find_missing() {
         need_command xz xz-utils
         need_command zstd zstd
         need_command nm binutils
+    fi
+    if [ "$1" = engine ]; then
+        need_command python3 python3
+        python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
     fi
 }
 
