@@ -103,7 +103,8 @@ $(TOOLS) libkvc.a libkvc.so.$(VERSION): %: $B/%
 	$(Q)cp -f $< $@
 .PHONY: $(TOOLS) libkvc.a libkvc.so.$(VERSION)
 
-kvc.pc: Makefile
+.PHONY: kvc.pc
+kvc.pc: # anew each time: PREFIX may have changed
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: kvc' \
 	  'Description: KV-cache container files' 'Version: $(VERSION)' 'Requires.private: $(DEPS)' \
 	  'Libs: -L$${libdir} -lkvc' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' > $@

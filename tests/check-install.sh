@@ -22,6 +22,7 @@ int main(int argc, char **argv) {
     return 0;
 }
 C
+grep -qx 'prefix=/usr' "$root/usr/lib/pkgconfig/kvc.pc" || { echo "kvc.pc does not follow PREFIX" >&2; exit 1; }
 export PKG_CONFIG_LIBDIR="$root/usr/lib/pkgconfig:$(pkg-config --variable pc_path pkg-config)"
 flags=$(PKG_CONFIG_SYSROOT_DIR="$root" pkg-config --cflags --libs kvc)
 # shellcheck disable=SC2086
