@@ -118,7 +118,10 @@ static int unpack_file(void *state, const struct cli_file *f, struct kvc_sink *o
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");
     if (to == kvc_format_find("llama")) warn_checkpoints(u, f);
     else warn_unknown(u, f);
-    if (!u->selects) return to->export(f->cache, &u->export, out, e);
+    if (!u->selects) { /* a whole read, which notices damage anywhere in a .kvc */
+        if (to->export(f->cache, &u->export, out, e)) return -1;
+        return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
+    }
     struct kvc_cache *view = kvc_view_select(f->cache, &u->selection, e);
     int status = view ? to->export(view, &u->export, out, e) : -1;
     kvc_cache_free(view);
