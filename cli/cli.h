@@ -44,8 +44,8 @@ enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_
     "      --kv-heads=N        number of KV heads, where the file does not say\n"                    \
     "      --pairing=P         RoPE pairing of K: halves, interleaved or none\n"                     \
     "      --latent            llama.cpp cache of a model with latent attention: no V\n"             \
-    "      --map=KIND=PATTERN  names of arrays: KIND keys, values, queries, hidden or tokens,\n"      \
-    "                          {i} for the layer number; repeat as needed\n"                          \
+    "      --map=KIND=PATTERN  names of arrays: KIND keys, values, queries, hidden, tokens\n"         \
+    "                          or positions; {i} for the layer number; repeat as needed\n"            \
     "      --raw=GEOMETRY      raw input: dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd]\n" \
     "                          [,offset=N]\n"
 

@@ -220,6 +220,7 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m) {
     dump_group(o, "rope");
     meta_text(o, "k", m, KVC_KEY_ROPE_K);
     meta_text(o, "pairing", m, KVC_KEY_ROPE_PAIRING);
+    dump_key_bool(o, "pairing_assumed", kvc_meta_bool(m, KVC_KEY_ROPE_ASSUMED, 0));
     meta_text(o, "type", m, KVC_KEY_ROPE_TYPE);
     meta_f64(o, "theta", m, KVC_KEY_ROPE_THETA);
     meta_u64(o, "dim", m, KVC_KEY_ROPE_DIM);

@@ -31,7 +31,10 @@ int job_option(struct job *j, int opt, const char *arg) {
 
 static const char json_needs_stdout[] = "--json needs standard output for its report: use -o FILE";
 
-int job_check(struct job *j, int n) {
+int job_check(struct job *j, int n, char **paths) {
+    int inputs_from_stdin = 0;
+    for (int i = 0; i < n; i++) inputs_from_stdin += strcmp(paths[i], "-") == 0;
+    if (inputs_from_stdin > 1) return cli_usage("standard input can be read only once");
     if (j->output && j->to_stdout) return cli_usage("-o and -c exclude each other");
     if (j->output && strcmp(j->output, "-") == 0) {
         j->output = NULL;
@@ -81,6 +84,12 @@ int job_file(struct job *j, const char *path, struct kvc_error *e) {
     return status;
 }
 
+void job_report(struct job *j, const char *name) {
+    j->reported++;
+    cli_json_open(&j->report, NULL, '{');
+    cli_json_text(&j->report, "file", name);
+}
+
 int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const char *path)) {
     int worst = EXIT_SAME;
     if (j->json) cli_json_start(&j->report, stdout);
@@ -90,6 +99,6 @@ int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const 
         if (status > worst) worst = status;
     }
     if (j->json && n > 1) cli_json_close(&j->report);
-    if (j->json) cli_json_end(&j->report);
+    if (j->json && (j->reported || n > 1)) cli_json_end(&j->report);
     return worst;
 }

@@ -28,6 +28,7 @@ struct job {
     int to_stdout, force, remove, verbose, test, json, version, help;
     unsigned threads;
     struct cli_json report; /* with json */
+    int reported;           /* objects in it */
 
     void *state; /* the tool's own, handed to the functions below */
     /* The output's default name for an input; the caller frees it. */
@@ -41,7 +42,9 @@ struct job {
 /* Takes one of the options above or of CLI_INPUT_OPTIONS: 1 taken, 0 not one of them, -1 bad value (message printed). */
 int job_option(struct job *j, int opt, const char *arg);
 /* Settles -o, -c and standard output for n operands; 0, or EXIT_TROUBLE (message printed). */
-int job_check(struct job *j, int n);
+int job_check(struct job *j, int n, char **paths);
+/* Opens the report's JSON object about one input; the caller adds to it and closes it. */
+void job_report(struct job *j, const char *name);
 /* One input to its output (with job->test: to nowhere): the output appears whole or not at all. */
 int job_file(struct job *j, const char *path, struct kvc_error *e);
 /* Runs `one` on each operand (standard input when there is none), which returns an exit status after printing its own

@@ -138,7 +138,7 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case OPT_ALL: d->all = 1; return 0;
     case OPT_REPORT: d->compare.report = diff_report_value; return 0;
     case 'n': return count_option(d, arg);
-    case 'q': d->quiet = 1; return 0;
+    case 'q': d->quiet = s->input.quiet = 1; return 0;
     case 'v': d->verbose = 1; return 0;
     case OPT_JSON: return style_option(d, DIFF_JSON);
     case OPT_TSV: return style_option(d, DIFF_TSV);

@@ -163,7 +163,7 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
             return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
         s->threads = (unsigned)n;
         return 0;
-    case 'q': s->quiet = 1; return 0;
+    case 'q': s->quiet = s->input.quiet = 1; return 0;
     case 'v': s->options.verbose++; return 0;
     case 'V': s->version = 1; return 0;
     case '?':

@@ -119,8 +119,7 @@ static void say_done(void *state, const struct cli_file *f) {
     double seconds = now() - p->progress.start;
     if (p->job.json) {
         struct cli_json *j = &p->job.report;
-        cli_json_open(j, NULL, '{');
-        cli_json_text(j, "file", f->input.name);
+        job_report(&p->job, f->input.name);
         cli_json_text(j, "format", f->format->name);
         cli_json_u64(j, "source_bytes", f->input.size);
         cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
@@ -134,6 +133,9 @@ static void say_done(void *state, const struct cli_file *f) {
         cli_json_f64(j, "seconds", seconds);
         cli_json_close(j);
     }
+    if (p->options.no_tokens && !p->job.input.quiet && f->cache->n_extents)
+        cli_warn("%s: without its token ids, and so without the file's own bytes: it cannot be given back as it was",
+                 f->input.name);
     if (!p->job.verbose) return;
     char from[32], to[32];
     cli_size_text(f->input.size, from);
@@ -190,6 +192,8 @@ int main(int argc, char **argv) {
         return cli_finish(EXIT_SAME);
     }
     if (p.job.version) return cli_version(p.job.verbose);
-    if (job_check(&p.job, argc - optind)) return EXIT_TROUBLE;
+    if (job_check(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (p.options.no_tokens && p.job.remove)
+        return cli_usage("--no-tokens leaves out what --rm would remove for good");
     return cli_finish(job_run(&p.job, argc - optind, argv + optind, pack_one));
 }

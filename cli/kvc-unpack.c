@@ -94,16 +94,28 @@ static void warn_unknown(const struct unpack *u, const struct cli_file *f) {
     if (!kvc_meta_bool(&f->cache->meta, KVC_KEY_HEADS_KNOWN, 1))
         cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; give --model or "
                  "--kv-heads", f->input.name);
+    if (!kvc_meta_find(&f->cache->meta, KVC_KEY_HADAMARD_K) || !kvc_meta_find(&f->cache->meta, KVC_KEY_HADAMARD_V))
+        cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
+                 "say), so it is written as it is", f->input.name);
     if (kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
         cli_warn("%s: the RoPE pairing of K is unknown, so K is written as it is; give --model or --pairing",
                  f->input.name);
+}
+
+/* raw has no place for positions. */
+static void warn_positions(const struct unpack *u, const struct kvc_cache *c, const char *name) {
+    const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
+    if (u->job.input.quiet || !cells || !cells->n) return;
+    if (cells->pos[kvc_cell_at(cells, 0)] == 0 && cells->pos[kvc_cell_at(cells, cells->n - 1)] == (int64_t)cells->n - 1)
+        return;
+    cli_warn("%s: raw does not hold positions, and these are not 0, 1, 2, ...", name);
 }
 
 static void warn_checkpoints(const struct unpack *u, const struct cli_file *f) {
     unsigned n = 0;
     for (uint32_t i = 0; i < f->cache->n_parts; i++) n += f->cache->part[i].kind == KVC_PART_CHECKPOINT;
     if (n && !u->job.input.quiet)
-        cli_warn("%s: its %u server checkpoints are not written; llama.cpp may process the prompt again", f->input.name, n);
+        cli_warn("%s: server checkpoints (%u) are not written; llama.cpp may process the prompt again", f->input.name, n);
 }
 
 static int unpack_file(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
@@ -116,14 +128,14 @@ static int unpack_file(void *state, const struct cli_file *f, struct kvc_sink *o
                  "writing one with equal content", f->input.name);
     if (!to) to = own;
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");
+    struct kvc_cache *view = u->selects ? kvc_view_select(f->cache, &u->selection, e) : NULL;
+    if (u->selects && !view) return -1;
     if (to == kvc_format_find("llama")) warn_checkpoints(u, f);
     else warn_unknown(u, f);
-    if (!u->selects) { /* a whole read, which notices damage anywhere in a .kvc */
-        if (to->export(f->cache, &u->export, out, e)) return -1;
-        return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
-    }
-    struct kvc_cache *view = kvc_view_select(f->cache, &u->selection, e);
-    int status = view ? to->export(view, &u->export, out, e) : -1;
+    if (to == kvc_format_find("raw")) warn_positions(u, view ? view : f->cache, f->input.name);
+    int status = to->export(view ? view : f->cache, &u->export, out, e);
+    /* without a selection this is a whole read, which notices damage anywhere in a .kvc */
+    if (!status && !view && kvc_cache_is_container(f->cache)) status = kvc_container_check_rest(f->cache, e);
     kvc_cache_free(view);
     return status;
 }
@@ -139,8 +151,7 @@ static void say_done(void *state, const struct cli_file *f) {
     struct unpack *u = state;
     if (u->job.json) {
         struct cli_json *j = &u->job.report;
-        cli_json_open(j, NULL, '{');
-        cli_json_text(j, "file", f->input.name);
+        job_report(&u->job, f->input.name);
         cli_json_text(j, "to", u->to ? u->to->name : "source");
         cli_json_u64(j, "bytes", u->written);
         cli_json_close(j);
@@ -169,6 +180,12 @@ static int unpack_one(struct job *j, const char *path) {
     struct kvc_error e;
     int status = j->test ? test_one(j, path, &e) : job_file(j, path, &e) ? EXIT_TROUBLE : EXIT_SAME;
     if (status != EXIT_SAME) cli_error(&e);
+    if (j->test && j->json) {
+        job_report(j, path);
+        cli_json_text(&j->report, "check", status == EXIT_SAME ? "ok" : status == EXIT_DIFFER ? "damaged" : "trouble");
+        if (status != EXIT_SAME) cli_json_text(&j->report, "message", e.message);
+        cli_json_close(&j->report);
+    }
     return status;
 }
 
@@ -225,7 +242,7 @@ int main(int argc, char **argv) {
         return cli_finish(EXIT_SAME);
     }
     if (u.job.version) return cli_version(u.job.verbose);
-    if (job_check(&u.job, argc - optind)) return EXIT_TROUBLE;
+    if (job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     int status = job_run(&u.job, argc - optind, argv + optind, unpack_one);
     free(u.layers);
     return cli_finish(status);

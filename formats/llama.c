@@ -547,12 +547,18 @@ static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot file holds one sequence, this cache has several streams");
         if (kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 0))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: M-RoPE cells only go back into their own file");
-        for (uint64_t j = 0; j < part->cells.n; j++)
-            if (part->cells.pos[j] < INT32_MIN || part->cells.pos[j] > INT32_MAX)
-                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " does not fit", part->cells.pos[j]);
+        for (uint64_t j = 0; j < part->cells.n; j++) {
+            int64_t pos = part->cells.pos[kvc_cell_at(&part->cells, j)];
+            if (pos < 0 || pos > INT32_MAX)
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " does not fit", pos);
+            if (j && pos == part->cells.pos[kvc_cell_at(&part->cells, j - 1)])
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " occurs twice: a slot file holds one "
+                                "sequence, this cache several", pos);
+        }
         *place = i;
     }
-    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
+    const struct kvc_cells *cells = *live == KVC_NONE ? NULL : &c->part[*live].cells;
+    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || (cells && cells->n && cells->pos[kvc_cell_at(cells, 0)]))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot has to begin with token 0");
     if (*live == KVC_NONE) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: there is no attention cache to write");
     for (uint32_t t = 0; t < c->n_tensors; t++) {

@@ -381,7 +381,9 @@ static int write_metadata(json_t *root, const struct kvc_cache *c) {
     int status = json_object_set_new(to, "format", json_string("kvc"));
     for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
         status = write_fact(to, &c->meta, &facts[i]);
-    if (!status) status = json_object_set_new(to, "rope_pairing", json_string(name));
+    /* a habit that nothing recorded does not become a record */
+    int assumed = pairing == KVC_PAIRING_HALVES && kvc_meta_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 0);
+    if (!status && !assumed) status = json_object_set_new(to, "rope_pairing", json_string(name));
     if (status) {
         json_decref(to);
         return -1;
