@@ -51,20 +51,24 @@ void cli_start(char **argv, const char *name) {
     sigaction(SIGBUS, &bus, NULL);
 }
 
-void cli_warn(const char *format, ...) {
-    va_list ap;
+/* File names and metadata get into messages: what a terminal would obey is shown as \xNN. */
+static void print_message(const char *message) {
     fprintf(stderr, "%s: ", tool);
-    va_start(ap, format);
-    vfprintf(stderr, format, ap);
-    va_end(ap);
+    cli_print_safe(stderr, message);
     fputc('\n', stderr);
 }
 
-/* File names and metadata get into messages: what a terminal would obey is shown as \xNN. */
+void cli_warn(const char *format, ...) {
+    char text[2048];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    print_message(text);
+}
+
 void cli_error(const struct kvc_error *e) {
-    fprintf(stderr, "%s: ", tool);
-    cli_print_safe(stderr, e->message);
-    fputc('\n', stderr);
+    print_message(e->message);
 }
 
 int cli_try_help(void) {
@@ -73,12 +77,12 @@ int cli_try_help(void) {
 }
 
 int cli_usage(const char *format, ...) {
+    char text[2048];
     va_list ap;
-    fprintf(stderr, "%s: ", tool);
     va_start(ap, format);
-    vfprintf(stderr, format, ap);
+    vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
-    fputc('\n', stderr);
+    print_message(text);
     return cli_try_help();
 }
 

@@ -65,8 +65,6 @@ struct diff {
 extern const char *const diff_side[2];
 
 int diff_differs(const struct diff *d);
-/* 0 where heads = 1 stands for an unknown number. */
-int diff_heads_known(const struct kvc_cache *c);
 
 /* Fills part and tensor with what the selection reaches; refuses one that reaches nothing. */
 int diff_match(struct diff *d, struct kvc_error *e);

@@ -67,7 +67,7 @@ static int make_permutable(struct diff *d, int side, struct kvc_error *e) {
 
 /* The side to permute: A, unless its heads are not known. -1 when neither side's are. */
 static int side_to_permute(const struct diff *d) {
-    return diff_heads_known(d->cache[0]) ? 0 : diff_heads_known(d->cache[1]) ? 1 : -1;
+    return kvc_cache_heads_known(d->cache[0]) ? 0 : kvc_cache_heads_known(d->cache[1]) ? 1 : -1;
 }
 
 /* K of `side` as it is in the other side's pairing, supposing the pairings given; NULL with *e filled. */

@@ -1,6 +1,5 @@
 /* diff_match.c: which parts and tensors of two caches belong together. Not for rows (formats/compare.c). */
 #include "cli/diff.h"
-#include "formats/keys.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -96,10 +95,6 @@ static struct item *tensor_items(const struct diff *d, const struct kvc_cache *c
     return item;
 }
 
-int diff_heads_known(const struct kvc_cache *c) {
-    return kvc_meta_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1);
-}
-
 /* The number of heads to report a pair by: an engine that does not record it gives one head of all channels,
  * and then the other side's number serves. 0 when rows are not comparable. */
 static uint64_t heads_of(const struct diff *d, const uint32_t tensor[2]) {
@@ -108,8 +103,8 @@ static uint64_t heads_of(const struct diff *d, const uint32_t tensor[2]) {
                            *b = &d->cache[1]->tensor[tensor[1]].shape;
     if (a->heads * a->dim != b->heads * b->dim) return 0;
     if (a->heads == b->heads) return a->heads;
-    if (a->heads == 1 && !diff_heads_known(d->cache[0])) return b->heads;
-    if (b->heads == 1 && !diff_heads_known(d->cache[1])) return a->heads;
+    if (a->heads == 1 && !kvc_cache_heads_known(d->cache[0])) return b->heads;
+    if (b->heads == 1 && !kvc_cache_heads_known(d->cache[1])) return a->heads;
     return 0;
 }
 

@@ -76,10 +76,6 @@ int dump_match_tokens(const char *path, const struct kvc_import_options *import,
 int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e);
 /* 1 when the mode should show part p. */
 int dump_wants_part(const struct dump_options *options, uint32_t p);
-/* 0 where heads = 1 stands for an unknown number. */
-int dump_heads_known(const struct kvc_cache *c);
-/* Row `row` of sorted order: its cell number. */
-uint64_t dump_cell_of(const struct kvc_cells *cells, uint64_t row);
 
 /* A file's beginning: its name, as the style has it. A mode calls it when nothing but a damaged file can stop
  * it any more, so that what fails at once prints nothing. */

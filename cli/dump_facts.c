@@ -125,7 +125,7 @@ static void gather_unknown(struct dump_facts *x) {
 int dump_facts_gather(struct dump_facts *x, const struct cli_file *f, struct kvc_error *e) {
     *x = (struct dump_facts){.file = f, .c = f->cache, .meta = &f->cache->meta};
     x->is_container = kvc_cache_is_container(f->cache);
-    x->heads_known = dump_heads_known(f->cache);
+    x->heads_known = kvc_cache_heads_known(f->cache);
     x->part = calloc((size_t)f->cache->n_parts + 1, sizeof *x->part);
     if (!x->part) return kvc_fail_memory(e, "a summary");
     gather_layers(x);
@@ -264,7 +264,7 @@ static void part_row(struct dump_out *o, const struct dump_facts *x, uint32_t p)
     else dump_none(o);
     dump_u64(o, cells->n);
     for (unsigned i = 0; i < 2; i++) {
-        if (cells->n) dump_i64(o, cells->pos[dump_cell_of(cells, i ? cells->n - 1 : 0)]);
+        if (cells->n) dump_i64(o, cells->pos[kvc_cell_at(cells, i ? cells->n - 1 : 0)]);
         else dump_none(o);
     }
     dump_bool(o, dump_is_ascending(cells));

@@ -1,7 +1,6 @@
 /* dump_tables.c: kvc-dump --layers and --tokens. */
 #include "cli/dump.h"
 #include "formats/container.h"
-#include "formats/keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,14 +15,6 @@ int dump_check_part(const struct kvc_cache *c, const struct dump_options *option
 
 int dump_wants_part(const struct dump_options *options, uint32_t p) {
     return options->part == KVC_NONE || options->part == p;
-}
-
-int dump_heads_known(const struct kvc_cache *c) {
-    return kvc_meta_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1);
-}
-
-uint64_t dump_cell_of(const struct kvc_cells *cells, uint64_t row) {
-    return cells->order ? cells->order[row] : row;
 }
 
 /* "K,V": what the layer's tensors are. */
@@ -76,7 +67,7 @@ static void layer_row(struct dump_out *o, const struct kvc_cache *c, const struc
     dump_text(o, text);
     if (layer->window) dump_u64(o, layer->window);
     else dump_none(o);
-    if (first && dump_heads_known(c)) dump_u64(o, first->shape.heads);
+    if (first && kvc_cache_heads_known(c)) dump_u64(o, first->shape.heads);
     else dump_none(o);
     for (unsigned i = 0; i < 2; i++) {
         if (tensor[i]) dump_u64(o, tensor[i]->shape.dim);
@@ -116,8 +107,8 @@ int dump_layers(struct dump_out *o, const struct cli_file *f, struct dump_option
         char positions[64];
         if (!dump_wants_part(options, layer->part)) continue;
         if (cells->n)
-            snprintf(positions, sizeof positions, "%" PRId64 "-%" PRId64, cells->pos[dump_cell_of(cells, 0)],
-                     cells->pos[dump_cell_of(cells, cells->n - 1)]);
+            snprintf(positions, sizeof positions, "%" PRId64 "-%" PRId64, cells->pos[kvc_cell_at(cells, 0)],
+                     cells->pos[kvc_cell_at(cells, cells->n - 1)]);
         layer_row(o, c, layer, cells->n ? positions : NULL);
     }
     dump_table_end(o);

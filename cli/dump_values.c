@@ -64,7 +64,7 @@ static uint64_t row_at(const struct kvc_cells *cells, uint64_t pos) {
     uint64_t low = 0, high = cells->n;
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
-        int64_t here = cells->pos[dump_cell_of(cells, middle)];
+        int64_t here = cells->pos[kvc_cell_at(cells, middle)];
         if (here < 0 || (uint64_t)here < pos) low = middle + 1;
         else high = middle;
     }
@@ -91,7 +91,7 @@ static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
         for (uint64_t i = 0; !status && i < batch; i++) {
             info->to_f32(values, rows + i * bytes, (size_t)kvc_row_blocks(shape));
             dump_row(o);
-            dump_i64(o, cells->pos[dump_cell_of(cells, row + i)]);
+            dump_i64(o, cells->pos[kvc_cell_at(cells, row + i)]);
             dump_floats(o, values + at, n);
             dump_row_end(o);
         }
@@ -117,7 +117,7 @@ int dump_values(struct dump_out *o, const struct cli_file *f, struct dump_option
                         "layer %" PRIu32 " %s has no head %" PRIu64 ": there %s %" PRIu64 "%s", v->layer,
                         kvc_role_name(v->role), v->head, tensor->shape.heads == 1 ? "is" : "are",
                         tensor->shape.heads,
-                        dump_heads_known(c) ? "" : " (the number is not known: --kv-heads gives it)");
+                        kvc_cache_heads_known(c) ? "" : " (the number is not known: --kv-heads gives it)");
     uint64_t row = row_at(cells, v->first), end = v->end == UINT64_MAX ? cells->n : row_at(cells, v->end);
     /* Without a range, all rows: positions below zero too. */
     if (v->first == 0 && v->end == UINT64_MAX) row = 0;

@@ -91,7 +91,7 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
 /* What another engine would misread, because the source does not say it. */
 static void warn_unknown(const struct unpack *u, const struct cli_file *f) {
     if (u->job.input.quiet) return;
-    if (!kvc_meta_bool(&f->cache->meta, KVC_KEY_HEADS_KNOWN, 1))
+    if (!kvc_cache_heads_known(f->cache))
         cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; give --model or "
                  "--kv-heads", f->input.name);
     if (!kvc_meta_find(&f->cache->meta, KVC_KEY_HADAMARD_K) || !kvc_meta_find(&f->cache->meta, KVC_KEY_HADAMARD_V))

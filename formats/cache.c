@@ -266,6 +266,10 @@ uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c) {
     return n;
 }
 
+int kvc_cache_heads_known(const struct kvc_cache *c) {
+    return kvc_meta_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1);
+}
+
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         struct kvc_tensor *t = &c->tensor[i];

@@ -151,6 +151,9 @@ uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c);
  * rows that do not divide. The rows' bytes stay the same. */
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e);
 
+/* 0 when heads = 1 stands for an unknown number of KV heads. */
+int kvc_cache_heads_known(const struct kvc_cache *c);
+
 /* The block that holds sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
 uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted); /* sorted index -> cell number */

@@ -44,7 +44,7 @@ static const struct kvc_format *choose(const struct kvc_input *in, const struct 
 
 /* Adds what the caller knows and the file does not say. */
 static int complete(struct kvc_cache *c, const struct kvc_import_options *o, struct kvc_error *e) {
-    if (o->kv_heads && !kvc_meta_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1) && kvc_cache_set_heads(c, o->kv_heads, e))
+    if (o->kv_heads && !kvc_cache_heads_known(c) && kvc_cache_set_heads(c, o->kv_heads, e))
         return -1;
     if (o->pairing == KVC_PAIRING_UNKNOWN || kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING)) return 0;
     return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);

@@ -328,7 +328,7 @@ static int check_repair(const struct kvc_cache *c, enum kvc_pairing to, struct k
     if (have == to) return 0;
     if (have == KVC_PAIRING_NONE || to == KVC_PAIRING_NONE || to == KVC_PAIRING_UNKNOWN)
         return kvc_fail(e, KVC_ERR_USAGE, "K in %s pairs cannot become %s", kvc_pairing_name(have), kvc_pairing_name(to));
-    if (!kvc_meta_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1))
+    if (!kvc_cache_heads_known(c))
         return kvc_fail(e, KVC_ERR_USAGE, "changing K from %s to %s pairs needs the number of KV heads; give --model or "
                         "--kv-heads", kvc_pairing_name(have), kvc_pairing_name(to));
     for (uint32_t t = 0; t < c->n_tensors; t++) {
