@@ -65,7 +65,7 @@ static int read_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t 
     if (!k->pipeline || !k->pipeline_text) return kvc_fail_memory(e, "pipelines");
     for (uint64_t i = 0; i < pipelines; i++) {
         struct kvc_pipeline *line = &k->pipeline[i];
-        if (p == end || *p < 1 || *p > KVC_MAX_STAGES)
+        if (p == end || *p < 1 || *p > KVC_MAX_STAGES + 1)
             return kvc_fail(e, KVC_ERR_DAMAGED, "table: pipeline %" PRIu64 " has no valid number of stages", i);
         line->n = *p++;
         for (unsigned s = 0; s < line->n; s++) {

@@ -52,6 +52,9 @@ static int record_check(const struct kvc_records *k, uint64_t i, struct kvc_erro
         return kvc_record_damaged(e, r->offset, "its header and the index disagree");
     if (get_u64(h + 24) != kvc_record_check(h, r->size))
         return kvc_record_damaged(e, r->offset, "checksum mismatch");
+    int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
+    if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != critical)
+        return kvc_record_damaged(e, r->offset, "its critical flag does not fit its type");
     if (!fields_fit(r, get_u64(h + 16)))
         return kvc_record_damaged(e, r->offset, "a field that this type of record does not use is set");
     if (h[1] & ~KVC_RECORD_CRITICAL) {

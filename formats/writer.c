@@ -184,7 +184,7 @@ static int write_meta(struct writer *w, const struct kvc_meta *meta, struct kvc_
 static int write_table(struct writer *w, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     size_t n = 16 + (size_t)c->n_parts * KVC_PART_ENTRY + (size_t)c->n_layers * KVC_LAYER_ENTRY +
-               (size_t)c->n_tensors * KVC_TENSOR_ENTRY + (size_t)w->n_pipelines * (1 + KVC_MAX_STAGES * 258);
+               (size_t)c->n_tensors * KVC_TENSOR_ENTRY + (size_t)w->n_pipelines * (1 + (KVC_MAX_STAGES + 1) * 258);
     uint8_t *bytes = calloc(1, n), *p = bytes;
     if (!bytes) return kvc_fail_memory(e, "the table of tensors");
     put_u32(p, c->n_parts);

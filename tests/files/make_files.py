@@ -593,6 +593,8 @@ def record_files():
         lambda: edited(lambda f: setattr(f.of(TABLE), "flags", 3)))
     unsupported("section-coder", "byte coder 9", "The metadata's byte coder is 9.")(
         lambda: edited(lambda f: f.of(META).sections[0].__dict__.update(coder=9, stored=f.of(META).sections[0].raw)))
+    file("record-not-critical", "critical flag", "The TABLE record is not marked critical.",
+         lambda f: setattr(f.of(TABLE), "flags", 0))
     file("meta-subject", "META", "META has a subject.", lambda f: setattr(f.of(META), "subject", 0))
     file("meta-number", "META", "META has a number.", lambda f: setattr(f.of(META), "number", 1))
     file("meta-digest", "META", "META has a digest.", lambda f: setattr(f.of(META), "digest", 1))
@@ -683,7 +685,7 @@ def own_files():
     tab("region-size", "region", "The source region of an 80-byte tensor is 2^47 bytes long.",
         at(T_TENSOR + 48, u64(1 << 47)))
     tab("pipeline-empty", "stages", "A pipeline of no stages.", at(T_PIPELINE, u8(0)))
-    tab("pipeline-long", "stages", "A pipeline of 17 stages.", at(T_PIPELINE, u8(17)))
+    tab("pipeline-long", "stages", "A pipeline of 18 stages.", at(T_PIPELINE, u8(18)))
     tab("pipeline-cut", "cut short", "Arguments of a stage reach beyond the table.", at(T_PIPELINE + 3, u8(200)))
     tab("pipeline-terminal", "terminal", "Two terminal stages in a row.",
         lambda raw: raw[:T_PIPELINE] + u8(2) + (u16(1) + u8(0)) * 2)
