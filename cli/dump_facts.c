@@ -264,7 +264,7 @@ static void part_row(struct dump_out *o, const struct dump_facts *x, uint32_t p)
     else dump_none(o);
     dump_u64(o, cells->n);
     for (unsigned i = 0; i < 2; i++) {
-        if (cells->n) dump_i64(o, cells->pos[kvc_cell_at(cells, i ? cells->n - 1 : 0)]);
+        if (cells->n) dump_i64(o, kvc_cells_position(cells, i ? cells->n - 1 : 0));
         else dump_none(o);
     }
     dump_bool(o, dump_is_ascending(cells));

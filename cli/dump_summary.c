@@ -176,8 +176,8 @@ static void print_parts(struct dump_out *o, const struct dump_facts *x) {
         else dump_none(o);
         dump_u64(o, cells->n);
         if (cells->n)
-            snprintf(text, sizeof text, "%" PRId64 "-%" PRId64 "%s", cells->pos[kvc_cell_at(cells, 0)],
-                     cells->pos[kvc_cell_at(cells, cells->n - 1)], dump_is_ascending(cells) ? "" : " mixed");
+            snprintf(text, sizeof text, "%" PRId64 "-%" PRId64 "%s", kvc_cells_position(cells, 0),
+                     kvc_cells_position(cells, cells->n - 1), dump_is_ascending(cells) ? "" : " mixed");
         dump_text(o, cells->n ? text : NULL);
         dump_u64(o, x->part[p].layers);
         dump_text(o, dump_dtypes_text(&x->part[p].k, text, sizeof text));

@@ -107,8 +107,8 @@ int dump_layers(struct dump_out *o, const struct cli_file *f, struct dump_option
         char positions[64];
         if (!dump_wants_part(options, layer->part)) continue;
         if (cells->n)
-            snprintf(positions, sizeof positions, "%" PRId64 "-%" PRId64, cells->pos[kvc_cell_at(cells, 0)],
-                     cells->pos[kvc_cell_at(cells, cells->n - 1)]);
+            snprintf(positions, sizeof positions, "%" PRId64 "-%" PRId64, kvc_cells_position(cells, 0),
+                     kvc_cells_position(cells, cells->n - 1));
         layer_row(o, c, layer, cells->n ? positions : NULL);
     }
     dump_table_end(o);

@@ -59,16 +59,9 @@ static uint32_t find_tensor(const struct kvc_cache *c, const struct dump_options
     return KVC_NONE;
 }
 
-/* The first sorted row whose position is at least pos. */
+/* The first sorted row whose position is at least pos, which may be beyond all that cells have. */
 static uint64_t row_at(const struct kvc_cells *cells, uint64_t pos) {
-    uint64_t low = 0, high = cells->n;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        int64_t here = cells->pos[kvc_cell_at(cells, middle)];
-        if (here < 0 || (uint64_t)here < pos) low = middle + 1;
-        else high = middle;
-    }
-    return low;
+    return pos > INT64_MAX ? cells->n : kvc_cells_row_from(cells, (int64_t)pos);
 }
 
 /* Rows [row, end) of tensor t: position and values, a block at a time. */
@@ -91,7 +84,7 @@ static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
         for (uint64_t i = 0; !status && i < batch; i++) {
             info->to_f32(values, rows + i * bytes, (size_t)kvc_row_blocks(shape));
             dump_row(o);
-            dump_i64(o, cells->pos[kvc_cell_at(cells, row + i)]);
+            dump_i64(o, kvc_cells_position(cells, row + i));
             dump_floats(o, values + at, n);
             dump_row_end(o);
         }

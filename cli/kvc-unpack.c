@@ -106,7 +106,7 @@ static void warn_unknown(const struct unpack *u, const struct cli_file *f) {
 static void warn_positions(const struct unpack *u, const struct kvc_cache *c, const char *name) {
     const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
     if (u->job.input.quiet || !cells || !cells->n) return;
-    if (cells->pos[kvc_cell_at(cells, 0)] == 0 && cells->pos[kvc_cell_at(cells, cells->n - 1)] == (int64_t)cells->n - 1)
+    if (kvc_cells_position(cells, 0) == 0 && kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1)
         return;
     cli_warn("%s: raw does not hold positions, and these are not 0, 1, 2, ...", name);
 }

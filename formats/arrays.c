@@ -21,10 +21,6 @@ static int is_exported(const struct kvc_part *part, uint32_t stream) {
     return (is_attention(part) && part->stream == stream) || part->kind == KVC_PART_COMPANION;
 }
 
-static int64_t position_of(const struct kvc_cells *cells, uint64_t row) {
-    return cells->pos[kvc_cell_at(cells, row)];
-}
-
 /* Tokens of an image share a position where cells have further coordinates (M-RoPE), `ext` words before their
  * sequence ids. */
 static int same_sequences(const struct kvc_cells *cells, uint32_t a, uint32_t b, uint64_t ext) {
@@ -216,8 +212,8 @@ static int positions_are_assumed(const struct kvc_part *part, const struct kvc_p
     if (cells->n > others->n) return 0;
     for (uint64_t i = 0; i < cells->n; i++) {
         int64_t assumed =
-            part == reference ? (int64_t)i : position_of(others, others->n - cells->n + i);
-        if (position_of(cells, i) != assumed) return 0;
+            part == reference ? (int64_t)i : kvc_cells_position(others, others->n - cells->n + i);
+        if (kvc_cells_position(cells, i) != assumed) return 0;
     }
     return 1;
 }
@@ -342,7 +338,7 @@ int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, st
         for (uint64_t k = 0; k < c->n_tokens; k++) put_u32(*bytes + 4 * k, (uint32_t)c->tokens[k]);
     } else if (item->kind == KVC_NAME_POSITIONS) {
         const struct kvc_cells *cells = &c->part[item->number].cells;
-        for (uint64_t k = 0; k < cells->n; k++) put_u64(*bytes + 8 * k, (uint64_t)position_of(cells, k));
+        for (uint64_t k = 0; k < cells->n; k++) put_u64(*bytes + 8 * k, (uint64_t)kvc_cells_position(cells, k));
     } else if (read_tensor(list, item, *bytes, e)) {
         free(*bytes);
         *bytes = NULL;

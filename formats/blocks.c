@@ -56,8 +56,7 @@ static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t ten
     char label[64], where[128];
     kvc_tensor_label(c, tensor, label, sizeof label);
     snprintf(where, sizeof where, "%s, tokens %" PRId64 "-%" PRId64, label,
-             cells->pos[kvc_cell_at(cells, cells->block[block])],
-             cells->pos[kvc_cell_at(cells, cells->block[block + 1] - 1)]);
+             kvc_cells_position(cells, cells->block[block]), kvc_cells_position(cells, cells->block[block + 1] - 1));
     return kvc_record_context(e, k->block_record[k->first_block[tensor] + block], where);
 }
 

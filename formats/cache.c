@@ -162,7 +162,7 @@ int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
         blocks = 0;
         for (uint64_t i = 0; i < cells->n; i++) {
             if (i && i - start < KVC_BLOCK &&
-                window_of(cells->pos[kvc_cell_at(cells, i)]) == window_of(cells->pos[kvc_cell_at(cells, i - 1)]))
+                window_of(kvc_cells_position(cells, i)) == window_of(kvc_cells_position(cells, i - 1)))
                 continue;
             if (pass) cells->block[blocks] = i;
             blocks++;
@@ -180,6 +180,20 @@ int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
 
 uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted) {
     return cells->order ? cells->order[sorted] : (uint32_t)sorted;
+}
+
+int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted) {
+    return cells->pos[kvc_cell_at(cells, sorted)];
+}
+
+uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos) {
+    uint64_t low = 0, high = cells->n;
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (kvc_cells_position(cells, mid) < pos) low = mid + 1;
+        else high = mid;
+    }
+    return low;
 }
 
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row) {

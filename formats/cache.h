@@ -157,6 +157,9 @@ int kvc_cache_heads_known(const struct kvc_cache *c);
 /* The block that holds sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
 uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted); /* sorted index -> cell number */
+int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted); /* position of a sorted row */
+/* The first sorted row at a position of at least pos; n when there is none. */
+uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos);
 
 const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tensor);
 uint64_t kvc_tensor_bytes(const struct kvc_tensor *t); /* canonical bytes of the whole tensor */

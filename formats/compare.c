@@ -51,10 +51,6 @@ static int add_position(struct list *spans, int64_t position) {
     return 0;
 }
 
-static int64_t position_of(const struct kvc_cells *cells, uint64_t row) {
-    return cells->pos[kvc_cell_at(cells, row)];
-}
-
 int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last,
                    struct kvc_matching *m, struct kvc_error *e) {
     struct list runs = {0}, only[2] = {{0}, {0}};
@@ -62,7 +58,7 @@ int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t
     int failed = 0;
     while (!failed && (i < a->n || j < b->n)) {
         int in_a = i < a->n, in_b = j < b->n;
-        int64_t x = in_a ? position_of(a, i) : 0, y = in_b ? position_of(b, j) : 0;
+        int64_t x = in_a ? kvc_cells_position(a, i) : 0, y = in_b ? kvc_cells_position(b, j) : 0;
         if (in_a && in_b && x != y) { /* the lower position stands alone */
             in_a = x < y;
             in_b = !in_a;
@@ -247,7 +243,7 @@ static int walk(struct comparison *c, const struct kvc_matching *rows, uint64_t 
                 return 0;
             }
             for (uint64_t i = 0; values && i < n; i++)
-                compare_row(c, position_of(cells, left.a + i), c->a.rows + i * c->a.row_bytes,
+                compare_row(c, kvc_cells_position(cells, left.a + i), c->a.rows + i * c->a.row_bytes,
                             c->b.rows + i * c->b.row_bytes);
             left.a += n;
             left.b += n;

@@ -1,6 +1,8 @@
 /* input.c: mapping files, spooling pipes, undoing .gz, .xz and .zst on the way in. */
 #include "formats/input.h"
 
+#include "formats/sink.h"
+
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
@@ -32,17 +34,8 @@ int kvc_spool_open(struct kvc_error *e) {
 }
 
 int kvc_spool_write(int fd, const void *data, size_t n, struct kvc_error *e) {
-    const char *p = data;
-    while (n) {
-        ssize_t done = write(fd, p, n);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0)
-            return kvc_fail(e, KVC_ERR_IO, "cannot write the temporary file: %s (set TMPDIR to another place)",
-                            strerror(errno));
-        p += done;
-        n -= (size_t)done;
-    }
-    return 0;
+    if (!kvc_write_all(fd, data, n)) return 0;
+    return kvc_fail(e, KVC_ERR_IO, "cannot write the temporary file: %s (set TMPDIR to another place)", strerror(errno));
 }
 
 /* Maps the whole of fd; an empty file gives NULL and 0. */

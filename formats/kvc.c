@@ -147,7 +147,7 @@ int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info
 
 int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t row) {
     const struct kvc_cells *cells = &kvc_tensor_part(f->cache, tensor)->cells;
-    return cells->pos[kvc_cell_at(cells, row)];
+    return kvc_cells_position(cells, row);
 }
 
 int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,

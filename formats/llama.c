@@ -510,7 +510,7 @@ static int emit_body(struct out *o, uint32_t part, int tiles) {
         }
     if (emit_u32(o, 1) || emit_u32(o, (uint32_t)cells->n)) return -1;
     for (uint64_t i = 0; i < cells->n; i++)
-        if (emit_u32(o, (uint32_t)cells->pos[kvc_cell_at(cells, i)]) || emit_u32(o, 1) || emit_u32(o, 0)) return -1;
+        if (emit_u32(o, (uint32_t)kvc_cells_position(cells, i)) || emit_u32(o, 1) || emit_u32(o, 0)) return -1;
     if (!cells->n) return 0;
     if (emit_u32(o, 0) || emit_u32(o, layers)) return -1;
     if (tiles && (emit_u32(o, (uint32_t)kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0)) ||
@@ -558,7 +558,7 @@ static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_
         *place = i;
     }
     const struct kvc_cells *cells = *live == KVC_NONE ? NULL : &c->part[*live].cells;
-    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || (cells && cells->n && cells->pos[kvc_cell_at(cells, 0)]))
+    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || (cells && cells->n && kvc_cells_position(cells, 0)))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot has to begin with token 0");
     if (*live == KVC_NONE) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: there is no attention cache to write");
     for (uint32_t t = 0; t < c->n_tensors; t++) {

@@ -20,21 +20,6 @@ static int may_repeat(const struct kvc_cache *c, uint32_t tensor, uint32_t earli
     return ka != KVC_PART_COMPANION && kb != KVC_PART_COMPANION && wa == wb;
 }
 
-static int64_t sorted_pos(const struct kvc_cells *cells, uint64_t row) {
-    return cells->pos[kvc_cell_at(cells, row)];
-}
-
-/* First sorted row with a position of at least pos. */
-static uint64_t lower_bound(const struct kvc_cells *cells, int64_t pos) {
-    uint64_t low = 0, high = cells->n;
-    while (low < high) {
-        uint64_t mid = low + (high - low) / 2;
-        if (sorted_pos(cells, mid) < pos) low = mid + 1;
-        else high = mid;
-    }
-    return low;
-}
-
 int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, const uint8_t *rows,
                      struct kvc_same *from, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
@@ -42,8 +27,8 @@ int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, ui
     for (uint32_t other = 0; other < tensor; other++) {
         if (!may_repeat(c, tensor, other)) continue;
         const struct kvc_cells *theirs = &kvc_tensor_part(c, other)->cells;
-        uint64_t begin = lower_bound(theirs, sorted_pos(cells, first)),
-                 end = lower_bound(theirs, sorted_pos(cells, first + n - 1) + 1);
+        uint64_t begin = kvc_cells_row_from(theirs, kvc_cells_position(cells, first)),
+                 end = kvc_cells_row_from(theirs, kvc_cells_position(cells, first + n - 1) + 1);
         /* in pieces, so that memory stays bounded however many rows share these positions */
         while (begin < end) {
             uint64_t part = end - begin < KVC_BLOCK ? end - begin : KVC_BLOCK, i = 0;
@@ -54,9 +39,9 @@ int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, ui
                 return -1;
             }
             for (uint64_t j = 0; j < part; j++) {
-                int64_t pos = sorted_pos(theirs, begin + j);
-                while (i < n && sorted_pos(cells, first + i) < pos) i++;
-                for (uint64_t k = i; k < n && sorted_pos(cells, first + k) == pos; k++) {
+                int64_t pos = kvc_cells_position(theirs, begin + j);
+                while (i < n && kvc_cells_position(cells, first + i) < pos) i++;
+                for (uint64_t k = i; k < n && kvc_cells_position(cells, first + k) == pos; k++) {
                     if (from[k].tensor != KVC_NONE ||
                         memcmp(rows + k * row_bytes, there + j * row_bytes, (size_t)row_bytes) != 0)
                         continue;

@@ -41,16 +41,20 @@ struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b) {
     return (struct kvc_sink){.write = buffer_write, .state = b};
 }
 
-static int fd_write(void *state, const void *data, size_t n, struct kvc_error *e) {
+int kvc_write_all(int fd, const void *data, size_t n) {
     const char *p = data;
     while (n) {
-        ssize_t done = write(*(int *)state, p, n);
+        ssize_t done = write(fd, p, n);
         if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno));
+        if (done < 0) return -1;
         p += done;
         n -= (size_t)done;
     }
     return 0;
+}
+
+static int fd_write(void *state, const void *data, size_t n, struct kvc_error *e) {
+    return kvc_write_all(*(int *)state, data, n) ? kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno)) : 0;
 }
 
 struct kvc_sink kvc_sink_fd(int *fd) {

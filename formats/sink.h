@@ -21,4 +21,7 @@ struct kvc_buffer { uint8_t *data; size_t n, room; };
 struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b);
 struct kvc_sink kvc_sink_fd(int *fd);
 
+/* write() until all n bytes are out, interrupted or not; 0, or -1 with errno set. */
+int kvc_write_all(int fd, const void *data, size_t n);
+
 #endif

@@ -229,23 +229,13 @@ failed:
 
 /* --- the three views --- */
 
-static uint64_t first_row_from(const struct kvc_cells *cells, int64_t pos) {
-    uint64_t low = 0, high = cells->n;
-    while (low < high) {
-        uint64_t mid = low + (high - low) / 2;
-        if (cells->pos[kvc_cell_at(cells, mid)] < pos) low = mid + 1;
-        else high = mid;
-    }
-    return low;
-}
-
 /* Positions [first, end) that some cell of the live part has, up to the last one. */
 static int64_t last_position(const struct kvc_cache *c) {
     int64_t last = -1;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_cells *cells = &c->part[i].cells;
         if (c->part[i].kind > KVC_PART_SLIDING || !cells->n) continue;
-        int64_t pos = cells->pos[kvc_cell_at(cells, cells->n - 1)];
+        int64_t pos = kvc_cells_position(cells, cells->n - 1);
         if (pos > last) last = pos;
     }
     return last;
@@ -256,7 +246,7 @@ static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uin
                           struct kvc_error *e) {
     int64_t due = first;
     for (uint64_t i = first_row; i < end_row; i++) {
-        int64_t pos = cells->pos[kvc_cell_at(cells, i)];
+        int64_t pos = kvc_cells_position(cells, i);
         if (pos > due) break;
         due = pos + 1;
     }
@@ -273,8 +263,8 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
     int everything = first <= 0 && end == last + 1;
     for (uint32_t i = 0; i < c->n_parts && !everything; i++) {
         const struct kvc_part *part = &c->part[i];
-        k->first[i] = first_row_from(&part->cells, first);
-        k->end[i] = first_row_from(&part->cells, end);
+        k->first[i] = kvc_cells_row_from(&part->cells, first);
+        k->end[i] = kvc_cells_row_from(&part->cells, end);
         if (part->kind == KVC_PART_RECURRENT)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "recurrent states stand for all tokens so far: a token range cannot be taken out");
