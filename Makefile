@@ -80,7 +80,9 @@ $B/%.o: %.c
 	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 
 AVX2 := $(if $(filter x86_64,$(shell uname -m)),-mavx2 -mf16c)
+AVX512 := $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
 $B/kernels/%_avx2.o: ISA := $(AVX2)
+$B/kernels/%_avx512.o: ISA := $(AVX512)
 
 $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_STAGE "zstd" /* what ends a pipeline that has no terminal stage */
+#define DEFAULT_STAGE "split" /* what ends a pipeline that has no terminal stage */
 
 enum { MAX_ARGS = 128 }; /* bytes of one stage's arguments */
 

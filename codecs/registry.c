@@ -6,6 +6,8 @@
 static const struct kvc_stage *const table[] = {
     &kvc_stage_store, /* 1: store.md */
     &kvc_stage_zstd,  /* 2: zstd.md */
+    &kvc_stage_split, /* 3: split.md */
+    &kvc_stage_fast,  /* 4: fast.md */
 };
 
 #define N (sizeof table / sizeof table[0])

@@ -9,6 +9,9 @@ const char *kvc_section_name(unsigned type) {
     switch (type) {
     case KVC_SECTION_RAW: return "RAW";
     case KVC_SECTION_PLANE: return "PLANE";
+    case KVC_SECTION_PARAMS: return "PARAMS";
+    case KVC_SECTION_CODES: return "CODES";
+    case KVC_SECTION_ESCAPES: return "ESCAPES";
     case KVC_SECTION_SAME: return "SAME";
     case KVC_SECTION_META: return "META";
     case KVC_SECTION_TABLE: return "TABLE";

@@ -15,7 +15,10 @@
 /* Section types: the numbers stand in .kvc files (formats/FORMAT.md, "Section types"). */
 enum kvc_section_type {
     KVC_SECTION_RAW = 1,   /* canonical rows as they are */
-    KVC_SECTION_PLANE = 2, /* one byte plane of the rows' blocks */
+    KVC_SECTION_PLANE = 2, /* one byte plane of the rows' blocks, or bits that are kept as they are */
+    KVC_SECTION_PARAMS = 3, /* parameters of a model or quantiser */
+    KVC_SECTION_CODES = 4,  /* codes of values: rANS tables and streams, packed bits */
+    KVC_SECTION_ESCAPES = 5, /* values that have no code */
     KVC_SECTION_SAME = 32, /* rows that equal rows of an earlier record */
     KVC_SECTION_META = 40, /* typed metadata keys */
     KVC_SECTION_TABLE = 41, /* parts, layers, tensors, pipelines */
@@ -120,5 +123,7 @@ const struct kvc_stage *kvc_stage_at(size_t i);
 
 extern const struct kvc_stage kvc_stage_store;
 extern const struct kvc_stage kvc_stage_zstd;
+extern const struct kvc_stage kvc_stage_split;
+extern const struct kvc_stage kvc_stage_fast;
 
 #endif

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_RECIPE "zstd"
+#define DEFAULT_RECIPE "split"
 
 enum {
     RUN_BLOCKS = 16, /* blocks encoded as one item of work: at most 4096 rows */

@@ -18,6 +18,11 @@ static int runs_avx2(void) {
     if (!__builtin_cpu_supports("avx2")) return 0; /* asks the operating system too */
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
+
+static int runs_avx512(void) {
+    return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
 #endif
 
 /* Best first. */
@@ -26,6 +31,7 @@ static const struct {
     int (*runs)(void);
 } table[] = {
 #if defined(__x86_64__)
+    {&kvc_kernels_avx512, runs_avx512},
     {&kvc_kernels_avx2, runs_avx2},
 #endif
     {&kvc_kernels_ref, runs_everywhere},

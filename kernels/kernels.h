@@ -6,8 +6,29 @@
 #ifndef KVC_KERNELS_H
 #define KVC_KERNELS_H
 
+#include "kernels/rans.h"
+
 #include <stddef.h>
 #include <stdint.h>
+
+/* Bytes of n values packed by pack_bits. */
+#define KVC_PACKED(n, width) (((size_t)(n) + 31) / 32 * 4 * (width))
+
+/* How binary32 becomes a word: sign in bit sign, below it (bits - (rebias << 23)) >> drop, rounded to bit `shift`. */
+struct kvc_word_format {
+    unsigned sign;   /* number of the sign bit: 15, 7 */
+    unsigned drop;   /* bits of binary32's mantissa that the word does not have */
+    unsigned shift;  /* low bits of a word that no symbol covers */
+    uint32_t rebias; /* difference of the exponents' biases */
+};
+
+/* Arrays over the channels of a row. */
+struct kvc_model_channels {
+    const float *mean, *partner, *variance;
+};
+struct kvc_model_sums {
+    float *plain, *square, *cosines, *sines;
+};
 
 struct kvc_kernels {
     const char *name; /* "ref", "avx2", ...: what $KVC_KERNEL takes */
@@ -22,18 +43,65 @@ struct kvc_kernels {
     void (*f16_to_f32)(float *dst, const uint8_t *src, size_t n);
     /* bfloat16 to binary32, exact. */
     void (*bf16_to_f32)(float *dst, const uint8_t *src, size_t n);
+
+    /* Decodes a row of n symbols, symbol i in lane i % r->lanes, with the table of 2^bits slots at table + base[i]. Words
+     * beyond the end read as 0 and are counted. Every slot a state can reach is a KVC_RANS_SLOT() with a frequency
+     * of 1 to 2^bits - 1; bits is 8 to 11. */
+    void (*rans_decode)(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
+                        const uint32_t *table, unsigned bits);
+    /* Encodes a row, from its last symbol to its first; symbols index the table (a context's first row added).
+     * 2 n + 16 bytes below r->next are writable; those below the new r->next hold nothing. */
+    void (*rans_encode)(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
+                        const struct kvc_rans_symbol *table, unsigned bits);
+
+    /* --- words: a word of `w` bits is coded as its difference from a bias, cut into a symbol and `shift` low bits;
+     * the bias has no low bits, so those are the word's own. n words; mask = 2^w - 1; shift <= 8. --- */
+
+    /* symbols[i] = context[i] + ((words[i] - bias[i]) & mask) >> shift; low[i] = the low bits of words[i]. */
+    void (*cut_words)(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias,
+                      const uint16_t *context, size_t n, unsigned shift, uint16_t mask);
+    /* words[i] = ((symbols[i] << shift) + bias[i] + low[i]) & mask; the inverse, for symbols without context. */
+    void (*join_words)(uint16_t *words, const uint16_t *symbols, const uint16_t *bias, const uint8_t *low, size_t n,
+                       unsigned shift, uint16_t mask);
+
+    /* 16-bit words less their biases, rotated left by one bit (the sign becomes the lowest), in low and high bytes. */
+    void (*cut_rotated)(uint8_t *low, uint8_t *high, const uint16_t *words, const uint16_t *bias, size_t n);
+    void (*join_rotated)(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n);
+
+    /* `width` bits (1 to 7) of each of n values, the rest being 0: per 32 values, the last group filled up with
+     * zeros, 16 bytes if width has 4 (lowest four bits; value i and i + 16 in the low and high half of byte i), 8 if
+     * it has 2 (value i, i + 8, i + 16, i + 24 from the lowest bits of byte i up), 4 if it has 1 (likewise, eight
+     * values a byte). KVC_PACKED(n, width) bytes. */
+    void (*pack_bits)(uint8_t *dst, const uint8_t *values, size_t n, unsigned width);
+    void (*unpack_bits)(uint8_t *values, const uint8_t *src, size_t n, unsigned width);
+
+    /* --- the channel model of codecs/channels.md: fp32, each operation rounded once, none fused --- */
+
+    /* For n channels, a multiple of period, after which cosine and sine repeat: m = mean * cosine + partner * sine,
+     * s = m * m + variance; bias[i] is the word of sqrt(s) with m's sign, rounded to its symbol bits, context[i] =
+     * min((bits(s) - bits(variance)) >> 22, 7) << context_shift. */
+    void (*model_words)(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels,
+                        const float *cosine, const float *sine, size_t n, size_t period,
+                        const struct kvc_word_format *format, unsigned context_shift);
+    /* One row's share: plain += x, square += x * x, cosines += x * cosine, sines += x * sine, where an x that is not
+     * finite or not below 2^50 in size counts as 0. */
+    void (*model_sums)(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
+                       size_t n, size_t period);
+    /* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */
+    void (*model_turn)(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n);
 };
 
 extern const struct kvc_kernels kvc_kernels_ref;
 #if defined(__x86_64__)
 extern const struct kvc_kernels kvc_kernels_avx2;
+extern const struct kvc_kernels kvc_kernels_avx512;
 #endif
 
 /* The best table this CPU runs, or the one $KVC_KERNEL names. Chosen once, thread-safe.
  * NULL when $KVC_KERNEL names a table that does not exist or that this CPU cannot run. */
 const struct kvc_kernels *kvc_kernels_get(void);
 
-/* A table by name ("ref", "avx2"); NULL when unknown or when this CPU cannot run it. */
+/* A table by name ("ref", "avx2", "avx512"); NULL when unknown or when this CPU cannot run it. */
 const struct kvc_kernels *kvc_kernels_find(const char *name);
 
 /* Names of all tables in this build, best first, NULL-terminated. */

@@ -1,5 +1,5 @@
 /* kernels_avx2.c: AVX2 twins of kernels_ref.c, same bytes for every input. Not compiled on other machines. */
-#include "kernels/kernels.h"
+#include "kernels/twins.h"
 
 #if defined(__x86_64__)
 
@@ -75,29 +75,29 @@ static size_t merge4(uint8_t *dst, const uint8_t *src, size_t n) {
     return i;
 }
 
-static void split_planes_avx2(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
+void kvc_split_planes_avx2(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
     size_t done = size == 2 ? split2(dst, src, n) : size == 4 ? split4(dst, src, n) : 0;
     for (size_t i = done; i < n; i++)
         for (size_t b = 0; b < size; b++) dst[b * n + i] = src[i * size + b];
 }
 
-static void merge_planes_avx2(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
+void kvc_merge_planes_avx2(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
     size_t done = size == 2 ? merge2(dst, src, n) : size == 4 ? merge4(dst, src, n) : 0;
     for (size_t i = done; i < n; i++)
         for (size_t b = 0; b < size; b++) dst[i * size + b] = src[b * n + i];
 }
 
-static void bf16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
+void kvc_bf16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * i));
         __m256i w = _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
         _mm256_storeu_si256((__m256i *)(void *)(dst + i), w);
     }
-    kvc_kernels_ref.bf16_to_f32(dst + i, src + 2 * i, n - i);
+    kvc_bf16_to_f32_ref(dst + i, src + 2 * i, n - i);
 }
 
-static void f16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
+void kvc_f16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
     /* vcvtph2ps makes signalling NaNs quiet, the reference keeps their bits: eight values with an all-ones
      * exponent among them go the slow way. */
     const __m128i exponent = _mm_set1_epi16(0x7c00);
@@ -106,19 +106,30 @@ static void f16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
         __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * i));
         __m128i special = _mm_cmpeq_epi16(_mm_and_si128(h, exponent), exponent);
         if (_mm_movemask_epi8(special))
-            kvc_kernels_ref.f16_to_f32(dst + i, src + 2 * i, 8);
+            kvc_f16_to_f32_ref(dst + i, src + 2 * i, 8);
         else
             _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(h));
     }
-    kvc_kernels_ref.f16_to_f32(dst + i, src + 2 * i, n - i);
+    kvc_f16_to_f32_ref(dst + i, src + 2 * i, n - i);
 }
 
 const struct kvc_kernels kvc_kernels_avx2 = {
     .name = "avx2",
-    .split_planes = split_planes_avx2,
-    .merge_planes = merge_planes_avx2,
-    .f16_to_f32 = f16_to_f32_avx2,
-    .bf16_to_f32 = bf16_to_f32_avx2,
+    .split_planes = kvc_split_planes_avx2,
+    .merge_planes = kvc_merge_planes_avx2,
+    .f16_to_f32 = kvc_f16_to_f32_avx2,
+    .bf16_to_f32 = kvc_bf16_to_f32_avx2,
+    .rans_decode = kvc_rans_decode_avx2,
+    .rans_encode = kvc_rans_encode_avx2,
+    .cut_words = kvc_cut_words_avx2,
+    .join_words = kvc_join_words_avx2,
+    .cut_rotated = kvc_cut_rotated_avx2,
+    .join_rotated = kvc_join_rotated_avx2,
+    .pack_bits = kvc_pack_bits_avx2,
+    .unpack_bits = kvc_unpack_bits_avx2,
+    .model_words = kvc_model_words_avx2,
+    .model_sums = kvc_model_sums_avx2,
+    .model_turn = kvc_model_turn_avx2,
 };
 
 #else

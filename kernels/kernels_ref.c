@@ -1,24 +1,24 @@
 /* kernels_ref.c: portable reference of every kernel in struct kvc_kernels. Not for speed. */
-#include "kernels/kernels.h"
+#include "kernels/twins.h"
 
 #include <string.h>
 
-static void split_planes_ref(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
+void kvc_split_planes_ref(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
     for (size_t i = 0; i < n; i++)
         for (size_t b = 0; b < size; b++) dst[b * n + i] = src[i * size + b];
 }
 
-static void merge_planes_ref(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
+void kvc_merge_planes_ref(uint8_t *dst, const uint8_t *src, size_t n, size_t size) {
     for (size_t i = 0; i < n; i++)
         for (size_t b = 0; b < size; b++) dst[i * size + b] = src[b * n + i];
 }
 
-static void f16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
+void kvc_f16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
     for (size_t i = 0; i < n; i++)
         dst[i] = kvc_half_to_float((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
 }
 
-static void bf16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
+void kvc_bf16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = (uint32_t)src[2 * i] << 16 | (uint32_t)src[2 * i + 1] << 24;
         memcpy(dst + i, &bits, sizeof bits);
@@ -27,8 +27,19 @@ static void bf16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
 
 const struct kvc_kernels kvc_kernels_ref = {
     .name = "ref",
-    .split_planes = split_planes_ref,
-    .merge_planes = merge_planes_ref,
-    .f16_to_f32 = f16_to_f32_ref,
-    .bf16_to_f32 = bf16_to_f32_ref,
+    .split_planes = kvc_split_planes_ref,
+    .merge_planes = kvc_merge_planes_ref,
+    .f16_to_f32 = kvc_f16_to_f32_ref,
+    .bf16_to_f32 = kvc_bf16_to_f32_ref,
+    .rans_decode = kvc_rans_decode_ref,
+    .rans_encode = kvc_rans_encode_ref,
+    .cut_words = kvc_cut_words_ref,
+    .join_words = kvc_join_words_ref,
+    .cut_rotated = kvc_cut_rotated_ref,
+    .join_rotated = kvc_join_rotated_ref,
+    .pack_bits = kvc_pack_bits_ref,
+    .unpack_bits = kvc_unpack_bits_ref,
+    .model_words = kvc_model_words_ref,
+    .model_sums = kvc_model_sums_ref,
+    .model_turn = kvc_model_turn_ref,
 };

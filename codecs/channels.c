@@ -1,0 +1,374 @@
+/* channels.c: the channel model of `split`. Spec: channels.md. Not for coding the words (words.c). */
+#include "codecs/channels.h"
+
+#include "codecs/bits.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BIAS = 127, MIN_SPREAD = 1, MAX_SPREAD = 253, QUARTERS = 4, MAX_MEAN = 127 };
+
+int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_format *format, unsigned bits,
+                      struct kvc_error *e) {
+    memset(c, 0, sizeof *c);
+    c->n = n;
+    c->format = format;
+    c->bits = bits;
+    float *p = calloc(7 * n + n / 2 + 1, sizeof *p); /* a row is bounded: no overflow */
+    if (!p) return kvc_fail_memory(e, "the channel model");
+    c->memory = p;
+    c->value = p;
+    c->partner = p + n;
+    c->variance = p + 2 * n;
+    c->cosine = p + 3 * n;
+    c->sine = p + 4 * n;
+    c->step_c = p + 5 * n;
+    c->step_s = p + 6 * n;
+    c->spread = (uint8_t *)(p + 7 * n);
+    c->mean = (int8_t *)(c->spread + n);
+    return 0;
+}
+
+void kvc_channels_free(struct kvc_channels *c) {
+    free(c->memory);
+    memset(c, 0, sizeof *c);
+}
+
+/* --- rotation --- */
+
+/* The channel that turns with channel d of a head, or d itself; *sign is the sign of its part in d's mean. */
+static size_t partner_of(const struct kvc_channels *c, size_t d, float *sign) {
+    *sign = 0;
+    if (c->turn == KVC_TURN_NONE || d < c->first || d - c->first >= 2 * (size_t)c->pairs) return d;
+    size_t at = d - c->first;
+    int second = c->turn == KVC_TURN_HALVES ? at >= c->pairs : (int)(at & 1);
+    *sign = second ? 1.0f : -1.0f;
+    if (c->turn == KVC_TURN_HALVES) return second ? d - c->pairs : d + c->pairs;
+    return second ? d - 1 : d + 1;
+}
+
+/* cos and sin of 0 <= x <= 4 by their series to the 24th power: IEEE double operations only, so the same everywhere. */
+static void turn_of(double x, double *cosine, double *sine) {
+    double term = 1, sum[2] = {0, 0};
+    for (int k = 0; k <= 24; k++) {
+        sum[k & 1] += k & 2 ? -term : term;
+        term = term * x / (k + 1);
+    }
+    *cosine = sum[0];
+    *sine = sum[1];
+}
+
+void kvc_channels_flat(struct kvc_channels *c) {
+    c->turn = KVC_TURN_NONE;
+    c->first = c->pairs = 0;
+    c->flat = 1;
+}
+
+void kvc_channels_begin(struct kvc_channels *c) {
+    double angle = (double)c->angle, cosine = 1, sine = 0;
+    c->fresh = 1;
+    if (c->turn == KVC_TURN_NONE) c->period = (uint32_t)c->n;
+    for (size_t d = 0; d < c->period; d++) c->cosine[d] = c->step_c[d] = 1, c->sine[d] = c->step_s[d] = 0;
+    if (c->turn != KVC_TURN_NONE)
+        for (size_t i = 0; i < c->pairs; i++) {
+            size_t a = c->first + (c->turn == KVC_TURN_HALVES ? i : 2 * i);
+            size_t b = c->turn == KVC_TURN_HALVES ? a + c->pairs : a + 1;
+            turn_of(angle, &cosine, &sine);
+            c->step_c[a] = c->step_c[b] = (float)cosine;
+            c->step_s[a] = c->step_s[b] = (float)sine;
+            angle *= (double)c->ratio;
+        }
+    if (!c->format || c->flat) return;
+    for (size_t k = 0; k < c->n; k++) {
+        uint32_t bits = (uint32_t)c->spread[k] << 23;
+        memcpy(&c->variance[k], &bits, sizeof bits);
+        c->value[k] = (float)c->mean[k] * (sqrtf(c->variance[k]) * (1.0f / QUARTERS));
+    }
+    for (size_t head = 0; head < c->n; head += c->period)
+        for (size_t d = 0; d < c->period; d++) {
+            float sign;
+            size_t other = partner_of(c, d, &sign);
+            c->partner[head + d] = sign * c->value[head + other];
+        }
+}
+
+/* Turns every pair by one row. */
+static void turn(struct kvc_channels *c) {
+    kvc_kernels_get()->model_turn(c->cosine, c->sine, c->step_c, c->step_s, c->period);
+}
+
+void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift) {
+    if (!c->fresh && c->turn == KVC_TURN_NONE) return;
+    if (!c->fresh) turn(c);
+    c->fresh = 0;
+    if (c->flat) {
+        memset(bias, 0, c->n * sizeof *bias);
+        memset(context, 0, c->n * sizeof *context);
+        return;
+    }
+    if (!c->format) { /* codes: eight classes of width from the widest that `bits` bits can have */
+        int least = BIAS + 2 * ((int)c->bits - 1) - KVC_CONTEXTS;
+        for (size_t k = 0; k < c->n; k++) {
+            int width = c->spread[k] - least;
+            bias[k] = (uint16_t)(c->mean[k] & ((1 << c->bits) - 1));
+            context[k] = (uint16_t)((width < 0 ? 0 : width < KVC_CONTEXTS ? width : KVC_CONTEXTS - 1) << context_shift);
+        }
+        return;
+    }
+    const struct kvc_model_channels channels = {c->value, c->partner, c->variance};
+    kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period, c->format,
+                                   context_shift);
+}
+
+/* --- stored form --- */
+
+static uint32_t float_bits(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static float bits_float(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* The parameter of Rice's code that suits numbers of this sum. */
+static unsigned rice_for(uint64_t sum, size_t n) {
+    unsigned k = 0;
+    while (k < 8 && (uint64_t)n << k < sum) k++;
+    return k;
+}
+
+size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
+    struct kvc_bits b = {.bytes = bytes};
+    uint64_t sum = 0, spreads = 0, means = 0;
+    for (size_t k = 0; k < c->n; k++) sum += c->spread[k];
+    const int middle = (int)((sum + c->n / 2) / c->n);
+    for (size_t k = 0; k < c->n; k++) {
+        spreads += kvc_zigzag(c->spread[k] - middle);
+        means += kvc_zigzag(c->mean[k]);
+    }
+    const unsigned spread_k = rice_for(spreads, c->n), mean_k = rice_for(means, c->n);
+    kvc_bits_put(&b, c->turn, 2);
+    if (c->turn != KVC_TURN_NONE) {
+        kvc_bits_put(&b, c->period, 32);
+        kvc_bits_put(&b, c->first, 32);
+        kvc_bits_put(&b, c->pairs, 32);
+        kvc_bits_put(&b, float_bits(c->angle), 32);
+        kvc_bits_put(&b, float_bits(c->ratio), 32);
+    }
+    kvc_bits_put(&b, (uint32_t)middle, 8);
+    kvc_bits_put(&b, spread_k, 4);
+    kvc_bits_put(&b, mean_k, 4);
+    for (size_t k = 0; k < c->n; k++) kvc_bits_put_rice(&b, kvc_zigzag(c->spread[k] - middle), spread_k);
+    for (size_t k = 0; k < c->n; k++) kvc_bits_put_rice(&b, kvc_zigzag(c->mean[k]), mean_k);
+    return (b.at + 7) / 8;
+}
+
+int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size, struct kvc_error *e) {
+    struct kvc_bits b = {.read = bytes, .limit = 8 * size};
+    const unsigned how = kvc_bits_get(&b, 2);
+    if (how > (c->format ? KVC_TURN_INTERLEAVED : KVC_TURN_NONE))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's rotation %u is unknown", how);
+    c->turn = (enum kvc_turn)how;
+    if (c->turn != KVC_TURN_NONE) {
+        c->period = kvc_bits_get(&b, 32);
+        c->first = kvc_bits_get(&b, 32);
+        c->pairs = kvc_bits_get(&b, 32);
+        c->angle = bits_float(kvc_bits_get(&b, 32));
+        c->ratio = bits_float(kvc_bits_get(&b, 32));
+        if (!c->period || c->n % c->period)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's heads of %u channels do not make %zu", c->period,
+                            c->n);
+        if (!c->pairs || c->first > c->period || c->pairs > (c->period - c->first) / 2)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model rotates %u pairs from channel %u of %u", c->pairs,
+                            c->first, c->period);
+        if (!(c->angle > 0 && c->angle <= 4 && c->ratio > 0 && c->ratio <= 1))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's angles are out of range");
+    }
+    const int middle = (int)kvc_bits_get(&b, 8);
+    const unsigned spread_k = kvc_bits_get(&b, 4), mean_k = kvc_bits_get(&b, 4);
+    int out_of_range = spread_k > 8 || mean_k > 8;
+    for (size_t k = 0; k < c->n && !b.bad && !out_of_range; k++) {
+        int spread = middle + kvc_unzigzag(kvc_bits_get_rice(&b, spread_k));
+        out_of_range = spread < MIN_SPREAD || spread > MAX_SPREAD;
+        c->spread[k] = (uint8_t)spread;
+    }
+    for (size_t k = 0; k < c->n && !b.bad && !out_of_range; k++) {
+        int mean = kvc_unzigzag(kvc_bits_get_rice(&b, mean_k));
+        out_of_range = mean < INT8_MIN || mean > INT8_MAX;
+        c->mean[k] = (int8_t)mean;
+    }
+    if (out_of_range) return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model has a number out of range");
+    if (b.bad || b.limit - b.at >= 8 || kvc_bits_get(&b, (unsigned)(b.limit - b.at)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model does not end where its section does");
+    return 0;
+}
+
+/* --- fitting --- */
+
+/* Stores a channel's mean and variance, the spread widened where the mean would not fit. */
+static void set_channel(struct kvc_channels *c, size_t k, double mean, double variance) {
+    double floor = mean * mean * 0x1p-20;
+    int spread = MIN_SPREAD;
+    if (variance < floor) variance = floor;
+    if (variance > 0x1p-125) spread = BIAS + (int)lrint(log2(variance));
+    if (spread < MIN_SPREAD) spread = MIN_SPREAD;
+    if (spread > MAX_SPREAD) spread = MAX_SPREAD;
+    long quarters;
+    while ((quarters = lrint(mean * QUARTERS / sqrt(exp2(spread - BIAS)))), labs(quarters) > MAX_MEAN) spread++;
+    c->spread[k] = (uint8_t)spread;
+    c->mean[k] = (int8_t)quarters;
+}
+
+/* What is tried for rotary embeddings: the bases of known models, a few between them, one scaled by 8. */
+enum { TRIALS = 16, PROBED_PAIRS = 6, PROBED_ROWS = 64 };
+static const struct {
+    double angle, base;
+} trial[TRIALS] = {{1, 1e4},   {1, 2.5e4}, {1, 5e4},   {1, 1e5}, {1, 1.3e5}, {1, 1.5e5}, {1, 2.5e5},   {1, 5e5},
+                   {1, 6.4e5}, {1, 1e6},   {1, 1.6e6}, {1, 2e6}, {1, 5e6},   {1, 8e6},   {1, 1e7}, {0.125, 1e6}};
+
+/* log2 of how much the best trial's turning means take off the energy of some pairs, against resting means, and that
+ * trial in *best. x holds `rows` float rows of a head, `stride` apart. */
+static double probe(const float *x, size_t rows, size_t stride, size_t first, size_t pairs, enum kvc_turn how,
+                    unsigned *best) {
+    double gain[TRIALS] = {0}, most = 0;
+    for (unsigned p = 0; p < PROBED_PAIRS; p++) {
+        size_t i = pairs * (2 * p + 3) / (2 * PROBED_PAIRS + 8); /* pairs that neither spin nor stand */
+        size_t a = first + (how == KVC_TURN_HALVES ? i : 2 * i), b = how == KVC_TURN_HALVES ? a + pairs : a + 1;
+        float re[TRIALS] = {0}, im[TRIALS] = {0}, c[TRIALS], s[TRIALS], turn_c[TRIALS], turn_s[TRIALS];
+        double energy = 0, rest_a = 0, rest_b = 0;
+        for (unsigned k = 0; k < TRIALS; k++) {
+            double w = trial[k].angle * pow(trial[k].base, -(double)i / (double)pairs);
+            c[k] = 1, s[k] = 0;
+            turn_c[k] = (float)cos(w), turn_s[k] = (float)sin(w);
+        }
+        for (size_t t = 0; t < rows; t++) {
+            float u = x[t * stride + a], v = x[t * stride + b];
+            if (!(fabsf(u) < 0x1p50f && fabsf(v) < 0x1p50f)) continue;
+            energy += (double)u * (double)u + (double)v * (double)v;
+            rest_a += (double)u;
+            rest_b += (double)v;
+            for (unsigned k = 0; k < TRIALS; k++) {
+                re[k] += u * c[k] + v * s[k];
+                im[k] += v * c[k] - u * s[k];
+                float next = c[k] * turn_c[k] - s[k] * turn_s[k];
+                s[k] = s[k] * turn_c[k] + c[k] * turn_s[k];
+                c[k] = next;
+            }
+        }
+        double n = (double)rows, least = energy * 1e-6 + 1e-30;
+        double rest = energy - (rest_a * rest_a + rest_b * rest_b) / n;
+        for (unsigned k = 0; k < TRIALS; k++) {
+            double left = energy - ((double)re[k] * (double)re[k] + (double)im[k] * (double)im[k]) / n;
+            gain[k] += log2((rest > least ? rest : least) / (left > least ? left : least));
+        }
+    }
+    for (unsigned k = 0; k < TRIALS; k++)
+        if (gain[k] > most) most = gain[k], *best = k;
+    return most / PROBED_PAIRS;
+}
+
+/* Finds how the channels of the first head turn from row to row, if they do. */
+static void find_turn(struct kvc_channels *c, const struct kvc_shape *shape, const float *x, size_t rows) {
+    /* Where a file does not say how many heads a row has, it comes as one. */
+    static const size_t usual[] = {64, 128, 256, 96, 80, 112, 32};
+    const size_t dim = (size_t)shape->dim;
+    double most = 0.1;
+    c->turn = KVC_TURN_NONE;
+    c->first = c->pairs = 0;
+    if (rows < 32) return;
+    for (unsigned u = 0; u <= sizeof usual / sizeof usual[0]; u++) {
+        size_t period = u ? usual[u - 1] : dim, first = 0;
+        if (u && (shape->heads > 1 || period >= dim || dim % period)) continue;
+        if (period == 576) first = 512; /* DeepSeek's latent rows: RoPE on the last 64 only */
+        const size_t pairs = (period - first) / 2;
+        if (pairs < 8) continue;
+        for (int how = KVC_TURN_HALVES; how <= KVC_TURN_INTERLEAVED; how++) {
+            unsigned best = 0;
+            double gain = probe(x, rows, c->n, first, pairs, (enum kvc_turn)how, &best);
+            if (gain <= most) continue;
+            most = gain;
+            c->turn = (enum kvc_turn)how;
+            c->period = (uint32_t)period;
+            c->first = (uint32_t)first;
+            c->pairs = (uint32_t)pairs;
+            c->angle = (float)trial[best].angle;
+            c->ratio = (float)pow(trial[best].base, -1.0 / (double)pairs);
+        }
+    }
+}
+
+/* The sums over rows 0 to n-1 of cos^2, sin^2 and cos * sin of angle * row, in closed form. */
+static void turn_powers(double angle, size_t n, double power[3]) {
+    double count = (double)n, s = sin(angle), most = fabs(s) > 1e-9 ? sin(count * angle) / s : count;
+    double cosines = most * cos((count - 1) * angle), sines = most * sin((count - 1) * angle);
+    power[0] = (count + cosines) / 2;
+    power[1] = (count - cosines) / 2;
+    power[2] = sines / 2;
+}
+
+void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
+    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
+    const size_t n = c->n, row_bytes = n * info->size, probed = shape->tokens < PROBED_ROWS ? shape->tokens : PROBED_ROWS;
+    const double count = (double)shape->tokens;
+    float *plain = scratch, *x = plain + 4 * n, *row = x + PROBED_ROWS * n;
+    const struct kvc_model_sums sums = {plain, plain + n, plain + 2 * n, plain + 3 * n};
+    memset(plain, 0, 4 * n * sizeof *plain);
+    info->to_f32(x, rows, probed * n);
+    find_turn(c, shape, x, probed);
+    kvc_channels_begin(c);
+    for (size_t t = 0; t < shape->tokens; t++) {
+        if (t >= probed) info->to_f32(row, rows + t * row_bytes, n);
+        if (t && c->turn != KVC_TURN_NONE) turn(c);
+        kvc_kernels_get()->model_sums(&sums, t < probed ? x + t * n : row, c->cosine, c->sine, n, c->period);
+    }
+    double gain = 0;
+    for (size_t d = 0; d < c->period && c->turn != KVC_TURN_NONE; d++) {
+        float sign;
+        const size_t with = partner_of(c, d, &sign);
+        double power[3];
+        turn_powers(atan2((double)c->step_s[d], (double)c->step_c[d]), (size_t)shape->tokens, power);
+        for (size_t head = 0; head < n; head += c->period) {
+            const size_t k = head + d, other = head + with;
+            const double cosines = (double)sums.cosines[k], sines = (double)sums.sines[k];
+            const double square = (double)sums.square[k], sum = (double)sums.plain[k], least = square * 1e-6 + 1e-30;
+            const double mean = (cosines - (double)sign * (double)sums.sines[other]) / count;
+            const double across = ((double)sign * (double)sums.cosines[other] + (double)(sign * sign) * sines) / count;
+            const double left = square - 2 * (mean * cosines + across * sines) + mean * mean * power[0] +
+                                across * across * power[1] + 2 * mean * across * power[2];
+            const double rest = square - sum * sum / count;
+            gain += log2((rest > least ? rest : least) / (left > least ? left : least)) / 2;
+            set_channel(c, k, mean, (left > 0 ? left : 0) / count);
+        }
+    }
+    if (gain > 0.02 * (double)n) return;
+    c->turn = KVC_TURN_NONE;
+    c->first = c->pairs = 0;
+    for (size_t k = 0; k < n; k++) {
+        double mean = (double)sums.plain[k] / count, variance = (double)sums.square[k] / count - mean * mean;
+        set_channel(c, k, mean, variance > 0 ? variance : 0);
+    }
+}
+
+void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign) {
+    const int whole = 1 << c->bits, half = sign ? whole / 2 : whole;
+    c->turn = KVC_TURN_NONE;
+    c->first = c->pairs = 0;
+    for (size_t k = 0; k < c->n; k++) {
+        int64_t plain = 0, square = 0;
+        for (size_t t = 0; t < rows; t++) {
+            int v = codes[t * c->n + k];
+            if (v >= half) v -= whole;
+            plain += v;
+            square += v * v;
+        }
+        double mean = (double)plain / (double)rows, variance = (double)square / (double)rows - mean * mean;
+        int spread = BIAS + (variance > 0x1p-20 ? (int)lrint(log2(variance)) : -20);
+        c->spread[k] = (uint8_t)spread;
+        c->mean[k] = (int8_t)lrint(mean);
+    }
+}

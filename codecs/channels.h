@@ -1,0 +1,64 @@
+/* channels.h: the channel model of `split`: where each channel of a block is expected to lie and how wide it spreads,
+ * which gives every word a bias and a context. Spec: channels.md. Not for coding the words (words.h). */
+#ifndef KVC_CHANNELS_H
+#define KVC_CHANNELS_H
+
+#include "codecs/error.h"
+#include "codecs/tensor.h"
+#include "kernels/kernels.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVC_CONTEXTS 8
+
+enum kvc_turn { KVC_TURN_NONE, KVC_TURN_HALVES, KVC_TURN_INTERLEAVED };
+
+struct kvc_channels {
+    size_t n;                               /* channels in a row */
+    const struct kvc_word_format *format;   /* NULL: words are integer codes of `bits` bits */
+    unsigned bits;
+
+    /* what is stored */
+    enum kvc_turn turn; /* how channels rotate together from row to row */
+    uint32_t period;    /* channels of a head, after which the rotation repeats; divides n */
+    uint32_t first, pairs; /* of a head: where it starts, how many pairs turn */
+    float angle, ratio; /* pair i turns by angle * ratio^i radians a row */
+    uint8_t *spread;    /* variance 2^(spread - 127), 1 to 253 */
+    int8_t *mean;       /* in quarters of the spread; for codes the mean itself */
+
+    /* what follows from it */
+    float *value, *partner, *variance;    /* per channel */
+    float *cosine, *sine, *step_c, *step_s; /* per channel of a period: of this row, and of one row's turn */
+    int flat;                               /* 1: no parameters */
+    int fresh;                              /* 1: no row was asked for yet */
+    void *memory;
+};
+
+/* Makes room for rows of n channels. format and bits as above. 0, or -1 when out of memory. */
+int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_format *format, unsigned bits,
+                      struct kvc_error *e);
+void kvc_channels_free(struct kvc_channels *c);
+
+/* Fits the model to float rows, canonical in shape->dtype. Values that are not finite or beyond 2^50 count as 0. Free
+ * to choose: the encoder's side. scratch holds KVC_CHANNELS_SCRATCH(n) floats. */
+#define KVC_CHANNELS_SCRATCH(n) (69 * (size_t)(n))
+void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);
+/* Fits it to integer codes of c->bits bits; `sign`: two's complement. */
+void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign);
+
+/* The stored form: at most KVC_CHANNELS_BOUND(n) bytes; returns how many. */
+#define KVC_CHANNELS_BOUND(n) (32 + 10 * (size_t)(n))
+size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes);
+int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size, struct kvc_error *e);
+
+/* The model without parameters: every word has bias 0 and context 0. */
+void kvc_channels_flat(struct kvc_channels *c);
+
+/* Goes back before row 0; call it once fitted, read or made flat. */
+void kvc_channels_begin(struct kvc_channels *c);
+/* The next row: its words' biases and contexts (0 to 7, shifted left by context_shift), c->n each. Where channels do not
+ * turn, rows after the first leave both as they are: pass the same arrays. */
+void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift);
+
+#endif

@@ -1,0 +1,315 @@
+/* fast.c: fixed-width exponents around each channel's own, for latency: decodes at memory speed. Spec: fast.md. */
+#include "codecs/bits.h"
+#include "codecs/planes.h"
+#include "codecs/stage.h"
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SECTION_COST = 24 }; /* bytes that a section costs a record: its directory entry and half its padding */
+enum { MIN_WIDTH = 1, MAX_WIDTH = 7, RICE_LIMIT = 8, FARTHEST = 255 };
+
+/* Mantissa bits of the 16-bit words of a dtype and the bytes below them, or 0 when `fast` keeps its rows as they are. */
+static unsigned mantissa_of(enum kvc_dtype dtype, unsigned *below) {
+    *below = dtype == KVC_F32 ? 2 : 0;
+    return dtype == KVC_F16 ? 10 : dtype == KVC_BF16 || dtype == KVC_F32 ? 7 : 0;
+}
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    memset(args, 0, sizeof *args);
+    return *text ? kvc_fail(e, KVC_ERR_USAGE, "fast takes no arguments, not '%s'", text) : 0;
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    (void)args;
+    if (size) *text = '\0';
+}
+
+static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+    (void)args, (void)shape, (void)e;
+    return 1;
+}
+
+struct work {
+    size_t rows, n, values, size; /* n words a row; size: bytes of the block */
+    unsigned mantissa, below;     /* as mantissa_of() */
+    uint16_t *bias;               /* per channel, in place: exponents above the mantissa */
+    uint16_t *words;              /* of a row whose words are not the row itself */
+    uint8_t *low, *high;          /* one byte a value */
+    uint8_t *bytes;
+    void *memory;
+};
+
+/* `values` and `bytes` say how many of low and high, and of bytes, are wanted. */
+static int work_init(struct work *w, size_t values, size_t bytes, struct kvc_error *e) {
+    w->memory = malloc(2 * values + 4 * w->n + bytes);
+    if (!w->memory) return kvc_fail_memory(e, "a block");
+    w->bias = w->memory;
+    w->words = w->bias + w->n;
+    w->low = (uint8_t *)(w->words + w->n);
+    w->high = w->low + values;
+    w->bytes = w->high + values;
+    return 0;
+}
+
+static void measure(struct work *w, const struct kvc_shape *shape) {
+    memset(w, 0, sizeof *w);
+    w->rows = (size_t)shape->tokens;
+    w->n = (size_t)(shape->heads * shape->dim);
+    w->values = w->rows * w->n;
+    w->size = w->rows * (size_t)kvc_row_bytes(shape);
+    w->mantissa = mantissa_of(shape->dtype, &w->below);
+}
+
+/* The words of row t, in place where the row is nothing else. */
+static const uint16_t *row_words(const struct work *w, const uint8_t *rows, size_t t) {
+    if (!w->below) return (const uint16_t *)(const void *)(rows + 2 * t * w->n);
+    const uint8_t *p = rows + 4 * t * w->n + 2;
+    for (size_t i = 0; i < w->n; i++, p += 4) w->words[i] = (uint16_t)(p[0] | p[1] << 8);
+    return w->words;
+}
+
+/* Sets each channel's bias to its mean exponent, less what makes the most values fit the cheapest width; returns that
+ * width. */
+static unsigned choose(struct work *w, const uint8_t *rows) {
+    const unsigned exponents = 1u << (15 - w->mantissa), part = w->mantissa - 7; /* bits of a code below the exponent */
+    uint32_t *sum = calloc(w->n, sizeof *sum), count[256] = {0};
+    if (!sum) return 0;
+    for (size_t t = 0; t < w->rows; t++) {
+        const uint16_t *words = row_words(w, rows, t);
+        for (size_t i = 0; i < w->n; i++) sum[i] += words[i] >> w->mantissa & (exponents - 1);
+    }
+    for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)((sum[i] + w->rows / 2) / w->rows);
+    free(sum);
+    for (size_t t = 0; t < w->rows; t++) {
+        const uint16_t *words = row_words(w, rows, t);
+        for (size_t i = 0; i < w->n; i++) count[((unsigned)(words[i] >> w->mantissa) - w->bias[i]) & (exponents - 1)]++;
+    }
+    unsigned best = MAX_WIDTH, shift = 0;
+    uint64_t least = UINT64_MAX;
+    for (unsigned width = part + MIN_WIDTH; width <= MAX_WIDTH && 1u << (width - part) <= exponents; width++) {
+        uint64_t inside = 0;
+        const unsigned window = 1u << (width - part);
+        for (unsigned i = 0; i < window; i++) inside += count[i];
+        for (unsigned s = 0; s < exponents; s++) { /* the window begins at exponent difference s */
+            uint64_t bits = (uint64_t)w->values * width + 17 * (w->values - inside);
+            if (bits < least) least = bits, best = width, shift = s;
+            inside += count[(s + window) & (exponents - 1)];
+            inside -= count[s];
+        }
+    }
+    for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)((w->bias[i] + shift) & (exponents - 1));
+    return best;
+}
+
+/* PARAMS: the width, then the biases around a middle one. Returns the bytes. */
+static size_t put_params(const struct work *w, unsigned width) {
+    struct kvc_bits b = {.bytes = w->bytes};
+    const unsigned exponents = 1u << (15 - w->mantissa);
+    uint64_t sum = 0, spread = 0;
+    for (size_t i = 0; i < w->n; i++) sum += w->bias[i];
+    const unsigned middle = (unsigned)(sum / w->n);
+    unsigned k = 0;
+    for (size_t i = 0; i < w->n; i++) spread += kvc_zigzag((int)w->bias[i] - (int)middle);
+    while (k < RICE_LIMIT && (uint64_t)w->n << k < spread) k++;
+    kvc_bits_put(&b, width, 4);
+    kvc_bits_put(&b, k, 4);
+    kvc_bits_put(&b, middle & (exponents - 1), 8);
+    for (size_t i = 0; i < w->n; i++) kvc_bits_put_rice(&b, kvc_zigzag((int)w->bias[i] - (int)middle), k);
+    return (b.at + 7) / 8;
+}
+
+static int get_params(struct work *w, const struct kvc_section *s, unsigned *width, struct kvc_error *e) {
+    struct kvc_bits b = {.read = s->data, .limit = 8 * (size_t)s->size};
+    const unsigned exponents = 1u << (15 - w->mantissa);
+    *width = kvc_bits_get(&b, 4);
+    const unsigned k = kvc_bits_get(&b, 4);
+    const int middle = (int)kvc_bits_get(&b, 8);
+    int bad = s->coder != KVC_CODER_STORE || *width < MIN_WIDTH || *width > MAX_WIDTH || k > RICE_LIMIT;
+    for (size_t i = 0; i < w->n && !b.bad && !bad; i++) {
+        int bias = middle + kvc_unzigzag(kvc_bits_get_rice(&b, k));
+        bad = bias < 0 || bias >= (int)exponents;
+        w->bias[i] = (uint16_t)((unsigned)bias << w->mantissa);
+    }
+    if (bad) return kvc_fail(e, KVC_ERR_DAMAGED, "fast: section PARAMS has a number out of range");
+    if (b.bad || b.limit - b.at >= 8 || kvc_bits_get(&b, (unsigned)(b.limit - b.at)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "fast: section PARAMS does not end where it should");
+    return 0;
+}
+
+/* ESCAPES: the high bytes that `width` bits do not hold. Returns the bytes, or more than `room` when they take that. */
+static size_t put_escapes(const struct work *w, unsigned width, size_t room) {
+    size_t used = 0, next = 0; /* next: the value a distance of 0 means */
+    for (size_t i = 0; i < w->values; i++) {
+        if (!(w->high[i] >> width)) continue;
+        for (; i - next > FARTHEST; next += FARTHEST + 1, used += 2) { /* a stop on the way, which changes nothing */
+            if (used + 2 > room) return room + 1;
+            w->bytes[used] = FARTHEST;
+            w->bytes[used + 1] = w->high[next + FARTHEST];
+        }
+        if (used + 2 > room) return room + 1;
+        w->bytes[used++] = (uint8_t)(i - next);
+        w->bytes[used++] = w->high[i];
+        next = i + 1;
+    }
+    return used;
+}
+
+static int encode_words(struct work *w, const struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
+                        struct kvc_error *e) {
+    for (unsigned p = 0; p < w->below; p++) {
+        kvc_plane_out(w->bytes, block->rows, w->values, 4, p, 1);
+        if (kvc_plane_add(out, stage, (uint8_t)p, w->bytes, w->values, e)) return -1;
+    }
+    const unsigned width = choose(w, block->rows);
+    if (!width) return kvc_fail_memory(e, "a block");
+    if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes, put_params(w, width), 0, e)) return -1;
+    for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)(w->bias[i] << w->mantissa);
+    for (size_t t = 0; t < w->rows; t++)
+        kvc_kernels_get()->cut_rotated(w->low + t * w->n, w->high + t * w->n, row_words(w, block->rows, t), w->bias,
+                                       w->n);
+    if (kvc_plane_add(out, stage, (uint8_t)w->below, w->low, w->values, e)) return -1;
+    const size_t escapes = put_escapes(w, width, w->size);
+    if (escapes > w->size) return 1; /* nothing gained */
+    if (escapes && kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, w->bytes, escapes, 0, e)) return -1;
+    for (size_t i = 0; i < w->values; i++) w->high[i] &= (uint8_t)((1u << width) - 1);
+    kvc_kernels_get()->pack_bits(w->bytes, w->high, w->values, width);
+    return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, w->bytes, KVC_PACKED(w->values, width), 0, e);
+}
+
+static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
+                  struct kvc_error *e) {
+    (void)args;
+    const size_t count = out->count, used = out->used;
+    struct work w;
+    measure(&w, &block->shape);
+    int status = !w.mantissa && w.values;
+    if (w.mantissa && w.values) {
+        size_t params = 4 + 5 * w.n, packed = KVC_PACKED(w.values, MAX_WIDTH);
+        size_t most = w.size > packed ? w.size : packed;
+        if (work_init(&w, w.values, most > params ? most : params, e)) return -1;
+        status = encode_words(&w, block, stage, out, e);
+        free(w.memory);
+    }
+    if (status < 0) return -1;
+    if (status || out->used - used + (out->count - count) * SECTION_COST >= w.size + SECTION_COST) {
+        out->count = count; /* nothing gained: keep the rows */
+        out->used = used;
+        return kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, w.size, 0, e);
+    }
+    return 0;
+}
+
+/* --- decoding --- */
+
+/* The next section, which must have this type and index. */
+static const struct kvc_section *take(const struct kvc_section **next, const struct kvc_section *end, unsigned type,
+                                      unsigned index, struct kvc_error *e) {
+    const struct kvc_section *s = *next;
+    if (s == end || s->type != type || s->index != index) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "fast: %s section %u is missing", kvc_section_name(type), index);
+        return NULL;
+    }
+    ++*next;
+    return s;
+}
+
+/* A section's n decoded bytes, in place where they are stored as they are, else in `room`. */
+static const uint8_t *bytes_of(const struct kvc_section *s, uint8_t *room, size_t n, struct kvc_error *e) {
+    if (s->coder == KVC_CODER_STORE && s->size == n && s->raw_size == n) return s->data;
+    return kvc_section_decode(s, room, n, e) ? NULL : room;
+}
+
+/* Escapes of the rows decoded so far, in order. */
+struct escapes {
+    const uint8_t *next, *end;
+    size_t at; /* the value a distance of 0 means */
+};
+
+/* Puts the escaped bytes among values first to last - 1 in their places of `high`, whose first is value `first`. */
+static void apply_escapes(struct escapes *s, uint8_t *high, size_t first, size_t last) {
+    while (s->next != s->end && s->at + s->next[0] < last) {
+        size_t at = s->at + s->next[0];
+        high[at - first] = s->next[1];
+        s->at = at + 1;
+        s->next += 2;
+    }
+}
+
+static int decode_words(struct work *w, struct kvc_block *block, const struct kvc_section *sections, size_t n,
+                        struct kvc_error *e) {
+    const struct kvc_section *next = sections, *end = sections + n, *s;
+    unsigned width;
+    for (unsigned p = 0; p < w->below; p++) {
+        if (!(s = take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, w->bytes, w->values, e)) return -1;
+        kvc_plane_in(block->rows, w->bytes, w->values, 4, p, 1);
+    }
+    if (!(s = take(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
+    if (!(s = take(&next, end, KVC_SECTION_PLANE, w->below, e))) return -1;
+    const uint8_t *low = bytes_of(s, w->low, w->values, e);
+    if (!low) return -1;
+    struct escapes escapes = {.next = NULL};
+    if (next != end && next->type == KVC_SECTION_ESCAPES) {
+        s = take(&next, end, KVC_SECTION_ESCAPES, 0, e);
+        if (!s || s->coder != KVC_CODER_STORE || !s->size || s->size % 2)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "fast: section ESCAPES is not pairs of bytes");
+        escapes.next = s->data;
+        escapes.end = s->data + s->size;
+    }
+    const uint8_t *packed = (s = take(&next, end, KVC_SECTION_CODES, 0, e))
+                                ? bytes_of(s, w->bytes, KVC_PACKED(w->values, width), e)
+                                : NULL;
+    if (!packed) return -1;
+    if (next != end) return kvc_fail(e, KVC_ERR_DAMAGED, "fast: a section of type %u is not due here", next->type);
+    /* Rows go in groups whose values fill whole groups of 32. */
+    const size_t odd = w->n & -w->n, together = odd >= 32 ? 1 : 32 / odd;
+    const struct kvc_kernels *k = kvc_kernels_get();
+    for (size_t t = 0; t < w->rows; t++) {
+        if (t % together == 0) {
+            size_t rows = w->rows - t < together ? w->rows - t : together;
+            k->unpack_bits(w->high, packed + KVC_PACKED(t * w->n, width), rows * w->n, width);
+            apply_escapes(&escapes, w->high, t * w->n, (t + rows) * w->n);
+        }
+        const uint8_t *high = w->high + t % together * w->n;
+        if (!w->below) {
+            uint16_t *words = (uint16_t *)(void *)(block->rows + 2 * t * w->n);
+            k->join_rotated(words, low + t * w->n, high, w->bias, w->n);
+            continue;
+        }
+        k->join_rotated(w->words, low + t * w->n, high, w->bias, w->n);
+        uint8_t *p = block->rows + 4 * t * w->n + 2;
+        for (size_t i = 0; i < w->n; i++, p += 4) p[0] = (uint8_t)w->words[i], p[1] = (uint8_t)(w->words[i] >> 8);
+    }
+    if (escapes.next != escapes.end) return kvc_fail(e, KVC_ERR_DAMAGED, "fast: an escape lies beyond the block");
+    return 0;
+}
+
+static int decode(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *sections,
+                  size_t n, struct kvc_error *e) {
+    (void)args;
+    struct work w;
+    measure(&w, &block->shape);
+    if (n == 1 && sections[0].type == KVC_SECTION_RAW && sections[0].index == 0)
+        return kvc_section_decode(sections, block->rows, w.size, e);
+    if (!w.values && !n) return 0;
+    if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "fast: %zu sections where RAW is due", n);
+    /* Room for a plane that was compressed, for the packed bits likewise, and for the high bytes of 32 rows. */
+    const size_t packed = KVC_PACKED(w.values, MAX_WIDTH), plane = w.values > 32 * w.n ? w.values : 32 * w.n;
+    if (work_init(&w, plane, packed > plane ? packed : plane, e)) return -1;
+    int status = decode_words(&w, block, sections, n, e);
+    free(w.memory);
+    return status;
+}
+
+const struct kvc_stage kvc_stage_fast = {
+    .id = 4,
+    .name = "fast",
+    .summary = "exponents in a few bits around their channel's own, escapes apart",
+    .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
+    .parse = parse,
+    .print = print,
+    .accepts = accepts,
+    .encode = encode,
+    .decode = decode,
+};

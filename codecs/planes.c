@@ -1,0 +1,33 @@
+/* planes.c: byte planes in and out of blocks, and whether they are worth compressing. Not for stages. */
+#include "codecs/planes.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SAMPLE = 4096, RUN = 64, LEVEL = 1 };
+#define NOISE 7.8 /* bits a byte in a sample from which on zstd would gain nothing worth its time */
+
+void kvc_plane_out(uint8_t *plane, const uint8_t *blocks, size_t n, size_t size, size_t at, size_t group) {
+    for (size_t i = 0; i < n; i++) memcpy(plane + i * group, blocks + i * size + at, group);
+}
+
+void kvc_plane_in(uint8_t *blocks, const uint8_t *plane, size_t n, size_t size, size_t at, size_t group) {
+    for (size_t i = 0; i < n; i++) memcpy(blocks + i * size + at, plane + i * group, group);
+}
+
+/* Whether the bytes are so evenly spread that only repetition could shrink them; runs from all over are counted. */
+static int looks_like_noise(const uint8_t *p, size_t n) {
+    if (n < SAMPLE) return 0;
+    unsigned count[256] = {0};
+    for (size_t i = 0; i < SAMPLE / RUN; i++)
+        for (size_t j = 0, at = (n - RUN) / (SAMPLE / RUN) * i; j < RUN; j++) count[p[at + j]]++;
+    double entropy = log2(SAMPLE);
+    for (unsigned b = 0; b < 256; b++)
+        if (count[b]) entropy -= count[b] * log2(count[b]) / SAMPLE;
+    return entropy > NOISE;
+}
+
+int kvc_plane_add(struct kvc_sections *out, uint8_t stage, uint8_t index, const uint8_t *plane, size_t n,
+                  struct kvc_error *e) {
+    return kvc_sections_add(out, KVC_SECTION_PLANE, stage, index, plane, n, looks_like_noise(plane, n) ? 0 : LEVEL, e);
+}

@@ -1,0 +1,183 @@
+/* rans.c: frequency tables and the frame of rANS streams. Spec: rans.md. Not for the loops over symbols (kernels). */
+#include "codecs/rans.h"
+
+#include <string.h>
+
+enum { MAX_LEVEL = 40 }; /* of a frequency; more than 2^11 would need more */
+
+/* Frequencies are stored as levels: 0 to 7 as they are, from 8 on three significant bits. */
+static unsigned level_frequency(unsigned level) {
+    return level < 8 ? level : (4 + (level & 3)) << ((level >> 2) - 1);
+}
+
+/* The level nearest to x / 16, for x >= 0 below 2^16 * 16. */
+static unsigned nearest_level(uint32_t x) {
+    if (x < 8 * 16 - 8) return (x + 8) >> 4;
+    unsigned e = 1; /* of level_frequency: a step of 2^e */
+    while (x >= (UINT32_C(16) << (e + 2)) * 2) e++;
+    uint32_t step = UINT32_C(16) << e, m = (x + step / 2) / step; /* 4 to 8 */
+    return m < 4 ? 7 : (e + 1) * 4 + (m - 4);
+}
+
+void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alphabet, unsigned bits) {
+    const uint32_t whole = UINT32_C(1) << bits;
+    uint16_t used[KVC_RANS_SYMBOLS];
+    uint8_t level[KVC_RANS_SYMBOLS];
+    uint64_t total = 0;
+    uint32_t sum = 0, share[KVC_RANS_SYMBOLS]; /* of `whole`, in sixteenths */
+    unsigned big = 0, n = 0;
+    for (unsigned s = 0; s < alphabet; s++) {
+        frequency[s] = 0;
+        if (!count[s]) continue;
+        total += count[s];
+        if (count[s] > count[big]) big = s;
+        used[n++] = (uint16_t)s;
+    }
+    for (unsigned i = 0; i < n; i++) {
+        share[i] = (uint32_t)(((uint64_t)count[used[i]] << (bits + 4)) / total);
+        level[i] = (uint8_t)nearest_level(share[i]);
+        if (!level[i]) level[i] = 1;
+        if (used[i] != big) sum += level_frequency(level[i]);
+    }
+    if (n == 1) { /* a frequency of the whole does not fit in a slot */
+        frequency[big ^ 1] = 1;
+        frequency[big] = (uint16_t)(whole - 1);
+        return;
+    }
+    /* The most frequent symbol takes what is left. Where rounding left it little, those that gained most give way; at
+     * last all are ones, of which there are at most `whole`. */
+    uint32_t least = (uint32_t)(((uint64_t)count[big] << bits) / total / 2) + 1;
+    while (sum + least > whole) {
+        unsigned worst = n;
+        int64_t most = INT64_MIN;
+        for (unsigned i = 0; i < n; i++) {
+            int64_t excess = (int64_t)level_frequency(level[i]) * 16 - (int64_t)share[i];
+            if (used[i] != big && level[i] > 1 && excess > most) most = excess, worst = i;
+        }
+        if (worst == n) break;
+        sum -= level_frequency(level[worst]);
+        sum += level_frequency(--level[worst]);
+    }
+    for (unsigned i = 0; i < n; i++) frequency[used[i]] = (uint16_t)level_frequency(level[i]);
+    frequency[big] = (uint16_t)(whole - sum);
+}
+
+/* --- tables --- */
+
+enum { RICE = 2, RUN = 3 }; /* parameters of the codes of differences and of runs of absent symbols */
+
+void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsigned alphabet) {
+    uint8_t level[KVC_RANS_SYMBOLS] = {0};
+    unsigned big = 0, greatest = 0, before = 0, last = 0;
+    int found = 0; /* the one that is no level's frequency: then it is the greatest */
+    for (unsigned s = 0; s < alphabet; s++) {
+        if (!frequency[s]) continue;
+        level[s] = (uint8_t)nearest_level((uint32_t)frequency[s] * 16);
+        if (level_frequency(level[s]) != frequency[s]) big = s, found = 1;
+        else if (!found && level[s] > level[big]) big = s;
+    }
+    for (unsigned s = 0; s < alphabet; s++) {
+        if (s == big) before = greatest;
+        else if (level[s] > greatest) greatest = level[s];
+    }
+    /* the first of the greatest levels marks it */
+    if (level[big] < greatest) level[big] = (uint8_t)greatest;
+    if (level[big] == before) level[big]++;
+    for (unsigned s = 0; s < alphabet; s++) {
+        kvc_bits_put_rice(out, kvc_zigzag((int)level[s] - (int)last), RICE);
+        last = level[s];
+        if (!last) {
+            unsigned run = 0;
+            while (s + 1 < alphabet && !level[s + 1]) run++, s++;
+            kvc_bits_put_rice(out, run, RUN);
+        }
+    }
+}
+
+int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alphabet, unsigned bits,
+                        struct kvc_error *e) {
+    const uint32_t whole = UINT32_C(1) << bits;
+    unsigned last = 0, greatest = 0, big = 0;
+    uint32_t sum = 0;
+    for (unsigned s = 0; s < alphabet; s++) {
+        last += (unsigned)kvc_unzigzag(kvc_bits_get_rice(in, RICE));
+        if (last > MAX_LEVEL) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table has a level out of range");
+        frequency[s] = (uint16_t)level_frequency(last);
+        sum += frequency[s];
+        if (last > greatest) greatest = last, big = s;
+        if (!last) {
+            unsigned run = kvc_bits_get_rice(in, RUN);
+            if (run >= alphabet - s) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table's run is too long");
+            while (run--) frequency[++s] = 0;
+        }
+    }
+    if (in->bad) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table has no end");
+    sum -= frequency[big];
+    if (!sum || sum >= whole) return kvc_fail(e, KVC_ERR_DAMAGED, "the frequencies of a table do not make 2^%u", bits);
+    frequency[big] = (uint16_t)(whole - sum);
+    return 0;
+}
+
+void kvc_rans_decoding_table(uint32_t *slots, const uint16_t *frequency, unsigned alphabet) {
+    for (unsigned s = 0; s < alphabet; s++) {
+        if (!frequency[s]) continue;
+        uint32_t slot = KVC_RANS_SLOT(s, 0, frequency[s]);
+        for (unsigned i = 0; i < frequency[s]; i += KVC_RANS_SLACK)
+            for (unsigned j = 0; j < KVC_RANS_SLACK; j++) slots[i + j] = slot + KVC_RANS_SLOT(0, i + j, 0);
+        slots += frequency[s];
+    }
+}
+
+void kvc_rans_encoding_table(struct kvc_rans_symbol *symbols, const uint16_t *frequency, unsigned alphabet) {
+    unsigned first = 0;
+    for (unsigned s = 0; s < alphabet; s++) {
+        uint32_t f = frequency[s];
+        symbols[s].reciprocal = symbols[s].packed = 0;
+        if (!f) continue;
+        unsigned shift = 0;
+        while (UINT32_C(1) << shift < f) shift++;
+        /* Rounded up, the reciprocal serves all 32-bit x while its error times f is at most 2^(shift - 1);
+         * else rounded down it does, with x + 1. */
+        uint64_t power = UINT64_C(1) << (31 + shift), down = power / f, error = power - down * f;
+        int up = !error || f - error <= UINT64_C(1) << shift >> 1;
+        symbols[s].reciprocal = (uint32_t)(up && error ? down + 1 : down);
+        symbols[s].packed = KVC_RANS_PACKED(f, first, shift, !up);
+        first += f;
+    }
+}
+
+/* --- streams --- */
+
+void kvc_rans_encode_begin(struct kvc_rans_encoder *r, unsigned lanes, uint8_t *end) {
+    r->lanes = lanes;
+    for (unsigned i = 0; i < lanes; i++) r->x[i] = KVC_RANS_START;
+    r->next = end;
+}
+
+void kvc_rans_encode_end(const struct kvc_rans_encoder *r, uint8_t *states) {
+    for (unsigned i = 0; i < r->lanes; i++)
+        for (unsigned b = 0; b < 4; b++) *states++ = (uint8_t)(r->x[i] >> 8 * b);
+}
+
+int kvc_rans_decode_begin(struct kvc_rans_decoder *r, unsigned lanes, const uint8_t *states, const uint8_t *words,
+                          size_t size, struct kvc_error *e) {
+    r->lanes = lanes;
+    for (unsigned i = 0; i < lanes; i++) {
+        const uint8_t *p = states + 4 * i;
+        r->x[i] = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+        if (r->x[i] < KVC_RANS_START) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream begins out of range");
+    }
+    r->next = words;
+    r->end = words + size;
+    r->missing = 0;
+    return 0;
+}
+
+int kvc_rans_decode_end(const struct kvc_rans_decoder *r, struct kvc_error *e) {
+    if (r->missing) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream is too short");
+    if (r->next != r->end) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream is too long");
+    for (unsigned i = 0; i < r->lanes; i++)
+        if (r->x[i] != KVC_RANS_START)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream does not end in its start state");
+    return 0;
+}

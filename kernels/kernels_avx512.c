@@ -1,0 +1,27 @@
+/* kernels_avx512.c: the table for AVX-512 (F, BW, VL, DQ): its own rANS, the rest AVX2's. Not compiled elsewhere. */
+#include "kernels/twins.h"
+
+#if defined(__x86_64__)
+
+const struct kvc_kernels kvc_kernels_avx512 = {
+    .name = "avx512",
+    .split_planes = kvc_split_planes_avx2,
+    .merge_planes = kvc_merge_planes_avx2,
+    .f16_to_f32 = kvc_f16_to_f32_avx2,
+    .bf16_to_f32 = kvc_bf16_to_f32_avx2,
+    .rans_decode = kvc_rans_decode_avx512,
+    .rans_encode = kvc_rans_encode_avx512,
+    .cut_words = kvc_cut_words_avx2,
+    .join_words = kvc_join_words_avx2,
+    .cut_rotated = kvc_cut_rotated_avx2,
+    .join_rotated = kvc_join_rotated_avx2,
+    .pack_bits = kvc_pack_bits_avx2,
+    .unpack_bits = kvc_unpack_bits_avx2,
+    .model_words = kvc_model_words_avx2,
+    .model_sums = kvc_model_sums_avx2,
+    .model_turn = kvc_model_turn_avx2,
+};
+
+#else
+typedef int kvc_no_avx512; /* ISO C wants one declaration in a file */
+#endif

@@ -1,0 +1,115 @@
+/* split_ref.c: portable reference of the kernels of the stages `split` and `fast`: words, packed bits, channel model.
+ * Not for rANS (rans_ref.c). */
+#include "kernels/twins.h"
+
+#include <string.h>
+
+void kvc_cut_words_ref(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias,
+                       const uint16_t *context, size_t n, unsigned shift, uint16_t mask) {
+    const uint16_t below = (uint16_t)((1u << shift) - 1);
+    for (size_t i = 0; i < n; i++) {
+        symbols[i] = (uint16_t)(context[i] + (((words[i] - bias[i]) & mask) >> shift));
+        low[i] = (uint8_t)(words[i] & below);
+    }
+}
+
+void kvc_join_words_ref(uint16_t *words, const uint16_t *symbols, const uint16_t *bias, const uint8_t *low, size_t n,
+                        unsigned shift, uint16_t mask) {
+    for (size_t i = 0; i < n; i++) words[i] = (uint16_t)(((symbols[i] << shift) + bias[i] + low[i]) & mask);
+}
+
+void kvc_cut_rotated_ref(uint8_t *low, uint8_t *high, const uint16_t *words, const uint16_t *bias, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint16_t word = (uint16_t)(words[i] - bias[i]);
+        low[i] = (uint8_t)(word << 1 | word >> 15);
+        high[i] = (uint8_t)(word >> 7);
+    }
+}
+
+void kvc_join_rotated_ref(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        words[i] = (uint16_t)((high[i] << 7 | low[i] >> 1 | (low[i] & 1) << 15) + bias[i]);
+}
+
+/* One plane of `width` bits of a group of 32: dst or values change by direction. */
+static void pack_plane(uint8_t *dst, const uint8_t *values, size_t n, unsigned width, unsigned from) {
+    const unsigned step = 4 * width, mask = (1u << width) - 1; /* bytes in the plane */
+    memset(dst, 0, step);
+    for (unsigned i = 0; i < n; i++)
+        dst[i % step] = (uint8_t)(dst[i % step] | (values[i] >> from & mask) << i / step * width);
+}
+
+static void unpack_plane(uint8_t *values, const uint8_t *src, size_t n, unsigned width, unsigned from) {
+    const unsigned step = 4 * width, mask = (1u << width) - 1;
+    for (unsigned i = 0; i < n; i++)
+        values[i] = (uint8_t)(values[i] | (src[i % step] >> i / step * width & mask) << from);
+}
+
+void kvc_pack_bits_ref(uint8_t *dst, const uint8_t *values, size_t n, unsigned width) {
+    for (size_t i = 0; i < n; i += 32) {
+        size_t count = n - i < 32 ? n - i : 32;
+        for (unsigned plane = 4, from = 0; plane; plane /= 2) {
+            if (!(width & plane)) continue;
+            pack_plane(dst, values + i, count, plane, from);
+            dst += 4 * plane;
+            from += plane;
+        }
+    }
+}
+
+void kvc_unpack_bits_ref(uint8_t *values, const uint8_t *src, size_t n, unsigned width) {
+    for (size_t i = 0; i < n; i += 32) {
+        size_t count = n - i < 32 ? n - i : 32;
+        memset(values + i, 0, count);
+        for (unsigned plane = 4, from = 0; plane; plane /= 2) {
+            if (!(width & plane)) continue;
+            unpack_plane(values + i, src, count, plane, from);
+            src += 4 * plane;
+            from += plane;
+        }
+    }
+}
+
+static uint32_t bits_of(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+void kvc_model_words_ref(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels,
+                         const float *cosine, const float *sine, size_t n, size_t period,
+                         const struct kvc_word_format *format, unsigned context_shift) {
+    const unsigned cut = format->drop + format->shift;
+    const int32_t rebias = (127 << 22) - (int32_t)(format->rebias << 23), half = (int32_t)(1u << cut >> 1);
+    const uint32_t magnitude = (1u << format->sign) - 1;
+    for (size_t i = 0; i < n; i++) {
+        float turned = channels->partner[i] * sine[i % period], m = channels->mean[i] * cosine[i % period] + turned;
+        float s = m * m + channels->variance[i];
+        uint32_t square = bits_of(s), steps = (square - bits_of(channels->variance[i])) >> 22;
+        /* halving the bits halves the logarithm, but for what linear mantissas lose */
+        int32_t root = (int32_t)(square >> 1) + rebias;
+        if (root < 0) root = 0;
+        uint32_t word = (uint32_t)(root + half) >> cut << format->shift & magnitude;
+        bias[i] = (uint16_t)(word | (bits_of(m) >> 31) << format->sign);
+        context[i] = (uint16_t)((steps < 7 ? steps : 7) << context_shift);
+    }
+}
+
+void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
+                        size_t n, size_t period) {
+    for (size_t i = 0; i < n; i++) {
+        float v = x[i] < 0x1p50f && x[i] > -0x1p50f ? x[i] : 0;
+        sums->plain[i] += v;
+        sums->square[i] += v * v;
+        sums->cosines[i] += v * cosine[i % period];
+        sums->sines[i] += v * sine[i % period];
+    }
+}
+
+void kvc_model_turn_ref(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float c = cosine[i] * step_cosine[i] - sine[i] * step_sine[i];
+        sine[i] = sine[i] * step_cosine[i] + cosine[i] * step_sine[i];
+        cosine[i] = c;
+    }
+}
