@@ -10,6 +10,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio_ext.h>
@@ -18,6 +21,8 @@
 #include <unistd.h>
 
 static const char *tool = "kvc";
+
+enum { KEPT_BYTES = 32 << 20 }; /* of freed memory that is not given back */
 
 /* A mapped file that shrinks, or whose disk fails, shows as SIGBUS. */
 static void on_bus_error(int number) {
@@ -49,6 +54,11 @@ void cli_start(char **argv, const char *name) {
         if (sigaction(ending[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaction(ending[i], &interrupt, NULL);
     sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, NULL); /* then write() says EFBIG */
     sigaction(SIGBUS, &bus, NULL);
+#if defined(__GLIBC__)
+    /* Blocks come and go by the thousand; to fault their memory in each time would cost as much as decoding them. */
+    mallopt(M_MMAP_THRESHOLD, KEPT_BYTES);
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+#endif
 }
 
 /* File names and metadata get into messages: what a terminal would obey is shown as \xNN. */

@@ -1,6 +1,8 @@
 /* bits.c: strings of bits. Not for symbols in bulk (rans.c). */
 #include "codecs/bits.h"
 
+#include <string.h>
+
 enum { MOST_ONES = 24, ESCAPED = 16 };
 
 void kvc_bits_put(struct kvc_bits *b, uint32_t v, unsigned n) {
@@ -14,11 +16,13 @@ void kvc_bits_put(struct kvc_bits *b, uint32_t v, unsigned n) {
     }
 }
 
-/* The next 32 to 57 bits; zeros past the limit. */
+/* The next 57 bits at least; zeros past the limit. */
 static uint64_t peek(const struct kvc_bits *b) {
     uint64_t window = 0;
-    size_t first = b->at / 8, last = (b->limit + 7) / 8;
-    for (unsigned i = 0; i < 8 && first + i < last; i++) window |= (uint64_t)b->read[first + i] << 8 * i;
+    const size_t first = b->at / 8, last = (b->limit + 7) / 8, n = last - first < 8 ? last - first : 8;
+    if (n == 8) memcpy(&window, b->read + first, 8); /* the machine is little-endian: dtype.c insists */
+    else
+        for (size_t i = 0; i < n; i++) window |= (uint64_t)b->read[first + i] << 8 * i;
     return window >> b->at % 8;
 }
 

@@ -225,7 +225,7 @@ static void set_channel(struct kvc_channels *c, size_t k, double mean, double va
 }
 
 /* What is tried for rotary embeddings: the bases of known models, a few between them, one scaled by 8. */
-enum { TRIALS = 16, PROBED_PAIRS = 6, PROBED_ROWS = 64 };
+enum { TRIALS = 16, PROBED_PAIRS = 6 };
 static const struct {
     double angle, base;
 } trial[TRIALS] = {{1, 1e4},   {1, 2.5e4}, {1, 5e4},   {1, 1e5}, {1, 1.3e5}, {1, 1.5e5}, {1, 2.5e5},   {1, 5e5},
@@ -313,15 +313,16 @@ static void turn_powers(double angle, size_t n, double power[3]) {
 
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
-    const size_t n = c->n, row_bytes = n * info->size, probed = shape->tokens < PROBED_ROWS ? shape->tokens : PROBED_ROWS;
-    const double count = (double)shape->tokens;
-    float *plain = scratch, *x = plain + 4 * n, *row = x + PROBED_ROWS * n;
+    const size_t n = c->n, row_bytes = n * info->size, tokens = (size_t)shape->tokens;
+    const size_t probed = tokens < KVC_CHANNELS_PROBED ? tokens : KVC_CHANNELS_PROBED;
+    const double count = (double)tokens;
+    float *plain = scratch, *row = plain + 4 * n, *x = row + n;
     const struct kvc_model_sums sums = {plain, plain + n, plain + 2 * n, plain + 3 * n};
     memset(plain, 0, 4 * n * sizeof *plain);
     info->to_f32(x, rows, probed * n);
     find_turn(c, shape, x, probed);
     kvc_channels_begin(c);
-    for (size_t t = 0; t < shape->tokens; t++) {
+    for (size_t t = 0; t < tokens; t++) {
         if (t >= probed) info->to_f32(row, rows + t * row_bytes, n);
         if (t && c->turn != KVC_TURN_NONE) turn(c);
         kvc_kernels_get()->model_sums(&sums, t < probed ? x + t * n : row, c->cosine, c->sine, n, c->period);
@@ -331,7 +332,7 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
         float sign;
         const size_t with = partner_of(c, d, &sign);
         double power[3];
-        turn_powers(atan2((double)c->step_s[d], (double)c->step_c[d]), (size_t)shape->tokens, power);
+        turn_powers(atan2((double)c->step_s[d], (double)c->step_c[d]), tokens, power);
         for (size_t head = 0; head < n; head += c->period) {
             const size_t k = head + d, other = head + with;
             const double cosines = (double)sums.cosines[k], sines = (double)sums.sines[k];

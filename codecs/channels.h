@@ -41,8 +41,10 @@ int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_fo
 void kvc_channels_free(struct kvc_channels *c);
 
 /* Fits the model to float rows, canonical in shape->dtype. Values that are not finite or beyond 2^50 count as 0. Free
- * to choose: the encoder's side. scratch holds KVC_CHANNELS_SCRATCH(n) floats. */
-#define KVC_CHANNELS_SCRATCH(n) (69 * (size_t)(n))
+ * to choose: the encoder's side. scratch holds KVC_CHANNELS_SCRATCH(n, rows) floats. */
+#define KVC_CHANNELS_PROBED 64 /* rows in which a rotation is looked for */
+#define KVC_CHANNELS_SCRATCH(n, rows) \
+    ((size_t)(n) * (5 + ((rows) < KVC_CHANNELS_PROBED ? (size_t)(rows) : KVC_CHANNELS_PROBED)))
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);
 /* Fits it to integer codes of c->bits bits; `sign`: two's complement. */
 void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign);

@@ -132,9 +132,9 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
         bad = bias < 0 || bias >= (int)exponents;
         w->bias[i] = (uint16_t)((unsigned)bias << w->mantissa);
     }
-    if (bad) return kvc_fail(e, KVC_ERR_DAMAGED, "fast: section PARAMS has a number out of range");
+    if (bad) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has a number out of range");
     if (b.bad || b.limit - b.at >= 8 || kvc_bits_get(&b, (unsigned)(b.limit - b.at)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "fast: section PARAMS does not end where it should");
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS does not end where it should");
     return 0;
 }
 
@@ -203,24 +203,6 @@ static int encode(const struct kvc_stage_args *args, struct kvc_block *block, ui
 
 /* --- decoding --- */
 
-/* The next section, which must have this type and index. */
-static const struct kvc_section *take(const struct kvc_section **next, const struct kvc_section *end, unsigned type,
-                                      unsigned index, struct kvc_error *e) {
-    const struct kvc_section *s = *next;
-    if (s == end || s->type != type || s->index != index) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "fast: %s section %u is missing", kvc_section_name(type), index);
-        return NULL;
-    }
-    ++*next;
-    return s;
-}
-
-/* A section's n decoded bytes, in place where they are stored as they are, else in `room`. */
-static const uint8_t *bytes_of(const struct kvc_section *s, uint8_t *room, size_t n, struct kvc_error *e) {
-    if (s->coder == KVC_CODER_STORE && s->size == n && s->raw_size == n) return s->data;
-    return kvc_section_decode(s, room, n, e) ? NULL : room;
-}
-
 /* Escapes of the rows decoded so far, in order. */
 struct escapes {
     const uint8_t *next, *end;
@@ -242,26 +224,26 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
     const struct kvc_section *next = sections, *end = sections + n, *s;
     unsigned width;
     for (unsigned p = 0; p < w->below; p++) {
-        if (!(s = take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, w->bytes, w->values, e)) return -1;
+        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, w->bytes, w->values, e)) return -1;
         kvc_plane_in(block->rows, w->bytes, w->values, 4, p, 1);
     }
-    if (!(s = take(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
-    if (!(s = take(&next, end, KVC_SECTION_PLANE, w->below, e))) return -1;
-    const uint8_t *low = bytes_of(s, w->low, w->values, e);
+    if (!(s = kvc_section_take(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
+    if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->below, e))) return -1;
+    const uint8_t *low = kvc_section_bytes(s, w->low, w->values, e);
     if (!low) return -1;
     struct escapes escapes = {.next = NULL};
     if (next != end && next->type == KVC_SECTION_ESCAPES) {
-        s = take(&next, end, KVC_SECTION_ESCAPES, 0, e);
+        s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e);
         if (!s || s->coder != KVC_CODER_STORE || !s->size || s->size % 2)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "fast: section ESCAPES is not pairs of bytes");
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES is not pairs of bytes");
         escapes.next = s->data;
         escapes.end = s->data + s->size;
     }
-    const uint8_t *packed = (s = take(&next, end, KVC_SECTION_CODES, 0, e))
-                                ? bytes_of(s, w->bytes, KVC_PACKED(w->values, width), e)
+    const uint8_t *packed = (s = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e))
+                                ? kvc_section_bytes(s, w->bytes, KVC_PACKED(w->values, width), e)
                                 : NULL;
     if (!packed) return -1;
-    if (next != end) return kvc_fail(e, KVC_ERR_DAMAGED, "fast: a section of type %u is not due here", next->type);
+    if (kvc_section_none_left(next, end, e)) return -1;
     /* Rows go in groups whose values fill whole groups of 32. */
     const size_t odd = w->n & -w->n, together = odd >= 32 ? 1 : 32 / odd;
     const struct kvc_kernels *k = kvc_kernels_get();
@@ -281,7 +263,7 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
         uint8_t *p = block->rows + 4 * t * w->n + 2;
         for (size_t i = 0; i < w->n; i++, p += 4) p[0] = (uint8_t)w->words[i], p[1] = (uint8_t)(w->words[i] >> 8);
     }
-    if (escapes.next != escapes.end) return kvc_fail(e, KVC_ERR_DAMAGED, "fast: an escape lies beyond the block");
+    if (escapes.next != escapes.end) return kvc_fail(e, KVC_ERR_DAMAGED, "an escape lies beyond the block");
     return 0;
 }
 
@@ -293,10 +275,9 @@ static int decode(const struct kvc_stage_args *args, struct kvc_block *block, co
     if (n == 1 && sections[0].type == KVC_SECTION_RAW && sections[0].index == 0)
         return kvc_section_decode(sections, block->rows, w.size, e);
     if (!w.values && !n) return 0;
-    if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "fast: %zu sections where RAW is due", n);
-    /* Room for a plane that was compressed, for the packed bits likewise, and for the high bytes of 32 rows. */
-    const size_t packed = KVC_PACKED(w.values, MAX_WIDTH), plane = w.values > 32 * w.n ? w.values : 32 * w.n;
-    if (work_init(&w, plane, packed > plane ? packed : plane, e)) return -1;
+    if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", n);
+    const size_t packed = KVC_PACKED(w.values, MAX_WIDTH); /* room for that and for a plane, were they compressed */
+    if (work_init(&w, w.values, packed > w.values ? packed : w.values, e)) return -1;
     int status = decode_words(&w, block, sections, n, e);
     free(w.memory);
     return status;

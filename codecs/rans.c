@@ -132,7 +132,6 @@ void kvc_rans_encoding_table(struct kvc_rans_symbol *symbols, const uint16_t *fr
     unsigned first = 0;
     for (unsigned s = 0; s < alphabet; s++) {
         uint32_t f = frequency[s];
-        symbols[s].reciprocal = symbols[s].packed = 0;
         if (!f) continue;
         unsigned shift = 0;
         while (UINT32_C(1) << shift < f) shift++;

@@ -185,7 +185,8 @@ int kvc_pipeline_decode(const struct kvc_pipeline *pipeline, struct kvc_block *b
     for (unsigned i = pipeline->n; i-- > 0;) {
         size_t first = n;
         while (first && sections[first - 1].stage == i) first--;
-        if (pipeline->step[i].stage->decode(&pipeline->step[i].args, block, sections + first, n - first, e)) return -1;
+        if (pipeline->step[i].stage->decode(&pipeline->step[i].args, block, sections + first, n - first, e))
+            return kvc_error_prefix(e, pipeline->step[i].stage->name);
         n = first;
     }
     return n ? kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections belong to no stage of the recipe", n) : 0;

@@ -120,3 +120,23 @@ int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, stru
     default: return kvc_fail(e, KVC_ERR_UNSUPPORTED, "section %s: byte coder %u is unknown", name, s->coder);
     }
 }
+
+const struct kvc_section *kvc_section_take(const struct kvc_section **next, const struct kvc_section *end,
+                                           unsigned type, unsigned index, struct kvc_error *e) {
+    const struct kvc_section *s = *next;
+    if (s == end || s->type != type || s->index != index) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "%s section %u is missing", kvc_section_name(type), index);
+        return NULL;
+    }
+    ++*next;
+    return s;
+}
+
+int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end, struct kvc_error *e) {
+    return next == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections more than are due, the first of type %u", (size_t)(end - next), next->type);
+}
+
+const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n, struct kvc_error *e) {
+    if (s->coder == KVC_CODER_STORE && s->size == n && s->raw_size == n) return s->data;
+    return kvc_section_decode(s, room, n, e) ? NULL : room;
+}

@@ -4,6 +4,7 @@
 #include "codecs/planes.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
+#include "codecs/words.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,85 +20,6 @@ enum { CODES_HEADER = 4 };
 enum { FEW_LANES = 2, ALL_LANES = 5, FEW_VALUES = 16384 }; /* log2 of lanes; below so many values 4 lanes do */
 enum { MODEL_ROWS = 96 }; /* from which on the channel model is taken to pay for itself */
 
-/* --- what a dtype's words are --- */
-
-struct form {
-    enum kvc_dtype dtype;
-    unsigned bits;                 /* of a word */
-    const struct kvc_word_format *format; /* of float words; NULL: codes */
-    unsigned planes;               /* groups of kvc_dtype_info.planes that come before the words' bytes */
-    int sign;                      /* codes: two's complement */
-    unsigned fifth;                /* codes: bytes of fifth bits before the nibbles */
-};
-
-static const struct kvc_word_format f32_words = {15, 16, 6, 0}, bf16_words = {15, 16, 6, 0},
-                                    f16_words = {15, 13, 8, 112}, f8e4m3_words = {7, 20, 0, 120},
-                                    f8e5m2_words = {7, 21, 0, 112};
-
-static const struct form forms[] = {
-    {KVC_F32, 16, &f32_words, 2, 0, 0},      {KVC_F16, 16, &f16_words, 0, 0, 0},
-    {KVC_BF16, 16, &bf16_words, 0, 0, 0},    {KVC_F8E4M3, 8, &f8e4m3_words, 0, 0, 0},
-    {KVC_F8E5M2, 8, &f8e5m2_words, 0, 0, 0}, {KVC_U8, 8, NULL, 0, 0, 0},
-    {KVC_I8, 8, NULL, 0, 1, 0},              {KVC_Q8_0, 8, NULL, 2, 1, 0},
-    {KVC_Q4_0, 4, NULL, 2, 0, 0},            {KVC_Q4_1, 4, NULL, 4, 0, 0},
-    {KVC_Q5_0, 5, NULL, 2, 0, 4},            {KVC_Q5_1, 5, NULL, 4, 0, 4},
-    {KVC_IQ4_NL, 4, NULL, 2, 0, 0},
-};
-
-static const struct form *form_of(enum kvc_dtype dtype) {
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
-        if (forms[i].dtype == dtype) return &forms[i];
-    return NULL;
-}
-
-static unsigned shift_of(const struct form *f) {
-    return f->format ? f->format->shift : 0;
-}
-
-static unsigned alphabet_of(const struct form *f) {
-    return 1u << (f->bits - shift_of(f));
-}
-
-/* Words of `n` values out of their blocks. */
-static void words_out(uint16_t *words, const uint8_t *rows, size_t n, const struct form *f,
-                      const struct kvc_dtype_info *info) {
-    const uint8_t *p = rows + f->planes;
-    if (info->block == 1 && f->bits == 16)
-        for (size_t i = 0; i < n; i++, p += info->size) words[i] = (uint16_t)(p[0] | p[1] << 8);
-    else if (info->block == 1)
-        for (size_t i = 0; i < n; i++) words[i] = p[i];
-    else if (f->bits == 8)
-        for (size_t i = 0; i < n; i += 32, p += info->size)
-            for (unsigned j = 0; j < 32; j++) words[i + j] = p[j];
-    else
-        for (size_t i = 0; i < n; i += 32, p += info->size)
-            for (unsigned j = 0; j < 32; j++) {
-                unsigned high = f->fifth ? p[j / 8] >> j % 8 & 1u : 0;
-                words[i + j] = (uint16_t)((p[f->fifth + j % 16] >> (j / 16 * 4) & 15) | high << 4);
-            }
-}
-
-static void words_in(uint8_t *rows, const uint16_t *words, size_t n, const struct form *f,
-                     const struct kvc_dtype_info *info) {
-    uint8_t *p = rows + f->planes;
-    if (info->block == 1 && f->bits == 16)
-        for (size_t i = 0; i < n; i++, p += info->size) p[0] = (uint8_t)words[i], p[1] = (uint8_t)(words[i] >> 8);
-    else if (info->block == 1)
-        for (size_t i = 0; i < n; i++) p[i] = (uint8_t)words[i];
-    else if (f->bits == 8)
-        for (size_t i = 0; i < n; i += 32, p += info->size)
-            for (unsigned j = 0; j < 32; j++) p[j] = (uint8_t)words[i + j];
-    else
-        for (size_t i = 0; i < n; i += 32, p += info->size) {
-            memset(p, 0, f->fifth + 16);
-            for (unsigned j = 0; j < 32; j++) {
-                unsigned v = words[i + j];
-                if (f->fifth) p[j / 8] = (uint8_t)(p[j / 8] | (v >> 4 & 1) << j % 8);
-                p[f->fifth + j % 16] = (uint8_t)(p[f->fifth + j % 16] | (v & 15) << j / 16 * 4);
-            }
-        }
-}
-
 /* --- parameters --- */
 
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
@@ -109,7 +31,7 @@ static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error
         return kvc_fail(e, KVC_ERR_USAGE, "split takes stream=%d..%d (values), not '%s'", MIN_STREAM, MAX_STREAM, text);
     long stream = strtol(text + 7, &end, 10);
     if (*end || stream < MIN_STREAM || stream > MAX_STREAM)
-        return kvc_fail(e, KVC_ERR_USAGE, "split: stream must be %d to %d values, not '%s'", MIN_STREAM, MAX_STREAM,
+        return kvc_fail(e, KVC_ERR_USAGE, "stream must be %d to %d values, not '%s'", MIN_STREAM, MAX_STREAM,
                         text + 7);
     args->i[STREAM] = stream;
     return 0;
@@ -187,7 +109,7 @@ static unsigned table_bits(size_t values, unsigned alphabet) {
 /* --- encoding --- */
 
 struct work {
-    const struct form *form;
+    const struct kvc_words *form;
     const struct kvc_dtype_info *info;
     struct kvc_channels model;
     size_t rows, n, values; /* values = rows * n */
@@ -205,10 +127,6 @@ static void work_free(struct work *w) {
     for (unsigned i = 0; i < 3; i++) free(w->memory[i]);
 }
 
-static int rows_are_words(const struct form *f, const struct kvc_dtype_info *info) {
-    return f->bits == 16 && info->size == 2;
-}
-
 static size_t rows_per_stream(const struct kvc_stage_args *args, const struct work *w) {
     size_t rows = ((size_t)args->i[STREAM] + w->n - 1) / w->n;
     return rows < w->rows ? rows : w->rows;
@@ -216,7 +134,7 @@ static size_t rows_per_stream(const struct kvc_stage_args *args, const struct wo
 
 static int work_init(struct work *w, const struct kvc_shape *shape, struct kvc_error *e) {
     memset(w, 0, sizeof *w);
-    w->form = form_of(shape->dtype);
+    w->form = kvc_words_of(shape->dtype);
     w->info = kvc_dtype_info(shape->dtype);
     w->rows = (size_t)shape->tokens;
     w->n = (size_t)(shape->heads * shape->dim);
@@ -227,7 +145,7 @@ static int work_init(struct work *w, const struct kvc_shape *shape, struct kvc_e
 /* Adds the symbols as CODES. */
 static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uint8_t stage, struct kvc_sections *out,
                           struct kvc_error *e) {
-    const unsigned alphabet = alphabet_of(w->form), tables = join_contexts(w->count, alphabet);
+    const unsigned alphabet = kvc_words_alphabet(w->form), tables = join_contexts(w->count, alphabet);
     const unsigned bits = table_bits(w->values, alphabet), lanes = w->values < FEW_VALUES ? FEW_LANES : ALL_LANES;
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
     struct kvc_rans_symbol(*symbol)[KVC_RANS_SYMBOLS] = malloc(KVC_CONTEXTS * sizeof *symbol);
@@ -274,19 +192,20 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, next, (size_t)(end - next), 0, e);
 }
 
-/* Every word's symbol, context and low bits, and how often each symbol comes. */
-enum { SKEW = 80 }; /* keeps equal symbols of the two tables off the same address modulo 4096 */
+enum { SKEW = 80 }; /* keeps equal symbols of two tables of counts off the same address modulo 4096 */
 
+/* Every word's symbol, context and low bits, and how often each symbol comes. */
 static void cut_rows(struct work *w) {
-    const struct form *f = w->form;
+    const struct kvc_kernels *k = kvc_kernels_get();
+    const struct kvc_words *f = w->form;
     uint32_t *const second = w->count[KVC_CONTEXTS] + SKEW;
     memset(w->count, 0, (2 * KVC_CONTEXTS + 1) * sizeof *w->count);
     kvc_channels_begin(&w->model);
     for (size_t t = 0; t < w->rows; t++) {
         uint16_t *symbols = w->symbols + t * w->n;
         kvc_channels_row(&w->model, w->bias, w->context, KVC_RANS_SYMBOL_BITS);
-        kvc_kernels_get()->cut_words(symbols, w->low + t * w->n, w->words + t * w->n, w->bias, w->context, w->n,
-                                     shift_of(f), (uint16_t)((1u << f->bits) - 1));
+        k->cut_words(symbols, w->low + t * w->n, w->words + t * w->n, w->bias, w->context, w->n, kvc_words_shift(f),
+                     (uint16_t)((1u << f->bits) - 1));
         size_t i = 0;
         for (; i + 2 <= w->n; i += 2) { /* two tables: an increment need not wait for the one before */
             w->count[0][symbols[i]]++;
@@ -299,12 +218,13 @@ static void cut_rows(struct work *w) {
 
 static int encode_rows(const struct kvc_stage_args *args, struct work *w, const struct kvc_block *block, uint8_t stage,
                        struct kvc_sections *out, struct kvc_error *e) {
-    const struct form *f = w->form;
-    const unsigned shift = shift_of(f);
+    const struct kvc_words *f = w->form;
+    const unsigned shift = kvc_words_shift(f);
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
-    const size_t floats = f->format ? KVC_CHANNELS_SCRATCH(w->n) * sizeof(float) : 0, room = KVC_PACKED(w->values, 7);
-    w->memory[0] = malloc(2 * w->values * (rows_are_words(f, w->info) ? 1 : 2) + 4 * w->n);
-    w->memory[1] = malloc(w->values + (floats > room ? floats : room));
+    const size_t floats = f->format ? KVC_CHANNELS_SCRATCH(w->n, w->rows) * sizeof(float) : 0;
+    const size_t packed = KVC_PACKED(w->values, 7), scratch = floats > packed ? floats : packed;
+    w->memory[0] = malloc(2 * w->values * (kvc_words_in_place(f) ? 1 : 2) + 4 * w->n);
+    w->memory[1] = malloc(scratch + w->values);
     w->memory[2] = malloc((2 * KVC_CONTEXTS + 1) * sizeof *w->count + HEAD_BOUND(streams) +
                           KVC_RANS_BOUND(w->values) + KVC_CHANNELS_BOUND(w->n));
     if (!w->memory[0] || !w->memory[1] || !w->memory[2]) return kvc_fail_memory(e, "a block");
@@ -312,7 +232,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     w->context = w->bias + w->n;
     w->symbols = w->context + w->n;
     w->words = w->symbols + w->values;
-    w->low = w->memory[1];
+    w->low = (uint8_t *)w->memory[1] + scratch;
     w->count = w->memory[2];
     w->bytes = (uint8_t *)(w->count + 2 * KVC_CONTEXTS + 1);
 
@@ -321,9 +241,9 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
         kvc_plane_out(w->bytes, block->rows, blocks, w->info->size, p, 1);
         if (kvc_plane_add(out, stage, (uint8_t)p, w->bytes, blocks, e)) return -1;
     }
-    if (rows_are_words(f, w->info)) w->words = (uint16_t *)(void *)block->rows;
-    else words_out(w->words, block->rows, w->values, f, w->info);
-    if (f->format) kvc_channels_fit(&w->model, &block->shape, block->rows, (float *)(void *)(w->low + w->values));
+    if (kvc_words_in_place(f)) w->words = (uint16_t *)(void *)block->rows;
+    else kvc_words_out(w->words, block->rows, w->values, f);
+    if (f->format) kvc_channels_fit(&w->model, &block->shape, block->rows, w->memory[1]);
     else kvc_channels_fit_codes(&w->model, w->words, w->rows, f->sign);
     const size_t sections = out->count, used = out->used;
     size_t stored = kvc_channels_write(&w->model, w->bytes);
@@ -331,10 +251,10 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     cut_rows(w);
     if (w->rows < MODEL_ROWS || !f->format) { /* too few rows, or too even ones, to pay for parameters? */
         double with = 8.0 * (double)(out->used - used + SECTION_COST);
-        for (unsigned c = 0; c < KVC_CONTEXTS; c++) with += cost_of(w->count[c], alphabet_of(f));
+        for (unsigned c = 0; c < KVC_CONTEXTS; c++) with += cost_of(w->count[c], kvc_words_alphabet(f));
         uint32_t plain[KVC_RANS_SYMBOLS] = {0};
         for (size_t i = 0; i < w->values; i++) plain[w->words[i] >> shift]++;
-        if (cost_of(plain, alphabet_of(f)) <= with) {
+        if (cost_of(plain, kvc_words_alphabet(f)) <= with) {
             out->count = sections;
             out->used = used;
             kvc_channels_flat(&w->model);
@@ -344,9 +264,8 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     if (encode_symbols(args, w, stage, out, e)) return -1;
     if (!shift) return 0;
     if (shift == 8) return kvc_plane_add(out, stage, (uint8_t)f->planes, w->low, w->values, e);
-    uint8_t *packed = w->low + w->values;
-    kvc_kernels_get()->pack_bits(packed, w->low, w->values, shift);
-    return kvc_plane_add(out, stage, (uint8_t)f->planes, packed, KVC_PACKED(w->values, shift), e);
+    kvc_kernels_get()->pack_bits(w->memory[1], w->low, w->values, shift);
+    return kvc_plane_add(out, stage, (uint8_t)f->planes, w->memory[1], KVC_PACKED(w->values, shift), e);
 }
 
 static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
@@ -367,22 +286,10 @@ static int encode(const struct kvc_stage_args *args, struct kvc_block *block, ui
 
 /* --- decoding --- */
 
-/* The next section, which must have this type and index. */
-static const struct kvc_section *take(const struct kvc_section **next, const struct kvc_section *end, unsigned type,
-                                      unsigned index, struct kvc_error *e) {
-    const struct kvc_section *s = *next;
-    if (s == end || s->type != type || s->index != index) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "split: %s section %u is missing", kvc_section_name(type), index);
-        return NULL;
-    }
-    ++*next;
-    return s;
-}
-
 /* What CODES begins with. */
 struct codes {
-    unsigned bits, lanes;
-    size_t per;           /* rows in a stream */
+    unsigned bits, lanes, tables;
+    size_t per;                    /* rows in a stream */
     const uint8_t *sizes, *states; /* of the streams, four bytes and four bytes a lane */
     const uint8_t *next, *end;     /* words */
 };
@@ -392,14 +299,14 @@ static int read_codes(const struct work *w, const struct kvc_section *s, uint32_
                       struct kvc_error *e) {
     const uint8_t *p = s->data;
     if (s->coder != KVC_CODER_STORE || s->size < CODES_HEADER)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "split: section CODES is too short or coded further");
-    const unsigned tables = p[1], alphabet = alphabet_of(w->form);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short or coded further");
+    const unsigned tables = p[1], alphabet = kvc_words_alphabet(w->form);
     c->bits = p[0] & 15;
     c->lanes = 1u << (p[0] >> 4);
     c->per = (size_t)(p[2] | p[3] << 8);
     if (c->bits < KVC_RANS_MIN_BITS || c->bits > KVC_RANS_MAX_BITS || c->lanes > KVC_RANS_LANES || !tables || !c->per ||
         c->per > w->rows)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "split: the header of section CODES is out of range");
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the header of section CODES is out of range");
     struct kvc_bits in = {.read = p, .at = 8 * CODES_HEADER, .limit = 8 * (size_t)s->size};
     for (unsigned k = 0; k < KVC_CONTEXTS; k++) {
         if (!(tables >> k & 1)) continue;
@@ -408,19 +315,29 @@ static int read_codes(const struct work *w, const struct kvc_section *s, uint32_
         kvc_rans_decoding_table(slots + ((size_t)k << c->bits), frequency, alphabet);
     }
     if (kvc_bits_get(&in, (unsigned)(-in.at % 32)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "split: padding after tables is not 0");
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++)
-        if (!(tables >> k & 1))
-            memcpy(slots + ((size_t)k << c->bits), slots + ((size_t)table_for(tables, k) << c->bits),
-                   sizeof *slots << c->bits);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "padding after tables is not 0");
+    c->tables = tables;
     const size_t streams = (w->rows + c->per - 1) / c->per, at = in.at / 8;
     if (in.bad || (s->size - at) / (4 + 4 * c->lanes) < streams)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "split: section CODES is too short");
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
     c->sizes = p + at;
     c->states = c->sizes + 4 * streams;
     c->next = c->states + 4 * c->lanes * streams;
     c->end = p + s->size;
     return 0;
+}
+
+/* Gives every context its table: where channels rest, their contexts are replaced once, else the tables are copied. */
+static void share_tables(struct work *w, const struct codes *c, uint32_t *slots) {
+    if (w->model.turn == KVC_TURN_NONE) {
+        kvc_channels_row(&w->model, w->bias, w->context, 0);
+        for (size_t i = 0; i < w->n; i++) w->context[i] = (uint16_t)(table_for(c->tables, w->context[i]) << c->bits);
+        return;
+    }
+    for (unsigned k = 0; k < KVC_CONTEXTS; k++)
+        if (!(c->tables >> k & 1))
+            memcpy(slots + ((size_t)k << c->bits), slots + ((size_t)table_for(c->tables, k) << c->bits),
+                   sizeof *slots << c->bits);
 }
 
 /* Begins the stream of the rows from t on. */
@@ -429,23 +346,29 @@ static int next_stream(struct codes *c, struct kvc_rans_decoder *r, size_t t, st
     const uint8_t *p = c->sizes + 4 * s;
     size_t size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
     if (t && kvc_rans_decode_end(r, e)) return -1;
-    if (size > (size_t)(c->end - c->next)) return kvc_fail(e, KVC_ERR_DAMAGED, "split: section CODES is too short");
+    if (size > (size_t)(c->end - c->next)) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
     c->next += size;
     return kvc_rans_decode_begin(r, c->lanes, c->states + 4 * c->lanes * s, c->next - size, size, e);
 }
 
-static int decode_rows(struct work *w, struct kvc_block *block, const uint8_t *low, const uint32_t *slots,
-                       struct codes *c, struct kvc_error *e) {
+/* Low bits are packed 32 values at a time: rows go in groups whose values are whole groups of those. */
+static size_t rows_together(const struct work *w) {
+    const size_t shift = kvc_words_shift(w->form), odd = w->n & -w->n;
+    return !shift || shift == 8 || odd >= 32 ? 1 : 32 / odd;
+}
+
+static int decode_rows(struct work *w, struct kvc_block *block, const uint8_t *low, uint32_t *slots, struct codes *c,
+                       struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
-    const struct form *f = w->form;
-    const unsigned shift = shift_of(f);
+    const struct kvc_words *f = w->form;
+    const unsigned shift = kvc_words_shift(f);
     const uint16_t mask = (uint16_t)((1u << f->bits) - 1);
     const size_t row_bytes = w->n / w->info->block * w->info->size;
-    const int direct = rows_are_words(f, w->info), packed = shift && shift < 8;
-    /* Low bits are packed 32 values at a time: rows go in groups whose values are whole groups of those. */
-    const size_t odd = w->n & -w->n, together = !packed || odd >= 32 ? 1 : 32 / odd;
+    const size_t together = rows_together(w);
+    const int direct = kvc_words_in_place(f), packed = shift && shift < 8;
     struct kvc_rans_decoder r = {.missing = 0};
     kvc_channels_begin(&w->model);
+    share_tables(w, c, slots);
     for (size_t t = 0; t < w->rows; t++) {
         if (t % c->per == 0 && next_stream(c, &r, t, e)) return -1;
         if (packed && t % together == 0) {
@@ -453,14 +376,14 @@ static int decode_rows(struct work *w, struct kvc_block *block, const uint8_t *l
             k->unpack_bits(w->low, low + KVC_PACKED(t * w->n, shift), rows * w->n, shift);
         }
         const uint8_t *below = shift == 8 ? low + t * w->n : w->low + t % together * w->n; /* zeros without low bits */
-        kvc_channels_row(&w->model, w->bias, w->context, c->bits);
+        if (w->model.turn != KVC_TURN_NONE) kvc_channels_row(&w->model, w->bias, w->context, c->bits);
         k->rans_decode(&r, w->symbols, w->context, w->n, slots, c->bits);
         uint8_t *row = block->rows + t * row_bytes;
         uint16_t *words = direct ? (uint16_t *)(void *)row : w->words;
         k->join_words(words, w->symbols, w->bias, below, w->n, shift, mask);
-        if (!direct) words_in(row, words, w->n, f, w->info);
+        if (!direct) kvc_words_in(row, words, w->n, f);
     }
-    if (c->next != c->end) return kvc_fail(e, KVC_ERR_DAMAGED, "split: section CODES is too long");
+    if (c->next != c->end) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long");
     return kvc_rans_decode_end(&r, e);
 }
 
@@ -468,14 +391,14 @@ enum { SLOTS = (KVC_CONTEXTS << KVC_RANS_MAX_BITS) + KVC_RANS_SLACK };
 
 static int decode_sections(struct work *w, struct kvc_block *block, const struct kvc_section *sections, size_t n,
                            struct kvc_error *e) {
-    const struct form *f = w->form;
-    const unsigned shift = shift_of(f);
+    const struct kvc_words *f = w->form;
+    const unsigned shift = kvc_words_shift(f);
     const struct kvc_section *next = sections, *end = sections + n, *s;
     const size_t blocks = w->values / w->info->block;
     const size_t low_size = shift == 8 ? w->values : shift ? KVC_PACKED(w->values, shift) : 0;
     uint32_t *slots = w->memory[0] = malloc(SLOTS * sizeof *slots + 8 * w->n);
     uint8_t *low = w->memory[1] = malloc((low_size > blocks ? low_size : blocks) + 1);
-    w->low = w->memory[2] = calloc(32, w->n);
+    w->low = w->memory[2] = calloc(w->rows < rows_together(w) ? w->rows : rows_together(w), w->n);
     if (!slots || !low || !w->low) return kvc_fail_memory(e, "a block");
     w->words = (uint16_t *)(void *)(slots + SLOTS);
     w->symbols = w->words + w->n;
@@ -483,24 +406,23 @@ static int decode_sections(struct work *w, struct kvc_block *block, const struct
     w->context = w->bias + w->n;
 
     for (unsigned p = 0; p < f->planes; p++) {
-        if (!(s = take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, low, blocks, e)) return -1;
+        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, low, blocks, e)) return -1;
         kvc_plane_in(block->rows, low, blocks, w->info->size, p, 1);
     }
     const struct kvc_section *params = next != end && next->type == KVC_SECTION_PARAMS ? next : NULL;
     if (!params) kvc_channels_flat(&w->model);
-    else if (!take(&next, end, KVC_SECTION_PARAMS, 0, e)) return -1;
-    const struct kvc_section *codes = take(&next, end, KVC_SECTION_CODES, 0, e);
+    else if (!kvc_section_take(&next, end, KVC_SECTION_PARAMS, 0, e)) return -1;
+    const struct kvc_section *codes = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e);
     if (!codes) return -1;
     const uint8_t *bits_below = low;
     if (shift) {
-        if (!(s = take(&next, end, KVC_SECTION_PLANE, f->planes, e))) return -1;
-        if (s->coder == KVC_CODER_STORE && s->size == low_size && s->raw_size == low_size) bits_below = s->data;
-        else if (kvc_section_decode(s, low, low_size, e)) return -1;
+        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, f->planes, e))) return -1;
+        if (!(bits_below = kvc_section_bytes(s, low, low_size, e))) return -1;
     }
-    if (next != end) return kvc_fail(e, KVC_ERR_DAMAGED, "split: a section of type %u is not due here", next->type);
+    if (kvc_section_none_left(next, end, e)) return -1;
     struct codes c = {.bits = 0};
     if (params && params->coder != KVC_CODER_STORE)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "split: section PARAMS is coded further");
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS is coded further");
     if ((params && kvc_channels_read(&w->model, params->data, params->size, e)) || read_codes(w, codes, slots, &c, e)) return -1;
     return decode_rows(w, block, bits_below, slots, &c, e);
 }

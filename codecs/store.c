@@ -30,7 +30,7 @@ static int decode(const struct kvc_stage_args *args, struct kvc_block *block, co
                   size_t n, struct kvc_error *e) {
     (void)args;
     if (n != 1 || sections[0].type != KVC_SECTION_RAW || sections[0].index != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "store: needs exactly one RAW section");
+        return kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one RAW section");
     return kvc_section_decode(sections, block->rows, (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape)), e);
 }
 

@@ -1,4 +1,5 @@
 /* zstd.c: the stage that splits rows into byte planes and compresses each. Spec: zstd.md. */
+#include "codecs/planes.h"
 #include "codecs/stage.h"
 
 #include "kernels/kernels.h"
@@ -41,14 +42,6 @@ static int only_bytes(const struct kvc_dtype_info *info) {
     return info->block == 1; /* then every plane is one byte wide, which is what the kernel does */
 }
 
-/* Copies one group of every block out of, or back into, the rows. */
-static void copy_group(uint8_t *plane, uint8_t *rows, size_t blocks, size_t size, size_t at, size_t group, int out) {
-    for (size_t i = 0; i < blocks; i++) {
-        uint8_t *p = rows + i * size + at;
-        out ? memcpy(plane + i * group, p, group) : memcpy(p, plane + i * group, group);
-    }
-}
-
 static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
                   struct kvc_error *e) {
     const struct kvc_dtype_info *info = kvc_dtype_info(block->shape.dtype);
@@ -61,7 +54,7 @@ static int encode(const struct kvc_stage_args *args, struct kvc_block *block, ui
     for (uint8_t p = 0; info->planes[p] && !status; p++) {
         size_t group = info->planes[p];
         uint8_t *plane = planes + at * blocks;
-        if (!only_bytes(info)) copy_group(plane, block->rows, blocks, info->size, at, group, 1);
+        if (!only_bytes(info)) kvc_plane_out(plane, block->rows, blocks, info->size, at, group);
         status = kvc_sections_add(out, KVC_SECTION_PLANE, stage, p, plane, blocks * group, (int)args->i[LEVEL], e);
         at += group;
         directory += SECTION_COST;
@@ -84,18 +77,17 @@ static int decode(const struct kvc_stage_args *args, struct kvc_block *block, co
         return kvc_section_decode(sections, block->rows, blocks * info->size, e);
     uint8_t *planes = malloc(blocks ? blocks * info->size : 1);
     if (!planes) return kvc_fail_memory(e, "byte planes");
+    const struct kvc_section *next = sections, *end = sections + n;
     int status = 0;
     for (; info->planes[i] && !status; i++) {
         size_t group = info->planes[i];
-        if (i >= n || sections[i].type != KVC_SECTION_PLANE || sections[i].index != i)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "zstd: PLANE section %zu is missing", i);
-        else
-            status = kvc_section_decode(sections + i, planes + at * blocks, blocks * group, e);
+        const struct kvc_section *s = kvc_section_take(&next, end, KVC_SECTION_PLANE, (unsigned)i, e);
+        status = s ? kvc_section_decode(s, planes + at * blocks, blocks * group, e) : -1;
         if (!status && !only_bytes(info))
-            copy_group(planes + at * blocks, block->rows, blocks, info->size, at, group, 0);
+            kvc_plane_in(block->rows, planes + at * blocks, blocks, info->size, at, group);
         at += group;
     }
-    if (!status && i != n) status = kvc_fail(e, KVC_ERR_DAMAGED, "zstd: %zu sections where %zu are due", n, i);
+    if (!status) status = kvc_section_none_left(next, end, e);
     if (!status && only_bytes(info)) kvc_kernels_get()->merge_planes(block->rows, planes, blocks, info->size);
     free(planes);
     return status;

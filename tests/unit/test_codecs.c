@@ -202,8 +202,8 @@ static void pipelines(void **state) {
     char text[64];
     assert_int_equal(kvc_recipe_parse("store@k@l0-3,zstd:level=3@v", &r, &e), 0);
     static const struct { unsigned select; uint32_t layer; const char *want; } cases[] = {
-        {KVC_SELECT_K, 0, "store"}, {KVC_SELECT_K, 3, "store"}, {KVC_SELECT_K, 4, "zstd"},
-        {KVC_SELECT_V, 0, "zstd:level=3"}, {0, 0, "zstd"},
+        {KVC_SELECT_K, 0, "store"}, {KVC_SELECT_K, 3, "store"}, {KVC_SELECT_K, 4, "split"},
+        {KVC_SELECT_V, 0, "zstd:level=3"}, {0, 0, "split"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kvc_recipe_pipeline(&r, cases[i].select, cases[i].layer, &p);

@@ -565,8 +565,8 @@ static void recipes_with_selectors(void **state) {
     static const struct {
         const char *recipe, *canonical, *k0, *v0, *k2, *v2;
     } cases[] = {
-        {NULL, "zstd", "zstd", "zstd", "zstd", "zstd"},
-        {"store@k", "store@k", "store", "zstd", "store", "zstd"},
+        {NULL, "split", "split", "split", "split", "split"},
+        {"store@k", "store@k", "store", "split", "store", "split"},
         {"store@k,zstd:level=3@v", "store@k,zstd:level=3@v", "store", "zstd:level=3", "store",
          "zstd:level=3"},
         {"zstd:level=9@l1-2,store", "zstd:level=9@l1-2,store", "store", "store", "zstd:level=9",
