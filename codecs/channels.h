@@ -59,8 +59,8 @@ void kvc_channels_flat(struct kvc_channels *c);
 
 /* Goes back before row 0; call it once fitted, read or made flat. */
 void kvc_channels_begin(struct kvc_channels *c);
-/* The next row: its words' biases and contexts (0 to 7, shifted left by context_shift), c->n each. Where channels do not
- * turn, rows after the first leave both as they are: pass the same arrays. */
+/* The next row: its words' biases and contexts (0 to 7, shifted left by context_shift), c->n each. Where channels do
+ * not turn, rows after the first leave both as they are: pass the same arrays. */
 void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift);
 
 #endif

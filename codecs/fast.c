@@ -10,7 +10,7 @@
 enum { SECTION_COST = 24 }; /* bytes that a section costs a record: its directory entry and half its padding */
 enum { MIN_WIDTH = 1, MAX_WIDTH = 7, RICE_LIMIT = 8, FARTHEST = 255 };
 
-/* Mantissa bits of the 16-bit words of a dtype and the bytes below them, or 0 when `fast` keeps its rows as they are. */
+/* Mantissa bits of the 16-bit words of a dtype and the bytes below them; 0 when `fast` keeps its rows as they are. */
 static unsigned mantissa_of(enum kvc_dtype dtype, unsigned *below) {
     *below = dtype == KVC_F32 ? 2 : 0;
     return dtype == KVC_F16 ? 10 : dtype == KVC_BF16 || dtype == KVC_F32 ? 7 : 0;
@@ -224,7 +224,9 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
     const struct kvc_section *next = sections, *end = sections + n, *s;
     unsigned width;
     for (unsigned p = 0; p < w->below; p++) {
-        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, w->bytes, w->values, e)) return -1;
+        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) ||
+            kvc_section_decode(s, w->bytes, w->values, e))
+            return -1;
         kvc_plane_in(block->rows, w->bytes, w->values, 4, p, 1);
     }
     if (!(s = kvc_section_take(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;

@@ -133,7 +133,9 @@ const struct kvc_section *kvc_section_take(const struct kvc_section **next, cons
 }
 
 int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end, struct kvc_error *e) {
-    return next == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections more than are due, the first of type %u", (size_t)(end - next), next->type);
+    if (next == end) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections more than are due, the first of type %u", (size_t)(end - next),
+                    next->type);
 }
 
 const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n, struct kvc_error *e) {

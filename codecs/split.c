@@ -406,24 +406,24 @@ static int decode_sections(struct work *w, struct kvc_block *block, const struct
     w->context = w->bias + w->n;
 
     for (unsigned p = 0; p < f->planes; p++) {
-        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, low, blocks, e)) return -1;
+        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, low, blocks, e))
+            return -1;
         kvc_plane_in(block->rows, low, blocks, w->info->size, p, 1);
     }
-    const struct kvc_section *params = next != end && next->type == KVC_SECTION_PARAMS ? next : NULL;
-    if (!params) kvc_channels_flat(&w->model);
-    else if (!kvc_section_take(&next, end, KVC_SECTION_PARAMS, 0, e)) return -1;
-    const struct kvc_section *codes = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e);
-    if (!codes) return -1;
-    const uint8_t *bits_below = low;
-    if (shift) {
-        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, f->planes, e))) return -1;
-        if (!(bits_below = kvc_section_bytes(s, low, low_size, e))) return -1;
+    if (next != end && next->type == KVC_SECTION_PARAMS) {
+        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PARAMS, 0, e))) return -1;
+        if (s->coder != KVC_CODER_STORE) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS is coded further");
+        if (kvc_channels_read(&w->model, s->data, s->size, e)) return -1;
+    } else {
+        kvc_channels_flat(&w->model);
     }
-    if (kvc_section_none_left(next, end, e)) return -1;
     struct codes c = {.bits = 0};
-    if (params && params->coder != KVC_CODER_STORE)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS is coded further");
-    if ((params && kvc_channels_read(&w->model, params->data, params->size, e)) || read_codes(w, codes, slots, &c, e)) return -1;
+    if (!(s = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e)) || read_codes(w, s, slots, &c, e)) return -1;
+    const uint8_t *bits_below = low;
+    if (shift && (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, f->planes, e)) ||
+                  !(bits_below = kvc_section_bytes(s, low, low_size, e))))
+        return -1;
+    if (kvc_section_none_left(next, end, e)) return -1;
     return decode_rows(w, block, bits_below, slots, &c, e);
 }
 

@@ -78,8 +78,8 @@ void kvc_sections_seal(struct kvc_sections *list);
  * whose frame is damaged, or whose coder is unknown. */
 int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, struct kvc_error *e);
 
-/* The next section of a stage's own, which must have this type and index; *next moves past it. NULL and the reason in *e
- * when it is another or `end`. */
+/* The next section of a stage's own, which must have this type and index; *next moves past it. NULL and the reason in
+ * *e when it is another or `end`. */
 const struct kvc_section *kvc_section_take(const struct kvc_section **next, const struct kvc_section *end,
                                            unsigned type, unsigned index, struct kvc_error *e);
 /* 0 when a stage has taken all its sections. */

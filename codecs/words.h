@@ -1,5 +1,5 @@
-/* words.h: the words of a dtype: the part of each value that a stage models, as integers. Spec: split.md, "Words". Not for
- * the model (channels.h) and not for bytes beside the words (planes.h). */
+/* words.h: the words of a dtype: the part of each value that a stage models, as integers. Spec: split.md, "Words". Not
+ * for the model (channels.h) and not for bytes beside the words (planes.h). */
 #ifndef KVC_WORDS_H
 #define KVC_WORDS_H
 

@@ -44,9 +44,9 @@ struct kvc_kernels {
     /* bfloat16 to binary32, exact. */
     void (*bf16_to_f32)(float *dst, const uint8_t *src, size_t n);
 
-    /* Decodes a row of n symbols, symbol i in lane i % r->lanes, with the table of 2^bits slots at table + base[i]. Words
-     * beyond the end read as 0 and are counted. Every slot a state can reach is a KVC_RANS_SLOT() with a frequency
-     * of 1 to 2^bits - 1; bits is 8 to 11. */
+    /* Decodes a row of n symbols, symbol i in lane i % r->lanes, with the table of 2^bits slots at table + base[i].
+     * Words beyond the end read as 0 and are counted. Every slot a state can reach is a KVC_RANS_SLOT() with a
+     * frequency of 1 to 2^bits - 1; bits is 8 to 11. */
     void (*rans_decode)(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
                         const uint32_t *table, unsigned bits);
     /* Encodes a row, from its last symbol to its first; symbols index the table (a context's first row added).

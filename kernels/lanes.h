@@ -5,7 +5,8 @@
 #include <stdint.h>
 
 #define KVC_ONES_(m) \
-    (((m) & 1) + ((m) >> 1 & 1) + ((m) >> 2 & 1) + ((m) >> 3 & 1) + ((m) >> 4 & 1) + ((m) >> 5 & 1) + ((m) >> 6 & 1) + ((m) >> 7 & 1))
+    (((m) & 1) + ((m) >> 1 & 1) + ((m) >> 2 & 1) + ((m) >> 3 & 1) + ((m) >> 4 & 1) + ((m) >> 5 & 1) + \
+     ((m) >> 6 & 1) + ((m) >> 7 & 1))
 #define KVC_RANK_(m, l) ((uint64_t)KVC_ONES_((m) & ((1 << (l)) - 1)))
 /* Byte l: how many lanes below l are set, which is the word that lane l takes. */
 #define KVC_EXPAND_(m)                                                                                     \
@@ -18,7 +19,8 @@
      KVC_PLACE_(m, 6) | KVC_PLACE_(m, 7))
 
 #define KVC_LANES_4_(f, m) f(m), f((m) + 1), f((m) + 2), f((m) + 3)
-#define KVC_LANES_16_(f, m) KVC_LANES_4_(f, m), KVC_LANES_4_(f, (m) + 4), KVC_LANES_4_(f, (m) + 8), KVC_LANES_4_(f, (m) + 12)
+#define KVC_LANES_16_(f, m) \
+    KVC_LANES_4_(f, m), KVC_LANES_4_(f, (m) + 4), KVC_LANES_4_(f, (m) + 8), KVC_LANES_4_(f, (m) + 12)
 #define KVC_LANES_64_(f, m) \
     KVC_LANES_16_(f, m), KVC_LANES_16_(f, (m) + 16), KVC_LANES_16_(f, (m) + 32), KVC_LANES_16_(f, (m) + 48)
 #define KVC_LANES_256(f) KVC_LANES_64_(f, 0), KVC_LANES_64_(f, 64), KVC_LANES_64_(f, 128), KVC_LANES_64_(f, 192)
