@@ -31,7 +31,7 @@ static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error
         return kvc_fail(e, KVC_ERR_USAGE, "split takes stream=%d..%d (values), not '%s'", MIN_STREAM, MAX_STREAM, text);
     long stream = strtol(text + 7, &end, 10);
     if (*end || stream < MIN_STREAM || stream > MAX_STREAM)
-        return kvc_fail(e, KVC_ERR_USAGE, "stream must be %d to %d values, not '%s'", MIN_STREAM, MAX_STREAM,
+        return kvc_fail(e, KVC_ERR_USAGE, "split: stream must be %d to %d values, not '%s'", MIN_STREAM, MAX_STREAM,
                         text + 7);
     args->i[STREAM] = stream;
     return 0;

@@ -13,7 +13,7 @@ bad() {
     echo "FAIL $*"
 }
 for f in "$data"/llama.cpp/*.bin "$data"/hf/*.safetensors "$data"/hidden/*.safetensors "$data"/npz/smol-64.npz; do
-    for recipe in store zstd; do
+    for recipe in store zstd split fast; do
         if "$bin/kvc-pack" -q -f -r $recipe -o "$dir/a.kvc" "$f" && "$bin/kvc-unpack" -q -f -o "$dir/a" "$dir/a.kvc" &&
             cmp -s "$dir/a" "$f" && "$bin/kvc-pack" -q -r $recipe <"$f" | cmp -s - "$dir/a.kvc" &&
             "$bin/kvc-unpack" -q <"$dir/a.kvc" | cmp -s - "$f" && "$bin/kvc-unpack" -t "$dir/a.kvc" &&
