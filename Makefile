@@ -59,6 +59,7 @@ UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
 UNIT_BIN := $(UNIT_SRC:%.c=$B/%)
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/%.c=%)
+BENCH_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tests/bench/*.c))
 
 ifeq ($(CUDA),1)
 $(error CUDA=1: this version has no device kernels to build; use CUDA=auto or CUDA=0)
@@ -116,7 +117,16 @@ $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libcli.a $B/libkvc.a -lcmocka $(KVC_LDLIBS) $(LDLIBS)
 
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TOOLS:%=$B/cli/%.d) $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d)
--include $B/tests/fuzz/replay.d $B/tests/bench/bench.d $B/tests/golden/golden.d
+-include $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
+
+# AVX-512's rANS on any x86-64: emulated.c takes the place of the library's kernels and of the choice among them.
+# SIMDe adds and multiplies signed integers that overflow.
+$B/tests/simde/%.o: ISA := -isystem tests/simde -Wno-psabi -fno-sanitize=signed-integer-overflow
+$B/tests/simde/emulated.o: tests/simde/immintrin.h
+$B/tests/simde/test_rans: $B/tests/unit/test_rans.o $B/tests/simde/emulated.o $B/libkvc.a
+	$(SAY) LD $@
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(KVC_LDLIBS) $(LDLIBS)
+-include $B/tests/simde/emulated.d
 
 # --- proofs ---
 
@@ -152,10 +162,11 @@ golden: $B/tests/golden/golden
 golden-update: $B/tests/golden/golden
 	@$< --update tests/golden
 
-## bench: rates of the hot paths beside memcpy, zstd and xxhash, and ratios on real files
+BENCH_FILES ?= $(wildcard samples/slot-*.bin samples/transformers-*.safetensors build/engine/slot-2000.bin)
+## bench: rates of kernels, stages and whole files beside memcpy, zstd and ZipNN, and ratios, of BENCH_FILES
 .PHONY: bench
 bench: all $B/tests/bench/bench
-	@$B/tests/bench/bench $(BENCH_FILES)
+	@PYTHON="$(PYTHON)" $B/tests/bench/bench $(BENCH_FILES)
 
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz
@@ -175,13 +186,17 @@ $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
 
 # libFuzzer needs its instrumentation in the library too: all sources at once, with clang
-$B/fuzz/%: tests/fuzz/%.c $(LIB_SRC)
+$B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC))
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
-	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(KVC_LDLIBS)
 
-$B/tests/golden/golden $B/tests/bench/bench: $B/tests/%: $B/tests/%.o $B/libcli.a $B/libkvc.a
+$B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
+	$(SAY) LD $@
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+
+$B/tests/bench/bench: $(BENCH_OBJ) $B/libkvc.a
 	$(SAY) LD $@
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
 
@@ -225,6 +240,15 @@ check-install: all
 .PHONY: check-vars
 check-vars:
 	@sh tests/check-vars.sh $(MAKE)
+
+## check-simde: AVX-512's rANS, emulated where SIMDe's headers are installed
+.PHONY: check-simde
+check-simde:
+	@if printf '%s\n' '#ifndef __x86_64__' '#error' '#endif' '#include <simde/x86/avx512.h>' | \
+	  $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1; \
+	then $(MAKE) --no-print-directory $B/tests/simde/test_rans && $B/tests/simde/test_rans; \
+	else echo "SKIPPED: AVX-512's rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
+	  echo "0 passed, 0 failed, 1 skipped"; fi
 
 ## man-lint: mandoc finds nothing wrong in the man pages
 .PHONY: man-lint

@@ -4,6 +4,7 @@
 #include "codecs/bits.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,11 +226,34 @@ static void set_channel(struct kvc_channels *c, size_t k, double mean, double va
 }
 
 /* What is tried for rotary embeddings: the bases of known models, a few between them, one scaled by 8. */
-enum { TRIALS = 16, PROBED_PAIRS = 6 };
+enum { TRIALS = 16, PROBED_PAIRS = 4, PARTS = 16 };
+/* Pairs that neither spin nor stand, in sixteenths of all. */
+static const unsigned char probed_part[PROBED_PAIRS] = {2, 3, 4, 5};
 static const struct {
     double angle, base;
 } trial[TRIALS] = {{1, 1e4},   {1, 2.5e4}, {1, 5e4},   {1, 1e5}, {1, 1.3e5}, {1, 1.5e5}, {1, 2.5e5},   {1, 5e5},
                    {1, 6.4e5}, {1, 1e6},   {1, 1.6e6}, {1, 2e6}, {1, 5e6},   {1, 8e6},   {1, 1e7}, {0.125, 1e6}};
+
+/* Cosine and sine of the angle that pair i turns by in every trial. */
+struct turns {
+    float cosine[TRIALS], sine[TRIALS];
+};
+
+static void find_turns(struct turns *to, size_t i, size_t pairs) {
+    for (unsigned k = 0; k < TRIALS; k++) {
+        double w = trial[k].angle * pow(trial[k].base, -(double)i / (double)pairs);
+        to->cosine[k] = (float)cos(w);
+        to->sine[k] = (float)sin(w);
+    }
+}
+
+/* Those of whole sixteenths, which most heads need: libm would take as long as the probing. */
+static struct turns part_turns[PARTS];
+static pthread_once_t part_once = PTHREAD_ONCE_INIT;
+
+static void fill_parts(void) {
+    for (unsigned part = 0; part < PARTS; part++) find_turns(&part_turns[part], part, PARTS);
+}
 
 /* log2 of how much the best trial's turning means take off the energy of some pairs, against resting means, and that
  * trial in *best. x holds `rows` float rows of a head, `stride` apart. */
@@ -237,15 +261,13 @@ static double probe(const float *x, size_t rows, size_t stride, size_t first, si
                     unsigned *best) {
     double gain[TRIALS] = {0}, most = 0;
     for (unsigned p = 0; p < PROBED_PAIRS; p++) {
-        size_t i = pairs * (2 * p + 3) / (2 * PROBED_PAIRS + 8); /* pairs that neither spin nor stand */
+        const size_t i = pairs * probed_part[p] / PARTS;
+        struct turns turns = part_turns[probed_part[p]];
+        if (pairs % PARTS) find_turns(&turns, i, pairs);
         size_t a = first + (how == KVC_TURN_HALVES ? i : 2 * i), b = how == KVC_TURN_HALVES ? a + pairs : a + 1;
-        float re[TRIALS] = {0}, im[TRIALS] = {0}, c[TRIALS], s[TRIALS], turn_c[TRIALS], turn_s[TRIALS];
+        float re[TRIALS] = {0}, im[TRIALS] = {0}, c[TRIALS], s[TRIALS] = {0};
         double energy = 0, rest_a = 0, rest_b = 0;
-        for (unsigned k = 0; k < TRIALS; k++) {
-            double w = trial[k].angle * pow(trial[k].base, -(double)i / (double)pairs);
-            c[k] = 1, s[k] = 0;
-            turn_c[k] = (float)cos(w), turn_s[k] = (float)sin(w);
-        }
+        for (unsigned k = 0; k < TRIALS; k++) c[k] = 1;
         for (size_t t = 0; t < rows; t++) {
             float u = x[t * stride + a], v = x[t * stride + b];
             if (!(fabsf(u) < 0x1p50f && fabsf(v) < 0x1p50f)) continue;
@@ -255,8 +277,8 @@ static double probe(const float *x, size_t rows, size_t stride, size_t first, si
             for (unsigned k = 0; k < TRIALS; k++) {
                 re[k] += u * c[k] + v * s[k];
                 im[k] += v * c[k] - u * s[k];
-                float next = c[k] * turn_c[k] - s[k] * turn_s[k];
-                s[k] = s[k] * turn_c[k] + c[k] * turn_s[k];
+                float next = c[k] * turns.cosine[k] - s[k] * turns.sine[k];
+                s[k] = s[k] * turns.cosine[k] + c[k] * turns.sine[k];
                 c[k] = next;
             }
         }
@@ -281,12 +303,13 @@ static void find_turn(struct kvc_channels *c, const struct kvc_shape *shape, con
     c->turn = KVC_TURN_NONE;
     c->first = c->pairs = 0;
     if (rows < 32) return;
+    pthread_once(&part_once, fill_parts);
     for (unsigned u = 0; u <= sizeof usual / sizeof usual[0]; u++) {
         size_t period = u ? usual[u - 1] : dim, first = 0;
         if (u && (shape->heads > 1 || period >= dim || dim % period)) continue;
         if (period == 576) first = 512; /* DeepSeek's latent rows: RoPE on the last 64 only */
         const size_t pairs = (period - first) / 2;
-        if (pairs < 8) continue;
+        if (pairs < PARTS / 2) continue;
         for (int how = KVC_TURN_HALVES; how <= KVC_TURN_INTERLEAVED; how++) {
             unsigned best = 0;
             double gain = probe(x, rows, c->n, first, pairs, (enum kvc_turn)how, &best);

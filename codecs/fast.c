@@ -126,7 +126,7 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
     *width = kvc_bits_get(&b, 4);
     const unsigned k = kvc_bits_get(&b, 4);
     const int middle = (int)kvc_bits_get(&b, 8);
-    int bad = s->coder != KVC_CODER_STORE || *width < MIN_WIDTH || *width > MAX_WIDTH || k > RICE_LIMIT;
+    int bad = *width < MIN_WIDTH || *width > MAX_WIDTH || k > RICE_LIMIT;
     for (size_t i = 0; i < w->n && !b.bad && !bad; i++) {
         int bias = middle + kvc_unzigzag(kvc_bits_get_rice(&b, k));
         bad = bias < 0 || bias >= (int)exponents;
@@ -229,22 +229,21 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
             return -1;
         kvc_plane_in(block->rows, w->bytes, w->values, 4, p, 1);
     }
-    if (!(s = kvc_section_take(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
+    if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
     if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->below, e))) return -1;
     const uint8_t *low = kvc_section_bytes(s, w->low, w->values, e);
     if (!low) return -1;
     struct escapes escapes = {.next = NULL};
     if (next != end && next->type == KVC_SECTION_ESCAPES) {
-        s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e);
-        if (!s || s->coder != KVC_CODER_STORE || !s->size || s->size % 2)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES is not pairs of bytes");
+        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_ESCAPES, 0, e))) return -1;
+        if (!s->size || s->size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES is not pairs of bytes");
         escapes.next = s->data;
         escapes.end = s->data + s->size;
     }
     const uint8_t *packed = (s = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e))
                                 ? kvc_section_bytes(s, w->bytes, KVC_PACKED(w->values, width), e)
                                 : NULL;
-    if (!packed) return -1;
+    if (!packed || kvc_packed_check(packed, w->values, width, e)) return -1;
     if (kvc_section_none_left(next, end, e)) return -1;
     /* Rows go in groups whose values fill whole groups of 32. */
     const size_t odd = w->n & -w->n, together = odd >= 32 ? 1 : 32 / odd;
@@ -274,8 +273,8 @@ static int decode(const struct kvc_stage_args *args, struct kvc_block *block, co
     (void)args;
     struct work w;
     measure(&w, &block->shape);
-    if (n == 1 && sections[0].type == KVC_SECTION_RAW && sections[0].index == 0)
-        return kvc_section_decode(sections, block->rows, w.size, e);
+    int raw = kvc_section_raw(sections, n, block->rows, w.size, e);
+    if (raw) return raw < 0 ? -1 : 0;
     if (!w.values && !n) return 0;
     if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", n);
     const size_t packed = KVC_PACKED(w.values, MAX_WIDTH); /* room for that and for a plane, were they compressed */

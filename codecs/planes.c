@@ -1,6 +1,8 @@
 /* planes.c: byte planes in and out of blocks, and whether they are worth compressing. Not for stages. */
 #include "codecs/planes.h"
 
+#include "kernels/kernels.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -30,4 +32,13 @@ static int looks_like_noise(const uint8_t *p, size_t n) {
 int kvc_plane_add(struct kvc_sections *out, uint8_t stage, uint8_t index, const uint8_t *plane, size_t n,
                   struct kvc_error *e) {
     return kvc_sections_add(out, KVC_SECTION_PLANE, stage, index, plane, n, looks_like_noise(plane, n) ? 0 : LEVEL, e);
+}
+
+int kvc_packed_check(const uint8_t *packed, size_t n, unsigned width, struct kvc_error *e) {
+    uint8_t group[32];
+    if (n % 32 == 0) return 0;
+    kvc_kernels_get()->unpack_bits(group, packed + KVC_PACKED(n - n % 32, width), 32, width);
+    for (size_t i = n % 32; i < 32; i++)
+        if (group[i]) return kvc_fail(e, KVC_ERR_DAMAGED, "the last packed group is not filled up with zeros");
+    return 0;
 }

@@ -16,7 +16,7 @@ static unsigned nearest_level(uint32_t x) {
     unsigned e = 1; /* of level_frequency: a step of 2^e */
     while (x >= (UINT32_C(16) << (e + 2)) * 2) e++;
     uint32_t step = UINT32_C(16) << e, m = (x + step / 2) / step; /* 4 to 8 */
-    return m < 4 ? 7 : (e + 1) * 4 + (m - 4);
+    return (e + 1) * 4 + (m - 4);
 }
 
 void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alphabet, unsigned bits) {

@@ -17,8 +17,9 @@
 /* Bytes that one stored table takes at most (rans.md, "Tables"). */
 #define KVC_RANS_TABLE_BOUND 6144
 
-/* Makes frequencies that sum to 2^bits and that a table can hold from counts of `alphabet` symbols: each within about
- * 6 % of its share, at least 1 where the count is not 0. At least one count and at most 2^bits are not 0. */
+/* Makes frequencies that sum to 2^bits and that a table can hold from counts of `alphabet` symbols, an even number: the
+ * nearest that three significant bits allow, at least 1 where the count is not 0, the greatest what is left. At least
+ * one count and at most 2^bits are not 0. */
 void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alphabet, unsigned bits);
 
 /* Appends a table of normalised frequencies, at most KVC_RANS_TABLE_BOUND bytes. */

@@ -58,15 +58,15 @@ static double cost_of(const uint32_t *count, unsigned alphabet) {
     for (unsigned s = 0; s < alphabet; s++)
         if (count[s]) {
             total += count[s];
-            sum += count[s] * log2(count[s]);
+            sum += count[s] * (double)log2f((float)count[s]);
             stored += 5;
         }
     return total > 0 ? total * log2(total) - sum + stored : 0;
 }
 
 /* Joins neighbouring contexts where one table is cheaper than two; count[c] is emptied into the table that serves c.
- * Returns a bit per context that has a table. */
-static unsigned join_contexts(uint32_t count[KVC_CONTEXTS][KVC_RANS_SYMBOLS], unsigned alphabet) {
+ * Returns a bit per context that has a table; *used gets one per context that has symbols. */
+static unsigned join_contexts(uint32_t count[KVC_CONTEXTS][KVC_RANS_SYMBOLS], unsigned alphabet, unsigned *used) {
     enum { FEW = 4096 }; /* with more values a table of its own is never worth less */
     double cost[KVC_CONTEXTS];
     uint64_t total[KVC_CONTEXTS] = {0};
@@ -75,6 +75,7 @@ static unsigned join_contexts(uint32_t count[KVC_CONTEXTS][KVC_RANS_SYMBOLS], un
     for (unsigned c = 0; c < KVC_CONTEXTS; c++) {
         for (unsigned s = 0; s < alphabet; s++) total[c] += count[c][s];
         if (!total[c]) continue;
+        *used |= 1u << c;
         cost[c] = cost_of(count[c], alphabet);
         if (tables && (total[c] < FEW || total[last] < FEW)) {
             for (unsigned s = 0; s < alphabet; s++) joined[s] = count[last][s] + count[c][s];
@@ -145,7 +146,8 @@ static int work_init(struct work *w, const struct kvc_shape *shape, struct kvc_e
 /* Adds the symbols as CODES. */
 static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uint8_t stage, struct kvc_sections *out,
                           struct kvc_error *e) {
-    const unsigned alphabet = kvc_words_alphabet(w->form), tables = join_contexts(w->count, alphabet);
+    unsigned used = 0;
+    const unsigned alphabet = kvc_words_alphabet(w->form), tables = join_contexts(w->count, alphabet, &used);
     const unsigned bits = table_bits(w->values, alphabet), lanes = w->values < FEW_VALUES ? FEW_LANES : ALL_LANES;
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
     struct kvc_rans_symbol(*symbol)[KVC_RANS_SYMBOLS] = malloc(KVC_CONTEXTS * sizeof *symbol);
@@ -168,7 +170,7 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         kvc_rans_encoding_table(symbol[c], frequency, alphabet);
     }
     for (unsigned c = 0; c < KVC_CONTEXTS; c++)
-        if (!(tables >> c & 1)) memcpy(symbol[c], symbol[table_for(tables, c)], alphabet * sizeof **symbol);
+        if ((used & ~tables) >> c & 1) memcpy(symbol[c], symbol[table_for(tables, c)], alphabet * sizeof **symbol);
     kvc_bits_put(&to, 0, (unsigned)(-to.at % 32));
     uint8_t *const sizes = head + to.at / 8, *const states = sizes + 4 * streams;
     const size_t ahead = (size_t)(states - head) + (streams << (lanes + 2));
@@ -198,7 +200,8 @@ enum { SKEW = 80 }; /* keeps equal symbols of two tables of counts off the same 
 static void cut_rows(struct work *w) {
     const struct kvc_kernels *k = kvc_kernels_get();
     const struct kvc_words *f = w->form;
-    uint32_t *const second = w->count[KVC_CONTEXTS] + SKEW;
+    uint32_t *const first = (uint32_t *)(void *)w->count;
+    uint32_t *const second = first + KVC_CONTEXTS * KVC_RANS_SYMBOLS + SKEW;
     memset(w->count, 0, (2 * KVC_CONTEXTS + 1) * sizeof *w->count);
     kvc_channels_begin(&w->model);
     for (size_t t = 0; t < w->rows; t++) {
@@ -208,12 +211,12 @@ static void cut_rows(struct work *w) {
                      (uint16_t)((1u << f->bits) - 1));
         size_t i = 0;
         for (; i + 2 <= w->n; i += 2) { /* two tables: an increment need not wait for the one before */
-            w->count[0][symbols[i]]++;
+            first[symbols[i]]++;
             second[symbols[i + 1]]++;
         }
-        if (i < w->n) w->count[0][symbols[i]]++;
+        if (i < w->n) first[symbols[i]]++;
     }
-    for (unsigned i = 0; i < KVC_CONTEXTS * KVC_RANS_SYMBOLS; i++) w->count[0][i] += second[i];
+    for (unsigned i = 0; i < KVC_CONTEXTS * KVC_RANS_SYMBOLS; i++) first[i] += second[i];
 }
 
 static int encode_rows(const struct kvc_stage_args *args, struct work *w, const struct kvc_block *block, uint8_t stage,
@@ -298,8 +301,7 @@ struct codes {
 static int read_codes(const struct work *w, const struct kvc_section *s, uint32_t *slots, struct codes *c,
                       struct kvc_error *e) {
     const uint8_t *p = s->data;
-    if (s->coder != KVC_CODER_STORE || s->size < CODES_HEADER)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short or coded further");
+    if (s->size < CODES_HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
     const unsigned tables = p[1], alphabet = kvc_words_alphabet(w->form);
     c->bits = p[0] & 15;
     c->lanes = 1u << (p[0] >> 4);
@@ -411,17 +413,18 @@ static int decode_sections(struct work *w, struct kvc_block *block, const struct
         kvc_plane_in(block->rows, low, blocks, w->info->size, p, 1);
     }
     if (next != end && next->type == KVC_SECTION_PARAMS) {
-        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PARAMS, 0, e))) return -1;
-        if (s->coder != KVC_CODER_STORE) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS is coded further");
-        if (kvc_channels_read(&w->model, s->data, s->size, e)) return -1;
+        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
+            kvc_channels_read(&w->model, s->data, s->size, e))
+            return -1;
     } else {
         kvc_channels_flat(&w->model);
     }
     struct codes c = {.bits = 0};
-    if (!(s = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e)) || read_codes(w, s, slots, &c, e)) return -1;
+    if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_CODES, 0, e)) || read_codes(w, s, slots, &c, e)) return -1;
     const uint8_t *bits_below = low;
     if (shift && (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, f->planes, e)) ||
-                  !(bits_below = kvc_section_bytes(s, low, low_size, e))))
+                  !(bits_below = kvc_section_bytes(s, low, low_size, e)) ||
+                  (shift < 8 && kvc_packed_check(bits_below, w->values, shift, e))))
         return -1;
     if (kvc_section_none_left(next, end, e)) return -1;
     return decode_rows(w, block, bits_below, slots, &c, e);
@@ -432,15 +435,10 @@ static int decode(const struct kvc_stage_args *args, struct kvc_block *block, co
     (void)args;
     struct work w;
     if (work_init(&w, &block->shape, e)) return -1;
-    int status;
-    if (n == 1 && sections[0].type == KVC_SECTION_RAW && sections[0].index == 0)
-        status = kvc_section_decode(sections, block->rows, w.values / w.info->block * w.info->size, e);
-    else if (!w.values && !n)
-        status = 0;
-    else
-        status = decode_sections(&w, block, sections, n, e);
+    int status = kvc_section_raw(sections, n, block->rows, w.values / w.info->block * w.info->size, e);
+    if (!status && (w.values || n)) status = decode_sections(&w, block, sections, n, e);
     work_free(&w);
-    return status;
+    return status < 0 ? -1 : 0;
 }
 
 const struct kvc_stage kvc_stage_split = {

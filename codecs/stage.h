@@ -82,10 +82,17 @@ int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, stru
  * *e when it is another or `end`. */
 const struct kvc_section *kvc_section_take(const struct kvc_section **next, const struct kvc_section *end,
                                            unsigned type, unsigned index, struct kvc_error *e);
+/* Whether a stage's n sections are canonical rows kept as they are, one RAW section; copies them out of it then: 1. 0 when
+ * they are something else, -1 when that one section is not `size` stored bytes. */
+int kvc_section_raw(const struct kvc_section *sections, size_t n, uint8_t *rows, size_t size, struct kvc_error *e);
 /* 0 when a stage has taken all its sections. */
 int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end, struct kvc_error *e);
 /* A section's n decoded bytes: in place where it is stored as it is, else in `room`; NULL and the reason in *e. */
 const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n, struct kvc_error *e);
+
+/* Like kvc_section_take(), of a section that is never coded further: its bytes are s->data, s->size of them. */
+const struct kvc_section *kvc_section_take_stored(const struct kvc_section **next, const struct kvc_section *end,
+                                                  unsigned type, unsigned index, struct kvc_error *e);
 
 /* One block of one tensor on its way through a pipeline. */
 struct kvc_block {

@@ -29,9 +29,10 @@ static int encode(const struct kvc_stage_args *args, struct kvc_block *block, ui
 static int decode(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *sections,
                   size_t n, struct kvc_error *e) {
     (void)args;
-    if (n != 1 || sections[0].type != KVC_SECTION_RAW || sections[0].index != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one RAW section");
-    return kvc_section_decode(sections, block->rows, (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape)), e);
+    const size_t size = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
+    int raw = kvc_section_raw(sections, n, block->rows, size, e);
+    if (!raw) return kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one RAW section");
+    return raw < 0 ? -1 : 0;
 }
 
 const struct kvc_stage kvc_stage_store = {

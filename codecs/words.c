@@ -48,7 +48,7 @@ void kvc_words_out(uint16_t *words, const uint8_t *rows, size_t n, const struct 
     else
         for (size_t i = 0; i < n; i += 32, p += info->size)
             for (unsigned j = 0; j < 32; j++) {
-                unsigned high = f->fifth ? p[j / 8] >> j % 8 & 1u : 0;
+                unsigned high = f->fifth ? (unsigned)p[j / 8] >> j % 8 & 1 : 0;
                 words[i + j] = (uint16_t)((p[f->fifth + j % 16] >> (j / 16 * 4) & 15) | high << 4);
             }
 }

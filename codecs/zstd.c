@@ -73,8 +73,8 @@ static int decode(const struct kvc_stage_args *args, struct kvc_block *block, co
     (void)args;
     const struct kvc_dtype_info *info = kvc_dtype_info(block->shape.dtype);
     size_t blocks = (size_t)(block->shape.tokens * kvc_row_blocks(&block->shape)), at = 0, i = 0;
-    if (n == 1 && sections[0].type == KVC_SECTION_RAW && sections[0].index == 0)
-        return kvc_section_decode(sections, block->rows, blocks * info->size, e);
+    int raw = kvc_section_raw(sections, n, block->rows, blocks * info->size, e);
+    if (raw) return raw < 0 ? -1 : 0;
     uint8_t *planes = malloc(blocks ? blocks * info->size : 1);
     if (!planes) return kvc_fail_memory(e, "byte planes");
     const struct kvc_section *next = sections, *end = sections + n;

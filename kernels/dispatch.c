@@ -19,10 +19,12 @@ static int runs_avx2(void) {
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
+#if !defined(KVC_NO_AVX512)
 static int runs_avx512(void) {
     return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+#endif
 #endif
 
 /* Best first. */
@@ -31,7 +33,9 @@ static const struct {
     int (*runs)(void);
 } table[] = {
 #if defined(__x86_64__)
+#if !defined(KVC_NO_AVX512)
     {&kvc_kernels_avx512, runs_avx512},
+#endif
     {&kvc_kernels_avx2, runs_avx2},
 #endif
     {&kvc_kernels_ref, runs_everywhere},

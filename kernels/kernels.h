@@ -83,8 +83,8 @@ struct kvc_kernels {
     void (*model_words)(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels,
                         const float *cosine, const float *sine, size_t n, size_t period,
                         const struct kvc_word_format *format, unsigned context_shift);
-    /* One row's share: plain += x, square += x * x, cosines += x * cosine, sines += x * sine, where an x that is not
-     * finite or not below 2^50 in size counts as 0. */
+    /* One row's share, n a multiple of period: plain += x, square += x * x, cosines += x * cosine, sines += x * sine;
+     * an x that is not finite or not below 2^50 in size counts as 0. */
     void (*model_sums)(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
                        size_t n, size_t period);
     /* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */
@@ -94,7 +94,9 @@ struct kvc_kernels {
 extern const struct kvc_kernels kvc_kernels_ref;
 #if defined(__x86_64__)
 extern const struct kvc_kernels kvc_kernels_avx2;
+#if !defined(KVC_NO_AVX512)
 extern const struct kvc_kernels kvc_kernels_avx512;
+#endif
 #endif
 
 /* The best table this CPU runs, or the one $KVC_KERNEL names. Chosen once, thread-safe.

@@ -47,7 +47,7 @@ struct decoding {
 };
 
 /* Eight lanes by one symbol each; takes words from *next on. Returns the symbols in 32-bit lanes. */
-static inline __m256i decode_eight(__m256i *lanes, const uint16_t *base, const uint8_t **next,
+static inline __attribute__((always_inline)) __m256i decode_eight(__m256i *lanes, const uint16_t *base, const uint8_t **next,
                                    const struct decoding *d) {
     __m256i x = *lanes, at = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)base));
     __m256i slot = look_up(d->table, _mm256_add_epi32(at, _mm256_and_si256(x, d->mask)));
@@ -105,7 +105,7 @@ struct encoding {
 };
 
 /* Eight lanes by one symbol each; gives words below *next. */
-static inline __m256i encode_eight(__m256i x, const uint16_t *s, uint8_t **next, const struct encoding *e) {
+static inline __attribute__((always_inline)) __m256i encode_eight(__m256i x, const uint16_t *s, uint8_t **next, const struct encoding *e) {
     const __m256i pick = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 4, 5, 8, 9,
                                           12, 13, -1, -1, -1, -1, -1, -1, -1, -1);
     __m256 a = _mm256_castsi256_ps(load_symbols(e->table, s)), b = _mm256_castsi256_ps(load_symbols(e->table, s + 2));

@@ -14,7 +14,7 @@ struct decoding {
 };
 
 /* Sixteen lanes by one symbol each; takes words from *next on. */
-static inline __m512i decode_sixteen(__m512i x, uint16_t *symbols, const uint16_t *base, const uint8_t **next,
+static inline __attribute__((always_inline)) __m512i decode_sixteen(__m512i x, uint16_t *symbols, const uint16_t *base, const uint8_t **next,
                                      const struct decoding *d) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)base));
     __m512i slot = _mm512_i32gather_epi32(_mm512_add_epi32(at, _mm512_and_si512(x, d->mask)), d->table, 4);
@@ -55,7 +55,7 @@ struct encoding {
 };
 
 /* Sixteen lanes by one symbol each; gives words below *next. */
-static inline __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next, const struct encoding *e) {
+static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next, const struct encoding *e) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)s));
     __m512i reciprocal = _mm512_i32gather_epi32(at, &e->table->reciprocal, 8);
     __m512i packed = _mm512_i32gather_epi32(at, &e->table->packed, 8);

@@ -42,7 +42,7 @@ static void pack_plane(uint8_t *dst, const uint8_t *values, size_t n, unsigned w
 static void unpack_plane(uint8_t *values, const uint8_t *src, size_t n, unsigned width, unsigned from) {
     const unsigned step = 4 * width, mask = (1u << width) - 1;
     for (unsigned i = 0; i < n; i++)
-        values[i] = (uint8_t)(values[i] | (src[i % step] >> i / step * width & mask) << from);
+        values[i] = (uint8_t)(values[i] | ((unsigned)src[i % step] >> i / step * width & mask) << from);
 }
 
 void kvc_pack_bits_ref(uint8_t *dst, const uint8_t *values, size_t n, unsigned width) {

@@ -26,6 +26,7 @@ find_missing() {
         need_command xz xz-utils
         need_command zstd zstd
         need_command nm binutils
+        [ "$(uname -m)" != x86_64 ] || need_header simde/x86/avx512.h libsimde-dev
     fi
     if [ "$1" = engine ]; then
         need_command python3 python3

@@ -27,6 +27,7 @@ count() { # count STATUS NAME
         cat "$log"
     else
         echo "ok   $2: $p passed$([ "$s" = 0 ] || echo ", $s skipped")"
+        grep '^SKIPPED:' "$log" || true
     fi
 }
 run() { # run NAME COMMAND...
@@ -55,7 +56,7 @@ if [ "$what" != unit ]; then
 fi
 if [ "$what" = all ]; then
     run "check-layers" sh tests/check-layers.sh
-    for t in check-symbols check-install check-vars man-lint; do run "$t" "${MAKE:-make}" -s $t; done
+    for t in check-symbols check-install check-vars check-simde man-lint; do run "$t" "${MAKE:-make}" -s $t; done
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

@@ -6,6 +6,7 @@ source file. Not for daily use: it is slow and trusts its memory to be larger th
 """
 
 import hashlib
+import re
 import struct
 import sys
 
@@ -22,6 +23,9 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
 (
     S_RAW,
     S_PLANE,
+    S_PARAMS,
+    S_CODES,
+    S_ESCAPES,
     S_SAME,
     S_META,
     S_TABLE,
@@ -32,7 +36,7 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
     S_EXTENTS,
     S_LITERALS,
     S_INDEX,
-) = (1, 2, 32, 40, 41, 42, 43, 44, 45, 46, 47, 48)
+) = (1, 2, 3, 4, 5, 32, 40, 41, 42, 43, 44, 45, 46, 47, 48)
 # The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
 CONTAINER_SECTIONS = {
     META: [S_META],
@@ -44,6 +48,8 @@ CONTAINER_SECTIONS = {
 CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS}
 CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
 LITERAL_CHUNK = 4194304
+
+STORE, ZSTD, SPLIT, FAST = 1, 2, 3, 4
 
 # number: name, values a block, bytes a block, the zstd stage's byte groups
 DTYPES = {
@@ -61,6 +67,31 @@ DTYPES = {
     20: ("q5_1", 32, 24, (1, 1, 1, 1, 4, 16)),
     21: ("iq4_nl", 32, 18, (1, 1, 16)),
 }
+# What split takes a value's word for: bytes before the words, bits of a word, its low bits.
+SPLIT_WORDS = {
+    "bf16": (0, 16, 6),
+    "f16": (0, 16, 8),
+    "f32": (2, 16, 6),
+    "f8e4m3": (0, 8, 0),
+    "f8e5m2": (0, 8, 0),
+    "u8": (0, 8, 0),
+    "i8": (0, 8, 0),
+    "q8_0": (2, 8, 0),
+    "q4_0": (2, 4, 0),
+    "iq4_nl": (2, 4, 0),
+    "q4_1": (4, 4, 0),
+    "q5_0": (2, 5, 0),
+    "q5_1": (4, 5, 0),
+}
+# How the channel model makes a bias for them: sign bit, cut, shift, rebias. The other dtypes are codes.
+FLOAT_BIAS = {
+    "bf16": (15, 22, 6, 0),
+    "f32": (15, 22, 6, 0),
+    "f16": (15, 21, 8, 112),
+    "f8e4m3": (7, 20, 0, 120),
+    "f8e5m2": (7, 21, 0, 112),
+}
+FAST_MANTISSA = {"bf16": 7, "f32": 7, "f16": 10}
 
 
 class KvcError(Exception):
@@ -386,8 +417,8 @@ class Kvc:
             stages = []
             for _ in range(r.one("B")):
                 stage, length = r.unpack("HB")
-                stages.append((stage, r.take(length).decode()))
-            need(len(stages) == 1 and stages[0][0] in (1, 2), f"TABLE: unknown pipeline {stages}")
+                stages.append((stage, r.take(length)))
+            need(len(stages) == 1 and known_arguments(*stages[0]), f"TABLE: unknown pipeline {stages}")
             self.pipelines.append(stages)
         r.end()
 
@@ -500,27 +531,344 @@ class Kvc:
         return source
 
 
+def known_arguments(stage, text):
+    """Whether a stage would print these arguments; it does not print what is the default."""
+
+    def number(name, least, greatest, default):
+        match = re.fullmatch(rb"%s=([1-9][0-9]{0,9})" % name, text)
+        return not text or bool(match) and least <= int(match[1]) <= greatest and int(match[1]) != default
+
+    if stage == ZSTD:
+        return number(b"level", 1, 19, 1)
+    if stage == SPLIT:
+        return number(b"stream", 1024, 1 << 24, 65536)
+    return stage in (STORE, FAST) and not text
+
+
 def decode_stage(stage, sections, tensor, n, where):
-    """Rows of one block as the pages of store (1) and zstd (2) say."""
+    """Rows of one block as the pages of the stages say: codecs/store.md, zstd.md, split.md, fast.md."""
     need(all(s.stage == 0 for s in sections), f"{where}: a section of another stage")
-    if stage == 1 or [s.type for s in sections] == [S_RAW]:
+    raw_only = stage == STORE or stage == FAST and tensor.dtype not in FAST_MANTISSA
+    if raw_only or [s.type for s in sections] == [S_RAW]:
         need(
             [(s.type, s.coder, s.index) for s in sections] == [(S_RAW, 0, 0)], f"{where}: not one RAW section"
         )
         data = sections[0].decode()
         need(len(data) == n * tensor.row_bytes, f"{where}: RAW has another size than the rows")
         return np.frombuffer(data, np.uint8).reshape(n, -1)
-    groups = tensor.groups
-    need(
-        [(s.type, s.index) for s in sections] == [(S_PLANE, i) for i in range(len(groups))],
-        f"{where}: missing, additional or misnumbered planes",
-    )
+    decode = {ZSTD: decode_zstd, SPLIT: decode_split, FAST: decode_fast}[stage]
+    return decode(Sections(sections, where), tensor, n).reshape(n, tensor.row_bytes)
+
+
+class Sections:
+    """The sections of one block's stage, to be taken in order."""
+
+    def __init__(self, sections, where):
+        self.left, self.where = list(sections), where
+
+    def has(self, kind):
+        return bool(self.left) and self.left[0].type == kind
+
+    def take(self, kind, index, size=None, stored=False):
+        """The next section's bytes. size: what they must be; stored: not compressed."""
+        need(self.has(kind) and self.left[0].index == index, f"{self.where}: no section {kind}.{index} here")
+        section = self.left.pop(0)
+        need(section.coder == 0 or not stored, f"{self.where}: section {kind}.{index} is compressed")
+        need(
+            size is None or section.size == size,
+            f"{self.where}: section {kind}.{index} has another size than the rows",
+        )
+        return np.frombuffer(section.decode(), np.uint8)
+
+    def end(self):
+        need(not self.left, f"{self.where}: too many sections")
+
+
+def decode_zstd(sections, tensor, n):
+    """codecs/zstd.md: uint8 [blocks, bytes a block]"""
     blocks = n * tensor.row_blocks
-    planes = []
-    for section, group in zip(sections, groups):
-        need(section.size == blocks * group, f"{where}: a plane has another size than the rows")
-        planes.append(np.frombuffer(section.decode(), np.uint8).reshape(blocks, group))
-    return np.concatenate(planes, axis=1).reshape(n, tensor.row_bytes)
+    planes = [
+        sections.take(S_PLANE, i, blocks * group).reshape(blocks, group)
+        for i, group in enumerate(tensor.groups)
+    ]
+    sections.end()
+    return np.concatenate(planes, axis=1)
+
+
+class Bits:
+    """A string of bits, in each byte the lowest first, and the codes of codecs/rans.md in it."""
+
+    def __init__(self, data, what):
+        self.data, self.at, self.what = bytes(data), 0, what
+
+    def take(self, n):
+        need(n <= 8 * len(self.data) - self.at, f"{self.what}: ends early")
+        value = 0
+        for i in range(n):
+            value |= (self.data[self.at >> 3] >> (self.at & 7) & 1) << i
+            self.at += 1
+        return value
+
+    def rice(self, k):
+        ones = 0
+        while ones < 24 and self.take(1):
+            ones += 1
+        if ones < 24:
+            return ones << k | self.take(k)
+        value = self.take(16)
+        need(value >> k >= 24, f"{self.what}: a number is not in its shortest form")
+        return value
+
+    def zigzag(self, k):
+        value = self.rice(k)
+        return (value >> 1) ^ -(value & 1)
+
+    def pad(self, unit):
+        """Zero bits up to a multiple of `unit` bytes; where that is."""
+        need(not self.take(-self.at % (8 * unit)), f"{self.what}: padding is not zero")
+        return self.at // 8
+
+
+def unpack(data, width, count, what):
+    """`count` numbers of `width` bits, as codecs/fast.md packs them, 32 in a group."""
+    groups = data.reshape(-1, 4 * width)
+    values, shift, at = np.zeros((len(groups), 32), np.uint8), 0, 0
+    for bits in (4, 2, 1):
+        if width & bits:
+            piece = groups[:, at : at + 4 * bits]
+            for k in range(8 // bits):
+                values[:, 4 * bits * k :][:, : 4 * bits] |= (piece >> bits * k & (1 << bits) - 1) << shift
+            shift, at = shift + bits, at + 4 * bits
+    values = values.reshape(-1)
+    need(not values[count:].any(), f"{what}: padding is not zero")
+    return values[:count]
+
+
+def packed_size(width, count):
+    return (count + 31) // 32 * 4 * width
+
+
+def decode_fast(sections, tensor, n):
+    """codecs/fast.md: uint8 [values, bytes a value]"""
+    channels, count, mantissa = tensor.row_blocks, n * tensor.row_blocks, FAST_MANTISSA[tensor.dtype]
+    planes = [sections.take(S_PLANE, i, count) for i in range(tensor.bytes - 2)]
+    bits = Bits(sections.take(S_PARAMS, 0, stored=True), f"{sections.where}: PARAMS")
+    width, k, middle = bits.take(4), bits.take(4), bits.take(8)
+    need(1 <= width <= 7 and k <= 8, f"{bits.what}: width or k out of range")
+    bias = np.array([middle + bits.zigzag(k) for _ in range(channels)], np.int64)
+    need(
+        bias.min() >= 0 and bias.max() < 1 << (15 - mantissa),
+        f"{bits.what}: bias out of range",
+    )
+    need(bits.pad(1) == len(bits.data), f"{bits.what}: bytes too many")
+    low = sections.take(S_PLANE, tensor.bytes - 2, count)
+    escapes = np.zeros((0, 2), np.uint8)
+    if sections.has(S_ESCAPES):
+        escapes = sections.take(S_ESCAPES, 0, stored=True)
+        need(len(escapes) and len(escapes) % 2 == 0, f"{sections.where}: ESCAPES: not whole pairs")
+        escapes = escapes.reshape(-1, 2)
+    codes = sections.take(S_CODES, 0, packed_size(width, count))
+    sections.end()
+    high = unpack(codes, width, count, f"{sections.where}: CODES")
+    at = np.cumsum(escapes[:, 0].astype(np.int64) + 1) - 1
+    need(not len(at) or at[-1] < count, f"{sections.where}: ESCAPES: beyond the block")
+    high[at] = escapes[:, 1]
+    rotated = high.astype(np.int64) << 8 | low
+    words = (rotated >> 1 | rotated << 15) + np.tile(bias << mantissa, n) & 0xFFFF
+    return np.column_stack([*planes, words & 255, words >> 8]).astype(np.uint8)
+
+
+class Model:
+    """codecs/channels.md: bias and context of every value of a block, both [rows, channels]."""
+
+    def __init__(self, rows, channels):
+        """The flat model."""
+        self.rows, self.channels = rows, channels
+        self.bias = np.zeros((rows, channels), np.int64)
+        self.context = np.zeros((rows, channels), np.int64)
+
+    def read(self, data, dtype, what):
+        bits, n = Bits(data, what), self.channels
+        turn = bits.take(2)
+        need(turn <= 2 and (not turn or dtype in FLOAT_BIAS), f"{what}: this turn is not known here")
+        if turn:
+            turning = Turning(turn, bits, n)
+        middle, j, k = bits.take(8), bits.take(4), bits.take(4)
+        need(j <= 8 and k <= 8, f"{what}: j or k out of range")
+        spread = np.array([middle + bits.zigzag(j) for _ in range(n)], np.int64)
+        mean = np.array([bits.zigzag(k) for _ in range(n)], np.int64)
+        need(spread.min() >= 1 and spread.max() <= 253, f"{what}: spread out of range")
+        need(mean.min() >= -128 and mean.max() <= 127, f"{what}: mean out of range")
+        need(bits.pad(1) == len(data), f"{what}: bytes too many")
+        if dtype in FLOAT_BIAS:
+            self.of_floats(spread, mean, turning if turn else None, *FLOAT_BIAS[dtype])
+        else:
+            width = SPLIT_WORDS[dtype][1]
+            self.bias[:] = mean % (1 << width)
+            self.context[:] = np.clip(spread - (117 + 2 * width), 0, 7)
+
+    def of_floats(self, spread, mean, turning, sign_bit, cut, shift, rebias):
+        variance_bits = (spread << 23).astype(np.uint32)
+        variance = variance_bits.view(np.float32)
+        value = mean.astype(np.float32) * (np.sqrt(variance) * np.float32(0.25))
+        rows = turning.rows(value, self.rows) if turning else [value] * self.rows
+        for row, m in enumerate(rows):
+            with np.errstate(over="ignore"):
+                q = m * m + variance
+            q_bits = q.view(np.uint32).astype(np.int64)
+            self.context[row] = np.minimum((q_bits - variance_bits) >> 22, 7)
+            r = np.maximum((q_bits >> 1) + (127 << 22) - (rebias << 23), 0)
+            magnitude = (r + (1 << (cut - 1))) >> cut << shift
+            magnitude &= (1 << sign_bit) - 1  # kept below the sign bit: what reaches it or lies above is cut
+            self.bias[row] = np.signbit(m).astype(np.int64) << sign_bit | magnitude
+
+
+class Turning:
+    """The channels of a head whose means turn from row to row."""
+
+    def __init__(self, turn, bits, channels):
+        self.period, first, pairs = (bits.take(32) for _ in range(3))
+        angle, ratio = np.array([bits.take(32), bits.take(32)], np.uint32).view(np.float32)
+        need(self.period and channels % self.period == 0, f"{bits.what}: period does not divide the channels")
+        need(pairs >= 1 and first + 2 * pairs <= self.period, f"{bits.what}: pairs beyond the period")
+        need(0 < angle <= 4 and 0 < ratio <= 1, f"{bits.what}: angle or ratio out of range")
+        pair = np.arange(pairs)
+        self.one = first + (pair if turn == 1 else 2 * pair)
+        self.other = self.one + (pairs if turn == 1 else 1)
+        w = np.empty(pairs, np.float64)
+        w[0] = angle
+        for i in range(1, pairs):
+            w[i] = w[i - 1] * np.float64(ratio)
+        sums, term = [np.zeros(pairs), np.zeros(pairs)], np.ones(pairs)  # cosine, sine
+        for k in range(25):
+            sums[k & 1] = sums[k & 1] - term if k & 2 else sums[k & 1] + term
+            term = term * w / (k + 1)
+        self.cos, self.sin = np.ones(self.period, np.float32), np.zeros(self.period, np.float32)
+        for channel in (self.one, self.other):
+            self.cos[channel], self.sin[channel] = (x.astype(np.float32) for x in sums)
+
+    def rows(self, value, n):
+        """m of each row, float32 [channels]"""
+        heads = value.reshape(-1, self.period)
+        partner = np.zeros_like(heads)
+        partner[:, self.one], partner[:, self.other] = -heads[:, self.other], heads[:, self.one]
+        c, s = np.ones(self.period, np.float32), np.zeros(self.period, np.float32)
+        for _ in range(n):
+            yield (heads * c + partner * s).reshape(-1)
+            c, s = c * self.cos - s * self.sin, s * self.cos + c * self.sin
+
+
+def rans_table(bits, alphabet, p):
+    """The frequencies of one table (codecs/rans.md)."""
+    levels, level = [], 0
+    while len(levels) < alphabet:
+        level += bits.zigzag(2)
+        need(0 <= level <= 40, f"{bits.what}: a level above 40 or below 0")
+        levels.append(level)
+        if level == 0:
+            zeros = bits.rice(3)
+            need(zeros <= alphabet - len(levels), f"{bits.what}: zeros beyond the alphabet")
+            levels += [0] * zeros
+    special = levels.index(max(levels))
+    f = [v if v < 8 else (4 + v % 4) << (v // 4 - 1) for v in levels]
+    f[special] = 0
+    need(0 < sum(f) < 1 << p, f"{bits.what}: the other frequencies sum to {sum(f)}")
+    f[special] = (1 << p) - sum(f)
+    return np.array(f, np.int64)
+
+
+class Rans:
+    """Decodes streams with the tables of all contexts side by side: entry context << p | slot."""
+
+    def __init__(self, tables, p):
+        self.p, self.symbol, self.f, self.offset = p, [], [], []
+        for f in tables:
+            symbol = np.repeat(np.arange(len(f)), f)
+            below = np.cumsum(f) - f
+            self.symbol += symbol.tolist()
+            self.f += f[symbol].tolist()
+            self.offset += (np.arange(1 << p) - below[symbol]).tolist()
+
+    def decode(self, contexts, states, words, what):
+        """contexts [rows, symbols], states of the lanes, words: the symbols, [rows, symbols]"""
+        p, mask, lanes = self.p, (1 << self.p) - 1, len(states)
+        symbol, f, offset = self.symbol, self.f, self.offset
+        need(min(states) >= 1 << 16, f"{what}: a state below 2^16")
+        states, words, out = list(states), iter(words), []
+        for row in (contexts << p).tolist():
+            lane = 0
+            for context in row:
+                x = states[lane]
+                slot = context | x & mask
+                out.append(symbol[slot])
+                x = f[slot] * (x >> p) + offset[slot]
+                if x < 1 << 16:
+                    word = next(words, None)
+                    need(word is not None, f"{what}: out of words")
+                    x = x << 16 | word
+                states[lane] = x
+                lane = (lane + 1) % lanes
+        need(all(x == 1 << 16 for x in states), f"{what}: a lane does not end at 2^16")
+        need(next(words, None) is None, f"{what}: words are left")
+        return np.array(out, np.int64).reshape(contexts.shape)
+
+
+def rans_codes(data, context, alphabet, what):
+    """The symbols in a CODES section of split, [rows, channels] as `context` is."""
+    need(len(data) >= 4, f"{what}: ends early")
+    p, log_lanes, with_table, step = data[0] & 15, data[0] >> 4, data[1], data[2] | data[3] << 8
+    rows = len(context)
+    need(8 <= p <= 11 and log_lanes <= 5, f"{what}: P or lanes out of range")
+    need(with_table, f"{what}: no table")
+    need(1 <= step <= rows, f"{what}: rows in a stream out of range")
+    bits = Bits(data[4:], what)
+    tables = [rans_table(bits, alphabet, p) for _ in range(with_table.bit_count())]
+    # A context without a table uses that of the nearest lower one, or else the first.
+    table_of = np.array([max(0, (with_table & (2 << c) - 1).bit_count() - 1) for c in range(8)])
+    r = Bytes(data[4 + bits.pad(4) :], what)
+    starts = range(0, rows, step)
+    sizes = r.unpack(f"{len(starts)}I")
+    states = [r.unpack(f"{1 << log_lanes}I") for _ in starts]
+    rans, out = Rans(tables, p), []
+    for start, size, state in zip(starts, sizes, states):
+        need(size % 2 == 0, f"{what}: half a word")
+        words = np.frombuffer(r.take(size), "<u2").tolist()
+        out.append(rans.decode(table_of[context[start : start + step]], state, words, what))
+    r.end()
+    return np.concatenate(out)
+
+
+def decode_split(sections, tensor, n):
+    """codecs/split.md: uint8 [blocks, bytes a block]"""
+    n_planes, width, shift = SPLIT_WORDS[tensor.dtype]
+    blocks = n * tensor.row_blocks
+    planes = [sections.take(S_PLANE, i, blocks) for i in range(n_planes)]
+    model = Model(n, tensor.heads * tensor.dim)
+    if sections.has(S_PARAMS):
+        what = f"{sections.where}: PARAMS"
+        model.read(sections.take(S_PARAMS, 0, stored=True), tensor.dtype, what)
+    codes = sections.take(S_CODES, 0, stored=True).tobytes()
+    words = rans_codes(codes, model.context, 1 << (width - shift), f"{sections.where}: CODES") << shift
+    if shift:
+        size = words.size if shift == 8 else packed_size(shift, words.size)
+        low = sections.take(S_PLANE, n_planes, size)
+        if shift < 8:
+            low = unpack(low, shift, words.size, f"{sections.where}: PLANE")
+        words += low.reshape(words.shape)
+    sections.end()
+    words = (words + model.bias & (1 << width) - 1).reshape(blocks, -1)
+    return np.column_stack([*planes, word_bytes(words, width)]).astype(np.uint8)
+
+
+def word_bytes(words, width):
+    """The bytes of a block's words [blocks, values], without the planes before them."""
+    if width == 16:
+        return np.concatenate([words & 255, words >> 8], axis=1)
+    if width == 8:
+        return words
+    nibbles = words[:, :16] & 15 | (words[:, 16:] & 15) << 4
+    fifth = np.packbits(words >> 4, axis=1, bitorder="little") if width == 5 else nibbles[:, :0]
+    return np.concatenate([fifth, nibbles], axis=1)
 
 
 META_TYPES = {1: "?", 2: "Q", 3: "q", 4: "d"}

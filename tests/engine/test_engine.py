@@ -30,7 +30,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 PROMPT, QUESTION, LONG = 448, 12, 2000  # tokens in a slot, tokens asked after it, tokens in the long slot
 ANSWER = 32  # greedy tokens that must be the same
 LAYERS, HEADS = 30, 3  # of SmolLM2-135M
-RECIPES = ("store", "zstd")
+RECIPES = ("store", "zstd", "split", "fast")
 
 
 class Skip(Exception):
@@ -171,7 +171,7 @@ def continues(bench, slot, uninterrupted, cache_type):
 
 
 def test_f16_slot_comes_back_and_continues(bench):
-    """f16 slot, store and zstd: the same bytes again; the server goes on as if nothing had happened"""
+    """f16 slot, every lossless recipe: the same bytes again; the server goes on as if nothing had happened"""
     return continues(bench, *bench.f16, server.F16)
 
 

@@ -10,6 +10,7 @@ import copy
 import ctypes
 import ctypes.util
 import hashlib
+import math
 import pathlib
 import struct
 import sys
@@ -24,13 +25,13 @@ libzstd.ZSTD_compressBound.argtypes = ctypes.c_size_t,
 
 NONE = 0xFFFFFFFF
 META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 11)
-RAW, PLANE, SAME = 1, 2, 32
+RAW, PLANE, PARAMS, CODES, ESCAPES, SAME = 1, 2, 3, 4, 5, 32
 S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX = range(40, 49)
 F32, F16, BF16, F8E4M3, F8E5M2, U8, I8 = range(7)
 Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL = range(16, 22)
 SIZES = {F32: (1, 4), F16: (1, 2), BF16: (1, 2), F8E4M3: (1, 1), F8E5M2: (1, 1), U8: (1, 1), I8: (1, 1),
          Q8_0: (32, 34), Q4_0: (32, 18), Q4_1: (32, 20), Q5_0: (32, 22), Q5_1: (32, 24), IQ4_NL: (32, 18)}
-STORE, ZSTD = (1, b""), (2, b"")  # stages: id and arguments
+STORE, ZSTD, SPLIT, FAST = ((i, b"") for i in range(1, 5))  # stages: id and arguments
 MAGIC, MAGIC_END = b"\x89KVC\r\n\x1a\n", b"\x89KVCEND\n"
 
 
@@ -185,6 +186,7 @@ class Cache:
         self.meta, self.pipelines, self.literals = dict(meta), pipelines, literals
         self.keys = keys
         self.same = {}  # (tensor, block): entries (row, count, tensor, block, row there)
+        self.coded = {}  # tensor: what makes sections of it and its rows, where the stage's default will not do
         for i, t in enumerate(tensors):
             t.fill(len(self.part(t).positions), i)
 
@@ -266,7 +268,12 @@ class Cache:
         if entries:
             sections.append(Section(SAME, b"".join(u32(*x) for x in entries)))
         left = [row for i, row in enumerate(rows) if not any(x[0] <= i < x[0] + x[1] for x in entries)]
-        if left and self.pipelines[t.pipeline][-1][0] == 1:
+        stage = self.pipelines[t.pipeline][-1]
+        if left and number in self.coded:
+            sections += self.coded[number](t, left)
+        elif left and stage in (SPLIT, FAST):
+            sections += (Split if stage == SPLIT else Fast)(t, left).sections()
+        elif left and stage == STORE:
             sections.append(Section(RAW, b"".join(left), stage=0))
         elif left:
             for i, plane in enumerate(planes(t, b"".join(left))):
@@ -331,6 +338,293 @@ def repeated(**options):
     c.same = {(2, 0): [(0, 2, 0, 0, 1)], (3, 0): [(0, 2, 1, 0, 1)], (4, 0): [(0, 1, 0, 0, 2), (1, 1, 2, 0, 2)],
               (5, 0): [(0, 1, 1, 0, 2), (1, 1, 1, 0, 2)]}
     return c
+
+
+# --- split and fast (codecs/split.md, channels.md, rans.md, fast.md) ---
+
+class Bits:
+    """A string of bits, in each byte the lowest first."""
+    def __init__(self):
+        self.value = self.n = 0
+
+    def put(self, v, n):
+        self.value |= (v & 2**n - 1) << self.n
+        self.n += n
+        return self
+
+    def rice(self, v, k):
+        if v >> k >= 24:
+            return self.put(2**24 - 1, 24).put(v, 16)
+        return self.put(2**(v >> k) - 1, (v >> k) + 1).put(v, k)
+
+    def bytes(self, multiple=1):
+        return self.value.to_bytes(-(-self.n // (8 * multiple)) * multiple, "little")
+
+
+def zigzag(v):
+    return 2 * v if v >= 0 else -2 * v - 1
+
+
+def f32(x):
+    """x rounded to binary32, to nearest even."""
+    return math.copysign(math.inf, x) if abs(x) >= 2.0**128 else struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def float_bits(x):
+    return struct.unpack("<I", struct.pack("<f", x))[0]
+
+
+# of a dtype: bytes of a block before the words, bits of a word, shift, and of floats: sign bit, cut, rebias
+WORDS = {F32: (2, 16, 6, 15, 22, 0), F16: (0, 16, 8, 15, 21, 112), BF16: (0, 16, 6, 15, 22, 0),
+         F8E4M3: (0, 8, 0, 7, 20, 120), F8E5M2: (0, 8, 0, 7, 21, 112), U8: (0, 8, 0), I8: (0, 8, 0), Q8_0: (2, 8, 0),
+         Q4_0: (2, 4, 0), IQ4_NL: (2, 4, 0), Q4_1: (4, 4, 0), Q5_0: (2, 5, 0), Q5_1: (4, 5, 0)}
+
+
+def row_words(t, row):
+    ahead, bits = WORDS[t.dtype][:2]
+    out = []
+    for at in range(0, len(row), t.size):
+        block = row[at + ahead:at + t.size]
+        if bits == 16:
+            out += struct.unpack("<H", block)
+        elif bits == 8:
+            out += block
+        else:
+            fifth = int.from_bytes(block[:4], "little") if bits == 5 else 0
+            for j in range(32):
+                out.append(block[-16:][j % 16] >> j // 16 * 4 & 15 | (fifth >> j & 1) << 4)
+    return out
+
+
+class Model:
+    """The channel model. turn: (1 halves or 2 interleaved, period, first, pairs, angle, ratio)."""
+    def __init__(self, spreads, means, turn=None, middle=127, j=1, k=2):
+        self.spreads, self.means, self.turn, self.middle, self.j, self.k = spreads, means, turn, middle, j, k
+
+    def bits(self):
+        b = Bits().put(self.turn[0] if self.turn else 0, 2)
+        if self.turn:
+            for v in self.turn[1:4]:
+                b.put(v, 32)
+            for v in self.turn[4:]:
+                b.put(float_bits(v), 32)
+        b.put(self.middle, 8).put(self.j, 4).put(self.k, 4)
+        for v in self.spreads:
+            b.rice(zigzag(v - self.middle), self.j)
+        for v in self.means:
+            b.rice(zigzag(v), self.k)
+        return b
+
+    def rows(self, dtype, count):
+        """Of each row: the channels' biases and contexts."""
+        n = len(self.spreads)
+        if dtype not in (F32, F16, BF16, F8E4M3, F8E5M2):
+            bits = WORDS[dtype][1]
+            row = [(m % 2**bits, min(max(s - 117 - 2 * bits, 0), 7)) for s, m in zip(self.spreads, self.means)]
+            return [row] * count
+        shift, sign, cut, rebias = WORDS[dtype][2:]
+        variance = [2.0**(s - 127) for s in self.spreads]
+        value = [f32(m * f32(f32(math.sqrt(v)) * 0.25)) for m, v in zip(self.means, variance)]
+        kind, period, first, pairs, angle, ratio = self.turn or (0, n, 0, 0, 0, 0)
+        partner, step = [0.0] * n, [(1.0, 0.0)] * period
+        for i in range(pairs):
+            a = first + (i if kind == 1 else 2 * i)
+            b = a + (pairs if kind == 1 else 1)
+            term, sums = 1.0, [0.0, 0.0]
+            for k in range(25):
+                sums[k & 1] += -term if k & 2 else term
+                term = (term * angle) / (k + 1)
+            step[a] = step[b] = f32(sums[0]), f32(sums[1])
+            angle = angle * ratio
+            for head in range(0, n, period):
+                partner[head + a], partner[head + b] = -value[head + b], value[head + a]
+        out, c, s = [], [1.0] * period, [0.0] * period
+        for _ in range(count):
+            row = []
+            for k in range(n):
+                m = f32(f32(value[k] * c[k % period]) + f32(partner[k] * s[k % period]))
+                q = float_bits(f32(f32(m * m) + variance[k]))
+                r = max((q >> 1) + (127 << 22) - (rebias << 23), 0)
+                bias = ((r + (1 << cut - 1)) >> cut) << shift & 2**sign - 1
+                row.append((bias | float_bits(m) >> 31 << sign, min((q - float_bits(variance[k])) >> 22, 7)))
+            out.append(row)
+            c, s = ([f32(f32(x * C) - f32(y * S)) for x, y, (C, S) in zip(c, s, step)],
+                    [f32(f32(y * C) + f32(x * S)) for x, y, (C, S) in zip(c, s, step)])
+        return out
+
+
+def level_frequency(level):
+    return level if level < 8 else (4 + level % 4) << level // 4 - 1
+
+
+def table_of(counts, bits):
+    """Levels for these counts, and their frequencies: each its share or less, the most frequent the rest."""
+    if len(counts) == 1:
+        counts = {**counts, min({0, 1} - set(counts)): 0}
+    total, big = sum(counts.values()), max(counts, key=lambda x: (counts[x], -x))
+    levels = {}
+    for x in counts:
+        share = counts[x] * 2**bits // total
+        levels[x] = max([v for v in range(1, 41) if level_frequency(v) <= share] or [1])
+    levels[big] = max([levels[x] for x in counts if x != big] + [0]) + 1
+    frequency = {x: level_frequency(levels[x]) for x in counts}
+    frequency[big] = 2**bits - sum(frequency[x] for x in counts if x != big)
+    assert 0 < frequency[big] < 2**bits
+    return levels, frequency
+
+
+def table_bits(b, levels, alphabet):
+    last = s = 0
+    while s < alphabet:
+        level = levels.get(s, 0)
+        b.rice(zigzag(level - last), 2)
+        last, s = level, s + 1
+        if level == 0:
+            run = 0
+            while s < alphabet and not levels.get(s, 0):
+                run, s = run + 1, s + 1
+            b.rice(run, 3)
+    return b
+
+
+def rans(rows, bits, lanes):
+    """States and words of rows of (frequency, sum of those below)."""
+    x, words = [1 << 16] * lanes, []
+    for row in reversed(rows):
+        for i in reversed(range(len(row))):
+            f, c = row[i]
+            y = x[i % lanes]
+            if y >= f << 32 - bits:
+                words.append(y & 0xffff)
+                y >>= 16
+            x[i % lanes] = (y // f << bits) + y % f + c
+    return x, words[::-1]
+
+
+def packed(values, width):
+    """fast.md's packing; split's low bits are the same with width 6."""
+    out = b""
+    values = values + [0] * (-len(values) % 32)
+    for at in range(0, len(values), 32):
+        v, low = values[at:at + 32], 0
+        for bits, stride in ((4, 16), (2, 8), (1, 4)):
+            if width & bits:
+                out += bytes(sum((v[i + j] >> low & 2**bits - 1) << bits * (j // stride) for j in range(0, 32, stride))
+                             for i in range(stride))
+                low += bits
+    return out
+
+
+class Split:
+    """A block's rows by split, in the parts that make its sections."""
+    def __init__(self, t, rows, model=None, bits=None, lanes=1, per=None, tables=None, zstd=0):
+        ahead, width, self.shift = WORDS[t.dtype][:3]
+        self.alphabet, self.coder = 1 << width - self.shift, zstd
+        words = [row_words(t, row) for row in rows]
+        self.ahead = [bytes(row[i + p] for row in rows for i in range(0, len(row), t.size)) for p in range(ahead)]
+        self.bits = bits or max(8, (self.alphabet - 1).bit_length())
+        self.lanes, self.per = lanes, per or len(rows)  # lanes: log2
+        self.params = model.bits() if model else None
+        expected = model.rows(t.dtype, len(rows)) if model else [[(0, 0)] * len(words[0])] * len(rows)
+        symbols = [[((w - bias) % 2**width >> self.shift, context) for w, (bias, context) in zip(*x)]
+                   for x in zip(words, expected)]
+        self.low = [w % 2**self.shift for row in words for w in row]
+        self.mask = tables or sum({1 << context for row in symbols for _, context in row})
+        have = [c for c in range(8) if self.mask >> c & 1]
+        serves = [max([h for h in have if h <= c] or have[:1]) for c in range(8)]
+        counts = {c: {} for c in have}
+        for row in symbols:
+            for s, context in row:
+                mine = counts[serves[context]]
+                mine[s] = mine.get(s, 0) + 1
+        self.tables, slots = {}, {}
+        for c in have:
+            self.tables[c], frequency = table_of(counts[c] or {0: 1}, self.bits)
+            below = 0
+            for s in sorted(frequency):
+                slots[c, s] = frequency[s], below
+                below += frequency[s]
+        coded = [[slots[serves[context], s] for s, context in row] for row in symbols]
+        streams = [rans(coded[i:i + self.per], self.bits, 1 << lanes) for i in range(0, len(rows), self.per)]
+        self.states = [x for states, _ in streams for x in states]
+        self.words = [u16(*w) for _, w in streams]
+        self.sizes = None  # of the streams; None: as they are
+        self.padding, self.tail = 0, b""
+        self.table = None  # a function that puts other bits for the tables
+
+    def codes(self):
+        b = Bits().put(self.bits | self.lanes << 4, 8).put(self.mask, 8).put(self.per, 16)
+        if self.table:
+            self.table(b)
+        else:
+            for c in self.tables:
+                table_bits(b, self.tables[c], self.alphabet)
+        if self.padding:
+            b.value |= 1 << b.n
+        sizes = [len(w) for w in self.words] if self.sizes is None else self.sizes
+        return b.bytes(4) + u32(*sizes) + u32(*self.states) + b"".join(self.words) + self.tail
+
+    def sections(self):
+        planes = [Section(PLANE, plane, self.coder, 0, i) for i, plane in enumerate(self.ahead)]
+        params = [Section(PARAMS, self.params.bytes(), stage=0)] if self.params else []
+        out = planes + params + [Section(CODES, self.codes(), stage=0)]
+        if self.shift:
+            low = bytes(self.low) if self.shift == 8 else packed(self.low, self.shift)
+            out.append(Section(PLANE, low, self.coder, 0, len(planes)))
+        return out
+
+
+class Fast:
+    """Likewise by fast. needless: values that are escaped all the same."""
+    def __init__(self, t, rows, width=3, bias=None, needless=(), zstd=0):
+        self.t, self.rows, self.width, self.coder, self.middle, self.k = t, rows, width, zstd, 120, 2
+        if t.dtype not in (F32, F16, BF16):
+            return
+        m = 10 if t.dtype == F16 else 7
+        words = [row_words(t, row) for row in rows]
+        self.bias = bias or [max(min(row[i] >> m & 2**(15 - m) - 1 for row in words), 0) for i in range(len(words[0]))]
+        if t.dtype == F16:
+            self.middle = 12
+        differences = [(w - (b << m)) % 65536 for row in words for w, b in zip(row, self.bias)]
+        rotated = [(d << 1 | d >> 15) & 65535 for d in differences]
+        self.low, high = bytes(r & 255 for r in rotated), [r >> 8 for r in rotated]
+        self.escapes, after = b"", 0
+        for i, h in enumerate(high):
+            if h >> width or i in needless or i - after == 255 and any(x >> width for x in high[i:]):
+                self.escapes += u8(i - after, h)
+                after = i + 1
+        self.codes = [h & 2**width - 1 for h in high]
+        self.params = None
+
+    def sections(self):
+        if self.t.dtype not in (F32, F16, BF16):
+            return [Section(RAW, b"".join(self.rows), stage=0)]
+        ahead = 2 if self.t.dtype == F32 else 0
+        out = [Section(PLANE, bytes(row[i + p] for row in self.rows for i in range(0, len(row), 4)), self.coder, 0, p)
+               for p in range(ahead)]
+        out += [Section(PARAMS, (self.params or self.bits()).bytes(), stage=0),
+                Section(PLANE, self.low, self.coder, 0, ahead)]
+        if self.escapes:
+            out.append(Section(ESCAPES, self.escapes, stage=0))
+        return out + [Section(CODES, packed(self.codes, self.width), self.coder, 0)]
+
+    def bits(self):
+        b = Bits().put(self.width, 4).put(self.k, 4).put(self.middle, 8)
+        for v in self.bias:
+            b.rice(zigzag(v - self.middle), self.k)
+        return b
+
+
+def value_bytes(dtype, x):
+    if dtype == F16:
+        return struct.pack("<e", x)
+    return struct.pack("<f", x)[2 if dtype == BF16 else 0:]
+
+
+def near(dtype, means, count, step=0.25):
+    """Float rows around these means: n channels, each value a few steps away."""
+    return [b"".join(value_bytes(dtype, m + step * ((7 * i * i + 5 * k + i * k) % 11 - 5)) for k, m in enumerate(means))
+            for i in range(count)]
 
 
 # --- the files: name, where a reader notices, words of its message, one sentence ---
@@ -837,11 +1131,353 @@ def block_files():
     other_shape("dim", "Rows of one head of 8 values for two of 4.", F16, 1, 8)
 
 
+def turning(turn, means, count):
+    """Rows of bf16 whose means turn as the model says."""
+    kind, period, first, pairs, angle, ratio = turn
+    rows = []
+    for row in range(count):
+        m = list(means)
+        for head in range(0, len(means), period):
+            for i in range(pairs):
+                a = head + first + (i if kind == 1 else 2 * i)
+                b = a + (pairs if kind == 1 else 1)
+                w = row * angle * ratio**i
+                m[a], m[b] = (means[a] * math.cos(w) - means[b] * math.sin(w),
+                              means[b] * math.cos(w) + means[a] * math.sin(w))
+        rows.append(b"".join(value_bytes(BF16, x + ((5 * row + 3 * k) % 7 - 3) / 4) for k, x in enumerate(m)))
+    return rows
+
+
+MEANS = [4, -6, 0.5, 0, 30, -1, 2, -9]
+SMALL = Model([127, 126, 125, 127, 128, 120, 127, 127], [16, -24, 3, 0, 120, -8, 8, -36])
+
+
+def coded(tensors, coders, pipeline, count=5):
+    """A file with a layer for each tensor, made by its coder."""
+    layers = [(0, i, 0, 0) for i in range(len(tensors))]
+    c = Cache([Part(list(range(count)))], layers, tensors, pipelines=((pipeline,),))
+    c.coded = dict(enumerate(coders))
+    return c.file()
+
+
+def split_by(**options):
+    return lambda t, rows: Split(t, rows, **options).sections()
+
+
+def fast_by(**options):
+    return lambda t, rows: Fast(t, rows, **options).sections()
+
+
+def stage_files():
+    good("dtypes-split", "A layer of each dtype by split, in the flat model.")(
+        lambda: coded([Tensor(i, 0, d, 2, 32, rows=dtype_rows(3, 64 // SIZES[d][0] * SIZES[d][1]))
+                       for i, d in enumerate(SIZES)], [], SPLIT, 3))
+    good("dtypes-fast", "A layer of each dtype by fast, RAW but for f32, f16 and bf16.")(
+        lambda: coded([Tensor(i, 0, d, 2, 32, rows=dtype_rows(3, 64 // SIZES[d][0] * SIZES[d][1]))
+                       for i, d in enumerate(SIZES)], [], FAST, 3))
+
+    @good("split-raw", "split keeps rows as RAW where it gains nothing.")
+    def _():
+        return coded([Tensor(0, 0, BF16)], [lambda t, rows: [Section(RAW, b"".join(rows), stage=0)]], SPLIT)
+
+    @good("split-models", "Channel models of float dtypes: means of 0 to 30 spreads, contexts of all kinds.")
+    def _():
+        kinds = (F32, F16, BF16)
+        return coded([Tensor(i, 0, d, rows=near(d, MEANS, 5)) for i, d in enumerate(kinds)],
+                     [split_by(model=SMALL)] * len(kinds), SPLIT)
+
+    @good("split-models-8-bit", "Channel models of f8e4m3 and f8e5m2 over all bytes.")
+    def _():
+        rows = [bytes(range(i, 256, 4)) for i in range(4)]
+        model = Model([127 + k % 9 - 4 for k in range(64)], [5 * k - 120 if k < 48 else 0 for k in range(64)])
+        return coded([Tensor(i, 0, d, 1, 64, rows=rows) for i, d in enumerate((F8E4M3, F8E5M2))],
+                     [split_by(model=model)] * 2, SPLIT, 4)
+
+    @good("split-models-codes", "Code models: means below 0 and of every width, contexts from 0 to 7.")
+    def _():
+        kinds, coders, tensors = (U8, I8, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL), [], []
+        for i, d in enumerate(kinds):
+            t = Tensor(i, 0, d, 1, 32)
+            t.fill(3, 90 + i)
+            bits = WORDS[d][1]
+            tensors.append(t)
+            coders.append(split_by(model=Model([115 + 2 * bits + k % 11 for k in range(32)],
+                                               [(-1)**k * k * 2**bits // 64 for k in range(32)], middle=130)))
+        return coded(tensors, coders, SPLIT, 3)
+
+    @good("split-extremes", "Spreads of 1 and 253, means of -128, 127 and one spread, and biases beyond what f16 holds.")
+    def _():
+        model = Model([1, 253, 1, 253, 140, 200, 127, 90], [-128, 127, 127, -128, 127, -128, 4, -4], j=0, k=0)
+        return coded([Tensor(i, 0, d) for i, d in enumerate((F32, F16, BF16))], [split_by(model=model)] * 3, SPLIT)
+
+    for name, kind, turn in (("halves", 1, (1, 4, 0, 2, 1.0, 0.5)), ("interleaved", 2, (2, 4, 0, 2, 4.0, 1.0)),
+                             ("part", 1, (1, 8, 2, 2, 0.25, 0.125))):
+        good("split-turn-" + name, {"halves": "Means that turn, d with d + pairs, in two heads.",
+                                    "interleaved": "Means that turn, 2i with 2i + 1, by the largest angle.",
+                                    "part": "Means that turn in the middle of a head only."}[name])(
+            lambda turn=turn: coded([Tensor(0, 0, BF16, rows=turning(turn, MEANS, 20))],
+                                    [split_by(model=Model(SMALL.spreads, SMALL.means, turn))], SPLIT, 20))
+    good("split-lanes", "1, 2, 4, 8, 16 and 32 lanes, rows shorter and longer than those.")(
+        lambda: coded([Tensor(i, 0, BF16, 1, 11, rows=near(BF16, (MEANS * 2)[:11], 5)) for i in range(6)],
+                      [split_by(lanes=i, per=3) for i in range(6)], SPLIT))
+    good("split-table-bits", "Tables of 2^8, 2^9, 2^10 and 2^11 slots.")(
+        lambda: coded([Tensor(i, 0, BF16, rows=near(BF16, MEANS, 5)) for i in range(4)],
+                      [split_by(bits=8 + i) for i in range(4)], SPLIT))
+    good("split-streams", "Streams of one row, of two and one left, and of all.")(
+        lambda: coded([Tensor(i, 0, BF16, rows=near(BF16, MEANS, 5)) for i in range(3)],
+                      [split_by(per=i, model=SMALL) for i in (1, 2, 5)], SPLIT))
+    good("split-contexts", "Contexts without a table: they use the nearest below, or else the first.")(
+        lambda: coded([Tensor(i, 0, BF16, rows=near(BF16, MEANS, 5)) for i in range(4)],
+                      [split_by(tables=mask, model=SMALL) for mask in (1, 0x80, 0x48, 0xff)], SPLIT))
+    good("split-zstd-planes", "Scales and low bits that are zstd frames.")(
+        lambda: coded([Tensor(0, 0, F32, 2, 32, rows=dtype_rows(9, 256)),
+                       Tensor(1, 0, Q8_0, 2, 32, rows=dtype_rows(9, 68)),
+                       Tensor(2, 0, F16, 2, 32, rows=dtype_rows(9, 128))], [split_by(zstd=1)] * 3, SPLIT, 9))
+    good("split-one-value", "One value.")(
+        lambda: coded([Tensor(0, 0, BF16, 1, 1, rows=[b"\x80\x3f"])], [], SPLIT, 1))
+    good("split-one-symbol", "Equal values: one symbol takes all slots but one.")(
+        lambda: coded([Tensor(0, 0, BF16, 2, 16, rows=[b"\x80\x3f" * 32] * 9)], [], SPLIT, 9))
+
+    good("fast-widths", "Codes of 1 to 7 bits.")(
+        lambda: coded([Tensor(i, 0, BF16, rows=near(BF16, MEANS, 5)) for i in range(7)],
+                      [fast_by(width=i + 1) for i in range(7)], FAST))
+    good("fast-widths-16", "Codes of 1 to 7 bits for f16, whose codes have three bits of mantissa.")(
+        lambda: coded([Tensor(i, 0, F16, rows=near(F16, MEANS, 5)) for i in range(7)],
+                      [fast_by(width=i + 1) for i in range(7)], FAST))
+    good("fast-biases", "Biases of 0 and 255, codes that wrap around.")(
+        lambda: coded([Tensor(0, 0, BF16, rows=near(BF16, MEANS, 5))],
+                      [fast_by(bias=[0, 255, 1, 254, 127, 128, 120, 130])], FAST))
+
+    @good("fast-escapes", "Escapes at the first and last value, far apart, next to each other, and some without need.")
+    def _():
+        rows = [bytearray(b"\x80\x3f" * 300) for _ in range(4)]
+        for row, k in ((0, 0), (0, 1), (0, 257), (3, 299)):
+            rows[row][2 * k:2 * k + 2] = b"\x80\xff"
+        return coded([Tensor(0, 0, BF16, 3, 100, rows=[bytes(r) for r in rows])],
+                     [fast_by(width=1, bias=[127] * 300, needless=(2, 300, 301))], FAST, 4)
+    good("fast-zstd", "Planes and codes that are zstd frames.")(
+        lambda: coded([Tensor(0, 0, F32, 2, 32, rows=dtype_rows(9, 256)),
+                       Tensor(1, 0, F16, 2, 32, rows=dtype_rows(9, 128))], [fast_by(zstd=1)] * 2, FAST, 9))
+
+    def broken(stage, name, words, sentence, change=None, sections=None, dtype=BF16, means=MEANS, **options):
+        """A file with K that change(coder) or sections(list) spoil."""
+        def code(t, rows):
+            x = (Split if stage == SPLIT else Fast)(t, rows, **options)
+            if change:
+                change(x)
+            out = x.sections()
+            if sections:
+                out = sections(out) or out
+            return out
+
+        @bad(("split-" if stage == SPLIT else "fast-") + name, words, sentence, "read")
+        def _():
+            rows = near(dtype, means, 5) if dtype in (F32, F16, BF16) else None
+            return coded([Tensor(0, 0, dtype, 1, 32 if SIZES[dtype][0] > 1 else 8, rows=rows)], [code], stage)
+
+    def split(name, words, sentence, change=None, **options):
+        options.setdefault("model", SMALL)
+        broken(SPLIT, name, words, sentence, change, per=options.pop("per", 3), **options)
+
+    def with_sections(change):
+        return {"sections": change}
+
+    def entry(i, **values):
+        return with_sections(lambda x: x[i].__dict__.update(values))
+
+    def raw(i, change):
+        return with_sections(lambda x: setattr(x[i], "raw", change(x[i].raw)))
+
+    def attribute(**values):
+        return lambda x: x.__dict__.update(values)
+
+    other_raw = [Section(RAW, bytes(80), stage=0, index=1)]
+    # sections: PARAMS, CODES, PLANE for bf16; PLANE, PLANE, PARAMS, CODES, PLANE for f32
+    split("no-codes", "CODES", "CODES is missing.", **with_sections(lambda x: x.pop(1) and None))
+    split("no-low", "PLANE", "The low bits are missing.", **with_sections(lambda x: x.pop() and None))
+    split("no-plane", "PLANE", "The first of the lower bytes of f32 is missing.", dtype=F32,
+          **with_sections(lambda x: x.pop(0) and None))
+    split("no-scales", "PLANE", "The scales of q8_0 are missing.", dtype=Q8_0, model=None,
+          **with_sections(lambda x: x[2:]))
+    split("extra-plane", "more than are due", "A plane behind the low bits.",
+          **with_sections(lambda x: x.append(Section(PLANE, bytes(40), stage=0, index=1))))
+    split("extra-low", "more than are due", "Low bits for u8, which has none.", dtype=U8, model=None,
+          **with_sections(lambda x: x.append(Section(PLANE, bytes(40), stage=0))))
+    split("extra-escapes", "more than are due", "ESCAPES, which split does not have.",
+          **with_sections(lambda x: x.append(Section(ESCAPES, bytes(2), stage=0))))
+    split("two-params", "CODES", "PARAMS twice.", **with_sections(lambda x: x.insert(0, x[0])))
+    split("two-codes", "PLANE", "CODES twice.", **with_sections(lambda x: x.insert(1, x[1])))
+    split("raw-too", "CODES", "RAW before the other sections.",
+          **with_sections(lambda x: x.insert(0, Section(RAW, bytes(80), stage=0))))
+    split("raw-size", "RAW", "RAW holds a row less.",
+          **with_sections(lambda x: [Section(RAW, bytes(64), stage=0)]))
+    split("raw-index", "CODES", "RAW is number 1.", **with_sections(lambda x: other_raw))
+    split("none", "CODES", "No sections at all.", **with_sections(lambda x: x.clear() or []))
+    split("order", "CODES", "PLANE stands before CODES.", **with_sections(lambda x: x.insert(1, x.pop())))
+    split("params-late", "PLANE", "PARAMS stands behind CODES.", **with_sections(lambda x: x.insert(1, x.pop(0))))
+    split("params-index", "PARAMS", "PARAMS is number 1.", **entry(0, index=1))
+    split("codes-index", "CODES", "CODES is number 1.", **entry(1, index=1))
+    split("low-index", "PLANE", "The low bits of bf16 are plane 1.", **entry(2, index=1))
+    split("params-coder", "PARAMS", "PARAMS is a zstd frame.", **entry(0, coder=1))
+    split("codes-coder", "CODES", "CODES is a zstd frame.", **entry(1, coder=1))
+    split("params-size", "PARAMS", "PARAMS claims a byte more than is stored.",
+          **with_sections(lambda x: setattr(x[0], "raw_size", len(x[0].raw) + 1)))
+    split("codes-size", "CODES", "CODES claims a byte less than is stored.",
+          **with_sections(lambda x: setattr(x[1], "raw_size", len(x[1].raw) - 1)))
+    split("low-short", "PLANE", "The low bits are a byte short.", **raw(2, lambda b: b[:-1]))
+    split("low-long", "PLANE", "A byte follows the low bits.", **raw(2, lambda b: b + b"\0"))
+    split("low-frame", "zstd", "The zstd frame of the low bits is broken.",
+          **entry(2, coder=1, stored=b"broken"))
+    split("low-filling", "not filled up", "A bit of the last group of low bits is set beyond the last value.",
+          **raw(2, lambda b: b[:-1] + u8(b[-1] | 0x80)))
+    split("scales-short", "PLANE", "A scale is missing.", dtype=Q8_0, model=None,
+          **raw(1, lambda b: b[:-1]))
+
+    # the head of CODES
+    split("codes-empty", "CODES", "CODES has no bytes.", **raw(1, lambda b: b""))
+    split("codes-cut", "CODES", "CODES has three bytes.", **raw(1, lambda b: b[:3]))
+    split("table-bits-7", "CODES", "P is 7.", attribute(bits=7))
+    split("table-bits-12", "CODES", "P is 12.", attribute(bits=12))
+    split("lanes", "CODES", "64 lanes.", attribute(lanes=6))
+    split("no-tables", "CODES", "No context has a table.", attribute(mask=0, tables={}))
+    split("no-rows", "CODES", "Streams of no rows.", attribute(per=0))
+    split("rows", "CODES", "Streams of six rows in a block of five.", attribute(per=6))
+    split("table-padding", "padding", "A padding bit behind the tables is set.", attribute(padding=1))
+
+    # tables
+    def table(name, words, sentence, put):
+        split("table-" + name, words, sentence, lambda x: x.__dict__.update(table=put, mask=1))
+    table("level", "level", "A level of 41.", lambda b: b.rice(zigzag(41), 2).put(0, 400))
+    table("level-negative", "level", "A level of -1.", lambda b: b.rice(zigzag(-1), 2).put(0, 400))
+    table("one-symbol", "do not make", "One symbol: the others have nothing.",
+          lambda b: table_bits(b, {5: 40}, 1024))
+    table("nothing", "do not make", "No symbol has a frequency.", lambda b: table_bits(b, {}, 1024))
+    table("sum", "do not make", "The others' frequencies sum to 2^P.",
+          lambda b: table_bits(b, {1: 32, 2: 28, 3: 28, 4: 28, 5: 28}, 1024))
+    table("run", "run", "A run to behind the last symbol.", lambda b: b.rice(0, 2).rice(1024, 3).put(0, 400))
+    table("long-form", "table", "The long form of a number that has a short one.",
+          lambda b: b.put(2**24 - 1, 24).put(2, 16).put(0, 9000))
+    split("table-cut", "table", "CODES ends within a table.",
+          attribute(table=lambda b: b.rice(2, 2).rice(0, 2), sizes=(), states=(), words=(), mask=1))
+
+    # streams
+    split("stream-sizes-cut", "CODES", "CODES ends before the states.",
+          attribute(states=(), words=()))
+    split("stream-beyond", "CODES", "A stream reaches beyond the section.",
+          lambda x: setattr(x, "sizes", [len(x.words[0]), len(x.words[1]) + 2]))
+    split("stream-huge", "CODES", "A stream of 2^32 - 1 bytes.",
+          lambda x: setattr(x, "sizes", [0xffffffff, len(x.words[1])]))
+    split("stream-short", "too short", "The last stream lacks a word.",
+          lambda x: setattr(x, "words", [x.words[0], x.words[1][:-2]]))
+    split("stream-long", "too long", "The last stream has a word more.",
+          lambda x: setattr(x, "words", [x.words[0], x.words[1] + b"\1\2"]))
+    split("stream-odd", "too long", "The last stream has a byte more.",
+          lambda x: setattr(x, "words", [x.words[0], x.words[1] + b"\1"]))
+    split("stream-border", "stream", "The first stream gives a word to the second.",
+          lambda x: setattr(x, "sizes", [len(x.words[0]) - 2, len(x.words[1]) + 2]))
+    split("codes-tail", "too long", "Four bytes follow the words.", attribute(tail=bytes(4)))
+    split("state", "range", "A lane begins at 2^16 - 1.", lambda x: x.states.__setitem__(1, 65535))
+    split("end-state", "start state", "A lane begins at another state, so that it does not end at 2^16.",
+          lambda x: x.states.__setitem__(2, x.states[2] ^ 1 << 20))
+    split("end-word", "stream", "A word is another.", lambda x: setattr(
+        x, "words", [u8(x.words[0][0] ^ 16) + x.words[0][1:], x.words[1]]))
+
+    # the channel model
+    def params(name, words, sentence, dtype=BF16, **values):
+        numbers = {**SMALL.__dict__, **values}
+        split("params-" + name, words, sentence, lambda x: setattr(x, "params", Model(**numbers).bits()), dtype=dtype)
+    params("turn", "rotation", "Turn 3.", turn=(3, 4, 0, 2, 1.0, 0.5))
+    params("turn-codes", "rotation", "Codes of u8 that turn.", U8, turn=(1, 4, 0, 2, 1.0, 0.5))
+    for name, sentence, turn in (
+            ("period-0", "Heads of no channels.", (1, 0, 0, 2, 1.0, 0.5)),
+            ("period", "Heads of 3 channels in rows of 8.", (1, 3, 0, 1, 1.0, 0.5)),
+            ("period-16", "Heads of 16 channels in rows of 8.", (1, 16, 0, 1, 1.0, 0.5)),
+            ("pairs-0", "No pairs turn.", (1, 4, 0, 0, 1.0, 0.5)),
+            ("pairs", "Three pairs in a head of 4.", (1, 4, 0, 3, 1.0, 0.5)),
+            ("pairs-huge", "2^31 pairs.", (1, 4, 0, 1 << 31, 1.0, 0.5)),
+            ("first", "Two pairs from channel 1 of 4.", (1, 4, 1, 2, 1.0, 0.5)),
+            ("first-huge", "A pair from channel 2^32 - 2 on.", (1, 4, 2**32 - 2, 1, 1.0, 0.5)),
+            ("angle-0", "An angle of 0.", (1, 4, 0, 2, 0.0, 0.5)),
+            ("angle", "An angle of 4.5.", (1, 4, 0, 2, 4.5, 0.5)),
+            ("angle-negative", "An angle below 0.", (1, 4, 0, 2, -1.0, 0.5)),
+            ("angle-nan", "An angle that is no number.", (1, 4, 0, 2, math.nan, 0.5)),
+            ("ratio-0", "A ratio of 0.", (1, 4, 0, 2, 1.0, 0.0)),
+            ("ratio", "A ratio of 1.5.", (1, 4, 0, 2, 1.0, 1.5)),
+            ("ratio-nan", "A ratio that is no number.", (1, 4, 0, 2, 1.0, math.nan))):
+        params(name, "channel model", sentence, turn=turn)
+    params("j", "range", "j is 9.", j=9)
+    params("k", "range", "k is 9.", k=9)
+    params("spread-0", "range", "A spread of 0.", spreads=[127] * 7 + [0])
+    params("spread-254", "range", "A spread of 254.", spreads=[254] + [127] * 7)
+    params("mean-128", "range", "A mean of 128.", means=[0] * 7 + [128])
+    params("mean-negative", "range", "A mean of -129.", means=[-129] + [0] * 7)
+
+    def stored(name, sentence, change, words="channel model"):
+        split("params-" + name, words, sentence,
+              **raw(0, lambda b: change(b)))
+    stored("padding", "The last padding bit is set.", lambda b: b[:-1] + u8(b[-1] | 0x80))
+    stored("long", "A byte follows.", lambda b: b + b"\0")
+    stored("short", "The last byte is missing.", lambda b: b[:-1])
+    stored("empty", "No bytes.", lambda b: b"")
+    long_form = Bits().put(0, 2).put(127, 8).put(1, 4).put(2, 4).put(2**24 - 1, 24).put(2, 16).put(0, 7 * 2 + 8 * 3)
+    split("params-long-form", "channel model", "A spread in the long form although it has a short one.",
+          attribute(params=long_form))
+
+    # fast: PARAMS, PLANE, ESCAPES, CODES for bf16
+    def fast(name, words, sentence, change=None, **options):
+        broken(FAST, name, words, sentence, change, width=options.pop("width", 2), **options)
+    fast("width-0", "PARAMS", "Codes of no bits.", attribute(width=0))
+    fast("width-8", "PARAMS", "Codes of 8 bits.", attribute(width=8))
+    fast("k", "PARAMS", "k is 9.", attribute(k=9))
+    fast("bias-negative", "PARAMS", "A bias of -1.", lambda x: x.bias.__setitem__(7, -1))
+    fast("bias", "PARAMS", "A bias of 256.", lambda x: x.bias.__setitem__(0, 256))
+    fast("bias-16", "PARAMS", "A bias of 32 for f16.", lambda x: x.bias.__setitem__(0, 32), dtype=F16)
+    for name, sentence, change in (
+            ("padding", "The last padding bit of PARAMS is set.", lambda b: b[:-1] + u8(b[-1] | 0x80)),
+            ("long", "A byte follows the biases.", lambda b: b + b"\0"),
+            ("short", "The last byte of PARAMS is missing.", lambda b: b[:-1])):
+        fast("params-" + name, "PARAMS", sentence, **raw(0, change))
+    fast("params-coder", "PARAMS", "PARAMS is a zstd frame.", **entry(0, coder=1))
+    fast("params-size", "PARAMS", "PARAMS claims a byte more than is stored.",
+         **with_sections(lambda x: setattr(x[0], "raw_size", len(x[0].raw) + 1)))
+    fast("no-params", "PARAMS", "PARAMS is missing.", **with_sections(lambda x: x.pop(0) and None))
+    fast("no-low", "PLANE", "The low bytes are missing.", **with_sections(lambda x: x.pop(1) and None))
+    fast("no-codes", "CODES", "CODES is missing.", **with_sections(lambda x: x.pop() and None))
+    fast("no-plane", "PLANE", "The second of the lower bytes of f32 is missing.", dtype=F32,
+         **with_sections(lambda x: x.pop(1) and None))
+    fast("order", "more than are due", "CODES stands before ESCAPES.", **with_sections(lambda x: x.insert(2, x.pop())))
+    fast("low-index", "PLANE", "The low bytes of bf16 are plane 1.", **entry(1, index=1))
+    fast("low-short", "PLANE", "A low byte is missing.", **raw(1, lambda b: b[:-1]))
+    fast("codes-short", "CODES", "A byte of the codes is missing.", **raw(3, lambda b: b[:-1]))
+    fast("codes-frame", "zstd", "The zstd frame of the codes is broken.",
+         **entry(3, coder=1, stored=b"broken"))
+    fast("two-codes", "more than are due", "CODES twice.", **with_sections(lambda x: x.append(x[3])))
+    fast("escapes-index", "ESCAPES", "ESCAPES is number 1.", **entry(2, index=1))
+    fast("escapes-two", "CODES", "ESCAPES twice.", **with_sections(lambda x: x.insert(2, x[2])))
+    fast("escapes-empty", "ESCAPES", "ESCAPES without pairs.", **raw(2, lambda b: b""))
+    fast("escapes-odd", "ESCAPES", "Half a pair.", **raw(2, lambda b: b + b"\0"))
+    fast("escapes-coder", "ESCAPES", "ESCAPES is a zstd frame.", **entry(2, coder=1))
+    fast("escapes-size", "ESCAPES", "ESCAPES claims a pair more than is stored.",
+         **with_sections(lambda x: setattr(x[2], "raw_size", len(x[2].raw) + 2)))
+    fast("escapes-beyond", "escape", "An escape of the value behind the last.",
+         lambda x: setattr(x, "escapes", u8(39, 7, 0, 7)))
+    fast("escapes-far", "escape", "An escape far beyond the block.", lambda x: setattr(x, "escapes", u8(255, 7)))
+    fast("codes-filling", "not filled up", "A bit of the last group of codes is set beyond the last value.",
+         **raw(3, lambda b: b[:-1] + u8(b[-1] | 0x80)))
+    fast("dtype", "RAW", "Codes for u8, which fast keeps as it is.", dtype=U8,
+         **with_sections(lambda x: [Section(PARAMS, b"\x13\x78", stage=0), Section(PLANE, bytes(40), stage=0),
+                                    Section(CODES, bytes(24), stage=0)]))
+    fast("raw-index", "PARAMS", "RAW is number 1.", **with_sections(lambda x: other_raw))
+    fast("raw-size", "RAW", "RAW holds a row less.", **with_sections(lambda x: [Section(RAW, bytes(64), stage=0)]))
+    fast("raw-too", "PARAMS", "RAW before the other sections.",
+         **with_sections(lambda x: x.insert(0, Section(RAW, bytes(80), stage=0))))
+
+
 README = """# Container files
 
 Small .kvc files that every reader must take (`good-`), refuse as broken (`bad-`) or refuse as beyond it
-(`unsupported-`). `make_files.py` writes them and this page from `formats/FORMAT.md`, without kvc's own code;
-`tests/unit/test_files.c` reads the tables below and holds the reader to them.
+(`unsupported-`). `make_files.py` writes them and this page from `formats/FORMAT.md` and the stages' pages, without
+kvc's own code; `tests/unit/test_files.c` reads the tables below and holds the reader to them.
 
 A good file opens, reads whole and passes `--check`. Where it holds the key `x-test.source`, that is the XXH3 of its
 source file, which must come back. Any other file is refused by a message that contains the words given, when it is
@@ -850,7 +1486,7 @@ opened, when its rows and literals are read, or when `--check` reads all of it.
 
 
 def main(directory):
-    for add in (good_files, frame_files, record_files, own_files, block_files):
+    for add in (good_files, frame_files, record_files, own_files, block_files, stage_files):
         add()
     names = [name for name, *_ in CASES]
     assert len(set(names)) == len(names)

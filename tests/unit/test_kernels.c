@@ -1,4 +1,5 @@
-/* test_kernels.c: every fast kernel against the reference, the reference against slow and obvious code. */
+/* test_kernels.c: every kernel but rANS (test_rans.c), in every table that this CPU runs, against slow and obvious code
+ * or against a reference that is. */
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -166,6 +167,407 @@ static void hadamard(void **state) {
     for (int i = 0; i < 2 * TILE; i++) assert_true(fabsf(x[i] - y[i]) < 1e-3f);
 }
 
+/* --- words, packed bits --- */
+
+static uint16_t random_u16(void) {
+    uint16_t high = random_byte();
+    return (uint16_t)(high << 8 | random_byte());
+}
+
+/* Memory of exactly this size, filled with noise: the address sanitizer sees one byte too many. */
+static void *noise(size_t bytes) {
+    uint8_t *p = malloc(bytes);
+    assert_true(p || !bytes);
+    for (size_t i = 0; i < bytes; i++) p[i] = random_byte();
+    return p;
+}
+
+static void words_are_cut_and_joined(void **state) {
+    (void)state;
+    static const unsigned widths[] = {4, 5, 8, 16};
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+            for (unsigned w = 0; w < 4; w++)
+                for (unsigned shift = 0; shift <= 8 && shift <= widths[w]; shift++) {
+                    const size_t n = sizes[s];
+                    const unsigned whole = 1u << widths[w], step = 1u << shift;
+                    uint16_t *words = noise(2 * n), *bias = noise(2 * n), *context = noise(2 * n);
+                    uint16_t *symbols = noise(2 * n), *want = noise(2 * n), *back = noise(2 * n);
+                    uint8_t *low = noise(n), *want_low = noise(n);
+                    for (size_t i = 0; i < n; i++) {
+                        words[i] = (uint16_t)(words[i] % whole);
+                        bias[i] = (uint16_t)(bias[i] % whole / step * step); /* no low bits */
+                        want[i] = (uint16_t)(context[i] + (words[i] + whole - bias[i]) % whole / step);
+                        want_low[i] = (uint8_t)(words[i] % step);
+                    }
+                    k->cut_words(symbols, low, words, bias, context, n, shift, (uint16_t)(whole - 1));
+                    assert_memory_equal(symbols, want, 2 * n);
+                    assert_memory_equal(low, want_low, n);
+                    for (size_t i = 0; i < n; i++) symbols[i] = (uint16_t)(symbols[i] - context[i]);
+                    k->join_words(back, symbols, bias, low, n, shift, (uint16_t)(whole - 1));
+                    assert_memory_equal(back, words, 2 * n);
+                    for (size_t i = 0; i < n; i++) { /* whatever a damaged stream decodes to */
+                        symbols[i] = (uint16_t)(random_u16() % 1024);
+                        low[i] = random_byte();
+                        want[i] = (uint16_t)((symbols[i] * step + bias[i] + low[i]) % whole);
+                    }
+                    k->join_words(back, symbols, bias, low, n, shift, (uint16_t)(whole - 1));
+                    assert_memory_equal(back, want, 2 * n);
+                    free(words), free(bias), free(context), free(symbols), free(want), free(back);
+                    free(low), free(want_low);
+                }
+    }
+}
+
+static void words_are_rotated(void **state) {
+    (void)state;
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+            const size_t n = sizes[s];
+            uint16_t *words = noise(2 * n), *bias = noise(2 * n), *back = noise(2 * n);
+            uint8_t *low = noise(n), *high = noise(n);
+            k->cut_rotated(low, high, words, bias, n);
+            for (size_t i = 0; i < n; i++) {
+                const unsigned word = (words[i] + 65536u - bias[i]) % 65536, rotated = word * 2 % 65536 + word / 32768;
+                assert_int_equal(low[i], rotated % 256);
+                assert_int_equal(high[i], rotated / 256);
+            }
+            k->join_rotated(back, low, high, bias, n);
+            assert_memory_equal(back, words, 2 * n);
+            free(words), free(bias), free(back), free(low), free(high);
+        }
+    }
+}
+
+/* Bit `bit` of byte `at` of n values packed in `width` bits (fast.md, "Packing"): which value, and which bit of it. */
+static size_t packed_value(size_t at, unsigned bit, unsigned width, unsigned *value_bit) {
+    const size_t group = at / (4 * width);
+    unsigned byte = (unsigned)(at % (4 * width)), done = 0;
+    if (width & 4) {
+        *value_bit = bit % 4;
+        if (byte < 16) return 32 * group + byte + 16 * (bit / 4);
+        byte -= 16;
+        done = 4;
+    }
+    if (width & 2) {
+        *value_bit = done + bit % 2;
+        if (byte < 8) return 32 * group + byte + 8 * (bit / 2);
+        byte -= 8;
+        done += 2;
+    }
+    *value_bit = done;
+    return 32 * group + byte + 4 * bit;
+}
+
+static void bits_are_packed(void **state) {
+    (void)state;
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (unsigned width = 1; width <= 7; width++)
+            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+                const size_t n = sizes[s], size = KVC_PACKED(n, width);
+                assert_int_equal(size, (n + 31) / 32 * 4 * width);
+                uint8_t *values = noise(n), *packed = noise(size), *want = calloc(size + 1, 1), *back = noise(n);
+                for (size_t i = 0; i < n; i++) values[i] = (uint8_t)(values[i] % (1u << width));
+                for (size_t at = 0; at < size; at++)
+                    for (unsigned bit = 0, from; bit < 8; bit++) {
+                        size_t i = packed_value(at, bit, width, &from);
+                        if (i < n) want[at] = (uint8_t)(want[at] | (values[i] >> from & 1) << bit);
+                    }
+                k->pack_bits(packed, values, n, width);
+                assert_memory_equal(packed, want, size);
+                k->unpack_bits(back, packed, n, width);
+                assert_memory_equal(back, values, n);
+                for (size_t at = 0; at < size; at++) packed[at] = random_byte(); /* the unused bits too */
+                memset(values, 0, n);
+                for (size_t at = 0; at < size; at++)
+                    for (unsigned bit = 0, from; bit < 8; bit++) {
+                        size_t i = packed_value(at, bit, width, &from);
+                        if (i < n) values[i] = (uint8_t)(values[i] | (packed[at] >> bit & 1) << from);
+                    }
+                k->unpack_bits(back, packed, n, width);
+                assert_memory_equal(back, values, n);
+                free(values), free(packed), free(want), free(back);
+            }
+    }
+}
+
+/* --- the channel model, in double: products of floats are exact in it, and of sums, as of roots, rounding twice is
+ * rounding once (53 bits are more than twice 24 and two) --- */
+
+static float times(float a, float b) {
+    return (float)((double)a * (double)b);
+}
+
+static float plus(float a, float b) {
+    return (float)((double)a + (double)b);
+}
+
+static uint32_t bits_of(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static float variance_of(unsigned spread) {
+    return float_of(spread << 23);
+}
+
+static float value_of(int mean, unsigned spread) {
+    return times((float)mean, times((float)sqrt((double)variance_of(spread)), 0.25f));
+}
+
+/* channels.md, "Float channels", the table of words. */
+struct word_case {
+    unsigned sign, cut, shift;
+    uint32_t rebias;
+};
+static const struct word_case word_cases[] = {{15, 22, 6, 0}, {15, 21, 8, 112}, {7, 20, 0, 120}, {7, 21, 0, 112}};
+
+static struct kvc_word_format format_of(const struct word_case *w) {
+    return (struct kvc_word_format){.sign = w->sign, .drop = w->cut - w->shift, .shift = w->shift, .rebias = w->rebias};
+}
+
+/* Which product is fused with a sum, for telling that a kernel does so. */
+enum fused { NOTHING, FIRST_TERM, SECOND_TERM, SQUARE };
+
+static void obvious_model_word(uint16_t *bias, uint16_t *context, float mean, float partner, float variance, float c,
+                               float s, const struct word_case *w, enum fused fused) {
+    const float m = fused == FIRST_TERM    ? fmaf(mean, c, times(partner, s))
+                    : fused == SECOND_TERM ? fmaf(partner, s, times(mean, c))
+                                           : plus(times(mean, c), times(partner, s));
+    const float q = fused == SQUARE ? fmaf(m, m, variance) : plus(times(m, m), variance);
+    const uint32_t steps = (bits_of(q) - bits_of(variance)) >> 22;
+    int64_t r = (int64_t)(bits_of(q) >> 1) + (INT64_C(127) << 22) - ((int64_t)w->rebias << 23);
+    if (r < 0) r = 0;
+    const int64_t magnitude = (r + (INT64_C(1) << (w->cut - 1))) / (INT64_C(1) << w->cut) * (INT64_C(1) << w->shift);
+    *context = (uint16_t)(steps < 7 ? steps : 7);
+    *bias = (uint16_t)(magnitude % (INT64_C(1) << w->sign) + (signbit(m) ? INT64_C(1) << w->sign : 0));
+}
+
+static const size_t periods[] = {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 128};
+
+static void model_words_agree(void **state) {
+    (void)state;
+    static const unsigned spreads[] = {1, 2, 64, 127, 190, 191, 192, 252, 253};
+    static const float turns[][2] = {{1, 0}, {-1, 0}, {0, 1}, {0, -1}, {-1, -0.0f}, {0x1p-126f, 1}, {1, 0x1p-149f}};
+    static const unsigned shifts[] = {0, 4, 8, 10, 13};
+    unsigned infinite = 0, contexts = 0;
+    for (size_t p = 0; p < sizeof periods / sizeof periods[0]; p++)
+        for (size_t heads = 0; heads <= 3; heads++)
+            for (size_t w = 0; w < sizeof word_cases / sizeof word_cases[0]; w++)
+                for (unsigned round = 0; round < 10; round++) {
+                    const size_t period = periods[p], n = heads * period;
+                    const unsigned up = shifts[round % 5];
+                    const struct kvc_word_format format = format_of(&word_cases[w]);
+                    float *mean = noise(4 * n), *partner = noise(4 * n), *variance = noise(4 * n);
+                    float *cosine = noise(4 * period), *sine = noise(4 * period);
+                    uint16_t *bias = noise(2 * n), *context = noise(2 * n);
+                    uint16_t *want_bias = noise(2 * n), *want_context = noise(2 * n);
+                    for (size_t d = 0; d < period; d++) {
+                        const double angle = random_u16() / 10000.0;
+                        const float *turn = turns[random_byte() % 7];
+                        cosine[d] = round % 2 ? (float)cos(angle) : turn[0];
+                        sine[d] = round % 2 ? (float)sin(angle) : turn[1];
+                    }
+                    for (size_t i = 0; i < n; i++) {
+                        const unsigned any = 1 + random_u16() % 253u;
+                        const unsigned spread = random_byte() % 2 ? spreads[random_byte() % 9] : any;
+                        const int far = random_byte() % 4, other = random_byte() - 128;
+                        const int own = far == 0 ? -128 : far == 1 ? 127 : far == 2 ? 0 : random_byte() - 128;
+                        variance[i] = variance_of(spread);
+                        mean[i] = value_of(own, spread);
+                        partner[i] = value_of(other, 1 + random_u16() % 253u);
+                        if (random_byte() % 4 == 0) partner[i] = random_byte() % 2 ? 0 : -0.0f;
+                        obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i],
+                                           cosine[i % period], sine[i % period], &word_cases[w], NOTHING);
+                        const float m = plus(times(mean[i], cosine[i % period]), times(partner[i], sine[i % period]));
+                        infinite += isinf(times(m, m)) != 0;
+                        contexts |= 1u << want_context[i];
+                        want_context[i] = (uint16_t)(want_context[i] << up);
+                    }
+                    const struct kvc_model_channels channels = {mean, partner, variance};
+                    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                        const struct kvc_kernels *k = kvc_kernels_find(*name);
+                        if (!k) continue;
+                        memset(bias, 0xa5, 2 * n);
+                        memset(context, 0xa5, 2 * n);
+                        k->model_words(bias, context, &channels, cosine, sine, n, period, &format, up);
+                        assert_memory_equal(bias, want_bias, 2 * n);
+                        assert_memory_equal(context, want_context, 2 * n);
+                    }
+                    free(mean), free(partner), free(variance), free(cosine), free(sine);
+                    free(bias), free(context), free(want_bias), free(want_context);
+                }
+    assert_true(infinite > 100);
+    assert_int_equal(contexts, 255);
+}
+
+/* Channels whose bias would be another if an operation were fused: their q lies where the bias steps, so that its last
+ * bit decides. */
+static void model_words_are_not_fused(void **state) {
+    (void)state;
+    enum { N = 96 };
+    const struct word_case *word = &word_cases[2];
+    const struct kvc_word_format format = format_of(word);
+    float mean[N], partner[N], variance[N], cosine[N], sine[N];
+    uint16_t bias[N], context[N], want_bias[N], want_context[N];
+    for (enum fused fused = FIRST_TERM; fused <= SQUARE; fused++) {
+        unsigned tries = 0;
+        for (size_t i = 0; i < N; tries++) {
+            assert_in_range(tries, 0, 1000000);
+            const double angle = random_u16() / 20000.0 - 1.5;
+            cosine[i] = (float)cos(angle);
+            sine[i] = (float)sin(angle);
+            const unsigned spread = 120 + random_byte() % 16u;
+            variance[i] = variance_of(spread);
+            partner[i] = value_of(random_byte() - 128, spread);
+            const float step = float_of(bits_of(variance[i]) + ((2u * (random_byte() % 40u) + 1) << word->cut));
+            const double m = sqrt((double)step - (double)variance[i]);
+            mean[i] = (float)((m - (double)partner[i] * (double)sine[i]) / (double)cosine[i]);
+            mean[i] = float_of(bits_of(mean[i]) + random_byte() % 8u);
+            uint16_t fused_bias, fused_context;
+            obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i], cosine[i], sine[i],
+                               word, NOTHING);
+            obvious_model_word(&fused_bias, &fused_context, mean[i], partner[i], variance[i], cosine[i], sine[i], word,
+                               fused);
+            i += fused_bias != want_bias[i];
+        }
+        const struct kvc_model_channels channels = {mean, partner, variance};
+        for (const char *const *name = kvc_kernels_names(); *name; name++) {
+            const struct kvc_kernels *k = kvc_kernels_find(*name);
+            if (!k) continue;
+            k->model_words(bias, context, &channels, cosine, sine, N, N, &format, 0);
+            assert_memory_equal(bias, want_bias, sizeof bias);
+            assert_memory_equal(context, want_context, sizeof context);
+        }
+    }
+}
+
+/* A float of any pattern, or one of those around which the sums decide. */
+static float any_float(void) {
+    static const float special[] = {0, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 0x1p50f, -0x1p50f, 0x1.fffffep49f,
+                                    -0x1.fffffep49f, 0x1.000002p50f, 0x1p-149f, -0x1p-126f, 3.4028235e38f, 1, -1};
+    const uint32_t high = random_u16();
+    if (random_byte() % 2) return special[random_byte() % 16];
+    return float_of(high << 16 | random_u16());
+}
+
+static void model_sums_agree(void **state) {
+    (void)state;
+    for (size_t p = 0; p < sizeof periods / sizeof periods[0]; p++)
+        for (size_t heads = 0; heads <= 3; heads++)
+            for (unsigned round = 0; round < 10; round++) {
+                const size_t period = periods[p], n = heads * period;
+                float *x = noise(4 * n), *cosine = noise(4 * period), *sine = noise(4 * period);
+                float *sums[4], *before[4], *want[4];
+                for (int a = 0; a < 4; a++) sums[a] = noise(4 * n), before[a] = noise(4 * n), want[a] = noise(4 * n);
+                for (size_t d = 0; d < period; d++) {
+                    cosine[d] = (float)cos(random_u16() / 1000.0);
+                    sine[d] = (float)sin(random_u16() / 1000.0);
+                }
+                for (size_t i = 0; i < n; i++) {
+                    x[i] = any_float();
+                    for (int a = 0; a < 4; a++)
+                        before[a][i] = random_byte() % 4 ? (float)random_u16() / 77 - 400 : -0.0f;
+                    const float v = fabs((double)x[i]) < 0x1p50 ? x[i] : 0; /* false for NaN */
+                    want[0][i] = plus(before[0][i], v);
+                    want[1][i] = plus(before[1][i], times(v, v));
+                    want[2][i] = plus(before[2][i], times(v, cosine[i % period]));
+                    want[3][i] = plus(before[3][i], times(v, sine[i % period]));
+                }
+                for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                    const struct kvc_kernels *k = kvc_kernels_find(*name);
+                    if (!k) continue;
+                    const struct kvc_model_sums to = {sums[0], sums[1], sums[2], sums[3]};
+                    for (int a = 0; n && a < 4; a++) memcpy(sums[a], before[a], 4 * n);
+                    k->model_sums(&to, x, cosine, sine, n, period);
+                    for (int a = 0; a < 4; a++) assert_memory_equal(sums[a], want[a], 4 * n);
+                }
+                for (int a = 0; a < 4; a++) free(sums[a]), free(before[a]), free(want[a]);
+                free(x), free(cosine), free(sine);
+            }
+}
+
+/* A thousand rows, so that a fused or differently rounded operation has time to show. */
+static void model_turns_agree(void **state) {
+    (void)state;
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (size_t p = 0; p < sizeof periods / sizeof periods[0]; p++) {
+            const size_t n = periods[p];
+            float *c = noise(4 * n), *s = noise(4 * n), *a = noise(4 * n), *b = noise(4 * n);
+            float *want_c = noise(4 * n), *want_s = noise(4 * n);
+            for (size_t i = 0; i < n; i++) {
+                const double angle = i % 5 ? 4.0 * random_u16() / 65536 : ldexp(1, -(int)i);
+                c[i] = want_c[i] = 1;
+                s[i] = want_s[i] = 0;
+                a[i] = (float)cos(angle);
+                b[i] = (float)sin(angle);
+            }
+            for (int row = 0; row < 1000; row++) {
+                k->model_turn(c, s, a, b, n);
+                for (size_t i = 0; i < n; i++) {
+                    const float next = plus(times(want_c[i], a[i]), -times(want_s[i], b[i]));
+                    want_s[i] = plus(times(want_s[i], a[i]), times(want_c[i], b[i]));
+                    want_c[i] = next;
+                }
+                assert_memory_equal(c, want_c, 4 * n);
+                assert_memory_equal(s, want_s, 4 * n);
+            }
+            free(c), free(s), free(a), free(b), free(want_c), free(want_s);
+        }
+    }
+}
+
+/* The worked examples of channels.md, split.md and fast.md, in as many copies as make every loop of a twin turn. */
+static void examples(void **state) {
+    (void)state;
+    enum { N = 70 };
+    const struct kvc_word_format bf16 = format_of(&word_cases[0]);
+    uint16_t words[N], bias[N], context[N], none[N] = {0}, symbols[N];
+    float mean[N], partner[N], variance[N], one[N], zero[N];
+    uint8_t low[N], high[N], packed[KVC_PACKED(N, 3)];
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (size_t i = 0; i < N; i++) {
+            mean[i] = value_of(4, 127);
+            variance[i] = variance_of(127);
+            one[i] = 1, zero[i] = partner[i] = 0;
+            words[i] = 0x3f80;
+            bias[i] = context[i] = 0xffff;
+        }
+        const struct kvc_model_channels channels = {mean, partner, variance};
+        k->model_words(bias, context, &channels, one, zero, N, N, &bf16, 10);
+        for (size_t i = 0; i < N; i++) assert_true(mean[i] == 1 && bias[i] == 0x3fc0 && context[i] == 2 << 10);
+        k->cut_words(symbols, low, words, none, none, N, 6, 0xffff);
+        for (size_t i = 0; i < N; i++) assert_true(symbols[i] == 254 && low[i] == 0);
+        k->cut_words(symbols, low, words, bias, none, N, 6, 0xffff);
+        for (size_t i = 0; i < N; i++) assert_true(symbols[i] == 1023 && low[i] == 0);
+
+        for (size_t i = 0; i < N; i++) bias[i] = 120 << 7, words[i] = i % 2 ? 0xc000 : 0x3f80;
+        k->cut_rotated(low, high, words, bias, N);
+        for (size_t i = 0; i < N; i++) assert_true(low[i] == i % 2 && high[i] == 7 + i % 2);
+        for (size_t i = 0; i < N; i++) high[i] &= 7; /* -2.0 is an escape and packed as 0 */
+        k->pack_bits(packed, high, N, 3);
+        for (size_t i = 0; i < 8; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff); /* two bits of 32 values */
+        for (size_t i = 8; i < 12; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff); /* and the third */
+    }
+}
+
 static void tables_by_name(void **state) {
     (void)state;
     assert_ptr_equal(kvc_kernels_find("ref"), &kvc_kernels_ref);
@@ -178,6 +580,10 @@ int main(void) {
         cmocka_unit_test(planes_agree), cmocka_unit_test(every_half),    cmocka_unit_test(rounding_to_half),
         cmocka_unit_test(conversions_agree), cmocka_unit_test(block_types), cmocka_unit_test(eight_bit_floats),
         cmocka_unit_test(hadamard),     cmocka_unit_test(tables_by_name),
+        cmocka_unit_test(words_are_cut_and_joined), cmocka_unit_test(words_are_rotated),
+        cmocka_unit_test(bits_are_packed), cmocka_unit_test(model_words_agree),
+        cmocka_unit_test(model_words_are_not_fused), cmocka_unit_test(model_sums_agree),
+        cmocka_unit_test(model_turns_agree), cmocka_unit_test(examples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,245 @@
+/* kernels.c: every kernel of every table that this CPU runs beside memcpy, in cache. Not for stages and files. */
+#include "tests/bench/bench.h"
+
+#include "codecs/rans.h"
+#include "codecs/tensor.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { ROWS = 16, N = 1024, VALUES = ROWS * N, PERIOD = 64, BITS = 11, SHIFT = 6, WIDTH = 3 };
+
+static const struct kvc_word_format bf16 = {15, 16, SHIFT, 0};
+
+/* What kernels read and write: bf16 rows, and all that stages make of them. */
+static struct {
+    uint16_t words[VALUES], symbols[VALUES], out[VALUES], bias[N], context[N];
+    uint8_t low[VALUES], rotated_low[VALUES], rotated_high[VALUES];
+    uint8_t packed[KVC_PACKED(VALUES, SHIFT)], narrow[KVC_PACKED(VALUES, WIDTH)], stream[KVC_RANS_BOUND(VALUES)];
+    float values[VALUES], mean[N], partner[N], variance[N], sums[4][N];
+    float cosine[PERIOD], sine[PERIOD], step_cosine[PERIOD], step_sine[PERIOD];
+    struct kvc_rans_symbol encoding[KVC_RANS_SYMBOLS];
+    uint32_t decoding[(1 << BITS) + KVC_RANS_SLACK];
+    struct kvc_rans_decoder decoder;
+    uint64_t hash;
+} d;
+
+static const uint8_t *words(void) {
+    return (const uint8_t *)d.words;
+}
+
+static uint8_t *out(void) {
+    return (uint8_t *)d.out;
+}
+
+static void copy(const struct kvc_kernels *k) {
+    (void)k;
+    memcpy(d.out, d.words, sizeof d.out);
+    __asm__ volatile("" ::"r"(d.out) : "memory"); /* else the compiler may leave it out */
+}
+
+static void hash(const struct kvc_kernels *k) {
+    (void)k;
+    d.hash += XXH3_64bits(d.words, sizeof d.words);
+}
+
+static void digest(const struct kvc_kernels *k) {
+    (void)k;
+    d.hash += kvc_digest_rows(words(), N * sizeof d.words[0], 0, ROWS);
+}
+
+static void split_2(const struct kvc_kernels *k) {
+    k->split_planes(out(), words(), VALUES, 2);
+}
+
+static void merge_2(const struct kvc_kernels *k) {
+    k->merge_planes(out(), words(), VALUES, 2);
+}
+
+static void split_4(const struct kvc_kernels *k) {
+    k->split_planes(out(), words(), VALUES / 2, 4);
+}
+
+static void merge_4(const struct kvc_kernels *k) {
+    k->merge_planes(out(), words(), VALUES / 2, 4);
+}
+
+static void from_f16(const struct kvc_kernels *k) {
+    k->f16_to_f32(d.values, words(), VALUES);
+}
+
+static void from_bf16(const struct kvc_kernels *k) {
+    k->bf16_to_f32(d.values, words(), VALUES);
+}
+
+static void model_sums(const struct kvc_kernels *k) {
+    const struct kvc_model_sums sums = {d.sums[0], d.sums[1], d.sums[2], d.sums[3]};
+    for (size_t i = 0; i < VALUES; i += N) k->model_sums(&sums, d.values + i, d.cosine, d.sine, N, PERIOD);
+}
+
+static void model_words(const struct kvc_kernels *k) {
+    const struct kvc_model_channels channels = {d.mean, d.partner, d.variance};
+    for (size_t i = 0; i < VALUES; i += N)
+        k->model_words(d.bias, d.context, &channels, d.cosine, d.sine, N, PERIOD, &bf16, 0);
+}
+
+/* Stages turn one head's channels once a row; here as many as there are values. */
+static void model_turn(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += PERIOD) k->model_turn(d.cosine, d.sine, d.step_cosine, d.step_sine, PERIOD);
+}
+
+static void cut_words(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N)
+        k->cut_words(d.symbols + i, d.low + i, d.words + i, d.bias, d.context, N, SHIFT, 0xffff);
+}
+
+static void join_words(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N)
+        k->join_words(d.out + i, d.symbols + i, d.bias, d.low + i, N, SHIFT, 0xffff);
+}
+
+static void cut_rotated(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N)
+        k->cut_rotated(d.rotated_low + i, d.rotated_high + i, d.words + i, d.bias, N);
+}
+
+static void join_rotated(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N)
+        k->join_rotated(d.out + i, d.rotated_low + i, d.rotated_high + i, d.bias, N);
+}
+
+static void pack_6(const struct kvc_kernels *k) {
+    k->pack_bits(d.packed, d.low, VALUES, SHIFT);
+}
+
+static void unpack_6(const struct kvc_kernels *k) {
+    k->unpack_bits(out(), d.packed, VALUES, SHIFT);
+}
+
+static void pack_3(const struct kvc_kernels *k) {
+    k->pack_bits(d.narrow, d.low, VALUES, WIDTH);
+}
+
+static void unpack_3(const struct kvc_kernels *k) {
+    k->unpack_bits(out(), d.narrow, VALUES, WIDTH);
+}
+
+static void encode(const struct kvc_kernels *k) {
+    struct kvc_rans_encoder r;
+    kvc_rans_encode_begin(&r, KVC_RANS_LANES, d.stream + sizeof d.stream);
+    for (size_t i = VALUES; i > 0; i -= N) k->rans_encode(&r, d.symbols + i - N, N, d.encoding, BITS);
+    memcpy(d.decoder.x, r.x, sizeof r.x);
+    d.decoder.next = r.next;
+}
+
+static void decode(const struct kvc_kernels *k) {
+    struct kvc_rans_decoder r = d.decoder;
+    for (size_t i = 0; i < VALUES; i += N) k->rans_decode(&r, d.out + i, d.context, N, d.decoding, BITS);
+}
+
+static const struct kernel {
+    const char *name;
+    void (*run)(const struct kvc_kernels *k);
+    int alone; /* 1: the same whatever the table */
+} kernels[] = {
+    {"memcpy", copy, 1},
+    {"XXH3-64", hash, 1},
+    {"row digest", digest, 1},
+    {"split_planes, 2 bytes", split_2, 0},
+    {"merge_planes, 2 bytes", merge_2, 0},
+    {"split_planes, 4 bytes", split_4, 0},
+    {"merge_planes, 4 bytes", merge_4, 0},
+    {"f16_to_f32", from_f16, 0},
+    {"bf16_to_f32", from_bf16, 0},
+    {"model_sums", model_sums, 0},
+    {"model_words", model_words, 0},
+    {"model_turn", model_turn, 0},
+    {"cut_words", cut_words, 0},
+    {"join_words", join_words, 0},
+    {"cut_rotated", cut_rotated, 0},
+    {"join_rotated", join_rotated, 0},
+    {"pack_bits, 6 bits", pack_6, 0},
+    {"unpack_bits, 6 bits", unpack_6, 0},
+    {"pack_bits, 3 bits", pack_3, 0},
+    {"unpack_bits, 3 bits", unpack_3, 0},
+    {"rans_encode", encode, 0},
+    {"rans_decode", decode, 0},
+};
+enum { KERNELS = sizeof kernels / sizeof kernels[0] };
+
+static double uniform(void) {
+    static uint32_t state = 1;
+    state = state * 1664525 + 1013904223;
+    return (state >> 8) / 16777216.0;
+}
+
+/* Normal values with a spread for each channel, as K and V have, the model that knows those, and their symbols. */
+static void fill(void) {
+    static uint32_t count[KVC_RANS_SYMBOLS];
+    static uint16_t frequency[KVC_RANS_SYMBOLS];
+    const struct kvc_kernels *k = &kvc_kernels_ref;
+    for (size_t i = 0; i < N; i++) d.variance[i] = (float)exp2(round(6 * sin((double)i * 12.9898)));
+    for (size_t i = 0; i < VALUES; i++) {
+        double normal = sqrt(-2 * log(uniform() + 1e-12)) * cos(6.283185307179586 * uniform());
+        d.words[i] = kvc_float_to_bf16((float)(sqrt(d.variance[i % N]) * normal));
+    }
+    for (size_t i = 0; i < PERIOD; i++) {
+        d.cosine[i] = d.step_cosine[i] = (float)cos(exp(-0.15 * (double)i));
+        d.sine[i] = d.step_sine[i] = (float)sin(exp(-0.15 * (double)i));
+    }
+    from_bf16(k);
+    model_words(k); /* means are 0, so every context is: one table serves all */
+    cut_words(k);
+    cut_rotated(k);
+    for (size_t i = 0; i < VALUES; i++) count[d.symbols[i]]++;
+    kvc_rans_normalise(frequency, count, KVC_RANS_SYMBOLS, BITS);
+    kvc_rans_encoding_table(d.encoding, frequency, KVC_RANS_SYMBOLS);
+    kvc_rans_decoding_table(d.decoding, frequency, KVC_RANS_SYMBOLS);
+    d.decoder.lanes = KVC_RANS_LANES;
+    d.decoder.end = d.stream + sizeof d.stream;
+    encode(k);
+    decode(k);
+    if (memcmp(d.out, d.symbols, sizeof d.out) != 0) give_up("rANS", "other symbols came back");
+}
+
+struct call {
+    const struct kernel *kernel;
+    const struct kvc_kernels *table;
+};
+
+static void run(struct job *job) {
+    const struct call *call = job->what;
+    call->kernel->run(call->table);
+}
+
+void bench_kernels(void) {
+    static struct line line[KERNELS];
+    static struct call calls[KERNELS][MAX_JOBS];
+    const struct kvc_kernels *table[MAX_JOBS];
+    unsigned tables = 0;
+    for (const char *const *name = kvc_kernels_names(); *name && tables < MAX_JOBS; name++)
+        if (kvc_kernels_find(*name)) table[tables++] = kvc_kernels_find(*name);
+    fill();
+    for (size_t i = 0; i < KERNELS; i++) {
+        line[i].bytes = sizeof d.words;
+        for (unsigned j = 0; j < (kernels[i].alone ? 1 : tables); j++) {
+            calls[i][j] = (struct call){&kernels[i], table[j]};
+            line[i].job[j].run = run;
+            line[i].job[j].what = &calls[i][j];
+        }
+    }
+    race(line, KERNELS);
+    printf("Kernels, one core, %d rows of %d values of 16 bits in cache: 10^9 values a second (to memcpy).\n", ROWS, N);
+    printf("rANS: %.2f bits a value.\n  %-22s", 8.0 * (double)(d.decoder.end - d.decoder.next) / VALUES, "");
+    for (unsigned j = 0; j < tables; j++) printf("%16s", table[j]->name);
+    putchar('\n');
+    for (size_t i = 0; i < KERNELS; i++) {
+        printf("  %-22s", kernels[i].name);
+        for (unsigned j = 0; j < MAX_JOBS && line[i].job[j].run; j++)
+            printf("%8.3f (%.3f)", rate(&line[i], j) / 2, rate(&line[i], j) / rate(&line[0], 0));
+        putchar('\n');
+    }
+}
