@@ -1,12 +1,13 @@
 /* diff.h: what the parts of kvc-diff share: what is compared, which parts and tensors of the two caches
  * belong together, and one printer of text, JSON and TSV. Not for other tools.
  *
- * A comparison goes through diff_match(), diff_facts(), diff_geometry(), diff_align() and diff_values(), in
- * this order. Each looks at both caches and hands what differs to the printer, which counts it, too. */
+ * A comparison goes through diff_match(), diff_facts(), diff_geometry(), diff_align(), diff_values() and
+ * diff_attention(), in this order. Each looks at both caches and hands what differs to the printer, which counts it, too. */
 #ifndef KVC_DIFF_H
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
+#include "formats/attention.h"
 #include "formats/compare.h"
 
 enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
@@ -26,6 +27,13 @@ struct diff_tensors {
     uint64_t heads;     /* to report values by; 0: the shapes do not let values be compared */
 };
 
+/* A layer whose attention is measured. */
+struct diff_attention {
+    const struct diff_tensors *k, *v;
+    uint64_t heads;             /* KV heads */
+    struct kvc_attention *head; /* of each */
+};
+
 struct diff {
     /* What counts. */
     struct kvc_compare_options compare;
@@ -38,6 +46,9 @@ struct diff {
     enum diff_style style;
     int quiet, verbose;
     uint64_t count; /* values that may still be reported */
+
+    int attention; /* measure it, with the queries of `queries` or else of A or B */
+    struct cli_file queries;
 
     struct cli_file file[2];
     struct kvc_cache *cache[2];   /* compared: the file's, or the last view of it */
@@ -54,6 +65,10 @@ struct diff {
     uint64_t facts;                     /* that differ */
     uint64_t compared, unequal, values; /* tensors, those of them that differ, values of all */
     struct kvc_difference total;        /* over the tensors that differ */
+
+    struct diff_attention *attended;
+    size_t n_attended;
+    struct kvc_attention attended_all;
 
     /* The printer's. */
     struct cli_json json;
@@ -78,6 +93,11 @@ int diff_align(struct diff *d, struct kvc_error *e);
 void diff_drop_views(struct diff *d, int side, unsigned n);
 /* The values of tensors that both have. */
 int diff_values(struct diff *d, struct kvc_error *e);
+
+/* What the differences do to attention, where that is asked for. */
+int diff_attention(struct diff *d, struct kvc_error *e);
+void diff_print_attention(struct diff *d);
+void diff_attention_free(struct diff *d);
 
 /* What stands before, between and after facts and tensors. */
 void diff_begin(struct diff *d);

@@ -282,10 +282,14 @@ void diff_end(struct diff *d) {
     if (d->quiet) return;
     if (d->style == DIFF_JSON) {
         cli_json_close(&d->json);
+        diff_print_attention(d);
         json_summary(d);
         cli_json_close(&d->json);
         cli_json_end(&d->json);
-    } else if (diff_differs(d) || d->verbose) {
+        return;
+    }
+    diff_print_attention(d);
+    if (diff_differs(d) || d->verbose) {
         if (d->style == DIFF_TSV) tsv_summary(d);
         else print_summary(d);
     }

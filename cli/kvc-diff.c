@@ -18,6 +18,9 @@ static const char help[] =
     "      --tokens=A:B        only positions A to B - 1\n"
     "      --layers=LIST       only these layers, like 0-3,7\n"
     "      --all               provenance, other metadata and private bytes, too\n"
+    "      --attention         measure what the differences do to attention, with the queries\n"
+    "                          that A or B holds\n"
+    "      --queries=FILE      likewise, with the queries of FILE\n"
     "What is printed:\n"
     "      --report            each value that differs, with its position\n"
     "  -n, --count=COUNT       report at most COUNT values (implies --report)\n"
@@ -32,11 +35,13 @@ static const char help[] =
     "\n"
     "Exit status: 0 the same, 1 different, 2 trouble.\n";
 
-enum { OPT_ABS = CLI_OPT_FREE, OPT_REL, OPT_TOKENS, OPT_LAYERS, OPT_ALL, OPT_REPORT, OPT_JSON, OPT_TSV };
+enum { OPT_ABS = CLI_OPT_FREE, OPT_REL, OPT_TOKENS, OPT_LAYERS, OPT_ALL, OPT_REPORT, OPT_JSON, OPT_TSV, OPT_ATTENTION,
+       OPT_QUERIES };
 
 struct settings {
     struct cli_input input;
     enum kvc_pairing pairing[2];
+    const char *queries; /* file that has them, or NULL */
     struct diff diff;
     int version;
 };
@@ -51,7 +56,8 @@ static int open_files(struct settings *s, char **path, struct kvc_error *e) {
         d->cache[i] = d->file[i].cache;
         d->compare.name[i] = d->file[i].input.name;
     }
-    return 0;
+    s->input.import.pairing = KVC_PAIRING_UNKNOWN;
+    return s->queries ? cli_open(&d->queries, s->queries, &s->input, e) : 0;
 }
 
 static int compare_files(struct diff *d, struct kvc_error *e) {
@@ -61,7 +67,7 @@ static int compare_files(struct diff *d, struct kvc_error *e) {
     diff_geometry(d);
     if (d->quiet && diff_differs(d)) return 0;
     diff_begin_tensors(d);
-    if (diff_align(d, e) || diff_values(d, e)) return -1;
+    if (diff_align(d, e) || diff_values(d, e) || diff_attention(d, e)) return -1;
     diff_end(d);
     return 0;
 }
@@ -80,6 +86,8 @@ static void release(struct diff *d) {
         diff_drop_views(d, s, 0);
         cli_close(&d->file[s]);
     }
+    diff_attention_free(d);
+    if (d->queries.cache) cli_close(&d->queries);
     for (size_t i = 0; i < d->n_parts; i++) kvc_matching_free(&d->part[i].rows);
     free(d->part);
     free(d->tensor);
@@ -136,6 +144,8 @@ static int take_option(struct settings *s, int opt, const char *arg) {
         if (!cli_parse_list(arg, &d->keep, &d->n_keep)) return 0;
         return cli_usage("--layers: '%s' is not a list like 0-3,7", arg);
     case OPT_ALL: d->all = 1; return 0;
+    case OPT_QUERIES: s->queries = arg; /* fall through */
+    case OPT_ATTENTION: d->attention = 1; return 0;
     case OPT_REPORT: d->compare.report = diff_report_value; return 0;
     case 'n': return count_option(d, arg);
     case 'q': d->quiet = s->input.quiet = 1; return 0;
@@ -156,6 +166,8 @@ static const struct option long_options[] = {
     {"tokens", required_argument, NULL, OPT_TOKENS},
     {"layers", required_argument, NULL, OPT_LAYERS},
     {"all", no_argument, NULL, OPT_ALL},
+    {"attention", no_argument, NULL, OPT_ATTENTION},
+    {"queries", required_argument, NULL, OPT_QUERIES},
     {"report", no_argument, NULL, OPT_REPORT},
     {"count", required_argument, NULL, 'n'},
     {"quiet", no_argument, NULL, 'q'},

@@ -1,0 +1,215 @@
+/* diff_attention.c: what the differences of K and V do to attention, for the queries that a file holds: which tensors go
+ * together, and printing. Not for the measures themselves (formats/attention.c). */
+#include "cli/diff.h"
+#include "formats/parallel.h"
+#include "formats/view.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- which tensors --- */
+
+static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer) return t;
+    return KVC_NONE;
+}
+
+static int has_queries(const struct kvc_cache *c) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (c->tensor[t].role == KVC_ROLE_QUERIES) return 1;
+    return 0;
+}
+
+static const struct diff_tensors *find_values(const struct diff *d, const struct diff_tensors *k) {
+    for (size_t i = 0; i < d->n_tensors; i++) {
+        const struct diff_tensors *v = &d->tensor[i];
+        if (v->parts == k->parts && v->layer == k->layer && v->role == KVC_ROLE_V) return v;
+    }
+    return NULL;
+}
+
+/* Views over the caches that the measures take: everything as f32, queries paired as K. */
+struct attention {
+    struct diff *diff;
+    struct kvc_cache *view[2], *queries, *turned; /* owned; turned: queries in K's pairing, under `queries` */
+};
+
+static int open_views(struct attention *a, struct kvc_error *e) {
+    struct diff *d = a->diff;
+    const struct kvc_cache *from = d->queries.cache;
+    for (int s = 0; s < 2 && !from; s++)
+        if (has_queries(d->cache[s])) from = d->cache[s];
+    if (!from || !has_queries(from))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention needs queries and %s; give a file that has them: --queries=FILE",
+                        from ? "the file has none" : "neither file has them");
+    const enum kvc_pairing of_k = kvc_cache_pairing(d->cache[0]), of_q = kvc_cache_pairing(from);
+    if (of_k != of_q && of_k != KVC_PAIRING_UNKNOWN && of_q != KVC_PAIRING_UNKNOWN) {
+        if (!(a->turned = kvc_view_pairing(from, of_k, e))) return kvc_error_prefix(e, "queries");
+        from = a->turned;
+    }
+    if (!(a->queries = kvc_view_float(from, e))) return kvc_error_prefix(e, "queries");
+    for (int s = 0; s < 2; s++)
+        if (!(a->view[s] = kvc_view_float(d->cache[s], e))) return kvc_error_prefix(e, d->compare.name[s]);
+    return 0;
+}
+
+/* The layers that can be measured: both files have K and V, and there are queries. */
+static int list_layers(struct attention *a, struct kvc_error *e) {
+    struct diff *d = a->diff;
+    if (!(d->attended = calloc(d->n_tensors + 1, sizeof *d->attended))) return kvc_fail_memory(e, "layers");
+    for (size_t i = 0; i < d->n_tensors; i++) {
+        const struct diff_tensors *k = &d->tensor[i], *v = k->role == KVC_ROLE_K ? find_values(d, k) : NULL;
+        if (!v || !k->heads || !v->heads || !k->parts->rows.rows) continue;
+        const enum kvc_part_kind kind = k->parts->part[0]->kind;
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || find_queries(a->queries, k->layer) == KVC_NONE) continue;
+        struct diff_attention *to = &d->attended[d->n_attended];
+        to->k = k;
+        to->v = v;
+        to->heads = a->view[0]->tensor[k->tensor[0]].shape.heads;
+        if (!(to->head = calloc((size_t)to->heads, sizeof *to->head))) return kvc_fail_memory(e, "heads");
+        d->n_attended++;
+    }
+    if (d->n_attended) return 0;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention: no layer has K and V in both files, and queries");
+}
+
+/* --- measuring --- */
+
+static int measure_layer(void *state, uint64_t item, void **result, struct kvc_error *e) {
+    const struct attention *a = state;
+    const struct diff_attention *to = &a->diff->attended[item];
+    const struct kvc_layer *layer = &a->view[0]->layer[a->view[0]->tensor[to->k->tensor[0]].layer];
+    const struct kvc_attention_layer l = {
+        .cache = {a->view[0], a->view[1]},
+        .queries = a->queries,
+        .k = {to->k->tensor[0], to->k->tensor[1]},
+        .v = {to->v->tensor[0], to->v->tensor[1]},
+        .q = find_queries(a->queries, to->k->layer),
+        .rows = &to->k->parts->rows,
+        .window = layer->window,
+    };
+    *result = NULL;
+    if (kvc_attention_compare(&l, to->head, e) == 0) return 0;
+    char label[32];
+    snprintf(label, sizeof label, "layer %" PRIu32, to->k->layer);
+    return kvc_error_prefix(e, label);
+}
+
+static int measured(void *state, uint64_t item, void *result, struct kvc_error *e) {
+    struct attention *a = state;
+    (void)result;
+    for (uint64_t h = 0; h < a->diff->attended[item].heads; h++)
+        if (kvc_attention_add(&a->diff->attended_all, &a->diff->attended[item].head[h], e)) return -1;
+    return 0;
+}
+
+int diff_attention(struct diff *d, struct kvc_error *e) {
+    struct attention a = {.diff = d};
+    if (!d->attention || (d->quiet && diff_differs(d))) return 0;
+    int status = open_views(&a, e) || list_layers(&a, e) ? -1 : 0;
+    if (!status) {
+        const struct kvc_job job = {.n = d->n_attended, .work = measure_layer, .commit = measured, .discard = free,
+                                    .state = &a};
+        status = kvc_parallel(&job, 0, e);
+    }
+    kvc_cache_free(a.view[0]);
+    kvc_cache_free(a.view[1]);
+    kvc_cache_free(a.queries);
+    kvc_cache_free(a.turned);
+    return status;
+}
+
+void diff_attention_free(struct diff *d) {
+    for (size_t i = 0; i < d->n_attended; i++) {
+        for (uint64_t h = 0; h < d->attended[i].heads; h++) kvc_attention_free(&d->attended[i].head[h]);
+        free(d->attended[i].head);
+    }
+    free(d->attended);
+    kvc_attention_free(&d->attended_all);
+}
+
+/* --- printing --- */
+
+enum { MEASURES = 4 };
+static const char *const names[MEASURES] = {"logit_rms", "kl", "output_median", "output_p99"};
+
+static void make_measures(struct kvc_attention *a, double m[MEASURES]) {
+    m[0] = kvc_attention_logit_rms(a);
+    m[1] = kvc_attention_kl(a);
+    m[2] = kvc_attention_output(a, 0.5);
+    m[3] = kvc_attention_output(a, 0.99);
+}
+
+static void json_measures(struct cli_json *j, struct kvc_attention *a) {
+    double m[MEASURES];
+    make_measures(a, m);
+    cli_json_u64(j, "queries", a->queries);
+    for (int i = 0; i < MEASURES; i++) cli_json_f64(j, names[i], m[i]);
+}
+
+static void json_head(struct diff *d, const struct diff_attention *l, uint64_t head) {
+    cli_json_open(&d->json, NULL, '{');
+    cli_json_text(&d->json, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
+    cli_json_u64(&d->json, "stream", l->k->parts->part[0]->stream);
+    cli_json_u64(&d->json, "layer", l->k->layer);
+    cli_json_u64(&d->json, "head", head);
+    json_measures(&d->json, &l->head[head]);
+    cli_json_close(&d->json);
+}
+
+static void tsv_measures(struct kvc_attention *a) {
+    double m[MEASURES];
+    char text[32];
+    make_measures(a, m);
+    printf("\t%" PRIu64, a->queries);
+    for (int i = 0; i < MEASURES; i++) {
+        cli_double_text(m[i], text);
+        printf("\t%s", text);
+    }
+    putchar('\n');
+}
+
+static void text_measures(struct kvc_attention *a) {
+    double m[MEASURES];
+    make_measures(a, m);
+    printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, m[0], m[1], m[2], m[3]);
+}
+
+void diff_print_attention(struct diff *d) {
+    if (!d->attention || d->quiet) return;
+    if (d->style == DIFF_JSON) cli_json_open(&d->json, "attention", '[');
+    if (d->style == DIFF_TEXT)
+        printf("%-20s %5s %10s %12s %12s %12s %12s\n", "attention", "head", "queries", "logit-rms", "kl", "out-median",
+               "out-p99");
+    for (size_t i = 0; i < d->n_attended; i++) {
+        const struct diff_attention *l = &d->attended[i];
+        char label[128];
+        diff_layers_label(l->k, l->k, label, sizeof label);
+        label[strlen(label) - 2] = '\0'; /* " K": K and V are in it */
+        for (uint64_t h = 0; h < l->heads; h++) {
+            if (d->style == DIFF_JSON) json_head(d, l, h);
+            else if (d->style == DIFF_TSV) {
+                printf("attention\t%s\t%" PRIu32 "\t%" PRIu32 "\t%" PRIu64, kvc_part_kind_name(l->k->parts->part[0]->kind),
+                       l->k->parts->part[0]->stream, l->k->layer, h);
+                tsv_measures(&l->head[h]);
+            } else {
+                printf("%-20s %5" PRIu64, label, h);
+                text_measures(&l->head[h]);
+            }
+        }
+    }
+    if (d->style == DIFF_JSON) {
+        cli_json_close(&d->json);
+        cli_json_open(&d->json, "attention_total", '{');
+        json_measures(&d->json, &d->attended_all);
+        cli_json_close(&d->json);
+    } else if (d->style == DIFF_TSV) {
+        fputs("attention\tall\t\t\t", stdout);
+        tsv_measures(&d->attended_all);
+    } else {
+        printf("%-20s %5s", "all layers", "");
+        text_measures(&d->attended_all);
+    }
+}
