@@ -6,14 +6,11 @@
 enum { MOST_ONES = 24, ESCAPED = 16 };
 
 void kvc_bits_put(struct kvc_bits *b, uint32_t v, unsigned n) {
-    for (unsigned done = 0; done < n;) {
-        unsigned from = (unsigned)(b->at % 8), count = 8 - from < n - done ? 8 - from : n - done;
-        unsigned piece = v >> done & ((1u << count) - 1);
-        uint8_t *p = &b->bytes[b->at / 8];
-        *p = (uint8_t)((from ? *p : 0) | piece << from);
-        b->at += count;
-        done += count;
-    }
+    const unsigned from = (unsigned)(b->at % 8);
+    uint8_t *p = b->bytes + b->at / 8;
+    uint64_t window = (v & ((UINT64_C(1) << n) - 1)) << from | (from ? *p : 0);
+    for (unsigned done = 0; done < from + n; done += 8, window >>= 8) *p++ = (uint8_t)window;
+    b->at += n;
 }
 
 /* The next 57 bits at least; zeros past the limit. */

@@ -66,6 +66,17 @@ void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alp
 
 enum { RICE = 2, RUN = 3 }; /* parameters of the codes of differences and of runs of absent symbols */
 
+/* How many zeros p begins with, of n bytes. */
+static unsigned leading_zeros(const uint8_t *p, unsigned n) {
+    unsigned i = 0;
+    for (uint64_t eight; i + 8 <= n; i += 8) {
+        memcpy(&eight, p + i, 8);
+        if (eight) break;
+    }
+    while (i < n && !p[i]) i++;
+    return i;
+}
+
 void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsigned alphabet) {
     uint8_t level[KVC_RANS_SYMBOLS] = {0};
     unsigned big = 0, greatest = 0, before = 0, last = 0;
@@ -87,9 +98,9 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
         kvc_bits_put_rice(out, kvc_zigzag((int)level[s] - (int)last), RICE);
         last = level[s];
         if (!last) {
-            unsigned run = 0;
-            while (s + 1 < alphabet && !level[s + 1]) run++, s++;
+            unsigned run = leading_zeros(level + s + 1, alphabet - s - 1);
             kvc_bits_put_rice(out, run, RUN);
+            s += run;
         }
     }
 }
