@@ -378,19 +378,26 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
     }
 }
 
+/* sum += v, square += v * v over n codes v, those from `half` on less `whole`. */
+static void add_codes(int32_t *restrict sum, int32_t *restrict square, const uint16_t *restrict codes, size_t n,
+                      int32_t whole, int32_t half) {
+    for (size_t k = 0; k < n; k++) {
+        int32_t v = codes[k] - (codes[k] >= half ? whole : 0);
+        sum[k] += v;
+        square[k] += v * v;
+    }
+}
+
 void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign) {
-    const int whole = 1 << c->bits, half = sign ? whole / 2 : whole;
+    const int32_t whole = 1 << c->bits, half = sign ? whole / 2 : whole;
+    int32_t *sum = (int32_t *)(void *)c->value, *square = (int32_t *)(void *)c->variance; /* not used by codes */
+    memset(sum, 0, c->n * sizeof *sum);
+    memset(square, 0, c->n * sizeof *square); /* of at most 256 rows of 8 bits */
     c->turn = KVC_TURN_NONE;
     c->first = c->pairs = 0;
+    for (size_t t = 0; t < rows; t++) add_codes(sum, square, codes + t * c->n, c->n, whole, half);
     for (size_t k = 0; k < c->n; k++) {
-        int64_t plain = 0, square = 0;
-        for (size_t t = 0; t < rows; t++) {
-            int v = codes[t * c->n + k];
-            if (v >= half) v -= whole;
-            plain += v;
-            square += v * v;
-        }
-        double mean = (double)plain / (double)rows, variance = (double)square / (double)rows - mean * mean;
+        double mean = (double)sum[k] / (double)rows, variance = (double)square[k] / (double)rows - mean * mean;
         int spread = BIAS + (variance > 0x1p-20 ? (int)lrint(log2(variance)) : -20);
         c->spread[k] = (uint8_t)spread;
         c->mean[k] = (int8_t)lrint(mean);

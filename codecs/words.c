@@ -35,6 +35,33 @@ int kvc_words_in_place(const struct kvc_words *f) {
     return f->bits == 16 && kvc_dtype_info(f->dtype)->size == 2;
 }
 
+/* Loops of 32 without aliasing are what compilers turn into vectors without being asked to. */
+static void widen(uint16_t *restrict words, const uint8_t *restrict p) {
+    for (unsigned j = 0; j < 32; j++) words[j] = p[j];
+}
+
+static void narrow(uint8_t *restrict p, const uint16_t *restrict words) {
+    for (unsigned j = 0; j < 32; j++) p[j] = (uint8_t)words[j];
+}
+
+static void nibbles_out(uint16_t *restrict words, const uint8_t *restrict p) {
+    for (unsigned j = 0; j < 16; j++) words[j] = p[j] & 15;
+    for (unsigned j = 0; j < 16; j++) words[16 + j] = p[j] >> 4;
+}
+
+static void nibbles_in(uint8_t *restrict p, const uint16_t *restrict words) {
+    for (unsigned j = 0; j < 16; j++) p[j] = (uint8_t)((words[j] & 15) | (words[16 + j] & 15) << 4);
+}
+
+static void fifths_out(uint16_t *words, const uint8_t *p) {
+    for (unsigned j = 0; j < 32; j++) words[j] = (uint16_t)(words[j] | ((unsigned)p[j / 8] >> j % 8 & 1) << 4);
+}
+
+static void fifths_in(uint8_t *p, const uint16_t *words) {
+    memset(p, 0, 4);
+    for (unsigned j = 0; j < 32; j++) p[j / 8] = (uint8_t)(p[j / 8] | (words[j] >> 4 & 1) << j % 8);
+}
+
 void kvc_words_out(uint16_t *words, const uint8_t *rows, size_t n, const struct kvc_words *f) {
     const struct kvc_dtype_info *info = kvc_dtype_info(f->dtype);
     const uint8_t *p = rows + f->planes;
@@ -43,14 +70,12 @@ void kvc_words_out(uint16_t *words, const uint8_t *rows, size_t n, const struct 
     else if (info->block == 1)
         for (size_t i = 0; i < n; i++) words[i] = p[i];
     else if (f->bits == 8)
-        for (size_t i = 0; i < n; i += 32, p += info->size)
-            for (unsigned j = 0; j < 32; j++) words[i + j] = p[j];
+        for (size_t i = 0; i < n; i += 32, p += info->size) widen(words + i, p);
     else
-        for (size_t i = 0; i < n; i += 32, p += info->size)
-            for (unsigned j = 0; j < 32; j++) {
-                unsigned high = f->fifth ? (unsigned)p[j / 8] >> j % 8 & 1 : 0;
-                words[i + j] = (uint16_t)((p[f->fifth + j % 16] >> (j / 16 * 4) & 15) | high << 4);
-            }
+        for (size_t i = 0; i < n; i += 32, p += info->size) {
+            nibbles_out(words + i, p + f->fifth);
+            if (f->fifth) fifths_out(words + i, p);
+        }
 }
 
 void kvc_words_in(uint8_t *rows, const uint16_t *words, size_t n, const struct kvc_words *f) {
@@ -61,15 +86,10 @@ void kvc_words_in(uint8_t *rows, const uint16_t *words, size_t n, const struct k
     else if (info->block == 1)
         for (size_t i = 0; i < n; i++) p[i] = (uint8_t)words[i];
     else if (f->bits == 8)
-        for (size_t i = 0; i < n; i += 32, p += info->size)
-            for (unsigned j = 0; j < 32; j++) p[j] = (uint8_t)words[i + j];
+        for (size_t i = 0; i < n; i += 32, p += info->size) narrow(p, words + i);
     else
         for (size_t i = 0; i < n; i += 32, p += info->size) {
-            memset(p, 0, f->fifth + 16);
-            for (unsigned j = 0; j < 32; j++) {
-                unsigned v = words[i + j];
-                if (f->fifth) p[j / 8] = (uint8_t)(p[j / 8] | (v >> 4 & 1) << j % 8);
-                p[f->fifth + j % 16] = (uint8_t)(p[f->fifth + j % 16] | (v & 15) << j / 16 * 4);
-            }
+            nibbles_in(p + f->fifth, words + i);
+            if (f->fifth) fifths_in(p, words + i);
         }
 }
