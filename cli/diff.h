@@ -94,7 +94,9 @@ void diff_drop_views(struct diff *d, int side, unsigned n);
 /* The values of tensors that both have. */
 int diff_values(struct diff *d, struct kvc_error *e);
 
-/* What the differences do to attention, where that is asked for. */
+/* What the differences do to attention, where that is asked for. Whether there are queries for it can be asked before
+ * anything is printed. */
+int diff_attention_possible(const struct diff *d, struct kvc_error *e);
 int diff_attention(struct diff *d, struct kvc_error *e);
 void diff_print_attention(struct diff *d);
 void diff_attention_free(struct diff *d);

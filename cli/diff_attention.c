@@ -36,16 +36,34 @@ struct attention {
     struct kvc_cache *view[2], *queries, *turned; /* owned; turned: queries in K's pairing, under `queries` */
 };
 
+/* The cache with the queries: the one named for them, else A or B. */
+static const struct kvc_cache *queries_of(const struct diff *d, struct kvc_error *e) {
+    if (d->queries.cache) {
+        if (has_queries(d->queries.cache)) return d->queries.cache;
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", d->queries.input.name);
+        return NULL;
+    }
+    for (int s = 0; s < 2; s++)
+        if (has_queries(d->cache[s])) return d->cache[s];
+    kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention: neither file has queries; give one that has: --queries=FILE");
+    return NULL;
+}
+
+int diff_attention_possible(const struct diff *d, struct kvc_error *e) {
+    return !d->attention || queries_of(d, e) ? 0 : -1;
+}
+
 static int open_views(struct attention *a, struct kvc_error *e) {
     struct diff *d = a->diff;
-    const struct kvc_cache *from = d->queries.cache;
-    for (int s = 0; s < 2 && !from; s++)
-        if (has_queries(d->cache[s])) from = d->cache[s];
-    if (!from || !has_queries(from))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention needs queries and %s; give a file that has them: --queries=FILE",
-                        from ? "the file has none" : "neither file has them");
-    const enum kvc_pairing of_k = kvc_cache_pairing(d->cache[0]), of_q = kvc_cache_pairing(from);
-    if (of_k != of_q && of_k != KVC_PAIRING_UNKNOWN && of_q != KVC_PAIRING_UNKNOWN) {
+    const struct kvc_cache *from = queries_of(d, e);
+    if (!from) return -1;
+    enum kvc_pairing of_k = kvc_cache_pairing(d->cache[0]);
+    const enum kvc_pairing of_q = kvc_cache_pairing(from);
+    if (of_k == KVC_PAIRING_UNKNOWN) of_k = kvc_cache_pairing(d->cache[1]); /* K of both was brought to one pairing */
+    if ((of_k == KVC_PAIRING_UNKNOWN) != (of_q == KVC_PAIRING_UNKNOWN))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention: the RoPE pairing of %s is unknown; give --pairing or --model",
+                        of_k == KVC_PAIRING_UNKNOWN ? "K" : "the queries");
+    if (of_k != of_q) {
         if (!(a->turned = kvc_view_pairing(from, of_k, e))) return kvc_error_prefix(e, "queries");
         from = a->turned;
     }
@@ -72,7 +90,7 @@ static int list_layers(struct attention *a, struct kvc_error *e) {
         d->n_attended++;
     }
     if (d->n_attended) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention: no layer has K and V in both files, and queries");
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention: no layer has queries and, in both files, K and V");
 }
 
 /* --- measuring --- */
@@ -80,7 +98,8 @@ static int list_layers(struct attention *a, struct kvc_error *e) {
 static int measure_layer(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct attention *a = state;
     const struct diff_attention *to = &a->diff->attended[item];
-    const struct kvc_layer *layer = &a->view[0]->layer[a->view[0]->tensor[to->k->tensor[0]].layer];
+    uint32_t window = 0; /* as either file knows it */
+    for (int s = 0; s < 2 && !window; s++) window = a->view[s]->layer[a->view[s]->tensor[to->k->tensor[s]].layer].window;
     const struct kvc_attention_layer l = {
         .cache = {a->view[0], a->view[1]},
         .queries = a->queries,
@@ -88,7 +107,7 @@ static int measure_layer(void *state, uint64_t item, void **result, struct kvc_e
         .v = {to->v->tensor[0], to->v->tensor[1]},
         .q = find_queries(a->queries, to->k->layer),
         .rows = &to->k->parts->rows,
-        .window = layer->window,
+        .window = window,
     };
     *result = NULL;
     if (kvc_attention_compare(&l, to->head, e) == 0) return 0;
@@ -107,7 +126,7 @@ static int measured(void *state, uint64_t item, void *result, struct kvc_error *
 
 int diff_attention(struct diff *d, struct kvc_error *e) {
     struct attention a = {.diff = d};
-    if (!d->attention || (d->quiet && diff_differs(d))) return 0;
+    if (!d->attention) return 0;
     int status = open_views(&a, e) || list_layers(&a, e) ? -1 : 0;
     if (!status) {
         const struct kvc_job job = {.n = d->n_attended, .work = measure_layer, .commit = measured, .discard = free,
@@ -178,7 +197,7 @@ static void text_measures(struct kvc_attention *a) {
 }
 
 void diff_print_attention(struct diff *d) {
-    if (!d->attention || d->quiet) return;
+    if (!d->attention) return;
     if (d->style == DIFF_JSON) cli_json_open(&d->json, "attention", '[');
     if (d->style == DIFF_TEXT)
         printf("%-20s %5s %10s %12s %12s %12s %12s\n", "attention", "head", "queries", "logit-rms", "kl", "out-median",

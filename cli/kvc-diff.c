@@ -61,7 +61,8 @@ static int open_files(struct settings *s, char **path, struct kvc_error *e) {
 }
 
 static int compare_files(struct diff *d, struct kvc_error *e) {
-    if (diff_match(d, e)) return -1;
+    if (d->quiet) d->attention = 0; /* its measures say nothing of same or different */
+    if (diff_match(d, e) || diff_attention_possible(d, e)) return -1;
     diff_begin(d);
     if (diff_facts(d, e)) return -1;
     diff_geometry(d);
@@ -200,6 +201,8 @@ int main(int argc, char **argv) {
     if (argc - optind != 2) return cli_usage("two files are needed, %d given", argc - optind);
     if (strcmp(path[0], "-") == 0 && strcmp(path[1], "-") == 0)
         return cli_usage("only one of the two files can be standard input");
+    if (s.queries && strcmp(s.queries, "-") == 0 && (strcmp(path[0], "-") == 0 || strcmp(path[1], "-") == 0))
+        return cli_usage("only one of A, B and the queries can be standard input");
     status = run(&s, path);
     release(&s.diff);
     return cli_finish(status);

@@ -42,7 +42,7 @@ void kvc_channels_free(struct kvc_channels *c);
 
 /* Fits the model to float rows, canonical in shape->dtype. Values that are not finite or beyond 2^50 count as 0. Free
  * to choose: the encoder's side. scratch holds KVC_CHANNELS_SCRATCH(n, rows) floats. */
-#define KVC_CHANNELS_PROBED 64 /* rows in which a rotation is looked for */
+#define KVC_CHANNELS_PROBED 48 /* rows in which a rotation is looked for */
 #define KVC_CHANNELS_SCRATCH(n, rows) \
     ((size_t)(n) * (5 + ((rows) < KVC_CHANNELS_PROBED ? (size_t)(rows) : KVC_CHANNELS_PROBED)))
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);

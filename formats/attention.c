@@ -38,12 +38,16 @@ static int check_shapes(const struct kvc_attention_layer *l, struct kvc_error *e
     for (int s = 0; s < 2; s++) {
         const struct kvc_shape *other_k = shape_of(l->cache[s], l->k[s]), *other_v = shape_of(l->cache[s], l->v[s]);
         if (other_k->heads != k->heads || other_k->dim != k->dim || other_v->heads != k->heads || other_v->dim != v->dim)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V of the two caches have other heads");
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "K and V of %" PRIu64 " heads of %" PRIu64 " and %" PRIu64 " channels here, of %" PRIu64
+                            " heads of %" PRIu64 " and %" PRIu64 " there: give --kv-heads or --model",
+                            k->heads, k->dim, v->dim, other_k->heads, other_k->dim, other_v->dim);
     }
     if (q->dim != k->dim || q->heads % k->heads)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "queries of %" PRIu64 " heads of %" PRIu64 " channels do not go with K of %" PRIu64
-                        " heads of %" PRIu64,
+                        " heads of %" PRIu64 " channels; where a file does not say how many heads K has, give "
+                        "--kv-heads or --model",
                         q->heads, q->dim, k->heads, k->dim);
     return 0;
 }
@@ -138,12 +142,25 @@ static void make_output(float *restrict output, const float *restrict p, const f
             for (size_t i = 0; i < LANES; i++) output[d + i] += p[t] * value[d + i];
 }
 
+/* KL(p_a || p_b) from p_a and the differences of the logits. log Z_b - log Z_a is log(sum p_a exp(-gap)), which near 0
+ * keeps its digits as log1p and expm1; far from it exp could overflow, and the logarithms of both sums do. */
+static double divergence(const float *p, const float *gap, size_t n, double log_sum_b_less_a) {
+    double plain = 0, bent = 0, most = 0;
+    for (size_t t = 0; t < n; t++) {
+        most = fmax(most, fabs((double)gap[t]));
+        plain += (double)p[t] * (double)gap[t];
+    }
+    for (size_t t = 0; t < n && most < 1; t++) bent += (double)p[t] * expm1(-(double)gap[t]);
+    const double kl = plain + (most < 1 ? log1p(bent) : log_sum_b_less_a);
+    return kl < 0 ? 0 : kl; /* rounding only takes it below */
+}
+
 /* One query that sees rows first to last - 1. */
 static void measure(struct arrays *x, size_t head, const float *q, size_t first, size_t last,
                     struct kvc_attention *out) {
     const float scale = 1.0f / sqrtf((float)x->dim_k);
     const size_t n = last - first;
-    double log_sum[2], kl = 0, norm = 0, apart = 0;
+    double log_sum[2], norm = 0, apart = 0;
     for (int s = 0; s < 2; s++)
         make_logits(x->logit[s], q, x->key[s] + head * x->dim_k * x->row_room, x->dim_k, x->row_room, padded(last),
                     scale);
@@ -156,16 +173,13 @@ static void measure(struct arrays *x, size_t head, const float *q, size_t first,
         log_sum[s] = softmax(x->logit[s] + first, n);
         make_output(x->output[s], x->logit[s] + first, value, x->value_room, n);
     }
-    /* KL = sum of p_a (log p_a - log p_b), a log probability being the logit less log_sum */
-    for (size_t t = 0; t < n; t++)
-        kl += (double)x->logit[0][first + t] * ((double)x->gap[t] - log_sum[0] + log_sum[1]);
     for (size_t d = 0; d < x->dim_v; d++) {
         const double o = (double)x->output[0][d], difference = o - (double)x->output[1][d];
         norm += o * o;
         apart += difference * difference;
     }
     out->logits += n;
-    out->kl_sum += kl < 0 ? 0 : kl; /* rounding only takes it below */
+    out->kl_sum += divergence(x->logit[0] + first, x->gap, n, log_sum[1] - log_sum[0]);
     out->output[out->queries++] = (float)(apart > 0 ? sqrt(apart / norm) : apart);
 }
 
@@ -191,7 +205,8 @@ int kvc_attention_compare(const struct kvc_attention_layer *l, struct kvc_attent
     for (size_t i = 0; i < x.n_queries && !status; i++) {
         const int64_t position = kvc_cells_position(cells, i);
         const size_t last = row_from(&x, position + 1);
-        const size_t first = l->window && position >= l->window ? row_from(&x, position - l->window + 1) : 0;
+        const int bounded = l->window && position >= INT64_MIN + (int64_t)l->window;
+        const size_t first = bounded ? row_from(&x, position - (int64_t)l->window + 1) : 0;
         if (first >= last) continue;
         for (size_t h = 0; h < x.heads; h++)
             for (size_t g = 0; g < x.group; g++)

@@ -22,7 +22,8 @@ struct kvc_attention {
     uint64_t logits;   /* pairs of such a query and a row it sees */
     double logit_sum;  /* of (logit of a - logit of b)^2 over these */
     double kl_sum;     /* of KL(p of a || p of b) over the queries, nats */
-    float *output;     /* per query ||o of a - o of b|| / ||o of a||; 0 when both are 0; owned */
+    float *output;     /* per query ||o of a - o of b|| / ||o of a||; 0 when both are 0, infinite when only o of
+                        * a is; owned */
 };
 
 /* Measures a layer: out[KV heads] is zeroed by the caller, who frees each, after a failure too. Memory: the layer's K and
