@@ -1,4 +1,5 @@
 /* fast.c: fixed-width exponents around each channel's own, for latency: decodes at memory speed. Spec: fast.md. */
+#include "codecs/args.h"
 #include "codecs/bits.h"
 #include "codecs/planes.h"
 #include "codecs/stage.h"
@@ -17,18 +18,11 @@ static unsigned mantissa_of(enum kvc_dtype dtype, unsigned *below) {
 }
 
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    memset(args, 0, sizeof *args);
-    return *text ? kvc_fail(e, KVC_ERR_USAGE, "fast takes no arguments, not '%s'", text) : 0;
+    return kvc_args_parse("fast", NULL, 0, text, args, e);
 }
 
 static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    (void)args;
-    if (size) *text = '\0';
-}
-
-static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
-    (void)args, (void)shape, (void)e;
-    return 1;
+    kvc_args_print(NULL, 0, args, text, size);
 }
 
 struct work {
@@ -291,7 +285,6 @@ const struct kvc_stage kvc_stage_fast = {
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
     .parse = parse,
     .print = print,
-    .accepts = accepts,
     .encode = encode,
     .decode = decode,
 };

@@ -1,5 +1,6 @@
 /* split.c: the default stage: noisy low bits as they are, the rest entropy-coded in the context of its channel.
  * Spec: split.md. Not for the channel model (channels.c) or the coder (rans.c). */
+#include "codecs/args.h"
 #include "codecs/channels.h"
 #include "codecs/planes.h"
 #include "codecs/rans.h"
@@ -7,7 +8,6 @@
 #include "codecs/words.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,32 +22,14 @@ enum { MODEL_ROWS = 96 }; /* from which on the channel model is taken to pay for
 
 /* --- parameters --- */
 
+static const struct kvc_arg arguments[] = {{"stream", MIN_STREAM, MAX_STREAM, DEFAULT_STREAM}};
+
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    memset(args, 0, sizeof *args);
-    args->i[STREAM] = DEFAULT_STREAM;
-    if (!*text) return 0;
-    char *end;
-    if (strncmp(text, "stream=", 7) != 0 || text[7] < '0' || text[7] > '9')
-        return kvc_fail(e, KVC_ERR_USAGE, "split takes stream=%d..%d (values), not '%s'", MIN_STREAM, MAX_STREAM, text);
-    long stream = strtol(text + 7, &end, 10);
-    if (*end || stream < MIN_STREAM || stream > MAX_STREAM)
-        return kvc_fail(e, KVC_ERR_USAGE, "split: stream must be %d to %d values, not '%s'", MIN_STREAM, MAX_STREAM,
-                        text + 7);
-    args->i[STREAM] = stream;
-    return 0;
+    return kvc_args_parse("split", arguments, 1, text, args, e);
 }
 
 static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    if (args->i[STREAM] == DEFAULT_STREAM) {
-        if (size) *text = '\0';
-    } else {
-        snprintf(text, size, "stream=%d", (int)args->i[STREAM]);
-    }
-}
-
-static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
-    (void)args, (void)shape, (void)e;
-    return 1;
+    kvc_args_print(arguments, 1, args, text, size);
 }
 
 /* --- tables --- */
@@ -448,7 +430,6 @@ const struct kvc_stage kvc_stage_split = {
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
     .parse = parse,
     .print = print,
-    .accepts = accepts,
     .encode = encode,
     .decode = decode,
 };

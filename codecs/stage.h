@@ -121,7 +121,7 @@ struct kvc_stage {
     int (*parse)(const char *text, struct kvc_stage_args *args, struct kvc_error *e);
     /* The canonical text of *args, "" for the defaults; parse(print(x)) == x. */
     void (*print)(const struct kvc_stage_args *args, char *text, size_t size);
-    /* 1 when the stage can take a tensor of this shape; else 0 and the reason in *e. */
+    /* 1 when the stage can take a tensor of this shape; else 0 and the reason in *e. NULL: it takes all. */
     int (*accepts)(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e);
     /* Adds this stage's sections for one block, `stage` being its position in the pipeline. */
     int (*encode)(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage,

@@ -1,22 +1,15 @@
 /* store.c: the stage that keeps rows as they are. Spec: store.md. */
+#include "codecs/args.h"
 #include "codecs/stage.h"
 
 #include <string.h>
 
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    memset(args, 0, sizeof *args);
-    if (*text) return kvc_fail(e, KVC_ERR_USAGE, "store takes no arguments, not '%s'", text);
-    return 0;
+    return kvc_args_parse("store", NULL, 0, text, args, e);
 }
 
 static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    (void)args;
-    if (size) *text = '\0';
-}
-
-static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
-    (void)args, (void)shape, (void)e;
-    return 1;
+    kvc_args_print(NULL, 0, args, text, size);
 }
 
 static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
@@ -42,7 +35,6 @@ const struct kvc_stage kvc_stage_store = {
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
     .parse = parse,
     .print = print,
-    .accepts = accepts,
     .encode = encode,
     .decode = decode,
 };

@@ -1,41 +1,24 @@
 /* zstd.c: the stage that splits rows into byte planes and compresses each. Spec: zstd.md. */
+#include "codecs/args.h"
 #include "codecs/planes.h"
 #include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { LEVEL, DEFAULT_LEVEL = 1, MAX_LEVEL = 19 };
 enum { SECTION_COST = 24 }; /* bytes that a section costs a record: its directory entry and half its padding */
 
+static const struct kvc_arg arguments[] = {{"level", 1, MAX_LEVEL, DEFAULT_LEVEL}};
+
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    memset(args, 0, sizeof *args);
-    args->i[LEVEL] = DEFAULT_LEVEL;
-    if (!*text) return 0;
-    char *end;
-    if (strncmp(text, "level=", 6) != 0 || text[6] < '0' || text[6] > '9')
-        return kvc_fail(e, KVC_ERR_USAGE, "zstd takes level=1..%d, not '%s'", MAX_LEVEL, text);
-    long level = strtol(text + 6, &end, 10);
-    if (*end || level < 1 || level > MAX_LEVEL)
-        return kvc_fail(e, KVC_ERR_USAGE, "zstd: level must be 1 to %d, not '%s'", MAX_LEVEL, text + 6);
-    args->i[LEVEL] = level;
-    return 0;
+    return kvc_args_parse("zstd", arguments, 1, text, args, e);
 }
 
 static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    if (args->i[LEVEL] == DEFAULT_LEVEL) {
-        if (size) *text = '\0';
-    } else {
-        snprintf(text, size, "level=%d", (int)args->i[LEVEL]);
-    }
-}
-
-static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
-    (void)args, (void)shape, (void)e;
-    return 1;
+    kvc_args_print(arguments, 1, args, text, size);
 }
 
 static int only_bytes(const struct kvc_dtype_info *info) {
@@ -100,7 +83,6 @@ const struct kvc_stage kvc_stage_zstd = {
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
     .parse = parse,
     .print = print,
-    .accepts = accepts,
     .encode = encode,
     .decode = decode,
 };

@@ -566,7 +566,8 @@ static int plan(struct writer *w, const struct kvc_recipe *recipe, struct kvc_er
         kvc_recipe_pipeline(recipe, select, c->layer[c->tensor[t].layer].index, &line);
         for (unsigned s = 0; s < line.n; s++) {
             if (line.step[s].item < recipe->n) used |= 1u << line.step[s].item;
-            if (!line.step[s].stage->accepts(&line.step[s].args, &c->tensor[t].shape, e)) {
+            if (line.step[s].stage->accepts &&
+                !line.step[s].stage->accepts(&line.step[s].args, &c->tensor[t].shape, e)) {
                 char label[64];
                 kvc_tensor_label(c, t, label, sizeof label);
                 return kvc_error_prefix(e, label);

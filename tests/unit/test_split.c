@@ -203,7 +203,7 @@ static void encode(const char *recipe, const struct kvc_shape *shape, const uint
     memcpy(rows, source, n);
     struct kvc_block block = {*shape, rows};
     struct kvc_error e = {.code = KVC_OK};
-    assert_true(line.step[0].stage->accepts(&line.step[0].args, shape, &e));
+    assert_null(line.step[0].stage->accepts); /* takes every shape */
     kvc_sections_init(list);
     if (kvc_pipeline_encode(&line, &block, list, &e)) fail_msg("%s: %s", recipe, e.message);
     kvc_sections_seal(list);
