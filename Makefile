@@ -168,6 +168,13 @@ BENCH_FILES ?= $(wildcard samples/slot-*.bin samples/transformers-*.safetensors 
 bench: all $B/tests/bench/bench
 	@PYTHON="$(PYTHON)" $B/tests/bench/bench $(BENCH_FILES)
 
+QUALITY_FILE ?=
+QUALITY_RECIPES ?= split fast
+## quality: what the real model makes of caches decoded from QUALITY_RECIPES: samples, or QUALITY_FILE
+.PHONY: quality
+quality: all
+	@PYTHON="$(PYTHON)" sh tests/quality/run.sh . "$(QUALITY_RECIPES)" $(QUALITY_FILE)
+
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz
 fuzz: $(FUZZ_NAMES:%=$B/fuzz/%)
