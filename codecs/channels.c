@@ -226,6 +226,7 @@ static void set_channel(struct kvc_channels *c, size_t k, double mean, double va
 }
 
 /* What is tried for rotary embeddings: the bases of known models, a few between them, one scaled by 8. */
+#define WORTH_TURNING 0.02 /* bits a value from which on turning pays for its steps */
 enum { TRIALS = 16, PROBED_PAIRS = 4, PARTS = 16 };
 /* Pairs that neither spin nor stand, in sixteenths of all. */
 static const unsigned char probed_part[PROBED_PAIRS] = {2, 3, 4, 5};
@@ -334,11 +335,36 @@ static void turn_powers(double angle, size_t n, double power[3]) {
     power[2] = sines / 2;
 }
 
+/* Sets every channel to the turning means that `tokens` rows' sums speak for, and the variance around them; returns the
+ * bits that this saves against resting means, over one row. */
+static double set_turning(struct kvc_channels *c, const struct kvc_model_sums *sums, size_t tokens) {
+    const double count = (double)tokens;
+    double gain = 0;
+    for (size_t d = 0; d < c->period; d++) {
+        float sign;
+        const size_t with = partner_of(c, d, &sign);
+        double power[3];
+        turn_powers(atan2((double)c->step_s[d], (double)c->step_c[d]), tokens, power);
+        for (size_t head = 0; head < c->n; head += c->period) {
+            const size_t k = head + d, other = head + with;
+            const double cosines = (double)sums->cosines[k], sines = (double)sums->sines[k];
+            const double square = (double)sums->square[k], sum = (double)sums->plain[k], least = square * 1e-6 + 1e-30;
+            const double mean = (cosines - (double)sign * (double)sums->sines[other]) / count;
+            const double across = ((double)sign * (double)sums->cosines[other] + (double)(sign * sign) * sines) / count;
+            const double left = square - 2 * (mean * cosines + across * sines) + mean * mean * power[0] +
+                                across * across * power[1] + 2 * mean * across * power[2];
+            const double rest = square - sum * sum / count;
+            gain += log2((rest > least ? rest : least) / (left > least ? left : least)) / 2;
+            set_channel(c, k, mean, (left > 0 ? left : 0) / count);
+        }
+    }
+    return gain;
+}
+
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t n = c->n, row_bytes = n * info->size, tokens = (size_t)shape->tokens;
     const size_t probed = tokens < KVC_CHANNELS_PROBED ? tokens : KVC_CHANNELS_PROBED;
-    const double count = (double)tokens;
     float *plain = scratch, *row = plain + 4 * n, *x = row + n;
     const struct kvc_model_sums sums = {plain, plain + n, plain + 2 * n, plain + 3 * n};
     memset(plain, 0, 4 * n * sizeof *plain);
@@ -350,30 +376,12 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
         if (t && c->turn != KVC_TURN_NONE) turn(c);
         kvc_kernels_get()->model_sums(&sums, t < probed ? x + t * n : row, c->cosine, c->sine, n, c->period);
     }
-    double gain = 0;
-    for (size_t d = 0; d < c->period && c->turn != KVC_TURN_NONE; d++) {
-        float sign;
-        const size_t with = partner_of(c, d, &sign);
-        double power[3];
-        turn_powers(atan2((double)c->step_s[d], (double)c->step_c[d]), tokens, power);
-        for (size_t head = 0; head < n; head += c->period) {
-            const size_t k = head + d, other = head + with;
-            const double cosines = (double)sums.cosines[k], sines = (double)sums.sines[k];
-            const double square = (double)sums.square[k], sum = (double)sums.plain[k], least = square * 1e-6 + 1e-30;
-            const double mean = (cosines - (double)sign * (double)sums.sines[other]) / count;
-            const double across = ((double)sign * (double)sums.cosines[other] + (double)(sign * sign) * sines) / count;
-            const double left = square - 2 * (mean * cosines + across * sines) + mean * mean * power[0] +
-                                across * across * power[1] + 2 * mean * across * power[2];
-            const double rest = square - sum * sum / count;
-            gain += log2((rest > least ? rest : least) / (left > least ? left : least)) / 2;
-            set_channel(c, k, mean, (left > 0 ? left : 0) / count);
-        }
-    }
-    if (gain > 0.02 * (double)n) return;
+    if (c->turn != KVC_TURN_NONE && set_turning(c, &sums, tokens) > WORTH_TURNING * (double)n) return;
     c->turn = KVC_TURN_NONE;
     c->first = c->pairs = 0;
     for (size_t k = 0; k < n; k++) {
-        double mean = (double)sums.plain[k] / count, variance = (double)sums.square[k] / count - mean * mean;
+        const double count = (double)tokens, mean = (double)sums.plain[k] / count;
+        const double variance = (double)sums.square[k] / count - mean * mean;
         set_channel(c, k, mean, variance > 0 ? variance : 0);
     }
 }
