@@ -226,6 +226,7 @@ static void set_channel(struct kvc_channels *c, size_t k, double mean, double va
 }
 
 /* What is tried for rotary embeddings: the bases of known models, a few between them, one scaled by 8. */
+#define HOPELESS 0.05      /* bits that two pairs must gain for the others to be looked at */
 #define WORTH_TURNING 0.02 /* bits a value from which on turning pays for its steps */
 enum { TRIALS = 16, PROBED_PAIRS = 4, PARTS = 16 };
 /* Pairs that neither spin nor stand, in sixteenths of all. */
@@ -288,11 +289,14 @@ static double probe(const float *x, size_t rows, size_t stride, size_t first, si
         for (unsigned k = 0; k < TRIALS; k++) {
             double left = energy - ((double)re[k] * (double)re[k] + (double)im[k] * (double)im[k]) / n;
             gain[k] += log2((rest > least ? rest : least) / (left > least ? left : least));
+            if (gain[k] > most) most = gain[k];
         }
+        if (p == 1 && most < HOPELESS) return 0;
     }
-    for (unsigned k = 0; k < TRIALS; k++)
-        if (gain[k] > most) most = gain[k], *best = k;
-    return most / PROBED_PAIRS;
+    *best = 0;
+    for (unsigned k = 1; k < TRIALS; k++)
+        if (gain[k] > gain[*best]) *best = k;
+    return gain[*best] / PROBED_PAIRS;
 }
 
 /* Finds how the channels of the first head turn from row to row, if they do. */
