@@ -451,7 +451,7 @@ static int probe(const struct kvc_input *in, char *why, size_t size) {
 }
 
 static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
-    struct head h;
+    struct head h = {0};
     if (read_head(in, &h, e)) return NULL;
     struct parser p = {.data = in->data, .at = h.body, .end = in->size, .version = h.version,
                        .tiles = h.version == 4 || h.version == 11, .e = e};
