@@ -58,6 +58,12 @@ uint32_t kvc_bits_get_rice(struct kvc_bits *b, unsigned k) {
     return (uint32_t)ones << k | (uint32_t)(window >> (ones + 1) & ((1u << k) - 1));
 }
 
-unsigned kvc_bits_rice_size(uint32_t v, unsigned k) {
-    return v >> k >= MOST_ONES ? MOST_ONES + ESCAPED : (v >> k) + 1 + k;
+unsigned kvc_bits_rice_for(uint64_t sum, size_t n) {
+    unsigned k = 0;
+    while (k < KVC_RICE_MOST && (uint64_t)n << k < sum) k++;
+    return k;
+}
+
+int kvc_bits_ended(struct kvc_bits *b) {
+    return !b->bad && b->limit - b->at < 8 && !kvc_bits_get(b, (unsigned)(b->limit - b->at));
 }

@@ -22,8 +22,11 @@ uint32_t kvc_bits_get(struct kvc_bits *b, unsigned n);
  * number in 16 bits. */
 void kvc_bits_put_rice(struct kvc_bits *b, uint32_t v, unsigned k);
 uint32_t kvc_bits_get_rice(struct kvc_bits *b, unsigned k);
-/* Bits that it takes. */
-unsigned kvc_bits_rice_size(uint32_t v, unsigned k);
+/* The parameter, at most KVC_RICE_MOST, that suits n numbers of this sum. */
+#define KVC_RICE_MOST 8
+unsigned kvc_bits_rice_for(uint64_t sum, size_t n);
+/* 1 when reading went well and ended in the last byte, the bits after it being zero. */
+int kvc_bits_ended(struct kvc_bits *b);
 
 /* 0, -1, 1, -2, ... as 0, 1, 2, 3, ... */
 static inline uint32_t kvc_zigzag(int32_t v) {

@@ -1,4 +1,4 @@
-/* channels.c: the channel model of `split`. Spec: channels.md. Not for coding the words (words.c). */
+/* channels.c: the channel model of `split`. Spec: channels.md. Not for coding the words (split.c). */
 #include "codecs/channels.h"
 
 #include "codecs/bits.h"
@@ -136,13 +136,6 @@ static float bits_float(uint32_t bits) {
     return f;
 }
 
-/* The parameter of Rice's code that suits numbers of this sum. */
-static unsigned rice_for(uint64_t sum, size_t n) {
-    unsigned k = 0;
-    while (k < 8 && (uint64_t)n << k < sum) k++;
-    return k;
-}
-
 size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
     struct kvc_bits b = {.bytes = bytes};
     uint64_t sum = 0, spreads = 0, means = 0;
@@ -152,7 +145,7 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
         spreads += kvc_zigzag(c->spread[k] - middle);
         means += kvc_zigzag(c->mean[k]);
     }
-    const unsigned spread_k = rice_for(spreads, c->n), mean_k = rice_for(means, c->n);
+    const unsigned spread_k = kvc_bits_rice_for(spreads, c->n), mean_k = kvc_bits_rice_for(means, c->n);
     kvc_bits_put(&b, c->turn, 2);
     if (c->turn != KVC_TURN_NONE) {
         kvc_bits_put(&b, c->period, 32);
@@ -192,7 +185,7 @@ int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size,
     }
     const int middle = (int)kvc_bits_get(&b, 8);
     const unsigned spread_k = kvc_bits_get(&b, 4), mean_k = kvc_bits_get(&b, 4);
-    int out_of_range = spread_k > 8 || mean_k > 8;
+    int out_of_range = spread_k > KVC_RICE_MOST || mean_k > KVC_RICE_MOST;
     for (size_t k = 0; k < c->n && !b.bad && !out_of_range; k++) {
         int spread = middle + kvc_unzigzag(kvc_bits_get_rice(&b, spread_k));
         out_of_range = spread < MIN_SPREAD || spread > MAX_SPREAD;
@@ -204,7 +197,7 @@ int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size,
         c->mean[k] = (int8_t)mean;
     }
     if (out_of_range) return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model has a number out of range");
-    if (b.bad || b.limit - b.at >= 8 || kvc_bits_get(&b, (unsigned)(b.limit - b.at)))
+    if (!kvc_bits_ended(&b))
         return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model does not end where its section does");
     return 0;
 }

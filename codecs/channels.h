@@ -1,5 +1,5 @@
 /* channels.h: the channel model of `split`: where each channel of a block is expected to lie and how wide it spreads,
- * which gives every word a bias and a context. Spec: channels.md. Not for coding the words (words.h). */
+ * which gives every word a bias and a context. Spec: channels.md. Not for coding the words (split.c). */
 #ifndef KVC_CHANNELS_H
 #define KVC_CHANNELS_H
 

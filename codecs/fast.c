@@ -3,13 +3,13 @@
 #include "codecs/bits.h"
 #include "codecs/planes.h"
 #include "codecs/stage.h"
+#include "codecs/words.h"
 #include "kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECTION_COST = 24 }; /* bytes that a section costs a record: its directory entry and half its padding */
-enum { MIN_WIDTH = 1, MAX_WIDTH = 7, RICE_LIMIT = 8, FARTHEST = 255 };
+enum { MIN_WIDTH = 1, MAX_WIDTH = 7, FARTHEST = 255 };
 
 /* Mantissa bits of the 16-bit words of a dtype and the bytes below them; 0 when `fast` keeps its rows as they are. */
 static unsigned mantissa_of(enum kvc_dtype dtype, unsigned *below) {
@@ -59,8 +59,7 @@ static void measure(struct work *w, const struct kvc_shape *shape) {
 /* The words of row t, in place where the row is nothing else. */
 static const uint16_t *row_words(const struct work *w, const uint8_t *rows, size_t t) {
     if (!w->below) return (const uint16_t *)(const void *)(rows + 2 * t * w->n);
-    const uint8_t *p = rows + 4 * t * w->n + 2;
-    for (size_t i = 0; i < w->n; i++, p += 4) w->words[i] = (uint16_t)(p[0] | p[1] << 8);
+    kvc_words_out(w->words, rows + 4 * t * w->n, w->n, kvc_words_of(KVC_F32));
     return w->words;
 }
 
@@ -104,9 +103,8 @@ static size_t put_params(const struct work *w, unsigned width) {
     uint64_t sum = 0, spread = 0;
     for (size_t i = 0; i < w->n; i++) sum += w->bias[i];
     const unsigned middle = (unsigned)(sum / w->n);
-    unsigned k = 0;
     for (size_t i = 0; i < w->n; i++) spread += kvc_zigzag((int)w->bias[i] - (int)middle);
-    while (k < RICE_LIMIT && (uint64_t)w->n << k < spread) k++;
+    const unsigned k = kvc_bits_rice_for(spread, w->n);
     kvc_bits_put(&b, width, 4);
     kvc_bits_put(&b, k, 4);
     kvc_bits_put(&b, middle & (exponents - 1), 8);
@@ -120,14 +118,14 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
     *width = kvc_bits_get(&b, 4);
     const unsigned k = kvc_bits_get(&b, 4);
     const int middle = (int)kvc_bits_get(&b, 8);
-    int bad = *width < MIN_WIDTH || *width > MAX_WIDTH || k > RICE_LIMIT;
+    int bad = *width < MIN_WIDTH || *width > MAX_WIDTH || k > KVC_RICE_MOST;
     for (size_t i = 0; i < w->n && !b.bad && !bad; i++) {
         int bias = middle + kvc_unzigzag(kvc_bits_get_rice(&b, k));
         bad = bias < 0 || bias >= (int)exponents;
         w->bias[i] = (uint16_t)((unsigned)bias << w->mantissa);
     }
     if (bad) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has a number out of range");
-    if (b.bad || b.limit - b.at >= 8 || kvc_bits_get(&b, (unsigned)(b.limit - b.at)))
+    if (!kvc_bits_ended(&b))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS does not end where it should");
     return 0;
 }
@@ -187,7 +185,7 @@ static int encode(const struct kvc_stage_args *args, struct kvc_block *block, ui
         free(w.memory);
     }
     if (status < 0) return -1;
-    if (status || out->used - used + (out->count - count) * SECTION_COST >= w.size + SECTION_COST) {
+    if (status || out->used - used + (out->count - count) * KVC_SECTION_COST >= w.size + KVC_SECTION_COST) {
         out->count = count; /* nothing gained: keep the rows */
         out->used = used;
         return kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, w.size, 0, e);
@@ -239,8 +237,7 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
                                 : NULL;
     if (!packed || kvc_packed_check(packed, w->values, width, e)) return -1;
     if (kvc_section_none_left(next, end, e)) return -1;
-    /* Rows go in groups whose values fill whole groups of 32. */
-    const size_t odd = w->n & -w->n, together = odd >= 32 ? 1 : 32 / odd;
+    const size_t together = kvc_packed_rows(w->n);
     const struct kvc_kernels *k = kvc_kernels_get();
     for (size_t t = 0; t < w->rows; t++) {
         if (t % together == 0) {
@@ -255,8 +252,7 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
             continue;
         }
         k->join_rotated(w->words, low + t * w->n, high, w->bias, w->n);
-        uint8_t *p = block->rows + 4 * t * w->n + 2;
-        for (size_t i = 0; i < w->n; i++, p += 4) p[0] = (uint8_t)w->words[i], p[1] = (uint8_t)(w->words[i] >> 8);
+        kvc_words_in(block->rows + 4 * t * w->n, w->words, w->n, kvc_words_of(KVC_F32));
     }
     if (escapes.next != escapes.end) return kvc_fail(e, KVC_ERR_DAMAGED, "an escape lies beyond the block");
     return 0;

@@ -34,6 +34,11 @@ int kvc_plane_add(struct kvc_sections *out, uint8_t stage, uint8_t index, const 
     return kvc_sections_add(out, KVC_SECTION_PLANE, stage, index, plane, n, looks_like_noise(plane, n) ? 0 : LEVEL, e);
 }
 
+size_t kvc_packed_rows(size_t n) {
+    const size_t odd = n & -n; /* the power of two in n */
+    return odd >= 32 ? 1 : 32 / odd;
+}
+
 int kvc_packed_check(const uint8_t *packed, size_t n, unsigned width, struct kvc_error *e) {
     uint8_t group[32];
     if (n % 32 == 0) return 0;

@@ -15,6 +15,8 @@ void kvc_plane_in(uint8_t *blocks, const uint8_t *plane, size_t n, size_t size, 
 int kvc_plane_add(struct kvc_sections *out, uint8_t stage, uint8_t index, const uint8_t *plane, size_t n,
                   struct kvc_error *e);
 
+/* The fewest rows of n values that are whole groups of the 32 which pack_bits takes together. */
+size_t kvc_packed_rows(size_t n);
 /* 0 when the bits that fill up the last group of n values packed by the kernel pack_bits are zero, as they must be. */
 int kvc_packed_check(const uint8_t *packed, size_t n, unsigned width, struct kvc_error *e);
 

@@ -12,7 +12,6 @@
 #include <string.h>
 
 enum { STREAM, DEFAULT_STREAM = 65536, MIN_STREAM = 1024, MAX_STREAM = 1 << 24 };
-enum { SECTION_COST = 24 }; /* bytes that a section costs a record: its directory entry and half its padding */
 enum { CODES_HEADER = 4 };
 /* Bytes of CODES before its words, at most. */
 #define HEAD_BOUND(streams) \
@@ -235,7 +234,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes, stored, 0, e)) return -1;
     cut_rows(w);
     if (w->rows < MODEL_ROWS || !f->format) { /* too few rows, or too even ones, to pay for parameters? */
-        double with = 8.0 * (double)(out->used - used + SECTION_COST);
+        double with = 8.0 * (double)(out->used - used + KVC_SECTION_COST);
         for (unsigned c = 0; c < KVC_CONTEXTS; c++) with += cost_of(w->count[c], kvc_words_alphabet(f));
         uint32_t plain[KVC_RANS_SYMBOLS] = {0};
         for (size_t i = 0; i < w->values; i++) plain[w->words[i] >> shift]++;
@@ -260,7 +259,7 @@ static int encode(const struct kvc_stage_args *args, struct kvc_block *block, ui
     if (work_init(&w, &block->shape, e)) return -1;
     const size_t size = w.values / w.info->block * w.info->size;
     int status = w.values ? encode_rows(args, &w, block, stage, out, e) : 0;
-    if (!status && out->used - used + (out->count - count) * SECTION_COST >= size + SECTION_COST) {
+    if (!status && out->used - used + (out->count - count) * KVC_SECTION_COST >= size + KVC_SECTION_COST) {
         out->count = count; /* nothing gained: keep the rows */
         out->used = used;
         status = kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, size, 0, e);
@@ -335,10 +334,10 @@ static int next_stream(struct codes *c, struct kvc_rans_decoder *r, size_t t, st
     return kvc_rans_decode_begin(r, c->lanes, c->states + 4 * c->lanes * s, c->next - size, size, e);
 }
 
-/* Low bits are packed 32 values at a time: rows go in groups whose values are whole groups of those. */
+/* Rows whose low bits are unpacked together. */
 static size_t rows_together(const struct work *w) {
-    const size_t shift = kvc_words_shift(w->form), odd = w->n & -w->n;
-    return !shift || shift == 8 || odd >= 32 ? 1 : 32 / odd;
+    const unsigned shift = kvc_words_shift(w->form);
+    return shift && shift < 8 ? kvc_packed_rows(w->n) : 1;
 }
 
 static int decode_rows(struct work *w, struct kvc_block *block, const uint8_t *low, uint32_t *slots, struct codes *c,

@@ -40,6 +40,9 @@ enum kvc_coder {
 };
 const char *kvc_coder_name(unsigned coder);
 
+/* Bytes that a section costs a record: its directory entry and half its padding. */
+#define KVC_SECTION_COST 24
+
 /* `stage` of a section that belongs to the container, not to a stage. */
 #define KVC_NO_STAGE 0xff
 

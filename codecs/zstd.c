@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum { LEVEL, DEFAULT_LEVEL = 1, MAX_LEVEL = 19 };
-enum { SECTION_COST = 24 }; /* bytes that a section costs a record: its directory entry and half its padding */
 
 static const struct kvc_arg arguments[] = {{"level", 1, MAX_LEVEL, DEFAULT_LEVEL}};
 
@@ -40,9 +39,9 @@ static int encode(const struct kvc_stage_args *args, struct kvc_block *block, ui
         if (!only_bytes(info)) kvc_plane_out(plane, block->rows, blocks, info->size, at, group);
         status = kvc_sections_add(out, KVC_SECTION_PLANE, stage, p, plane, blocks * group, (int)args->i[LEVEL], e);
         at += group;
-        directory += SECTION_COST;
+        directory += KVC_SECTION_COST;
     }
-    if (!status && out->used - used + directory >= n + SECTION_COST) { /* nothing gained: keep the rows */
+    if (!status && out->used - used + directory >= n + KVC_SECTION_COST) { /* nothing gained: keep the rows */
         out->count = count;
         out->used = used;
         status = kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, n, 0, e);
