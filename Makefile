@@ -29,7 +29,7 @@ FUZZ_SECONDS ?= 60
 CUDA ?= auto
 V ?= 0
 
-DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
+DEPS := libzstd libxxhash libcrypto libarchive jansson zlib lapack blas
 PKG_CFLAGS := $(shell pkg-config --cflags $(DEPS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(DEPS) 2>/dev/null)
 
@@ -80,7 +80,7 @@ $B/%.o: %.c
 	$(SAY) CC $<
 	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 
-AVX2 := $(if $(filter x86_64,$(shell uname -m)),-mavx2 -mf16c)
+AVX2 := $(if $(filter x86_64,$(shell uname -m)),-mavx2 -mf16c -mfma)
 AVX512 := $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
 $B/kernels/%_avx2.o: ISA := $(AVX2)
 $B/kernels/%_avx512.o: ISA := $(AVX512)

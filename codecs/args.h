@@ -1,5 +1,5 @@
-/* args.h: a stage's arguments as recipes spell them, `key=number` with `:` between. Not for the grammar around them
- * (recipe.h). */
+/* args.h: a stage's arguments as recipes spell them, `value` or `key=value` with `:` between. Not for the grammar around
+ * them (recipe.h). */
 #ifndef KVC_ARGS_H
 #define KVC_ARGS_H
 
@@ -8,16 +8,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One number that a stage takes; values[i] of a table of them is kept in kvc_stage_args.i[i]. */
-struct kvc_arg {
-    const char *key;
-    int64_t min, max, fallback; /* fallback: what it is when it is not given; not printed then */
+enum kvc_arg_kind {
+    KVC_ARG_INTEGER, /* key=NUMBER, in kvc_stage_args.i */
+    KVC_ARG_REAL,    /* key=NUMBER with a fraction, in kvc_stage_args.f */
+    KVC_ARG_WORD,    /* key=WORD, in .i: which of `words` */
+    KVC_ARG_FLAG     /* key alone, in .i: 1 */
 };
 
-/* Fills args from text; refuses unknown keys, keys given twice, and numbers out of range, naming the stage. n <= 8. */
+/* One argument; that of row i of a table is kept in place i of kvc_stage_args.i or .f. */
+struct kvc_arg {
+    const char *key;            /* NULL: the value stands alone */
+    int64_t min, max, fallback; /* integers; fallback: what it is when it is not given; not printed then */
+    enum kvc_arg_kind kind;
+    double least, most, otherwise; /* the same of reals */
+    const char *const *words;      /* words, NULL-terminated; `fallback` says which */
+    int required;                  /* without it there is no stage */
+};
+
+/* Fills args from text; refuses unknown keys, arguments given twice or missing, and numbers out of range, naming the
+ * stage. n <= 8. */
 int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text,
                    struct kvc_stage_args *args, struct kvc_error *e);
-/* The canonical text: what differs from the fallbacks, in the order of the table. */
+/* The canonical text: what is required and stands alone, and what differs from the fallbacks, in the order of the table. */
 void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args, char *text, size_t size);
 
 #endif

@@ -170,9 +170,9 @@ static int encode_words(struct work *w, const struct kvc_block *block, uint8_t s
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, w->bytes, KVC_PACKED(w->values, width), 0, e);
 }
 
-static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
-                  struct kvc_error *e) {
-    (void)args;
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    (void)args, (void)state;
     const size_t count = out->count, used = out->used;
     struct work w;
     measure(&w, &block->shape);
@@ -258,9 +258,11 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *sections,
-                  size_t n, struct kvc_error *e) {
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
     (void)args;
+    const struct kvc_section *sections = stored->section;
+    const size_t n = stored->n;
     struct work w;
     measure(&w, &block->shape);
     int raw = kvc_section_raw(sections, n, block->rows, w.size, e);

@@ -1,5 +1,7 @@
-/* recipe.c: reading, printing and running recipes. The grammar stands in recipe.h. */
+/* recipe.c: reading and printing recipes, and which stages code a tensor. The grammar stands in recipe.h. */
 #include "codecs/recipe.h"
+
+#include "codecs/presets.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -58,10 +60,13 @@ static int parse_item(char *text, struct kvc_item *item, struct kvc_error *e) {
     if (!*text) return kvc_fail(e, KVC_ERR_USAGE, "recipe: a stage's name is missing");
     item->stage = kvc_stage_find(text);
     if (!item->stage) {
-        char known[256] = "";
+        char known[400] = "";
         for (size_t i = 0; kvc_stage_at(i); i++)
             snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
                      kvc_stage_at(i)->name);
+        for (size_t i = 0; kvc_preset_at(i); i++)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "; presets: ",
+                     kvc_preset_at(i)->name);
         return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage '%s' (stages: %s)", text, known);
     }
     if (args && !*args) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: an argument is missing after ':'", text);
@@ -76,22 +81,31 @@ static int parse_item(char *text, struct kvc_item *item, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_recipe_parse(const char *text, struct kvc_recipe *recipe, struct kvc_error *e) {
-    memset(recipe, 0, sizeof *recipe);
+/* Appends the items of a text; a preset's name stands for its items. */
+static int parse_items(const char *text, struct kvc_recipe *recipe, int in_preset, struct kvc_error *e) {
     char *copy = strdup(text), *p = copy;
     if (!copy) return kvc_fail_memory(e, "a recipe");
     int status = 0;
     while (p && !status) {
         char *next = strchr(p, ',');
         if (next) *next++ = '\0';
-        if (recipe->n == KVC_MAX_STAGES)
+        const struct kvc_preset *preset = in_preset ? NULL : kvc_preset_find(p, strcspn(p, ":@"));
+        if (preset && strcmp(preset->name, p) != 0)
+            status = kvc_fail(e, KVC_ERR_USAGE, "recipe: preset %s takes no arguments; it stands for %s", preset->name,
+                              preset->recipe);
+        else if (preset) status = parse_items(preset->recipe, recipe, 1, e);
+        else if (recipe->n == KVC_MAX_STAGES)
             status = kvc_fail(e, KVC_ERR_USAGE, "recipe: more than %d stages", KVC_MAX_STAGES);
-        else
-            status = parse_item(p, &recipe->item[recipe->n++], e);
+        else status = parse_item(p, &recipe->item[recipe->n++], e);
         p = next;
     }
     free(copy);
     return status;
+}
+
+int kvc_recipe_parse(const char *text, struct kvc_recipe *recipe, struct kvc_error *e) {
+    memset(recipe, 0, sizeof *recipe);
+    return parse_items(text, recipe, 0, e);
 }
 
 /* Appends to text; a negative return means it did not fit. */
@@ -138,56 +152,32 @@ static int selects(const struct kvc_item *item, unsigned select, uint32_t layer)
     return 0;
 }
 
+/* Without arguments: the stage's defaults. */
+static void add_step(struct kvc_pipeline *pipeline, const struct kvc_stage *stage, const struct kvc_stage_args *args,
+                     unsigned item) {
+    pipeline->step[pipeline->n].stage = stage;
+    pipeline->step[pipeline->n].item = item;
+    if (args) pipeline->step[pipeline->n].args = *args;
+    else stage->parse("", &pipeline->step[pipeline->n].args, NULL);
+    pipeline->n++;
+}
+
 void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer,
                          struct kvc_pipeline *pipeline) {
     memset(pipeline, 0, sizeof *pipeline);
+    int finite = 0;
     for (unsigned i = 0; i < recipe->n; i++) {
         const struct kvc_item *item = &recipe->item[i];
-        if (!selects(item, select, layer)) continue;
-        pipeline->step[pipeline->n].stage = item->stage;
-        pipeline->step[pipeline->n].item = i;
-        pipeline->step[pipeline->n++].args = item->args;
-        if (item->stage->flags & KVC_STAGE_TERMINAL) return;
+        const unsigned flags = item->stage->flags;
+        if (!selects(item, select, layer) || (!select && !(flags & KVC_STAGE_TERMINAL))) continue;
+        if (item->stage == &kvc_stage_finite) finite = 1;
+        if (flags & (KVC_STAGE_FINITE | KVC_STAGE_FLOAT) && !finite) {
+            add_step(pipeline, &kvc_stage_finite, NULL, recipe->n);
+            finite = 1;
+        }
+        add_step(pipeline, item->stage, &item->args, i);
+        if (flags & KVC_STAGE_TERMINAL) return;
     }
-    const struct kvc_stage *last = kvc_stage_find(DEFAULT_STAGE);
-    pipeline->step[pipeline->n].stage = last;
-    pipeline->step[pipeline->n].item = recipe->n;
-    last->parse("", &pipeline->step[pipeline->n++].args, NULL);
-}
-
-int kvc_pipeline_print(const struct kvc_pipeline *pipeline, char *text, size_t size) {
-    if (!size) return -1;
-    *text = '\0';
-    for (unsigned i = 0; i < pipeline->n; i++)
-        if ((i && append(text, size, ",")) ||
-            append_stage(text, size, pipeline->step[i].stage, &pipeline->step[i].args))
-            return -1;
-    return 0;
-}
-
-int kvc_pipeline_lossless(const struct kvc_pipeline *pipeline) {
-    for (unsigned i = 0; i < pipeline->n; i++)
-        if (!(pipeline->step[i].stage->flags & KVC_STAGE_LOSSLESS)) return 0;
-    return 1;
-}
-
-int kvc_pipeline_encode(const struct kvc_pipeline *pipeline, struct kvc_block *block, struct kvc_sections *out,
-                        struct kvc_error *e) {
-    for (unsigned i = 0; i < pipeline->n; i++)
-        if (pipeline->step[i].stage->encode(&pipeline->step[i].args, block, (uint8_t)i, out, e))
-            return kvc_error_prefix(e, pipeline->step[i].stage->name);
-    return 0;
-}
-
-int kvc_pipeline_decode(const struct kvc_pipeline *pipeline, struct kvc_block *block,
-                        const struct kvc_section *sections, size_t n, struct kvc_error *e) {
-    /* Sections stand in stage order, so each stage's own are one run, taken from the end. */
-    for (unsigned i = pipeline->n; i-- > 0;) {
-        size_t first = n;
-        while (first && sections[first - 1].stage == i) first--;
-        if (pipeline->step[i].stage->decode(&pipeline->step[i].args, block, sections + first, n - first, e))
-            return kvc_error_prefix(e, pipeline->step[i].stage->name);
-        n = first;
-    }
-    return n ? kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections belong to no stage of the recipe", n) : 0;
+    if (!pipeline->n || !(pipeline->step[pipeline->n - 1].stage->flags & KVC_STAGE_RESIDUAL))
+        add_step(pipeline, kvc_stage_find(DEFAULT_STAGE), NULL, recipe->n);
 }

@@ -12,6 +12,17 @@ const char *kvc_section_name(unsigned type) {
     case KVC_SECTION_PARAMS: return "PARAMS";
     case KVC_SECTION_CODES: return "CODES";
     case KVC_SECTION_ESCAPES: return "ESCAPES";
+    case KVC_SECTION_MERGED: return "MERGED";
+    case KVC_SECTION_NORMS: return "NORMS";
+    case KVC_SECTION_KEPT: return "KEPT";
+    case KVC_SECTION_MASK: return "MASK";
+    case KVC_SECTION_FACTOR_A: return "FACTOR_A";
+    case KVC_SECTION_FACTOR_B: return "FACTOR_B";
+    case KVC_SECTION_OUTLIERS: return "OUTLIERS";
+    case KVC_SECTION_MEAN: return "MEAN";
+    case KVC_SECTION_SINK: return "SINK";
+    case KVC_SECTION_TAIL: return "TAIL";
+    case KVC_SECTION_HIDDEN: return "HIDDEN";
     case KVC_SECTION_SAME: return "SAME";
     case KVC_SECTION_META: return "META";
     case KVC_SECTION_TABLE: return "TABLE";

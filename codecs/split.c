@@ -21,7 +21,7 @@ enum { MODEL_ROWS = 96 }; /* from which on the channel model is taken to pay for
 
 /* --- parameters --- */
 
-static const struct kvc_arg arguments[] = {{"stream", MIN_STREAM, MAX_STREAM, DEFAULT_STREAM}};
+static const struct kvc_arg arguments[] = {{.key = "stream", .min = MIN_STREAM, .max = MAX_STREAM, .fallback = DEFAULT_STREAM}};
 
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
     return kvc_args_parse("split", arguments, 1, text, args, e);
@@ -252,8 +252,9 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     return kvc_plane_add(out, stage, (uint8_t)f->planes, w->memory[1], KVC_PACKED(w->values, shift), e);
 }
 
-static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
-                  struct kvc_error *e) {
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    (void)state;
     const size_t count = out->count, used = out->used;
     struct work w;
     if (work_init(&w, &block->shape, e)) return -1;
@@ -411,9 +412,11 @@ static int decode_sections(struct work *w, struct kvc_block *block, const struct
     return decode_rows(w, block, bits_below, slots, &c, e);
 }
 
-static int decode(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *sections,
-                  size_t n, struct kvc_error *e) {
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
     (void)args;
+    const struct kvc_section *sections = stored->section;
+    const size_t n = stored->n;
     struct work w;
     if (work_init(&w, &block->shape, e)) return -1;
     int status = kvc_section_raw(sections, n, block->rows, w.values / w.info->block * w.info->size, e);

@@ -1,8 +1,9 @@
-/* stage.h: what a coding stage is. Not for the list of stages (registry.c) or their order (recipe.h).
+/* stage.h: what a coding stage is. Not for the list of stages (registry.c), recipes (recipe.h) or running several stages
+ * (pipeline.h).
  *
- * A stage takes a matrix (one block of rows of one tensor), emits typed sections and either consumes the
- * matrix (a terminal stage) or hands a reduced or residual one to the next. It sees rows and parameters,
- * never a file. Decoding runs a pipeline's stages backwards. */
+ * A stage takes a matrix (one block of rows of one tensor; a pair stage two layers'), emits typed sections and either
+ * consumes the matrix (a terminal stage) or hands a reduced or residual one to the next. It sees rows, queries and
+ * parameters, never a file. Decoding runs a pipeline's stages backwards. */
 #ifndef KVC_STAGE_H
 #define KVC_STAGE_H
 
@@ -19,6 +20,17 @@ enum kvc_section_type {
     KVC_SECTION_PARAMS = 3, /* parameters of a model or quantiser */
     KVC_SECTION_CODES = 4,  /* codes of values: rANS tables and streams, packed bits */
     KVC_SECTION_ESCAPES = 5, /* values that have no code */
+    KVC_SECTION_MERGED = 6,   /* which tensor holds the merged direction of a pair */
+    KVC_SECTION_NORMS = 7,    /* norms of rows */
+    KVC_SECTION_KEPT = 8,     /* rows that are kept apart */
+    KVC_SECTION_MASK = 9,     /* chosen channels, chosen tokens */
+    KVC_SECTION_FACTOR_A = 10, /* low rank: coefficients of rows */
+    KVC_SECTION_FACTOR_B = 11, /* low rank: directions */
+    KVC_SECTION_OUTLIERS = 12, /* indices and values */
+    KVC_SECTION_MEAN = 14,     /* of channels */
+    KVC_SECTION_SINK = 16,     /* how many first rows are kept as they are */
+    KVC_SECTION_TAIL = 17,     /* how many last rows are */
+    KVC_SECTION_HIDDEN = 20,   /* which hidden states and weights rows are rebuilt from */
     KVC_SECTION_SAME = 32, /* rows that equal rows of an earlier record */
     KVC_SECTION_META = 40, /* typed metadata keys */
     KVC_SECTION_TABLE = 41, /* parts, layers, tensors, pipelines */
@@ -97,21 +109,67 @@ const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, siz
 const struct kvc_section *kvc_section_take_stored(const struct kvc_section **next, const struct kvc_section *end,
                                                   unsigned type, unsigned index, struct kvc_error *e);
 
-/* One block of one tensor on its way through a pipeline. */
-struct kvc_block {
-    struct kvc_shape shape; /* shape.tokens is the number of rows */
-    uint8_t *rows;          /* canonical rows, shape.tokens * row bytes; writable scratch of the caller */
+/* Which tensors a stage of a recipe takes. */
+enum kvc_select { KVC_SELECT_K = 1, KVC_SELECT_V = 2 };
+
+/* What an encoder may ask about the tensor that a block belongs to. Rows are numbered in sorted order through the whole
+ * tensor; channels of queries mean what those of K mean. */
+struct kvc_encoding {
+    uint64_t rows;           /* of the tensor */
+    const int64_t *position; /* of each, ascending */
+    /* Rows [first, first + n) of the layer's K or V (enum kvc_select) as binary32, and their heads and channels. */
+    int (*read)(const struct kvc_encoding *x, unsigned role, uint64_t first, uint64_t n, float *dst, struct kvc_error *e);
+    struct kvc_shape key, value;
+    /* Queries of the layer after RoPE: [n_queries][query_heads][key.dim]; none: n_queries 0. */
+    const float *query;
+    const int64_t *query_position; /* ascending */
+    uint64_t n_queries, query_heads;
+    uint64_t first, segment_rows; /* the segment at hand: its first row, and how many */
+    /* Pair stages: the tensor whose blocks hold what both have in common, and whether this is the other one. */
+    uint32_t pair;
+    int second, deeper; /* deeper: of the two layers this is the one with the higher number */
+    /* What K and V of a layer both need and is dear: made once under the lock, freed by the owner of the encoding. */
+    struct kvc_shared *shared;
+    const void *owner; /* of read() */
 };
 
-/* Parsed arguments of one stage; each stage says in its spec what it keeps where. */
+/* One block of one tensor on its way through a pipeline. */
+struct kvc_block {
+    struct kvc_shape shape; /* of the matrix as it stands; shape.tokens is the number of rows */
+    enum kvc_dtype own;     /* the tensor's dtype; shape.dtype is that, or binary32 */
+    uint8_t *rows;          /* its rows, row after row; writable scratch of the caller */
+    unsigned role;          /* enum kvc_select, or 0 */
+    /* 1: encoding, a later stage takes what this one hands on; decoding, rows holds what a later stage made. 0: what a
+     * residual stage hands on is dropped, and rows holds nothing. */
+    int residual;
+    struct kvc_shape handed; /* decoding: of the matrix that the stage handed on; `shape` is what it is to become */
+    uint8_t *salient;        /* [row][head] 1: salient; NULL: no stage has told tokens apart. Of the pipeline. */
+    /* encoding only */
+    const struct kvc_encoding *encoding;
+    uint64_t *row;             /* number of each row in the tensor; NULL: they are all the rows there are */
+    struct kvc_block *partner; /* pair stages: the other layer's block */
+};
+
+/* A stage's stored sections: of a block, and of its segment. */
+struct kvc_stored {
+    const struct kvc_section *section, *side, *first; /* first: a pair's second tensor: the first one's, of the block */
+    size_t n, n_side, n_first;
+};
+
+/* Parsed arguments of one stage: as its table of them says (args.h). */
 struct kvc_stage_args {
     int64_t i[8];
-    double f[4];
+    double f[8];
 };
 
 enum kvc_stage_flags {
     KVC_STAGE_TERMINAL = 1, /* consumes the matrix: nothing follows it in a pipeline */
-    KVC_STAGE_LOSSLESS = 2  /* every bit pattern comes back */
+    KVC_STAGE_LOSSLESS = 2, /* every bit pattern comes back */
+    KVC_STAGE_FINITE = 4,   /* takes finite values only: the stage `finite` stands before the first of these */
+    KVC_STAGE_FLOAT = 8,    /* takes and hands on binary32, whatever the tensor's dtype */
+    KVC_STAGE_RESIDUAL = 16, /* hands on what it missed: a pipeline may end after it, which drops that */
+    KVC_STAGE_LOOKS = 32,    /* sees a whole segment before it encodes the first block */
+    KVC_STAGE_PAIR = 64      /* takes two layers' matrices at once */
 };
 
 struct kvc_stage {
@@ -126,13 +184,29 @@ struct kvc_stage {
     void (*print)(const struct kvc_stage_args *args, char *text, size_t size);
     /* 1 when the stage can take a tensor of this shape; else 0 and the reason in *e. NULL: it takes all. */
     int (*accepts)(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e);
-    /* Adds this stage's sections for one block, `stage` being its position in the pipeline. */
-    int (*encode)(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage,
+    /* Pair stages: 1 when of `layers` layers the one with this index may be the first of a pair. */
+    int (*pairs)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers);
+
+    /* Stages that look: begin() makes the state for a segment, look() gets each of its blocks in order as the stages before
+     * hand it on, settle() adds the segment's side sections; end() frees the state (NULL too). */
+    int (*begin)(const struct kvc_stage_args *args, const struct kvc_encoding *encoding, const struct kvc_block *like,
+                 void **state, struct kvc_error *e);
+    int (*look)(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e);
+    int (*settle)(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                  struct kvc_error *e);
+    void (*end)(void *state);
+    /* Adds this stage's sections for one block, `stage` being its position in the pipeline, and makes of the block what
+     * it hands on. */
+    int (*encode)(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e);
-    /* Rebuilds block->rows from this stage's own sections (already checked against their hashes).
-     * block->shape is set; rows of later stages are already in place. */
-    int (*decode)(const struct kvc_stage_args *args, struct kvc_block *block,
-                  const struct kvc_section *sections, size_t n, struct kvc_error *e);
+
+    /* Decoding, first stage first: makes block->shape (and ->salient) what the stage handed on. NULL: as it came. */
+    int (*open)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                struct kvc_error *e);
+    /* Decoding, last stage first: rebuilds block->rows from what it handed on, which stands there, and from its own
+     * sections (already checked against their hashes). */
+    int (*decode)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e);
 };
 
 /* The table (registry.c): by name, by id, by position; NULL past the end or when unknown. */
@@ -144,5 +218,14 @@ extern const struct kvc_stage kvc_stage_store;
 extern const struct kvc_stage kvc_stage_zstd;
 extern const struct kvc_stage kvc_stage_split;
 extern const struct kvc_stage kvc_stage_fast;
+extern const struct kvc_stage kvc_stage_finite;
+extern const struct kvc_stage kvc_stage_sink;
+extern const struct kvc_stage kvc_stage_tail;
+extern const struct kvc_stage kvc_stage_quant;
+extern const struct kvc_stage kvc_stage_outlier;
+extern const struct kvc_stage kvc_stage_lowrank;
+extern const struct kvc_stage kvc_stage_prune;
+extern const struct kvc_stage kvc_stage_saliency;
+extern const struct kvc_stage kvc_stage_merge;
 
 #endif

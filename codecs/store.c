@@ -12,16 +12,18 @@ static void print(const struct kvc_stage_args *args, char *text, size_t size) {
     kvc_args_print(NULL, 0, args, text, size);
 }
 
-static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
-                  struct kvc_error *e) {
-    (void)args;
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    (void)args, (void)state;
     size_t n = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
     return kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, n, 0, e);
 }
 
-static int decode(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *sections,
-                  size_t n, struct kvc_error *e) {
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
     (void)args;
+    const struct kvc_section *sections = stored->section;
+    const size_t n = stored->n;
     const size_t size = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
     int raw = kvc_section_raw(sections, n, block->rows, size, e);
     if (!raw) return kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one RAW section");

@@ -10,7 +10,7 @@
 
 enum { LEVEL, DEFAULT_LEVEL = 1, MAX_LEVEL = 19 };
 
-static const struct kvc_arg arguments[] = {{"level", 1, MAX_LEVEL, DEFAULT_LEVEL}};
+static const struct kvc_arg arguments[] = {{.key = "level", .min = 1, .max = MAX_LEVEL, .fallback = DEFAULT_LEVEL}};
 
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
     return kvc_args_parse("zstd", arguments, 1, text, args, e);
@@ -24,8 +24,9 @@ static int only_bytes(const struct kvc_dtype_info *info) {
     return info->block == 1; /* then every plane is one byte wide, which is what the kernel does */
 }
 
-static int encode(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
-                  struct kvc_error *e) {
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    (void)state;
     const struct kvc_dtype_info *info = kvc_dtype_info(block->shape.dtype);
     size_t blocks = (size_t)(block->shape.tokens * kvc_row_blocks(&block->shape)), n = blocks * info->size;
     uint8_t *planes = malloc(n ? n : 1);
@@ -50,9 +51,11 @@ static int encode(const struct kvc_stage_args *args, struct kvc_block *block, ui
     return status;
 }
 
-static int decode(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *sections,
-                  size_t n, struct kvc_error *e) {
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
     (void)args;
+    const struct kvc_section *sections = stored->section;
+    const size_t n = stored->n;
     const struct kvc_dtype_info *info = kvc_dtype_info(block->shape.dtype);
     size_t blocks = (size_t)(block->shape.tokens * kvc_row_blocks(&block->shape)), at = 0, i = 0;
     int raw = kvc_section_raw(sections, n, block->rows, blocks * info->size, e);

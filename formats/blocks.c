@@ -4,6 +4,7 @@
 
 #include "formats/layout.h"
 #include "formats/parallel.h"
+#include "formats/plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,27 +61,84 @@ static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t ten
     return kvc_record_context(e, k->block_record[k->first_block[tensor] + block], where);
 }
 
+/* The sections of one block's record and of its segment's side data; the caller frees both lists. */
+struct coded {
+    struct kvc_section *list, *side;
+    unsigned n, n_side;
+};
+
+static void coded_free(struct coded *x) {
+    free(x->list);
+    free(x->side);
+}
+
+static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct coded *x, struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    const uint64_t side = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
+    memset(x, 0, sizeof *x);
+    if (kvc_records_sections(k, k->block_record[k->first_block[tensor] + block], &x->list, &x->n, e)) return -1;
+    if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e)) return kvc_record_context(e, side, "SIDE");
+    return 0;
+}
+
+/* The first tensor of the pair of which `tensor` is the second, as its side data says; KVC_NONE when it is none. */
+static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, uint32_t *first,
+                      struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    *first = KVC_NONE;
+    for (unsigned i = 0; i < x->n_side; i++) {
+        const struct kvc_section *s = &x->side[i];
+        if (s->type != KVC_SECTION_MERGED) continue;
+        if (s->size != 4 || s->raw_size != 4 || s->coder != KVC_CODER_STORE || *first != KVC_NONE)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED is not the number of one tensor");
+        const uint32_t t = get_u32(s->data);
+        const struct kvc_shape *mine = &c->tensor[tensor].shape, *other = t < tensor ? &c->tensor[t].shape : NULL;
+        if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) || other->dtype != mine->dtype ||
+            other->heads != mine->heads || other->dim != mine->dim || k->pipeline_of[t] != k->pipeline_of[tensor])
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED names a tensor that cannot be its pair's first");
+        *first = t;
+    }
+    return 0;
+}
+
+/* Decodes the rows that are coded in a block, `own` of them, to the front of dst. */
+static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
+                         unsigned skip, uint64_t own, uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    struct kvc_block b = {.shape = c->tensor[tensor].shape, .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
+    struct coded other = {0};
+    uint32_t first;
+    b.shape.tokens = own;
+    int status = find_first(c, tensor, x, &first, e);
+    if (!status && first != KVC_NONE) {
+        status = coded_read(c, first, block, &other, e) ? in_block(c, e, first, block) : 0;
+        if (!status && (skip || (other.n && other.list[0].type == KVC_SECTION_SAME)))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's block has references");
+    }
+    const struct kvc_coded mine = {x->list + skip, x->side, x->n - skip, x->n_side};
+    const struct kvc_coded base = {other.list, other.side, other.n, other.n_side};
+    if (!status)
+        status = kvc_pipeline_decode_record(&k->pipeline[k->pipeline_of[tensor]], &b, &mine,
+                                            first == KVC_NONE ? NULL : &base, e);
+    coded_free(&other);
+    return status;
+}
+
 /* Decodes the rows that a block itself codes into their places in dst; `split` gets the entries for the others. */
 static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct split *split,
                         struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    uint64_t i = k->block_record[k->first_block[tensor] + block], rows = cells->block[block + 1] - cells->block[block];
-    struct kvc_block b = {.shape = c->tensor[tensor].shape, .rows = dst};
-    uint64_t row = kvc_row_bytes(&b.shape);
-    struct kvc_section *list;
-    unsigned n;
+    const uint64_t rows = cells->block[block + 1] - cells->block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
+    struct coded x;
     memset(split, 0, sizeof *split);
     split->own = rows;
-    if (kvc_records_sections(k, i, &list, &n, e)) return in_block(c, e, tensor, block);
-    unsigned first = n && list[0].type == KVC_SECTION_SAME;
-    int status = first ? parse_same(c, tensor, rows, &list[0], split, e) : 0;
-    b.shape.tokens = split->own;
-    if (!status && split->own)
-        status = kvc_pipeline_decode(&k->pipeline[k->pipeline_of[tensor]], &b, list + first, n - first, e);
-    else if (!status && n != first)
+    int status = coded_read(c, tensor, block, &x, e);
+    const unsigned first = !status && x.n && x.list[0].type == KVC_SECTION_SAME;
+    if (first) status = parse_same(c, tensor, rows, &x.list[0], split, e);
+    if (!status && split->own) status = decode_stages(c, tensor, block, &x, first, split->own, dst, e);
+    else if (!status && x.n != first)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
-    free(list);
+    coded_free(&x);
     if (status) {
         free(split->same);
         split->same = NULL;
@@ -199,6 +257,7 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
     *info = (struct kvc_record_info){.type = r->type, .tensor = KVC_NONE, .block = r->number, .offset = r->offset,
                                      .size = r->size, .check = get_u64(h + 24), .digest = get_u64(h + 16),
                                      .n_sections = n};
+    if (r->type == KVC_RECORD_SIDE) info->tensor = r->subject;
     if (r->type == KVC_RECORD_BLOCK) {
         const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
         info->tensor = r->subject;
@@ -219,6 +278,8 @@ uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {
     uint64_t sum = 0;
     for (uint64_t b = k->first_block[tensor]; b < k->first_block[tensor + 1]; b++)
         sum += k->record[k->block_record[b]].size;
+    for (uint64_t s = k->first_side[tensor]; s < k->first_side[tensor + 1]; s++)
+        if (k->side_record[s]) sum += k->record[k->side_record[s]].size;
     return sum;
 }
 

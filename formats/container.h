@@ -28,6 +28,8 @@ struct kvc_pack_options {
     unsigned threads;   /* 0: one per core */
     int no_verify;      /* skip decoding what was encoded */
     unsigned align;     /* bytes: 16 (also 0), or a power of two up to 1 MiB: extents start on multiples of it */
+    /* Queries for stages that ask attention: binary32, their channels paired as K's (view.h); NULL: the cache's own. */
+    const struct kvc_cache *queries;
     int no_tokens;      /* leave token ids out, and the source's private bytes, which hold them (prefix keys stay) */
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;

@@ -13,7 +13,6 @@
 
 #define MAX_ENTRIES 8192 /* real files have about 50; keeps the search for duplicate keys short */
 #define MAX_KEY 65535    /* the format's own bound */
-#define MAX_RANK 4
 #define MIN_ENTRY 13  /* bytes of the smallest entry: empty key, type, one byte */
 #define MIN_TENSOR 24 /* empty name, rank 0, type, offset */
 
@@ -147,7 +146,7 @@ static int read_tensors(struct kvc_gguf *g, uint64_t alignment, struct reader *r
         uint32_t rank, type;
         if (!take_string(r, &name_size, "a tensor's name", e) || take_u32(r, &rank, "a tensor's rank", e))
             return -1;
-        if (rank > MAX_RANK)
+        if (rank > KVC_GGUF_RANK)
             return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a tensor of %" PRIu32 " dimensions",
                                rank);
         for (uint32_t d = 0; d < rank; d++) {
@@ -293,14 +292,38 @@ const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size) {
     return text;
 }
 
-int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name) {
+int kvc_gguf_tensor(const struct kvc_gguf *g, const char *name, struct kvc_gguf_tensor *t) {
     size_t wanted = strlen(name);
     const uint8_t *at = g->tensors;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         uint64_t size;
         const char *text = kvc_gguf_next_string(&at, &size);
-        if (size == wanted && memcmp(text, name, wanted) == 0) return 1;
-        at += 4 + 8 * (uint64_t)get_u32(at) + 4 + 8;
+        uint32_t rank = get_u32(at);
+        const uint8_t *dims = at + 4, *rest = dims + 8 * (uint64_t)rank;
+        at = rest + 4 + 8;
+        if (size != wanted || memcmp(text, name, wanted) != 0) continue;
+        t->rank = rank;
+        for (uint32_t d = 0; d < KVC_GGUF_RANK; d++) t->dim[d] = d < rank ? get_u64(dims + 8 * (size_t)d) : 1;
+        t->type = get_u32(rest);
+        t->offset = g->data_offset + get_u64(rest + 4);
+        return 1;
     }
     return 0;
+}
+
+int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name) {
+    struct kvc_gguf_tensor t;
+    return kvc_gguf_tensor(g, name, &t);
+}
+
+const char *kvc_gguf_type_name(uint32_t type) {
+    static const char *const names[] = { /* enum ggml_type of ggml/include/ggml.h; the holes were types once */
+        [0] = "f32",      [1] = "f16",      [2] = "q4_0",    [3] = "q4_1",   [6] = "q5_0",     [7] = "q5_1",
+        [8] = "q8_0",     [9] = "q8_1",     [10] = "q2_K",   [11] = "q3_K",  [12] = "q4_K",    [13] = "q5_K",
+        [14] = "q6_K",    [15] = "q8_K",    [16] = "iq2_xxs", [17] = "iq2_xs", [18] = "iq3_xxs", [19] = "iq1_s",
+        [20] = "iq4_nl",  [21] = "iq3_s",   [22] = "iq2_s",  [23] = "iq4_xs", [24] = "i8",      [25] = "i16",
+        [26] = "i32",     [27] = "i64",     [28] = "f64",    [29] = "iq1_m", [30] = "bf16",    [34] = "tq1_0",
+        [35] = "tq2_0",   [39] = "mxfp4",   [40] = "nvfp4",  [41] = "q1_0",
+    };
+    return type < sizeof names / sizeof names[0] ? names[type] : NULL;
 }

@@ -1,5 +1,5 @@
-/* gguf.h: the header of a GGUF weights file: metadata and tensor names. Not for the weights, and not for what
- * the metadata means (model.c). Versions 2 and 3, little-endian. */
+/* gguf.h: the header of a GGUF weights file: metadata and tensor infos. Not for the weights (weights.h), and not for
+ * what the metadata means (model.c). Versions 2 and 3, little-endian. */
 #ifndef KVC_GGUF_H
 #define KVC_GGUF_H
 
@@ -34,6 +34,16 @@ struct kvc_gguf_entry {
     const uint8_t *items; /* as in the file; every item lies inside it */
 };
 
+#define KVC_GGUF_RANK 4
+
+/* One tensor's info. Its data begin inside the file; whether they end there is for the caller to check: it depends on
+ * the type. */
+struct kvc_gguf_tensor {
+    uint32_t type, rank;         /* type: ggml's number */
+    uint64_t dim[KVC_GGUF_RANK]; /* the first varies fastest; 1 beyond the rank; none is 0, their product below 2^63 */
+    uint64_t offset;             /* of the data in the file */
+};
+
 /* All pointers go into the caller's bytes, which must outlive it. */
 struct kvc_gguf {
     uint32_t version;
@@ -60,5 +70,9 @@ const char *kvc_gguf_text(const struct kvc_gguf *g, const char *key, uint64_t *s
 const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size);
 /* 1 when a tensor of that name is in the file. */
 int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name);
+/* Likewise, and its info in *t. */
+int kvc_gguf_tensor(const struct kvc_gguf *g, const char *name, struct kvc_gguf_tensor *t);
+/* A tensor type as ggml spells it: "q6_K"; NULL when this kvc does not know the number. */
+const char *kvc_gguf_type_name(uint32_t type);
 
 #endif

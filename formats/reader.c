@@ -65,7 +65,7 @@ static int read_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t 
     if (!k->pipeline || !k->pipeline_text) return kvc_fail_memory(e, "pipelines");
     for (uint64_t i = 0; i < pipelines; i++) {
         struct kvc_pipeline *line = &k->pipeline[i];
-        if (p == end || *p < 1 || *p > KVC_MAX_STAGES + 1)
+        if (p == end || *p < 1 || *p > KVC_MAX_STEPS)
             return kvc_fail(e, KVC_ERR_DAMAGED, "table: pipeline %" PRIu64 " has no valid number of stages", i);
         line->n = *p++;
         for (unsigned s = 0; s < line->n; s++) {
@@ -82,11 +82,9 @@ static int read_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t 
             if (strcmp(text, again) != 0)
                 return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are not canonical",
                                 line->step[s].stage->name);
-            int terminal = (line->step[s].stage->flags & KVC_STAGE_TERMINAL) != 0;
-            if (terminal != (s + 1 == line->n))
-                return kvc_fail(e, KVC_ERR_DAMAGED, "table: pipeline %" PRIu64 " does not end in its terminal stage", i);
             p += 3 + p[2];
         }
+        if (kvc_pipeline_check(line, e)) return kvc_error_prefix(e, "table");
         char text[2048];
         if (kvc_pipeline_print(line, text, sizeof text) || !(k->pipeline_text[i] = strdup(text)))
             return kvc_fail_memory(e, "pipelines");
@@ -257,19 +255,37 @@ static int read_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, s
     return status;
 }
 
-/* Checks that the BLOCK records are exactly the blocks due, in order, and notes where they are. */
-static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
-    uint64_t due = 0;
+static uint64_t segments_of(const struct kvc_cache *c, uint32_t tensor) {
+    return (kvc_tensor_part(c, tensor)->cells.n_blocks + KVC_SEGMENT_BLOCKS - 1) / KVC_SEGMENT_BLOCKS;
+}
+
+/* Where the blocks and the side data of each tensor begin among all; *due blocks are due. */
+static int count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e) {
+    uint64_t segments = 0;
+    *due = 0;
     k->first_block = malloc(((size_t)c->n_tensors + 1) * sizeof *k->first_block);
+    k->first_side = malloc(((size_t)c->n_tensors + 1) * sizeof *k->first_side);
     k->block_record = malloc((size_t)(k->n_blocks + 1) * sizeof *k->block_record);
-    if (!k->first_block || !k->block_record) return kvc_fail_memory(e, "blocks");
+    if (!k->first_block || !k->first_side || !k->block_record) return kvc_fail_memory(e, "blocks");
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        k->first_block[t] = due;
-        due += kvc_tensor_part(c, t)->cells.n_blocks;
+        k->first_block[t] = *due;
+        k->first_side[t] = segments;
+        *due += kvc_tensor_part(c, t)->cells.n_blocks;
+        segments += segments_of(c, t);
     }
-    k->first_block[c->n_tensors] = due;
-    if (due != k->n_blocks)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " blocks are due, %" PRIu64 " are there", due, k->n_blocks);
+    k->first_block[c->n_tensors] = *due;
+    k->first_side[c->n_tensors] = segments;
+    if (*due != k->n_blocks)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " blocks are due, %" PRIu64 " are there", *due, k->n_blocks);
+    k->side_record = calloc((size_t)segments + 1, sizeof *k->side_record);
+    return k->side_record ? 0 : kvc_fail_memory(e, "side data");
+}
+
+/* Checks that the BLOCK records are exactly the blocks due, in order, each segment's behind its side data where it has
+ * some, and notes where they are. */
+static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+    uint64_t due;
+    if (count_blocks(c, k, &due, e)) return -1;
     uint32_t tensor = 0;
     uint64_t placed = 0;
     for (; i < k->n_records; i++) {
@@ -277,13 +293,20 @@ static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, 
         if (r->type == KVC_RECORD_PAD || !kvc_record_name(r->type) || r->type == KVC_RECORD_PROFILE) continue;
         if (r->type == KVC_RECORD_INDEX && i + 1 == k->n_records) continue;
         while (tensor < c->n_tensors && placed == k->first_block[tensor + 1]) tensor++;
-        if (r->type == KVC_RECORD_BLOCK && tensor < c->n_tensors && r->subject == tensor &&
-            r->number == placed - k->first_block[tensor]) {
-            k->block_record[placed++] = i;
-            continue;
+        if (tensor < c->n_tensors && r->subject == tensor) {
+            const uint64_t block = placed - k->first_block[tensor];
+            uint64_t *side = &k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
+            if (r->type == KVC_RECORD_BLOCK && r->number == block) {
+                k->block_record[placed++] = i;
+                continue;
+            }
+            if (r->type == KVC_RECORD_SIDE && block % KVC_SEGMENT_BLOCKS == 0 && !*side &&
+                r->number == block / KVC_SEGMENT_BLOCKS) {
+                *side = i;
+                continue;
+            }
         }
-        kvc_record_damaged(e, r->offset, r->type == KVC_RECORD_SIDE ? "no stage of this version has side data"
-                                                                : "is not the record due here");
+        kvc_record_damaged(e, r->offset, "is not the record due here");
         return kvc_record_context(e, i, kvc_record_name(r->type));
     }
     return placed == due ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "blocks are missing");
@@ -349,6 +372,8 @@ static void container_close(struct kvc_cache *c) {
     free(k->record);
     free(k->first_block);
     free(k->block_record);
+    free(k->first_side);
+    free(k->side_record);
     free(k->keys);
     free(k->chunk);
     free(k);

@@ -23,6 +23,8 @@ struct kvc_records {
     uint64_t n_records, n_blocks; /* records in the file; BLOCK records among them */
     uint64_t *first_block;        /* by tensor: index into block_record */
     uint64_t *block_record;       /* record number of each block, tensor after tensor */
+    uint64_t *first_side;         /* by tensor: index into side_record */
+    uint64_t *side_record;        /* record number of each segment's side data; 0: it has none */
     struct kvc_pipeline *pipeline;
     char **pipeline_text;
     uint32_t n_pipelines;

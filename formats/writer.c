@@ -4,10 +4,12 @@
  * thread writes the runs in order. So the bytes do not depend on the number of threads. */
 #include "formats/container.h"
 #include "formats/keys.h"
+#include "formats/build.h"
+#include "formats/encode.h"
 #include "formats/layout.h"
 #include "formats/parallel.h"
 #include "formats/prefix.h"
-#include "formats/same.h"
+#include "formats/view.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>
@@ -15,11 +17,6 @@
 #include <string.h>
 
 #define DEFAULT_RECIPE "split"
-
-enum {
-    RUN_BLOCKS = 16, /* blocks encoded as one item of work: at most 4096 rows */
-    META_LEVEL = 3   /* zstd level of the container's own sections, which are small */
-};
 
 struct entry {
     uint8_t type;
@@ -35,58 +32,17 @@ struct writer {
     struct entry *entry;
     uint64_t n_entries, capacity;
     uint64_t extent;  /* file offset where the current extent of BLOCK records began; 0: none yet */
-    struct kvc_pipeline *pipeline; /* distinct ones */
-    uint32_t n_pipelines;
-    uint32_t *pipeline_of; /* by tensor */
-    uint32_t *first_run;   /* by tensor: number of its first run; n_tensors + 1 entries */
+    struct kvc_plan plan;
+    struct kvc_encode encode;
+    struct kvc_shared *shared; /* by layer, n_shared of them made */
+    uint32_t n_shared;
+    uint64_t *left;            /* by layer: runs that are still to come */
+    uint32_t *first_run;       /* by tensor: number of its first run; n_tensors + 1 entries */
     struct kvc_pack_report report;
     uint64_t done; /* tensor bytes written so far */
 };
 
 /* --- records --- */
-
-static void section_to_directory(uint8_t *p, const struct kvc_section *s) {
-    p[0] = s->type;
-    p[1] = s->coder;
-    p[2] = s->stage;
-    p[3] = s->index;
-    put_u32(p + 4, s->size);
-    put_u64(p + 8, s->raw_size);
-}
-
-/* Appends one finished record to the buffer. */
-static int build_record(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, uint32_t number, uint64_t digest,
-                        struct kvc_sections *list, struct kvc_error *e) {
-    kvc_sections_seal(list);
-    uint64_t size = KVC_RECORD_HEADER + list->count * KVC_DIRECTORY_ENTRY;
-    for (size_t i = 0; i < list->count; i++) size += kvc_round_up(list->section[i].size, KVC_UNIT);
-    if (size / KVC_UNIT > UINT32_MAX || list->count > UINT16_MAX)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a record of %llu bytes is over the format's limit",
-                        (unsigned long long)size);
-    size_t start = buffer->n;
-    struct kvc_sink sink = kvc_sink_buffer(buffer);
-    uint8_t header[KVC_RECORD_HEADER] = {0}, entry[KVC_DIRECTORY_ENTRY];
-    header[0] = type;
-    header[1] = KVC_RECORD_CRITICAL;
-    put_u16(header + 2, (uint16_t)list->count);
-    put_u32(header + 4, (uint32_t)(size / KVC_UNIT));
-    put_u32(header + 8, subject);
-    put_u32(header + 12, number);
-    put_u64(header + 16, digest);
-    if (kvc_sink_write(&sink, header, sizeof header, e)) return -1;
-    for (size_t i = 0; i < list->count; i++) {
-        section_to_directory(entry, &list->section[i]);
-        if (kvc_sink_write(&sink, entry, sizeof entry, e)) return -1;
-    }
-    for (size_t i = 0; i < list->count; i++) {
-        const struct kvc_section *s = &list->section[i];
-        if (kvc_sink_write(&sink, s->data, s->size, e) ||
-            kvc_sink_zeros(&sink, kvc_round_up(s->size, KVC_UNIT) - s->size, e))
-            return -1;
-    }
-    put_u64(buffer->data + start + 24, kvc_record_check(buffer->data + start, size));
-    return 0;
-}
 
 static int note_entry(struct writer *w, struct entry entry, struct kvc_error *e) {
     if (w->n_entries == w->capacity) {
@@ -121,7 +77,7 @@ static int write_records(struct writer *w, const uint8_t *bytes, size_t n, struc
 static int write_record(struct writer *w, uint8_t type, uint32_t subject, uint32_t number, struct kvc_sections *list,
                         struct kvc_error *e) {
     struct kvc_buffer buffer = {0};
-    int status = build_record(&buffer, type, subject, number, 0, list, e) ||
+    int status = kvc_record_build(&buffer, type, subject, number, 0, list, e) ||
                  write_records(w, buffer.data, buffer.n, e);
     free(buffer.data);
     return status ? -1 : 0;
@@ -152,22 +108,12 @@ static int align_extent(struct writer *w, struct kvc_error *e) {
 
 /* --- the container's own sections --- */
 
-static int add_own(struct kvc_sections *list, uint8_t type, const uint8_t *bytes, size_t n, struct kvc_error *e) {
-    if (kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, META_LEVEL, e)) return -1;
-    struct kvc_section *s = &list->section[list->count - 1];
-    if (s->coder == KVC_CODER_STORE || n <= kvc_section_limit(s->size)) return 0;
-    /* Compresses better than a reader may believe: take it back and store it. */
-    list->used -= s->size;
-    list->count--;
-    return kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, 0, e);
-}
-
 /* One record of one section. */
 static int write_simple(struct writer *w, uint8_t record, uint8_t section, const uint8_t *bytes, size_t n,
                         struct kvc_error *e) {
     struct kvc_sections list;
     kvc_sections_init(&list);
-    int status = add_own(&list, section, bytes, n, e) || write_record(w, record, KVC_NONE, 0, &list, e);
+    int status = kvc_record_add(&list, section, bytes, n, e) || write_record(w, record, KVC_NONE, 0, &list, e);
     kvc_sections_free(&list);
     return status ? -1 : 0;
 }
@@ -184,13 +130,13 @@ static int write_meta(struct writer *w, const struct kvc_meta *meta, struct kvc_
 static int write_table(struct writer *w, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     size_t n = 16 + (size_t)c->n_parts * KVC_PART_ENTRY + (size_t)c->n_layers * KVC_LAYER_ENTRY +
-               (size_t)c->n_tensors * KVC_TENSOR_ENTRY + (size_t)w->n_pipelines * (1 + (KVC_MAX_STAGES + 1) * 258);
+               (size_t)c->n_tensors * KVC_TENSOR_ENTRY + (size_t)w->plan.n_pipelines * (1 + KVC_MAX_STEPS * 258);
     uint8_t *bytes = calloc(1, n), *p = bytes;
     if (!bytes) return kvc_fail_memory(e, "the table of tensors");
     put_u32(p, c->n_parts);
     put_u32(p + 4, c->n_layers);
     put_u32(p + 8, c->n_tensors);
-    put_u32(p + 12, w->n_pipelines);
+    put_u32(p + 12, w->plan.n_pipelines);
     p += 16;
     for (uint32_t i = 0; i < c->n_parts; i++, p += KVC_PART_ENTRY) {
         p[0] = (uint8_t)c->part[i].kind;
@@ -209,7 +155,7 @@ static int write_table(struct writer *w, struct kvc_error *e) {
         put_u32(p, t->layer);
         p[4] = (uint8_t)t->role;
         p[5] = (uint8_t)t->shape.dtype;
-        put_u16(p + 6, (uint16_t)w->pipeline_of[i]);
+        put_u16(p + 6, (uint16_t)w->plan.pipeline_of[i]);
         put_u64(p + 8, t->shape.heads);
         put_u64(p + 16, t->shape.dim);
         put_u64(p + 24, t->source.token);
@@ -217,8 +163,8 @@ static int write_table(struct writer *w, struct kvc_error *e) {
         put_u64(p + 40, t->source.block);
         put_u64(p + 48, t->source_size);
     }
-    for (uint32_t i = 0; i < w->n_pipelines; i++) {
-        const struct kvc_pipeline *line = &w->pipeline[i];
+    for (uint32_t i = 0; i < w->plan.n_pipelines; i++) {
+        const struct kvc_pipeline *line = &w->plan.pipeline[i];
         *p++ = (uint8_t)line->n;
         for (unsigned s = 0; s < line->n; s++) {
             char text[256];
@@ -250,7 +196,7 @@ static int add_positions(struct kvc_sections *list, const struct kvc_cells *cell
         i = end;
         status = kvc_sink_write(&sink, run, n, e);
     }
-    if (!status) status = add_own(list, KVC_SECTION_POSITIONS, b.data ? b.data : (const uint8_t *)"", b.n, e);
+    if (!status) status = kvc_record_add(list, KVC_SECTION_POSITIONS, b.data ? b.data : (const uint8_t *)"", b.n, e);
     free(b.data);
     return status;
 }
@@ -261,7 +207,7 @@ static int add_words(struct kvc_sections *list, const struct kvc_cells *cells, s
     if (!bytes) return kvc_fail_memory(e, "cell words");
     for (uint64_t i = 0; i < cells->n; i++) p += put_varint(p, cells->word_at[i + 1] - cells->word_at[i]);
     for (uint64_t i = 0; i < words; i++, p += 4) put_u32(p, cells->words[i]);
-    int status = add_own(list, KVC_SECTION_WORDS, bytes, (size_t)(p - bytes), e);
+    int status = kvc_record_add(list, KVC_SECTION_WORDS, bytes, (size_t)(p - bytes), e);
     free(bytes);
     return status;
 }
@@ -295,12 +241,12 @@ static int write_tokens(struct writer *w, const struct kvc_meta *meta, struct kv
     if (!status && kept) memcpy(keys, kept, (size_t)n_keys * KVC_KEY_BYTES);
     if (!status && c->tokens) {
         for (uint64_t i = 0; i < c->n_tokens; i++) put_u32(ids + 4 * i, (uint32_t)c->tokens[i]);
-        if (!w->options->no_tokens) status = add_own(&list, KVC_SECTION_TOKENS, ids, (size_t)(4 * c->n_tokens), e);
+        if (!w->options->no_tokens) status = kvc_record_add(&list, KVC_SECTION_TOKENS, ids, (size_t)(4 * c->n_tokens), e);
         if (!status && n_keys)
             status = kvc_prefix_keys(kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, ""), c->tokens, n_keys * KVC_PREFIX_TOKENS,
                                      keys, e);
     }
-    if (!status && n_keys) status = add_own(&list, KVC_SECTION_KEYS, keys, (size_t)n_keys * KVC_KEY_BYTES, e);
+    if (!status && n_keys) status = kvc_record_add(&list, KVC_SECTION_KEYS, keys, (size_t)n_keys * KVC_KEY_BYTES, e);
     if (!status && list.count) status = write_record(w, KVC_RECORD_TOKENS, KVC_NONE, 0, &list, e);
     free(ids);
     free(keys);
@@ -324,11 +270,11 @@ static int write_source(struct writer *w, struct kvc_error *e) {
         if (c->extent[i].tensor == KVC_NONE) n += put_varint(varint + n, c->extent[i].size);
         status = kvc_sink_write(&sink, varint, n, e);
     }
-    if (!status) status = add_own(&list, KVC_SECTION_EXTENTS, extents.data, extents.n, e);
+    if (!status) status = kvc_record_add(&list, KVC_SECTION_EXTENTS, extents.data, extents.n, e);
     uint64_t at = 0;
     for (uint32_t number = 0; !status && (number == 0 || at < c->literal_size); number++) {
         uint64_t left = c->literal_size - at, n = left < KVC_LITERAL_CHUNK ? left : KVC_LITERAL_CHUNK;
-        if (n) status = c->read_literal(c, at, n, chunk, e) || add_own(&list, KVC_SECTION_LITERALS, chunk, (size_t)n, e);
+        if (n) status = c->read_literal(c, at, n, chunk, e) || kvc_record_add(&list, KVC_SECTION_LITERALS, chunk, (size_t)n, e);
         if (!status) status = write_record(w, KVC_RECORD_SOURCE, KVC_NONE, number, &list, e);
         at += n;
         kvc_sections_clear(&list);
@@ -339,105 +285,10 @@ static int write_source(struct writer *w, struct kvc_error *e) {
     return status ? -1 : 0;
 }
 
-/* Adds the SAME section for the rows found, if any. */
-static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n, struct kvc_error *e) {
-    uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
-    size_t used = 0;
-    for (uint64_t i = 0; i < n;) {
-        if (from[i].tensor == KVC_NONE) {
-            i++;
-            continue;
-        }
-        struct kvc_same run = from[i];
-        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block &&
-                  from[i].there == run.there + run.count; i++)
-            run.count++;
-        uint8_t *p = bytes + used;
-        put_u32(p, run.row);
-        put_u32(p + 4, run.count);
-        put_u32(p + 8, run.tensor);
-        put_u32(p + 12, run.block);
-        put_u32(p + 16, run.there);
-        used += KVC_SAME_ENTRY;
-    }
-    return used ? add_own(list, KVC_SECTION_SAME, bytes, used, e) : 0;
-}
-
 /* --- blocks --- */
 
-struct run { /* encoded records of consecutive blocks of one tensor */
-    struct kvc_buffer buffer;
-    uint64_t bytes, same_rows;
-};
-
-struct scratch {
-    uint8_t *rows, *own, *decoded;
-    struct kvc_same *from;
-    struct kvc_sections list;
-};
-
-static void scratch_free(struct scratch *s) {
-    free(s->rows);
-    free(s->own);
-    free(s->decoded);
-    free(s->from);
-    kvc_sections_free(&s->list);
-}
-
-static int scratch_make(struct scratch *s, uint64_t row_bytes, struct kvc_error *e) {
-    size_t n = (size_t)row_bytes * KVC_BLOCK;
-    memset(s, 0, sizeof *s);
-    s->rows = malloc(n);
-    s->own = malloc(n);
-    s->decoded = malloc(n);
-    s->from = malloc(KVC_BLOCK * sizeof *s->from);
-    if (s->rows && s->own && s->decoded && s->from) return 0;
-    scratch_free(s);
-    return kvc_fail_memory(e, "a block");
-}
-
-/* Encodes sorted rows [first, first + n) of a tensor as block `number` into run->buffer. */
-static int encode_block(const struct writer *w, uint32_t tensor, uint64_t number, uint64_t first, uint64_t n,
-                        struct scratch *s, struct run *run, struct kvc_error *e) {
-    const struct kvc_cache *c = w->cache;
-    const struct kvc_pipeline *pipeline = &w->pipeline[w->pipeline_of[tensor]];
-    struct kvc_block block = {.shape = c->tensor[tensor].shape, .rows = s->own};
-    uint64_t row = kvc_row_bytes(&block.shape), own = 0;
-    int lossless = kvc_pipeline_lossless(pipeline);
-    if (c->read(c, tensor, first, n, s->rows, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) s->from[i].tensor = KVC_NONE;
-    if (kvc_same_find(c, tensor, first, n, s->rows, s->from, e)) return -1;
-    kvc_sections_clear(&s->list);
-    if (add_same(&s->list, s->from, n, e)) return -1;
-    for (uint64_t i = 0; i < n; i++)
-        if (s->from[i].tensor == KVC_NONE) memcpy(s->own + own++ * row, s->rows + i * row, (size_t)row);
-    size_t container_sections = s->list.count;
-    block.shape.tokens = own;
-    if (own && kvc_pipeline_encode(pipeline, &block, &s->list, e)) return -1;
-    run->same_rows += n - own;
-    run->bytes += n * row;
-    if (own && (!lossless || !w->options->no_verify)) {
-        kvc_sections_seal(&s->list);
-        block.rows = s->decoded;
-        if (kvc_pipeline_decode(pipeline, &block, s->list.section + container_sections,
-                                s->list.count - container_sections, e))
-            return -1;
-        own = 0;
-        for (uint64_t i = 0; i < n; i++) {
-            if (s->from[i].tensor != KVC_NONE) continue;
-            const uint8_t *back = s->decoded + own++ * row;
-            if (lossless && memcmp(back, s->rows + i * row, (size_t)row) != 0)
-                return kvc_fail(e, KVC_ERR_VERIFY, "block %llu does not decode to what was encoded",
-                                (unsigned long long)number);
-            if (!lossless) memcpy(s->rows + i * row, back, (size_t)row);
-        }
-    }
-    uint64_t digest = kvc_digest_rows(s->rows, row, first, n);
-    return build_record(&run->buffer, KVC_RECORD_BLOCK, tensor, (uint32_t)number, digest, &s->list, e);
-}
-
 static void discard_run(void *result) {
-    struct run *run = result;
+    struct kvc_run *run = result;
     free(run->buffer.data);
     free(run);
 }
@@ -454,21 +305,12 @@ static uint32_t tensor_of_run(const struct writer *w, uint64_t item) {
 
 static int encode_run(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct writer *w = state;
-    uint32_t tensor = tensor_of_run(w, item);
-    const struct kvc_cells *cells = &kvc_tensor_part(w->cache, tensor)->cells;
-    uint64_t block = (item - w->first_run[tensor]) * RUN_BLOCKS;
-    uint64_t end = block + RUN_BLOCKS < cells->n_blocks ? block + RUN_BLOCKS : cells->n_blocks;
-    struct run *run = calloc(1, sizeof *run);
-    struct scratch scratch;
+    const uint32_t tensor = tensor_of_run(w, item);
+    const uint64_t blocks = kvc_tensor_part(w->cache, tensor)->cells.n_blocks;
+    const uint64_t each = kvc_encode_run_blocks(&w->encode, tensor), block = (item - w->first_run[tensor]) * each;
+    struct kvc_run *run = calloc(1, sizeof *run);
     if (!run) return kvc_fail_memory(e, "a run of blocks");
-    int status = scratch_make(&scratch, kvc_row_bytes(&w->cache->tensor[tensor].shape), e);
-    if (!status) {
-        for (; block < end && !status; block++)
-            status = encode_block(w, tensor, block, cells->block[block], cells->block[block + 1] - cells->block[block],
-                                  &scratch, run, e);
-        scratch_free(&scratch);
-    }
-    if (status) {
+    if (kvc_encode_run(&w->encode, tensor, block, block + each < blocks ? block + each : blocks, run, e)) {
         char label[64];
         kvc_tensor_label(w->cache, tensor, label, sizeof label);
         kvc_error_prefix(e, label);
@@ -479,11 +321,18 @@ static int encode_run(void *state, uint64_t item, void **result, struct kvc_erro
     return 0;
 }
 
+/* What a layer's tensors shared goes when the last of them is done. */
+static void forget_shared(struct writer *w, uint32_t layer) {
+    if (--w->left[layer]) return;
+    free(w->shared[layer].bytes);
+    w->shared[layer].bytes = NULL;
+}
+
 static int commit_run(void *state, uint64_t item, void *result, struct kvc_error *e) {
     struct writer *w = state;
-    struct run *run = result;
+    struct kvc_run *run = result;
     int status = 0;
-    (void)item;
+    forget_shared(w, w->cache->tensor[tensor_of_run(w, item)].layer);
     for (size_t at = 0; at < run->buffer.n && !status;) {
         size_t size = (size_t)get_u32(run->buffer.data + at + 4) * KVC_UNIT;
         status = align_extent(w, e) || write_records(w, run->buffer.data + at, size, e);
@@ -500,8 +349,10 @@ static int commit_run(void *state, uint64_t item, void *result, struct kvc_error
 static int write_blocks(struct writer *w, struct kvc_error *e) {
     struct kvc_job job = {.work = encode_run, .commit = commit_run, .discard = discard_run, .state = w};
     for (uint32_t t = 0; t < w->cache->n_tensors; t++) {
-        uint64_t runs = (kvc_tensor_part(w->cache, t)->cells.n_blocks + RUN_BLOCKS - 1) / RUN_BLOCKS;
+        const uint64_t each = kvc_encode_run_blocks(&w->encode, t);
+        const uint64_t runs = (kvc_tensor_part(w->cache, t)->cells.n_blocks + each - 1) / each;
         w->first_run[t] = (uint32_t)job.n;
+        w->left[w->cache->tensor[t].layer] += runs;
         job.n += runs;
         if (job.n > UINT32_MAX) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more blocks than one .kvc can number");
     }
@@ -547,52 +398,6 @@ static int write_header(struct writer *w, struct kvc_error *e) {
     return kvc_sink_write(w->out, header, sizeof header, e);
 }
 
-/* --- the plan: which pipeline codes which tensor --- */
-
-static int same_pipeline(const struct kvc_pipeline *a, const struct kvc_pipeline *b) {
-    char x[KVC_MAX_STAGES * 160], y[sizeof x];
-    return kvc_pipeline_print(a, x, sizeof x) == 0 && kvc_pipeline_print(b, y, sizeof y) == 0 && strcmp(x, y) == 0;
-}
-
-static int plan(struct writer *w, const struct kvc_recipe *recipe, struct kvc_error *e) {
-    const struct kvc_cache *c = w->cache;
-    unsigned used = 0; /* bit i: item i codes some tensor */
-    w->report.lossless = 1;
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        struct kvc_pipeline line;
-        unsigned select = c->tensor[t].role == KVC_ROLE_K   ? KVC_SELECT_K
-                          : c->tensor[t].role == KVC_ROLE_V ? KVC_SELECT_V
-                                                            : 0;
-        kvc_recipe_pipeline(recipe, select, c->layer[c->tensor[t].layer].index, &line);
-        for (unsigned s = 0; s < line.n; s++) {
-            if (line.step[s].item < recipe->n) used |= 1u << line.step[s].item;
-            if (line.step[s].stage->accepts &&
-                !line.step[s].stage->accepts(&line.step[s].args, &c->tensor[t].shape, e)) {
-                char label[64];
-                kvc_tensor_label(c, t, label, sizeof label);
-                return kvc_error_prefix(e, label);
-            }
-        }
-        if (!kvc_pipeline_lossless(&line)) w->report.lossless = 0;
-        w->report.tensor_bytes += kvc_tensor_bytes(&c->tensor[t]);
-        uint32_t p = 0;
-        while (p < w->n_pipelines && !same_pipeline(&w->pipeline[p], &line)) p++;
-        if (p == w->n_pipelines) {
-            if (p == KVC_MAX_PIPELINES) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %u pipelines", p);
-            struct kvc_pipeline *grown = realloc(w->pipeline, (p + 1) * sizeof *grown);
-            if (!grown) return kvc_fail_memory(e, "pipelines");
-            w->pipeline = grown;
-            w->pipeline[w->n_pipelines++] = line;
-        }
-        w->pipeline_of[t] = p;
-    }
-    for (unsigned i = 0; i < recipe->n; i++)
-        if (c->n_tensors && !(used & 1u << i))
-            return kvc_fail(e, KVC_ERR_USAGE, "recipe: stage '%s' (number %u) applies to no tensor of this cache",
-                            recipe->item[i].stage->name, i + 1);
-    return 0;
-}
-
 static int describe(const struct kvc_cache *c, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
     char identity[128];
     if (kvc_meta_copy(meta, &c->meta, e) || kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) ||
@@ -605,28 +410,50 @@ static int describe(const struct kvc_cache *c, const char *recipe, struct kvc_me
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
 
+static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_error *e) {
+    const struct kvc_cache *c = w->cache;
+    w->first_run = calloc((size_t)c->n_tensors + 1, sizeof *w->first_run);
+    w->left = calloc((size_t)c->n_layers + 1, sizeof *w->left);
+    w->shared = calloc((size_t)c->n_layers + 1, sizeof *w->shared);
+    if (!w->first_run || !w->left || !w->shared) return kvc_fail_memory(e, "the table of tensors");
+    for (; w->n_shared < c->n_layers; w->n_shared++)
+        if (kvc_shared_init(&w->shared[w->n_shared], e)) return -1;
+    const struct kvc_cache *queries = w->options->queries;
+    int looks = 0;
+    for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
+        looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
+    if (looks && !queries && !(queries = *own_queries = kvc_view_float(c, e))) return -1;
+    w->encode = (struct kvc_encode){.cache = c, .plan = &w->plan, .queries = queries, .shared = w->shared,
+                                    .no_verify = w->options->no_verify};
+    w->report.lossless = w->plan.lossless;
+    w->report.tensor_bytes = w->plan.tensor_bytes;
+    return 0;
+}
+
 int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options, struct kvc_sink *out,
                         struct kvc_pack_report *report, struct kvc_error *e) {
     struct writer w = {.cache = cache, .options = options, .out = out, .start = out->offset};
     struct kvc_recipe recipe;
     struct kvc_meta meta = {0};
+    struct kvc_cache *own_queries = NULL;
     char text[2048];
     if (!kvc_kernels_get())
         return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
     if (kvc_recipe_parse(options->recipe ? options->recipe : DEFAULT_RECIPE, &recipe, e)) return -1;
     if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
-    w.pipeline_of = calloc((size_t)cache->n_tensors + 1, sizeof *w.pipeline_of);
-    w.first_run = calloc((size_t)cache->n_tensors + 1, sizeof *w.first_run);
-    int status = w.pipeline_of && w.first_run ? 0 : kvc_fail_memory(e, "the table of tensors");
+    int status = kvc_plan_make(&w.plan, cache, &recipe, e) || prepare(&w, &own_queries, e);
     if (!status)
-        status = plan(&w, &recipe, e) || describe(cache, text, &meta, e) || write_header(&w, e) ||
-                 write_meta(&w, &meta, e) || write_table(&w, e) || write_cells(&w, e) || write_tokens(&w, &meta, e) ||
-                 write_source(&w, e) || write_blocks(&w, e) || write_index(&w, e);
+        status = describe(cache, text, &meta, e) || write_header(&w, e) || write_meta(&w, &meta, e) ||
+                 write_table(&w, e) || write_cells(&w, e) || write_tokens(&w, &meta, e) || write_source(&w, e) ||
+                 write_blocks(&w, e) || write_index(&w, e);
     w.report.stored_bytes = file_offset(&w);
     if (!status && report) *report = w.report;
     kvc_meta_free(&meta);
-    free(w.pipeline);
-    free(w.pipeline_of);
+    kvc_cache_free(own_queries);
+    kvc_plan_free(&w.plan);
+    for (uint32_t i = 0; i < w.n_shared; i++) kvc_shared_free(&w.shared[i]);
+    free(w.shared);
+    free(w.left);
     free(w.first_run);
     free(w.entry);
     return status ? -1 : 0;

@@ -13,10 +13,10 @@ static int runs_everywhere(void) {
 }
 
 #if defined(__x86_64__)
-static int runs_avx2(void) {
+static int runs_avx2(void) { /* F16C and FMA with it: its kernels use all three */
     unsigned a, b, c, d;
     if (!__builtin_cpu_supports("avx2")) return 0; /* asks the operating system too */
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && (c & bit_FMA);
 }
 
 #if !defined(KVC_NO_AVX512)

@@ -30,6 +30,15 @@ struct kvc_model_sums {
     float *plain, *square, *cosines, *sines;
 };
 
+/* Constants of `exponentials`: log2 e; ln 2 as a sum of two; the coefficients, from that of r^6 down, of e^r for
+ * |r| <= ln 2 / 2: of the polynomials that begin 1 + r the one whose greatest relative error is least (Remez's
+ * algorithm), rounded to binary32, which leaves 4e-9. */
+#define KVC_LOG2_E 0x1.715476p+0f
+#define KVC_LN2_HIGH 0x1.62e43p-1f
+#define KVC_LN2_LOW (-0x1.05c61p-29f)
+#define KVC_EXPONENTIAL \
+    {0x1.6a2434p-10f, 0x1.1239e2p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f, 1, 1}
+
 struct kvc_kernels {
     const char *name; /* "ref", "avx2", ...: what $KVC_KERNEL takes */
 
@@ -89,6 +98,49 @@ struct kvc_kernels {
                        size_t n, size_t period);
     /* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */
     void (*model_turn)(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n);
+
+    /* --- lossy stages: fp32, each operation rounded once, none fused but where fma is written; no input is a NaN
+     * but where NaN is named. --- */
+
+    /* Binary32 to binary16 as kvc_float_to_half() and to bfloat16 as kvc_float_to_bf16() do, NaN too. dst may be src:
+     * values are taken in ascending order, and what is written never reaches what is still to be read. */
+    void (*f32_to_f16)(uint8_t *dst, const float *src, size_t n);
+    void (*f32_to_bf16)(uint8_t *dst, const float *src, size_t n);
+
+    /* low[i] = x[i] < low[i] ? x[i] : low[i]; high[i] = x[i] > high[i] ? x[i] : high[i]. */
+    void (*widen_ranges)(float *low, float *high, const float *x, size_t n);
+    /* The least and the greatest of n >= 1 finite values; a zero comes out as +0. */
+    void (*range)(const float *x, size_t n, float *low, float *high);
+
+    /* Groups of `group` >= 1 values, the last one maybe shorter, share an element of the arrays of parameters; groups
+     * of 1 and of 8 and more are fast. Parameters of both directions are finite. */
+
+    /* codes[i] = rint(min(max((x[i] - low[i / group]) * inverse[i / group], 0), most)), ties to even;
+     * 0 <= most <= 255; a NaN counts as 0. */
+    void (*quantise)(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n, size_t group,
+                     float most);
+    /* x[i] = codes[i] * step[i / group] + low[i / group]. */
+    void (*dequantise)(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group);
+    /* x[i] = (codes[i] * step[i / group] + low[i / group]) + x[i]. */
+    void (*dequantise_add)(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,
+                           size_t group);
+
+    /* A row times a matrix of k rows, `stride` floats apart: y[i] = 0, then for j = 0 to k - 1:
+     * y[i] = fma(a[j], b[j * stride + i], y[i]). */
+    void (*multiply_rows)(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
+    /* y[i] = y[i] + s * x[i]. */
+    void (*add_scaled)(float *y, const float *x, float s, size_t n);
+    /* y[i] = s * x[i]; y may be x. */
+    void (*scale)(float *y, const float *x, float s, size_t n);
+
+    /* The sum of a[i] * b[i]: eight sums that begin as 0, product i added to sum i % 8, ascending; their total is
+     * ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
+    float (*dot)(const float *a, const float *b, size_t n);
+    /* x[i] = e^d, d = x[i] - most, relative error below 2^-23, and 0 for d < -87; returns their sum, made as in dot.
+     * x[i] <= most and may be -infinity; most is finite. power = rint(d * KVC_LOG2_E), ties to even;
+     * r = fma(power, -KVC_LN2_LOW, fma(power, -KVC_LN2_HIGH, d)); p = the first of KVC_EXPONENTIAL, then
+     * p = fma(p, r, c) for each c of the rest; x[i] = p * 2^power. */
+    float (*exponentials)(float *x, size_t n, float most);
 };
 
 extern const struct kvc_kernels kvc_kernels_ref;

@@ -130,6 +130,18 @@ const struct kvc_kernels kvc_kernels_avx2 = {
     .model_words = kvc_model_words_avx2,
     .model_sums = kvc_model_sums_avx2,
     .model_turn = kvc_model_turn_avx2,
+    .f32_to_f16 = kvc_f32_to_f16_avx2,
+    .f32_to_bf16 = kvc_f32_to_bf16_avx2,
+    .widen_ranges = kvc_widen_ranges_avx2,
+    .range = kvc_range_avx2,
+    .quantise = kvc_quantise_avx2,
+    .dequantise = kvc_dequantise_avx2,
+    .dequantise_add = kvc_dequantise_add_avx2,
+    .multiply_rows = kvc_multiply_rows_avx2,
+    .add_scaled = kvc_add_scaled_avx2,
+    .scale = kvc_scale_avx2,
+    .dot = kvc_dot_avx2,
+    .exponentials = kvc_exponentials_avx2,
 };
 
 #else

@@ -28,7 +28,22 @@
                                const struct kvc_word_format *format, unsigned context_shift);                          \
     void kvc_model_sums_##isa(const struct kvc_model_sums *sums, const float *x, const float *cosine,                  \
                               const float *sine, size_t n, size_t period);                                             \
-    void kvc_model_turn_##isa(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n)
+    void kvc_model_turn_##isa(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n); \
+    void kvc_f32_to_f16_##isa(uint8_t *dst, const float *src, size_t n);                                               \
+    void kvc_f32_to_bf16_##isa(uint8_t *dst, const float *src, size_t n);                                              \
+    void kvc_widen_ranges_##isa(float *low, float *high, const float *x, size_t n);                                    \
+    void kvc_range_##isa(const float *x, size_t n, float *low, float *high);                                           \
+    void kvc_quantise_##isa(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n,          \
+                            size_t group, float most);                                                                 \
+    void kvc_dequantise_##isa(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,           \
+                              size_t group);                                                                           \
+    void kvc_dequantise_add_##isa(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,       \
+                                  size_t group);                                                                       \
+    void kvc_multiply_rows_##isa(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);         \
+    void kvc_add_scaled_##isa(float *y, const float *x, float s, size_t n);                                            \
+    void kvc_scale_##isa(float *y, const float *x, float s, size_t n);                                                 \
+    float kvc_dot_##isa(const float *a, const float *b, size_t n);                                                     \
+    float kvc_exponentials_##isa(float *x, size_t n, float most)
 
 KVC_TWINS(ref);
 #if defined(__x86_64__)

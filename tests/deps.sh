@@ -18,6 +18,7 @@ find_missing() {
     need_library libarchive libarchive-dev
     need_library jansson libjansson-dev
     need_library zlib zlib1g-dev
+    need_library lapack libopenblas-serial-dev
     if [ "$1" = test ]; then
         need_header cmocka.h libcmocka-dev
         need_command mandoc mandoc

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { ROWS = 16, N = 1024, VALUES = ROWS * N, PERIOD = 64, BITS = 11, SHIFT = 6, WIDTH = 3 };
+enum { ROWS = 16, N = 1024, VALUES = ROWS * N, PERIOD = 64, BITS = 11, SHIFT = 6, WIDTH = 3, GROUP = 32, HEAD = 128 };
 
 static const struct kvc_word_format bf16 = {15, 16, SHIFT, 0};
 
@@ -24,6 +24,8 @@ static struct {
     struct kvc_rans_symbol encoding[KVC_RANS_SYMBOLS];
     uint32_t decoding[(1 << BITS) + KVC_RANS_SLACK];
     struct kvc_rans_decoder decoder;
+    float result[VALUES], exponents[VALUES], low_end[N], step[N], inverse[N]; /* of lossy stages */
+    uint8_t codes[VALUES];
     uint64_t hash;
 } d;
 
@@ -140,6 +142,65 @@ static void decode(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += N) k->rans_decode(&r, d.out + i, d.context, N, d.decoding, BITS);
 }
 
+static void to_f16(const struct kvc_kernels *k) {
+    k->f32_to_f16(out(), d.values, VALUES);
+}
+
+static void to_bf16(const struct kvc_kernels *k) {
+    k->f32_to_bf16(out(), d.values, VALUES);
+}
+
+static void widen_ranges(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->widen_ranges(d.result, d.result + N + HEAD, d.values + i, N);
+}
+
+static void range(const struct kvc_kernels *k) {
+    float low, high;
+    for (size_t i = 0; i < VALUES; i += GROUP) k->range(d.values + i, GROUP, &low, &high);
+}
+
+static void quantise_channels(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->quantise(d.codes + i, d.values + i, d.low_end, d.inverse, N, 1, 15);
+}
+
+static void quantise_groups(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->quantise(d.codes + i, d.values + i, d.low_end, d.inverse, N, GROUP, 15);
+}
+
+static void dequantise_channels(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->dequantise(d.result + i, d.codes + i, d.step, d.low_end, N, 1);
+}
+
+static void dequantise_groups(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->dequantise(d.result + i, d.codes + i, d.step, d.low_end, N, GROUP);
+}
+
+static void dequantise_add(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->dequantise_add(d.result + i, d.codes + i, d.step, d.low_end, N, GROUP);
+}
+
+/* A row times as many rows of a head as make up the values. */
+static void multiply_rows(const struct kvc_kernels *k) {
+    k->multiply_rows(d.result, d.step, d.values, VALUES / HEAD, HEAD, HEAD);
+}
+
+static void add_scaled(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += HEAD) k->add_scaled(d.result, d.values + i, 0.5f, HEAD);
+}
+
+static void scale(const struct kvc_kernels *k) {
+    k->scale(d.result, d.values, 0.5f, VALUES);
+}
+
+static void dot(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += HEAD) d.result[i / HEAD] = k->dot(d.values, d.values + i, HEAD);
+}
+
+/* In place: of values below 1, as they then stay. */
+static void exponentials(const struct kvc_kernels *k) {
+    d.sums[0][0] = k->exponentials(d.exponents, VALUES, 1);
+}
+
 static const struct kernel {
     const char *name;
     void (*run)(const struct kvc_kernels *k);
@@ -167,6 +228,20 @@ static const struct kernel {
     {"unpack_bits, 3 bits", unpack_3, 0},
     {"rans_encode", encode, 0},
     {"rans_decode", decode, 0},
+    {"f32_to_f16", to_f16, 0},
+    {"f32_to_bf16", to_bf16, 0},
+    {"widen_ranges", widen_ranges, 0},
+    {"range, 32 values", range, 0},
+    {"quantise, by channel", quantise_channels, 0},
+    {"quantise, by 32", quantise_groups, 0},
+    {"dequantise, by channel", dequantise_channels, 0},
+    {"dequantise, by 32", dequantise_groups, 0},
+    {"dequantise_add, by 32", dequantise_add, 0},
+    {"multiply_rows, 128x128", multiply_rows, 0},
+    {"add_scaled, 128 values", add_scaled, 0},
+    {"scale", scale, 0},
+    {"dot, 128 values", dot, 0},
+    {"exponentials", exponentials, 0},
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
@@ -185,6 +260,11 @@ static void fill(void) {
     for (size_t i = 0; i < VALUES; i++) {
         double normal = sqrt(-2 * log(uniform() + 1e-12)) * cos(6.283185307179586 * uniform());
         d.words[i] = kvc_float_to_bf16((float)(sqrt(d.variance[i % N]) * normal));
+    }
+    for (size_t i = 0; i < N; i++) {
+        d.step[i] = (float)sqrt(d.variance[i]) / 2; /* four bits a value, over eight spreads */
+        d.inverse[i] = 1 / d.step[i];
+        d.low_end[i] = -7.5f * d.step[i];
     }
     for (size_t i = 0; i < PERIOD; i++) {
         d.cosine[i] = d.step_cosine[i] = (float)cos(exp(-0.15 * (double)i));

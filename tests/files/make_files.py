@@ -879,8 +879,8 @@ def record_files():
     file("extra-block", "blocks", "A second block of V, which has five rows.",
          lambda f: f.records.append(Record(BLOCK, f.records[-1].sections, 1, 1)))
     file("cells-part", "CELLS", "CELLS of part 1, which is not there.", lambda f: setattr(f.of(CELLS), "subject", 1))
-    file("side-record", "SIDE", "A SIDE record: no stage of version 0 has side data.",
-         lambda f: f.records.insert(len(f.records) - 2, Record(SIDE, [Section(10, b"mean")], 0, 0)))
+    file("side-record", "no stage", "Side data of a tensor whose stages have none.",
+         lambda f: f.records.insert(len(f.records) - 2, Record(SIDE, [Section(10, b"mean")], 0, 0)), "read")
     unsupported("record-type", "type 77", "A critical record of type 77.")(
         lambda: edited(lambda f: f.records.insert(3, Record(77))))
     unsupported("record-flags", "flag", "A reserved flag bit of the TABLE record is set.")(
@@ -979,7 +979,7 @@ def own_files():
     tab("region-size", "region", "The source region of an 80-byte tensor is 2^47 bytes long.",
         at(T_TENSOR + 48, u64(1 << 47)))
     tab("pipeline-empty", "stages", "A pipeline of no stages.", at(T_PIPELINE, u8(0)))
-    tab("pipeline-long", "stages", "A pipeline of 18 stages.", at(T_PIPELINE, u8(18)))
+    tab("pipeline-long", "stages", "A pipeline of 19 stages.", at(T_PIPELINE, u8(19)))
     tab("pipeline-cut", "cut short", "Arguments of a stage reach beyond the table.", at(T_PIPELINE + 3, u8(200)))
     tab("pipeline-terminal", "terminal", "Two terminal stages in a row.",
         lambda raw: raw[:T_PIPELINE] + u8(2) + (u16(1) + u8(0)) * 2)
@@ -1071,7 +1071,7 @@ def block_files():
     block("section", "RAW", "A PLANE section where store keeps RAW.", lambda r: setattr(r.sections[0], "kind", PLANE))
     block("two-sections", "RAW", "Two RAW sections.", lambda r: r.sections.append(r.sections[0]))
     block("none", "RAW", "No sections at all.", lambda r: r.sections.clear())
-    block("stage", "RAW", "RAW claims stage 1 of a pipeline of one.", lambda r: setattr(r.sections[0], "stage", 1))
+    block("stage", "no stage", "RAW claims stage 1 of a pipeline of one.", lambda r: setattr(r.sections[0], "stage", 1))
     block("stray", "stage", "A section that belongs to no stage.",
           lambda r: r.sections.insert(0, Section(S_TOKENS, b"")))
     block("raw-index", "RAW", "RAW is number 1.", lambda r: setattr(r.sections[0], "index", 1))

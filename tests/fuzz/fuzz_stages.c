@@ -34,7 +34,7 @@ static void drop(struct kvc_section *section, size_t n) {
 
 static int decode(const struct kvc_pipeline *line, const struct kvc_shape *shape, uint8_t *rows,
                   const struct kvc_section *section, size_t n) {
-    struct kvc_block block = {*shape, rows};
+    struct kvc_block block = {.shape = *shape, .rows = rows};
     struct kvc_error e = {.code = KVC_OK};
     int status = kvc_pipeline_decode(line, &block, section, n, &e);
     if (status && (!*e.message || (e.code != KVC_ERR_DAMAGED && e.code != KVC_ERR_UNSUPPORTED)))
@@ -49,7 +49,7 @@ static void round_trip(const struct kvc_pipeline *line, const struct kvc_shape *
     struct kvc_sections list;
     struct kvc_error e;
     uint8_t *rows = fuzz_alloc(size);
-    struct kvc_block block = {*shape, rows};
+    struct kvc_block block = {.shape = *shape, .rows = rows};
     size_t stored = 0;
     memcpy(rows, source, size);
     kvc_sections_init(&list);

@@ -532,6 +532,340 @@ static void model_turns_agree(void **state) {
     }
 }
 
+/* --- lossy stages --- */
+
+static const size_t lengths[] = {0, 1, 7, 8, 9, 31, 32, 63, 64, 65, 1000};
+enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
+
+/* Noise that begins one element after an aligned address and ends where its memory does. */
+static float *floats(size_t n) {
+    return (float *)noise(4 * n + 4) + 1;
+}
+
+static uint8_t *bytes(size_t n) {
+    return (uint8_t *)noise(n + 1) + 1;
+}
+
+/* All 24 bits of the mantissa, between -2 and 2 times 2^-8 to 2^7. */
+static float common_float(void) {
+    const int high = random_u16(), mantissa = high * 256 + random_byte() - 0x800000;
+    return ldexpf((float)mantissa, random_byte() % 16 - 30);
+}
+
+static float finite_float(void) {
+    float f;
+    do f = any_float();
+    while (!isfinite(f));
+    return f;
+}
+
+static float number(void) {
+    float f;
+    do f = any_float();
+    while (isnan(f));
+    return f;
+}
+
+static void fill_with(float (*value)(void), float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = value();
+}
+
+typedef void narrow(uint8_t *dst, const float *src, size_t n);
+
+/* n floats whose words are known; in place, and of every length and alignment. */
+static void floats_are_narrowed(narrow *convert, const float *src, const uint16_t *want, size_t n) {
+    float *x = floats(n);
+    memcpy(x, src, 4 * n);
+    convert((uint8_t *)x, x, n);
+    for (size_t i = 0; i < n; i++) {
+        uint16_t word;
+        memcpy(&word, (uint8_t *)x + 2 * i, 2);
+        if (word != want[i]) fail_msg("%a: 0x%04x, not 0x%04x", (double)src[i], word, want[i]);
+    }
+    free(x - 1);
+    for (size_t s = 0; s < LENGTHS; s++) {
+        const size_t count = lengths[s], from = random_u16() % (n - count);
+        uint8_t *dst = bytes(2 * count);
+        x = floats(count);
+        memcpy(x, src + from, 4 * count);
+        convert(dst, x, count);
+        assert_memory_equal(dst, want + from, 2 * count);
+        free(dst - 1), free(x - 1);
+    }
+}
+
+/* Every word; the middle between any two neighbours, which goes to the even one, and the floats beside it, which go to
+ * the nearer one; NaNs of which no bit would be left. */
+static void floats_become_words(void **state) {
+    (void)state;
+    enum { MOST = 65536 + 6 * 32768 + 4 };
+    float *half = malloc(MOST * sizeof *half), *brain = malloc(MOST * sizeof *brain);
+    uint16_t *want_half = malloc(MOST * sizeof *want_half), *want_brain = malloc(MOST * sizeof *want_brain);
+    size_t halves = 0, brains = 0;
+    for (unsigned w = 0; w < 65536; w++) {
+        const unsigned sign = w & 0x8000, size = w & 0x7fff;
+        half[halves] = kvc_half_to_float((uint16_t)w);
+        want_half[halves++] = (uint16_t)(size > 0x7c00 ? w | 0x200 : w);
+        brain[brains] = float_of(w << 16);
+        want_brain[brains++] = (uint16_t)(size > 0x7f80 ? w | 0x40 : w);
+        if (size < 0x7c00) {
+            const double next = size == 0x7bff ? 65536 : half_value(size + 1);
+            const float middle = (float)((half_value(size) + next) / 2);
+            const float side[] = {nextafterf(middle, 0), middle, nextafterf(middle, INFINITY)};
+            const unsigned to[] = {size, size + size % 2, size + 1};
+            for (int i = 0; i < 3; i++) {
+                half[halves] = sign ? -side[i] : side[i];
+                want_half[halves++] = (uint16_t)(sign | to[i]);
+            }
+        }
+        if (size < 0x7f80) {
+            const unsigned to[] = {size, size + size % 2, size + 1};
+            for (unsigned i = 0; i < 3; i++) {
+                brain[brains] = float_of(w << 16 | (0x7fff + i));
+                want_brain[brains++] = (uint16_t)(sign | to[i]);
+            }
+        }
+    }
+    const uint32_t hidden[] = {0x7f800001, 0xff800001};
+    for (unsigned i = 0; i < 2; i++) {
+        half[halves] = brain[brains] = float_of(hidden[i]);
+        want_half[halves++] = (uint16_t)(0x7e00 | i << 15);
+        want_brain[brains++] = (uint16_t)(0x7fc0 | i << 15);
+    }
+    half[halves] = 3e38f, want_half[halves++] = 0x7c00;
+    half[halves] = -0x1p-149f, want_half[halves++] = 0x8000;
+    assert_true(halves <= MOST && brains <= MOST);
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        floats_are_narrowed(k->f32_to_f16, half, want_half, halves);
+        floats_are_narrowed(k->f32_to_bf16, brain, want_brain, brains);
+    }
+    free(half), free(brain), free(want_half), free(want_brain);
+}
+
+static void ranges_agree(void **state) {
+    (void)state;
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (size_t s = 0; s < LENGTHS; s++)
+            for (unsigned round = 0; round < 20; round++) {
+                const size_t n = lengths[s];
+                float *x = floats(n), *low = floats(n), *high = floats(n);
+                float *want_low = floats(n), *want_high = floats(n);
+                float least, greatest, want_least = INFINITY, want_greatest = -INFINITY;
+                fill_with(round % 2 ? finite_float : common_float, x, n);
+                for (size_t i = 0; i < n; i++) {
+                    if (round == 19) x[i] = random_byte() % 2 ? 0 : -0.0f;
+                    if (round == 17) x[i] = fabsf(x[i]) + (float)(i != n - 1); /* the last is the least */
+                    low[i] = random_byte() % 2 ? INFINITY : finite_float();
+                    high[i] = random_byte() % 2 ? -INFINITY : finite_float();
+                    want_low[i] = x[i] < low[i] ? x[i] : low[i];
+                    want_high[i] = x[i] > high[i] ? x[i] : high[i];
+                    if (x[i] < want_least) want_least = x[i];
+                    if (x[i] > want_greatest) want_greatest = x[i];
+                }
+                k->widen_ranges(low, high, x, n);
+                assert_memory_equal(low, want_low, 4 * n);
+                assert_memory_equal(high, want_high, 4 * n);
+                if (n) {
+                    k->range(x, n, &least, &greatest);
+                    assert_int_equal(bits_of(least), want_least == 0 ? 0 : bits_of(want_least));
+                    assert_int_equal(bits_of(greatest), want_greatest == 0 ? 0 : bits_of(want_greatest));
+                }
+                free(x - 1), free(low - 1), free(high - 1), free(want_low - 1), free(want_high - 1);
+            }
+    }
+}
+
+static const size_t group_sizes[] = {1, 3, 7, 8, 13, 32, 64, 80, 2000};
+enum { GROUP_SIZES = sizeof group_sizes / sizeof group_sizes[0] };
+
+/* Halves between two codes are common, so are values outside of the range; some are infinite or no numbers. */
+static void codes_agree(void **state) {
+    (void)state;
+    static const float tops[] = {0, 1, 3, 6.5f, 15, 127, 255};
+    static const float special[] = {INFINITY, -INFINITY, NAN, -NAN, -0.0f, 3e38f, -3e38f, 0x1p-149f};
+    unsigned seen[256] = {0};
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (size_t s = 0; s < LENGTHS; s++)
+            for (size_t g = 0; g < GROUP_SIZES; g++)
+                for (unsigned round = 0; round < 7; round++) {
+                    const size_t n = lengths[s], group = group_sizes[g], groups = (n + group - 1) / group;
+                    float *x = floats(n), *low = floats(groups), *inverse = floats(groups);
+                    uint8_t *codes = bytes(n), *want = bytes(n);
+                    for (size_t i = 0; i < groups; i++) {
+                        low[i] = round % 2 ? common_float() : (float)(random_byte() % 32) / 4 - 4;
+                        inverse[i] = round % 2 ? fabsf(common_float()) : ldexpf(1, random_byte() % 4 - 1);
+                    }
+                    for (size_t i = 0; i < n; i++) {
+                        const float own = (float)(random_u16() % 640) / 4 - 12;
+                        x[i] = round % 2 ? common_float() : own;
+                        if (round == 5 && random_byte() % 8 == 0) x[i] = special[random_byte() % 8];
+                        const float v = times(plus(x[i], -low[i / group]), inverse[i / group]);
+                        double clamped = v > 0 ? (double)v : 0;
+                        if (clamped > (double)tops[round]) clamped = (double)tops[round];
+                        const double below = floor(clamped), over = clamped - below; /* ties to even by hand */
+                        const double code = over > 0.5 || (over == 0.5 && fmod(below, 2) != 0) ? below + 1 : below;
+                        want[i] = (uint8_t)code;
+                        seen[want[i]]++;
+                    }
+                    k->quantise(codes, x, low, inverse, n, group, tops[round]);
+                    assert_memory_equal(codes, want, n);
+                    free(x - 1), free(low - 1), free(inverse - 1), free(codes - 1), free(want - 1);
+                }
+    }
+    for (unsigned code = 0; code < 256; code++) assert_true(seen[code] > 0);
+}
+
+static void values_agree(void **state) {
+    (void)state;
+    unsigned fused = 0;
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (size_t s = 0; s < LENGTHS; s++)
+            for (size_t g = 0; g < GROUP_SIZES; g++)
+                for (unsigned round = 0; round < 4; round++) {
+                    const size_t n = lengths[s], group = group_sizes[g], groups = (n + group - 1) / group;
+                    float *x = floats(n), *step = floats(groups), *low = floats(groups);
+                    float *want = floats(n), *want_added = floats(n);
+                    uint8_t *codes = bytes(n);
+                    fill_with(round % 2 ? common_float : finite_float, step, groups);
+                    fill_with(round % 2 ? common_float : finite_float, low, groups);
+                    for (size_t i = 0; i < n; i++) {
+                        want[i] = plus(times((float)codes[i], step[i / group]), low[i / group]);
+                        fused += want[i] != fmaf((float)codes[i], step[i / group], low[i / group]);
+                    }
+                    k->dequantise(x, codes, step, low, n, group);
+                    assert_memory_equal(x, want, 4 * n);
+                    fill_with(round % 2 ? common_float : finite_float, x, n);
+                    for (size_t i = 0; i < n; i++) want_added[i] = plus(want[i], x[i]);
+                    k->dequantise_add(x, codes, step, low, n, group);
+                    assert_memory_equal(x, want_added, 4 * n);
+                    free(x - 1), free(step - 1), free(low - 1), free(want - 1), free(want_added - 1), free(codes - 1);
+                }
+    }
+    assert_true(fused > 1000); /* a fused product would show */
+}
+
+static void rows_are_multiplied(void **state) {
+    (void)state;
+    static const size_t rows[] = {0, 1, 2, 17, 100};
+    unsigned apart = 0;
+    for (size_t n = 0; n <= 200; n++)
+        for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+            for (unsigned round = 0; round < 3; round++) {
+                const size_t k = rows[r], stride = n + 3 * round, all = k ? (k - 1) * stride + n : 0;
+                float *a = floats(k), *b = floats(all), *y = floats(n), *want = floats(n);
+                fill_with(round == 2 ? number : common_float, a, k);
+                fill_with(round == 2 ? number : common_float, b, all);
+                for (size_t i = 0; i < n; i++) {
+                    float other = want[i] = 0;
+                    for (size_t j = 0; j < k; j++) {
+                        want[i] = fmaf(a[j], b[j * stride + i], want[i]);
+                        other = plus(other, times(a[j], b[j * stride + i]));
+                    }
+                    apart += isfinite(want[i]) && other != want[i];
+                }
+                for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                    const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+                    if (!kernels) continue;
+                    fill_with(any_float, y, n);
+                    kernels->multiply_rows(y, a, b, k, stride, n);
+                    assert_memory_equal(y, want, 4 * n);
+                }
+                free(a - 1), free(b - 1), free(y - 1), free(want - 1);
+            }
+    assert_true(apart > 1000); /* a product rounded by itself would show */
+}
+
+static float total_of(const float sum[8]) {
+    return plus(plus(plus(sum[0], sum[4]), plus(sum[2], sum[6])), plus(plus(sum[1], sum[5]), plus(sum[3], sum[7])));
+}
+
+static void products_agree(void **state) {
+    (void)state;
+    unsigned fused = 0, fused_dot = 0;
+    for (size_t s = 0; s < LENGTHS; s++)
+        for (unsigned round = 0; round < 60; round++) {
+            const size_t n = lengths[s];
+            const float factor = round % 2 ? common_float() : number();
+            float *x = floats(n), *y = floats(n), *got = floats(n), *sum = floats(n), *scaled = floats(n);
+            float lane[8] = {0}, other[8] = {0};
+            fill_with(round % 2 ? common_float : number, x, n);
+            fill_with(round % 2 ? common_float : number, y, n);
+            for (size_t i = 0; i < n; i++) {
+                scaled[i] = times(factor, x[i]);
+                sum[i] = plus(y[i], scaled[i]);
+                fused += isfinite(sum[i]) && sum[i] != fmaf(factor, x[i], y[i]);
+                lane[i % 8] = plus(lane[i % 8], times(x[i], y[i]));
+                other[i % 8] = fmaf(x[i], y[i], other[i % 8]);
+            }
+            const float want = total_of(lane);
+            fused_dot += isfinite(want) && want != total_of(other);
+            for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                const struct kvc_kernels *k = kvc_kernels_find(*name);
+                if (!k) continue;
+                memcpy(got, y, 4 * n);
+                k->add_scaled(got, x, factor, n);
+                assert_memory_equal(got, sum, 4 * n);
+                k->scale(got, x, factor, n);
+                assert_memory_equal(got, scaled, 4 * n);
+                memcpy(got, x, 4 * n);
+                k->scale(got, got, factor, n);
+                assert_memory_equal(got, scaled, 4 * n);
+                assert_int_equal(bits_of(k->dot(x, y, n)), bits_of(want));
+            }
+            free(x - 1), free(y - 1), free(got - 1), free(sum - 1), free(scaled - 1);
+        }
+    assert_true(fused > 1000 && fused_dot > 10);
+}
+
+static float obvious_exponential(float d) {
+    static const float c[] = KVC_EXPONENTIAL;
+    if (d < -87) return 0;
+    const float power = (float)nearbyint((double)times(d, KVC_LOG2_E));
+    const float r = fmaf(power, -KVC_LN2_LOW, fmaf(power, -KVC_LN2_HIGH, d));
+    const float p = fmaf(fmaf(fmaf(fmaf(fmaf(fmaf(c[0], r, c[1]), r, c[2]), r, c[3]), r, c[4]), r, c[5]), r, c[6]);
+    return ldexpf(p, (int)power);
+}
+
+static void exponentials_agree(void **state) {
+    (void)state;
+    static const float special[] = {-INFINITY, 0, -0.0f, -87, -100, -0x1.5c0002p6f, -0x1.5bfffep6f, -3e38f, -0x1p-149f};
+    static const float mosts[] = {0, 1, -17.25f, 1000, 3e38f, 0x1p-140f};
+    unsigned zeros = 0;
+    for (size_t s = 0; s < LENGTHS; s++)
+        for (unsigned round = 0; round < 24; round++) {
+            const size_t n = lengths[s];
+            const float most = mosts[round % 6];
+            float *x = floats(n), *got = floats(n), *want = floats(n), lane[8] = {0};
+            for (size_t i = 0; i < n; i++) {
+                const float below = random_byte() % 4 ? (float)random_u16() / -700 : special[random_byte() % 9];
+                x[i] = plus(most, below);
+                const float d = plus(x[i], -most);
+                want[i] = obvious_exponential(d);
+                const double real = exp((double)d);
+                if (d >= -87) assert_true(fabs((double)want[i] - real) < real * 0x1p-23);
+                else zeros += bits_of(want[i]) == 0;
+                lane[i % 8] = plus(lane[i % 8], want[i]);
+            }
+            for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                const struct kvc_kernels *k = kvc_kernels_find(*name);
+                if (!k) continue;
+                memcpy(got, x, 4 * n);
+                assert_int_equal(bits_of(k->exponentials(got, n, most)), bits_of(total_of(lane)));
+                assert_memory_equal(got, want, 4 * n);
+            }
+            free(x - 1), free(got - 1), free(want - 1);
+        }
+    assert_true(zeros > 100);
+}
+
 /* The worked examples of channels.md, split.md and fast.md, in as many copies as make every loop of a twin turn. */
 static void examples(void **state) {
     (void)state;
@@ -584,6 +918,9 @@ int main(void) {
         cmocka_unit_test(bits_are_packed), cmocka_unit_test(model_words_agree),
         cmocka_unit_test(model_words_are_not_fused), cmocka_unit_test(model_sums_agree),
         cmocka_unit_test(model_turns_agree), cmocka_unit_test(examples),
+        cmocka_unit_test(floats_become_words), cmocka_unit_test(ranges_agree), cmocka_unit_test(codes_agree),
+        cmocka_unit_test(values_agree), cmocka_unit_test(rows_are_multiplied), cmocka_unit_test(products_agree),
+        cmocka_unit_test(exponentials_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

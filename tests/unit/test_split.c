@@ -201,7 +201,7 @@ static void encode(const char *recipe, const struct kvc_shape *shape, const uint
     const size_t n = bytes_of(shape);
     uint8_t *rows = get_memory(n);
     memcpy(rows, source, n);
-    struct kvc_block block = {*shape, rows};
+    struct kvc_block block = {.shape = *shape, .rows = rows};
     struct kvc_error e = {.code = KVC_OK};
     assert_null(line.step[0].stage->accepts); /* takes every shape */
     kvc_sections_init(list);
@@ -231,7 +231,7 @@ static void free_apart(struct kvc_section *s, size_t n) {
 static int decode(const struct kvc_pipeline *line, const struct kvc_shape *shape, uint8_t *rows,
                   const struct kvc_section *section, size_t n, struct kvc_error *e) {
     const size_t size = bytes_of(shape);
-    struct kvc_block block = {*shape, rows};
+    struct kvc_block block = {.shape = *shape, .rows = rows};
     memset(rows, 0xa5, size + GUARD);
     memset(e, 0, sizeof *e);
     int status = kvc_pipeline_decode(line, &block, section, n, e);

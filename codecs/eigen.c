@@ -1,0 +1,117 @@
+/* eigen.c: Gram matrices and their eigenvectors. Not for decoding. */
+#include "codecs/eigen.h"
+
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* LAPACK as every implementation exports it, with the lengths that Fortran adds for texts. Matrices are column after column
+ * there, so that a row-major upper triangle is a lower one. */
+extern void dsyevd_(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work,
+                    const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t);
+/* Of OpenBLAS with threads alone. */
+extern void openblas_set_num_threads(int n) __attribute__((weak));
+
+/* OpenBLAS built without threads may not be called by two of ours at once, and which one is installed is not ours to say. */
+static pthread_mutex_t lapack = PTHREAD_MUTEX_INITIALIZER;
+
+int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride, struct kvc_error *e) {
+    float *room = malloc((n + dim) * sizeof *room), *column = room, *row = room + n;
+    if (!room) return kvc_fail_memory(e, "a Gram matrix");
+    for (size_t i = 0; i < dim; i++) {
+        for (size_t t = 0; t < n; t++) column[t] = x[t * stride + i];
+        kvc_kernels_get()->multiply_rows(row, column, x + i, n, stride, dim - i); /* binary32 over a block */
+        for (size_t j = i; j < dim; j++) gram[i * dim + j] += (double)row[j - i]; /* binary64 over all */
+    }
+    free(room);
+    return 0;
+}
+
+/* Eigenvectors of a symmetric matrix in place of it, ascending eigenvalues. */
+static int eigenvectors(double *a, size_t n, struct kvc_error *e) {
+    const size_t room = 1 + 6 * n + 2 * n * n, whole = 3 + 5 * n; /* as dsyevd's documentation asks */
+    double *value = malloc((n + room) * sizeof *value);
+    int *numbers = malloc(whole * sizeof *numbers), failed = 0;
+    const int order = (int)n, n_room = (int)room, n_whole = (int)whole;
+    int status = value && numbers ? 0 : kvc_fail_memory(e, "eigenvalues");
+    if (!status) {
+        pthread_mutex_lock(&lapack);
+        if (openblas_set_num_threads) openblas_set_num_threads(1);
+        dsyevd_("V", "L", &order, a, &order, value, value + n, &n_room, numbers, &n_whole, &failed, 1, 1);
+        pthread_mutex_unlock(&lapack);
+    }
+    if (failed) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors (%d)", failed);
+    free(value);
+    free(numbers);
+    return status;
+}
+
+int kvc_gram_directions(float *to, double *gram, size_t dim, size_t rank, struct kvc_error *e) {
+    const int status = eigenvectors(gram, dim, e);
+    for (size_t k = 0; k < rank && !status; k++) {
+        const double *vector = gram + (dim - 1 - k) * dim; /* ascending eigenvalues */
+        double greatest = 0;
+        for (size_t i = 0; i < dim; i++)
+            if (fabs(vector[i]) > fabs(greatest)) greatest = vector[i];
+        for (size_t i = 0; i < dim; i++) to[k * dim + i] = (float)(greatest < 0 ? -vector[i] : vector[i]);
+    }
+    return status;
+}
+
+static double inner(const double *a, const double *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* Makes `rank` vectors orthonormal, in their order (Gram-Schmidt, twice for precision); what vanishes becomes 0. */
+static void orthonormalise(double *v, size_t rank, size_t dim) {
+    for (size_t k = 0; k < rank; k++) {
+        double *x = v + k * dim;
+        for (int pass = 0; pass < 2; pass++)
+            for (size_t j = 0; j < k; j++) {
+                const double share = inner(x, v + j * dim, dim);
+                for (size_t i = 0; i < dim; i++) x[i] -= share * v[j * dim + i];
+            }
+        const double norm = sqrt(inner(x, x, dim));
+        for (size_t i = 0; i < dim; i++) x[i] = norm > 0 ? x[i] / norm : 0;
+    }
+}
+
+/* Uniform in [0, 1): splitmix64. */
+static double uniform(uint64_t *state) {
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsigned loops, struct kvc_error *e) {
+    double *p = malloc(rank * dim * sizeof *p), *next = malloc(rank * dim * sizeof *next);
+    uint64_t state = 1;
+    const int status = p && next ? 0 : kvc_fail_memory(e, "directions");
+    for (size_t i = 0; i < rank * dim && !status; i++) p[i] = uniform(&state);
+    for (unsigned sweep = 0; sweep < loops && !status; sweep++) {
+        /* A = X P, P = XT A: together P = (XT X) P; scaled, as the paper's own sweeps grow without bound */
+        if (sweep + 1 == loops) orthonormalise(p, rank, dim);
+        memset(next, 0, rank * dim * sizeof *next);
+        for (size_t k = 0; k < rank; k++)
+            for (size_t i = 0; i < dim; i++)
+                for (size_t j = 0; j < dim; j++)
+                    next[k * dim + i] += (i < j ? gram[i * dim + j] : gram[j * dim + i]) * p[k * dim + j];
+        double greatest = 0;
+        for (size_t i = 0; i < rank * dim; i++) greatest = fabs(next[i]) > greatest ? fabs(next[i]) : greatest;
+        for (size_t i = 0; i < rank * dim; i++) p[i] = greatest > 0 ? next[i] / greatest : 0;
+    }
+    if (!status) {
+        orthonormalise(p, rank, dim);
+        for (size_t i = 0; i < rank * dim; i++) to[i] = (float)p[i];
+    }
+    free(p);
+    free(next);
+    return status;
+}

@@ -1,0 +1,125 @@
+/* finite.c: the stage that takes values no statistics may see out of the matrix: NaN, infinities, the very great. Spec:
+ * finite.md. */
+#include "codecs/args.h"
+#include "codecs/floats.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Below it, ranges and sums of a row cannot overflow. */
+#define LIMIT 0x1p120f
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    return kvc_args_parse("finite", NULL, 0, text, args, e);
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    kvc_args_print(NULL, 0, args, text, size);
+}
+
+static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+    (void)args;
+    if (kvc_is_float(shape->dtype)) return 1;
+    kvc_fail(e, KVC_ERR_UNSUPPORTED, "takes f32, f16 and bf16, not %s", kvc_dtype_info(shape->dtype)->name);
+    return 0;
+}
+
+static int is_tame(float x) {
+    return fabsf(x) < LIMIT; /* false for NaN */
+}
+
+/* What stands in for a value of a channel: the mean of the channel's others, which lies inside their range. */
+static float stand_in(const float *channel, size_t rows, size_t row_values) {
+    double sum = 0;
+    size_t n = 0;
+    for (size_t t = 0; t < rows; t++)
+        if (is_tame(channel[t * row_values])) {
+            sum += (double)channel[t * row_values];
+            n++;
+        }
+    return n ? (float)(sum / (double)n) : 0;
+}
+
+/* Puts the wild ones among n values `x` of the block into ESCAPES: indices, then values as they are. */
+static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wild, uint8_t stage,
+                    struct kvc_sections *out, struct kvc_error *e) {
+    const size_t size = kvc_dtype_info(block->shape.dtype)->size, row = (size_t)(block->shape.heads * block->shape.dim);
+    const size_t rows = (size_t)block->shape.tokens;
+    uint8_t *bytes = malloc(wild * (4 + size));
+    if (!bytes) return kvc_fail_memory(e, "escapes");
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (is_tame(x[i])) continue;
+        for (unsigned b = 0; b < 4; b++) bytes[4 * k + b] = (uint8_t)(i >> 8 * b & 255);
+        memcpy(bytes + 4 * wild + k++ * size, block->rows + i * size, size);
+        const float mean = stand_in(x + i % row, rows, row);
+        kvc_from_floats(block->rows + i * size, &mean, 1, block->shape.dtype);
+    }
+    const int status = kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, bytes, wild * (4 + size), 1, e);
+    free(bytes);
+    return status;
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    (void)args, (void)state;
+    const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
+    float *x = malloc(n * sizeof *x + 1);
+    size_t wild = 0;
+    int status = 0;
+    if (!x) return kvc_fail_memory(e, "a block");
+    kvc_to_floats(x, block->rows, n, block->shape.dtype);
+    for (size_t i = 0; i < n; i++) wild += !is_tame(x[i]);
+    if (wild) status = take_out(block, x, n, wild, stage, out, e);
+    free(x);
+    return status;
+}
+
+static int put_back(struct kvc_block *block, const struct kvc_section *s, uint8_t *room, struct kvc_error *e) {
+    const size_t size = kvc_dtype_info(block->shape.dtype)->size;
+    const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
+    const size_t count = (size_t)s->raw_size / (4 + size);
+    const uint8_t *bytes = kvc_section_bytes(s, room, (size_t)s->raw_size, e);
+    if (!bytes) return -1;
+    uint64_t from = 0;
+    for (size_t k = 0; k < count; k++) {
+        const uint8_t *p = bytes + 4 * k;
+        const uint64_t i = p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
+        if (i < from || i >= values) return kvc_fail(e, KVC_ERR_DAMAGED, "escape %zu is out of place", k);
+        memcpy(block->rows + i * size, bytes + 4 * count + k * size, size);
+        from = i + 1;
+    }
+    return 0;
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    (void)args;
+    const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
+    const size_t each = 4 + kvc_dtype_info(block->shape.dtype)->size;
+    const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
+    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (next == end) return 0;
+    if (!(s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) || kvc_section_none_left(next, end, e)) return -1;
+    if (!s->raw_size || s->raw_size % each || s->raw_size / each > values)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES of %llu bytes is no number of escapes",
+                        (unsigned long long)s->raw_size);
+    uint8_t *room = malloc((size_t)s->raw_size);
+    if (!room) return kvc_fail_memory(e, "escapes");
+    const int status = put_back(block, s, room, e);
+    free(room);
+    return status;
+}
+
+const struct kvc_stage kvc_stage_finite = {
+    .id = 5,
+    .name = "finite",
+    .summary = "NaN, infinities and the very great apart, exactly",
+    .flags = KVC_STAGE_LOSSLESS,
+    .parse = parse,
+    .print = print,
+    .accepts = accepts,
+    .encode = encode,
+    .decode = decode,
+};

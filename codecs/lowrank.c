@@ -1,0 +1,189 @@
+/* lowrank.c: the stage that keeps the strongest directions of a matrix, or of what a quantiser missed. Spec: lowrank.md. */
+#include "codecs/args.h"
+#include "codecs/eigen.h"
+#include "codecs/floats.h"
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANK, LAYER, POWER, N_ARGS };
+
+static const struct kvc_arg arguments[N_ARGS] = {
+    [RANK] = {.key = "r", .min = 1, .max = 256, .required = 1},
+    [LAYER] = {.key = "layer", .kind = KVC_ARG_FLAG},
+    [POWER] = {.key = "power", .min = 0, .max = 64, .fallback = 0},
+};
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    return kvc_args_parse("lowrank", arguments, N_ARGS, text, args, e);
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    kvc_args_print(arguments, N_ARGS, args, text, size);
+}
+
+/* The matrices that are approximated: one a head, or one of whole rows. */
+struct parts {
+    size_t n, dim, rank;
+};
+
+static struct parts parts_of(const struct kvc_stage_args *args, const struct kvc_shape *shape) {
+    struct parts p = {(size_t)shape->heads, (size_t)shape->dim, (size_t)args->i[RANK]};
+    if (args->i[LAYER]) {
+        p.dim *= p.n;
+        p.n = 1;
+    }
+    if (p.rank > p.dim) p.rank = p.dim;
+    return p;
+}
+
+static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+    if (parts_of(args, shape).dim <= 4096) return 1;
+    kvc_fail(e, KVC_ERR_UNSUPPORTED, "directions of more than 4 096 channels are not looked for: leave out 'layer'");
+    return 0;
+}
+
+struct state {
+    struct parts parts;
+    double *gram;      /* [part][dim][dim], upper triangles: sums of x xT over the segment */
+    float *directions; /* [part][rank][dim], as they will be read */
+};
+
+static void end(void *state) {
+    struct state *s = state;
+    if (!s) return;
+    free(s->gram);
+    free(s->directions);
+    free(s);
+}
+
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *encoding, const struct kvc_block *like,
+                 void **state, struct kvc_error *e) {
+    (void)encoding;
+    struct state *s = calloc(1, sizeof *s);
+    if (!s) return kvc_fail_memory(e, "directions");
+    s->parts = parts_of(args, &like->shape);
+    s->gram = calloc(s->parts.n * s->parts.dim * s->parts.dim, sizeof *s->gram);
+    s->directions = malloc(s->parts.n * s->parts.rank * s->parts.dim * sizeof *s->directions);
+    *state = s;
+    return s->gram && s->directions ? 0 : kvc_fail_memory(e, "directions");
+}
+
+static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+    struct state *s = state;
+    const struct parts *p = &s->parts;
+    const float *x = (const float *)(const void *)block->rows;
+    (void)args;
+    for (size_t i = 0; i < p->n; i++)
+        if (kvc_gram_add(s->gram + i * p->dim * p->dim, x + i * p->dim, (size_t)block->shape.tokens, p->dim,
+                         p->n * p->dim, e))
+            return -1;
+    return 0;
+}
+
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                  struct kvc_error *e) {
+    struct state *s = state;
+    const struct parts *p = &s->parts;
+    const size_t n = p->n * p->rank * p->dim;
+    uint8_t *bytes = malloc(KVC_HALVES_BYTES(n));
+    int status = bytes ? 0 : kvc_fail_memory(e, "directions");
+    for (size_t i = 0; i < p->n && !status; i++) {
+        double *gram = s->gram + i * p->dim * p->dim;
+        float *to = s->directions + i * p->rank * p->dim;
+        status = args->i[POWER] ? kvc_gram_power(to, gram, p->dim, p->rank, (unsigned)args->i[POWER], e)
+                                : kvc_gram_directions(to, gram, p->dim, p->rank, e);
+    }
+    if (!status) {
+        kvc_halves_write(bytes, s->directions, n);
+        status = kvc_sections_add(side, KVC_SECTION_FACTOR_B, stage, 0, bytes, KVC_HALVES_BYTES(n), 0, e);
+    }
+    free(bytes);
+    return status;
+}
+
+/* Coefficients of row x of a part: with directions that are nearly orthonormal, its products with them. */
+static void project(const struct parts *p, const float *directions, const float *x, float *coefficient) {
+    for (size_t k = 0; k < p->rank; k++) coefficient[k] = kvc_kernels_get()->dot(x, directions + k * p->dim, p->dim);
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    const struct state *s = state;
+    const struct parts *p = &s->parts;
+    const size_t rows = (size_t)block->shape.tokens, n = rows * p->n * p->rank;
+    float *x = (float *)(void *)block->rows;
+    (void)args;
+    if (!rows) return 0;
+    float *coefficients = malloc((n + p->dim) * sizeof *coefficients), *row = coefficients + n;
+    uint8_t *bytes = malloc(KVC_HALVES_BYTES(n));
+    int status = coefficients && bytes ? 0 : kvc_fail_memory(e, "coefficients");
+    if (!status) {
+        for (size_t t = 0; t < rows; t++)
+            for (size_t i = 0; i < p->n; i++)
+                project(p, s->directions + i * p->rank * p->dim, x + (t * p->n + i) * p->dim,
+                        coefficients + (t * p->n + i) * p->rank);
+        kvc_halves_write(bytes, coefficients, n);
+        status = kvc_sections_add(out, KVC_SECTION_FACTOR_A, stage, 0, bytes, KVC_HALVES_BYTES(n), 0, e);
+    }
+    if (!status && block->residual)
+        for (size_t t = 0; t < rows * p->n; t++) {
+            kvc_kernels_get()->multiply_rows(row, coefficients + t * p->rank,
+                                             s->directions + t % p->n * p->rank * p->dim, p->rank, p->dim, p->dim);
+            kvc_kernels_get()->add_scaled(x + t * p->dim, row, -1, p->dim);
+        }
+    free(coefficients);
+    free(bytes);
+    return status;
+}
+
+static const uint8_t *halves_of(const struct kvc_section *section, size_t count, unsigned type, size_t n,
+                                struct kvc_error *e) {
+    const struct kvc_section *next = section, *end = section + count;
+    const struct kvc_section *s = kvc_section_take_stored(&next, end, type, 0, e);
+    if (!s || kvc_section_none_left(next, end, e)) return NULL;
+    if (s->size == KVC_HALVES_BYTES(n)) return s->data;
+    kvc_fail(e, KVC_ERR_DAMAGED, "section %s has %u bytes where %zu are due", kvc_section_name(type), s->size,
+             KVC_HALVES_BYTES(n));
+    return NULL;
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    const struct parts p = parts_of(args, &block->shape);
+    const size_t rows = (size_t)block->shape.tokens, n = rows * p.n * p.rank, directions = p.n * p.rank * p.dim;
+    float *x = (float *)(void *)block->rows;
+    if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    const uint8_t *b = halves_of(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, directions, e);
+    const uint8_t *a = b ? halves_of(stored->section, stored->n, KVC_SECTION_FACTOR_A, n, e) : NULL;
+    if (!a) return -1;
+    float *coefficient = malloc((n + directions + p.dim) * sizeof *coefficient), *direction = coefficient + n;
+    float *row = direction + directions;
+    int status = coefficient ? kvc_halves_read(coefficient, a, n, e) || kvc_halves_read(direction, b, directions, e)
+                             : kvc_fail_memory(e, "coefficients");
+    for (size_t t = 0; t < rows * p.n && !status; t++) {
+        float *to = block->residual ? row : x + t * p.dim;
+        kvc_kernels_get()->multiply_rows(to, coefficient + t * p.rank, direction + t % p.n * p.rank * p.dim, p.rank,
+                                         p.dim, p.dim);
+        if (block->residual) kvc_kernels_get()->add_scaled(x + t * p.dim, row, 1, p.dim);
+    }
+    free(coefficient);
+    return status ? -1 : 0;
+}
+
+const struct kvc_stage kvc_stage_lowrank = {
+    .id = 10,
+    .name = "lowrank",
+    .summary = "the strongest directions of each head",
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS,
+    .parse = parse,
+    .print = print,
+    .accepts = accepts,
+    .begin = begin,
+    .look = look,
+    .settle = settle,
+    .end = end,
+    .encode = encode,
+    .decode = decode,
+};

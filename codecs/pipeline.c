@@ -1,0 +1,295 @@
+/* pipeline.c: runs stages over blocks. Matrices are in the tensor's dtype, and in binary32 before and behind stages that
+ * work on it; what lies between is converted here. Not for recipes (recipe.c). */
+#include "codecs/pipeline.h"
+
+#include "codecs/floats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct kvc_stage *stage_at(const struct kvc_pipeline *p, unsigned i) {
+    return p->step[i].stage;
+}
+
+/* Appends to text; a negative return means it did not fit. */
+static int append(char *text, size_t size, const char *more) {
+    size_t used = strlen(text), n = strlen(more);
+    if (used + n >= size) return -1;
+    memcpy(text + used, more, n + 1);
+    return 0;
+}
+
+int kvc_pipeline_print(const struct kvc_pipeline *pipeline, char *text, size_t size) {
+    if (!size) return -1;
+    *text = '\0';
+    for (unsigned i = 0; i < pipeline->n; i++) {
+        char args[128];
+        stage_at(pipeline, i)->print(&pipeline->step[i].args, args, sizeof args);
+        if ((i && append(text, size, ",")) || append(text, size, stage_at(pipeline, i)->name) ||
+            (*args && (append(text, size, ":") || append(text, size, args))))
+            return -1;
+    }
+    return 0;
+}
+
+int kvc_pipeline_lossless(const struct kvc_pipeline *pipeline) {
+    for (unsigned i = 0; i < pipeline->n; i++)
+        if (!(stage_at(pipeline, i)->flags & KVC_STAGE_LOSSLESS)) return 0;
+    return 1;
+}
+
+unsigned kvc_pipeline_first(const struct kvc_pipeline *pipeline, unsigned flags) {
+    unsigned i = 0;
+    while (i < pipeline->n && !(stage_at(pipeline, i)->flags & flags)) i++;
+    return i;
+}
+
+int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e) {
+    const unsigned pair = kvc_pipeline_first(pipeline, KVC_STAGE_PAIR);
+    for (unsigned i = 0; i < pipeline->n; i++) {
+        const struct kvc_stage *s = stage_at(pipeline, i);
+        const int last = i + 1 == pipeline->n, ends = (s->flags & KVC_STAGE_TERMINAL) != 0;
+        if (ends != last && !(last && s->flags & KVC_STAGE_RESIDUAL))
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            ends ? "stage %s is terminal, and another follows it"
+                                 : "stage %s is not terminal, and none follows it",
+                            s->name);
+        if (i < pair && pair < pipeline->n && s->flags & KVC_STAGE_LOOKS)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand before %s: put it behind", s->name,
+                            stage_at(pipeline, pair)->name);
+        if (i > pair && s->flags & KVC_STAGE_PAIR)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s stands twice in the recipe", s->name);
+    }
+    return 0;
+}
+
+int kvc_pipeline_accepts(const struct kvc_pipeline *pipeline, const struct kvc_shape *shape, struct kvc_error *e) {
+    for (unsigned i = 0; i < pipeline->n; i++) {
+        const struct kvc_stage *s = stage_at(pipeline, i);
+        if (s->flags & (KVC_STAGE_FLOAT | KVC_STAGE_FINITE) && !kvc_is_float(shape->dtype)) {
+            kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s takes f32, f16 and bf16, not %s", s->name,
+                     kvc_dtype_info(shape->dtype)->name);
+            return 0;
+        }
+        if (s->accepts && !s->accepts(&pipeline->step[i].args, shape, e)) {
+            kvc_error_prefix(e, s->name);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static size_t values_of(const struct kvc_shape *s) {
+    return (size_t)(s->tokens * s->heads * s->dim);
+}
+
+/* The dtype in which a step takes its matrix, of a tensor of `dtype`. */
+static enum kvc_dtype taken_as(const struct kvc_pipeline *p, unsigned i, enum kvc_dtype dtype) {
+    return stage_at(p, i)->flags & KVC_STAGE_FLOAT ? KVC_F32 : dtype;
+}
+
+/* Brings the matrix from one dtype to the other; rows[] are the buffers for the tensor's dtype and for binary32. */
+static void convert(struct kvc_block *block, uint8_t *const rows[2], enum kvc_dtype own, enum kvc_dtype to) {
+    if (block->shape.dtype == to) return;
+    if (to == KVC_F32) kvc_to_floats((float *)(void *)rows[1], rows[0], values_of(&block->shape), own);
+    else kvc_from_floats(rows[0], (const float *)(const void *)rows[1], values_of(&block->shape), own);
+    block->shape.dtype = to;
+    block->rows = rows[to == KVC_F32];
+}
+
+static int wants_work(const struct kvc_pipeline *p, enum kvc_dtype dtype) {
+    return dtype != KVC_F32 && kvc_pipeline_first(p, KVC_STAGE_FLOAT) < p->n;
+}
+
+/* --- encoding --- */
+
+void kvc_encoder_init(struct kvc_encoder *x, const struct kvc_pipeline *pipeline, const struct kvc_encoding *encoding) {
+    memset(x, 0, sizeof *x);
+    x->pipeline = pipeline;
+    x->encoding = encoding;
+    kvc_sections_init(&x->side);
+    kvc_sections_init(&x->dropped);
+}
+
+void kvc_encoder_free(struct kvc_encoder *x) {
+    for (unsigned i = 0; i < x->pipeline->n; i++)
+        if (stage_at(x->pipeline, i)->end) stage_at(x->pipeline, i)->end(x->state[i]);
+    kvc_sections_free(&x->side);
+    kvc_sections_free(&x->dropped);
+    free(x->work[0]);
+    free(x->work[1]);
+}
+
+static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_block *block, struct kvc_error *e) {
+    const size_t n = values_of(&block->shape);
+    if (!wants_work(x->pipeline, block->shape.dtype) || n <= x->room[which]) return 0;
+    free(x->work[which]);
+    x->room[which] = 0;
+    if (!(x->work[which] = malloc(n * sizeof(float)))) return kvc_fail_memory(e, "a block");
+    x->room[which] = n;
+    return 0;
+}
+
+/* Runs the first `n` steps, all before or with a pair's: afterwards the block is what step n takes, or what the last step
+ * handed on. */
+static int run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsigned which, struct kvc_sections *out,
+               struct kvc_error *e) {
+    const struct kvc_pipeline *p = x->pipeline;
+    const enum kvc_dtype own = block->shape.dtype;
+    if (work_room(x, which, block, e)) return -1;
+    uint8_t *const rows[2] = {block->rows, (uint8_t *)x->work[which]};
+    block->encoding = x->encoding;
+    block->own = own;
+    for (unsigned i = 0; i < n; i++) {
+        const struct kvc_stage *s = stage_at(p, i);
+        convert(block, rows, own, taken_as(p, i, own));
+        if (s->flags & KVC_STAGE_PAIR && block->partner && run(x, i, block->partner, 1, &x->dropped, e)) return -1;
+        block->residual = i + 1 < p->n;
+        if (s->encode(&p->step[i].args, x->state[i], block, (uint8_t)i, out, e)) return kvc_error_prefix(e, s->name);
+        /* of a pair's second tensor nothing is left to code: what both have in common is the first one's */
+        if (s->flags & KVC_STAGE_PAIR && x->encoding && x->encoding->second) return 0;
+    }
+    if (n < p->n) convert(block, rows, own, taken_as(p, n, own));
+    return 0;
+}
+
+static void drop_marks(struct kvc_block *block) {
+    free(block->salient);
+    block->salient = NULL;
+    if (block->partner) drop_marks(block->partner);
+}
+
+int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block *like, struct kvc_error *e) {
+    const struct kvc_stage *s = stage_at(x->pipeline, i);
+    if (s->end) s->end(x->state[i]);
+    x->state[i] = NULL;
+    if (i == kvc_pipeline_first(x->pipeline, KVC_STAGE_LOOKS)) kvc_sections_clear(&x->side);
+    return s->begin(&x->pipeline->step[i].args, x->encoding, like, &x->state[i], e) ? kvc_error_prefix(e, s->name) : 0;
+}
+
+int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
+    const struct kvc_stage *s = stage_at(x->pipeline, i);
+    kvc_sections_clear(&x->dropped);
+    int status = run(x, i, block, 0, &x->dropped, e);
+    if (!status && s->flags & KVC_STAGE_PAIR && block->partner) status = run(x, i, block->partner, 1, &x->dropped, e);
+    if (!status && s->look && s->look(&x->pipeline->step[i].args, x->state[i], block, e))
+        status = kvc_error_prefix(e, s->name);
+    drop_marks(block);
+    return status;
+}
+
+int kvc_encoder_settle(struct kvc_encoder *x, unsigned i, struct kvc_error *e) {
+    const struct kvc_stage *s = stage_at(x->pipeline, i);
+    if (s->settle && s->settle(&x->pipeline->step[i].args, x->state[i], (uint8_t)i, &x->side, e))
+        return kvc_error_prefix(e, s->name);
+    kvc_sections_seal(&x->side);
+    return 0;
+}
+
+int kvc_encoder_block(struct kvc_encoder *x, struct kvc_block *block, struct kvc_sections *out, struct kvc_error *e) {
+    kvc_sections_clear(&x->dropped);
+    const int status = run(x, x->pipeline->n, block, 0, out, e);
+    drop_marks(block);
+    return status;
+}
+
+int kvc_pipeline_encode(const struct kvc_pipeline *pipeline, struct kvc_block *block, struct kvc_sections *out,
+                        struct kvc_error *e) {
+    struct kvc_encoder x;
+    kvc_encoder_init(&x, pipeline, NULL);
+    const int status = kvc_encoder_block(&x, block, out, e);
+    kvc_encoder_free(&x);
+    return status;
+}
+
+/* --- decoding --- */
+
+/* Sections stand in the order of the stages, so each stage's own are one run: those of stage i, from *n back. */
+static const struct kvc_section *take_back(const struct kvc_section *section, size_t *n, unsigned i, size_t *count) {
+    const size_t end = *n;
+    while (*n && section[*n - 1].stage == i) --*n;
+    *count = end - *n;
+    return section + *n;
+}
+
+/* Shares the sections out among the stages. A pair's second tensor has its stages up to the pair's, the first one's record
+ * all others. */
+static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, const struct kvc_coded *first,
+                     struct kvc_stored *stored, struct kvc_error *e) {
+    const unsigned pair = first ? kvc_pipeline_first(p, KVC_STAGE_PAIR) : p->n;
+    size_t left = own->n, left_side = own->n_side, of_first = first ? first->n : 0, of_side = first ? first->n_side : 0;
+    memset(stored, 0, p->n * sizeof *stored);
+    for (unsigned i = p->n; i-- > 0;) {
+        struct kvc_stored *s = &stored[i];
+        if (i > pair) {
+            s->section = take_back(first->section, &of_first, i, &s->n);
+            s->side = take_back(first->side, &of_side, i, &s->n_side);
+            continue;
+        }
+        if (i == pair) s->first = take_back(first->section, &of_first, i, &s->n_first);
+        s->section = take_back(own->section, &left, i, &s->n);
+        s->side = take_back(own->side, &left_side, i, &s->n_side);
+    }
+    if (left || left_side)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections belong to no stage of the recipe", left + left_side);
+    return 0;
+}
+
+struct level {
+    struct kvc_shape taken, handed;
+};
+
+/* Forwards: what each stage took and handed on. */
+static int open_levels(const struct kvc_pipeline *p, const struct kvc_stored *stored, struct kvc_block *block,
+                       struct level *level, struct kvc_error *e) {
+    const enum kvc_dtype own = block->shape.dtype;
+    for (unsigned i = 0; i < p->n; i++) {
+        const struct kvc_stage *s = stage_at(p, i);
+        block->shape.dtype = taken_as(p, i, own);
+        level[i].taken = block->shape;
+        if (s->open && s->open(&p->step[i].args, &stored[i], block, e)) return kvc_error_prefix(e, s->name);
+        level[i].handed = block->shape;
+    }
+    return 0;
+}
+
+int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own,
+                               const struct kvc_coded *first, struct kvc_error *e) {
+    struct kvc_stored stored[KVC_MAX_STEPS];
+    struct level level[KVC_MAX_STEPS];
+    const struct kvc_shape shape = block->shape;
+    const enum kvc_dtype dtype = shape.dtype;
+    uint8_t *rows[2] = {block->rows, block->rows};
+    float *work = NULL;
+    if (share_out(p, own, first, stored, e)) return -1;
+    block->salient = NULL;
+    block->own = dtype;
+    int status = open_levels(p, stored, block, level, e);
+    if (!status && wants_work(p, dtype)) {
+        work = malloc(values_of(&shape) * sizeof *work + 1);
+        if (!work) status = kvc_fail_memory(e, "a block");
+        rows[1] = (uint8_t *)work;
+    }
+    for (unsigned i = p->n; i-- > 0 && !status;) {
+        const struct kvc_stage *s = stage_at(p, i);
+        block->residual = i + 1 < p->n;
+        if (block->residual) convert(block, rows, dtype, level[i].handed.dtype);
+        block->handed = level[i].handed;
+        block->shape = level[i].taken;
+        block->rows = rows[block->shape.dtype == KVC_F32];
+        if (s->decode(&p->step[i].args, &stored[i], block, e)) status = kvc_error_prefix(e, s->name);
+    }
+    if (!status) convert(block, rows, dtype, dtype);
+    free(work);
+    free(block->salient);
+    block->salient = NULL;
+    block->rows = rows[0];
+    block->shape = shape;
+    return status;
+}
+
+int kvc_pipeline_decode(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_section *sections,
+                        size_t n, struct kvc_error *e) {
+    const struct kvc_coded own = {.section = sections, .n = n};
+    return kvc_pipeline_decode_record(pipeline, block, &own, NULL, e);
+}

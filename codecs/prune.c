@@ -1,0 +1,235 @@
+/* prune.c: the stage that leaves out the channels that matter least. Spec: prune.md. */
+#include "codecs/args.h"
+#include "codecs/floats.h"
+#include "codecs/probes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OF_K, OF_V, BY, MEAN, WINDOW, N_ARGS };
+enum { BY_QUERY, BY_L1, BY_L2 };
+
+static const char *const rules[] = {"query", "l1", "l2", NULL};
+
+static const struct kvc_arg arguments[N_ARGS] = {
+    [OF_K] = {.key = "k", .kind = KVC_ARG_REAL, .least = 0, .most = 0.95, .otherwise = 0},
+    [OF_V] = {.key = "v", .kind = KVC_ARG_REAL, .least = 0, .most = 0.95, .otherwise = 0},
+    [BY] = {.key = "by", .kind = KVC_ARG_WORD, .words = rules, .fallback = BY_QUERY},
+    [MEAN] = {.key = "mean", .kind = KVC_ARG_FLAG},
+    [WINDOW] = {.key = "window", .min = 1, .max = 65536, .fallback = 32},
+};
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    if (kvc_args_parse("prune", arguments, N_ARGS, text, args, e)) return -1;
+    if (args->f[OF_K] > 0 || args->f[OF_V] > 0) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "prune needs k=0..0.95, v=0..0.95 or both: the share of channels to leave out");
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    kvc_args_print(arguments, N_ARGS, args, text, size);
+}
+
+/* Channels of each head that are left out: floor(dim * share), as ThinK keeps floor((1 - share) dim). */
+static size_t left_out(const struct kvc_stage_args *args, unsigned role, uint64_t dim) {
+    return (size_t)floor((double)dim * args->f[role == KVC_SELECT_V ? OF_V : OF_K]);
+}
+
+struct state {
+    size_t heads, dim, out; /* out: channels of each head that are left out */
+    uint8_t *pruned;        /* [head][channel] 1: left out */
+    double *mean;           /* [head][channel] */
+    enum kvc_dtype own;
+};
+
+static void end(void *state) {
+    struct state *s = state;
+    if (!s) return;
+    free(s->pruned);
+    free(s->mean);
+    free(s);
+}
+
+/* Sums over the segment's finite values: x, |x|, x^2, each [head * channel], and how many there were. */
+static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, double *sum, struct kvc_error *e) {
+    double *plain = sum, *size = sum + width, *square = sum + 2 * width, *count = sum + 3 * width;
+    float *rows = malloc(KVC_MAX_BLOCK_ROWS * width * sizeof *rows);
+    if (!rows) return kvc_fail_memory(e, "channels");
+    memset(sum, 0, 4 * width * sizeof *sum);
+    const uint64_t stop = x->first + x->segment_rows;
+    int status = 0;
+    for (uint64_t t = x->first; t < stop && !status; t += KVC_MAX_BLOCK_ROWS) {
+        const uint64_t n = stop - t < KVC_MAX_BLOCK_ROWS ? stop - t : KVC_MAX_BLOCK_ROWS;
+        status = x->read(x, role, t, n, rows, e);
+        for (size_t i = 0; i < n * width && !status; i++) {
+            const double v = (double)rows[i];
+            if (!isfinite(rows[i])) continue;
+            plain[i % width] += v;
+            size[i % width] += fabs(v);
+            square[i % width] += v * v;
+            count[i % width] += 1;
+        }
+    }
+    free(rows);
+    return status;
+}
+
+/* What leaving a channel out costs: ThinK (arXiv 2407.21018), equation 5 in its group-query form, ||Q_j K_j^T||_F^2 up to a
+ * constant; with `mean`, where what is left out varies around a mean that stays, the variance takes the place of the mean
+ * square. */
+static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x, unsigned role, struct state *s,
+                 double *to, struct kvc_error *e) {
+    const size_t width = s->heads * s->dim;
+    double *sum = malloc(4 * width * sizeof *sum), *energy = malloc(width * sizeof *energy);
+    const int64_t by = args->i[BY];
+    int status = sum && energy ? sum_up(x, role, width, sum, e) : kvc_fail_memory(e, "channels");
+    if (!status && by == BY_QUERY) {
+        if (role == KVC_SELECT_V) status = kvc_probes_output_energy(x, (uint64_t)args->i[WINDOW], energy, e);
+        else kvc_probes_query_energy(x, (uint64_t)args->i[WINDOW], energy);
+    }
+    for (size_t i = 0; i < width && !status; i++) {
+        const double n = sum[3 * width + i] > 0 ? sum[3 * width + i] : 1, mean = sum[i] / n;
+        const double square = sum[2 * width + i] / n, left = args->i[MEAN] ? square - mean * mean : square;
+        s->mean[i] = mean;
+        if (by == BY_L1) to[i] = sum[width + i] / n;
+        else if (by == BY_L2) to[i] = left;
+        else if (role == KVC_SELECT_V) to[i] = energy[i];
+        else to[i] = energy[i] * left;
+    }
+    free(sum);
+    free(energy);
+    return status;
+}
+
+/* Marks the lowest scores of a head; among equals the first channels. */
+static void mark(const double *score, uint8_t *pruned, size_t dim, size_t out) {
+    for (size_t k = 0; k < out; k++) {
+        size_t least = dim;
+        for (size_t d = 0; d < dim; d++)
+            if (!pruned[d] && (least == dim || score[d] < score[least])) least = d;
+        pruned[least] = 1;
+    }
+}
+
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                 void **state, struct kvc_error *e) {
+    struct state *s = calloc(1, sizeof *s);
+    if (!s) return kvc_fail_memory(e, "channels");
+    *state = s;
+    s->heads = (size_t)like->shape.heads;
+    s->dim = (size_t)like->shape.dim;
+    s->own = like->shape.dtype;
+    s->out = left_out(args, like->role, like->shape.dim);
+    if (!s->out) return 0;
+    if (args->i[BY] == BY_QUERY && !x->n_queries)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "there are no queries to rank channels by: give --queries=FILE, or say by=l2");
+    const struct kvc_shape *source = like->role == KVC_SELECT_V ? &x->value : &x->key;
+    if (source->heads != s->heads || source->dim != s->dim)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "another stage has changed the channels before");
+    s->pruned = calloc(s->heads, s->dim);
+    s->mean = malloc(s->heads * s->dim * sizeof *s->mean);
+    double *scores = malloc(s->heads * s->dim * sizeof *scores);
+    int status = s->pruned && s->mean && scores ? score(args, x, like->role, s, scores, e) : kvc_fail_memory(e, "channels");
+    for (size_t h = 0; h < s->heads && !status; h++) mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
+    free(scores);
+    return status;
+}
+
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                  struct kvc_error *e) {
+    const struct state *s = state;
+    const size_t width = s->heads * s->dim, size = kvc_dtype_info(s->own)->size;
+    if (!s->out) return 0;
+    uint8_t *bits = calloc(1, (width + 7) / 8), *means = malloc(s->heads * s->out * size);
+    int status = bits && means ? 0 : kvc_fail_memory(e, "channels");
+    size_t n = 0;
+    for (size_t i = 0; i < width && !status; i++) {
+        if (!s->pruned[i]) continue;
+        const float mean = (float)s->mean[i];
+        bits[i / 8] |= (uint8_t)(1u << i % 8);
+        kvc_from_floats(means + n++ * size, &mean, 1, s->own);
+    }
+    if (!status) status = kvc_sections_add(side, KVC_SECTION_MASK, stage, 0, bits, (width + 7) / 8, 0, e);
+    if (!status && args->i[MEAN]) status = kvc_sections_add(side, KVC_SECTION_MEAN, stage, 0, means, n * size, 0, e);
+    free(bits);
+    free(means);
+    return status;
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    const struct state *s = state;
+    const size_t size = kvc_dtype_info(block->own)->size, width = s->heads * s->dim;
+    uint8_t *to = block->rows;
+    (void)args, (void)stage, (void)out, (void)e;
+    if (!s->out) return 0;
+    for (size_t t = 0; t < block->shape.tokens; t++)
+        for (size_t i = 0; i < width; i++) {
+            if (s->pruned[i]) continue;
+            memmove(to, block->rows + (t * width + i) * size, size);
+            to += size;
+        }
+    block->shape.dim -= s->out;
+    return 0;
+}
+
+static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                struct kvc_error *e) {
+    const struct kvc_section *next = stored->side, *end_side = next + stored->n_side, *s;
+    const size_t out = left_out(args, block->role, block->shape.dim), dim = (size_t)block->shape.dim;
+    const size_t heads = (size_t)block->shape.heads, size = kvc_dtype_info(block->own)->size;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!out) return kvc_section_none_left(next, end_side, e);
+    if (!(s = kvc_section_take_stored(&next, end_side, KVC_SECTION_MASK, 0, e))) return -1;
+    if (s->size != (heads * dim + 7) / 8) return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK is not a bit a channel");
+    if (heads * dim % 8 && s->data[s->size - 1] >> heads * dim % 8)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK has bits of channels that are not there");
+    for (size_t h = 0; h < heads; h++) {
+        size_t n = 0;
+        for (size_t i = h * dim; i < (h + 1) * dim; i++) n += s->data[i / 8] >> i % 8 & 1;
+        if (n != out) return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK leaves out %zu channels of head %zu, not %zu", n, h, out);
+    }
+    if (args->i[MEAN]) {
+        if (!(s = kvc_section_take_stored(&next, end_side, KVC_SECTION_MEAN, 0, e))) return -1;
+        if (s->size != heads * out * size) return kvc_fail(e, KVC_ERR_DAMAGED, "section MEAN is not a value a channel");
+    }
+    block->shape.dim -= out;
+    return kvc_section_none_left(next, end_side, e);
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
+    const size_t rows = (size_t)block->shape.tokens, kept = (size_t)(block->handed.heads * block->handed.dim);
+    (void)e;
+    if (kept == width) return 0;
+    const uint8_t *mask = stored->side[0].data, *means = args->i[MEAN] ? stored->side[1].data : NULL;
+    /* from the end, so that nothing is overwritten before it has moved */
+    const uint8_t *from = block->rows + rows * kept * size;
+    for (size_t t = rows; t-- > 0;) {
+        const uint8_t *mean = means ? means + (width - kept) * size : NULL;
+        for (size_t i = width; i-- > 0;) {
+            uint8_t *to = block->rows + (t * width + i) * size;
+            if (!(mask[i / 8] >> i % 8 & 1)) memmove(to, from -= size, size);
+            else if (means) memcpy(to, mean -= size, size);
+            else memset(to, 0, size);
+        }
+    }
+    return 0;
+}
+
+const struct kvc_stage kvc_stage_prune = {
+    .id = 11,
+    .name = "prune",
+    .summary = "leaves out the channels that queries ask least for",
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS,
+    .parse = parse,
+    .print = print,
+    .begin = begin,
+    .settle = settle,
+    .end = end,
+    .encode = encode,
+    .open = open,
+    .decode = decode,
+};

@@ -1,0 +1,319 @@
+/* encode.c: the records of a run of blocks of one tensor. Spec: FORMAT.md, "Records". Not for the stages' order
+ * (codecs/pipeline.c) or the file's (writer.c).
+ *
+ * Where stages look at a whole segment before they encode, its blocks are read once more for each. Of the second tensor of a
+ * pair the first one's blocks are encoded again, as its digests are those of what decodes from both. */
+#include "formats/encode.h"
+
+#include "codecs/floats.h"
+#include "formats/build.h"
+#include "formats/container.h"
+#include "formats/layout.h"
+#include "formats/same.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUN_BLOCKS = 16 }; /* blocks encoded as one item of work where no stage looks: at most 4096 rows */
+
+/* A tensor's blocks on their way through its pipeline, with the room they need. */
+struct lane {
+    const struct kvc_encode *x;
+    uint32_t tensor;
+    uint64_t row_bytes;
+    const struct kvc_pipeline *pipeline;
+    struct kvc_encoder encoder;
+    struct kvc_encoding encoding;
+    int64_t *position; /* owned; NULL: the cells' own */
+    float *query;
+    int64_t *query_position;
+    uint8_t *rows, *own, *other, *decoded; /* of a block: all, those to be coded, the partner's, what comes back */
+    uint64_t row[KVC_BLOCK], other_row[KVC_BLOCK];
+    struct kvc_same from[KVC_BLOCK];
+    struct kvc_sections list;
+};
+
+static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tensor) {
+    return &kvc_tensor_part(c, tensor)->cells;
+}
+
+static const struct kvc_pipeline *pipeline_of(const struct kvc_encode *x, uint32_t tensor) {
+    return &x->plan->pipeline[x->plan->pipeline_of[tensor]];
+}
+
+static int looks(const struct kvc_pipeline *p) {
+    return kvc_pipeline_first(p, KVC_STAGE_LOOKS) < p->n;
+}
+
+static int is_second(const struct kvc_encode *x, uint32_t tensor) {
+    return x->plan->partner[tensor] != KVC_NONE && x->plan->partner[tensor] < tensor;
+}
+
+uint64_t kvc_encode_run_blocks(const struct kvc_encode *x, uint32_t tensor) {
+    return looks(pipeline_of(x, tensor)) ? KVC_SEGMENT_BLOCKS : RUN_BLOCKS;
+}
+
+/* --- what stages may ask --- */
+
+static int read_values(const struct kvc_encoding *encoding, unsigned role, uint64_t first, uint64_t n, float *dst,
+                       struct kvc_error *e) {
+    const struct lane *l = encoding->owner;
+    const struct kvc_cache *c = l->x->cache;
+    const struct kvc_layer *layer = &c->layer[c->tensor[l->tensor].layer];
+    const uint32_t t = layer->tensor[role == KVC_SELECT_V];
+    if (t == KVC_NONE || !kvc_is_float(c->tensor[t].shape.dtype))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no %s in f32, f16 or bf16", role == KVC_SELECT_V ? "V" : "K");
+    const size_t values = (size_t)(n * c->tensor[t].shape.heads * c->tensor[t].shape.dim);
+    uint8_t *rows = malloc(values * kvc_dtype_info(c->tensor[t].shape.dtype)->size + 1);
+    if (!rows) return kvc_fail_memory(e, "rows");
+    const int status = c->read(c, t, first, n, rows, e);
+    if (!status) kvc_to_floats(dst, rows, values, c->tensor[t].shape.dtype);
+    free(rows);
+    return status;
+}
+
+/* The layer's queries, if there are any, into the encoding. */
+static int read_queries(struct lane *l, struct kvc_error *e) {
+    const struct kvc_cache *q = l->x->queries, *c = l->x->cache;
+    const struct kvc_shape *key = &l->encoding.key;
+    uint32_t t = 0;
+    if (!q) return 0;
+    while (t < q->n_tensors && !(q->tensor[t].role == KVC_ROLE_QUERIES &&
+                                 q->layer[q->tensor[t].layer].index == c->layer[c->tensor[l->tensor].layer].index))
+        t++;
+    if (t == q->n_tensors) return 0;
+    const struct kvc_shape *shape = &q->tensor[t].shape;
+    if (shape->dim != key->dim || shape->heads % key->heads)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "queries of %" PRIu64 " heads of %" PRIu64 " channels do not go with K of %" PRIu64
+                        " heads of %" PRIu64 " channels; where a file does not say how many heads K has, give "
+                        "--kv-heads or --model",
+                        shape->heads, shape->dim, key->heads, key->dim);
+    const struct kvc_cells *cells = cells_of(q, t);
+    l->query = malloc((size_t)(shape->tokens * kvc_row_bytes(shape)) + 1);
+    l->query_position = malloc((size_t)shape->tokens * sizeof *l->query_position + 1);
+    if (!l->query || !l->query_position) return kvc_fail_memory(e, "queries");
+    for (uint64_t i = 0; i < shape->tokens; i++) l->query_position[i] = kvc_cells_position(cells, i);
+    l->encoding.query = l->query;
+    l->encoding.query_position = l->query_position;
+    l->encoding.query_heads = shape->heads;
+    l->encoding.n_queries = shape->tokens;
+    return q->read(q, t, 0, shape->tokens, (uint8_t *)l->query, e);
+}
+
+static int describe(struct lane *l, uint64_t block, uint64_t end, struct kvc_error *e) {
+    const struct kvc_cache *c = l->x->cache;
+    const struct kvc_cells *cells = cells_of(c, l->tensor);
+    const struct kvc_layer *layer = &c->layer[c->tensor[l->tensor].layer];
+    const uint32_t partner = l->x->plan->partner[l->tensor];
+    struct kvc_encoding *n = &l->encoding;
+    n->rows = cells->n;
+    n->position = cells->pos;
+    n->read = read_values;
+    n->owner = l;
+    n->first = cells->block[block];
+    n->segment_rows = cells->block[end] - n->first;
+    n->shared = &l->x->shared[c->tensor[l->tensor].layer];
+    n->key = n->value = c->tensor[l->tensor].shape;
+    if (layer->tensor[0] != KVC_NONE) n->key = c->tensor[layer->tensor[0]].shape;
+    if (layer->tensor[1] != KVC_NONE) n->value = c->tensor[layer->tensor[1]].shape;
+    if (partner != KVC_NONE) {
+        n->second = partner < l->tensor;
+        n->pair = n->second ? partner : l->tensor;
+        n->deeper = c->layer[c->tensor[partner].layer].index < layer->index;
+    }
+    if (cells->order) {
+        if (!(l->position = malloc((size_t)cells->n * sizeof *l->position))) return kvc_fail_memory(e, "positions");
+        for (uint64_t i = 0; i < cells->n; i++) l->position[i] = kvc_cells_position(cells, i);
+        n->position = l->position;
+    }
+    return looks(l->pipeline) && kvc_plan_select(&c->tensor[l->tensor]) ? read_queries(l, e) : 0;
+}
+
+/* --- lanes --- */
+
+static void lane_free(struct lane *l) {
+    if (!l) return;
+    kvc_encoder_free(&l->encoder);
+    kvc_sections_free(&l->list);
+    free(l->position);
+    free(l->query);
+    free(l->query_position);
+    free(l->rows);
+    free(l->own);
+    free(l->other);
+    free(l->decoded);
+    free(l);
+}
+
+static struct lane *lane_make(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end,
+                              struct kvc_error *e) {
+    struct lane *l = calloc(1, sizeof *l);
+    if (!l) {
+        kvc_fail_memory(e, "a run of blocks");
+        return NULL;
+    }
+    l->x = x;
+    l->tensor = tensor;
+    l->row_bytes = kvc_row_bytes(&x->cache->tensor[tensor].shape);
+    l->pipeline = pipeline_of(x, tensor);
+    kvc_encoder_init(&l->encoder, l->pipeline, &l->encoding);
+    kvc_sections_init(&l->list);
+    const size_t n = (size_t)l->row_bytes * KVC_BLOCK;
+    l->rows = malloc(n);
+    l->own = malloc(n);
+    l->other = x->plan->partner[tensor] == KVC_NONE ? NULL : malloc(n);
+    l->decoded = malloc(n);
+    int status = 0;
+    if (!l->rows || !l->own || !l->decoded || (x->plan->partner[tensor] != KVC_NONE && !l->other))
+        status = kvc_fail_memory(e, "a block");
+    if (status || describe(l, block, end, e)) {
+        lane_free(l);
+        return NULL;
+    }
+    return l;
+}
+
+/* Reads block `number`: l->rows are all its rows, `block` those that repeat no earlier one, `partner` the other layer's. */
+static int load(struct lane *l, uint64_t number, struct kvc_block *block, struct kvc_block *partner, struct kvc_error *e) {
+    const struct kvc_cache *c = l->x->cache;
+    const struct kvc_cells *cells = cells_of(c, l->tensor);
+    const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
+    const uint32_t other = l->x->plan->partner[l->tensor];
+    uint64_t own = 0;
+    if (c->read(c, l->tensor, first, n, l->rows, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) l->from[i].tensor = KVC_NONE;
+    if (other == KVC_NONE && kvc_same_find(c, l->tensor, first, n, l->rows, l->from, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) {
+        if (l->from[i].tensor != KVC_NONE) continue;
+        l->row[own] = first + i;
+        memcpy(l->own + own++ * l->row_bytes, l->rows + i * l->row_bytes, (size_t)l->row_bytes);
+    }
+    *block = (struct kvc_block){.shape = c->tensor[l->tensor].shape, .rows = l->own, .row = l->row,
+                                .role = kvc_plan_select(&c->tensor[l->tensor])};
+    block->shape.tokens = own;
+    if (other == KVC_NONE) return 0;
+    if (c->read(c, other, first, n, l->other, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) l->other_row[i] = first + i;
+    *partner = *block;
+    partner->rows = l->other;
+    partner->row = l->other_row;
+    block->partner = partner;
+    return 0;
+}
+
+/* Lets every stage that looks see the segment, and settles its side data. */
+static int prepare(struct lane *l, uint64_t first, uint64_t end, struct kvc_error *e) {
+    const struct kvc_cache *c = l->x->cache;
+    unsigned steps = l->pipeline->n;
+    if (l->encoding.second) steps = kvc_pipeline_first(l->pipeline, KVC_STAGE_PAIR) + 1;
+    for (unsigned i = 0; i < steps; i++) {
+        const struct kvc_block like = {.shape = c->tensor[l->tensor].shape, .role = kvc_plan_select(&c->tensor[l->tensor])};
+        if (!(l->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
+        if (kvc_encoder_begin(&l->encoder, i, &like, e)) return -1;
+        for (uint64_t b = first; b < end && l->pipeline->step[i].stage->look; b++) {
+            struct kvc_block block, partner;
+            if (load(l, b, &block, &partner, e) ||
+                (block.shape.tokens && kvc_encoder_look(&l->encoder, i, &block, e)))
+                return -1;
+        }
+        if (kvc_encoder_settle(&l->encoder, i, e)) return -1;
+    }
+    return 0;
+}
+
+/* --- rows that repeat earlier ones --- */
+
+/* Adds the SAME section for the rows found, if any. */
+static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n, struct kvc_error *e) {
+    uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
+    size_t used = 0;
+    for (uint64_t i = 0; i < n;) {
+        if (from[i].tensor == KVC_NONE) {
+            i++;
+            continue;
+        }
+        struct kvc_same run = from[i];
+        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block &&
+                  from[i].there == run.there + run.count; i++)
+            run.count++;
+        uint8_t *p = bytes + used;
+        put_u32(p, run.row);
+        put_u32(p + 4, run.count);
+        put_u32(p + 8, run.tensor);
+        put_u32(p + 12, run.block);
+        put_u32(p + 16, run.there);
+        used += KVC_SAME_ENTRY;
+    }
+    return used ? kvc_record_add(list, KVC_SECTION_SAME, bytes, used, e) : 0;
+}
+
+/* --- blocks --- */
+
+/* What block l->list decodes to, its `own` rows, into l->decoded; `first`: the lane of the pair's first tensor. */
+static int decode_back(struct lane *l, struct lane *first, uint64_t number, size_t container_sections, uint64_t own,
+                       struct kvc_error *e) {
+    struct kvc_block block = {.shape = l->x->cache->tensor[l->tensor].shape, .rows = l->decoded,
+                              .role = kvc_plan_select(&l->x->cache->tensor[l->tensor])};
+    struct kvc_coded coded = {.section = l->list.section + container_sections, .n = l->list.count - container_sections,
+                              .side = l->encoder.side.section, .n_side = l->encoder.side.count}, base = {0};
+    kvc_sections_seal(&l->list);
+    block.shape.tokens = own;
+    if (first) {
+        struct kvc_block there, partner;
+        kvc_sections_clear(&first->list);
+        if (load(first, number, &there, &partner, e) || kvc_encoder_block(&first->encoder, &there, &first->list, e))
+            return -1;
+        kvc_sections_seal(&first->list);
+        base = (struct kvc_coded){.section = first->list.section, .n = first->list.count,
+                                  .side = first->encoder.side.section, .n_side = first->encoder.side.count};
+    }
+    return kvc_pipeline_decode_record(l->pipeline, &block, &coded, first ? &base : NULL, e);
+}
+
+/* Encodes block `number` into run->buffer. */
+static int encode_block(struct lane *l, struct lane *first, uint64_t number, struct kvc_run *run, struct kvc_error *e) {
+    const struct kvc_cells *cells = cells_of(l->x->cache, l->tensor);
+    const uint64_t start = cells->block[number], n = cells->block[number + 1] - start;
+    const int lossless = kvc_pipeline_lossless(l->pipeline);
+    struct kvc_block block, partner;
+    if (load(l, number, &block, &partner, e)) return -1;
+    const uint64_t own = block.shape.tokens;
+    kvc_sections_clear(&l->list);
+    if (add_same(&l->list, l->from, n, e)) return -1;
+    const size_t container_sections = l->list.count;
+    if (own && kvc_encoder_block(&l->encoder, &block, &l->list, e)) return -1;
+    run->same_rows += n - own;
+    run->bytes += n * l->row_bytes;
+    if (own && (!lossless || !l->x->no_verify)) {
+        if (decode_back(l, first, number, container_sections, own, e)) return -1;
+        uint64_t k = 0;
+        for (uint64_t i = 0; i < n; i++) {
+            if (l->from[i].tensor != KVC_NONE) continue;
+            const uint8_t *back = l->decoded + k++ * l->row_bytes;
+            if (lossless && memcmp(back, l->rows + i * l->row_bytes, (size_t)l->row_bytes) != 0)
+                return kvc_fail(e, KVC_ERR_VERIFY, "block %" PRIu64 " does not decode to what was encoded", number);
+            if (!lossless) memcpy(l->rows + i * l->row_bytes, back, (size_t)l->row_bytes);
+        }
+    }
+    const uint64_t digest = kvc_digest_rows(l->rows, l->row_bytes, start, n);
+    return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, l->tensor, (uint32_t)number, digest, &l->list, e);
+}
+
+int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_run *run,
+                   struct kvc_error *e) {
+    struct lane *own = lane_make(x, tensor, block, end, e), *first = NULL;
+    int status = own ? prepare(own, block, end, e) : -1;
+    if (!status && is_second(x, tensor)) {
+        first = lane_make(x, x->plan->partner[tensor], block, end, e);
+        status = first ? prepare(first, block, end, e) : -1;
+    }
+    if (!status && own->encoder.side.count)
+        status = kvc_record_build(&run->buffer, KVC_RECORD_SIDE, tensor, (uint32_t)(block / KVC_SEGMENT_BLOCKS), 0,
+                                  &own->encoder.side, e);
+    for (; block < end && !status; block++) status = encode_block(own, first, block, run, e);
+    lane_free(own);
+    lane_free(first);
+    return status ? -1 : 0;
+}

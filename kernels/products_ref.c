@@ -1,0 +1,47 @@
+/* products_ref.c: portable reference of the kernels of lossy stages that make sums of products, and exponentials. Not
+ * for quantising (quant_ref.c). */
+#include "kernels/twins.h"
+
+#include <math.h>
+#include <string.h>
+
+void kvc_multiply_rows_ref(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = 0;
+    for (size_t j = 0; j < k; j++)
+        for (size_t i = 0; i < n; i++) y[i] = fmaf(a[j], b[j * stride + i], y[i]);
+}
+
+void kvc_add_scaled_ref(float *y, const float *x, float s, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] += s * x[i];
+}
+
+void kvc_scale_ref(float *y, const float *x, float s, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = s * x[i];
+}
+
+static float total(const float sum[8]) {
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+float kvc_dot_ref(const float *a, const float *b, size_t n) {
+    float sum[8] = {0};
+    for (size_t i = 0; i < n; i++) sum[i % 8] += a[i] * b[i];
+    return total(sum);
+}
+
+static float exponential(float d) {
+    if (d < -87) return 0;
+    const float c[] = KVC_EXPONENTIAL, power = rintf(d * KVC_LOG2_E);
+    const float r = fmaf(power, -KVC_LN2_LOW, fmaf(power, -KVC_LN2_HIGH, d));
+    float p = c[0], two;
+    for (int i = 1; i < 7; i++) p = fmaf(p, r, c[i]);
+    const uint32_t bits = (uint32_t)((int32_t)power + 127) << 23; /* -126 is the least power: never subnormal */
+    memcpy(&two, &bits, sizeof two);
+    return p * two;
+}
+
+float kvc_exponentials_ref(float *x, size_t n, float most) {
+    float sum[8] = {0};
+    for (size_t i = 0; i < n; i++) sum[i % 8] += x[i] = exponential(x[i] - most);
+    return total(sum);
+}
