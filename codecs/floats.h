@@ -1,5 +1,5 @@
 /* floats.h: a matrix in a tensor's dtype as binary32 and back, and arrays of binary16 with a common exponent, which is how
- * scales, factors and norms are stored. Not for block dtypes. */
+ * scales, factors and norms are stored (spec: floats.md). Not for block dtypes. */
 #ifndef KVC_FLOATS_H
 #define KVC_FLOATS_H
 
@@ -14,11 +14,15 @@ int kvc_is_float(enum kvc_dtype dtype);
 void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtype);
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype);
 
-/* Bytes of n halves: an exponent (i16), then n binary16, each times 2^exponent. */
-#define KVC_HALVES_BYTES(n) (2 + 2 * (size_t)(n))
-/* Writes n finite values below 2^126 in size and replaces each by what it reads back as. */
-void kvc_halves_write(uint8_t *bytes, float *values, size_t n);
-/* Refuses exponents outside -126 .. 112 and halves that are not finite. */
-int kvc_halves_read(float *values, const uint8_t *bytes, size_t n, struct kvc_error *e);
+/* Most bytes of n stored halves. */
+#define KVC_HALVES_BOUND(n) (2 + 2 * (4 + (size_t)(n)))
+/* Writes n finite values below 2^126 in size and replaces each by what it reads back as; *bytes moves behind them. */
+int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e);
+/* Reads n values from *bytes on, which moves behind them and stays below `end`. Refuses sizes and exponents out of range
+ * and halves that are not finite. */
+int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e);
+/* Adds values as a section of stored halves, and reads one that is that and nothing else. */
+int kvc_halves_add(struct kvc_sections *out, unsigned type, uint8_t stage, float *values, size_t n, struct kvc_error *e);
+int kvc_halves_take(float *values, const struct kvc_section *s, size_t n, struct kvc_error *e);
 
 #endif

@@ -87,20 +87,14 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     struct state *s = state;
     const struct parts *p = &s->parts;
     const size_t n = p->n * p->rank * p->dim;
-    uint8_t *bytes = malloc(KVC_HALVES_BYTES(n));
-    int status = bytes ? 0 : kvc_fail_memory(e, "directions");
+    int status = 0;
     for (size_t i = 0; i < p->n && !status; i++) {
         double *gram = s->gram + i * p->dim * p->dim;
         float *to = s->directions + i * p->rank * p->dim;
         status = args->i[POWER] ? kvc_gram_power(to, gram, p->dim, p->rank, (unsigned)args->i[POWER], e)
                                 : kvc_gram_directions(to, gram, p->dim, p->rank, e);
     }
-    if (!status) {
-        kvc_halves_write(bytes, s->directions, n);
-        status = kvc_sections_add(side, KVC_SECTION_FACTOR_B, stage, 0, bytes, KVC_HALVES_BYTES(n), 0, e);
-    }
-    free(bytes);
-    return status;
+    return status ? -1 : kvc_halves_add(side, KVC_SECTION_FACTOR_B, stage, s->directions, n, e);
 }
 
 /* Coefficients of row x of a part: with directions that are nearly orthonormal, its products with them. */
@@ -117,15 +111,13 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     (void)args;
     if (!rows) return 0;
     float *coefficients = malloc((n + p->dim) * sizeof *coefficients), *row = coefficients + n;
-    uint8_t *bytes = malloc(KVC_HALVES_BYTES(n));
-    int status = coefficients && bytes ? 0 : kvc_fail_memory(e, "coefficients");
+    int status = coefficients ? 0 : kvc_fail_memory(e, "coefficients");
     if (!status) {
         for (size_t t = 0; t < rows; t++)
             for (size_t i = 0; i < p->n; i++)
                 project(p, s->directions + i * p->rank * p->dim, x + (t * p->n + i) * p->dim,
                         coefficients + (t * p->n + i) * p->rank);
-        kvc_halves_write(bytes, coefficients, n);
-        status = kvc_sections_add(out, KVC_SECTION_FACTOR_A, stage, 0, bytes, KVC_HALVES_BYTES(n), 0, e);
+        status = kvc_halves_add(out, KVC_SECTION_FACTOR_A, stage, coefficients, n, e);
     }
     if (!status && block->residual)
         for (size_t t = 0; t < rows * p->n; t++) {
@@ -134,19 +126,15 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
             kvc_kernels_get()->add_scaled(x + t * p->dim, row, -1, p->dim);
         }
     free(coefficients);
-    free(bytes);
     return status;
 }
 
-static const uint8_t *halves_of(const struct kvc_section *section, size_t count, unsigned type, size_t n,
-                                struct kvc_error *e) {
+/* The one section, of this type, that the stage has there. */
+static const struct kvc_section *only(const struct kvc_section *section, size_t count, unsigned type,
+                                      struct kvc_error *e) {
     const struct kvc_section *next = section, *end = section + count;
     const struct kvc_section *s = kvc_section_take_stored(&next, end, type, 0, e);
-    if (!s || kvc_section_none_left(next, end, e)) return NULL;
-    if (s->size == KVC_HALVES_BYTES(n)) return s->data;
-    kvc_fail(e, KVC_ERR_DAMAGED, "section %s has %u bytes where %zu are due", kvc_section_name(type), s->size,
-             KVC_HALVES_BYTES(n));
-    return NULL;
+    return s && !kvc_section_none_left(next, end, e) ? s : NULL;
 }
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
@@ -155,12 +143,12 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     const size_t rows = (size_t)block->shape.tokens, n = rows * p.n * p.rank, directions = p.n * p.rank * p.dim;
     float *x = (float *)(void *)block->rows;
     if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    const uint8_t *b = halves_of(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, directions, e);
-    const uint8_t *a = b ? halves_of(stored->section, stored->n, KVC_SECTION_FACTOR_A, n, e) : NULL;
+    const struct kvc_section *b = only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e);
+    const struct kvc_section *a = b ? only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e) : NULL;
     if (!a) return -1;
     float *coefficient = malloc((n + directions + p.dim) * sizeof *coefficient), *direction = coefficient + n;
     float *row = direction + directions;
-    int status = coefficient ? kvc_halves_read(coefficient, a, n, e) || kvc_halves_read(direction, b, directions, e)
+    int status = coefficient ? kvc_halves_take(coefficient, a, n, e) || kvc_halves_take(direction, b, directions, e)
                              : kvc_fail_memory(e, "coefficients");
     for (size_t t = 0; t < rows * p.n && !status; t++) {
         float *to = block->residual ? row : x + t * p.dim;

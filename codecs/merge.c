@@ -219,20 +219,15 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     if (!block->shape.tokens) return 0;
     for (uint64_t t = 0; t < block->shape.tokens; t++) mask[t] = s->kept[kvc_ends_row(block, t) - s->first];
     float *room = malloc((2 * width + most) * sizeof *room);
-    uint8_t *bytes = malloc(KVC_HALVES_BYTES(most));
-    int status = room && bytes ? 0 : kvc_fail_memory(e, "a pair of rows");
+    int status = room ? 0 : kvc_fail_memory(e, "a pair of rows");
     if (!status && !s->second) status = add_kept(mask, block->shape.tokens, stage, out, e);
     if (!status) {
         float *norms = room + 2 * width;
         const size_t n = merge_rows(args, s, block, mask, room, norms);
-        if (n) {
-            kvc_halves_write(bytes, norms, n);
-            status = kvc_sections_add(out, KVC_SECTION_NORMS, stage, 0, bytes, KVC_HALVES_BYTES(n), 0, e);
-        }
+        if (n) status = kvc_halves_add(out, KVC_SECTION_NORMS, stage, norms, n, e);
     }
     if (!status) status = kvc_kept_encode(block, mask, stage, out, e);
     free(room);
-    free(bytes);
     return status;
 }
 
@@ -281,10 +276,9 @@ static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *bloc
                        struct kvc_error *e) {
     const size_t per = norms_in_row(args, &block->shape), rows = (size_t)block->handed.tokens, n = rows * per;
     const size_t width = width_of(block), each = width / per, bytes = (size_t)kvc_row_bytes(&block->shape);
-    if (s->size != KVC_HALVES_BYTES(n)) return kvc_fail(e, KVC_ERR_DAMAGED, "section NORMS is not %zu numbers", n);
     float *norms = malloc((n + width) * sizeof *norms), *row = norms + n;
     if (!norms) return kvc_fail_memory(e, "norms");
-    int status = kvc_halves_read(norms, s->data, n, e);
+    int status = kvc_halves_take(norms, s, n, e);
     for (size_t t = 0; t < rows && !status; t++) {
         kvc_to_floats(row, block->rows + t * bytes, width, block->own);
         for (size_t i = 0; i < per; i++)

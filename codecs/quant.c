@@ -154,7 +154,7 @@ static int layout_init(struct layout *l, const struct kvc_stage_args *args, cons
         params = l->class[c].params > params ? l->class[c].params : params;
         codes = l->class[c].codes > codes ? l->class[c].codes : codes;
     }
-    const size_t packed = 2 * KVC_HALVES_BYTES(params) > codes + 32 ? 2 * KVC_HALVES_BYTES(params) : codes + 32;
+    const size_t halves = 2 * KVC_HALVES_BOUND(params), packed = halves > codes + 32 ? halves : codes + 32;
     float *floats = l->memory[2] = malloc((3 * params + 2 * l->width) * sizeof *floats + codes + packed);
     if (!floats) {
         layout_free(l);
@@ -304,24 +304,21 @@ static void centre(const struct layout *l, const struct class *k) {
 }
 
 /* Steps and least values out of ranges, as they will be read. */
-static size_t write_params(const struct layout *l, const struct class *k, uint8_t *bytes) {
+static int add_params(const struct layout *l, const struct class *k, uint8_t stage, uint8_t index,
+                      struct kvc_sections *out, struct kvc_error *e) {
     const float levels = levels_of(k);
+    uint8_t *end = l->packed;
     for (size_t g = 0; g < k->params; g++) {
         const float least = l->low[g], greatest = l->step[g];
         if (l->sym) l->step[g] = 2 * (-least > greatest ? -least : greatest) / levels;
         else l->step[g] = (greatest - least) / levels;
     }
-    kvc_halves_write(bytes, l->step, k->params);
-    size_t n = KVC_HALVES_BYTES(k->params);
-    if (l->sym) {
-        centre(l, k);
-    } else {
-        kvc_halves_write(bytes + n, l->low, k->params);
-        n += KVC_HALVES_BYTES(k->params);
-    }
+    if (kvc_halves_write(&end, l->step, k->params, e)) return -1;
+    if (l->sym) centre(l, k);
+    else if (kvc_halves_write(&end, l->low, k->params, e)) return -1;
     /* below this a reciprocal may be infinite, and a step moves nothing that matters */
     for (size_t g = 0; g < k->params; g++) l->inverse[g] = l->step[g] > 0x1p-120f ? 1 / l->step[g] : 0;
-    return n;
+    return kvc_sections_add(out, KVC_SECTION_PARAMS, stage, index, l->packed, (size_t)(end - l->packed), 0, e);
 }
 
 static size_t pack(const struct layout *l, const struct class *k) {
@@ -339,8 +336,7 @@ static int encode_class(const struct layout *l, unsigned c, float *x, uint8_t st
     if (!k->codes) return 0;
     find_ranges(l, k, x);
     if (l->clip && clip_ranges(l, k, x, e)) return -1;
-    if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, (uint8_t)c, l->packed, write_params(l, k, l->packed), 0, e))
-        return -1;
+    if (add_params(l, k, stage, (uint8_t)c, out, e)) return -1;
     each_row(l, k, x, l->inverse, quantise_row);
     if (kvc_sections_add(out, KVC_SECTION_CODES, stage, (uint8_t)c, l->packed, pack(l, k), 0, e)) return -1;
     return 0;
@@ -434,13 +430,11 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
 /* --- decoding --- */
 
 static int read_params(const struct layout *l, const struct class *k, const struct kvc_section *s, struct kvc_error *e) {
-    const size_t one = KVC_HALVES_BYTES(k->params);
-    if (s->size != (l->sym ? one : 2 * one))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has %u bytes for %zu groups", s->size, k->params);
-    if (kvc_halves_read(l->step, s->data, k->params, e)) return -1;
-    if (!l->sym) return kvc_halves_read(l->low, s->data + one, k->params, e);
-    centre(l, k);
-    return 0;
+    const uint8_t *p = s->data, *end = p + s->size;
+    if (kvc_halves_read(l->step, &p, end, k->params, e)) return -1;
+    if (l->sym) centre(l, k);
+    else if (kvc_halves_read(l->low, &p, end, k->params, e)) return -1;
+    return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
 }
 
 static int read_codes(const struct layout *l, const struct class *k, const struct kvc_section *s, struct kvc_error *e) {
