@@ -29,14 +29,14 @@ FUZZ_SECONDS ?= 60
 CUDA ?= auto
 V ?= 0
 
-DEPS := libzstd libxxhash libcrypto libarchive jansson zlib lapack blas
+DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
 PKG_CFLAGS := $(shell pkg-config --cflags $(DEPS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(DEPS) 2>/dev/null)
 
 WARN := -Wall -Wextra -Wpedantic -Wconversion -Werror
 override KVC_CFLAGS := -std=c11 $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden -pthread
 override KVC_CPPFLAGS := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(PKG_CFLAGS)
-override KVC_LDLIBS := $(PKG_LIBS) -lm -pthread
+override KVC_LDLIBS := $(PKG_LIBS) -lm -ldl -pthread
 
 ALL_FLAGS := $(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS)
 HASH := $(shell printf '%s' "$(subst ",,$(ALL_FLAGS))" | cksum | cut -d' ' -f1)
@@ -110,7 +110,7 @@ $(TOOLS) libkvc.a libkvc.so.$(VERSION): %: $B/%
 kvc.pc: # anew each time: PREFIX may have changed
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: kvc' \
 	  'Description: KV-cache container files' 'Version: $(VERSION)' 'Requires.private: $(DEPS)' \
-	  'Libs: -L$${libdir} -lkvc' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' > $@
+	  'Libs: -L$${libdir} -lkvc' 'Libs.private: -lm -ldl -pthread' 'Cflags: -I$${includedir}' > $@
 
 $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@

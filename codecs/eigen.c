@@ -3,21 +3,37 @@
 
 #include "kernels/kernels.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* LAPACK as every implementation exports it, with the lengths that Fortran adds for texts. Matrices are column after column
- * there, so that a row-major upper triangle is a lower one. */
-extern void dsyevd_(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work,
+/* LAPACK's dsyevd as every implementation exports it, with the lengths that Fortran adds for texts. Matrices are column after
+ * column there, so that a row-major upper triangle is a lower one. */
+typedef void dsyevd(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work,
                     const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t);
-/* Of OpenBLAS with threads alone. */
-extern void openblas_set_num_threads(int n) __attribute__((weak));
 
+/* Loaded when the first recipe asks for it: the tools start faster without, and most never need it. */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static dsyevd *lapack;
 /* OpenBLAS built without threads may not be called by two of ours at once, and which one is installed is not ours to say. */
-static pthread_mutex_t lapack = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+static void load_lapack(void) {
+    static const char *const names[] = {"liblapack.so.3", "libopenblas.so.0", "liblapack.so", "libopenblas.so"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !lapack; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL), *found;
+        if (!library) continue;
+        if ((found = dlsym(library, "dsyevd_"))) memcpy(&lapack, &found, sizeof lapack);
+        void (*set_threads)(int);
+        if ((found = dlsym(library, "openblas_set_num_threads"))) {
+            memcpy(&set_threads, &found, sizeof set_threads);
+            set_threads(1); /* the threads are ours */
+        }
+    }
+}
 
 int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride, struct kvc_error *e) {
     float *room = malloc((n + dim) * sizeof *room), *column = room, *row = room + n;
@@ -38,11 +54,13 @@ static int eigenvectors(double *a, size_t n, struct kvc_error *e) {
     int *numbers = malloc(whole * sizeof *numbers), failed = 0;
     const int order = (int)n, n_room = (int)room, n_whole = (int)whole;
     int status = value && numbers ? 0 : kvc_fail_memory(e, "eigenvalues");
+    pthread_once(&once, load_lapack);
+    if (!status && !lapack)
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "no LAPACK is installed (liblapack.so.3): install one, such as OpenBLAS");
     if (!status) {
-        pthread_mutex_lock(&lapack);
-        if (openblas_set_num_threads) openblas_set_num_threads(1);
-        dsyevd_("V", "L", &order, a, &order, value, value + n, &n_room, numbers, &n_whole, &failed, 1, 1);
-        pthread_mutex_unlock(&lapack);
+        pthread_mutex_lock(&one_at_a_time);
+        lapack("V", "L", &order, a, &order, value, value + n, &n_room, numbers, &n_whole, &failed, 1, 1);
+        pthread_mutex_unlock(&one_at_a_time);
     }
     if (failed) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors (%d)", failed);
     free(value);

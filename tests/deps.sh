@@ -5,6 +5,7 @@ set -eu
 missing=""
 need_command() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
 need_header() { [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ] || missing="$missing $2"; }
+need_shared() { PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -q "$1" || missing="$missing $2"; }
 need_library() { pkg-config --exists "$1" 2>/dev/null || missing="$missing $2"; }
 
 find_missing() {
@@ -18,7 +19,7 @@ find_missing() {
     need_library libarchive libarchive-dev
     need_library jansson libjansson-dev
     need_library zlib zlib1g-dev
-    need_library lapack libopenblas-serial-dev
+    need_shared liblapack.so.3 libopenblas0-serial
     if [ "$1" = test ]; then
         need_header cmocka.h libcmocka-dev
         need_command mandoc mandoc
