@@ -1,12 +1,12 @@
 /* floats.c: matrices as binary32, arrays of binary16 with a common exponent. Spec of the latter: floats.md. */
 #include "codecs/floats.h"
 
+#include "codecs/planes.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zstd.h>
 
 enum { MIN_EXPONENT = -126, MAX_EXPONENT = 112 };
 
@@ -35,21 +35,84 @@ static int exponent_for(float greatest) {
     return e < MIN_EXPONENT ? MIN_EXPONENT : e > MAX_EXPONENT ? MAX_EXPONENT : e;
 }
 
-/* One plane of halves: its size, then its bytes, as zstd makes them where that is fewer. */
-static uint8_t *write_plane(uint8_t *to, const uint8_t *plane, size_t n) {
-    size_t size = ZSTD_compress(to + 4, n, plane, n, 1); /* an error where it is not fewer */
-    if (ZSTD_isError(size) || size >= n) {
-        memcpy(to + 4, plane, n);
-        size = n;
+enum { HEADER = 9, ROTATED = 128 };
+
+/* How the upper bytes are coded: those from `base` on in `width` bits, the last code standing for an escape. */
+struct upper {
+    unsigned width, base; /* width 8: as they are */
+    int rotated;
+    size_t escapes;
+};
+
+static uint8_t rotate(uint8_t byte) {
+    return (uint8_t)(byte << 1 | byte >> 7);
+}
+
+/* The cheapest way to code n upper bytes, with the sign as the highest or as the lowest bit. */
+static struct upper choose_upper(const uint8_t *bytes, size_t n) {
+    struct upper best = {.width = 8};
+    size_t least = n;
+    for (int rotated = 0; rotated < 2; rotated++) {
+        size_t count[256] = {0};
+        for (size_t i = 0; i < n; i++) count[rotated ? rotate(bytes[i]) : bytes[i]]++;
+        for (unsigned width = 1; width < 8; width++) {
+            const unsigned codes = (1u << width) - 1;
+            size_t covered = 0;
+            for (unsigned v = 0; v < codes; v++) covered += count[v];
+            for (unsigned base = 0; base < 256; base++) {
+                const size_t cost = KVC_PACKED(n, width) + n - covered;
+                if (cost < least) {
+                    least = cost;
+                    best = (struct upper){width, base, rotated, n - covered};
+                }
+                covered += count[(base + codes) % 256] - count[base];
+            }
+        }
     }
-    for (unsigned b = 0; b < 4; b++) to[b] = (uint8_t)(size >> 8 * b & 255);
-    return to + 4 + size;
+    return best;
+}
+
+/* Bytes of n values packed, as they are with 8 bits. */
+static size_t packed_bytes(size_t n, unsigned width) {
+    return width == 8 ? n : KVC_PACKED(n, width);
+}
+
+static uint8_t *write_packed(uint8_t *to, const uint8_t *values, size_t n, unsigned width) {
+    if (width == 8) memcpy(to, values, n);
+    else if (width) kvc_kernels_get()->pack_bits(to, values, n, width);
+    return to + packed_bytes(n, width);
+}
+
+static uint8_t *write_halves(uint8_t *to, int exponent, uint8_t *lower, uint8_t *upper, size_t n) {
+    const struct upper u = choose_upper(upper, n);
+    const unsigned escape = (1u << u.width) - 1;
+    uint8_t any = 0;
+    unsigned zeros = 0; /* that all lower bytes end in */
+    for (size_t i = 0; i < n; i++) any |= lower[i];
+    while (zeros < 8 && !(any >> zeros & 1)) zeros++;
+    for (size_t i = 0; i < n; i++) lower[i] = (uint8_t)(lower[i] >> zeros);
+    to[0] = (uint8_t)(exponent & 255);
+    to[1] = (uint8_t)(exponent >> 8 & 255);
+    to[2] = (uint8_t)zeros;
+    to[3] = (uint8_t)(u.width | (u.rotated ? ROTATED : 0));
+    to[4] = (uint8_t)u.base;
+    for (unsigned b = 0; b < 4; b++) to[5 + b] = (uint8_t)(u.escapes >> 8 * b & 255);
+    to = write_packed(to + HEADER, lower, n, 8 - zeros);
+    if (u.width == 8) return write_packed(to, upper, n, 8);
+    uint8_t *escapes = to + packed_bytes(n, u.width);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned code = ((u.rotated ? rotate(upper[i]) : upper[i]) - u.base) & 255;
+        if (code >= escape) *escapes++ = upper[i];
+        upper[i] = (uint8_t)(code < escape ? code : escape);
+    }
+    write_packed(to, upper, n, u.width);
+    return escapes;
 }
 
 int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
     float greatest = 0;
-    uint8_t *halves = malloc(4 * n + 1), *planes = halves + 2 * n, *to = *bytes;
+    uint8_t *halves = malloc(4 * n + 1), *planes = halves + 2 * n;
     if (!halves) return kvc_fail_memory(e, "numbers");
     for (size_t i = 0; i < n; i++) greatest = fabsf(values[i]) > greatest ? fabsf(values[i]) : greatest;
     const int exponent = exponent_for(greatest);
@@ -58,48 +121,86 @@ int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error 
     k->f16_to_f32(values, halves, n);
     k->scale(values, values, ldexpf(1, exponent), n);
     k->split_planes(planes, halves, n, 2);
-    *to++ = (uint8_t)(exponent & 255);
-    *to++ = (uint8_t)(exponent >> 8 & 255);
-    to = write_plane(to, planes + n, n);
-    *bytes = write_plane(to, planes, n);
+    *bytes = write_halves(*bytes, exponent, planes, planes + n, n);
     free(halves);
     return 0;
 }
 
-static int read_plane(uint8_t *plane, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
+/* The header of stored halves. */
+struct stored {
+    int exponent;
+    unsigned zeros;
+    struct upper upper;
+    const uint8_t *lower, *codes, *escapes;
+};
+
+static int read_header(struct stored *s, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
     const uint8_t *p = *bytes;
-    if (end - p < 4) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
-    const size_t size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
-    p += 4;
-    if (size > n || size > (size_t)(end - p))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a plane of %zu numbers has %zu bytes", n, size);
-    *bytes = p + size;
-    if (size == n) {
-        memcpy(plane, p, n);
-        return 0;
-    }
-    if (ZSTD_findFrameCompressedSize(p, size) != size || ZSTD_decompress(plane, n, p, size) != n)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a plane of numbers is not one zstd frame of %zu bytes", n);
+    if (end - p < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
+    s->exponent = (int16_t)(uint16_t)(p[0] | p[1] << 8);
+    s->zeros = p[2];
+    s->upper = (struct upper){.width = p[3] & (ROTATED - 1), .base = p[4], .rotated = p[3] >= ROTATED,
+                              .escapes = p[5] | (size_t)p[6] << 8 | (size_t)p[7] << 16 | (size_t)p[8] << 24};
+    const struct upper *u = &s->upper;
+    if (s->exponent < MIN_EXPONENT || s->exponent > MAX_EXPONENT)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "an exponent of %d is out of range", s->exponent);
+    if (s->zeros > 8 || !u->width || u->width > 8 || u->escapes > n ||
+        (u->width == 8 && (u->escapes || u->base || u->rotated)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the header of %zu numbers is out of range", n);
+    const size_t lower = packed_bytes(n, 8 - s->zeros), codes = packed_bytes(n, u->width);
+    if ((size_t)(end - p) - HEADER < lower + codes + u->escapes)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
+    s->lower = p + HEADER;
+    s->codes = s->lower + lower;
+    s->escapes = s->codes + codes;
+    *bytes = s->escapes + u->escapes;
     return 0;
 }
 
-int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
-    if (end - *bytes < 2) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
-    const int exponent = (int16_t)(uint16_t)((*bytes)[0] | (*bytes)[1] << 8);
-    if (exponent < MIN_EXPONENT || exponent > MAX_EXPONENT)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "an exponent of %d is out of range", exponent);
-    *bytes += 2;
-    uint8_t *planes = malloc(4 * n + 1), *halves = planes + 2 * n;
-    if (!planes) return kvc_fail_memory(e, "numbers");
-    int status = read_plane(planes + n, bytes, end, n, e) || read_plane(planes, bytes, end, n, e);
-    for (size_t i = 0; i < n && !status; i++)
-        if ((planes[n + i] & 0x7c) == 0x7c) status = kvc_fail(e, KVC_ERR_DAMAGED, "number %zu is not finite", i);
-    if (!status) {
-        kvc_kernels_get()->merge_planes(halves, planes, n, 2);
-        kvc_kernels_get()->f16_to_f32(values, halves, n);
-        kvc_kernels_get()->scale(values, values, ldexpf(1, exponent), n); /* rounds where the product is subnormal */
+static int read_packed(uint8_t *values, const uint8_t *bytes, size_t n, unsigned width, struct kvc_error *e) {
+    if (width == 8) memcpy(values, bytes, n);
+    else if (!width) memset(values, 0, n);
+    else if (kvc_packed_check(bytes, n, width, e)) return -1;
+    else kvc_kernels_get()->unpack_bits(values, bytes, n, width);
+    return 0;
+}
+
+/* Codes to upper bytes, in place. */
+static int undo_codes(uint8_t *upper, const struct stored *s, size_t n, struct kvc_error *e) {
+    const struct upper *u = &s->upper;
+    const unsigned escape = (1u << u->width) - 1;
+    size_t used = 0;
+    for (size_t i = 0; i < n && u->width < 8; i++) {
+        if (upper[i] == escape) {
+            if (used == u->escapes) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too few escapes");
+            upper[i] = s->escapes[used++];
+            continue;
+        }
+        const uint8_t byte = (uint8_t)(upper[i] + u->base);
+        upper[i] = u->rotated ? (uint8_t)(byte >> 1 | byte << 7) : byte;
     }
-    free(planes);
+    return used == u->escapes ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too many escapes");
+}
+
+int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
+    struct stored s = {.exponent = 0};
+    if (read_header(&s, bytes, end, n, e)) return -1;
+    uint8_t *lower = malloc(4 * n + 1), *upper = lower + n, *halves = upper + n;
+    if (!lower) return kvc_fail_memory(e, "numbers");
+    int status = read_packed(lower, s.lower, n, 8 - s.zeros, e) || read_packed(upper, s.codes, n, s.upper.width, e) ||
+                 undo_codes(upper, &s, n, e);
+    unsigned wild = 0;
+    for (size_t i = 0; i < n && !status; i++) {
+        lower[i] = (uint8_t)(lower[i] << s.zeros);
+        wild |= (upper[i] & 0x7cu) == 0x7c;
+    }
+    if (!status && wild) status = kvc_fail(e, KVC_ERR_DAMAGED, "a number is not finite");
+    if (!status) {
+        kvc_kernels_get()->merge_planes(halves, lower, n, 2);
+        kvc_kernels_get()->f16_to_f32(values, halves, n);
+        kvc_kernels_get()->scale(values, values, ldexpf(1, s.exponent), n); /* rounds where the product is subnormal */
+    }
+    free(lower);
     return status ? -1 : 0;
 }
 

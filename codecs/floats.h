@@ -15,7 +15,7 @@ void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtyp
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype);
 
 /* Most bytes of n stored halves. */
-#define KVC_HALVES_BOUND(n) (2 + 2 * (4 + (size_t)(n)))
+#define KVC_HALVES_BOUND(n) (9 + 2 * ((size_t)(n) + 32))
 /* Writes n finite values below 2^126 in size and replaces each by what it reads back as; *bytes moves behind them. */
 int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e);
 /* Reads n values from *bytes on, which moves behind them and stays below `end`. Refuses sizes and exponents out of range

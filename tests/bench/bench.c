@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { ROUNDS = 15 };
@@ -57,12 +58,18 @@ void *need_memory(size_t n) {
 
 int main(int argc, char **argv) {
     if (!kvc_kernels_get()) give_up("$KVC_KERNEL", "names no kernels that this CPU runs");
+    const int lossy_alone = argc > 1 && strcmp(argv[1], "--lossy") == 0;
+    if (lossy_alone) {
+        for (int i = 2; i < argc; i++) bench_lossy(argv[i]);
+        return 0;
+    }
     bench_kernels();
     printf("\nFiles in memory, kernels %s. Blocks: 256 rows of a K or V, without container, hashes, verification.\n",
            kvc_kernels_get()->name);
     if (zipnn_version()) printf("ZipNN %s from PyPI.\n", zipnn_version());
     else printf("ZipNN: skipped, as $PYTHON cannot import it (PYTHON=... names one that can; pip install zipnn).\n");
     for (int i = 1; i < argc; i++) bench_file(argv[i]);
+    for (int i = 1; i < argc; i++) bench_lossy(argv[i]);
     bench_tables();
     bench_files_done();
     zipnn_stop();

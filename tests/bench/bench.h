@@ -42,6 +42,9 @@ void bench_file(const char *path);
 void bench_tables(void);
 void bench_files_done(void);
 
+/* lossy.c: the presets of lossy recipes on one file. */
+void bench_lossy(const char *path);
+
 /* zipnn.c: ZipNN from PyPI, in a Python process of its own. */
 /* Its version, or NULL when no Python at hand has it. */
 const char *zipnn_version(void);

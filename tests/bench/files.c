@@ -99,7 +99,7 @@ static void encode_blocks(struct job *job) {
 
 static void decode_block(struct staged *s, size_t i) {
     struct kvc_error e;
-    struct kvc_block block = {s->blocks->block[i].shape, s->blocks->out};
+    struct kvc_block block = {.shape = s->blocks->block[i].shape, .rows = s->blocks->out};
     if (kvc_pipeline_decode(&s->pipeline, &block, s->all.section + s->first[i], s->first[i + 1] - s->first[i], &e))
         give_up("decoding", e.message);
 }
@@ -321,9 +321,16 @@ static struct result *add_result(const char *path, size_t bytes) {
     return r;
 }
 
+/* Stage i of those that are a recipe by themselves; NULL past the last. */
+static const struct kvc_stage *stage_at(unsigned i) {
+    for (size_t s = 0; kvc_stage_at(s); s++)
+        if (kvc_stage_at(s)->flags & KVC_STAGE_TERMINAL && i-- == 0) return kvc_stage_at(s);
+    return NULL;
+}
+
 static unsigned stages(void) {
     unsigned n = 0;
-    while (n < STAGES && kvc_stage_at(n)) n++;
+    while (n < STAGES && stage_at(n)) n++;
     return n;
 }
 
@@ -362,8 +369,8 @@ static void bench_open_file(const char *path, struct file *file) {
     set(add("blocks, one core", "memcpy", blocks.bytes, 0, 0), ENCODE, copy_blocks, &blocks);
     for (unsigned i = 0; i < n; i++) {
         struct line *line;
-        staged_init(&staged[i], kvc_stage_at(i), &blocks);
-        ours[BLOCKS][i] = line = add(NULL, kvc_stage_at(i)->name, blocks.bytes,
+        staged_init(&staged[i], stage_at(i), &blocks);
+        ours[BLOCKS][i] = line = add(NULL, stage_at(i)->name, blocks.bytes,
                                      (double)blocks.bytes / (double)(staged[i].all.used ? staged[i].all.used : 1), 0);
         set(line, ENCODE, encode_blocks, &staged[i]);
         set(line, DECODE, decode_blocks, &staged[i]);
@@ -375,7 +382,7 @@ static void bench_open_file(const char *path, struct file *file) {
         if (place == ONE_CORE) set(add("file, one core", "memcpy", size, 0, 0), ENCODE, copy_file, file);
         for (unsigned i = 0; i < n; i++, head = NULL) {
             struct packed *p = &packed[place][i];
-            const char *name = kvc_stage_at(i)->name;
+            const char *name = stage_at(i)->name;
             char checked[40];
             packed_init(p, file, name, threads);
             r->stage[i] = p->buffer.n;
@@ -455,7 +462,7 @@ void bench_tables(void) {
     const unsigned n = stages();
     if (!n_results) return;
     printf("\nWhole files, headers included: ratio\n  %-34s%10s", "", "bytes");
-    for (unsigned i = 0; i < n; i++) printf("%10s", kvc_stage_at(i)->name);
+    for (unsigned i = 0; i < n; i++) printf("%10s", stage_at(i)->name);
     printf("%10s%10s%10s\n", "zstd -1", "zstd -19", "ZipNN");
     for (const struct result *r = results; r < results + n_results; r++) {
         printf("  %-34s%10zu", r->name, r->bytes);
@@ -475,7 +482,7 @@ void bench_tables(void) {
     for (const struct result *r = results; r < results + n_results; r++)
         for (unsigned i = 0; i < n; i++) {
             if (!r->zipnn || r->stage[i] >= r->bytes) continue;
-            printf("  %-34s%-8s", r->name, kvc_stage_at(i)->name);
+            printf("  %-34s%-8s", r->name, stage_at(i)->name);
             for (unsigned place = 0; place <= last_place(); place++)
                 for (unsigned job = ENCODE; job <= DECODE; job++) printf("%9.3f", r->relative[place][i][job]);
             putchar('\n');
