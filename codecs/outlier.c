@@ -2,13 +2,16 @@
 #include "codecs/args.h"
 #include "codecs/ends.h"
 #include "codecs/floats.h"
+#include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { SHARE, N_ARGS };
-enum { TILE = 16 }; /* channels that are turned into vectors together */
+enum { TILE = 16 };  /* channels that are turned into vectors together */
+enum { CHUNK = 16 }; /* values whose extremes are found first */
+enum { ONES = 32 };
 
 static const struct kvc_arg arguments[N_ARGS] = {
     [SHARE] = {.kind = KVC_ARG_REAL, .least = 0.0001, .most = 0.5, .otherwise = 0.02, .required = 1},
@@ -28,6 +31,11 @@ static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *sh
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "rows of more than 65 536 values have no index of two bytes");
     return 0;
 }
+
+/* Extremes of the chunks of a vector. */
+struct chunks {
+    float low[65536 / CHUNK], high[65536 / CHUNK];
+};
 
 /* A block as vectors: channels of K, rows of V. */
 struct vectors {
@@ -62,23 +70,41 @@ static size_t how_many(const struct kvc_stage_args *args, const struct vectors *
     return k < v->length / 2 ? k : v->length / 2;
 }
 
-/* Indices of the k least of x and of its k greatest, ascending. Among equals the first are least, the last greatest: so
- * none is both. */
-static void find_extremes(const float *x, size_t n, size_t k, uint16_t *index) {
-    uint16_t *least = index, *greatest = index + k;
+/* Puts i where it belongs among the k greatest found so far, `better` ones first, those met first among equals. */
+static size_t insert(const float *x, uint16_t *found, size_t have, size_t k, size_t i, float sign) {
+    size_t at = have < k ? have++ : k - 1;
+    for (; at && sign * x[i] > sign * x[found[at - 1]]; at--) found[at] = found[at - 1];
+    found[at] = (uint16_t)i;
+    return have;
+}
+
+/* The k-th greatest of n numbers times sign; less than any when there are fewer. */
+static float kth(const float *x, size_t n, size_t k, float sign, uint16_t *room) {
     size_t have = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (have == k && !(x[i] < x[least[k - 1]])) continue;
-        size_t at = have < k ? have++ : k - 1;
-        for (; at && x[i] < x[least[at - 1]]; at--) least[at] = least[at - 1];
-        least[at] = (uint16_t)i;
+    if (n < k) return -INFINITY;
+    for (size_t i = 0; i < n; i++)
+        if (have < k || sign * x[i] > sign * x[room[k - 1]]) have = insert(x, room, have, k, i, sign);
+    return sign * x[room[k - 1]];
+}
+
+/* Indices of the k least of x and of its k greatest, ascending. Among equals the first are least, the last greatest: so
+ * none is both. Only chunks whose extremes reach the k-th of all chunks' extremes can have any. */
+static void find_extremes(const float *x, size_t n, size_t k, struct chunks *c, uint16_t *index) {
+    uint16_t *least = index, *greatest = index + k;
+    const size_t chunks = (n + CHUNK - 1) / CHUNK;
+    for (size_t i = 0; i < chunks; i++)
+        kvc_kernels_get()->range(x + i * CHUNK, n - i * CHUNK < CHUNK ? n - i * CHUNK : CHUNK, &c->low[i], &c->high[i]);
+    float limit = kth(c->low, chunks, k, -1, index);
+    for (size_t i = 0, have = 0; i < chunks; i++) {
+        if (!(-c->low[i] >= limit)) continue;
+        for (size_t j = i * CHUNK; j < n && j < (i + 1) * CHUNK; j++)
+            if (have < k || x[j] < x[least[k - 1]]) have = insert(x, least, have, k, j, -1);
     }
-    have = 0;
-    for (size_t i = n; i-- > 0;) {
-        if (have == k && !(x[i] > x[greatest[k - 1]])) continue;
-        size_t at = have < k ? have++ : k - 1;
-        for (; at && x[i] > x[greatest[at - 1]]; at--) greatest[at] = greatest[at - 1];
-        greatest[at] = (uint16_t)i;
+    limit = kth(c->high, chunks, k, 1, greatest);
+    for (size_t i = chunks, have = 0; i-- > 0;) {
+        if (!(c->high[i] >= limit)) continue;
+        for (size_t j = (i + 1) * CHUNK < n ? (i + 1) * CHUNK : n; j-- > i * CHUNK;)
+            if (have < k || x[j] > x[greatest[k - 1]]) have = insert(x, greatest, have, k, j, 1);
     }
     for (size_t i = 1; i < 2 * k; i++) {
         const uint16_t one = index[i];
@@ -89,15 +115,17 @@ static void find_extremes(const float *x, size_t n, size_t k, uint16_t *index) {
 }
 
 static float mean_of(const float *x, size_t n) {
+    static const float ones[ONES] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)x[i];
+    for (size_t i = 0; i < n; i += ONES) sum += (double)kvc_kernels_get()->dot(x + i, ones, n - i < ONES ? n - i : ONES);
     return (float)(sum / (double)n);
 }
 
 /* Takes the extremes of one vector: x are its values, `place` where they stand in the matrix. */
-static void take_vector(const struct vectors *v, const float *x, float *place, uint16_t *index, uint8_t *indices,
-                        float *values) {
-    find_extremes(x, v->length, v->taken, index);
+static void take_vector(const struct vectors *v, const float *x, float *place, struct chunks *chunks, uint16_t *index,
+                        uint8_t *indices, float *values) {
+    find_extremes(x, v->length, v->taken, chunks, index);
     const float mean = mean_of(x, v->length);
     for (size_t i = 0; i < 2 * v->taken; i++) {
         values[i] = x[index[i]];
@@ -123,8 +151,9 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     const size_t each = 2 * v.taken, all = v.n * each, size = section_bytes(&v);
     float *tile = malloc(TILE * v.length * sizeof *tile), *values = malloc(all * sizeof *values);
     uint16_t *index = malloc(each * sizeof *index);
+    struct chunks *chunks = malloc(sizeof *chunks);
     uint8_t *bytes = malloc(size);
-    int status = tile && values && index && bytes ? 0 : kvc_fail_memory(e, "outliers");
+    int status = tile && values && index && chunks && bytes ? 0 : kvc_fail_memory(e, "outliers");
     for (size_t first = 0; first < v.n && !status; first += TILE) {
         const size_t n = v.n - first < TILE ? v.n - first : TILE;
         if (v.step != 1)
@@ -133,8 +162,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
         for (size_t i = first; i < first + n; i++) {
             float *place = x + i * v.next;
             if (v.step == 1) memcpy(tile, place, v.length * sizeof *tile);
-            take_vector(&v, v.step == 1 ? tile : tile + (i - first) * v.length, place, index,
-                        bytes + 2 + i * each * v.index_bytes, values + i * each);
+            take_vector(&v, v.step == 1 ? tile : tile + (i - first) * v.length, place, chunks,
+                        index, bytes + 2 + i * each * v.index_bytes, values + i * each);
         }
     }
     if (!status) {
@@ -146,6 +175,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     free(tile);
     free(values);
     free(index);
+    free(chunks);
     free(bytes);
     return status;
 }

@@ -7,17 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = KVC_MAX_BLOCK_ROWS }; /* keys that are looked at together */
+enum { ROWS = KVC_MAX_BLOCK_ROWS }; /* keys that are read together */
 
-/* Queries from the last `window` on, against pieces of ROWS keys. */
+/* Queries from the last `window` on, against all keys of one KV head after the other. */
 struct probe {
     const struct kvc_encoding *x;
     size_t heads, group, dim; /* KV heads; query heads that read each; channels of K */
-    size_t first, n;          /* queries that count */
-    float *rows;              /* as read, [ROWS][heads][channels] */
-    float *turned;            /* of one head, [dim][ROWS] */
-    float *logit;             /* [ROWS] */
-    float *most, *sum;        /* by query and query head: greatest logit, sum of exponentials */
+    size_t first, n, rows;    /* queries that count; keys */
+    float *piece;             /* as read, [ROWS][heads][channels] */
+    float *turned;            /* keys of one head, [dim][rows] */
+    float *share;             /* [rows] */
 };
 
 static int probe_init(struct probe *p, const struct kvc_encoding *x, uint64_t window, struct kvc_error *e) {
@@ -28,100 +27,73 @@ static int probe_init(struct probe *p, const struct kvc_encoding *x, uint64_t wi
     p->group = (size_t)(x->query_heads / x->key.heads);
     p->first = window < x->n_queries ? (size_t)(x->n_queries - window) : 0;
     p->n = (size_t)x->n_queries - p->first;
-    const size_t value = (size_t)(x->value.heads * x->value.dim), key = p->heads * p->dim;
-    const size_t pairs = p->n * (size_t)x->query_heads;
-    p->rows = malloc((ROWS * ((key > value ? key : value) + p->dim + 1) + 2 * pairs) * sizeof *p->rows);
-    if (!p->rows) return kvc_fail_memory(e, "probes");
-    p->turned = p->rows + ROWS * (key > value ? key : value);
-    p->logit = p->turned + ROWS * p->dim;
-    p->most = p->logit + ROWS;
-    p->sum = p->most + pairs;
-    for (size_t i = 0; i < pairs; i++) {
-        p->most[i] = -INFINITY;
-        p->sum[i] = 0;
+    p->rows = (size_t)x->rows;
+    p->piece = malloc((ROWS * p->heads * p->dim + p->rows * (p->dim + 1)) * sizeof *p->piece);
+    if (!p->piece) return kvc_fail_memory(e, "probes");
+    p->turned = p->piece + ROWS * p->heads * p->dim;
+    p->share = p->turned + p->rows * p->dim;
+    return 0;
+}
+
+static int turn(struct probe *p, size_t head, struct kvc_error *e) {
+    for (size_t first = 0; first < p->rows; first += ROWS) {
+        const size_t n = p->rows - first < ROWS ? p->rows - first : ROWS;
+        if (p->x->read(p->x, KVC_SELECT_K, first, n, p->piece, e)) return -1;
+        for (size_t d = 0; d < p->dim; d++)
+            for (size_t t = 0; t < n; t++)
+                p->turned[d * p->rows + first + t] = p->piece[(t * p->heads + head) * p->dim + d];
     }
     return 0;
 }
 
-static void turn(struct probe *p, size_t head, size_t n) {
-    for (size_t t = 0; t < n; t++)
-        for (size_t d = 0; d < p->dim; d++) p->turned[d * ROWS + t] = p->rows[(t * p->heads + head) * p->dim + d];
-}
-
-/* Of n rows from `first` on, how many a query may see: those up to its position. */
-static size_t visible(const struct probe *p, size_t q, uint64_t first, size_t n) {
+/* How many rows a query may see: those up to its position. */
+static size_t visible(const struct probe *p, size_t q) {
     const int64_t at = p->x->query_position[p->first + q];
-    while (n && p->x->position[first + n - 1] > at) n--;
-    return n;
-}
-
-/* Logits of query q of query head `g` of the group of a head against n turned rows. A key that is not finite counts as one
- * that nothing looks at. */
-static void logits(const struct probe *p, size_t q, size_t head, size_t g, size_t n) {
-    const float *query = p->x->query + ((p->first + q) * p->x->query_heads + head * p->group + g) * p->dim;
-    kvc_kernels_get()->multiply_rows(p->logit, query, p->turned, p->dim, ROWS, n);
-    kvc_kernels_get()->scale(p->logit, p->logit, 1 / sqrtf((float)p->dim), n);
-    for (size_t t = 0; t < n; t++)
-        if (!(p->logit[t] <= 0x1p100f)) p->logit[t] = -INFINITY;
-}
-
-/* What is done with one query's logits of n rows from `first` on; pair: number of query and query head. */
-typedef void logit_work(struct probe *p, void *state, size_t pair, size_t head, uint64_t first, size_t n);
-
-/* All keys against all queries. */
-static int each_piece(struct probe *p, logit_work *work, void *state, struct kvc_error *e) {
-    for (uint64_t first = 0; first < p->x->rows; first += ROWS) {
-        const size_t n = p->x->rows - first < ROWS ? (size_t)(p->x->rows - first) : ROWS;
-        if (p->x->read(p->x, KVC_SELECT_K, first, n, p->rows, e)) return -1;
-        for (size_t h = 0; h < p->heads; h++) {
-            turn(p, h, n);
-            for (size_t q = 0; q < p->n; q++) {
-                const size_t seen = visible(p, q, first, n);
-                if (!seen) continue;
-                for (size_t g = 0; g < p->group; g++) {
-                    logits(p, q, h, g, seen);
-                    work(p, state, (q * p->heads + h) * p->group + g, h, first, seen);
-                }
-            }
-        }
+    size_t low = 0, high = p->rows;
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        if (p->x->position[mid] <= at) low = mid + 1;
+        else high = mid;
     }
-    return 0;
+    return low;
 }
 
-/* First pass: sums of exponentials, scaled to the greatest logit so far. */
-static void add_exponentials(struct probe *p, void *state, size_t pair, size_t head, uint64_t first, size_t n) {
-    (void)state, (void)head, (void)first;
-    float most = p->most[pair];
-    for (size_t t = 0; t < n; t++) most = p->logit[t] > most ? p->logit[t] : most;
-    if (most == -INFINITY) return;
-    const float before = p->most[pair] == -INFINITY ? 0 : p->sum[pair] * expf(p->most[pair] - most);
-    p->sum[pair] = before + kvc_kernels_get()->exponentials(p->logit, n, most);
-    p->most[pair] = most;
-}
-
-/* Second pass: p->logit becomes the share of each row. */
-static void shares(struct probe *p, size_t pair, size_t n) {
-    if (!(p->sum[pair] > 0)) {
-        memset(p->logit, 0, n * sizeof *p->logit);
+/* p->share: softmax(q.k / sqrt(dim)) of query head g of the head's group over the n rows that it sees. A key that is not
+ * finite counts as one that nothing looks at. */
+static void find_shares(const struct probe *p, size_t q, size_t head, size_t g, size_t n) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    const float *query = p->x->query + ((p->first + q) * p->x->query_heads + head * p->group + g) * p->dim;
+    float most = -INFINITY, least = INFINITY;
+    k->multiply_rows(p->share, query, p->turned, p->dim, p->rows, n);
+    k->scale(p->share, p->share, 1 / sqrtf((float)p->dim), n);
+    for (size_t t = 0; t < n; t++)
+        if (!(fabsf(p->share[t]) <= 0x1p100f)) p->share[t] = -INFINITY;
+    k->range(p->share, n, &least, &most);
+    if (most == -INFINITY) {
+        memset(p->share, 0, n * sizeof *p->share);
         return;
     }
-    kvc_kernels_get()->exponentials(p->logit, n, p->most[pair]);
-    kvc_kernels_get()->scale(p->logit, p->logit, 1 / p->sum[pair], n);
-}
-
-static void add_shares(struct probe *p, void *state, size_t pair, size_t head, uint64_t first, size_t n) {
-    float *to = state;
-    shares(p, pair, n);
-    kvc_kernels_get()->add_scaled(to + head * p->x->rows + first, p->logit, 1, n);
+    const float sum = k->exponentials(p->share, n, most);
+    k->scale(p->share, p->share, 1 / sum, n);
 }
 
 int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_error *e) {
     struct probe p;
+    int status = 0;
     if (probe_init(&p, x, x->n_queries, e)) return -1;
-    memset(to, 0, (size_t)(x->key.heads * x->rows) * sizeof *to);
-    const int status = each_piece(&p, add_exponentials, NULL, e) || each_piece(&p, add_shares, to, e);
-    free(p.rows);
-    return status ? -1 : 0;
+    memset(to, 0, p.heads * p.rows * sizeof *to);
+    for (size_t h = 0; h < p.heads && !status; h++) {
+        status = turn(&p, h, e);
+        for (size_t q = 0; q < p.n && !status; q++) {
+            const size_t n = visible(&p, q);
+            for (size_t g = 0; g < p.group && n; g++) {
+                find_shares(&p, q, h, g, n);
+                kvc_kernels_get()->add_scaled(to + h * p.rows, p.share, 1, n);
+            }
+        }
+    }
+    free(p.piece);
+    return status;
 }
 
 void kvc_probes_seen(const struct kvc_encoding *x, uint32_t *to) {
@@ -145,47 +117,37 @@ void kvc_probes_query_energy(const struct kvc_encoding *x, uint64_t window, doub
     for (size_t i = 0; i < heads * dim; i++) to[i] /= (double)(x->n_queries - first) * (double)group;
 }
 
-/* Outputs of all pairs, [pair][channels of V]. */
-struct outputs {
-    float *output, *piece; /* piece: V of the rows at hand, [ROWS][heads][channels] */
-    size_t dim;
-    uint64_t have;         /* first row of the piece + 1; 0: none */
-    struct kvc_error *e;
-    int failed;
-};
-
-static void add_outputs(struct probe *p, void *state, size_t pair, size_t head, uint64_t first, size_t n) {
-    struct outputs *o = state;
-    if (o->failed) return;
-    if (o->have != first + 1) {
-        const uint64_t rows = p->x->rows - first < ROWS ? p->x->rows - first : ROWS;
-        o->failed = p->x->read(p->x, KVC_SELECT_V, first, rows, o->piece, o->e) != 0;
-        o->have = first + 1;
-        if (o->failed) return;
+/* One head's values, [rows][channels]. */
+static int read_values(const struct kvc_encoding *x, size_t head, float *piece, float *to, struct kvc_error *e) {
+    const size_t heads = (size_t)x->value.heads, dim = (size_t)x->value.dim;
+    for (uint64_t first = 0; first < x->rows; first += ROWS) {
+        const size_t n = x->rows - first < ROWS ? (size_t)(x->rows - first) : ROWS;
+        if (x->read(x, KVC_SELECT_V, first, n, piece, e)) return -1;
+        for (size_t t = 0; t < n; t++)
+            memcpy(to + ((size_t)first + t) * dim, piece + (t * heads + head) * dim, dim * sizeof *to);
     }
-    shares(p, pair, n);
-    float *part = o->output + p->n * (size_t)p->x->query_heads * o->dim;
-    kvc_kernels_get()->multiply_rows(part, p->logit, o->piece + head * o->dim, n, p->heads * o->dim, o->dim);
-    kvc_kernels_get()->add_scaled(o->output + pair * o->dim, part, 1, o->dim);
+    return 0;
 }
 
 int kvc_probes_output_energy(const struct kvc_encoding *x, uint64_t window, double *to, struct kvc_error *e) {
     struct probe p;
-    struct outputs o = {.dim = (size_t)x->value.dim, .e = e};
+    const size_t dim = (size_t)x->value.dim, heads = (size_t)x->value.heads;
     if (probe_init(&p, x, window, e)) return -1;
-    const size_t pairs = p.n * (size_t)x->query_heads;
-    o.output = calloc((pairs + 1) * o.dim, sizeof *o.output);
-    o.piece = malloc(ROWS * p.heads * o.dim * sizeof *o.piece);
-    int status = o.output && o.piece ? 0 : kvc_fail_memory(e, "probes");
-    if (!status) status = each_piece(&p, add_exponentials, NULL, e) || each_piece(&p, add_outputs, &o, e) || o.failed;
-    memset(to, 0, p.heads * o.dim * sizeof *to);
-    for (size_t i = 0; i < pairs && !status; i++)
-        for (size_t d = 0; d < o.dim; d++) {
-            const double v = (double)o.output[i * o.dim + d];
-            to[i / p.group % p.heads * o.dim + d] += v * v;
+    float *values = malloc((p.rows * dim + ROWS * heads * dim + dim) * sizeof *values);
+    int status = values ? 0 : kvc_fail_memory(e, "probes");
+    float *piece = values + p.rows * dim, *output = piece + ROWS * heads * dim;
+    memset(to, 0, heads * dim * sizeof *to);
+    for (size_t h = 0; h < p.heads && !status; h++) {
+        status = turn(&p, h, e) || read_values(x, h, piece, values, e);
+        for (size_t i = 0; i < p.n * p.group && !status; i++) {
+            const size_t n = visible(&p, i / p.group);
+            if (!n) continue;
+            find_shares(&p, i / p.group, h, i % p.group, n);
+            kvc_kernels_get()->multiply_rows(output, p.share, values, n, dim, dim);
+            for (size_t d = 0; d < dim; d++) to[h * dim + d] += (double)output[d] * (double)output[d];
         }
-    free(o.output);
-    free(o.piece);
-    free(p.rows);
+    }
+    free(values);
+    free(p.piece);
     return status ? -1 : 0;
 }

@@ -61,14 +61,15 @@ static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, dou
     for (uint64_t t = x->first; t < stop && !status; t += KVC_MAX_BLOCK_ROWS) {
         const uint64_t n = stop - t < KVC_MAX_BLOCK_ROWS ? stop - t : KVC_MAX_BLOCK_ROWS;
         status = x->read(x, role, t, n, rows, e);
-        for (size_t i = 0; i < n * width && !status; i++) {
-            const double v = (double)rows[i];
-            if (!isfinite(rows[i])) continue;
-            plain[i % width] += v;
-            size[i % width] += fabs(v);
-            square[i % width] += v * v;
-            count[i % width] += 1;
-        }
+        for (size_t r = 0; r < n && !status; r++)
+            for (size_t i = 0; i < width; i++) {
+                const double v = (double)rows[r * width + i];
+                if (!isfinite(v)) continue;
+                plain[i] += v;
+                size[i] += fabs(v);
+                square[i] += v * v;
+                count[i] += 1;
+            }
     }
     free(rows);
     return status;
@@ -157,19 +158,34 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return status;
 }
 
+/* Channels of a row that are not left out, and how many. */
+static size_t list_kept(const uint8_t *bits, const uint8_t *pruned, size_t width, uint32_t *kept) {
+    size_t n = 0;
+    for (size_t i = 0; i < width; i++)
+        if (!(bits ? bits[i / 8] >> i % 8 & 1 : pruned[i])) kept[n++] = (uint32_t)i;
+    return n;
+}
+
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
-    const size_t size = kvc_dtype_info(block->own)->size, width = s->heads * s->dim;
-    uint8_t *to = block->rows;
-    (void)args, (void)stage, (void)out, (void)e;
+    const size_t width = s->heads * s->dim, rows = (size_t)block->shape.tokens;
+    (void)args, (void)stage, (void)out;
     if (!s->out) return 0;
-    for (size_t t = 0; t < block->shape.tokens; t++)
-        for (size_t i = 0; i < width; i++) {
-            if (s->pruned[i]) continue;
-            memmove(to, block->rows + (t * width + i) * size, size);
-            to += size;
-        }
+    uint32_t *kept = malloc(width * sizeof *kept);
+    if (!kept) return kvc_fail_memory(e, "channels");
+    const size_t n = list_kept(NULL, s->pruned, width, kept);
+    /* never overtakes what it reads, as rows shrink */
+    if (kvc_dtype_info(block->own)->size == 2) {
+        uint16_t *x = (uint16_t *)(void *)block->rows;
+        for (size_t t = 0; t < rows; t++)
+            for (size_t i = 0; i < n; i++) x[t * n + i] = x[t * width + kept[i]];
+    } else {
+        uint32_t *x = (uint32_t *)(void *)block->rows;
+        for (size_t t = 0; t < rows; t++)
+            for (size_t i = 0; i < n; i++) x[t * n + i] = x[t * width + kept[i]];
+    }
+    free(kept);
     block->shape.dim -= s->out;
     return 0;
 }
@@ -198,24 +214,40 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return kvc_section_none_left(next, end_side, e);
 }
 
+/* A row as it is where channels were left out: zeros, or their means. */
+static void empty_row(uint8_t *row, const uint8_t *mask, const uint8_t *means, size_t width, size_t size) {
+    memset(row, 0, width * size);
+    for (size_t i = 0; means && i < width; i++) {
+        if (!(mask[i / 8] >> i % 8 & 1)) continue;
+        memcpy(row + i * size, means, size);
+        means += size;
+    }
+}
+
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
-    const size_t rows = (size_t)block->shape.tokens, kept = (size_t)(block->handed.heads * block->handed.dim);
-    (void)e;
-    if (kept == width) return 0;
-    const uint8_t *mask = stored->side[0].data, *means = args->i[MEAN] ? stored->side[1].data : NULL;
-    /* from the end, so that nothing is overwritten before it has moved */
-    const uint8_t *from = block->rows + rows * kept * size;
+    const size_t rows = (size_t)block->shape.tokens, n = (size_t)(block->handed.heads * block->handed.dim);
+    if (n == width) return 0;
+    uint32_t *kept = malloc(width * sizeof *kept + (width + n) * size);
+    if (!kept) return kvc_fail_memory(e, "channels");
+    uint8_t *empty = (uint8_t *)(kept + width), *from = empty + width * size;
+    list_kept(stored->side[0].data, NULL, width, kept);
+    empty_row(empty, stored->side[0].data, args->i[MEAN] ? stored->side[1].data : NULL, width, size);
+    /* from the end, so that no row is overwritten before it has moved */
     for (size_t t = rows; t-- > 0;) {
-        const uint8_t *mean = means ? means + (width - kept) * size : NULL;
-        for (size_t i = width; i-- > 0;) {
-            uint8_t *to = block->rows + (t * width + i) * size;
-            if (!(mask[i / 8] >> i % 8 & 1)) memmove(to, from -= size, size);
-            else if (means) memcpy(to, mean -= size, size);
-            else memset(to, 0, size);
+        uint8_t *row = block->rows + t * width * size;
+        memcpy(from, block->rows + t * n * size, n * size);
+        memcpy(row, empty, width * size);
+        if (size == 2) {
+            uint16_t *to = (uint16_t *)(void *)row, *x = (uint16_t *)(void *)from;
+            for (size_t i = 0; i < n; i++) to[kept[i]] = x[i];
+        } else {
+            uint32_t *to = (uint32_t *)(void *)row, *x = (uint32_t *)(void *)from;
+            for (size_t i = 0; i < n; i++) to[kept[i]] = x[i];
         }
     }
+    free(kept);
     return 0;
 }
 

@@ -348,13 +348,13 @@ enum { NORM_EXPONENTS = 32, NORM_LEAST = -150, NORM_MOST = 100 };
 static int add_norms(const struct layout *l, const float *x, uint8_t stage, struct kvc_sections *out,
                      struct kvc_error *e) {
     float greatest = 0;
-    memset(l->norm, 0, l->width * sizeof *l->norm);
+    memset(l->norm, 0, 2 * l->width * sizeof *l->norm); /* and l->inverse_norm: the least, so far */
     for (size_t t = 0; t < l->rows; t++)
-        for (size_t c = 0; c < l->width; c++) {
-            const float size = fabsf(x[t * l->width + c]);
-            if (size > l->norm[c]) l->norm[c] = size;
-        }
-    for (size_t c = 0; c < l->width; c++) greatest = l->norm[c] > greatest ? l->norm[c] : greatest;
+        kvc_kernels_get()->widen_ranges(l->inverse_norm, l->norm, x + t * l->width, l->width);
+    for (size_t c = 0; c < l->width; c++) {
+        if (-l->inverse_norm[c] > l->norm[c]) l->norm[c] = -l->inverse_norm[c];
+        greatest = l->norm[c] > greatest ? l->norm[c] : greatest;
+    }
     int base = 0;
     frexpf(sqrtf(greatest), &base); /* below 2^base; 8 + m is below 2^4 */
     base -= NORM_EXPONENTS - 1 + 4;
@@ -385,8 +385,7 @@ static int read_norms(const struct layout *l, const uint8_t *bytes, struct kvc_e
 
 /* x times or over the norms. */
 static void apply_norms(const struct layout *l, float *x, const float *norm) {
-    for (size_t t = 0; t < l->rows; t++)
-        for (size_t c = 0; c < l->width; c++) x[t * l->width + c] *= norm[c];
+    for (size_t t = 0; t < l->rows; t++) kvc_kernels_get()->multiply(x + t * l->width, norm, l->width);
 }
 
 /* Takes what was coded out of x, which has been divided by the norms: what is left is the residual. */

@@ -16,7 +16,8 @@ enum { CODES_HEADER = 4 };
 /* Bytes of CODES before its words, at most. */
 #define HEAD_BOUND(streams) \
     (CODES_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + (size_t)(streams) * 4 * (1 + KVC_RANS_LANES))
-enum { FEW_LANES = 2, ALL_LANES = 5, FEW_VALUES = 16384 }; /* log2 of lanes; below so many values 4 lanes do */
+enum { FEW_LANES = 2, ALL_LANES = 5 }; /* log2 of lanes: below so many values few of them do */
+enum { FEW_VALUES = 16384, FEW_FLOATS = 8192 };
 enum { MODEL_ROWS = 96 }; /* from which on the channel model is taken to pay for itself */
 
 /* --- parameters --- */
@@ -129,7 +130,8 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
                           struct kvc_error *e) {
     unsigned used = 0;
     const unsigned alphabet = kvc_words_alphabet(w->form), tables = join_contexts(w->count, alphabet, &used);
-    const unsigned bits = table_bits(w->values, alphabet), lanes = w->values < FEW_VALUES ? FEW_LANES : ALL_LANES;
+    const unsigned bits = table_bits(w->values, alphabet), few = w->form->format ? FEW_FLOATS : FEW_VALUES;
+    const unsigned lanes = w->values < few ? FEW_LANES : ALL_LANES;
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
     struct kvc_rans_symbol(*symbol)[KVC_RANS_SYMBOLS] = malloc(KVC_CONTEXTS * sizeof *symbol);
     uint8_t *head = malloc(HEAD_BOUND(streams));

@@ -10,15 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum transform { AS_IT_IS, REPAIR, TO_FLOAT };
+enum transform { AS_IT_IS, REPAIR, TO_FLOAT, DEQUANTIZE };
 
 struct view {
     const struct kvc_cache *parent;
+    struct kvc_cache *owned; /* the parent, when it goes with the view; else NULL */
     uint32_t *tensor; /* parent's number of each tensor */
     uint64_t *first;  /* by part: first row of the parent's part */
     enum transform transform;
     enum kvc_pairing to;
-    uint64_t tile_k, tile_v; /* rotation to undo; 0: none */
+    uint64_t tile[2]; /* rotation of K and of V to undo; 0: none */
 };
 
 static const char *const pairing_names[] = {"unknown", "halves", "interleaved", "none"};
@@ -70,6 +71,41 @@ static uint64_t rotated_channels(const struct kvc_cache *c, const struct kvc_sha
     return n <= shape->dim ? n : shape->dim;
 }
 
+/* A latent counts as K. */
+static uint64_t tile_of(const uint64_t tile[2], enum kvc_role role) {
+    return role == KVC_ROLE_K || role == KVC_ROLE_LATENT ? tile[0] : role == KVC_ROLE_V ? tile[1] : 0;
+}
+
+static int is_block_type(enum kvc_dtype dtype) {
+    return kvc_dtype_info(dtype)->block > 1;
+}
+
+/* What dequantising is about: queries and hidden states come in no block type. */
+static int is_quantized(const struct kvc_tensor *t) {
+    return is_block_type(t->shape.dtype) &&
+           (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
+}
+
+/* Rows of the parent's tensor t as floats, rotated back, in the dtype `to`: f32 or f16. */
+static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint64_t first, uint64_t n, uint8_t *dst,
+                       struct kvc_error *e) {
+    const struct kvc_shape *shape = &v->parent->tensor[t].shape;
+    const uint64_t tile = tile_of(v->tile, v->parent->tensor[t].role);
+    const size_t values = (size_t)(n * shape->heads * shape->dim);
+    uint8_t *bytes = malloc((size_t)(n * kvc_row_bytes(shape)));
+    float *floats = malloc(values * sizeof *floats);
+    int status = bytes && floats ? v->parent->read(v->parent, t, first, n, bytes, e) : kvc_fail_memory(e, "rows");
+    if (!status) {
+        kvc_dtype_info(shape->dtype)->to_f32(floats, bytes, (size_t)(n * kvc_row_blocks(shape)));
+        if (tile) kvc_hadamard(floats, values, (size_t)tile);
+        if (to == KVC_F16) kvc_kernels_get()->f32_to_f16(dst, floats, values);
+        else memcpy(dst, floats, values * sizeof *floats);
+    }
+    free(floats);
+    free(bytes);
+    return status;
+}
+
 static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
                      struct kvc_error *e) {
     const struct view *v = c->impl;
@@ -78,21 +114,8 @@ static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     uint32_t original = v->tensor[tensor];
     const struct kvc_shape *shape = &parent->tensor[original].shape;
     first += v->first[c->layer[t->layer].part];
-    if (v->transform == TO_FLOAT) {
-        uint64_t row = kvc_row_bytes(shape), values = shape->heads * shape->dim;
-        uint8_t *bytes = malloc((size_t)(n * row));
-        float *floats = malloc((size_t)(n * values) * sizeof *floats);
-        int status = bytes && floats ? parent->read(parent, original, first, n, bytes, e) : kvc_fail_memory(e, "rows");
-        if (!status) {
-            uint64_t tile = t->role == KVC_ROLE_K ? v->tile_k : t->role == KVC_ROLE_V ? v->tile_v : 0;
-            kvc_dtype_info(shape->dtype)->to_f32(floats, bytes, (size_t)(n * kvc_row_blocks(shape)));
-            if (tile) kvc_hadamard(floats, (size_t)(n * values), (size_t)tile);
-            memcpy(dst, floats, (size_t)(n * values) * sizeof *floats);
-        }
-        free(floats);
-        free(bytes);
-        return status;
-    }
+    if (v->transform == TO_FLOAT || t->shape.dtype != shape->dtype)
+        return read_floats(v, original, t->shape.dtype, first, n, dst, e);
     if (parent->read(parent, original, first, n, dst, e)) return -1;
     if (v->transform == REPAIR && carries_rope(t->role)) {
         uint8_t *head = malloc((size_t)(shape->dim * kvc_dtype_info(shape->dtype)->size));
@@ -111,6 +134,7 @@ static int view_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_
 static void view_close(struct kvc_cache *c) {
     struct view *v = c->impl;
     if (!v) return;
+    kvc_cache_free(v->owned);
     free(v->tensor);
     free(v->first);
     free(v);
@@ -209,6 +233,7 @@ static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct 
         if (layer[from->layer] == KVC_NONE) continue;
         shape.tokens = c->part[c->layer[layer[from->layer]].part].cells.n;
         if (transform == TO_FLOAT) shape.dtype = KVC_F32;
+        if (transform == DEQUANTIZE && is_quantized(from)) shape.dtype = KVC_F16;
         uint32_t t = kvc_cache_add_tensor(c, layer[from->layer], from->role, &shape, e);
         if (t == KVC_NONE) goto failed;
         v->tensor[t] = i;
@@ -227,7 +252,7 @@ failed:
     return NULL;
 }
 
-/* --- the three views --- */
+/* --- the views --- */
 
 /* Positions [first, end) that some cell of the live part has, up to the last one. */
 static int64_t last_position(const struct kvc_cache *c) {
@@ -326,7 +351,7 @@ static int check_repair(const struct kvc_cache *c, enum kvc_pairing to, struct k
         if (x->role == KVC_ROLE_LATENT)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of latent attention cannot be changed");
         if (!carries_rope(x->role)) continue;
-        if (kvc_dtype_info(x->shape.dtype)->block > 1)
+        if (is_block_type(x->shape.dtype))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K is %s, whose 32 values share a scale: its RoPE pairing cannot be "
                             "changed without dequantising", kvc_dtype_info(x->shape.dtype)->name);
         if (rotated_channels(c, &x->shape) % 2)
@@ -351,29 +376,90 @@ struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing t
     return view;
 }
 
-struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e) {
-    uint64_t tile[2] = {kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0), kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0)};
-    struct keep k;
+/* The tiles of K and of V; refuses one that does not divide the rows it is of. */
+static int read_tiles(const struct kvc_cache *c, uint64_t tile[2], struct kvc_error *e) {
+    tile[0] = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0);
+    tile[1] = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0);
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *x = &c->tensor[t];
-        uint64_t n = x->role == KVC_ROLE_K ? tile[0] : x->role == KVC_ROLE_V ? tile[1] : 0;
-        if (n && (n & (n - 1) || x->shape.heads * x->shape.dim % n)) {
-            kvc_fail(e, KVC_ERR_DAMAGED, "Hadamard tile %" PRIu64 " does not divide rows of %" PRIu64 " values", n,
-                     x->shape.heads * x->shape.dim);
-            return NULL;
-        }
+        uint64_t n = tile_of(tile, x->role);
+        if (n && (n & (n - 1) || x->shape.heads * x->shape.dim % n))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "Hadamard tile %" PRIu64 " does not divide rows of %" PRIu64 " values",
+                            n, x->shape.heads * x->shape.dim);
     }
+    return 0;
+}
+
+/* A view of all of a cache, in which the rotations by these tiles are taken back. */
+static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transform transform, const uint64_t tile[2],
+                                        struct kvc_error *e) {
+    struct keep k;
     if (keep_all(c, &k, e)) return NULL;
-    struct kvc_cache *view = make_view(c, &k, TO_FLOAT, e);
+    struct kvc_cache *view = make_view(c, &k, transform, e);
     keep_free(&k);
     if (!view) return NULL;
-    struct view *v = view->impl;
-    v->tile_k = tile[0];
-    v->tile_v = tile[1];
+    memcpy(((struct view *)view->impl)->tile, tile, sizeof ((struct view *)view->impl)->tile);
     if ((tile[0] && kvc_meta_set_u64(&view->meta, KVC_KEY_HADAMARD_K, 0, e)) ||
         (tile[1] && kvc_meta_set_u64(&view->meta, KVC_KEY_HADAMARD_V, 0, e))) {
         kvc_cache_free(view);
         return NULL;
     }
+    return view;
+}
+
+struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e) {
+    uint64_t tile[2];
+    return read_tiles(c, tile, e) ? NULL : view_unrotated(c, TO_FLOAT, tile, e);
+}
+
+int kvc_cache_is_quantized(const struct kvc_cache *c) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (is_quantized(&c->tensor[t])) return 1;
+    return 0;
+}
+
+struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_error *e) {
+    uint64_t tile[2];
+    if (read_tiles(c, tile, e)) return NULL;
+    /* A tile is said once for all of K and once for all of V: it is taken back of all or of none. */
+    for (int i = 0; i < 2; i++) {
+        int quantized = 0, plain = 0;
+        for (uint32_t t = 0; t < c->n_tensors; t++) {
+            const enum kvc_role role = c->tensor[t].role;
+            if (i ? role != KVC_ROLE_V : role != KVC_ROLE_K && role != KVC_ROLE_LATENT) continue;
+            if (is_quantized(&c->tensor[t])) quantized = 1;
+            else plain = 1;
+        }
+        if (tile[i] && quantized && plain) {
+            kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is Hadamard-rotated and only in part of a block type: it cannot be "
+                     "dequantised", i ? "V" : "K");
+            return NULL;
+        }
+        if (!quantized) tile[i] = 0;
+    }
+    return view_unrotated(c, DEQUANTIZE, tile, e);
+}
+
+int kvc_cache_has_queries(const struct kvc_cache *c) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (c->tensor[t].role == KVC_ROLE_QUERIES) return 1;
+    return 0;
+}
+
+struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k, struct kvc_error *e) {
+    const enum kvc_pairing of_q = kvc_cache_pairing(c);
+    if ((of_k == KVC_PAIRING_UNKNOWN) != (of_q == KVC_PAIRING_UNKNOWN)) {
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of %s is unknown; give --pairing or --model",
+                 of_k == KVC_PAIRING_UNKNOWN ? "K" : "the queries");
+        return NULL;
+    }
+    struct kvc_cache *turned = of_k == of_q ? NULL : kvc_view_pairing(c, of_k, e);
+    struct kvc_cache *view = of_k == of_q || turned ? kvc_view_float(turned ? turned : c, e) : NULL;
+    if (!view) {
+        kvc_cache_free(turned);
+        kvc_error_prefix(e, "queries");
+        return NULL;
+    }
+    ((struct view *)view->impl)->owned = turned;
     return view;
 }

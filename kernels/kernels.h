@@ -132,6 +132,8 @@ struct kvc_kernels {
     void (*add_scaled)(float *y, const float *x, float s, size_t n);
     /* y[i] = s * x[i]; y may be x. */
     void (*scale)(float *y, const float *x, float s, size_t n);
+    /* y[i] = y[i] * x[i]. */
+    void (*multiply)(float *y, const float *x, size_t n);
 
     /* The sum of a[i] * b[i]: eight sums that begin as 0, product i added to sum i % 8, ascending; their total is
      * ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */

@@ -140,6 +140,7 @@ const struct kvc_kernels kvc_kernels_avx2 = {
     .multiply_rows = kvc_multiply_rows_avx2,
     .add_scaled = kvc_add_scaled_avx2,
     .scale = kvc_scale_avx2,
+    .multiply = kvc_multiply_avx2,
     .dot = kvc_dot_avx2,
     .exponentials = kvc_exponentials_avx2,
 };

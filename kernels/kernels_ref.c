@@ -52,6 +52,7 @@ const struct kvc_kernels kvc_kernels_ref = {
     .multiply_rows = kvc_multiply_rows_ref,
     .add_scaled = kvc_add_scaled_ref,
     .scale = kvc_scale_ref,
+    .multiply = kvc_multiply_ref,
     .dot = kvc_dot_ref,
     .exponentials = kvc_exponentials_ref,
 };

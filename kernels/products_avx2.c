@@ -71,6 +71,12 @@ void kvc_scale_avx2(float *y, const float *x, float s, size_t n) {
     kvc_scale_ref(y + i, x + i, s, n - i);
 }
 
+void kvc_multiply_avx2(float *y, const float *x, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
+    kvc_multiply_ref(y + i, x + i, n - i);
+}
+
 static float total(__m256 sum) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1)); /* 0 + 4, 1 + 5, ... */
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

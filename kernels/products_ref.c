@@ -19,6 +19,10 @@ void kvc_scale_ref(float *y, const float *x, float s, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] = s * x[i];
 }
 
+void kvc_multiply_ref(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] *= x[i];
+}
+
 static float total(const float sum[8]) {
     return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }

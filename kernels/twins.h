@@ -42,6 +42,7 @@
     void kvc_multiply_rows_##isa(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);         \
     void kvc_add_scaled_##isa(float *y, const float *x, float s, size_t n);                                            \
     void kvc_scale_##isa(float *y, const float *x, float s, size_t n);                                                 \
+    void kvc_multiply_##isa(float *y, const float *x, size_t n);                                                       \
     float kvc_dot_##isa(const float *a, const float *b, size_t n);                                                     \
     float kvc_exponentials_##isa(float *x, size_t n, float most)
 
