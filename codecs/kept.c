@@ -22,6 +22,7 @@ static void close_gaps(uint8_t *rows, size_t size, const uint8_t *mask, uint64_t
 
 void kvc_kept_open(struct kvc_block *block, const uint8_t *mask) {
     if (block->salient) close_gaps(block->salient, (size_t)block->shape.heads, mask, block->shape.tokens);
+    if (block->row) close_gaps((uint8_t *)block->row, sizeof *block->row, mask, block->shape.tokens);
     block->shape.tokens -= count(mask, block->shape.tokens);
 }
 
@@ -38,7 +39,6 @@ int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage,
     for (uint64_t i = 0; i < rows; i++)
         if (mask[i]) memcpy(kept.rows + to++ * size, block->rows + i * size, size);
     close_gaps(block->rows, size, mask, rows);
-    if (block->row) close_gaps((uint8_t *)block->row, sizeof *block->row, mask, rows);
     kvc_kept_open(block, mask);
     int status = kvc_stage_split.parse("", &args, e) || kvc_stage_split.encode(&args, NULL, &kept, stage, out, e);
     free(kept.rows);

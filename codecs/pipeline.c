@@ -57,6 +57,9 @@ int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e)
         if (i < pair && pair < pipeline->n && s->flags & KVC_STAGE_LOOKS)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand before %s: put it behind", s->name,
                             stage_at(pipeline, pair)->name);
+        if (s->flags & KVC_STAGE_TAKES && kvc_pipeline_first(pipeline, KVC_STAGE_REBUILDS) < i)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand behind a stage that rebuilds rows: put it before",
+                            s->name);
         if (i > pair && s->flags & KVC_STAGE_PAIR)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s stands twice in the recipe", s->name);
     }

@@ -4,19 +4,20 @@
 #include <string.h>
 
 static const struct kvc_stage *const table[] = {
-    &kvc_stage_store, /* 1: store.md */
-    &kvc_stage_zstd,  /* 2: zstd.md */
-    &kvc_stage_split, /* 3: split.md */
-    &kvc_stage_fast,  /* 4: fast.md */
-    &kvc_stage_finite, /* 5: finite.md */
-    &kvc_stage_sink, /* 6: sink.md */
-    &kvc_stage_tail, /* 7: tail.md */
-    &kvc_stage_quant, /* 8: quant.md */
-    &kvc_stage_outlier, /* 9: outlier.md */
-    &kvc_stage_lowrank, /* 10: lowrank.md */
-    &kvc_stage_prune, /* 11: prune.md */
-    &kvc_stage_saliency, /* 12: saliency.md */
-    &kvc_stage_merge, /* 13: merge.md */
+    &kvc_stage_store,     /* 1: store.md */
+    &kvc_stage_zstd,      /* 2: zstd.md */
+    &kvc_stage_split,     /* 3: split.md */
+    &kvc_stage_fast,      /* 4: fast.md */
+    &kvc_stage_finite,    /* 5: finite.md */
+    &kvc_stage_sink,      /* 6: sink.md */
+    &kvc_stage_tail,      /* 7: tail.md */
+    &kvc_stage_quant,     /* 8: quant.md */
+    &kvc_stage_outlier,   /* 9: outlier.md */
+    &kvc_stage_lowrank,   /* 10: lowrank.md */
+    &kvc_stage_prune,     /* 11: prune.md */
+    &kvc_stage_saliency,  /* 12: saliency.md */
+    &kvc_stage_merge,     /* 13: merge.md */
+    &kvc_stage_project,   /* 14: project.md */
 };
 
 #define N (sizeof table / sizeof table[0])

@@ -130,6 +130,7 @@ struct kvc_encoding {
     int second, deeper; /* deeper: of the two layers this is the one with the higher number */
     /* What K and V of a layer both need and is dear: made once under the lock, freed by the owner of the encoding. */
     struct kvc_shared *shared;
+    const struct kvc_rebuild_source *source; /* what rows may be rebuilt from (rebuild.h), or NULL */
     const void *owner; /* of read() */
 };
 
@@ -144,9 +145,10 @@ struct kvc_block {
     int residual;
     struct kvc_shape handed; /* decoding: of the matrix that the stage handed on; `shape` is what it is to become */
     uint8_t *salient;        /* [row][head] 1: salient; NULL: no stage has told tokens apart. Of the pipeline. */
+    uint64_t *row; /* number of each row in the tensor; NULL: encoding, they are all there are; decoding, nobody asks */
+    const struct kvc_rebuild *rebuild; /* for stages that rebuild: hidden states and weights, or NULL */
     /* encoding only */
     const struct kvc_encoding *encoding;
-    uint64_t *row;             /* number of each row in the tensor; NULL: they are all the rows there are */
     struct kvc_block *partner; /* pair stages: the other layer's block */
 };
 
@@ -169,7 +171,9 @@ enum kvc_stage_flags {
     KVC_STAGE_FLOAT = 8,    /* takes and hands on binary32, whatever the tensor's dtype */
     KVC_STAGE_RESIDUAL = 16, /* hands on what it missed: a pipeline may end after it, which drops that */
     KVC_STAGE_LOOKS = 32,    /* sees a whole segment before it encodes the first block */
-    KVC_STAGE_PAIR = 64      /* takes two layers' matrices at once */
+    KVC_STAGE_PAIR = 64,     /* takes two layers' matrices at once */
+    KVC_STAGE_TAKES = 128,   /* takes rows out of the matrix */
+    KVC_STAGE_REBUILDS = 256 /* asks for hidden states and weights, of the rows at hand */
 };
 
 struct kvc_stage {
@@ -186,6 +190,9 @@ struct kvc_stage {
     int (*accepts)(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e);
     /* Pair stages: 1 when of `layers` layers the one with this index may be the first of a pair. */
     int (*pairs)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers);
+    /* Stages that rebuild: 1 when layer `layer` of `layers` has hidden states of its own; *rank: 0, or that at which they
+     * are stored. */
+    int (*keeps)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, unsigned *rank);
 
     /* Stages that look: begin() makes the state for a segment, look() gets each of its blocks in order as the stages before
      * hand it on, settle() adds the segment's side sections; end() frees the state (NULL too). */
@@ -227,5 +234,6 @@ extern const struct kvc_stage kvc_stage_lowrank;
 extern const struct kvc_stage kvc_stage_prune;
 extern const struct kvc_stage kvc_stage_saliency;
 extern const struct kvc_stage kvc_stage_merge;
+extern const struct kvc_stage kvc_stage_project;
 
 #endif

@@ -101,15 +101,46 @@ static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct c
     return 0;
 }
 
+/* Numbers in the tensor of the rows that a block codes itself. */
+static void list_own(const struct kvc_cells *cells, uint64_t block, const struct split *split, uint64_t *row) {
+    const uint64_t end = cells->block[block + 1];
+    uint64_t at = cells->block[block], n = 0;
+    for (size_t s = 0; s <= split->n_same; s++) {
+        const struct kvc_same *x = s < split->n_same ? &split->same[s] : NULL;
+        const uint64_t stop = x ? cells->block[block] + x->row : end;
+        while (at < stop) row[n++] = at++;
+        if (x) at += x->count;
+    }
+}
+
+static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_cache *c = owner;
+    const struct kvc_records *k = c->impl;
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is rebuilt itself: nothing can be rebuilt from it", tensor);
+    return kvc_blocks_read(c, tensor, first, n, dst, e);
+}
+
 /* Decodes the rows that are coded in a block, `own` of them, to the front of dst. */
 static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
-                         unsigned skip, uint64_t own, uint8_t *dst, struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
+                         const struct split *split, uint8_t *dst, struct kvc_error *e) {
+    struct kvc_records *k = c->impl;
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const unsigned skip = split->n_same != 0;
     struct kvc_block b = {.shape = c->tensor[tensor].shape, .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
+    struct kvc_rebuilder rebuilder = {.position = NULL};
+    uint64_t row[KVC_BLOCK];
     struct coded other = {0};
-    uint32_t first;
-    b.shape.tokens = own;
+    uint32_t first = KVC_NONE;
+    b.shape.tokens = split->own;
     int status = find_first(c, tensor, x, &first, e);
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n) {
+        status = kvc_rebuilder_init(&rebuilder, c, tensor, &k->projections, read_hidden, c, e);
+        list_own(&kvc_tensor_part(c, tensor)->cells, block, split, row);
+        b.row = row;
+        b.rebuild = &rebuilder.rebuild;
+    }
     if (!status && first != KVC_NONE) {
         status = coded_read(c, first, block, &other, e) ? in_block(c, e, first, block) : 0;
         if (!status && (skip || (other.n && other.list[0].type == KVC_SECTION_SAME)))
@@ -118,9 +149,9 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     const struct kvc_coded mine = {x->list + skip, x->side, x->n - skip, x->n_side};
     const struct kvc_coded base = {other.list, other.side, other.n, other.n_side};
     if (!status)
-        status = kvc_pipeline_decode_record(&k->pipeline[k->pipeline_of[tensor]], &b, &mine,
-                                            first == KVC_NONE ? NULL : &base, e);
+        status = kvc_pipeline_decode_record(line, &b, &mine, first == KVC_NONE ? NULL : &base, e);
     coded_free(&other);
+    kvc_rebuilder_free(&rebuilder);
     return status;
 }
 
@@ -135,7 +166,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     int status = coded_read(c, tensor, block, &x, e);
     const unsigned first = !status && x.n && x.list[0].type == KVC_SECTION_SAME;
     if (first) status = parse_same(c, tensor, rows, &x.list[0], split, e);
-    if (!status && split->own) status = decode_stages(c, tensor, block, &x, first, split->own, dst, e);
+    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, e);
     else if (!status && x.n != first)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
     coded_free(&x);

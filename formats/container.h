@@ -6,6 +6,7 @@
 #include "formats/cache.h"
 #include "formats/input.h"
 #include "formats/sink.h"
+#include "formats/weights.h"
 
 #define KVC_FORMAT_VERSION 0
 
@@ -30,6 +31,7 @@ struct kvc_pack_options {
     unsigned align;     /* bytes: 16 (also 0), or a power of two up to 1 MiB: extents start on multiples of it */
     /* Queries for stages that ask attention: binary32, their channels paired as K's (view.h); NULL: the cache's own. */
     const struct kvc_cache *queries;
+    const struct kvc_weights *weights; /* for stages that rebuild rows from hidden states; NULL: none */
     int no_tokens;      /* leave token ids out, and the source's private bytes, which hold them (prefix keys stay) */
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;
@@ -50,6 +52,8 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
 /* Opens a .kvc: checks header, footer, index and all records but the blocks', which are checked as they are read.
  * `in` must outlive the cache. */
 struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e);
+/* Gives it the model's weights, which must outlive it: for files whose K and V are rebuilt from hidden states. */
+void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights);
 /* 1 when `c` came from kvc_container_open(). */
 int kvc_cache_is_container(const struct kvc_cache *c);
 

@@ -8,8 +8,10 @@
 #include "codecs/floats.h"
 #include "formats/build.h"
 #include "formats/container.h"
+#include "formats/keys.h"
 #include "formats/layout.h"
 #include "formats/same.h"
+#include "formats/view.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,6 +34,10 @@ struct lane {
     uint64_t row[KVC_BLOCK], other_row[KVC_BLOCK];
     struct kvc_same from[KVC_BLOCK];
     struct kvc_sections list;
+    struct kvc_rebuilder rebuilder;
+    struct kvc_rebuild_source source;
+    struct lane *hidden;   /* of the hidden states that rows are rebuilt from, where these are not coded exactly */
+    uint64_t hidden_block; /* that hidden->decoded holds, + 1; 0: none */
 };
 
 static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tensor) {
@@ -102,6 +108,44 @@ static int read_queries(struct lane *l, struct kvc_error *e) {
     return q->read(q, t, 0, shape->tokens, (uint8_t *)l->query, e);
 }
 
+static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e);
+static struct lane *lane_make(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_error *e);
+static int prepare(struct lane *l, uint64_t first, uint64_t end, struct kvc_error *e);
+
+/* Whether hidden states stand behind the norm, as the source file words it; -1: it says nothing of it. */
+static int are_normed(const struct kvc_meta *meta) {
+    const char *text = kvc_meta_text(meta, KVC_KEY_HIDDEN_STATES, "");
+    if (!strcasestr(text, "norm")) return -1;
+    return strcasestr(text, "after") ? 1 : strcasestr(text, "before") ? 0 : -1;
+}
+
+/* What the lane's rows are rebuilt from, if a stage does that. */
+static int find_source(struct lane *l, uint64_t block, uint64_t end, struct kvc_error *e) {
+    const struct kvc_cache *c = l->x->cache;
+    if (kvc_pipeline_first(l->pipeline, KVC_STAGE_REBUILDS) == l->pipeline->n) return 0;
+    const uint32_t from = kvc_plan_hidden(c, l->pipeline, l->tensor);
+    const enum kvc_pairing pairing = kvc_cache_pairing(c);
+    if (kvc_rebuilder_init(&l->rebuilder, c, l->tensor, l->x->projections, read_hidden, l, e)) return -1;
+    l->source = (struct kvc_rebuild_source){
+        .rebuild = &l->rebuilder.rebuild,
+        .from = from,
+        .in = from == KVC_NONE ? 0 : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
+        .is_hidden = c->tensor[l->tensor].role == KVC_ROLE_HIDDEN,
+        .normed = are_normed(&c->meta),
+        .rope_type = kvc_meta_text(&c->meta, KVC_KEY_ROPE_TYPE, ""),
+        .theta = kvc_meta_f64(&c->meta, KVC_KEY_ROPE_THETA, 0),
+        .factor = kvc_meta_f64(&c->meta, KVC_KEY_ROPE_FACTOR, 0),
+        .rotated = (size_t)kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, 0),
+        .pairing = pairing == KVC_PAIRING_HALVES ? 1 : pairing == KVC_PAIRING_INTERLEAVED ? 2 : 0,
+    };
+    l->encoding.source = &l->source;
+    if (!l->source.is_hidden && pairing == KVC_PAIRING_UNKNOWN)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown; give --pairing or --model");
+    if (from == KVC_NONE || kvc_pipeline_lossless(pipeline_of(l->x, from))) return 0;
+    l->hidden = lane_make(l->x, from, block, end, e);
+    return l->hidden ? prepare(l->hidden, block, end, e) : -1;
+}
+
 static int describe(struct lane *l, uint64_t block, uint64_t end, struct kvc_error *e) {
     const struct kvc_cache *c = l->x->cache;
     const struct kvc_cells *cells = cells_of(c, l->tensor);
@@ -128,6 +172,7 @@ static int describe(struct lane *l, uint64_t block, uint64_t end, struct kvc_err
         for (uint64_t i = 0; i < cells->n; i++) l->position[i] = kvc_cells_position(cells, i);
         n->position = l->position;
     }
+    if (find_source(l, block, end, e)) return -1;
     return looks(l->pipeline) && kvc_plan_select(&c->tensor[l->tensor]) ? read_queries(l, e) : 0;
 }
 
@@ -137,6 +182,8 @@ static void lane_free(struct lane *l) {
     if (!l) return;
     kvc_encoder_free(&l->encoder);
     kvc_sections_free(&l->list);
+    lane_free(l->hidden);
+    kvc_rebuilder_free(&l->rebuilder);
     free(l->position);
     free(l->query);
     free(l->query_position);
@@ -147,8 +194,7 @@ static void lane_free(struct lane *l) {
     free(l);
 }
 
-static struct lane *lane_make(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end,
-                              struct kvc_error *e) {
+static struct lane *lane_make(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_error *e) {
     struct lane *l = calloc(1, sizeof *l);
     if (!l) {
         kvc_fail_memory(e, "a run of blocks");
@@ -251,15 +297,24 @@ static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint
 
 /* --- blocks --- */
 
+static void list_own(struct lane *l, uint64_t number) {
+    const struct kvc_cells *cells = cells_of(l->x->cache, l->tensor);
+    uint64_t own = 0;
+    for (uint64_t i = 0; i < cells->block[number + 1] - cells->block[number]; i++)
+        if (l->from[i].tensor == KVC_NONE) l->row[own++] = cells->block[number] + i;
+}
+
 /* What block l->list decodes to, its `own` rows, into l->decoded; `first`: the lane of the pair's first tensor. */
 static int decode_back(struct lane *l, struct lane *first, uint64_t number, size_t container_sections, uint64_t own,
                        struct kvc_error *e) {
     struct kvc_block block = {.shape = l->x->cache->tensor[l->tensor].shape, .rows = l->decoded,
-                              .role = kvc_plan_select(&l->x->cache->tensor[l->tensor])};
+                              .role = kvc_plan_select(&l->x->cache->tensor[l->tensor]), .row = l->row,
+                              .rebuild = l->source.rebuild};
     struct kvc_coded coded = {.section = l->list.section + container_sections, .n = l->list.count - container_sections,
                               .side = l->encoder.side.section, .n_side = l->encoder.side.count}, base = {0};
     kvc_sections_seal(&l->list);
     block.shape.tokens = own;
+    if (l->source.rebuild) list_own(l, number); /* encoding has taken rows out of the list */
     if (first) {
         struct kvc_block there, partner;
         kvc_sections_clear(&first->list);
@@ -299,6 +354,25 @@ static int encode_block(struct lane *l, struct lane *first, uint64_t number, str
     }
     const uint64_t digest = kvc_digest_rows(l->rows, l->row_bytes, start, n);
     return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, l->tensor, (uint32_t)number, digest, &l->list, e);
+}
+
+/* Hidden states as a decoder will have them. Rows lie in the lane's own segment, whose blocks are those of the lane. */
+static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    struct lane *l = (struct lane *)(uintptr_t)owner, *h = l->hidden;
+    const struct kvc_cache *c = l->x->cache;
+    if (!h) return c->read(c, tensor, first, n, dst, e);
+    const struct kvc_cells *cells = cells_of(c, tensor);
+    const uint64_t block = kvc_cells_block_of(cells, first), start = cells->block[block];
+    struct kvc_block there, partner;
+    if (l->hidden_block != block + 1) {
+        kvc_sections_clear(&h->list);
+        if (load(h, block, &there, &partner, e)) return -1;
+        const uint64_t own = there.shape.tokens;
+        if (kvc_encoder_block(&h->encoder, &there, &h->list, e) || decode_back(h, NULL, block, 0, own, e)) return -1;
+        l->hidden_block = block + 1;
+    }
+    memcpy(dst, h->decoded + (first - start) * h->row_bytes, (size_t)(n * h->row_bytes));
+    return 0;
 }
 
 int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_run *run,

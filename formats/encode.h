@@ -5,6 +5,7 @@
 
 #include "codecs/shared.h"
 #include "formats/plan.h"
+#include "formats/rebuild.h"
 #include "formats/sink.h"
 
 /* What all runs of one cache need. Read by several threads. */
@@ -13,6 +14,7 @@ struct kvc_encode {
     const struct kvc_plan *plan;
     const struct kvc_cache *queries; /* as binary32, channels as K's; NULL: none */
     struct kvc_shared *shared;       /* by layer */
+    struct kvc_projections *projections;
     int no_verify;
 };
 

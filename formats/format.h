@@ -7,6 +7,8 @@
 #include "formats/input.h"
 #include "formats/sink.h"
 
+struct kvc_weights;
+
 enum kvc_pairing { KVC_PAIRING_UNKNOWN = 0, KVC_PAIRING_HALVES = 1, KVC_PAIRING_INTERLEAVED = 2, KVC_PAIRING_NONE = 3 };
 
 /* What the caller knows better than the file. Zero means "not given". */
@@ -16,6 +18,7 @@ struct kvc_import_options {
     uint32_t kv_heads;        /* where the file does not say (llama.cpp): kvc_import() applies it */
     enum kvc_pairing pairing; /* RoPE pairing of K, likewise */
     int latent;               /* llama.cpp: the cache has no V (latent attention); cannot be told from a cut file */
+    const struct kvc_weights *weights; /* .kvc: of the model, where K and V are rebuilt from hidden states; outlives it */
     /* raw: the whole geometry */
     const char *raw_dtype;
     const char *raw_order; /* permutation of "lcthd": layer, k/v, token, head, dim; see raw.c */

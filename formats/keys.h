@@ -30,6 +30,7 @@
 
 #define KVC_KEY_HADAMARD_K "hadamard.k"             /* u64: tile, 0: not rotated; absent: unknown */
 #define KVC_KEY_HADAMARD_V "hadamard.v"
+#define KVC_KEY_HIDDEN_STATES "hidden.states"       /* text: where in a layer hidden states were taken, in the source's words */
 #define KVC_KEY_WINDOW "sliding.window"             /* u64: tokens */
 #define KVC_KEY_PAGE_SIZE "page.size"               /* u64 */
 #define KVC_KEY_SHARD "shard"                       /* text: "rank/size" */

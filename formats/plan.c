@@ -2,7 +2,9 @@
 #include "formats/plan.h"
 
 #include "formats/layout.h"
+#include "formats/rebuild.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,6 +111,45 @@ static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc
     return 0;
 }
 
+/* --- rows that are rebuilt --- */
+
+/* The tensor of hidden states that `tensor`, of a layer, is rebuilt from by this step: its own layer's, or the next
+ * layer's that keeps its own. */
+uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *line, uint32_t tensor) {
+    const unsigned step = kvc_pipeline_first(line, KVC_STAGE_REBUILDS);
+    const uint32_t layers = count_layers(c);
+    unsigned rank;
+    for (uint32_t i = c->layer[c->tensor[tensor].layer].index; i < layers && step < line->n; i++)
+        if (line->step[step].stage->keeps(&line->step[step].args, i, layers, &rank)) return kvc_find_hidden(c, tensor, i);
+    return KVC_NONE;
+}
+
+/* Hidden states of a layer whose K and V are rebuilt: of a layer without states of its own they are rebuilt too; else, where
+ * the recipe gives a rank, they are stored at that. */
+static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor,
+                           struct kvc_pipeline *line, struct kvc_error *e) {
+    const uint32_t index = c->layer[c->tensor[tensor].layer].index;
+    struct kvc_pipeline of_k;
+    unsigned rank = 0;
+    char text[128];
+    kvc_recipe_pipeline(recipe, KVC_SELECT_K, index, &of_k);
+    const unsigned step = kvc_pipeline_first(&of_k, KVC_STAGE_REBUILDS);
+    if (step == of_k.n) return 0;
+    const int own = of_k.step[step].stage->keeps(&of_k.step[step].args, index, count_layers(c), &rank);
+    if (own && !rank) return 0;
+    of_k.step[step].stage->print(&of_k.step[step].args, text, sizeof text);
+    char recipe_text[192];
+    struct kvc_recipe instead;
+    if (own) snprintf(recipe_text, sizeof recipe_text, "lowrank:r=%u:layer", rank);
+    else snprintf(recipe_text, sizeof recipe_text, "%s:%s", of_k.step[step].stage->name, text);
+    if (kvc_recipe_parse(recipe_text, &instead, e)) return -1;
+    kvc_recipe_pipeline(&instead, KVC_SELECT_K, index, line);
+    for (unsigned i = 0; i < line->n; i++) line->step[i].item = recipe->n;
+    return 0;
+}
+
+/* --- the pipeline of each tensor --- */
+
 /* The pipeline of each tensor before pairs are known; what cannot be taken is left to the default, and the first reason
  * kept. */
 static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe,
@@ -124,7 +165,12 @@ static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct
             if (e) e->code = KVC_ERR_USAGE;
             return kvc_error_prefix(e, "recipe");
         }
-        if (kvc_pipeline_accepts(&line[t], &tensor->shape, &why)) continue;
+        if (tensor->role == KVC_ROLE_HIDDEN && hidden_pipeline(c, recipe, t, &line[t], e)) return -1;
+        const unsigned rebuilt = kvc_pipeline_first(&line[t], KVC_STAGE_REBUILDS);
+        if (kvc_pipeline_accepts(&line[t], &tensor->shape, &why)) {
+            if (rebuilt == line[t].n || kvc_plan_hidden(c, &line[t], t) != KVC_NONE) continue;
+            kvc_fail(&why, KVC_ERR_UNSUPPORTED, "there are no hidden states of the same positions to rebuild it from");
+        }
         if (refusal->code == KVC_OK) {
             char label[64];
             *refusal = why;

@@ -20,6 +20,9 @@ struct kvc_plan {
 int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe, struct kvc_error *e);
 void kvc_plan_free(struct kvc_plan *plan);
 
+/* The tensor of hidden states that a tensor with this pipeline is rebuilt from, or KVC_NONE. */
+uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *line, uint32_t tensor);
+
 /* The selector bits of a tensor: K, V, or 0 for what is neither. */
 unsigned kvc_plan_select(const struct kvc_tensor *t);
 

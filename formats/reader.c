@@ -376,6 +376,7 @@ static void container_close(struct kvc_cache *c) {
     free(k->side_record);
     free(k->keys);
     free(k->chunk);
+    kvc_projections_free(&k->projections);
     free(k);
     c->impl = NULL;
 }
@@ -385,8 +386,8 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     if (kvc_records_frame(in, &index, e)) return NULL;
     struct kvc_cache *c = kvc_cache_new(e);
     struct kvc_records *k = calloc(1, sizeof *k);
-    if (!c || !k) {
-        if (c) kvc_fail_memory(e, "a container");
+    if (!c || !k || kvc_projections_init(&k->projections, NULL, e)) {
+        if (c && !k) kvc_fail_memory(e, "a container");
         kvc_cache_free(c);
         free(k);
         return NULL;
@@ -407,6 +408,10 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     return c;
 }
 
+void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights) {
+    ((struct kvc_records *)c->impl)->projections.weights = weights;
+}
+
 /* --- the row in the table of formats --- */
 
 static int probe(const struct kvc_input *in, char *why, size_t size) {
@@ -417,8 +422,9 @@ static int probe(const struct kvc_input *in, char *why, size_t size) {
 }
 
 static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
-    (void)o;
-    return kvc_container_open(in, e);
+    struct kvc_cache *c = kvc_container_open(in, e);
+    if (c && o) kvc_container_set_weights(c, o->weights);
+    return c;
 }
 
 const struct kvc_format kvc_format_kvc = {

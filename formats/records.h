@@ -7,6 +7,7 @@
 #include "codecs/recipe.h"
 #include "formats/cache.h"
 #include "formats/container.h"
+#include "formats/rebuild.h"
 
 struct kvc_record {
     uint64_t offset;
@@ -31,6 +32,7 @@ struct kvc_records {
     uint16_t *pipeline_of; /* by tensor */
     uint8_t *keys;
     uint64_t n_keys;
+    struct kvc_projections projections; /* for rows that are rebuilt */
     uint64_t *chunk; /* record numbers of the SOURCE chunks */
     uint64_t n_chunks;
 };

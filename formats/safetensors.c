@@ -77,6 +77,7 @@ static const struct fact {
     {"n_heads", KVC_KEY_MODEL_HEADS, FACT_COUNT},
     {"n_kv_heads", KVC_KEY_MODEL_KV_HEADS, FACT_COUNT},
     {"head_dim", KVC_KEY_MODEL_HEAD_DIM, FACT_COUNT},
+    {"hidden", KVC_KEY_HIDDEN_STATES, FACT_TEXT},
     {"k_rope", KVC_KEY_ROPE_K, FACT_TEXT},
     {"rope_type", KVC_KEY_ROPE_TYPE, FACT_TEXT},
     {"rope_theta", KVC_KEY_ROPE_THETA, FACT_NUMBER},

@@ -34,6 +34,7 @@ struct writer {
     uint64_t extent;  /* file offset where the current extent of BLOCK records began; 0: none yet */
     struct kvc_plan plan;
     struct kvc_encode encode;
+    struct kvc_projections projections;
     struct kvc_shared *shared; /* by layer, n_shared of them made */
     uint32_t n_shared;
     uint64_t *left;            /* by layer: runs that are still to come */
@@ -424,7 +425,7 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
         looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
     if (looks && !queries && !(queries = *own_queries = kvc_view_float(c, e))) return -1;
     w->encode = (struct kvc_encode){.cache = c, .plan = &w->plan, .queries = queries, .shared = w->shared,
-                                    .no_verify = w->options->no_verify};
+                                    .projections = &w->projections, .no_verify = w->options->no_verify};
     w->report.lossless = w->plan.lossless;
     w->report.tensor_bytes = w->plan.tensor_bytes;
     return 0;
@@ -441,6 +442,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
         return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
     if (kvc_recipe_parse(options->recipe ? options->recipe : DEFAULT_RECIPE, &recipe, e)) return -1;
     if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
+    if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = kvc_plan_make(&w.plan, cache, &recipe, e) || prepare(&w, &own_queries, e);
     if (!status)
         status = describe(cache, text, &meta, e) || write_header(&w, e) || write_meta(&w, &meta, e) ||
@@ -451,6 +453,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     kvc_meta_free(&meta);
     kvc_cache_free(own_queries);
     kvc_plan_free(&w.plan);
+    kvc_projections_free(&w.projections);
     for (uint32_t i = 0; i < w.n_shared; i++) kvc_shared_free(&w.shared[i]);
     free(w.shared);
     free(w.left);
