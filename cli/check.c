@@ -14,13 +14,14 @@ static int claims_kvc(const struct kvc_input *in, const struct cli_input *option
            (n >= suffix && strcmp(in->name + n - suffix, kvc_format_kvc.suffix) == 0);
 }
 
-int cli_check(const char *path, const struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e) {
+int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e) {
     struct kvc_input in;
-    if (cli_check_kernels(e) || kvc_input_open(&in, path, e)) return EXIT_TROUBLE;
+    if (cli_check_kernels(e) || cli_open_weights(options, e) || kvc_input_open(&in, path, e)) return EXIT_TROUBLE;
     int status = EXIT_SAME;
     *checksums = claims_kvc(&in, options);
     if (*checksums) {
         struct kvc_cache *c = kvc_container_open(&in, e);
+        if (c) kvc_container_set_weights(c, options->weights);
         if (!c || kvc_container_check(c, threads, e)) {
             status = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN ? EXIT_DIFFER : EXIT_TROUBLE;
         }

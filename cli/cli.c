@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/text.h"
 
+#include "codecs/presets.h"
 #include "codecs/stage.h"
 #include "formats/container.h"
 #include "formats/keys.h"
@@ -104,6 +105,8 @@ int cli_version(int verbose) {
         for (const char *const *name = kvc_kernels_names(); *name; name++) printf(" %s", *name);
         printf(")\nstages:");
         for (size_t i = 0; kvc_stage_at(i); i++) printf(" %s", kvc_stage_at(i)->name);
+        printf("\npresets:");
+        for (size_t i = 0; kvc_preset_at(i); i++) printf(" %s", kvc_preset_at(i)->name);
         printf("\nformats:");
         for (size_t i = 0; kvc_format_at(i); i++) printf(" %s", kvc_format_at(i)->name);
         printf("\ndevices: cpu\n");
@@ -191,6 +194,7 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     case CLI_OPT_LATENT: in->import.latent = 1; return 1;
     case CLI_OPT_RAW: return parse_raw(in, arg);
     case CLI_OPT_MODEL: in->model_path = arg; return 1;
+    case CLI_OPT_WEIGHTS: in->weights_path = arg; return 1;
     default: return 0;
     }
 }
@@ -198,6 +202,12 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
 int cli_check_kernels(struct kvc_error *e) {
     if (kvc_kernels_get()) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
+}
+
+int cli_open_weights(struct cli_input *options, struct kvc_error *e) {
+    if (!options->weights_path || options->weights) return 0;
+    options->weights = kvc_weights_open(options->weights_path, e);
+    return options->weights ? 0 : kvc_error_prefix(e, options->weights_path);
 }
 
 int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e) {
@@ -208,7 +218,9 @@ int cli_open(struct cli_file *f, const char *path, struct cli_input *options, st
             return kvc_error_prefix(e, options->model_path);
         options->has_model = 1;
     }
+    if (cli_open_weights(options, e)) return -1;
     struct kvc_import_options import = options->import;
+    import.weights = options->weights;
     if (options->has_model && !import.kv_heads && options->model.kv_heads <= UINT16_MAX)
         import.kv_heads = (uint32_t)options->model.kv_heads;
     if (kvc_input_open(&f->input, path, e)) return -1;

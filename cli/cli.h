@@ -28,7 +28,8 @@ int cli_version(int verbose);
 int cli_finish(int status);
 
 /* The options that say how to read input; every tool has them. In a getopt_long table: CLI_INPUT_OPTIONS. */
-enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_OPT_MODEL, CLI_OPT_RAW, CLI_OPT_LATENT, CLI_OPT_FREE = 1100 };
+enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_OPT_MODEL, CLI_OPT_RAW, CLI_OPT_LATENT,
+       CLI_OPT_WEIGHTS, CLI_OPT_FREE = 1100 };
 #define CLI_INPUT_OPTIONS                              \
     {"from", required_argument, NULL, CLI_OPT_FROM},        \
     {"map", required_argument, NULL, CLI_OPT_MAP},          \
@@ -36,11 +37,13 @@ enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_
     {"pairing", required_argument, NULL, CLI_OPT_PAIRING},  \
     {"raw", required_argument, NULL, CLI_OPT_RAW},          \
     {"latent", no_argument, NULL, CLI_OPT_LATENT},          \
+    {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},   \
     {"model", required_argument, NULL, CLI_OPT_MODEL}
 #define CLI_INPUT_HELP                                                                               \
     "Reading input:\n"                                                                               \
     "      --from=FORMAT       input is kvc, llama, safetensors, npz or raw (default: look)\n"       \
     "      --model=FILE        the model's weights (GGUF or safetensors): geometry and RoPE facts\n" \
+    "      --weights=FILE      weights that K and V are rebuilt with (recipe project)\n"             \
     "      --kv-heads=N        number of KV heads, where the file does not say\n"                    \
     "      --pairing=P         RoPE pairing of K: halves, interleaved or none\n"                     \
     "      --latent            llama.cpp cache of a model with latent attention: no V\n"             \
@@ -54,12 +57,15 @@ struct cli_input {
     const char *map[64];
     unsigned n_map;
     char raw_dtype[16], raw_order[8];
-    const char *model_path;
+    const char *model_path, *weights_path;
+    struct kvc_weights *weights; /* opened by the first cli_open() when weights_path is set; kept until the end */
     struct kvc_model model; /* filled by the first cli_open() when model_path is set */
     int has_model;
     int full_fingerprint; /* hash every byte of the weights, not samples */
     int quiet;            /* no notes from cli_open() */
 };
+/* Opens --weights=FILE, once. */
+int cli_open_weights(struct cli_input *options, struct kvc_error *e);
 /* Takes one of the options above. 1: taken, 0: not one of them, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);
 
@@ -79,7 +85,7 @@ void cli_close(struct cli_file *f);
 /* Reads all of a file and verifies what can be verified: EXIT_SAME, EXIT_DIFFER for a damaged .kvc, else EXIT_TROUBLE;
  * *e says why. *checksums is 1 for a .kvc, whose message does not name the file yet; other formats have none, so that
  * reading them is all the check there is. */
-int cli_check(const char *path, const struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e);
+int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e);
 
 /* Output that appears whole or not at all: a temporary file beside `path`, made durable and renamed by
  * cli_output_commit(). path NULL: stdout (refused when it is a terminal, unless force). */

@@ -78,7 +78,7 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
     }
 }
 
-static int check_file(struct dump_out *o, const char *path, const struct settings *s) {
+static int check_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_error e = {.code = KVC_OK};
     int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &e);
     const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
