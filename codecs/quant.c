@@ -154,7 +154,10 @@ static int layout_init(struct layout *l, const struct kvc_stage_args *args, cons
         params = l->class[c].params > params ? l->class[c].params : params;
         codes = l->class[c].codes > codes ? l->class[c].codes : codes;
     }
-    const size_t halves = 2 * KVC_HALVES_BOUND(params), packed = halves > codes + 32 ? halves : codes + 32;
+    /* room for the greatest of what is put together there: parameters, packed codes, norms */
+    size_t packed = 2 * KVC_HALVES_BOUND(params);
+    if (codes + 32 > packed) packed = codes + 32;
+    if (l->width + 2 > packed) packed = l->width + 2;
     float *floats = l->memory[2] = malloc((3 * params + 2 * l->width) * sizeof *floats + codes + packed);
     if (!floats) {
         layout_free(l);
@@ -258,7 +261,9 @@ static int clip_ranges(const struct layout *l, const struct class *k, const floa
     if (!value) return kvc_fail_memory(e, "a group");
     for (size_t g = 0; g < k->params; g++) {
         const size_t n = collect(l, k, x, g, value);
-        const float middle = 0.5f * l->low[g] + 0.5f * l->step[g], half = 0.5f * l->step[g] - 0.5f * l->low[g];
+        const float far = -l->low[g] > l->step[g] ? -l->low[g] : l->step[g];
+        const float middle = l->sym ? 0 : 0.5f * l->low[g] + 0.5f * l->step[g];
+        const float half = l->sym ? far : 0.5f * l->step[g] - 0.5f * l->low[g];
         double best = INFINITY;
         float least = l->low[g], greatest = l->step[g];
         for (int factor = 100; factor >= 30; factor -= 5) {
