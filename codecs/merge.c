@@ -162,7 +162,8 @@ static void merge_vectors(const struct kvc_stage_args *args, float *u, const flo
     const struct two p = compare(u, v, n);
     double a = 0.5, b = 0.5, square = 0, scale = 1;
     if (args->i[HOW] == SLERP) {
-        const double t = args->f[WEIGHT], sine = sin(p.angle);
+        /* a zero row goes with the other's direction */
+        const double t = p.norm[0] > 0 ? p.norm[1] > 0 ? args->f[WEIGHT] : 0 : 1, sine = sin(p.angle);
         a = p.norm[0] > 0 ? (p.angle < NEARLY ? 1 - t : sin((1 - t) * p.angle) / sine) / p.norm[0] : 0;
         b = p.norm[1] > 0 ? (p.angle < NEARLY ? t : sin(t * p.angle) / sine) / p.norm[1] : 0;
     }
