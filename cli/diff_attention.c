@@ -16,12 +16,6 @@ static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
     return KVC_NONE;
 }
 
-static int has_queries(const struct kvc_cache *c) {
-    for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->tensor[t].role == KVC_ROLE_QUERIES) return 1;
-    return 0;
-}
-
 static const struct diff_tensors *find_values(const struct diff *d, const struct diff_tensors *k) {
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct diff_tensors *v = &d->tensor[i];
@@ -33,18 +27,18 @@ static const struct diff_tensors *find_values(const struct diff *d, const struct
 /* Views over the caches that the measures take: everything as f32, queries paired as K. */
 struct attention {
     struct diff *diff;
-    struct kvc_cache *view[2], *queries, *turned; /* owned; turned: queries in K's pairing, under `queries` */
+    struct kvc_cache *view[2], *queries; /* owned */
 };
 
 /* The cache with the queries: the one named for them, else A or B. */
 static const struct kvc_cache *queries_of(const struct diff *d, struct kvc_error *e) {
     if (d->queries.cache) {
-        if (has_queries(d->queries.cache)) return d->queries.cache;
+        if (kvc_cache_has_queries(d->queries.cache)) return d->queries.cache;
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", d->queries.input.name);
         return NULL;
     }
     for (int s = 0; s < 2; s++)
-        if (has_queries(d->cache[s])) return d->cache[s];
+        if (kvc_cache_has_queries(d->cache[s])) return d->cache[s];
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention: neither file has queries; give one that has: --queries=FILE");
     return NULL;
 }
@@ -58,16 +52,8 @@ static int open_views(struct attention *a, struct kvc_error *e) {
     const struct kvc_cache *from = queries_of(d, e);
     if (!from) return -1;
     enum kvc_pairing of_k = kvc_cache_pairing(d->cache[0]);
-    const enum kvc_pairing of_q = kvc_cache_pairing(from);
     if (of_k == KVC_PAIRING_UNKNOWN) of_k = kvc_cache_pairing(d->cache[1]); /* K of both was brought to one pairing */
-    if ((of_k == KVC_PAIRING_UNKNOWN) != (of_q == KVC_PAIRING_UNKNOWN))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention: the RoPE pairing of %s is unknown; give --pairing or --model",
-                        of_k == KVC_PAIRING_UNKNOWN ? "K" : "the queries");
-    if (of_k != of_q) {
-        if (!(a->turned = kvc_view_pairing(from, of_k, e))) return kvc_error_prefix(e, "queries");
-        from = a->turned;
-    }
-    if (!(a->queries = kvc_view_float(from, e))) return kvc_error_prefix(e, "queries");
+    if (!(a->queries = kvc_view_queries(from, of_k, e))) return kvc_error_prefix(e, "--attention");
     for (int s = 0; s < 2; s++)
         if (!(a->view[s] = kvc_view_float(d->cache[s], e))) return kvc_error_prefix(e, d->compare.name[s]);
     return 0;
@@ -136,7 +122,6 @@ int diff_attention(struct diff *d, struct kvc_error *e) {
     kvc_cache_free(a.view[0]);
     kvc_cache_free(a.view[1]);
     kvc_cache_free(a.queries);
-    kvc_cache_free(a.turned);
     return status;
 }
 

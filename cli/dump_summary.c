@@ -39,7 +39,9 @@ static void print_format(struct dump_out *o, const struct dump_facts *x, struct 
     if (x->is_container && source) say(l, ", made from %s", source);
     if (source && version) say(l, ", version %" PRIu64, kvc_meta_u64(x->meta, KVC_KEY_SOURCE_VERSION, 0));
     if (x->is_container && source)
-        say(l, x->c->n_extents ? " (can be given back)" : " (cannot be given back)");
+        say(l, !x->c->n_extents               ? " (cannot be given back)"
+               : kvc_container_lossless(x->c) ? " (can be given back)"
+                                              : " (can be given back with lossy values)");
     end(o, l, "format");
     if (x->is_container) {
         say(l, "%s", kvc_meta_text(x->meta, KVC_KEY_PRODUCER, ""));

@@ -35,7 +35,7 @@ static uint64_t tensor_bytes(const struct kvc_tensor *t) {
 /* "zstd", or "zstd/store" when the layer's two tensors went through different ones. */
 static void pipeline_cell(struct dump_out *o, const struct kvc_cache *c, const struct kvc_layer *layer) {
     const char *name[2] = {NULL, NULL};
-    char text[512];
+    char text[2 * 2048]; /* a pipeline's text has fewer than 2048 characters */
     for (unsigned i = 0; i < 2; i++) {
         if (layer->tensor[i] != KVC_NONE) name[i] = kvc_container_pipeline(c, layer->tensor[i]);
     }

@@ -1,21 +1,27 @@
 /* kvc-pack.c: engine file (or standard input) to .kvc. Knows no byte of either. */
 #include "cli/job.h"
 
+#include "codecs/presets.h"
 #include "codecs/recipe.h"
 #include "formats/container.h"
 #include "formats/keys.h"
+#include "formats/plan.h"
+#include "formats/view.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT };
+enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, OPT_QUERIES, OPT_DEQUANTIZE };
 
 static const struct option long_options[] = {
     CLI_INPUT_OPTIONS,
     JOB_OPTIONS,
     {"recipe", required_argument, NULL, 'r'},
+    {"queries", required_argument, NULL, OPT_QUERIES},
+    {"dequantize", no_argument, NULL, OPT_DEQUANTIZE},
     {"no-verify", no_argument, NULL, OPT_NO_VERIFY},
     {"align", required_argument, NULL, OPT_ALIGN},
     {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
@@ -29,7 +35,9 @@ static const char help[] =
     "to standard output. Lossless unless a recipe says otherwise.\n"
     "\n"
     "  -r, --recipe=RECIPE     stages that code the cache: split (default, smallest), fast,\n"
-    "                          zstd, store (as it is); kvc-recipes(7) says more\n"
+    "                          zstd, store (as it is), a preset, or what kvc-recipes(7) says\n"
+    "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
+    "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
     "  -o, --output=FILE       write to FILE\n"
     "  -c, --stdout            write to standard output\n"
     "  -f, --force             replace existing files, write to a terminal\n"
@@ -47,8 +55,7 @@ static const char help[] =
     "  -v, --verbose           say what was done; show progress\n"
     "  -h, --help              this text\n"
     "  -V, --version           the version; with -v also kernels and stages\n"
-    "\n" CLI_INPUT_HELP
-    "\nExit status: 0 ok, 2 trouble.\n";
+    "\n" CLI_INPUT_HELP;
 
 static double now(void) {
     struct timespec t;
@@ -63,7 +70,11 @@ struct progress {
 struct pack {
     struct job job;
     struct kvc_pack_options options;
+    int dequantize;
+    const char *queries_path; /* NULL: none */
+    struct cli_file queries;
     struct kvc_pack_report report; /* of the file at hand */
+    int dequantized;               /* likewise */
     struct progress progress;
 };
 
@@ -96,14 +107,107 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
     return name;
 }
 
+/* --- what a lossy recipe left as it was --- */
+
+/* The lowest model layer from `from` on with a tensor of this role that comes back bit by bit, or KVC_NONE. */
+static uint32_t next_lossless(const struct kvc_cache *c, const struct kvc_plan *plan, enum kvc_role role,
+                              uint32_t from) {
+    uint32_t next = KVC_NONE;
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        const uint32_t index = c->layer[c->tensor[t].layer].index;
+        if (c->tensor[t].role == role && index >= from && index < next &&
+            kvc_pipeline_lossless(&plan->pipeline[plan->pipeline_of[t]]))
+            next = index;
+    }
+    return next;
+}
+
+/* "K of layers 0-14,20; V of layer 3" */
+static void print_lossless(FILE *out, const struct kvc_cache *c, const struct kvc_plan *plan) {
+    const char *between = "";
+    for (enum kvc_role role = KVC_ROLE_K; role <= KVC_ROLE_HIDDEN; role++) {
+        uint32_t next = next_lossless(c, plan, role, 0);
+        if (next == KVC_NONE) continue;
+        const int one = next_lossless(c, plan, role, next + 1) == KVC_NONE;
+        fprintf(out, "%s%s of layer%s ", between, kvc_role_name(role), one ? "" : "s");
+        between = "";
+        while (next != KVC_NONE) {
+            const uint32_t first = next;
+            uint32_t last = first;
+            while ((next = next_lossless(c, plan, role, last + 1)) == last + 1 && next != KVC_NONE) last = next;
+            fprintf(out, "%s%" PRIu32, between, first);
+            if (last > first) fprintf(out, "-%" PRIu32, last);
+            between = ",";
+        }
+        between = "; ";
+    }
+}
+
+static void say_lossless(const char *name, const struct kvc_cache *c, const char *recipe) {
+    struct kvc_recipe items;
+    struct kvc_plan plan;
+    char *text = NULL;
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+    if (!out) return;
+    /* it was planned while packing, so it can be planned */
+    if (!kvc_recipe_parse(recipe, &items, NULL) && !kvc_plan_make(&plan, c, &items, NULL)) {
+        print_lossless(out, c, &plan);
+        kvc_plan_free(&plan);
+    }
+    if (!fclose(out) && *text) cli_warn("%s: left lossless: %s", name, text);
+    free(text);
+}
+
+/* --- packing --- */
+
+static int is_lossy(const char *recipe) {
+    struct kvc_recipe items;
+    if (!recipe || kvc_recipe_parse(recipe, &items, NULL)) return 0;
+    for (unsigned i = 0; i < items.n; i++)
+        if (!(items.item[i].stage->flags & KVC_STAGE_LOSSLESS)) return 1;
+    return 0;
+}
+
+/* Packs a cache, with queries that are paired as its K. */
+static int pack_cache(struct pack *p, const struct cli_file *f, const struct kvc_cache *c, struct kvc_sink *out,
+                      struct kvc_error *e) {
+    struct kvc_pack_options options = p->options;
+    struct kvc_cache *queries = NULL;
+    if (p->queries.cache && !(queries = kvc_view_queries(p->queries.cache, kvc_cache_pairing(c), e))) return -1;
+    options.queries = queries;
+    options.weights = p->job.input.weights;
+    const int status = kvc_container_write(c, &options, out, &p->report, e);
+    if (p->progress.shown > 0) fputs("\r     \r", stderr);
+    kvc_cache_free(queries);
+    if (status && e->code == KVC_ERR_USAGE && is_lossy(p->options.recipe) && kvc_cache_is_quantized(c)) {
+        const size_t used = strlen(e->message);
+        snprintf(e->message + used, sizeof e->message - used, "; --dequantize makes K and V of block types f16 first");
+    }
+    if (!status && p->job.verbose && !p->report.lossless) say_lossless(f->input.name, c, p->options.recipe);
+    return status;
+}
+
+static void warn_rotation(const struct cli_file *f) {
+    const struct kvc_meta *m = &f->cache->meta;
+    if (kvc_meta_find(m, KVC_KEY_HADAMARD_K) && kvc_meta_find(m, KVC_KEY_HADAMARD_V)) return;
+    cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
+             "say), so nothing is rotated back", f->input.name);
+}
+
 static int pack_file(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
     struct pack *p = state;
     p->progress = (struct progress){.start = now()};
     p->options.threads = p->job.threads;
     p->options.progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     p->options.progress_state = &p->progress;
-    int status = kvc_container_write(f->cache, &p->options, out, &p->report, e);
-    if (p->progress.shown > 0) fputs("\r     \r", stderr);
+    p->dequantized = p->dequantize && kvc_cache_is_quantized(f->cache);
+    if (!p->dequantized) return pack_cache(p, f, f->cache, out, e);
+    struct kvc_cache *view = kvc_view_dequantize(f->cache, e);
+    if (!view) return -1;
+    if (!p->job.input.quiet) warn_rotation(f);
+    const int status = pack_cache(p, f, view, out, e);
+    kvc_cache_free(view);
     return status;
 }
 
@@ -118,6 +222,7 @@ static void say_done(void *state, const struct cli_file *f) {
     const struct kvc_pack_report *r = &p->report;
     double ratio = r->stored_bytes ? (double)f->input.size / (double)r->stored_bytes : 0;
     double seconds = now() - p->progress.start;
+    const int lossless = r->lossless && !p->dequantized;
     if (p->job.json) {
         struct cli_json *j = &p->job.report;
         job_report(&p->job, f->input.name);
@@ -129,7 +234,7 @@ static void say_done(void *state, const struct cli_file *f) {
         cli_json_u64(j, "records", r->records);
         cli_json_u64(j, "sections", r->sections);
         cli_json_u64(j, "same_rows", r->same_rows);
-        cli_json_bool(j, "lossless", r->lossless);
+        cli_json_bool(j, "lossless", lossless);
         cli_json_bool(j, "verified", !p->options.no_verify);
         cli_json_f64(j, "seconds", seconds);
         cli_json_close(j);
@@ -137,13 +242,16 @@ static void say_done(void *state, const struct cli_file *f) {
     if (p->options.no_tokens && !p->job.input.quiet && f->cache->n_extents)
         cli_warn("%s: without its token ids, and so without the file's own bytes: it cannot be given back as it was",
                  f->input.name);
+    if (p->dequantized && !p->job.input.quiet)
+        cli_warn("%s: dequantised, and so without the file's own bytes: it cannot be given back as it was",
+                 f->input.name);
     if (!p->job.verbose) return;
     char from[32], to[32];
     cli_size_text(f->input.size, from);
     cli_size_text(r->stored_bytes, to);
     if (!p->job.input.quiet && !has_fingerprint(&f->cache->meta))
         cli_warn("%s: packed without a model fingerprint; --model=FILE adds one", f->input.name);
-    cli_warn("%s: %s -> %s (%.3f), %s%s, %.2f s", f->input.name, from, to, ratio, r->lossless ? "lossless" : "lossy",
+    cli_warn("%s: %s -> %s (%.3f), %s%s, %.2f s", f->input.name, from, to, ratio, lossless ? "lossless" : "lossy",
              p->options.no_verify ? "" : ", verified", seconds);
 }
 
@@ -165,6 +273,8 @@ static int take_option(struct pack *p, int opt, const char *arg) {
         return kvc_recipe_parse(arg, &recipe, &e) ? cli_usage("%s", e.message) : 0;
     case OPT_NO_VERIFY: p->options.no_verify = 1; return 0;
     case OPT_NO_TOKENS: p->options.no_tokens = 1; return 0;
+    case OPT_QUERIES: p->queries_path = arg; return 0;
+    case OPT_DEQUANTIZE: p->dequantize = 1; return 0;
     case OPT_ALIGN:
         if (cli_parse_u64(arg, &n) || n < 16 || n > 1 << 20 || (n & (n - 1)))
             return cli_usage("--align=%s is not a power of two from 16 to 1M", arg);
@@ -179,6 +289,41 @@ static int take_option(struct pack *p, int opt, const char *arg) {
     }
 }
 
+/* How the input is to be read says nothing of the file with the queries, but for names of arrays and the model. */
+static int open_queries(struct pack *p, struct kvc_error *e) {
+    struct cli_input *in = &p->job.input;
+    const struct kvc_import_options of_input = in->import;
+    in->import = (struct kvc_import_options){.map = of_input.map};
+    const int status = cli_open(&p->queries, p->queries_path, in, e);
+    in->import = of_input;
+    if (status || kvc_cache_has_queries(p->queries.cache)) return status;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", p->queries.input.name);
+}
+
+static int run(struct pack *p, int n, char **paths) {
+    struct kvc_error e;
+    int status = EXIT_TROUBLE;
+    if (p->queries_path && open_queries(p, &e)) cli_error(&e);
+    else status = job_run(&p->job, n, paths, pack_one);
+    if (p->queries.cache) cli_close(&p->queries);
+    return status;
+}
+
+/* Standard input cannot be both: 0, or EXIT_TROUBLE (message printed). */
+static int check_queries(const struct pack *p, int n, char **paths) {
+    int from_stdin = !n;
+    for (int i = 0; i < n; i++) from_stdin |= strcmp(paths[i], "-") == 0;
+    if (!p->queries_path || strcmp(p->queries_path, "-") != 0 || !from_stdin) return 0;
+    return cli_usage("only one of the input and the queries can be standard input");
+}
+
+static void print_help(void) {
+    fputs(help, stdout);
+    puts("\nPresets, recipes of the papers (lossy):");
+    for (size_t i = 0; kvc_preset_at(i); i++) printf("  %-16s %s\n", kvc_preset_at(i)->name, kvc_preset_at(i)->summary);
+    puts("\nExit status: 0 ok, 2 trouble.");
+}
+
 int main(int argc, char **argv) {
     static struct pack p = {.job = {.name = default_name, .write = pack_file, .done = say_done}};
     int opt;
@@ -189,12 +334,13 @@ int main(int argc, char **argv) {
         if (taken < 0 || (!taken && take_option(&p, opt, optarg))) return EXIT_TROUBLE;
     }
     if (p.job.help) {
-        fputs(help, stdout);
+        print_help();
         return cli_finish(EXIT_SAME);
     }
     if (p.job.version) return cli_version(p.job.verbose);
     if (job_check(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (p.options.no_tokens && p.job.remove)
-        return cli_usage("--no-tokens leaves out what --rm would remove for good");
-    return cli_finish(job_run(&p.job, argc - optind, argv + optind, pack_one));
+    if (check_queries(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if ((p.options.no_tokens || p.dequantize) && p.job.remove)
+        return cli_usage("--%s leaves out what --rm would remove for good", p.dequantize ? "dequantize" : "no-tokens");
+    return cli_finish(run(&p, argc - optind, argv + optind));
 }

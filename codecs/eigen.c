@@ -114,16 +114,15 @@ int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsig
     const int status = p && next ? 0 : kvc_fail_memory(e, "directions");
     for (size_t i = 0; i < rank * dim && !status; i++) p[i] = uniform(&state);
     for (unsigned sweep = 0; sweep < loops && !status; sweep++) {
-        /* A = X P, P = XT A: together P = (XT X) P; scaled, as the paper's own sweeps grow without bound */
-        if (sweep + 1 == loops) orthonormalise(p, rank, dim);
+        /* A = X P, P = XT A: together P = (XT X) P. Orthonormal before each sweep, not the last alone: the same space, but
+         * directions that do not collapse onto the first. */
+        orthonormalise(p, rank, dim);
         memset(next, 0, rank * dim * sizeof *next);
         for (size_t k = 0; k < rank; k++)
             for (size_t i = 0; i < dim; i++)
                 for (size_t j = 0; j < dim; j++)
                     next[k * dim + i] += (i < j ? gram[i * dim + j] : gram[j * dim + i]) * p[k * dim + j];
-        double greatest = 0;
-        for (size_t i = 0; i < rank * dim; i++) greatest = fabs(next[i]) > greatest ? fabs(next[i]) : greatest;
-        for (size_t i = 0; i < rank * dim; i++) p[i] = greatest > 0 ? next[i] / greatest : 0;
+        memcpy(p, next, rank * dim * sizeof *p);
     }
     if (!status) {
         orthonormalise(p, rank, dim);

@@ -12,8 +12,7 @@ int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stri
 /* The `rank` eigenvectors of the greatest eigenvalues, greatest first, into to[rank][dim]: the right factor of the best
  * approximation of that rank (Eckart-Young). Each has its greatest component positive. `gram` is lost. */
 int kvc_gram_directions(float *to, double *gram, size_t dim, size_t rank, struct kvc_error *e);
-/* The same by `loops` sweeps of the power iteration of GEAR (arXiv 2403.05527, algorithm 2), from a fixed start, with its
- * last sweep's coordinates made orthonormal. */
+/* The same by `loops` sweeps of the power iteration of GEAR (arXiv 2403.05527, algorithm 2), from a fixed start. */
 int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsigned loops, struct kvc_error *e);
 
 #endif

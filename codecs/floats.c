@@ -20,9 +20,25 @@ void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtyp
     else if ((const uint8_t *)dst != src) memcpy(dst, src, n * sizeof *dst);
 }
 
+/* What has become infinite becomes the greatest finite half. */
+static void hold_finite(uint8_t *halves, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if ((halves[2 * i + 1] & 0x7f) == 0x7c && !halves[2 * i]) {
+            halves[2 * i] = 0xff;
+            halves[2 * i + 1]--;
+        }
+}
+
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype) {
-    if (dtype == KVC_F16) kvc_kernels_get()->f32_to_f16(dst, src, n);
-    else if (dtype == KVC_BF16) kvc_kernels_get()->f32_to_bf16(dst, src, n);
+    const struct kvc_kernels *k = kvc_kernels_get();
+    if (dtype == KVC_F16) {
+        float low = 0, high = 0;
+        if (n) k->range(src, n, &low, &high);
+        k->f32_to_f16(dst, src, n);
+        if (!(low > -0x1p15f && high < 0x1p15f)) hold_finite(dst, n);
+        return;
+    }
+    if (dtype == KVC_BF16) k->f32_to_bf16(dst, src, n);
     else if ((const uint8_t *)src != dst) memcpy(dst, src, n * sizeof *src);
 }
 
@@ -177,7 +193,7 @@ static int undo_codes(uint8_t *upper, const struct stored *s, size_t n, struct k
             continue;
         }
         const uint8_t byte = (uint8_t)(upper[i] + u->base);
-        upper[i] = u->rotated ? (uint8_t)(byte >> 1 | byte << 7) : byte;
+        upper[i] = (uint8_t)(u->rotated ? byte >> 1 | byte << 7 : byte);
     }
     return used == u->escapes ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too many escapes");
 }

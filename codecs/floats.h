@@ -10,7 +10,8 @@
 
 /* 1 for f32, f16, bf16. */
 int kvc_is_float(enum kvc_dtype dtype);
-/* n values to binary32, exact, and back, rounded to nearest even. dst may be src only for f32. */
+/* n values to binary32, exact, and back, rounded to nearest even; beyond f16's range its greatest finite value comes out.
+ * dst may be src only for f32. */
 void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtype);
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype);
 

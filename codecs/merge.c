@@ -19,7 +19,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [HOW] = {.kind = KVC_ARG_WORD, .words = ways, .required = 1},
     [WEIGHT] = {.key = "t", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = 0.6},
     [KEEP] = {.key = "keep", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = 0.05},
-    [GAMMA] = {.key = "gamma", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = 0},
+    [GAMMA] = {.key = "gamma", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = -1}, /* not given */
     [FROM] = {.key = "from", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = 0.5},
     [HEADS] = {.key = "heads", .kind = KVC_ARG_FLAG},
 };
@@ -29,7 +29,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
 
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
     if (kvc_args_parse("merge", arguments, N_ARGS, text, args, e)) return -1;
-    if (args->f[GAMMA] > 0 && args->f[KEEP] != arguments[KEEP].otherwise)
+    if (args->f[GAMMA] >= 0 && args->f[KEEP] != arguments[KEEP].otherwise)
         return kvc_fail(e, KVC_ERR_USAGE, "merge: keep and gamma are two rules for the same: give one");
     return 0;
 }
@@ -135,7 +135,7 @@ static int choose_kept(const struct kvc_stage_args *args, struct state *s, struc
     for (uint64_t t = 0; t < s->rows; t++)
         if (s->distance[t] >= 0) far[n++] = (struct far){s->distance[t], t};
     qsort(far, n, sizeof *far, farthest_first);
-    if (args->f[GAMMA] > 0) {
+    if (args->f[GAMMA] >= 0) {
         const double most = n ? (double)far[0].distance : 0, least = n ? (double)far[n - 1].distance : 0;
         for (keep = 0; keep < n && (double)far[keep].distance > most - args->f[GAMMA] * (most - least);) keep++;
     } else {

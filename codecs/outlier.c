@@ -209,6 +209,8 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
             const size_t at = v.index_bytes == 2 ? p[0] | (size_t)p[1] << 8 : p[0];
             if (at < from || at >= v.length)
                 status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is out of place", j, i);
+            else if (!isfinite(value[j]))
+                status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is not finite", j, i);
             else x[i * v.next + at * v.step] = value[j];
             from = at + 1;
         }

@@ -162,6 +162,13 @@ static void drop_marks(struct kvc_block *block) {
     if (block->partner) drop_marks(block->partner);
 }
 
+int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
+    kvc_sections_clear(&x->dropped);
+    const int status = run(x, i, block, 0, &x->dropped, e);
+    drop_marks(block);
+    return status;
+}
+
 int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block *like, struct kvc_error *e) {
     const struct kvc_stage *s = stage_at(x->pipeline, i);
     if (s->end) s->end(x->state[i]);
@@ -240,6 +247,7 @@ static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, 
 
 struct level {
     struct kvc_shape taken, handed;
+    int marked; /* tokens had been told apart before */
 };
 
 /* Forwards: what each stage took and handed on. */
@@ -250,6 +258,7 @@ static int open_levels(const struct kvc_pipeline *p, const struct kvc_stored *st
         const struct kvc_stage *s = stage_at(p, i);
         block->shape.dtype = taken_as(p, i, own);
         level[i].taken = block->shape;
+        level[i].marked = block->salient != NULL;
         if (s->open && s->open(&p->step[i].args, &stored[i], block, e)) return kvc_error_prefix(e, s->name);
         level[i].handed = block->shape;
     }
@@ -273,8 +282,10 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
         if (!work) status = kvc_fail_memory(e, "a block");
         rows[1] = (uint8_t *)work;
     }
+    uint8_t *const salient = block->salient;
     for (unsigned i = p->n; i-- > 0 && !status;) {
         const struct kvc_stage *s = stage_at(p, i);
+        block->salient = level[i].marked ? salient : NULL;
         block->residual = i + 1 < p->n;
         if (block->residual) convert(block, rows, dtype, level[i].handed.dtype);
         block->handed = level[i].handed;
@@ -284,7 +295,7 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
     }
     if (!status) convert(block, rows, dtype, dtype);
     free(work);
-    free(block->salient);
+    free(salient);
     block->salient = NULL;
     block->rows = rows[0];
     block->shape = shape;

@@ -46,7 +46,9 @@ struct kvc_encoder {
 void kvc_encoder_init(struct kvc_encoder *x, const struct kvc_pipeline *pipeline, const struct kvc_encoding *encoding);
 void kvc_encoder_free(struct kvc_encoder *x);
 /* Begins a segment at step i, a step that looks: then every block goes through kvc_encoder_look(), then
- * kvc_encoder_settle(). Steps that look are begun in their order. `like` has the tensor's shape and role. */
+ * kvc_encoder_settle(). Steps that look are begun in their order. `like` has the role, and the shape that comes there:
+ * kvc_encoder_shape() makes a block what step i takes, its rows being scratch afterwards. */
+int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e);
 int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block *like, struct kvc_error *e);
 int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e);
 int kvc_encoder_settle(struct kvc_encoder *x, unsigned i, struct kvc_error *e);

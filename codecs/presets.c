@@ -20,7 +20,7 @@ static const struct kvc_preset table[] = {
     {"think", "tail:32@k,prune:k=0.4@k", "ThinK: 40 % of K's channels left out"},
     {"think-kivi", KIVI_TAIL "prune:k=0.4@k,quant:kivi:bits=4", "ThinK with KIVI-4"},
     {"minicache", "merge:slerp", "MiniCache: layers of the upper half in pairs, 5 % of tokens kept"},
-    {"minicache-kivi4", "merge:slerp," KIVI_TAIL "quant:kivi:bits=4", "MiniCache with KIVI-4"},
+    {"minicache-kivi4", KIVI_TAIL "merge:slerp,quant:kivi:bits=4", "MiniCache with KIVI-4"},
     {"hidden", "project:hidden", "Hidden-State cache: K and V out of hidden states; needs --weights"},
 };
 

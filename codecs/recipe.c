@@ -91,7 +91,7 @@ static int parse_items(const char *text, struct kvc_recipe *recipe, int in_prese
         if (next) *next++ = '\0';
         const struct kvc_preset *preset = in_preset ? NULL : kvc_preset_find(p, strcspn(p, ":@"));
         if (preset && strcmp(preset->name, p) != 0)
-            status = kvc_fail(e, KVC_ERR_USAGE, "recipe: preset %s takes no arguments; it stands for %s", preset->name,
+            status = kvc_fail(e, KVC_ERR_USAGE, "recipe: preset %s takes no arguments or selectors; it stands for %s", preset->name,
                               preset->recipe);
         else if (preset) status = parse_items(preset->recipe, recipe, 1, e);
         else if (recipe->n == KVC_MAX_STAGES)

@@ -94,7 +94,8 @@ static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct c
         const uint32_t t = get_u32(s->data);
         const struct kvc_shape *mine = &c->tensor[tensor].shape, *other = t < tensor ? &c->tensor[t].shape : NULL;
         if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) || other->dtype != mine->dtype ||
-            other->heads != mine->heads || other->dim != mine->dim || k->pipeline_of[t] != k->pipeline_of[tensor])
+            other->heads != mine->heads || other->dim != mine->dim || c->tensor[t].role != c->tensor[tensor].role ||
+            k->pipeline_of[t] != k->pipeline_of[tensor])
             return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED names a tensor that cannot be its pair's first");
         *first = t;
     }
@@ -143,8 +144,9 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     }
     if (!status && first != KVC_NONE) {
         status = coded_read(c, first, block, &other, e) ? in_block(c, e, first, block) : 0;
-        if (!status && (skip || (other.n && other.list[0].type == KVC_SECTION_SAME)))
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's block has references");
+        for (unsigned i = 0; i < other.n_side && !status; i++)
+            if (other.side[i].type == KVC_SECTION_MERGED)
+                status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's first tensor is another pair's second");
     }
     const struct kvc_coded mine = {x->list + skip, x->side, x->n - skip, x->n_side};
     const struct kvc_coded base = {other.list, other.side, other.n, other.n_side};
@@ -165,7 +167,11 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     split->own = rows;
     int status = coded_read(c, tensor, block, &x, e);
     const unsigned first = !status && x.n && x.list[0].type == KVC_SECTION_SAME;
-    if (first) status = parse_same(c, tensor, rows, &x.list[0], split, e);
+    const struct kvc_records *k = c->impl;
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME stands in a block of a pair");
+    else if (first) status = parse_same(c, tensor, rows, &x.list[0], split, e);
     if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, e);
     else if (!status && x.n != first)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
@@ -302,6 +308,13 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
 const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor) {
     const struct kvc_records *k = c->impl;
     return k->pipeline_text[k->pipeline_of[tensor]];
+}
+
+int kvc_container_lossless(const struct kvc_cache *c) {
+    const struct kvc_records *k = c->impl;
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (!kvc_pipeline_lossless(&k->pipeline[k->pipeline_of[t]])) return 0;
+    return 1;
 }
 
 uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {

@@ -80,6 +80,8 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
                          struct kvc_section *section, unsigned n_max, struct kvc_error *e);
 /* The canonical pipeline text of a tensor ("zstd"). */
 const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor);
+/* 1 when every tensor's stages are lossless. */
+int kvc_container_lossless(const struct kvc_cache *c);
 /* Sum of the stored bytes of a tensor's records. */
 uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor);
 

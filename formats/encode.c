@@ -36,8 +36,10 @@ struct lane {
     struct kvc_sections list;
     struct kvc_rebuilder rebuilder;
     struct kvc_rebuild_source source;
+    struct lane *origin;   /* of a tensor whose rows are repeated, where these are not coded exactly */
     struct lane *hidden;   /* of the hidden states that rows are rebuilt from, where these are not coded exactly */
-    uint64_t hidden_block; /* that hidden->decoded holds, + 1; 0: none */
+    uint64_t have;         /* block that `decoded` holds as one that others ask for, + 1; 0: none */
+    uint64_t first_block, end_block;
 };
 
 static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tensor) {
@@ -183,6 +185,7 @@ static void lane_free(struct lane *l) {
     kvc_encoder_free(&l->encoder);
     kvc_sections_free(&l->list);
     lane_free(l->hidden);
+    lane_free(l->origin);
     kvc_rebuilder_free(&l->rebuilder);
     free(l->position);
     free(l->query);
@@ -202,6 +205,8 @@ static struct lane *lane_make(const struct kvc_encode *x, uint32_t tensor, uint6
     }
     l->x = x;
     l->tensor = tensor;
+    l->first_block = block;
+    l->end_block = end;
     l->row_bytes = kvc_row_bytes(&x->cache->tensor[tensor].shape);
     l->pipeline = pipeline_of(x, tensor);
     kvc_encoder_init(&l->encoder, l->pipeline, &l->encoding);
@@ -221,6 +226,11 @@ static struct lane *lane_make(const struct kvc_encode *x, uint32_t tensor, uint6
     return l;
 }
 
+/* Equal rows may be said to be another tensor's only where they decode to what its own stages would make of them, or exactly. */
+static int may_refer(const struct kvc_encode *x, uint32_t tensor, uint32_t to) {
+    return x->plan->pipeline_of[tensor] == x->plan->pipeline_of[to] || kvc_pipeline_lossless(pipeline_of(x, to));
+}
+
 /* Reads block `number`: l->rows are all its rows, `block` those that repeat no earlier one, `partner` the other layer's. */
 static int load(struct lane *l, uint64_t number, struct kvc_block *block, struct kvc_block *partner, struct kvc_error *e) {
     const struct kvc_cache *c = l->x->cache;
@@ -232,6 +242,7 @@ static int load(struct lane *l, uint64_t number, struct kvc_block *block, struct
     for (uint64_t i = 0; i < n; i++) l->from[i].tensor = KVC_NONE;
     if (other == KVC_NONE && kvc_same_find(c, l->tensor, first, n, l->rows, l->from, e)) return -1;
     for (uint64_t i = 0; i < n; i++) {
+        if (l->from[i].tensor != KVC_NONE && !may_refer(l->x, l->tensor, l->from[i].tensor)) l->from[i].tensor = KVC_NONE;
         if (l->from[i].tensor != KVC_NONE) continue;
         l->row[own] = first + i;
         memcpy(l->own + own++ * l->row_bytes, l->rows + i * l->row_bytes, (size_t)l->row_bytes);
@@ -255,8 +266,15 @@ static int prepare(struct lane *l, uint64_t first, uint64_t end, struct kvc_erro
     unsigned steps = l->pipeline->n;
     if (l->encoding.second) steps = kvc_pipeline_first(l->pipeline, KVC_STAGE_PAIR) + 1;
     for (unsigned i = 0; i < steps; i++) {
-        const struct kvc_block like = {.shape = c->tensor[l->tensor].shape, .role = kvc_plan_select(&c->tensor[l->tensor])};
+        struct kvc_block like = {.shape = c->tensor[l->tensor].shape, .role = kvc_plan_select(&c->tensor[l->tensor])};
         if (!(l->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
+        like.shape.tokens = 0;
+        for (uint64_t b = first; b < end && !like.shape.tokens; b++) { /* what earlier stages make of the shape */
+            struct kvc_block block, partner;
+            if (load(l, b, &block, &partner, e) || (block.shape.tokens && kvc_encoder_shape(&l->encoder, i, &block, e)))
+                return -1;
+            if (block.shape.tokens) like.shape = block.shape;
+        }
         if (kvc_encoder_begin(&l->encoder, i, &like, e)) return -1;
         for (uint64_t b = first; b < end && l->pipeline->step[i].stage->look; b++) {
             struct kvc_block block, partner;
@@ -327,6 +345,41 @@ static int decode_back(struct lane *l, struct lane *first, uint64_t number, size
     return kvc_pipeline_decode_record(l->pipeline, &block, &coded, first ? &base : NULL, e);
 }
 
+/* Block `number` of another tensor, in its lane's `decoded`, as a decoder will have it. */
+static int decode_other(struct lane *h, uint64_t number, struct kvc_error *e) {
+    struct kvc_block block, partner;
+    if (h->have == number + 1) return 0;
+    h->have = 0;
+    kvc_sections_clear(&h->list);
+    if (load(h, number, &block, &partner, e)) return -1;
+    const uint64_t own = block.shape.tokens;
+    if (own && (kvc_encoder_block(&h->encoder, &block, &h->list, e) || decode_back(h, NULL, number, 0, own, e))) return -1;
+    h->have = number + 1;
+    return 0;
+}
+
+/* Rows that repeat rows of another tensor become what those decode to. */
+static int decode_repeated(struct lane *l, uint64_t n, struct kvc_error *e) {
+    for (uint64_t i = 0; i < n; i++) {
+        const struct kvc_same *from = &l->from[i];
+        if (from->tensor == KVC_NONE || kvc_pipeline_lossless(pipeline_of(l->x, from->tensor))) continue;
+        struct lane *o = l->origin;
+        if (!o || o->tensor != from->tensor || from->block < o->first_block || from->block >= o->end_block) {
+            const uint64_t first = from->block / KVC_SEGMENT_BLOCKS * KVC_SEGMENT_BLOCKS, end = first + KVC_SEGMENT_BLOCKS;
+            const uint64_t blocks = cells_of(l->x->cache, from->tensor)->n_blocks;
+            lane_free(o);
+            l->origin = o = lane_make(l->x, from->tensor, first, end < blocks ? end : blocks, e);
+            if (!o || prepare(o, first, o->end_block, e)) return -1;
+        }
+        if (decode_other(o, from->block, e)) return -1;
+        /* the origin's rows stand packed: those that it repeats itself are not among them */
+        uint64_t place = 0;
+        for (uint32_t j = 0; j < from->there; j++) place += o->from[j].tensor == KVC_NONE;
+        memcpy(l->rows + i * l->row_bytes, o->decoded + place * l->row_bytes, (size_t)l->row_bytes);
+    }
+    return 0;
+}
+
 /* Encodes block `number` into run->buffer. */
 static int encode_block(struct lane *l, struct lane *first, uint64_t number, struct kvc_run *run, struct kvc_error *e) {
     const struct kvc_cells *cells = cells_of(l->x->cache, l->tensor);
@@ -352,6 +405,7 @@ static int encode_block(struct lane *l, struct lane *first, uint64_t number, str
             if (!lossless) memcpy(l->rows + i * l->row_bytes, back, (size_t)l->row_bytes);
         }
     }
+    if (decode_repeated(l, n, e)) return -1;
     const uint64_t digest = kvc_digest_rows(l->rows, l->row_bytes, start, n);
     return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, l->tensor, (uint32_t)number, digest, &l->list, e);
 }
@@ -363,14 +417,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
     if (!h) return c->read(c, tensor, first, n, dst, e);
     const struct kvc_cells *cells = cells_of(c, tensor);
     const uint64_t block = kvc_cells_block_of(cells, first), start = cells->block[block];
-    struct kvc_block there, partner;
-    if (l->hidden_block != block + 1) {
-        kvc_sections_clear(&h->list);
-        if (load(h, block, &there, &partner, e)) return -1;
-        const uint64_t own = there.shape.tokens;
-        if (kvc_encoder_block(&h->encoder, &there, &h->list, e) || decode_back(h, NULL, block, 0, own, e)) return -1;
-        l->hidden_block = block + 1;
-    }
+    if (decode_other(h, block, e)) return -1;
     memcpy(dst, h->decoded + (first - start) * h->row_bytes, (size_t)(n * h->row_bytes));
     return 0;
 }

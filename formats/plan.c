@@ -204,6 +204,8 @@ int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct
     }
     for (unsigned i = 0; i < recipe->n && !status; i++) {
         if (!c->n_tensors || used & 1u << i) continue;
+        if (refusal.code == KVC_OK && recipe->item[i].stage->flags & KVC_STAGE_PAIR)
+            kvc_fail(&refusal, KVC_ERR_USAGE, "no two layers of one kind and shape pair, from its first layer on");
         status = kvc_fail(e, KVC_ERR_USAGE, "recipe: stage '%s' (number %u) applies to no tensor of this cache%s%s",
                           recipe->item[i].stage->name, i + 1, refusal.code == KVC_OK ? "" : ": ",
                           refusal.code == KVC_OK ? "" : refusal.message);

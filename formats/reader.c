@@ -84,7 +84,10 @@ static int read_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t 
                                 line->step[s].stage->name);
             p += 3 + p[2];
         }
-        if (kvc_pipeline_check(line, e)) return kvc_error_prefix(e, "table");
+        if (kvc_pipeline_check(line, e)) {
+            if (e) e->code = KVC_ERR_DAMAGED;
+            return kvc_error_prefix(e, "table");
+        }
         char text[2048];
         if (kvc_pipeline_print(line, text, sizeof text) || !(k->pipeline_text[i] = strdup(text)))
             return kvc_fail_memory(e, "pipelines");

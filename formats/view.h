@@ -1,5 +1,5 @@
 /* view.h: caches derived from a cache without copying it: a range of tokens, some layers, another RoPE pairing,
- * values as float32. Not for writing them. The parent must outlive the view. */
+ * values as float32, block types dequantised. Not for writing them. The parent must outlive the view. */
 #ifndef KVC_VIEW_H
 #define KVC_VIEW_H
 
@@ -22,6 +22,16 @@ struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing t
 
 /* Every tensor as float32: block types dequantised and, where the Hadamard tile is known, rotated back. */
 struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e);
+
+/* K, V and latents of block types as f16, rounded to nearest even, and rotated back where the Hadamard tile is known;
+ * other tensors as they are. Such a view has no extents. */
+struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_error *e);
+/* 1 when there is anything for it to do. */
+int kvc_cache_is_quantized(const struct kvc_cache *c);
+
+/* A cache as it is asked for its queries: float32, their channels paired as `of_k` says. */
+struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k, struct kvc_error *e);
+int kvc_cache_has_queries(const struct kvc_cache *c);
 
 enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
 const char *kvc_pairing_name(enum kvc_pairing p);

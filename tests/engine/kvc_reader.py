@@ -9,6 +9,7 @@ import hashlib
 import re
 import struct
 import sys
+from fractions import Fraction
 
 import numpy as np
 import xxhash
@@ -26,6 +27,16 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
     S_PARAMS,
     S_CODES,
     S_ESCAPES,
+    S_MERGED,
+    S_NORMS,
+    S_KEPT,
+    S_MASK,
+    S_FACTOR_A,
+    S_FACTOR_B,
+    S_OUTLIERS,
+    S_MEAN,
+    S_SINK,
+    S_TAIL,
     S_SAME,
     S_META,
     S_TABLE,
@@ -36,7 +47,7 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
     S_EXTENTS,
     S_LITERALS,
     S_INDEX,
-) = (1, 2, 3, 4, 5, 32, 40, 41, 42, 43, 44, 45, 46, 47, 48)
+) = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 17, 32, 40, 41, 42, 43, 44, 45, 46, 47, 48)
 # The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
 CONTAINER_SECTIONS = {
     META: [S_META],
@@ -49,7 +60,58 @@ CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS}
 CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
 LITERAL_CHUNK = 4194304
 
-STORE, ZSTD, SPLIT, FAST = 1, 2, 3, 4
+STORE, ZSTD, SPLIT, FAST, FINITE, SINK, TAIL, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE = range(1, 14)
+TERMINAL = {STORE, ZSTD, SPLIT, FAST}
+MAY_END = {QUANT, LOWRANK}  # hand on what they missed; nothing need stand behind them
+FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE}
+# These take and hand on the dtype, and so round what stands behind them, even where they take nothing out.
+TAKE_DTYPE = {FINITE, SINK, TAIL, PRUNE, SALIENCY, MERGE}
+FLOATS = {"f32", "f16", "bf16"}
+SEGMENT = 128  # blocks
+V_ROLE = 1
+
+# Arguments of the stages in the order in which a stage prints them: name ("" where only the value stands),
+# what it may be (a tuple of words, integers from - to, reals from - to, or None: a flag), default (... where
+# it must be given).
+ARGUMENTS = {
+    STORE: [],
+    ZSTD: [("level", (1, 19), 1)],
+    SPLIT: [("stream", (1024, 1 << 24), 65536)],
+    FAST: [],
+    FINITE: [],
+    SINK: [("", (1, 1 << 20), ...)],
+    TAIL: [("", (1, 1 << 20), ...), ("whole", (1, 65536), 1)],
+    QUANT: [
+        ("", ("kivi", "kcvt", "token", "zip"), ...),
+        ("bits", (1, 8), ...),
+        ("g", (1, 65536), 64),
+        ("low", (1, 8), 2),
+        ("clip", None, False),
+        ("sym", None, False),
+    ],
+    OUTLIER: [("", (0.0001, 0.5), ...)],
+    LOWRANK: [("r", (1, 256), ...), ("layer", None, False), ("power", (0, 64), 0)],
+    PRUNE: [
+        ("k", (0.0, 0.95), Fraction(0)),
+        ("v", (0.0, 0.95), Fraction(0)),
+        ("by", ("query", "l1", "l2"), "query"),
+        ("mean", None, False),
+        ("window", (1, 65536), 32),
+    ],
+    SALIENCY: [
+        ("", (0.0, 1.0), ...),
+        ("norm", ("code", "paper"), "code"),
+        ("by", ("attention", "knorm"), "attention"),
+    ],
+    MERGE: [
+        ("", ("slerp", "mean", "maxnorm"), ...),
+        ("t", (0.0, 1.0), Fraction("0.6")),
+        ("keep", (0.0, 1.0), Fraction("0.05")),
+        ("gamma", (0.0, 1.0), None),
+        ("from", (0.0, 1.0), Fraction("0.5")),
+        ("heads", None, False),
+    ],
+}
 
 # number: name, values a block, bytes a block, the zstd stage's byte groups
 DTYPES = {
@@ -297,6 +359,8 @@ class Tensor:
             self.row_bytes <= 1 << 28 and self.row_bytes * self.rows <= 1 << 48,
             "TABLE: a tensor is too large",
         )
+        reach = sum((n - 1) * stride for n, stride in zip(*self.layout()))
+        need(not self.rows or reach < self.source_size, "TABLE: strides reach beyond the tensor's region")
         self.block = []  # decoded blocks
         self.same = []  # per block: which of its rows are SAME rows
 
@@ -307,18 +371,19 @@ class Tensor:
         """All rows in sorted order: uint8 [rows, row_bytes]."""
         return np.concatenate(self.block) if self.block else np.zeros((0, self.row_bytes), np.uint8)
 
+    def layout(self):
+        """Shape and strides of the tensor's bytes in its region of the source file."""
+        if self.dim % self.values:
+            return (self.rows, 1, 1, self.row_bytes), (self.token, 0, 0, 1)
+        shape = self.rows, self.heads, self.dim // self.values, self.bytes
+        return shape, (self.token, self.head, self.step, 1)
+
     def source_bytes(self):
         """The tensor's region of the source file."""
         region = np.zeros(self.source_size, np.uint8)
         if not self.rows:
             return region.tobytes()
-        if self.dim % self.values:
-            shape, strides = (self.rows, 1, 1, self.row_bytes), (self.token, 0, 0, 1)
-        else:
-            shape = (self.rows, self.heads, self.dim // self.values, self.bytes)
-            strides = (self.token, self.head, self.step, 1)
-        reach = sum((n - 1) * stride for n, stride in zip(shape, strides))
-        need(reach < self.source_size, "TABLE: strides reach beyond the tensor's region")
+        shape, strides = self.layout()
         view = np.lib.stride_tricks.as_strided(region, shape, strides)
         view[self.layer.part.order] = self.canonical().reshape(shape)
         return region.tobytes()
@@ -338,12 +403,12 @@ class Kvc:
         records = self._read_records(data, end)
         first = [r for r in records if r.type != PAD and r.type <= INDEX]
         kinds = [r.type for r in first]
-        need(kinds == sorted(kinds), "records out of order")
+        order = [BLOCK if kind == SIDE else kind for kind in kinds]  # side data stands among the blocks
+        need(order == sorted(order), "records out of order")
         need([r.type for r in records[:2]] == [META, TABLE], "META and TABLE are not the first records")
         need(
             kinds.count(META) == kinds.count(TABLE) == 1 and kinds.count(TOKENS) <= 1, "a record occurs twice"
         )
-        need(SIDE not in kinds, "SIDE record: no stage of this version has side data")
         self.meta = read_meta(records[0].container_sections()[S_META])
         self._read_table(records[1].container_sections()[S_TABLE], kinds.count(BLOCK))
         cells = [r for r in first if r.type == CELLS]
@@ -356,7 +421,7 @@ class Kvc:
                 self._read_tokens(record.container_sections())
         self.extents, self.literals = None, b""
         self._read_source([r for r in first if r.type == SOURCE])
-        self._read_blocks([r for r in first if r.type == BLOCK])
+        self._read_blocks([r for r in first if r.type in (SIDE, BLOCK)])
 
     def _read_frame(self, data):
         need(len(data) >= 64 + 32, "shorter than the smallest .kvc")
@@ -417,10 +482,14 @@ class Kvc:
             stages = []
             for _ in range(r.one("B")):
                 stage, length = r.unpack("HB")
-                stages.append((stage, r.take(length)))
-            need(len(stages) == 1 and known_arguments(*stages[0]), f"TABLE: unknown pipeline {stages}")
+                stages.append((stage, read_arguments(stage, r.take(length))))
             self.pipelines.append(stages)
         r.end()
+        for stages in self.pipelines:
+            check_pipeline([stage for stage, _ in stages])
+        for tensor in self.tensors:
+            for stage, _ in self.pipelines[tensor.pipeline]:
+                need(stage not in FLOATS_ONLY or tensor.dtype in FLOATS, f"TABLE: {stage} of {tensor.dtype}")
 
     def _read_tokens(self, sections):
         need(sections, "TOKENS: empty record")
@@ -468,10 +537,12 @@ class Kvc:
         want = [
             (t, b) for t, tensor in enumerate(self.tensors) for b in range(len(tensor.layer.part.block) - 1)
         ]
+        blocks = [r for r in records if r.type == BLOCK]
         need(
-            [(r.subject, r.number) for r in records] == want, "BLOCK records missing, doubled or out of order"
+            [(r.subject, r.number) for r in blocks] == want, "BLOCK records missing, doubled or out of order"
         )
-        for record in records:
+        self._read_sides(records)
+        for record in blocks:
             tensor = self.tensors[record.subject]
             first, last = tensor.layer.part.block[record.number : record.number + 2]
             rows = self._decode_block(record, tensor, last - first)
@@ -479,20 +550,66 @@ class Kvc:
             need(digest == record.digest, f"{record.where}: digest mismatch")
             tensor.block.append(rows)
 
+    def _read_sides(self, records):
+        """side[tensor, segment] = what its stages keep there."""
+        found = {}
+        for i, record in enumerate(records):
+            if record.type == SIDE:
+                following = records[i + 1] if i + 1 < len(records) else None
+                need(
+                    following is not None
+                    and following.type == BLOCK
+                    and (following.subject, following.number) == (record.subject, SEGMENT * record.number),
+                    f"{record.where}: SIDE does not stand before its segment's first block",
+                )
+                need(record.sections, f"{record.where}: SIDE without sections")
+                found[record.subject, record.number] = record
+        self.side = {}
+        for t, tensor in enumerate(self.tensors):
+            for segment in range((len(tensor.layer.part.block) - 1 + SEGMENT - 1) // SEGMENT):
+                record = found.get((t, segment))
+                side = read_side(self.pipelines[tensor.pipeline], tensor, record, f"tensor {t}")
+                self.side[t, segment] = side
+                if "first" in side:
+                    self._check_pair(t, side["first"])
+                    need(
+                        "first" not in self.side[side["first"], segment],
+                        f"MERGED: tensor {side['first']} is the second one of a pair itself",
+                    )
+        self.merged = {}  # first tensor and block of a pair: which rows are kept, the others merged
+
+    def _check_pair(self, second, first):
+        need(first < second, f"MERGED: tensor {first} is not lower than {second}")
+        a, b = self.tensors[first], self.tensors[second]
+        need(
+            a.layer.part is b.layer.part
+            and a.shape() == b.shape()
+            and (a.pipeline, a.role) == (b.pipeline, b.role),
+            f"MERGED: tensors {first} and {second} do not pair",
+        )
+
     def _decode_block(self, record, tensor, n):
         rows = np.zeros((n, tensor.row_bytes), np.uint8)
         same = np.zeros(n, bool)
         stages = record.sections
+        side = self.side[record.subject, record.number // SEGMENT]
+        merges = any(stage == MERGE for stage, _ in self.pipelines[tensor.pipeline])
+        pair = side.get("first", record.subject) if merges else None
         if stages and stages[0].type == S_SAME:
+            need(pair is None, f"{record.where}: a pair's block has SAME")
             need(stages[0].stage == 255 and stages[0].index == 0, "SAME: claims a stage")
             self._copy_same(stages[0].decode(), record.subject, rows, same)
             stages = stages[1:]
         tensor.same.append(same)
         left = int(n - same.sum())
         if left:
-            rows[~same] = decode_stage(
-                self.pipelines[tensor.pipeline][0][0], stages, tensor, left, record.where
-            )
+            block = Block(self.pipelines[tensor.pipeline], stages, side, record.where)
+            block.role_v = tensor.role == V_ROLE
+            if pair is not None:
+                block.merged, block.key = self.merged, (pair, record.number)
+                block.is_first = pair == record.subject
+            matrix = Matrix(tensor.dtype, left, tensor.heads, tensor.dim)
+            rows[~same] = matrix.packed(block.decode(0, matrix))
         else:
             need(not stages, f"{record.where}: stage sections without rows")
         return rows
@@ -531,33 +648,460 @@ class Kvc:
         return source
 
 
-def known_arguments(stage, text):
-    """Whether a stage would print these arguments; it does not print what is the default."""
+def read_arguments(stage, text):
+    """Arguments of a stage, name -> value. Text must be what the stage prints: no defaults."""
+    need(stage in ARGUMENTS, f"TABLE: unknown stage {stage}")
+    left = text.split(b":") if text else []
+    values = {}
+    for name, allowed, default in ARGUMENTS[stage]:
+        values[name] = default
+        start = name.encode() + b"=" if name and allowed else name.encode()
+        if allowed is None:
+            if left and left[0] == start:
+                values[name] = bool(left.pop(0))
+        elif left and left[0].startswith(start):
+            value = read_argument(left[0][len(start) :], allowed)
+            need(value is not None and value != default, f"TABLE: arguments {text} of stage {stage}")
+            values[name] = value
+            left.pop(0)
+        need(values[name] is not ..., f"TABLE: stage {stage} without its argument {name}")
+    need(not left, f"TABLE: arguments {text} of stage {stage}")
+    if stage == PRUNE:
+        need(values["k"] or values["v"], "TABLE: prune leaves nothing out")
+    if stage == MERGE:
+        one_rule = values["gamma"] is None or values["keep"] == Fraction("0.05")
+        need(one_rule, "TABLE: merge with keep and gamma")
+    return values
 
-    def number(name, least, greatest, default):
-        match = re.fullmatch(rb"%s=([1-9][0-9]{0,9})" % name, text)
-        return not text or bool(match) and least <= int(match[1]) <= greatest and int(match[1]) != default
 
-    if stage == ZSTD:
-        return number(b"level", 1, 19, 1)
-    if stage == SPLIT:
-        return number(b"stream", 1024, 1 << 24, 65536)
-    return stage in (STORE, FAST) and not text
+def read_argument(text, allowed):
+    text = text.decode("latin-1")
+    if isinstance(allowed[0], str):
+        return text if text in allowed else None
+    real = isinstance(allowed[0], float)
+    if not re.fullmatch(r"(0|[1-9][0-9]{0,9})" + (r"(\.[0-9]*[1-9])?" if real else ""), text):
+        return None
+    value = Fraction(text) if real else int(text)
+    return value if Fraction(str(allowed[0])) <= value <= Fraction(str(allowed[1])) else None
 
 
-def decode_stage(stage, sections, tensor, n, where):
+def check_pipeline(stages):
+    need(1 <= len(stages) <= 18, f"TABLE: {len(stages)} stages")
+    need(stages[-1] in TERMINAL | MAY_END, f"TABLE: nothing consumes what stage {stages[-1]} hands on")
+    need(not TERMINAL & set(stages[:-1]), "TABLE: stages behind a terminal one")
+    need(stages.count(SALIENCY) <= 1, "TABLE: a second saliency")
+    if MERGE in stages:
+        before = stages[: stages.index(MERGE)]
+        looking = {LOWRANK, PRUNE, SALIENCY} & set(before)
+        need(not looking, "TABLE: merge behind a stage that looks at segments")
+
+
+class Matrix:
+    """The shape of what a stage sees of one block: rows x heads x dim of a dtype. The rows themselves are
+    uint8 [rows, row_bytes] in the dtype or float32 [rows, heads, dim]."""
+
+    def __init__(self, dtype, rows, heads, dim):
+        self.dtype, self.rows, self.heads, self.dim = dtype, rows, heads, dim
+        _, self.values, self.bytes, self.groups = next(d for d in DTYPES.values() if d[0] == dtype)
+        self.channels = heads * dim
+        self.row_blocks = heads * dim // self.values
+        self.row_bytes = self.row_blocks * self.bytes
+
+    def of(self, rows=None, dim=None):
+        rows, dim = self.rows if rows is None else rows, self.dim if dim is None else dim
+        return Matrix(self.dtype, rows, self.heads, dim)
+
+    def floats(self, x):
+        """x as float32 [rows, heads, dim]; exact."""
+        if x.dtype == np.float32:
+            return x
+        return floats_of(x, self.dtype).reshape(self.rows, self.heads, self.dim)
+
+    def packed(self, x):
+        """x in the dtype, uint8 [rows, row_bytes]; rounded to nearest even."""
+        return x if x.dtype == np.uint8 else bytes_of(x, self.dtype).reshape(self.rows, self.row_bytes)
+
+
+def floats_of(data, dtype):
+    """Bytes of a float dtype as float32 of any shape."""
+    data = np.ascontiguousarray(data).reshape(-1)
+    if dtype == "bf16":
+        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    return data.view("<f2" if dtype == "f16" else "<f4").astype(np.float32)
+
+
+def bytes_of(x, dtype):
+    x = np.ascontiguousarray(x).reshape(-1)
+    if dtype == "f32":
+        return x.view(np.uint8)
+    if dtype == "f16":
+        with np.errstate(over="ignore"):
+            return x.astype("<f2").view(np.uint8)
+    bits = x.view(np.uint32).astype(np.uint64)
+    bits = np.where(np.isnan(x), bits | 0x400000, bits + 0x7FFF + (bits >> 16 & 1))
+    return (bits >> 16).astype("<u2").view(np.uint8)
+
+
+def fma(a, b, y):
+    """a * b + y in binary32 with one rounding; a and b are numbers of at most 11 bits."""
+    product = a * b
+    out = product + y
+    odd = ((np.abs(product) < np.float32(2.0**-126)) & (a != 0) & (b != 0)) | ~np.isfinite(product)
+    if odd.any():  # elsewhere the product is exact, and the sum's is the only rounding
+        p, z = a.astype(np.float64) * b, y.astype(np.float64)
+        p, z = np.broadcast_arrays(p, z)
+        total = p + z
+        rest = total - p
+        error = (p - (total - rest)) + (z - rest)
+        bits = total.view(np.int64)  # rounded to odd: then rounding to binary32 is as of the exact sum
+        inexact = (error != 0) & (bits & 1 == 0) & np.isfinite(total)
+        total = np.where(inexact, np.nextafter(total, np.copysign(np.inf, error)), total)
+        out = np.where(odd, total.astype(np.float32), out)
+    return out
+
+
+class Floats:
+    """codecs/floats.md: takes n halves with a common exponent off the front of bytes."""
+
+    def __init__(self, data, what):
+        self.r = Bytes(data.tobytes(), what)
+
+    def take(self, n):
+        r = self.r
+        exponent, zeros, width, middle, k = r.unpack("hBBBI")
+        rotated, width = width >> 7, width & 127
+        need(-126 <= exponent <= 112 and zeros <= 8, f"{r.what}: exponent or zero bits out of range")
+        need(1 <= width <= 8 and k <= n, f"{r.what}: width or escapes out of range")
+        need(width < 8 or not (rotated or middle or k), f"{r.what}: bytes as they are, with a code")
+        low, high = self.packed(8 - zeros, n) << zeros, self.packed(width, n)
+        if width < 8:
+            escaped = high == (1 << width) - 1
+            need(escaped.sum() == k, f"{r.what}: {escaped.sum()} escapes, not {k}")
+            high = high + middle & 255
+            if rotated:
+                high = high >> 1 | (high & 1) << 7
+            high[escaped] = np.frombuffer(r.take(k), np.uint8)
+        halves = (high << 8 | low).astype(np.uint16).view(np.float16)
+        need(np.isfinite(halves).all(), f"{r.what}: a half is not finite")
+        return (halves.astype(np.float64) * 2.0**exponent).astype(np.float32)
+
+    def packed(self, width, n):
+        """n numbers of `width` bits."""
+        if not width:
+            return np.zeros(n, np.int64)
+        data = np.frombuffer(self.r.take(n if width == 8 else packed_size(width, n)), np.uint8)
+        return (data if width == 8 else unpack(data, width, n, self.r.what)).astype(np.int64)
+
+    def end(self):
+        self.r.end()
+
+
+def take_floats(sections, kind, index, *counts):
+    """A stored section of halves: an array of each count."""
+    r = Floats(sections.take(kind, index, stored=True), f"{sections.where}: section {kind}.{index}")
+    out = [r.take(n) for n in counts]
+    r.end()
+    return out
+
+
+def take_bits(sections, kind, n, what):
+    """A stored section of n bits, the lowest of a byte first: bool [n]."""
+    data = sections.take(kind, 0, (n + 7) // 8, stored=True)
+    bits = np.unpackbits(data, bitorder="little").astype(bool)
+    need(not bits[n:].any(), f"{sections.where}: {what}: filling bits are not zero")
+    return bits[:n]
+
+
+def pruned(args, role_v, dim):
+    return int(dim * (args["v"] if role_v else args["k"]))
+
+
+def read_side(pipeline, tensor, record, where):
+    """Side data of one segment: stage -> what it keeps there; "first" -> a pair's first tensor."""
+    sections = record.sections if record else []
+    where = record.where if record else where
+    staged = by_stage(sections, len(pipeline), where)
+    dim, side = tensor.dim, {}
+    for i, (stage, args) in enumerate(pipeline):
+        left = Sections(staged[i], where)
+        if stage == MERGE and left.has(S_MERGED):
+            side["first"] = int.from_bytes(left.take(S_MERGED, 0, 4, stored=True).tobytes(), "little")
+        elif "first" in side:
+            pass  # what stands behind merge is in the first tensor's records
+        elif stage == PRUNE and pruned(args, tensor.role == V_ROLE, dim):
+            out = pruned(args, tensor.role == V_ROLE, dim)
+            mask = take_bits(left, S_MASK, tensor.heads * dim, "MASK").reshape(tensor.heads, dim)
+            need((mask.sum(axis=1) == out).all(), f"{where}: MASK leaves out another number of channels")
+            size = tensor.bytes
+            count = tensor.heads * out * size
+            mean = left.take(S_MEAN, 0, count, stored=True) if args["mean"] else np.zeros(count, np.uint8)
+            side[i] = mask, mean.reshape(-1, size)
+            dim -= out
+        elif stage == LOWRANK:
+            heads = 1 if args["layer"] else tensor.heads
+            width = tensor.heads * dim // heads
+            rank = min(args["r"], width)
+            side[i] = take_floats(left, S_FACTOR_B, 0, heads * rank * width)[0].reshape(heads, rank, width)
+        left.end()
+    return side
+
+
+def by_stage(sections, n, where):
+    """The sections of each of n stages, which stand in their order."""
+    stages = [s.stage for s in sections]
+    in_order = stages == sorted(stages) and all(i < n for i in stages)
+    need(in_order, f"{where}: sections out of order or of other stages: {stages}")
+    return [[s for s in sections if s.stage == i] for i in range(n)]
+
+
+class Block:
+    """The stage sections of one block, decoded from the last stage to the first."""
+
+    def __init__(self, pipeline, sections, side, where):
+        self.pipeline, self.side, self.where = pipeline, side, where
+        self.sections = by_stage(sections, len(pipeline), where)
+        self.salient = None  # bool [rows, heads] of the rows that reach the stage, once `saliency` is passed
+        self.key, self.merged, self.is_first, self.role_v = None, None, False, False
+
+    def decode(self, i, m):
+        """What went into stage i, a matrix m; None behind the last stage."""
+        if i == len(self.pipeline):
+            return None
+        stage, args = self.pipeline[i]
+        sections = Sections(self.sections[i], self.where)
+        if not m.rows:
+            need(not any(self.sections[i:]), f"{self.where}: sections without rows")
+            return np.zeros((0, m.row_bytes), np.uint8)
+        if stage in TERMINAL:
+            return decode_terminal(stage, self.sections[i], m, self.where)
+        decode = {
+            FINITE: self.finite,
+            SINK: self.sink,
+            TAIL: self.tail,
+            QUANT: self.quant,
+            OUTLIER: self.outlier,
+            LOWRANK: self.lowrank,
+            PRUNE: self.prune,
+            SALIENCY: self.saliency,
+            MERGE: self.merge,
+        }[stage]
+        with np.errstate(all="ignore"):
+            out = decode(i, m, args, sections)
+        return m.packed(out) if stage in TAKE_DTYPE else out
+
+    def finite(self, i, m, _, sections):
+        """codecs/finite.md"""
+        if not sections.has(S_ESCAPES):
+            sections.end()
+            return self.decode(i + 1, m)
+        what = f"{self.where}: ESCAPES"
+        need(sections.left[0].size <= m.rows * m.channels * (4 + m.bytes), f"{what}: too large")
+        data = sections.take(S_ESCAPES, 0)
+        sections.end()
+        k, ragged = divmod(len(data), 4 + m.bytes)
+        need(k and not ragged, f"{what}: size")
+        at = data[: 4 * k].view("<u4").astype(np.int64)
+        need((np.diff(at) > 0).all() and at[-1] < m.rows * m.channels, f"{what}: indices")
+        out = m.packed(self.decode(i + 1, m)).copy()
+        out.reshape(-1, m.bytes)[at] = data[4 * k :].reshape(k, m.bytes)
+        return out
+
+    def kept(self, m, sections, kept):
+        """codecs/kept.md: the kept rows between what later stages left of the others."""
+        rows = np.zeros((m.rows, m.row_bytes), np.uint8)
+        n = int(kept.sum())
+        if n:
+            rows[kept] = decode_terminal(SPLIT, sections.left, m.of(rows=n), self.where)
+        else:
+            sections.end()
+        return rows
+
+    def ends(self, i, m, sections, kind, first):
+        """sink and tail: their number of rows at the block's beginning or end."""
+        if not sections.has(kind):
+            sections.end()
+            return self.decode(i + 1, m)
+        n = int(sections.take(kind, 0, 2, stored=True).view("<u2")[0])
+        need(1 <= n <= m.rows, f"{self.where}: {n} of {m.rows} rows are kept")
+        kept = np.zeros(m.rows, bool)
+        kept[slice(n) if first else slice(m.rows - n, m.rows)] = True
+        rows = self.kept(m, sections, kept)
+        if self.salient is not None:
+            self.salient = self.salient[~kept]
+        others = m.of(rows=m.rows - n)
+        rows[~kept] = others.packed(self.decode(i + 1, others))
+        return rows
+
+    def sink(self, i, m, _, sections):
+        return self.ends(i, m, sections, S_SINK, True)
+
+    def tail(self, i, m, _, sections):
+        return self.ends(i, m, sections, S_TAIL, False)
+
+    def saliency(self, i, m, _, sections):
+        """codecs/saliency.md"""
+        self.salient = take_bits(sections, S_MASK, m.rows * m.heads, "MASK").reshape(m.rows, m.heads)
+        sections.end()
+        return self.decode(i + 1, m)
+
+    def prune(self, i, m, _, sections):
+        """codecs/prune.md"""
+        sections.end()
+        if i not in self.side:
+            return self.decode(i + 1, m)
+        mask, mean = self.side[i]
+        rows = np.zeros((m.rows, m.heads, m.dim, m.bytes), np.uint8)
+        rows[:, mask] = mean
+        others = m.of(dim=int(m.dim - mask[0].sum()))
+        left = others.packed(self.decode(i + 1, others))
+        rows[:, ~mask] = left.reshape(m.rows, -1, m.bytes)
+        return rows.reshape(m.rows, -1)
+
+    def outlier(self, i, m, _, sections):
+        """codecs/outlier.md"""
+        x = m.floats(self.decode(i + 1, m))
+        if not sections.has(S_OUTLIERS):
+            sections.end()
+            return x
+        what = f"{self.where}: OUTLIERS"
+        data = sections.take(S_OUTLIERS, 0, stored=True).tobytes()
+        sections.end()
+        x = x.reshape(m.rows, -1)
+        vectors = (x if self.role_v else x.T).copy()
+        n, length = vectors.shape
+        r = Bytes(data, what)
+        k = r.one("H")
+        need(1 <= k and 2 * k <= length, f"{what}: takes {k} of {length} at each end")
+        width = "u1" if length <= 256 else "<u2"
+        at = np.frombuffer(r.take(n * 2 * k * int(width[-1])), width).astype(np.int64).reshape(n, 2 * k)
+        need((np.diff(at) > 0).all() and at.max() < length, f"{what}: indices")
+        values = floats_of(np.frombuffer(r.take(n * 2 * k * m.bytes), np.uint8), m.dtype)
+        r.end()
+        np.put_along_axis(vectors, at, values.reshape(n, 2 * k), axis=1)
+        return np.ascontiguousarray(vectors if self.role_v else vectors.T).reshape(m.rows, m.heads, m.dim)
+
+    def lowrank(self, i, m, args, sections):
+        """codecs/lowrank.md"""
+        b = self.side[i]
+        heads, rank, width = b.shape
+        a = take_floats(sections, S_FACTOR_A, 0, m.rows * heads * rank)[0].reshape(m.rows, heads, rank)
+        sections.end()
+        y = np.zeros((m.rows, heads, width), np.float32)
+        for k in range(rank):
+            y = fma(a[:, :, k, None], b[None, :, k], y)
+        return self.plus(i, m, y.reshape(m.rows, m.heads, m.dim))
+
+    def plus(self, i, m, x):
+        rest = self.decode(i + 1, m)
+        return x if rest is None else x + m.floats(rest)
+
+    def merge(self, i, m, args, sections):
+        """codecs/merge.md"""
+        if self.is_first:
+            kept = np.zeros(m.rows, bool)
+            if sections.has(S_KEPT):
+                kept = take_bits(sections, S_KEPT, m.rows, "KEPT")
+                need(kept.any(), f"{self.where}: KEPT keeps no row")
+        else:
+            need(self.key in self.merged, f"{self.where}: the pair's first tensor is not merged here")
+            kept, merged = self.merged[self.key]
+            need(len(kept) == m.rows, f"{self.where}: not as many rows as the pair's first tensor")
+        others = m.of(rows=int(m.rows - kept.sum()))
+        norms = None
+        if args[""] == "slerp" and others.rows:
+            heads = m.heads if args["heads"] else 1
+            norms = take_floats(sections, S_NORMS, 0, others.rows * heads)[0].reshape(others.rows, heads, 1)
+        rows = self.kept(m, sections, kept)
+        if self.is_first:
+            merged = others.packed(self.decode(i + 1, others))
+            self.merged[self.key] = kept, merged
+        else:
+            need(not any(self.sections[i + 1 :]), f"{self.where}: sections that the pair's first tensor has")
+        if norms is not None:
+            merged = others.packed(others.floats(merged) * norms)
+        rows[~kept] = merged
+        return rows
+
+    def quant(self, i, m, args, sections):
+        """codecs/quant.md"""
+        scheme, group = args[""], args["g"]
+        how = {"kivi": "tokens", "kcvt": "all", "token": "channels", "zip": "all"}[scheme]
+        if self.role_v:
+            how = {"kivi": "channels", "kcvt": "row", "token": "channels", "zip": "row"}[scheme]
+        norms = None
+        if scheme == "zip" and self.role_v:
+            norms = self.channel_norms(sections.take(S_NORMS, 0, 2 + m.channels, stored=True))
+        x = np.zeros((m.rows, m.heads, m.dim), np.float32)
+        if self.salient is None:
+            spans = [(slice(None), slice(None))]
+            if how == "channels" and m.dim % group:
+                spans = [(slice(None), h) for h in range(m.heads)]
+            classes = [(args["bits"], spans)]
+        else:
+            classes = [
+                (bits, [(np.flatnonzero(self.salient[:, h] == salient), h) for h in range(m.heads)])
+                for bits, salient in ((args["bits"], True), (args["low"], False))
+            ]
+        for c, (bits, where) in enumerate(classes):
+            shapes = [(len(x[span]), x[span].size // max(len(x[span]), 1)) for span in where]
+            if not any(rows for rows, _ in shapes):
+                continue
+            params = [params_of(how, shape, group) for shape in shapes]
+            count = max(n for n, _ in shapes) if how == "row" else sum(n * k for n, k in params)
+            given = take_floats(sections, S_PARAMS, c, *([count] if args["sym"] else [count, count]))
+            steps = given[0]
+            lows = steps * np.float32(-((1 << bits) - 1) / 2) if args["sym"] else given[1]
+            total = sum(n * k for n, k in shapes)
+            codes = sections.take(S_CODES, c, total if bits == 8 else packed_size(bits, total), stored=True)
+            if bits < 8:
+                codes = unpack(codes, bits, total, f"{self.where}: CODES.{c}")
+            codes, at, used = codes.astype(np.float32), 0, 0
+            for span, (n, k), (pn, pk) in zip(where, shapes, params):
+                code = codes[at : at + n * k].reshape(n, k)
+                at += n * k
+                if how == "row":
+                    step, low = steps[:n, None], lows[:n, None]
+                else:
+                    step, low = (v[used : used + pn * pk].reshape(pn, pk) for v in (steps, lows))
+                    used += pn * pk
+                    if how == "channels":
+                        step, low = (np.repeat(v, group, axis=1)[:, :k] for v in (step, low))
+                    else:
+                        length = group if how == "tokens" else max(n, 1)
+                        step, low = (np.repeat(v, length, axis=0)[:n] for v in (step, low))
+                x[span] = (code * step + low).reshape(x[span].shape)
+        sections.end()
+        if norms is not None:
+            x = x * norms.reshape(m.heads, m.dim)
+        return self.plus(i, m, x)
+
+    def channel_norms(self, data):
+        exponent = int(data[:2].view("<i2")[0])
+        need(-150 <= exponent <= 100, f"{self.where}: NORMS: exponent {exponent}")
+        code = data[2:].astype(np.int64)
+        return np.ldexp((8 + code % 8).astype(np.float64), exponent + code // 8).astype(np.float32)
+
+
+def params_of(how, shape, group):
+    """Rows and columns of a span's parameters."""
+    n, k = shape
+    if how == "channels":
+        return n, -(-k // group)
+    return (-(-n // group) if how == "tokens" else min(n, 1)), k
+
+
+def decode_terminal(stage, sections, m, where):
     """Rows of one block as the pages of the stages say: codecs/store.md, zstd.md, split.md, fast.md."""
-    need(all(s.stage == 0 for s in sections), f"{where}: a section of another stage")
-    raw_only = stage == STORE or stage == FAST and tensor.dtype not in FAST_MANTISSA
+    raw_only = stage == STORE or stage == FAST and m.dtype not in FAST_MANTISSA
     if raw_only or [s.type for s in sections] == [S_RAW]:
         need(
             [(s.type, s.coder, s.index) for s in sections] == [(S_RAW, 0, 0)], f"{where}: not one RAW section"
         )
         data = sections[0].decode()
-        need(len(data) == n * tensor.row_bytes, f"{where}: RAW has another size than the rows")
-        return np.frombuffer(data, np.uint8).reshape(n, -1)
+        need(len(data) == m.rows * m.row_bytes, f"{where}: RAW has another size than the rows")
+        return np.frombuffer(data, np.uint8).reshape(m.rows, -1)
     decode = {ZSTD: decode_zstd, SPLIT: decode_split, FAST: decode_fast}[stage]
-    return decode(Sections(sections, where), tensor, n).reshape(n, tensor.row_bytes)
+    return decode(Sections(sections, where), m, m.rows).reshape(m.rows, m.row_bytes)
 
 
 class Sections:

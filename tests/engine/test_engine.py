@@ -31,6 +31,12 @@ PROMPT, QUESTION, LONG = 448, 12, 2000  # tokens in a slot, tokens asked after i
 ANSWER = 32  # greedy tokens that must be the same
 LAYERS, HEADS = 30, 3  # of SmolLM2-135M
 RECIPES = ("store", "zstd", "split", "fast")
+LOSSY_RECIPES = (  # none needs queries; together they have every stage but `project`
+    "gear",
+    "minicache-kivi4",
+    "sink:4,saliency:0.6:by=knorm,quant:zip:bits=4",
+    "prune:k=0.4:v=0.2:by=l2:mean,quant:token:bits=3,split@l0-3",
+)
 
 
 class Skip(Exception):
@@ -402,6 +408,21 @@ def test_second_reader_rebuilds_real_files(bench):
             n += 1
     assert n, "no files there"
     return f"{n} files"
+
+
+def test_second_reader_decodes_lossy_stages(bench):
+    """a slot's first 272 tokens by papers' recipes: the second reader decodes the same bits as kvc-unpack"""
+    slot, pack, back = bench.path("first.bin"), bench.path("lossy.kvc"), bench.path("lossy.bin")
+    bench.kvc("unpack", "-q", "-f", "--tokens", "0:272", "--to", "llama", "-o", slot, bench.packed)
+    with open(slot, "rb") as f:
+        exact = f.read()
+    for recipe in LOSSY_RECIPES:
+        bench.kvc("pack", "-q", "-f", "-r", recipe, "--model", bench.model, "-o", pack, slot)
+        bench.kvc("unpack", "-q", "-f", "-o", back, pack)
+        second_reader_agrees(pack, back)
+        with open(back, "rb") as f:
+            assert f.read() != exact, f"{recipe} changed nothing"
+    return f"{len(LOSSY_RECIPES)} recipes"
 
 
 def test_second_reader_refuses_damage(bench):

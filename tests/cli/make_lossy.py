@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""make_lossy.py: a cache of a made-up model in safetensors, large enough for lossy recipes. Not for real caches.
+
+    make_lossy.py FILE DTYPE TOKENS [QUERIES] [interleaved] [wild]
+
+DTYPE is f32, f16 or bf16; 4 layers, 2 KV heads of 64, token ids. Keys are as in make_turning.py: a mean of each
+channel, turned by RoPE, with noise; layers are alike, so that they can be merged. With QUERIES: 4 query heads at the last
+so many positions. `interleaved`: RoPE pairs (2i, 2i + 1); else (i, i + 32). `wild`: NaN, infinities and 1e38 here and
+there."""
+import json
+import math
+import random
+import struct
+import sys
+
+name, dtype, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
+options = sys.argv[4:]
+queries = int(options.pop(0)) if options and options[0].isdigit() else 0
+LAYERS, HEADS, QUERY_HEADS, DIM, HALF = 4, 2, 4, 64, 32
+
+
+def pack(values):
+    if dtype == "bf16":
+        return b"".join(struct.pack("<f", v)[2:] for v in values)
+    return struct.pack("<%d%s" % (len(values), {"f32": "f", "f16": "e"}[dtype]), *values)
+
+
+def channel(i):
+    """Where channel i of halves stands."""
+    return i if "interleaved" not in options else 2 * i if i < HALF else 2 * (i - HALF) + 1
+
+
+def turned(row, position):
+    to = [0.0] * DIM
+    for i in range(HALF):
+        angle = position * 1e4 ** (-i / HALF)
+        to[channel(i)] = row[i] * math.cos(angle) - row[i + HALF] * math.sin(angle)
+        to[channel(i + HALF)] = row[i] * math.sin(angle) + row[i + HALF] * math.cos(angle)
+    return to
+
+
+source, asking = random.Random(1), random.Random(2)  # K and V do not depend on the queries
+mean = [[source.gauss(0, 1) * (4 if i % 13 == 0 else 1) for i in range(DIM)] for _ in range(QUERY_HEADS)]
+base = [[source.gauss(0, 0.5) for _ in range(HEADS * DIM)] for _ in range(tokens)]  # what layers have in common
+arrays = {}
+for layer in range(LAYERS):
+    k, v, q = ([[] for _ in range(n)] for n in (HEADS, HEADS, QUERY_HEADS))
+    for t in range(tokens):
+        for h in range(HEADS):
+            shared = base[t][h * DIM:(h + 1) * DIM]
+            k[h] += turned([m + s + source.gauss(0, 0.2) for m, s in zip(mean[h], shared)], t)
+            v[h] += [s + source.gauss(0, 0.2) for s in shared]
+    for t in range(tokens - queries, tokens):
+        for h in range(QUERY_HEADS):
+            q[h] += turned([m + asking.gauss(0, 1) for m in mean[h]], t)
+    if "wild" in options:
+        k[0][5 * DIM + 3], k[1][300 * DIM], v[0][7], v[1][9 * DIM + 1] = math.nan, math.inf, -math.inf, math.nan
+        if dtype != "f16":
+            k[1][6 * DIM + 3], v[1][11] = 1e38, -1e38
+    arrays[f"layers.{layer}.keys"] = [1, HEADS, tokens, DIM], dtype.upper(), pack(sum(k, []))
+    arrays[f"layers.{layer}.values"] = [1, HEADS, tokens, DIM], dtype.upper(), pack(sum(v, []))
+    if queries:
+        arrays[f"queries.{layer}"] = [1, QUERY_HEADS, queries, DIM], dtype.upper(), pack(sum(q, []))
+arrays["tokens"] = [tokens], "I32", struct.pack("<%di" % tokens, *(7919 * i % 50000 for i in range(tokens)))
+header, body = {"__metadata__": {"rope_pairing": "interleaved" if "interleaved" in options else "halves"}}, b""
+for key, (shape, kind, data) in arrays.items():
+    header[key] = {"dtype": kind, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+    body += data
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open(name, "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text + body)
