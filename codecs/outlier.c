@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum { SHARE, N_ARGS };
-enum { TILE = 16 };  /* channels that are turned into vectors together */
 enum { CHUNK = 16 }; /* values whose extremes are found first */
 enum { ONES = 32 };
 
@@ -41,7 +40,6 @@ struct chunks {
 struct vectors {
     size_t n, length;       /* vectors, values in each */
     size_t step, next;      /* between values of one, between vectors */
-    size_t taken;           /* of each end */
     size_t index_bytes, value_bytes;
 };
 
@@ -56,19 +54,129 @@ static void measure(struct vectors *v, const struct kvc_block *block, enum kvc_d
     v->value_bytes = kvc_dtype_info(dtype)->size;
 }
 
-/* GEAR's rule, floor(length * share / 2), for channels through the whole tensor: each block takes what the rule gives at
- * its end less what it gave at its beginning. */
-static size_t how_many(const struct kvc_stage_args *args, const struct vectors *v, const struct kvc_block *block) {
-    const double half = args->f[SHARE] / 2;
-    size_t k;
-    if (block->role == KVC_SELECT_V) {
-        k = (size_t)floor((double)v->length * half);
-    } else {
-        const uint64_t first = kvc_ends_row(block, 0), end = first + v->length;
-        k = (size_t)(floor((double)end * half) - floor((double)first * half));
-    }
-    return k < v->length / 2 ? k : v->length / 2;
+/* GEAR's rule: of n values floor(n * share / 2) at each end, but one at least. */
+static size_t how_many(const struct kvc_stage_args *args, size_t n) {
+    const size_t k = (size_t)floor((double)n * args->f[SHARE] / 2);
+    return k ? k : 1;
 }
+
+/* --- channels of K: their extremes are those of the whole segment --- */
+
+struct far {
+    float value; /* times -1 at the lower end, so that the furthest is the greatest */
+    uint64_t row;
+};
+
+/* One end of every channel: the values that reach furthest, furthest first, and among equals the first rows. */
+struct ends {
+    struct far *far;   /* [channel][room] */
+    size_t *n;         /* by channel */
+    float *limit;      /* by channel: what a value must exceed to be among them */
+    struct far *last;  /* by channel: the last one that is an outlier */
+};
+
+struct state {
+    size_t width, room; /* room: the most that can be taken at each end of a channel */
+    uint64_t rows;      /* that came by */
+    struct ends end[2];
+    double *sum;        /* by channel */
+    float *mean;
+};
+
+static void end(void *state) {
+    struct state *s = state;
+    if (!s) return;
+    for (int i = 0; i < 2; i++) {
+        free(s->end[i].far);
+        free(s->end[i].n);
+        free(s->end[i].limit);
+        free(s->end[i].last);
+    }
+    free(s->sum);
+    free(s->mean);
+    free(s);
+}
+
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                 void **state, struct kvc_error *e) {
+    if (like->role == KVC_SELECT_V) return 0;
+    struct state *s = calloc(1, sizeof *s);
+    if (!s) return kvc_fail_memory(e, "outliers");
+    *state = s;
+    s->width = (size_t)(like->shape.heads * like->shape.dim);
+    s->room = how_many(args, (size_t)x->segment_rows);
+    s->sum = calloc(s->width, sizeof *s->sum);
+    s->mean = calloc(s->width, sizeof *s->mean);
+    int complete = s->sum && s->mean;
+    for (int i = 0; i < 2; i++) {
+        struct ends *d = &s->end[i];
+        d->far = malloc(s->width * s->room * sizeof *d->far);
+        d->n = calloc(s->width, sizeof *d->n);
+        d->limit = malloc(s->width * sizeof *d->limit);
+        d->last = malloc(s->width * sizeof *d->last);
+        complete = complete && d->far && d->n && d->limit && d->last;
+        for (size_t c = 0; d->limit && c < s->width; c++) d->limit[c] = -INFINITY;
+    }
+    return complete ? 0 : kvc_fail_memory(e, "outliers");
+}
+
+/* Puts a value among the furthest of its channel. */
+static void note(struct ends *d, size_t room, size_t channel, float value, uint64_t row) {
+    struct far *to = d->far + channel * room;
+    size_t low = 0, high = d->n[channel];
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        if (to[mid].value >= value) low = mid + 1;
+        else high = mid;
+    }
+    if (d->n[channel] < room) d->n[channel]++;
+    memmove(to + low + 1, to + low, (d->n[channel] - 1 - low) * sizeof *to);
+    to[low] = (struct far){value, row};
+    if (d->n[channel] == room) d->limit[channel] = to[room - 1].value;
+}
+
+static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+    struct state *s = state;
+    const float *x = (const float *)(const void *)block->rows;
+    (void)args, (void)e;
+    for (size_t t = 0; t < block->shape.tokens; t++, x += s->width)
+        for (size_t c = 0; c < s->width; c++) {
+            if (x[c] > s->end[1].limit[c]) note(&s->end[1], s->room, c, x[c], kvc_ends_row(block, t));
+            if (-x[c] > s->end[0].limit[c]) note(&s->end[0], s->room, c, -x[c], kvc_ends_row(block, t));
+            s->sum[c] += (double)x[c];
+        }
+    s->rows += block->shape.tokens;
+    return 0;
+}
+
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                  struct kvc_error *e) {
+    struct state *s = state;
+    (void)stage, (void)side, (void)e;
+    if (!s) return 0;
+    const size_t k = how_many(args, (size_t)s->rows);
+    for (size_t c = 0; c < s->width; c++) {
+        s->mean[c] = s->rows ? (float)(s->sum[c] / (double)s->rows) : 0;
+        for (int i = 0; i < 2; i++)
+            s->end[i].last[c] = s->rows > 2 * k ? s->end[i].far[c * s->room + k - 1] : (struct far){.value = INFINITY};
+    }
+    return 0;
+}
+
+static int is_far(const struct ends *d, size_t channel, float value, uint64_t row) {
+    const struct far *last = &d->last[channel];
+    return value > last->value || (value == last->value && row <= last->row && value < INFINITY);
+}
+
+/* Whether value i of a block, in its own order, is an outlier. */
+static int is_outlier(const struct state *s, const struct kvc_block *block, float value, size_t i) {
+    const size_t channel = i % s->width;
+    if (value < s->end[1].last[channel].value && -value < s->end[0].last[channel].value) return 0;
+    const uint64_t row = kvc_ends_row(block, i / s->width);
+    return is_far(&s->end[1], channel, value, row) || is_far(&s->end[0], channel, -value, row);
+}
+
+/* --- rows of V --- */
 
 /* Puts i where it belongs among the k greatest found so far, `better` ones first, those met first among equals. */
 static size_t insert(const float *x, uint16_t *found, size_t have, size_t k, size_t i, float sign) {
@@ -122,57 +230,41 @@ static float mean_of(const float *x, size_t n) {
     return (float)(sum / (double)n);
 }
 
-/* Takes the extremes of one vector: x are its values, `place` where they stand in the matrix. */
-static void take_vector(const struct vectors *v, const float *x, float *place, struct chunks *chunks, uint16_t *index,
-                        uint8_t *indices, float *values) {
-    find_extremes(x, v->length, v->taken, chunks, index);
-    const float mean = mean_of(x, v->length);
-    for (size_t i = 0; i < 2 * v->taken; i++) {
-        values[i] = x[index[i]];
-        place[index[i] * v->step] = mean;
-        indices[i * v->index_bytes] = (uint8_t)(index[i] & 255);
-        if (v->index_bytes == 2) indices[i * 2 + 1] = (uint8_t)(index[i] >> 8);
-    }
+static void put_u16(uint8_t *p, size_t v) {
+    p[0] = (uint8_t)(v & 255);
+    p[1] = (uint8_t)(v >> 8 & 255);
 }
 
-static size_t section_bytes(const struct vectors *v) {
-    return 2 + v->n * 2 * v->taken * (v->index_bytes + v->value_bytes);
-}
-
-
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
+                       struct kvc_error *e) {
     struct vectors v;
     float *x = (float *)(void *)block->rows;
-    (void)state;
     measure(&v, block, block->own);
-    v.taken = v.length && v.n ? how_many(args, &v, block) : 0;
-    if (!v.taken) return 0;
-    const size_t each = 2 * v.taken, all = v.n * each, size = section_bytes(&v);
-    float *tile = malloc(TILE * v.length * sizeof *tile), *values = malloc(all * sizeof *values);
+    const size_t k = how_many(args, v.length), each = 2 * k, all = v.n * each;
+    if (each > v.length) return 0;
+    const size_t size = 2 + all * (v.index_bytes + v.value_bytes);
+    float *values = malloc(all * sizeof *values);
     uint16_t *index = malloc(each * sizeof *index);
     struct chunks *chunks = malloc(sizeof *chunks);
     uint8_t *bytes = malloc(size);
-    int status = tile && values && index && chunks && bytes ? 0 : kvc_fail_memory(e, "outliers");
-    for (size_t first = 0; first < v.n && !status; first += TILE) {
-        const size_t n = v.n - first < TILE ? v.n - first : TILE;
-        if (v.step != 1)
-            for (size_t r = 0; r < v.length; r++)
-                for (size_t c = 0; c < n; c++) tile[c * v.length + r] = x[r * v.step + first + c];
-        for (size_t i = first; i < first + n; i++) {
-            float *place = x + i * v.next;
-            if (v.step == 1) memcpy(tile, place, v.length * sizeof *tile);
-            take_vector(&v, v.step == 1 ? tile : tile + (i - first) * v.length, place, chunks,
-                        index, bytes + 2 + i * each * v.index_bytes, values + i * each);
+    int status = values && index && chunks && bytes ? 0 : kvc_fail_memory(e, "outliers");
+    for (size_t t = 0; t < v.n && !status; t++) {
+        float *place = x + t * v.length;
+        find_extremes(place, v.length, k, chunks, index);
+        const float mean = mean_of(place, v.length);
+        for (size_t i = 0; i < each; i++) {
+            uint8_t *at = bytes + 2 + (t * each + i) * v.index_bytes;
+            values[t * each + i] = place[index[i]];
+            place[index[i]] = mean;
+            if (v.index_bytes == 2) put_u16(at, index[i]);
+            else *at = (uint8_t)index[i];
         }
     }
     if (!status) {
-        bytes[0] = (uint8_t)(v.taken & 255);
-        bytes[1] = (uint8_t)(v.taken >> 8);
+        put_u16(bytes, k);
         kvc_from_floats(bytes + 2 + all * v.index_bytes, values, all, block->own);
         status = kvc_sections_add(out, KVC_SECTION_OUTLIERS, stage, 0, bytes, size, 0, e);
     }
-    free(tile);
     free(values);
     free(index);
     free(chunks);
@@ -180,38 +272,113 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
+enum { MOST = 255 }; /* outliers of a channel in a block */
+
+static int encode_channels(const struct state *s, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
+                           struct kvc_error *e) {
+    const size_t width = s->width, rows = (size_t)block->shape.tokens, value_bytes = kvc_dtype_info(block->own)->size;
+    float *x = (float *)(void *)block->rows;
+    uint8_t *count = calloc(width, 1);
+    size_t *at = malloc(width * sizeof *at), all = 0;
+    int status = count && at ? 0 : kvc_fail_memory(e, "outliers");
+    for (size_t i = 0; i < rows * width && !status; i++) {
+        const size_t c = i % width;
+        if (is_outlier(s, block, x[i], i) && count[c] < MOST) count[c]++;
+    }
+    for (size_t c = 0; c < width && !status; c++) {
+        at[c] = all;
+        all += count[c];
+    }
+    if (status || !all) {
+        free(count);
+        free(at);
+        return status;
+    }
+    const size_t size = 2 + width + all * (1 + value_bytes);
+    float *values = malloc(all * sizeof *values);
+    uint8_t *bytes = malloc(size);
+    status = values && bytes ? 0 : kvc_fail_memory(e, "outliers");
+    if (!status) {
+        put_u16(bytes, 0);
+        memcpy(bytes + 2, count, width);
+        for (size_t i = 0; i < rows * width; i++) {
+            const size_t c = i % width;
+            if (!count[c] || !is_outlier(s, block, x[i], i)) continue;
+            count[c]--;
+            bytes[2 + width + at[c]] = (uint8_t)(i / width);
+            values[at[c]++] = x[i];
+            x[i] = s->mean[c];
+        }
+        kvc_from_floats(bytes + 2 + width + all, values, all, block->own);
+        status = kvc_sections_add(out, KVC_SECTION_OUTLIERS, stage, 0, bytes, size, 0, e);
+    }
+    free(values);
+    free(bytes);
+    free(count);
+    free(at);
+    return status;
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    if (!block->shape.tokens) return 0;
+    return state ? encode_channels(state, block, stage, out, e) : encode_rows(args, block, stage, out, e);
+}
+
+/* OUTLIERS as it stands. */
+struct stored {
+    size_t all, each;      /* each: outliers of every vector; 0: count[vector] */
+    const uint8_t *count, *index, *value;
+};
+
+static int read_header(struct stored *r, const struct vectors *v, const struct kvc_section *s, struct kvc_error *e) {
+    if (s->size < 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
+    const size_t k = s->data[0] | (size_t)s->data[1] << 8;
+    r->each = 2 * k;
+    r->count = s->data + 2;
+    r->all = v->n * r->each;
+    if (r->each > v->length) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu outliers at each end of %zu values", k, v->length);
+    if (!k) {
+        if (s->size - 2 < v->n) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
+        for (size_t i = 0; i < v->n; i++) r->all += r->count[i];
+    }
+    if (!r->all) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS has no outliers");
+    r->index = r->count + (k ? 0 : v->n);
+    r->value = r->index + r->all * v->index_bytes;
+    const size_t size = (size_t)(r->value - s->data) + r->all * v->value_bytes;
+    if (s->size != size) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS has %u bytes where %zu are due", s->size, size);
+    return 0;
+}
+
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
+    const struct kvc_section *next = stored->section, *last = next + stored->n, *s;
+    struct stored r = {.each = 0};
     struct vectors v;
     float *x = (float *)(void *)block->rows;
     if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (next == end) return 0;
-    if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_OUTLIERS, 0, e)) || kvc_section_none_left(next, end, e))
+    if (next == last) return 0;
+    if (!(s = kvc_section_take_stored(&next, last, KVC_SECTION_OUTLIERS, 0, e)) || kvc_section_none_left(next, last, e))
         return -1;
     measure(&v, block, block->own);
-    if (s->size < 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
-    v.taken = s->data[0] | (size_t)s->data[1] << 8;
-    if (!v.taken || v.taken > v.length / 2 || !v.n)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu outliers at each end of %zu values", v.taken, v.length);
-    if (s->size != section_bytes(&v))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS has %u bytes where %zu are due", s->size, section_bytes(&v));
-    const size_t each = 2 * v.taken;
-    const uint8_t *indices = s->data + 2, *values = indices + v.n * each * v.index_bytes;
-    float *value = malloc(each * sizeof *value);
-    int status = value ? 0 : kvc_fail_memory(e, "outliers");
+    if (read_header(&r, &v, s, e)) return -1;
+    float *value = malloc(r.all * sizeof *value);
+    if (!value) return kvc_fail_memory(e, "outliers");
+    kvc_to_floats(value, r.value, r.all, block->own);
+    int status = 0;
+    size_t k = 0;
     for (size_t i = 0; i < v.n && !status; i++) {
+        const size_t n = r.each ? r.each : r.count[i];
         size_t from = 0;
-        kvc_to_floats(value, values + i * each * v.value_bytes, each, block->own);
-        for (size_t j = 0; j < each && !status; j++) {
-            const uint8_t *p = indices + (i * each + j) * v.index_bytes;
+        for (size_t j = 0; j < n && !status; j++, k++) {
+            const uint8_t *p = r.index + k * v.index_bytes;
             const size_t at = v.index_bytes == 2 ? p[0] | (size_t)p[1] << 8 : p[0];
             if (at < from || at >= v.length)
                 status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is out of place", j, i);
-            else if (!isfinite(value[j]))
+            else if (!isfinite(value[k]))
                 status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is not finite", j, i);
-            else x[i * v.next + at * v.step] = value[j];
+            else x[i * v.next + at * v.step] = value[k];
             from = at + 1;
         }
     }
@@ -223,10 +390,14 @@ const struct kvc_stage kvc_stage_outlier = {
     .id = 9,
     .name = "outlier",
     .summary = "the least and greatest of each vector apart, exactly",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS,
     .parse = parse,
     .print = print,
     .accepts = accepts,
+    .begin = begin,
+    .look = look,
+    .settle = settle,
+    .end = end,
     .encode = encode,
     .decode = decode,
 };

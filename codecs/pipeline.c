@@ -182,7 +182,7 @@ int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block,
     kvc_sections_clear(&x->dropped);
     int status = run(x, i, block, 0, &x->dropped, e);
     if (!status && s->flags & KVC_STAGE_PAIR && block->partner) status = run(x, i, block->partner, 1, &x->dropped, e);
-    if (!status && s->look && s->look(&x->pipeline->step[i].args, x->state[i], block, e))
+    if (!status && s->look && x->state[i] && s->look(&x->pipeline->step[i].args, x->state[i], block, e))
         status = kvc_error_prefix(e, s->name);
     drop_marks(block);
     return status;

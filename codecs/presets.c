@@ -5,8 +5,10 @@
 
 /* KIVI keeps the last 64 tokens, and of K also those that fill no group of 64. */
 #define KIVI_TAIL "tail:64@v,tail:64:whole=64@k,"
-#define GEAR(bits) KIVI_TAIL "outlier:0.02,quant:kivi:bits=" bits ",lowrank:r=4"
-#define GEAR_L(bits) KIVI_TAIL "quant:kivi:bits=" bits ",lowrank:r=4"
+/* GEAR's program does so with V too. */
+#define GEAR_TAIL "tail:64:whole=64,"
+#define GEAR(bits) GEAR_TAIL "outlier:0.02,quant:kivi:bits=" bits ",lowrank:r=4"
+#define GEAR_L(bits) GEAR_TAIL "quant:kivi:bits=" bits ",lowrank:r=4"
 
 static const struct kvc_preset table[] = {
     {"kivi2", KIVI_TAIL "quant:kivi:bits=2", "KIVI, 2 bits, groups of 64"},

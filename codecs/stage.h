@@ -195,7 +195,8 @@ struct kvc_stage {
     int (*keeps)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, unsigned *rank);
 
     /* Stages that look: begin() makes the state for a segment, look() gets each of its blocks in order as the stages before
-     * hand it on, settle() adds the segment's side sections; end() frees the state (NULL too). */
+     * hand it on, settle() adds the segment's side sections; end() frees the state (NULL too). Where begin() makes no state
+     * nothing need be looked at. */
     int (*begin)(const struct kvc_stage_args *args, const struct kvc_encoding *encoding, const struct kvc_block *like,
                  void **state, struct kvc_error *e);
     int (*look)(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e);

@@ -276,7 +276,8 @@ static int prepare(struct lane *l, uint64_t first, uint64_t end, struct kvc_erro
             if (block.shape.tokens) like.shape = block.shape;
         }
         if (kvc_encoder_begin(&l->encoder, i, &like, e)) return -1;
-        for (uint64_t b = first; b < end && l->pipeline->step[i].stage->look; b++) {
+        const int sees = l->pipeline->step[i].stage->look && l->encoder.state[i];
+        for (uint64_t b = first; b < end && sees; b++) {
             struct kvc_block block, partner;
             if (load(l, b, &block, &partner, e) ||
                 (block.shape.tokens && kvc_encoder_look(&l->encoder, i, &block, e)))

@@ -251,45 +251,68 @@ static void examples_of_ends(void **state) {
 
 /* --- outlier --- */
 
-/* Which of n values are the k least and the k greatest: among equals the first, and the last. */
-static void mark_extremes(const float *x, size_t n, size_t step, size_t k, uint8_t *mark) {
+/* Which of n values are the k least (1) and the k greatest (2): among equals the first; of rows of V the last are the
+ * greatest. */
+static void mark_extremes(const float *x, size_t n, size_t step, size_t k, int last, uint8_t *mark) {
     memset(mark, 0, n);
     for (size_t j = 0; j < 2 * k; j++) {
         size_t best = n;
         for (size_t i = 0; i < n; i++) {
             if (mark[i] & (j < k ? 1 : 2)) continue;
-            if (best == n || (j < k ? x[i * step] < x[best * step] : x[i * step] >= x[best * step])) best = i;
+            if (best == n || (j < k ? x[i * step] < x[best * step]
+                                    : x[i * step] > x[best * step] || (last && x[i * step] == x[best * step])))
+                best = i;
         }
         mark[best] |= j < k ? 1 : 2;
     }
 }
 
+/* What is to be taken, by the rule: mark[row * width + channel]; and the mean of each vector. */
+static void mark_all(const float *x, size_t rows, size_t width, unsigned role, unsigned share, uint8_t *mark, double *mean) {
+    const size_t length = role == V ? width : rows, n = role == V ? rows : width, step = role == V ? 1 : width;
+    const size_t k = length * share / 200 ? length * share / 200 : 1;
+    uint8_t *one = get_memory(length);
+    memset(mark, 0, rows * width);
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = i * (role == V ? width : 1);
+        mean[i] = 0;
+        for (size_t j = 0; j < length; j++) mean[i] += (double)x[at + j * step] / (double)length;
+        if (role == V ? 2 * k > length : 2 * k >= length) continue;
+        mark_extremes(x + at, length, step, k, role == V, one);
+        for (size_t j = 0; j < length; j++) mark[at + j * step] = one[j];
+    }
+    free(one);
+}
+
 /* share: in hundredths. The section, byte by byte; means in the places; values back bit by bit. */
 static void check_outliers(const struct layer *l, unsigned role, unsigned share, uint64_t block_rows) {
     const enum kvc_dtype dtype = l->shape[role].dtype;
-    const size_t width = width_of(l, role), size = kvc_dtype_info(dtype)->size;
+    const size_t width = width_of(l, role), size = kvc_dtype_info(dtype)->size, all = (size_t)l->shape[role].tokens;
     struct coded c;
     char recipe[64];
     float *x = layer_values(l, role);
+    uint8_t *mark = get_memory(all * width);
+    double *mean = get_memory((all > width ? all : width) * sizeof *mean);
+    mark_all(x, all, width, role, share, mark, mean);
     snprintf(recipe, sizeof recipe, "outlier:0.%02u,split", share);
     must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
     uint8_t *back = decode(&c, NULL);
     for (size_t b = 0; b < c.blocks; b++) {
-        const size_t rows = (size_t)rows_in_block(&c, b), first = b * (size_t)c.w.block_rows, end = first + rows;
+        const size_t rows = (size_t)rows_in_block(&c, b), first = b * (size_t)c.w.block_rows;
         const size_t length = role == V ? width : rows, n = role == V ? rows : width, step = role == V ? 1 : width;
-        const size_t k = role == V ? width * share / 200 : end * share / 200 - first * share / 200;
         const struct kvc_section *s = section_of(&c.block[b], KVC_SECTION_OUTLIERS, 0);
-        uint8_t *mark = get_memory(length), *rest = get_memory(rows * width * size);
-        if (!k) {
+        uint8_t *rest = get_memory(rows * width * size);
+        size_t total = 0, done = 0;
+        for (size_t i = 0; i < rows * width; i++) total += mark[first * width + i] != 0;
+        if (!total) {
             assert_null(s);
-            free(mark);
             free(rest);
             continue;
         }
         assert_non_null(s);
-        const size_t wide = length <= 256 ? 1 : 2;
-        assert_int_equal(s->data[0] | s->data[1] << 8, k);
-        assert_int_equal(s->size, 2 + n * 2 * k * (wide + size));
+        const size_t wide = length <= 256 ? 1 : 2, head = role == V ? 2 : 2 + n;
+        assert_int_equal(s->data[0] | s->data[1] << 8, role == V ? total / n / 2 : 0);
+        assert_int_equal(s->size, head + total * (wide + size));
         /* without OUTLIERS, decoding shows what the next stage saw */
         struct kvc_section *others = get_memory(c.block[b].count * sizeof *others);
         size_t n_others = 0;
@@ -298,38 +321,33 @@ static void check_outliers(const struct layer *l, unsigned role, unsigned share,
             if (c.block[b].section[i].type != KVC_SECTION_OUTLIERS) others[n_others++] = c.block[b].section[i];
         if (try_decode(&c, b, others, n_others, NULL, rest, &e)) fail_msg("%s", e.message);
         for (size_t i = 0; i < n; i++) {
-            const size_t at = first * width + i * (role == V ? width : 1);
-            size_t next = 0;
-            double sum = 0;
-            float greatest = 0; /* the greatest: the order of the mean's sum is the encoder's */
-            mark_extremes(x + at, length, step, k, mark);
-            for (size_t j = 0; j < length; j++) {
-                sum += (double)x[at + j * step];
-                greatest = fmaxf(greatest, fabsf(x[at + j * step]));
-            }
+            const size_t at = first * width + i * (role == V ? width : 1), vector = role == V ? first + i : i;
+            const size_t before = done;
             for (size_t j = 0; j < length; j++) {
                 const size_t value = at + j * step;
                 assert_true(same_bits(back, l->rows[role], dtype, value));
                 const float seen = get_value(rest, dtype, value - first * width);
-                if (!mark[j]) {
+                if (!mark[value]) {
                     assert_true(seen == x[value]);
                     continue;
                 }
-                assert_true(mark[j] != 3);
-                const float mean = (float)(sum / (double)length), open = 1e-6f * greatest;
-                assert_true(seen >= as_stored(mean - open, dtype) && seen <= as_stored(mean + open, dtype));
-                const uint8_t *index = s->data + 2 + (i * 2 * k + next) * wide;
+                /* the order of the mean's sum is the encoder's */
+                const float open = 1e-5f + 1e-6f * fabsf(x[value]);
+                assert_true(seen >= as_stored((float)mean[vector] - open, dtype) &&
+                            seen <= as_stored((float)mean[vector] + open, dtype));
+                const uint8_t *index = s->data + head + done * wide;
                 assert_int_equal(wide == 2 ? index[0] | index[1] << 8 : index[0], j);
-                assert_memory_equal(s->data + 2 + n * 2 * k * wide + (i * 2 * k + next) * size,
-                                    l->rows[role] + value * size, size);
-                next++;
+                assert_memory_equal(s->data + head + total * wide + done * size, l->rows[role] + value * size, size);
+                done++;
             }
-            assert_int_equal(next, 2 * k);
+            if (role != V) assert_int_equal(s->data[2 + i], done - before);
         }
+        assert_int_equal(done, total);
         free(others);
-        free(mark);
         free(rest);
     }
+    free(mark);
+    free(mean);
     free(x);
     free(back);
     code_free(&c);
