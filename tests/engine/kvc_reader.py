@@ -971,13 +971,20 @@ class Block:
         n, length = vectors.shape
         r = Bytes(data, what)
         k = r.one("H")
-        need(1 <= k and 2 * k <= length, f"{what}: takes {k} of {length} at each end")
+        need(2 * k <= length, f"{what}: takes {k} of {length} at each end")
+        count = np.full(n, 2 * k) if k else np.frombuffer(r.take(n), np.uint8).astype(np.int64)
+        total = int(count.sum())
+        need(total > 0, f"{what}: there are none")
         width = "u1" if length <= 256 else "<u2"
-        at = np.frombuffer(r.take(n * 2 * k * int(width[-1])), width).astype(np.int64).reshape(n, 2 * k)
-        need((np.diff(at) > 0).all() and at.max() < length, f"{what}: indices")
-        values = floats_of(np.frombuffer(r.take(n * 2 * k * m.bytes), np.uint8), m.dtype)
+        at = np.frombuffer(r.take(total * int(width[-1])), width).astype(np.int64)
+        values = floats_of(np.frombuffer(r.take(total * m.bytes), np.uint8), m.dtype)
         r.end()
-        np.put_along_axis(vectors, at, values.reshape(n, 2 * k), axis=1)
+        need(np.isfinite(values).all(), f"{what}: not finite")
+        first = np.cumsum(count) - count
+        for vector, begin, size in zip(vectors, first, count):
+            here = at[begin : begin + size]
+            need((np.diff(here) > 0).all() and (here < length).all(), f"{what}: indices")
+            vector[here] = values[begin : begin + size]
         return np.ascontiguousarray(vectors if self.role_v else vectors.T).reshape(m.rows, m.heads, m.dim)
 
     def lowrank(self, i, m, args, sections):
