@@ -17,7 +17,7 @@ static const struct kvc_preset table[] = {
     {"gear4", GEAR("4"), "GEAR: KIVI-4, 2 % outliers, rank 4"},
     {"gear-l", GEAR_L("2"), "GEAR-L: KIVI-2, rank 4"},
     {"gear-l4", GEAR_L("4"), "GEAR-L: KIVI-4, rank 4"},
-    {"kcvt4", "tail:64,quant:kcvt:bits=4", "KCVT: whole channels of K, whole tokens of V, 4 bits"},
+    {"kcvt4", "tail:20,quant:kcvt:bits=4", "KCVT: whole channels of K, whole tokens of V, 4 bits"},
     {"zipcache", "saliency:0.6,quant:zip:bits=4", "ZipCache: 60 % salient tokens at 4 bits, the others at 2"},
     {"think", "tail:32@k,prune:k=0.4@k", "ThinK: 40 % of K's channels left out"},
     {"think-kivi", KIVI_TAIL "prune:k=0.4@k,quant:kivi:bits=4", "ThinK with KIVI-4"},

@@ -14,6 +14,7 @@ struct kvc_file {
     struct kvc_input input;
     struct kvc_cache *cache;
     const struct kvc_format *format;
+    struct kvc_weights *weights;
 };
 
 const char *kvc_version(void) {
@@ -66,6 +67,9 @@ static struct kvc_file *open_input(struct kvc_file *f, const struct kvc_open_opt
                                                          : 0;
         if (!status && !import.kv_heads && model->kv_heads <= UINT16_MAX) import.kv_heads = (uint32_t)model->kv_heads;
     }
+    if (!status && o && o->weights && !(f->weights = kvc_weights_open(o->weights, e)))
+        status = kvc_error_prefix(e, o->weights);
+    import.weights = f->weights;
     if (!status && !(f->cache = kvc_import(&f->input, &import, &f->format, e))) status = -1;
     if (!status && model && kvc_model_apply(model, f->cache, note, sizeof note, e))
         status = kvc_error_prefix(e, f->input.name);
@@ -102,6 +106,7 @@ struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struc
 void kvc_file_close(struct kvc_file *f) {
     if (!f) return;
     kvc_cache_free(f->cache);
+    kvc_weights_close(f->weights);
     kvc_input_close(&f->input);
     free(f);
 }
@@ -177,11 +182,26 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
                   struct kvc_error *e) {
     struct callback callback = {write, state};
     struct kvc_sink sink = {.write = call_back, .state = &callback};
-    struct kvc_pack_options pack = {0};
-    if (options)
-        pack = (struct kvc_pack_options){.recipe = options->recipe, .threads = options->threads,
-                                         .align = options->align, .no_verify = options->no_verify};
-    return kvc_container_write(f->cache, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->input.name) : 0;
+    struct kvc_pack_options pack = {.weights = f->weights};
+    struct kvc_cache *halves = NULL, *queries = NULL;
+    const struct kvc_cache *c = f->cache;
+    int status = 0;
+    if (options) {
+        pack.recipe = options->recipe;
+        pack.threads = options->threads;
+        pack.align = options->align;
+        pack.no_verify = options->no_verify;
+        if (options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
+        if (!status && options->queries) {
+            queries = kvc_view_queries(options->queries->cache, kvc_cache_pairing(c), e);
+            status = queries ? 0 : kvc_error_prefix(e, options->queries->input.name);
+            pack.queries = queries;
+        }
+    }
+    if (!status) status = kvc_container_write(c, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->input.name) : 0;
+    kvc_cache_free(queries);
+    kvc_cache_free(halves);
+    return status;
 }
 
 int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,

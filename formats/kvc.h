@@ -50,6 +50,7 @@ struct kvc_open_options {
     const char *model;   /* path of the model's weights, GGUF or safetensors; NULL: none */
     uint32_t kv_heads;   /* number of KV heads; 0: as the file says */
     const char *pairing; /* RoPE pairing of K: "halves", "interleaved", "none"; NULL: as the file says */
+    const char *weights; /* path of weights that K and V are rebuilt with (recipe project); NULL: none */
 };
 
 /* Opens and maps a file ("-": standard input). A .kvc of another model than options->model is refused. */
@@ -97,6 +98,8 @@ struct kvc_write_options {
     unsigned threads;   /* 0: one per core; the bytes do not depend on it */
     unsigned align;     /* alignment of extents in a .kvc; 0: none */
     int no_verify;      /* do not decode what was encoded */
+    const struct kvc_file *queries; /* for recipes that ask attention: a file with queries; NULL: f's own */
+    int dequantize;     /* K and V of block dtypes become f16 first */
 };
 
 /* Writes f as a .kvc. options may be NULL. */

@@ -3,8 +3,8 @@
 
     accounting.py        in an empty directory, with kvc-pack and kvc-dump in PATH
 
-Values are normal, as sizes do not depend on them but for rows that are kept without loss. Each type of section must have
-the size that the formulas here give: those of the papers where they have one, codecs/NAME.md else. Prints the published
+Values are normal noise: only what is coded without loss, or packed, depends on them. Each type of section must have the
+size that the formulas here give: those of the papers where they have one, codecs/NAME.md else. Prints the published
 sizes, the papers' accounting (codes, scales and least values of 16 bits, outliers of 32, factors and kept rows of 16) and
 kvc's, in percent of f16.
 """
@@ -103,16 +103,16 @@ class Sizes:
         self.paper += sum(rows) * WIDTH * bits + (0 if g or role == "V" else 32 * WIDTH)
 
     def outliers(self, role, rows, share):
-        first = 0
-        for n in rows:
-            end = first + n
-            if role == "K":
-                vectors, index, k = WIDTH, 1, math.floor(end * share / 2) - math.floor(first * share / 2)
-            else:
-                vectors, index, k = n, 2, math.floor(WIDTH * share / 2)
-            self.exact["OUTLIERS"] += 2 + vectors * 2 * k * (index + 2) if k else 0
-            self.paper += vectors * 2 * k * 32
-            first = end
+        if role == "V":
+            k = math.floor(WIDTH * share / 2)
+            self.exact["OUTLIERS"] += sum(2 + n * 2 * k * (2 + 2) for n in rows)
+            self.paper += sum(rows) * 2 * k * 32
+            return
+        # counts by block and channel; of equal values that would be one too many none is an outlier
+        k = math.floor(sum(rows) * share / 2)
+        self.exact["OUTLIERS"] += len(rows) * (2 + WIDTH) + 9 * WIDTH * 2 * k * (1 + 2) // 10
+        self.most["OUTLIERS"] += WIDTH * 2 * k * (1 + 2) // 10 + 1
+        self.paper += WIDTH * 2 * k * 32
 
     def lowrank(self, rows, rank):
         self.most["FACTOR_B"] += halves(HEADS * rank * DIM)
@@ -120,24 +120,26 @@ class Sizes:
         self.paper += 16 * HEADS * rank * (DIM + sum(rows))
 
 
-def cut(flags, bounds):
-    """How many of the flags are set in each block; blocks without are left out."""
-    return [n for n in (sum(flags[first:first + BLOCK]) for first in range(0, bounds, BLOCK)) if n]
+def blocks(first, end):
+    """Rows from `first` to `end` - 1 in each block that has any."""
+    cuts = [first, *range((first // BLOCK + 1) * BLOCK, end, BLOCK), end]
+    return [b - a for a, b in zip(cuts, cuts[1:]) if b > a]
 
 
-def kivi(role, tokens, bits, there, g=GROUP):
-    """`there`: which rows come here. The last 64 are kept, of K also what fills no group."""
-    whole = GROUP if role == "K" and g else 1
-    first = (tokens - 64) // whole * whole
-    s = Sizes()
-    s.kept_at_end(cut([x and i >= first for i, x in enumerate(there)], tokens))
-    rows = cut(there[:first], tokens)
-    s.quant(role, rows, bits, g)
-    return s, rows
+def first_kept(tokens, whole, tail=64):
+    """The last tokens are kept, and what fills no group of `whole`."""
+    return (tokens - tail) // whole * whole
+
+
+def kivi(role, tokens, bits, whole=None, g=GROUP, tail=64):
+    first, s = first_kept(tokens, whole or (GROUP if role == "K" else 1), tail), Sizes()
+    s.kept_at_end(blocks(first, tokens))
+    s.quant(role, blocks(0, first), bits, g)
+    return s
 
 
 def gear(role, tokens, bits, outliers):
-    s, rows = kivi(role, tokens, bits, [1] * tokens)
+    s, rows = kivi(role, tokens, bits, GROUP), blocks(0, first_kept(tokens, GROUP))
     if outliers:
         s.outliers(role, rows, outliers)
     s.lowrank(rows, 4)
@@ -145,7 +147,7 @@ def gear(role, tokens, bits, outliers):
 
 
 def zipcache(role, tokens):
-    s, rows = Sizes(), cut([1] * tokens, tokens)
+    s, rows = Sizes(), blocks(0, tokens)
     regular = math.floor(Fraction(2, 5) * tokens)
     bits = WIDTH * (4 * (tokens - regular) + 2 * regular)
     s.exact["CODES"] = bits // 8
@@ -170,37 +172,41 @@ def think(role, tokens):
     return s
 
 
-def minicache(role, tokens, layer, layers, bits, kept):
-    """`kept`: which rows of the pair are."""
-    if sum(kept) != math.floor(Fraction(1, 20) * tokens):
-        raise ValueError(f"merge keeps {sum(kept)} of {tokens} rows")
-    merged, second = layer >= layers // 2, (layer - layers // 2) % 2
-    s = Sizes()
-    if not (merged and second):
-        there = [not (merged and x) for x in kept]
-        if bits == 16:
-            s.lossless(sum(there))
-        else:
-            s, _ = kivi(role, tokens, bits, there)
-    if merged:
-        rows = [min(BLOCK, tokens - first) for first in range(0, tokens, BLOCK)]
-        s.lossless(sum(kept), "kept")
-        s.most["NORMS"] += sum(map(halves, cut([not x for x in kept], tokens)))
-        s.paper += 16 * (tokens - sum(kept)) + tokens / 2
-        s.exact["MERGED" if second else "KEPT"] = 4 if second else sum(-(-n // 8) for n in rows)
+def minicache(role, tokens, layer, layers, kivi_bits, kept):
+    """`kept`: how many rows `merge` keeps in each block, of those that come to it."""
+    s, end, second = Sizes(), tokens, (layer - layers // 2) % 2
+    if layer < layers // 2 and kivi_bits:
+        return kivi(role, tokens, kivi_bits)
+    if layer < layers // 2:
+        s.lossless(tokens)
+        return s
+    if kivi_bits:
+        end = first_kept(tokens, GROUP if role == "K" else 1)
+        s.kept_at_end(blocks(end, tokens))
+    if sum(kept) != math.floor(Fraction(1, 20) * end):
+        raise ValueError(f"merge keeps {sum(kept)} of {end} rows")
+    rows = blocks(0, end)
+    merged = [n - k for n, k in zip(rows, kept)]
+    s.lossless(sum(kept), "kept")
+    s.most["NORMS"] += sum(map(halves, merged))
+    s.exact["MERGED" if second else "KEPT"] = 4 if second else sum(-(-n // 8) for n in rows)
+    s.paper += 16 * sum(merged) + end / 2
+    if not second and kivi_bits:
+        s.quant(role, merged, kivi_bits, GROUP)
+    elif not second:
+        s.lossless(sum(merged))
     return s
 
 
 def expected(preset, role, tokens, layer, layers, kept):
-    everything = [1] * tokens
     return {
-        "kivi2": lambda: kivi(role, tokens, 2, everything)[0],
+        "kivi2": lambda: kivi(role, tokens, 2),
         "gear-l": lambda: gear(role, tokens, 2, None),
         "gear": lambda: gear(role, tokens, 2, Fraction(2, 100)),
-        "kcvt4": lambda: kivi(role, tokens, 4, everything, None)[0],
+        "kcvt4": lambda: kivi(role, tokens, 4, 1, None, 20),
         "zipcache": lambda: zipcache(role, tokens),
         "think": lambda: think(role, tokens),
-        "minicache": lambda: minicache(role, tokens, layer, layers, 16, kept),
+        "minicache": lambda: minicache(role, tokens, layer, layers, None, kept),
         "minicache-kivi4": lambda: minicache(role, tokens, layer, layers, 4, kept),
     }[preset]()
 
@@ -234,21 +240,18 @@ class Packed:
                 sizes[section["type"] if own else "kept" if stage in OWN else stage] += section["stored"]
         return sizes
 
-    def kept(self, layer, role, tokens):
-        """Which rows `merge` keeps: the KEPT sections' bits."""
-        flags = [0] * tokens
+    def kept(self, tensor):
+        """How many rows `merge` keeps in each block: the bits of the KEPT sections."""
+        kept = []
         with open(self.name, "rb") as f:
             for record in self.records:
                 at = record["offset"] + 32 + 16 * len(record["sections"])
-                for section in record["sections"] if record["tensor"] == f"layer {layer} {role}" else []:
+                for section in record["sections"] if record["tensor"] == tensor else []:
                     if section["type"] == "KEPT":
                         f.seek(at)
-                        for i, byte in enumerate(f.read(section["stored"])):
-                            for bit in range(8):
-                                if byte >> bit & 1:
-                                    flags[BLOCK * record["block"] + 8 * i + bit] = 1
+                        kept.append(bin(int.from_bytes(f.read(section["stored"]), "little")).count("1"))
                     at += -(-section["stored"] // 16) * 16
-        return flags
+        return kept
 
     def whole(self):
         """Bytes of the file but for the records of queries."""
@@ -259,7 +262,7 @@ def judge(row, source):
     """Prints what is wrong; returns kvc's bytes in sections and in all, and the bits of the paper's accounting."""
     packed, stored, paper, good = Packed(row.preset, source), 0, 0, True
     for role in "KV":
-        kept = packed.kept(row.layers // 2, role, row.tokens) if row.preset.startswith("minicache") else None
+        kept = packed.kept(f"layer {row.layers // 2} {role}")
         for layer in range(row.layers):
             tensor = f"layer {layer} {role}"
             want, got = expected(row.preset, role, row.tokens, layer, row.layers, kept), packed.sizes(tensor)
