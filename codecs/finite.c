@@ -61,9 +61,31 @@ static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wi
     return status;
 }
 
+/* Whether n 16-bit values have one whose bits below the sign reach `limit`: four at a time. */
+static int any_reaches(const uint8_t *values, size_t n, uint16_t limit) {
+    const uint64_t each = UINT64_C(0x0001000100010001), carry = each * (0x8000u - limit);
+    uint64_t four, found = 0;
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        memcpy(&four, values + 2 * i, sizeof four);
+        found |= (four & each * 0x7fff) + carry;
+    }
+    for (; i < n; i++)
+        if (((values[2 * i] | values[2 * i + 1] << 8) & 0x7fff) >= limit) return 1;
+    return (found & each * 0x8000) != 0;
+}
+
+/* 0 when every value of the block is tame for certain. */
+static int may_be_wild(const struct kvc_block *block, size_t n) {
+    if (block->shape.dtype == KVC_F16) return any_reaches(block->rows, n, 0x7c00);           /* infinity */
+    if (block->shape.dtype == KVC_BF16) return any_reaches(block->rows, n, (127 + 50) << 7); /* LIMIT */
+    return 1;
+}
+
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e) {
     (void)args, (void)state;
+    if (!may_be_wild(block, (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim))) return 0;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
     float *x = malloc(n * sizeof *x + 1);
     size_t wild = 0;

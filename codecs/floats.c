@@ -74,6 +74,7 @@ static struct upper choose_upper(const uint8_t *bytes, size_t n) {
         for (unsigned width = 1; width < 8; width++) {
             const unsigned codes = (1u << width) - 1;
             size_t covered = 0;
+            if (KVC_PACKED(n, width) >= least) break;
             for (unsigned v = 0; v < codes; v++) covered += count[v];
             for (unsigned base = 0; base < 256; base++) {
                 const size_t cost = KVC_PACKED(n, width) + n - covered;

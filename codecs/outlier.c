@@ -71,7 +71,7 @@ struct far {
 struct ends {
     struct far *far;   /* [channel][room] */
     size_t *n;         /* by channel */
-    float *limit;      /* by channel: what a value must exceed to be among them */
+    float *limit;      /* by channel: what a value must exceed to be among them; once settled, the last's value */
     struct far *last;  /* by channel: the last one that is an outlier */
 };
 
@@ -157,8 +157,11 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     const size_t k = how_many(args, (size_t)s->rows);
     for (size_t c = 0; c < s->width; c++) {
         s->mean[c] = s->rows ? (float)(s->sum[c] / (double)s->rows) : 0;
-        for (int i = 0; i < 2; i++)
-            s->end[i].last[c] = s->rows > 2 * k ? s->end[i].far[c * s->room + k - 1] : (struct far){.value = INFINITY};
+        for (int i = 0; i < 2; i++) {
+            struct ends *d = &s->end[i];
+            d->last[c] = s->rows > 2 * k ? d->far[c * s->room + k - 1] : (struct far){.value = INFINITY};
+            d->limit[c] = d->last[c].value;
+        }
     }
     return 0;
 }
@@ -166,14 +169,6 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 static int is_far(const struct ends *d, size_t channel, float value, uint64_t row) {
     const struct far *last = &d->last[channel];
     return value > last->value || (value == last->value && row <= last->row && value < INFINITY);
-}
-
-/* Whether value i of a block, in its own order, is an outlier. */
-static int is_outlier(const struct state *s, const struct kvc_block *block, float value, size_t i) {
-    const size_t channel = i % s->width;
-    if (value < s->end[1].last[channel].value && -value < s->end[0].last[channel].value) return 0;
-    const uint64_t row = kvc_ends_row(block, i / s->width);
-    return is_far(&s->end[1], channel, value, row) || is_far(&s->end[0], channel, -value, row);
 }
 
 /* --- rows of V --- */
@@ -279,17 +274,26 @@ static int encode_channels(const struct state *s, struct kvc_block *block, uint8
     const size_t width = s->width, rows = (size_t)block->shape.tokens, value_bytes = kvc_dtype_info(block->own)->size;
     float *x = (float *)(void *)block->rows;
     uint8_t *count = calloc(width, 1);
-    size_t *at = malloc(width * sizeof *at), all = 0;
-    int status = count && at ? 0 : kvc_fail_memory(e, "outliers");
-    for (size_t i = 0; i < rows * width && !status; i++) {
-        const size_t c = i % width;
-        if (is_outlier(s, block, x[i], i) && count[c] < MOST) count[c]++;
+    size_t *at = malloc(width * sizeof *at), n = 0, all = 0;
+    uint32_t *found = malloc(rows * width * sizeof *found); /* numbers of outliers in the block, row after row */
+    int status = count && at && found ? 0 : kvc_fail_memory(e, "outliers");
+    for (size_t t = 0; t < rows && !status; t++) {
+        const float *row = x + t * width;
+        for (size_t c = 0; c < width; c++) {
+            if (row[c] < s->end[1].limit[c] && -row[c] < s->end[0].limit[c]) continue;
+            const uint64_t number = kvc_ends_row(block, t);
+            if (!is_far(&s->end[1], c, row[c], number) && !is_far(&s->end[0], c, -row[c], number)) continue;
+            if (count[c] == MOST) continue;
+            count[c]++;
+            found[n++] = (uint32_t)(t * width + c);
+        }
     }
     for (size_t c = 0; c < width && !status; c++) {
         at[c] = all;
         all += count[c];
     }
     if (status || !all) {
+        free(found);
         free(count);
         free(at);
         return status;
@@ -301,19 +305,18 @@ static int encode_channels(const struct state *s, struct kvc_block *block, uint8
     if (!status) {
         put_u16(bytes, 0);
         memcpy(bytes + 2, count, width);
-        for (size_t i = 0; i < rows * width; i++) {
-            const size_t c = i % width;
-            if (!count[c] || !is_outlier(s, block, x[i], i)) continue;
-            count[c]--;
-            bytes[2 + width + at[c]] = (uint8_t)(i / width);
-            values[at[c]++] = x[i];
-            x[i] = s->mean[c];
+        for (size_t i = 0; i < n; i++) {
+            const size_t c = found[i] % width;
+            bytes[2 + width + at[c]] = (uint8_t)(found[i] / width);
+            values[at[c]++] = x[found[i]];
+            x[found[i]] = s->mean[c];
         }
         kvc_from_floats(bytes + 2 + width + all, values, all, block->own);
         status = kvc_sections_add(out, KVC_SECTION_OUTLIERS, stage, 0, bytes, size, 0, e);
     }
     free(values);
     free(bytes);
+    free(found);
     free(count);
     free(at);
     return status;

@@ -216,7 +216,9 @@ int kvc_pipeline_encode(const struct kvc_pipeline *pipeline, struct kvc_block *b
 
 /* Sections stand in the order of the stages, so each stage's own are one run: those of stage i, from *n back. */
 static const struct kvc_section *take_back(const struct kvc_section *section, size_t *n, unsigned i, size_t *count) {
+    static const struct kvc_section none;
     const size_t end = *n;
+    if (!end) section = &none; /* it may be NULL, which has no next */
     while (*n && section[*n - 1].stage == i) --*n;
     *count = end - *n;
     return section + *n;

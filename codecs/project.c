@@ -96,6 +96,7 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
     const uint64_t both = x->key.heads * x->key.dim + x->value.heads * x->value.dim;
     if (!s || s->from == UINT32_MAX)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no hidden states at these positions to be rebuilt from");
+    if (x->rows && x->position[0] < 0) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0");
     if (s->is_hidden) return 0;
     if (both <= s->in)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -110,7 +111,6 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE of type '%s' cannot be rebuilt, only default and linear", s->rope_type);
     if (!(s->theta > 1) || !s->rotated || s->rotated % 2 || s->rotated > like->shape.dim)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the base or the dimension of RoPE is unknown: give --model");
-    if (x->rows && x->position[0] < 0) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0");
     return 0;
 }
 
@@ -162,10 +162,16 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 
 /* --- rebuilding --- */
 
+/* Without a fingerprint, rows are those of the hidden states. */
+static int copies(const struct plan *p) {
+    static const uint8_t none[32];
+    return memcmp(p->fingerprint, none, sizeof none) == 0;
+}
+
 static int read_plan(struct plan *p, const struct kvc_stored *stored, const struct kvc_shape *shape, unsigned role,
                      struct kvc_error *e) {
     const struct kvc_section *next = stored->side, *last = next + stored->n_side, *s;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (stored->n && kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     if (!(s = kvc_section_take_stored(&next, last, KVC_SECTION_HIDDEN, 0, e)) || kvc_section_none_left(next, last, e))
         return -1;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
@@ -179,6 +185,9 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
         (p->rotated != 0) != (p->pairing != 0) || (p->rotated && role != KVC_SELECT_K) || !p->in || p->in > 1 << 24 ||
         !isfinite(p->epsilon) || p->epsilon < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is out of range");
+    /* hidden states out of others are copies; K and V never are */
+    if (copies(p) != (role == 0) || (copies(p) && (p->norm || p->rotated)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN has the fingerprint of something else");
     for (size_t i = 0; i < p->rotated; i++)
         if (!(fabs(get_double(p->steps + 8 * i)) <= 1)) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN: an angle is none");
     return 0;
@@ -234,15 +243,14 @@ static void rebuild_row(const struct plan *p, const struct kvc_matrix *m, const 
 static int rebuild(const struct plan *p, struct kvc_block *block, float sign, struct kvc_error *e) {
     const struct kvc_rebuild *r = block->rebuild;
     const size_t rows = (size_t)block->shape.tokens, out = (size_t)(block->shape.heads * block->shape.dim);
-    static const uint8_t none[32];
-    const int copies = memcmp(p->fingerprint, none, sizeof none) == 0;
+    const int copied = copies(p);
     struct kvc_matrix m = {.weight = NULL};
     float *x = (float *)(void *)block->rows;
     if (!r) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "hidden states and weights are needed to rebuild this");
-    if (copies && p->in != out) return kvc_fail(e, KVC_ERR_DAMAGED, "hidden states of other layers have other sizes");
-    if (!copies && r->matrix(r, p->in, &m, e)) return -1;
+    if (copied && p->in != out) return kvc_fail(e, KVC_ERR_DAMAGED, "hidden states of other layers have other sizes");
+    if (!copied && r->matrix(r, p->in, &m, e)) return -1;
     int status = 0;
-    if (!copies && memcmp(m.fingerprint, p->fingerprint, sizeof p->fingerprint) != 0)
+    if (!copied && memcmp(m.fingerprint, p->fingerprint, sizeof p->fingerprint) != 0)
         status = kvc_fail(e, KVC_ERR_MODEL, "these are not the weights that the file was packed with (other fingerprint)");
     if (!status && p->norm && !m.norm) status = kvc_fail(e, KVC_ERR_MODEL, "the weights have no norm");
     float *hidden = malloc((rows * p->in + out + p->rotated) * sizeof *hidden + 1);
@@ -253,9 +261,12 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
         const int64_t position = r->position[block->row[t]];
         float *to = x + t * out, *from = hidden + t * p->in;
         if (position < 0) status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0", (long long)position);
-        else if (!copies) rebuild_row(p, &m, &block->shape, from, (uint64_t)position, sign == 0 ? to : y, angles);
-        else if (sign == 0) memcpy(to, from, out * sizeof *to);
-        if (!status && sign != 0) kvc_kernels_get()->add_scaled(to, copies ? from : y, sign, out);
+        else if (copied) memcpy(y, from, out * sizeof *y);
+        else rebuild_row(p, &m, &block->shape, from, (uint64_t)position, y, angles);
+        if (status) break;
+        for (size_t i = 0; i < out; i++) y[i] = isfinite(y[i]) ? y[i] : 0; /* of states that are not finite */
+        if (sign == 0) memcpy(to, y, out * sizeof *to);
+        else kvc_kernels_get()->add_scaled(to, y, sign, out);
     }
     free(hidden);
     if (m.weight) r->release(r, &m);
@@ -276,7 +287,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
                   struct kvc_error *e) {
     struct plan p = {.in = 0};
     (void)args;
-    if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!block->shape.tokens) return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e) : 0;
     return read_plan(&p, stored, &block->shape, block->role, e) ? -1 : rebuild(&p, block, block->residual ? 1 : 0, e);
 }
 

@@ -435,9 +435,9 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
 
 static int read_params(const struct layout *l, const struct class *k, const struct kvc_section *s, struct kvc_error *e) {
     const uint8_t *p = s->data, *end = p + s->size;
-    if (kvc_halves_read(l->step, &p, end, k->params, e)) return -1;
+    if (kvc_halves_read(l->step, &p, end, k->params, e)) return kvc_error_prefix(e, "PARAMS");
     if (l->sym) centre(l, k);
-    else if (kvc_halves_read(l->low, &p, end, k->params, e)) return -1;
+    else if (kvc_halves_read(l->low, &p, end, k->params, e)) return kvc_error_prefix(e, "PARAMS");
     return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
 }
 

@@ -144,7 +144,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     uint64_t *order = malloc(s->n_seen * sizeof *order + 1);
     (void)stage, (void)side;
     if (!order) return kvc_fail_memory(e, "saliency");
-    for (size_t h = 0; h < s->heads; h++) {
+    for (size_t h = 0; h < s->heads && s->n_seen; h++) {
         memcpy(order, s->seen, s->n_seen * sizeof *order);
         qsort_r(order, s->n_seen, sizeof *order, by_score, (void *)(uintptr_t)(s->score + h * s->rows));
         for (size_t i = regular; i < s->n_seen; i++) s->salient[(order[i] - s->first) * s->heads + h] = 1;

@@ -78,6 +78,10 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     memset(x, 0, sizeof *x);
     if (kvc_records_sections(k, k->block_record[k->first_block[tensor] + block], &x->list, &x->n, e)) return -1;
     if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e)) return kvc_record_context(e, side, "SIDE");
+    if (side && !x->n_side) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
+        return kvc_record_context(e, side, "SIDE");
+    }
     return 0;
 }
 

@@ -14,6 +14,7 @@ import math
 import pathlib
 import struct
 import sys
+from fractions import Fraction
 
 xxhash = ctypes.CDLL(ctypes.util.find_library("xxhash"))
 xxhash.XXH3_64bits_withSeed.restype = ctypes.c_uint64
@@ -879,6 +880,8 @@ def record_files():
     file("extra-block", "blocks", "A second block of V, which has five rows.",
          lambda f: f.records.append(Record(BLOCK, f.records[-1].sections, 1, 1)))
     file("cells-part", "CELLS", "CELLS of part 1, which is not there.", lambda f: setattr(f.of(CELLS), "subject", 1))
+    bad("side-empty", "SIDE", "Side data without a section.", "read")(
+        lambda: edited(lambda f: f.records.insert(f.records.index(f.of(BLOCK)), Record(SIDE, [], 0, 0))))
     file("side-record", "no stage", "Side data of a tensor whose stages have none.",
          lambda f: f.records.insert(len(f.records) - 2, Record(SIDE, [Section(10, b"mean")], 0, 0)), "read")
     unsupported("record-type", "type 77", "A critical record of type 77.")(
@@ -1473,6 +1476,851 @@ def stage_files():
          **with_sections(lambda x: x.insert(0, Section(RAW, bytes(80), stage=0))))
 
 
+# --- lossy stages (codecs/finite.md to merge.md, floats.md, kept.md) ---
+
+MERGED, NORMS, KEPT, MASK, FACTOR_A, FACTOR_B, OUTLIERS = range(6, 13)
+MEAN, SINK_ROWS, TAIL_ROWS, HIDDEN = 14, 16, 17, 20
+FINITE = 5, b""
+
+
+def sink(args):
+    return 6, args.encode()
+
+
+def tail(args):
+    return 7, args.encode()
+
+
+def quant(args):
+    return 8, args.encode()
+
+
+def outlier(args):
+    return 9, args.encode()
+
+
+def lowrank(args):
+    return 10, args.encode()
+
+
+def prune(args):
+    return 11, args.encode()
+
+
+def saliency(args):
+    return 12, args.encode()
+
+
+def merge(args):
+    return 13, args.encode()
+
+
+def project(args):
+    return 14, args.encode()
+
+
+def round32(exact):
+    """A Fraction rounded once to binary32, to nearest even; None of these here overflows."""
+    if exact == 0:
+        return 0.0
+    size, e = abs(exact), -149
+    while size >= Fraction(2)**(e + 24):
+        e += 1
+    return math.copysign(float(round(size / Fraction(2)**e) * Fraction(2)**e), exact)
+
+
+def number(dtype, x):
+    """binary32 to the dtype, to nearest even; beyond f16's range its greatest finite value."""
+    if dtype == F32:
+        return struct.pack("<f", x)
+    if dtype == F16:
+        return struct.pack("<e", max(min(x, 65504.0), -65504.0))
+    bits = float_bits(x)
+    return u16(bits + 0x7fff + (bits >> 16 & 1) >> 16)
+
+
+def numbers(dtype, data):
+    """All values of some bytes as binary32."""
+    if dtype == BF16:
+        return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
+    size = SIZES[dtype][1]
+    return list(struct.unpack(f"<{len(data) // size}{'f' if dtype == F32 else 'e'}", data))
+
+
+def byte_rows(dtype, matrix):
+    return [b"".join(number(dtype, x) for x in row) for row in matrix]
+
+
+def some(n, salt, low, high):
+    """n made-up integers from low to high."""
+    data = hashlib.shake_128(u32(salt, n)).digest(2 * n)
+    return [low + (data[2 * i] | data[2 * i + 1] << 8) % (high - low + 1) for i in range(n)]
+
+
+def some_matrix(rows, width, salt, step=0.125):
+    values = some(rows * width, salt, -40, 40)
+    return [[step * v for v in values[i * width:(i + 1) * width]] for i in range(rows)]
+
+
+def bits_of(flags):
+    out = bytearray(-(-len(flags) // 8))
+    for i, flag in enumerate(flags):
+        out[i // 8] |= bool(flag) << i % 8
+    return bytes(out)
+
+
+def pack(values, width):
+    return bytes(values) if width == 8 else packed(list(values), width)
+
+
+class Halves:
+    """Numbers as floats.md stores them, in the parts that make their bytes: halves times 2^e."""
+    def __init__(self, halves, e=0, z=None, w=8, rotated=0, m=0):
+        self.halves, self.e, self.w, self.rotated, self.m = halves, e, w, rotated, m
+        low, upper = [h & 255 for h in halves], [h >> 8 for h in halves]
+        if z is None:
+            z = min([(v & -v).bit_length() - 1 if v else 8 for v in low] + [8])
+        self.z = z
+        if rotated:
+            upper = [(v << 1 | v >> 7) & 255 for v in upper]
+        codes = [(v - m) % 256 for v in upper]
+        self.escapes = b"" if w == 8 else bytes(h >> 8 for h, c in zip(halves, codes) if c >= 2**w - 1)
+        self.k = len(self.escapes)
+        self.low = pack([v >> z for v in low], 8 - z) if z <= 8 else b""
+        if w == 8:
+            self.upper = bytes(upper)
+        else:
+            self.upper = pack([min(c, 2**w - 1) for c in codes], w)
+
+    def values(self):
+        return [round32(Fraction(struct.unpack("<e", u16(h))[0]) * Fraction(2)**self.e) for h in self.halves]
+
+    def bytes(self):
+        fields = struct.pack("<hBBBI", self.e, self.z, self.w | self.rotated << 7, self.m, self.k)
+        return fields + self.low + self.upper + self.escapes
+
+
+def halves_of(values, **form):
+    """Halves of these numbers, rounded to what halves can be, with the exponent that the encoder takes."""
+    e = max([math.frexp(v)[1] for v in values if v] or [15]) - 15
+    return Halves([struct.unpack("<H", struct.pack("<e", v * 2.0**-e))[0] for v in values], e, **form)
+
+
+class Quant:
+    """What quant reads of one block: made-up codes, steps and least values, and what they decode to. salient: of each
+    row the flags of its heads."""
+    def __init__(self, scheme, role, bits, rows, heads, dim, g=64, low=2, sym=False, salient=None, salt=0, stage=0,
+                 form=None):
+        kind = {"kivi": ("tokens", "channels"), "kcvt": ("tokens", "row"), "token": ("channels", "channels"),
+                "zip": ("tokens", "row")}[scheme][role]
+        if scheme in ("kcvt", "zip"):
+            g = max(rows, 1)
+        self.rows, self.width, self.stage, self.sections = rows, heads * dim, stage, []
+        self.matrix = [[0.0] * self.width for _ in range(rows)]
+        if scheme == "zip" and role == 1:
+            self.exponent, self.norm = -3, bytes(some(self.width, salt + 9, 0, 40))
+            self.sections.append(Section(NORMS, struct.pack("<h", self.exponent) + self.norm, stage=stage))
+        for i in range(2 if salient else 1):
+            if salient:
+                spans = [([t for t in range(rows) if bool(salient[t][h]) == (i == 0)], range(h * dim, h * dim + dim))
+                         for h in range(heads)]
+            elif kind == "channels" and dim % g:
+                spans = [(range(rows), range(h * dim, h * dim + dim)) for h in range(heads)]
+            else:
+                spans = [(range(rows), range(self.width))]
+            if any(len(s[0]) for s in spans):
+                self.add(i, spans, kind, (bits, low)[i], g, sym, salt + 3 * i, form or {})
+        if scheme == "zip" and role == 1:
+            c = [round32(Fraction(8 + b % 8) * Fraction(2)**(self.exponent + b // 8)) for b in self.norm]
+            self.matrix = [[f32(x * k) for x, k in zip(row, c)] for row in self.matrix]
+
+    def add(self, i, spans, kind, bits, g, sym, salt, form):
+        place = {}  # row, channel: its number among the class's steps
+        n = 0
+        for rows, channels in spans if kind != "row" else ():
+            if kind == "tokens":
+                for t in range(len(rows)):
+                    for c in range(len(channels)):
+                        place[rows[t], channels[c]] = n + t // g * len(channels) + c
+                n += -(-len(rows) // g) * len(channels)
+            else:
+                groups = -(-len(channels) // g)
+                for t in range(len(rows)):
+                    for c in range(len(channels)):
+                        place[rows[t], channels[c]] = n + t * groups + c // g
+                n += len(rows) * groups
+        if kind == "row":
+            n = max(len(rows) for rows, _ in spans)
+            place = {(t, c): j for rows, channels in spans for j, t in enumerate(rows) for c in channels}
+        steps = Halves([0x3800 + 8 * v for v in some(n, salt + 1, 0, 255)], e=-4, **form)
+        lows = Halves([0x3c00 + 4 * v | v % 2 << 15 for v in some(n, salt + 2, 0, 255)], e=-1, **form)
+        codes, flat = {}, some(sum(len(r) * len(c) for r, c in spans), salt + 3, 0, 2**bits - 1)
+        at = 0
+        for rows, channels in spans:
+            for t in rows:
+                for c in channels:
+                    codes[t, c], at = flat[at], at + 1
+        step, low = steps.values(), lows.values()
+        if sym:
+            low = [round32(Fraction(s) * Fraction(1 - 2**bits, 2)) for s in step]
+        for (t, c), code in codes.items():
+            self.matrix[t][c] = f32(code * step[place[t, c]] + low[place[t, c]])
+        self.sections += [Section(PARAMS, steps.bytes() + (b"" if sym else lows.bytes()), stage=self.stage, index=i),
+                          Section(CODES, pack(flat, bits), stage=self.stage, index=i)]
+
+
+def lowrank_of(coefficients, directions, rows, parts, dim, rank):
+    """Each an object of Halves: the rows that they make."""
+    a, b, out = coefficients.values(), directions.values(), []
+    for t in range(rows):
+        row = []
+        for i in range(parts):
+            for c in range(dim):
+                y = 0.0
+                for k in range(rank):
+                    y = round32(Fraction(a[(t * parts + i) * rank + k]) * Fraction(b[(i * rank + k) * dim + c]) +
+                                Fraction(y))
+                row.append(y)
+        out.append(row)
+    return out
+
+
+def raw_rows(dtype, matrix, stage):
+    return Section(RAW, b"".join(byte_rows(dtype, matrix)), stage=stage)
+
+
+def kept_rows(dtype, heads, dim, rows, stage, by=None):
+    """kept.md: as split codes them; by: how, RAW where not given."""
+    if by is None:
+        return [Section(RAW, b"".join(rows), stage=stage)]
+    out = Split(Tensor(0, 0, dtype, heads, dim), rows, **by).sections()
+    for s in out:
+        s.stage = stage
+    return out
+
+
+def lossy(blocks, pipelines, positions=range(5), layers=None, change=None):
+    """A file of tensors (layer, role, dtype, heads, dim, pipeline), each with the rows it decodes to, its block's
+    sections and its side data, after change(file)."""
+    tensors = [Tensor(*where[:5], pipeline=where[5] if len(where) > 5 else 0, rows=rows)
+               for where, rows, _, _ in blocks]
+    c = Cache([Part(list(positions))], layers or [(0, i, 0, 0) for i in range(max(t.layer for t in tensors) + 1)],
+              tensors,
+              pipelines=pipelines)
+    c.coded = {i: (lambda t, rows, mine=sections: mine) for i, (_, _, sections, _) in enumerate(blocks)}
+    f = c.file()
+    for i, (_, _, _, side) in enumerate(blocks):
+        if side:
+            f.records.insert(f.records.index(f.of(BLOCK, i)), Record(SIDE, side, i, 0))
+    return (change(f) or f) if change else f
+
+
+def section(f, kind, index=0, tensor=0):
+    """A section of a tensor's block or side data, by its type."""
+    return [s for r in f.records if r.kind in (BLOCK, SIDE) and r.subject == tensor for s in r.sections
+            if (s.kind, s.index) == (kind, index)][0]
+
+
+def block_of(f, kind=BLOCK, tensor=0):
+    return [r for r in f.records if r.kind == kind and r.subject == tensor][0]
+
+
+def without(kind, index=0, tensor=0):
+    def change(f):
+        s = section(f, kind, index, tensor)
+        for r in f.records:
+            r.sections = [x for x in r.sections if x is not s]
+        f.records = [r for r in f.records if r.kind != SIDE or r.sections]
+    return change
+
+
+def other_bytes(kind, new, index=0, tensor=0):
+    def change(f):
+        s = section(f, kind, index, tensor)
+        s.raw = new(s.raw)
+    return change
+
+
+def other_entry(kind, **values):
+    return lambda f: section(f, kind).__dict__.update(values)
+
+
+def more(s, tensor=0, at=None, kind=BLOCK):
+    def change(f):
+        sections = block_of(f, kind, tensor).sections
+        sections.insert(len(sections) if at is None else at, s)
+    return change
+
+
+def marks_of(salient):
+    """saliency's section for these tokens, if any."""
+    return [Section(MASK, bits_of([v for row in salient for v in row]), stage=0)] if salient else []
+
+
+def quant_file(scheme, role, text, dtype=BF16, rows=5, heads=2, dim=8, change=None, **options):
+    """One tensor by quant alone, or behind saliency."""
+    salient = options.get("salient")
+    x = Quant(scheme, role, rows=rows, heads=heads, dim=dim, stage=int(salient is not None), **options)
+    line = ((saliency("0.5"),) if salient else ()) + (quant(text),)
+    return lossy([((0, role, dtype, heads, dim), byte_rows(dtype, x.matrix), marks_of(salient) + x.sections, [])],
+                 (line,), range(rows), change=change)
+
+
+MARKS = [[1, 0], [0, 0], [1, 1], [0, 1], [1, 0]]  # salient tokens of five rows and two heads
+
+
+def quant_files():
+    @good("quant-bits", "kivi with codes of 1 to 8 bits: K in groups of 2 tokens, the last of one; V of 3 channels.")
+    def _():
+        blocks, lines = [], []
+        for bits in range(1, 9):
+            for role, g in ((0, 2), (1, 3)):
+                x, dtype = Quant("kivi", role, bits, 5, 2, 8, g=g, salt=10 * bits + role), (F32, F16, BF16)[bits % 3]
+                blocks.append(((bits - 1, role, dtype, 2, 8, len(lines)), byte_rows(dtype, x.matrix), x.sections, []))
+                lines.append((quant(f"kivi:bits={bits}:g={g}"),))
+        return lossy(blocks, lines)
+
+    for scheme in ("kcvt", "zip"):
+        @good("quant-" + scheme, f"{scheme}, 4 bits: K and V of one class, and of two, heads of different counts.")
+        def _(scheme=scheme):
+            blocks, line = [], quant(scheme + ":bits=4")
+            for classes, salient in enumerate((None, MARKS)):
+                for role in (0, 1):
+                    x = Quant(scheme, role, 4, 5, 2, 8, salient=salient, salt=100 + 2 * classes + role, stage=classes)
+                    blocks.append(((classes, role, BF16, 2, 8, classes), byte_rows(BF16, x.matrix),
+                                   marks_of(salient) + x.sections, []))
+            return lossy(blocks, ((line,), (saliency("0.5"), line)))
+
+    good("quant-token", "token: groups of 8 channels, which are whole heads.")(
+        lambda: quant_file("token", 0, "token:bits=3:g=8", bits=3, g=8, salt=120))
+    good("quant-token-across", "token: a group of 64 channels in heads of 8: one a head.")(
+        lambda: quant_file("token", 1, "token:bits=3", bits=3, salt=121))
+    good("quant-token-classes", "token, two classes of 5 and 3 bits, groups of 5 and 3 channels.")(
+        lambda: quant_file("token", 0, "token:bits=5:g=5:low=3", bits=5, low=3, g=5, salt=122, salient=MARKS))
+    good("quant-kivi-classes", "kivi, K, two classes, groups of 2 of a head's own tokens.")(
+        lambda: quant_file("kivi", 0, "kivi:bits=6:g=2:low=1", bits=6, low=1, g=2, salt=123, salient=MARKS))
+    good("quant-one-class", "A mask that calls every token salient: no sections of class 1.")(
+        lambda: quant_file("kivi", 0, "kivi:bits=2", bits=2, salt=124, salient=[[1, 1]] * 5))
+    good("quant-other-class", "A mask that calls none salient: no sections of class 0.")(
+        lambda: quant_file("kivi", 0, "kivi:bits=2:low=5", bits=2, low=5, salt=125, salient=[[0, 0]] * 5))
+    for scheme, role in (("kivi", 0), ("zip", 1)):
+        good(f"quant-sym-{scheme}", f"{scheme}, {'KV'[role]}, ranges around 0: no least values.")(
+            lambda scheme=scheme, role=role: quant_file(scheme, role, scheme + ":bits=3:sym", bits=3, sym=True,
+                                                        salt=126))
+    good("quant-many", "70 rows of 3 heads of 5 channels: more than one group of everything.")(
+        lambda: quant_file("kivi", 0, "kivi:bits=7", rows=70, heads=3, dim=5, bits=7, salt=127, dtype=F16))
+
+    @good("quant-f16-range", "Numbers beyond the range of f16, and just within.")
+    def _():
+        steps, lows = Halves([0x7bff, 0x4b80, 0x4c00, 0xcc00, 0x3c00]), Halves([0x7bff, 0x7bff, 0x7bff, 0xfbff, 0xfbff])
+        matrix = [[f32(a + b) for a, b in zip(steps.values(), lows.values())]]
+        sections = [Section(PARAMS, steps.bytes() + lows.bytes(), stage=0), Section(CODES, pack([1] * 5, 1), stage=0)]
+        return lossy([((0, 0, F16, 1, 5), byte_rows(F16, matrix), sections, [])], ((quant("token:bits=1:g=1"),),),
+                     range(1))
+
+    @good("quant-residual", "quant behind quant, and split's rows of what both missed, in f16.")
+    def _():
+        x = Quant("kivi", 0, 2, 5, 2, 8, salt=130)
+        y = Quant("token", 0, 4, 5, 2, 8, g=4, salt=131, stage=1)
+        left = some_matrix(5, 16, 132, 2.0**-9)
+        matrix = [[f32(a + f32(b + c)) for a, b, c in zip(*rows)] for rows in zip(x.matrix, y.matrix, left)]
+        return lossy([((0, 0, F16, 2, 8), byte_rows(F16, matrix),
+                       x.sections + y.sections + kept_rows(F16, 2, 8, byte_rows(F16, left), 2, {}), [])],
+                     ((quant("kivi:bits=2"), quant("token:bits=4:g=4"), SPLIT),))
+
+    def broken(name, words, sentence, change, scheme="kivi", role=0, text="kivi:bits=3", **options):
+        options.setdefault("bits", 3)
+        bad("quant-" + name, words, sentence, "read")(
+            lambda: quant_file(scheme, role, text, salt=140, change=change, **options))
+    broken("no-params", "PARAMS", "PARAMS is missing.", without(PARAMS))
+    broken("no-codes", "CODES", "CODES is missing.", without(CODES))
+    broken("params-index", "PARAMS", "PARAMS is number 1.", other_entry(PARAMS, index=1))
+    broken("codes-coder", "CODES", "CODES is a zstd frame.", other_entry(CODES, coder=1))
+    broken("codes-short", "CODES", "A byte of the codes is missing.", other_bytes(CODES, lambda b: b[:-1]))
+    broken("codes-long", "CODES", "A byte follows the codes.", other_bytes(CODES, lambda b: b + b"\0"))
+    broken("codes-filling", "not filled up", "A bit of the last group of codes is set beyond the last value.",
+           other_bytes(CODES, lambda b: b[:-1] + u8(b[-1] | 0x80)))
+    broken("params-short", "cut short", "The least values are missing.",
+           other_bytes(PARAMS, lambda b: b[:len(b) // 2]))
+    broken("params-long", "PARAMS", "A byte follows the least values.", other_bytes(PARAMS, lambda b: b + b"\0"))
+    broken("sym-lows", "PARAMS", "Least values although ranges lie around 0.",
+           other_bytes(PARAMS, lambda b: b + b), text="kivi:bits=3:sym", sym=True)
+    broken("no-norms", "NORMS", "V of zip without norms.", without(NORMS), "zip", 1, "zip:bits=3")
+    broken("k-norms", "PARAMS", "Norms of K.", more(Section(NORMS, bytes(18), stage=0), at=0), "zip", 0, "zip:bits=3")
+    broken("norms-short", "NORMS", "A norm is missing.", other_bytes(NORMS, lambda b: b[:-1]), "zip", 1, "zip:bits=3")
+    for name, e in (("low", -151), ("high", 101)):
+        broken("norms-" + name, "exponent", f"Norms of exponent {e}.",
+               other_bytes(NORMS, lambda b, e=e: struct.pack("<h", e) + b[2:]), "zip", 1, "zip:bits=3")
+    broken("class-missing", "PARAMS", "The sections of class 1 are missing.",
+           lambda f: without(PARAMS, 1)(f) or without(CODES, 1)(f), salient=MARKS)
+    broken("class-extra", "more than are due", "Sections of class 1 although no token is of it.",
+           more(Section(PARAMS, bytes(9), stage=1, index=1)), salient=[[1, 1]] * 5)
+    broken("side", "more than are due", "Side data for quant, which has none.",
+           lambda f: f.records.insert(f.records.index(block_of(f)),
+                                      Record(SIDE, [Section(MEAN, b"12", stage=0)], 0, 0)))
+
+
+def floats_files():
+    """Every form of halves, as the steps of 40 groups."""
+    def steps_file(*forms, change=None):
+        """A layer each of K of one row by token, groups of one channel: value = step + 1, the codes being 1."""
+        blocks = []
+        for i, steps in enumerate(forms):
+            n = len(steps.halves)
+            matrix = [[f32(s + 1.0) for s in steps.values()]]
+            params = Section(PARAMS, steps.bytes() + Halves([0x3c00] * n).bytes(), stage=0)
+            if change:
+                change(params, len(steps.bytes()))
+            blocks.append(((i, 0, F32, 1, n), byte_rows(F32, matrix),
+                           [params, Section(CODES, pack([1] * n, 1), stage=0)], []))
+        return lossy(blocks, ((quant("token:bits=1:g=1"),),), range(1))
+
+    spread = [0x3000 + 97 * i for i in range(40)]
+    signs = [h ^ (i % 3 == 0) << 15 for i, h in enumerate(spread)]
+    good("floats-zeros", "Lower bytes that end in 0 to 8 zero bits.")(
+        lambda: steps_file(*(Halves([h >> z << z for h in spread], z=z) for z in range(9))))
+    good("floats-widths", "Upper bytes in 1 to 8 bits, escapes between.")(
+        lambda: steps_file(*(Halves(spread, w=w, m=0x31 * (w < 8)) for w in range(1, 9))))
+    good("floats-rotated", "Rotated upper bytes in 1 to 7 bits, both signs, escapes between.")(
+        lambda: steps_file(*(Halves(signs, w=w, rotated=1, m=0x61) for w in range(1, 8))))
+
+    good("floats-edges", "Codes beyond 255; the exponents -126, of subnormal numbers, and 112; only escapes.")(
+        lambda: steps_file(Halves([0xfa00, 0x0100, 0x0000, 0xfb80], w=3, m=0xfa),
+                           Halves([0x0001, 0x0003, 0x83ff, 0x0400, 0x7bff], e=-126),
+                           Halves([0x7bff, 0x3c00, 0xfbff], e=112),
+                           Halves(spread, w=1, m=0)))
+
+    def broken(name, words, sentence, change, **how):
+        @bad("floats-" + name, words, sentence, "read")
+        def _():
+            x = Halves(spread, **how)
+            change(x)
+            return steps_file(x)
+
+    def put(**values):
+        return lambda x: x.__dict__.update(values)
+    broken("exponent-low", "exponent", "The exponent -127.", lambda x: raw_exponent(x, -127))
+    broken("exponent-high", "exponent", "The exponent 113.", lambda x: raw_exponent(x, 113))
+
+    def raw_exponent(x, e):
+        whole = x.bytes()
+        x.bytes = lambda: struct.pack("<h", e) + whole[2:]
+    broken("z", "out of range", "z is 9.", put(z=9))
+    broken("w-0", "out of range", "w is 0.", lambda x: byte_at(x, 3, 0))
+    broken("w-9", "out of range", "w is 9.", lambda x: byte_at(x, 3, 9))
+
+    def byte_at(x, at, value):
+        whole = x.bytes()
+        x.bytes = lambda: patch(whole, at, u8(value))
+    broken("w-8-rotated", "out of range", "w is 8, and bit 7 is set.", lambda x: byte_at(x, 3, 0x88))
+    broken("w-8-m", "out of range", "w is 8, m is 1.", lambda x: byte_at(x, 4, 1))
+    broken("low-filling", "not filled up", "A filling bit of the lower bytes is set.",
+           lambda x: x.__dict__.update(z=4, low=pack([1] * 40, 4)[:-1] + b"\x80"))
+    broken("upper-filling", "not filled up", "A filling bit of the upper bytes' codes is set.",
+           lambda x: setattr(x, "upper", x.upper[:-1] + u8(x.upper[-1] | 0x80)), w=4, m=0x31)
+    broken("escapes-many", "too many escapes", "An escape more than codes ask for.",
+           lambda x: x.__dict__.update(escapes=x.escapes + b"1", k=x.k + 1), w=2, m=0x31)
+    broken("escapes-few", "too few escapes", "An escape less than codes ask for.",
+           lambda x: x.__dict__.update(escapes=x.escapes[:-1], k=x.k - 1), w=2, m=0x31)
+    broken("escapes-huge", "out of range", "2^32 - 1 escapes.", put(k=0xffffffff), w=2, m=0x31)
+    broken("infinity", "not finite", "A half that is infinite.", lambda x: setattr(x, "upper", x.upper[:-1] + b"\x7c"))
+    broken("escape-infinity", "not finite", "An escape that makes a half infinite.",
+           lambda x: setattr(x, "escapes", x.escapes[:-1] + b"\x7c"), w=2, m=0x31)
+
+    @bad("floats-cut-codes", "cut short", "PARAMS ends within the codes.", "read")
+    def _():
+        return steps_file(Halves(spread), change=lambda params, n: setattr(params, "raw", params.raw[:n - 3]))
+
+
+def ends_files():
+    """finite, sink, tail: lossless, before store."""
+    plain = [b"".join(number(BF16, 0.5 * ((5 * i + 3 * k) % 9 - 4)) for k in range(8)) for i in range(5)]
+
+    def finite(dtype, places, wild, coder=0, change=None):
+        rows = byte_rows(dtype, some_matrix(5, 8, 200))
+        size, whole = SIZES[dtype][1], b"".join(rows)
+        decoded = whole
+        for p, w in zip(places, wild):
+            decoded = patch(decoded, p * size, w)
+        escapes = Section(ESCAPES, u32(*places) + b"".join(wild), coder, 0)
+        decoded = [decoded[i:i + 8 * size] for i in range(0, len(decoded), 8 * size)]
+        return lossy([((0, 0, dtype, 2, 4), decoded, ([escapes] if places else []) + [Section(RAW, whole, stage=1)],
+                       [])],
+                     ((FINITE, STORE),), change=change)
+    good("finite", "NaN with a payload, an infinity and 2^50, first, in the middle and last.")(
+        lambda: finite(F32, [0, 17, 39], [u32(0x7fc12345), u32(0xff800000), u32(0x58800000)]))
+    good("finite-16", "f16: NaN and infinities.")(
+        lambda: finite(F16, [3, 4, 5], [u16(0xfe01), u16(0x7c00), u16(0xfc00)]))
+    good("finite-zstd", "Sixteen values of bf16, a zstd frame.")(
+        lambda: finite(BF16, list(range(8, 24)), [u16(0x7fc0)] * 16, 1))
+
+    def wild(name, words, sentence, change):
+        bad("finite-" + name, words, sentence, "read")(
+            lambda: finite(BF16, [3, 9], [u16(0x7fc0), u16(0xff80)], change=change))
+
+    def places(*at):
+        return other_bytes(ESCAPES, lambda b: u32(*at) + bytes(2 * len(at)))
+    wild("descending", "out of place", "Indices 9, 3.", places(9, 3))
+    wild("twice", "out of place", "One index twice.", places(3, 3))
+    wild("beyond", "out of place", "Index 40 of 40 values.", places(3, 40))
+    wild("size", "ESCAPES", "11 bytes.", other_bytes(ESCAPES, lambda b: b[:-1]))
+    wild("empty", "ESCAPES", "ESCAPES without values.", other_bytes(ESCAPES, lambda b: b""))
+    wild("claim", "ESCAPES", "A zstd frame that claims more values than the block has.",
+         other_entry(ESCAPES, coder=1, raw_size=6 << 20))
+
+    def ends(stage, kind, n, rows=plain, by=None, dtype=BF16, heads=2, dim=4, change=None):
+        """n rows kept, the others stored."""
+        kept, left = (rows[:n], rows[n:]) if kind == SINK_ROWS else (rows[len(rows) - n:], rows[:len(rows) - n])
+        ahead = [Section(kind, u16(n), stage=0)] + kept_rows(dtype, heads, dim, kept, 0, by) if n else []
+        raw = Section(RAW, b"".join(left), stage=1)
+        return lossy([((0, 0, dtype, heads, dim), rows, ahead + [raw], [])], ((stage, STORE),), range(len(rows)),
+                     change=change)
+    good("sink", "Two first rows by split, the rest stored.")(
+        lambda: ends(sink("2"), SINK_ROWS, 2, by={"model": SMALL}))
+    good("tail", "Three last rows by split in the flat model.")(lambda: ends(tail("3"), TAIL_ROWS, 3, by={}))
+    good("sink-q8_0", "A sink of q8_0: scales, codes.")(
+        lambda: ends(sink("2"), SINK_ROWS, 2, dtype_rows(5, 68), {}, Q8_0, 2, 32))
+
+    @good("sink-tail", "Sinks, then a tail, then quant of what is left, with values that finite takes out.")
+    def _():
+        x = Quant("token", 0, 4, 2, 2, 4, g=4, salt=210, stage=3)
+        middle = byte_rows(BF16, x.matrix)
+        middle[1] = patch(middle[1], 6, u16(0x7f80))
+        rows = [plain[0]] + middle + plain[3:]
+        sections = [Section(SINK_ROWS, u16(1), stage=0)] + kept_rows(BF16, 2, 4, rows[:1], 0) + \
+            [Section(TAIL_ROWS, u16(2), stage=1)] + kept_rows(BF16, 2, 4, rows[3:], 1, {}) + \
+            [Section(ESCAPES, u32(11) + u16(0x7f80), stage=2)] + x.sections
+        return lossy([((0, 0, BF16, 2, 4), rows, sections, [])],
+                     ((sink("1"), tail("2"), FINITE, quant("token:bits=4:g=4")),))
+
+    @good("tail-all", "A tail of all rows: quant has none, and no sections.")
+    def _():
+        sections = [Section(TAIL_ROWS, u16(5), stage=0)] + kept_rows(BF16, 2, 4, plain, 0)
+        return lossy([((0, 0, BF16, 2, 4), plain, sections, [])], ((tail("64"), quant("kivi:bits=2")),))
+
+    def broken(name, words, sentence, change, stage=sink("2"), kind=SINK_ROWS):
+        bad(name, words, sentence, "read")(lambda: ends(stage, kind, 2, by={}, change=change))
+    for name, kind, stage in (("sink", SINK_ROWS, sink("2")), ("tail", TAIL_ROWS, tail("2"))):
+        words = name.upper()
+        for what, sentence, new in (("0", "No rows.", u16(0)), ("6", "Six of five rows.", u16(6)),
+                                    ("short", "One byte.", b"\2")):
+            broken(f"{name}-{what}", words, sentence, other_bytes(kind, lambda b, new=new: new), stage, kind)
+    broken("sink-missing", "SINK", "Kept rows without their number.", without(SINK_ROWS))
+    broken("kept-rows", "holds", "Three rows are announced, two are coded.", other_bytes(SINK_ROWS, lambda b: u16(3)))
+    broken("kept-none", "CODES", "No sections of the kept rows.",
+           lambda f: setattr(block_of(f), "sections", [s for s in block_of(f).sections if s.kind in (SINK_ROWS, RAW)]))
+
+
+def outlier_files():
+    def rows_of(role, index, values, dtype, size, heads=2, dim=4, rows=5, counts=False, change=None):
+        """index: of each vector; the values that stand there, in order; counts: a count a vector."""
+        x = Quant("token", role, 2, rows, heads, dim, salt=220 + role, stage=1)
+        matrix, at = [row[:] for row in x.matrix], 0
+        for v, inside in enumerate(index):
+            for i in inside:
+                t, c = (v, i) if role else (i, v)
+                matrix[t][c], at = values[at], at + 1
+        body = u16(0) + bytes(map(len, index)) if counts else u16(len(index[0]) // 2)
+        body += b"".join((u8, u16)[size - 1](i) for inside in index for i in inside)
+        body += b"".join(number(dtype, v) for v in values)
+        return lossy([((0, role, dtype, heads, dim), byte_rows(dtype, matrix),
+                       [Section(OUTLIERS, body, stage=0)] + x.sections, [])],
+                     ((outlier("0.4"), quant("token:bits=2")),), range(rows), change=change)
+
+    def k_file(change=None):
+        return rows_of(0, [[c % 3, 4 - c % 2] for c in range(8)], [100.0 + 3 * i for i in range(16)], BF16, 1,
+                       change=change)
+    def counted(change=None):
+        return rows_of(0, [[0, 1, 4], [], [3], [], [0, 1, 2, 3, 4], [2, 3], [], [4]],
+                       [100.0 + 3 * i for i in range(12)], BF16, 1, counts=True, change=change)
+    good("outlier-k", "Two of each channel of K.")(k_file)
+    good("outlier-counts", "Channels of K with 0 to 5 outliers each.")(counted)
+    good("outlier-counts-v", "Rows of V with 0 to 3, of 257 values.")(
+        lambda: rows_of(1, [[0, 255, 256], []], [-9.0, 9.5, 1.0], F16, 2, 1, 257, 2, True))
+    good("outlier-v", "Four of each row of V, in f32.")(
+        lambda: rows_of(1, [[0, 2, 3, 7]] * 5, [1e9 + 1e3 * i for i in range(20)], F32, 1))
+    good("outlier-256", "Rows of 256 values: indices of one byte.")(
+        lambda: rows_of(1, [[0, 255]] * 2, [-9.0, 9.5, 1.0, -2.0], F16, 1, 1, 256, 2))
+    good("outlier-257", "Rows of 257 values: indices of two.")(
+        lambda: rows_of(1, [[0, 256], [255, 256]], [-9.0, 9.5, 1.0, -2.0], F16, 2, 1, 257, 2))
+
+    def broken(name, words, sentence, change):
+        bad("outlier-" + name, words, sentence, "read")(lambda: k_file(other_bytes(OUTLIERS, change)))
+    broken("0", "OUTLIERS", "k is 0, and no counts follow.", lambda b: u16(0))
+    broken("count", "outliers", "k is 3, of vectors of 5.", lambda b: u16(3) + bytes(8 * 6 * 3))
+    broken("descending", "outlier", "Indices 4, 0.", lambda b: patch(b, 2, b"\4\0"))
+    broken("twice", "outlier", "One index twice.", lambda b: patch(b, 2, b"\4\4"))
+    broken("beyond", "outlier", "Index 5 of 5 values.", lambda b: patch(b, 3, b"\5"))
+    broken("infinity", "finite", "An outlier that is infinite.", lambda b: b[:-2] + b"\x80\x7f")
+
+    def miscounted(name, words, sentence, change):
+        bad("outlier-" + name, words, sentence, "read")(lambda: counted(other_bytes(OUTLIERS, change)))
+    miscounted("none", "outliers", "Every count is 0.", lambda b: bytes(10))
+    miscounted("counts", "out of place", "Six of five values.", lambda b: patch(b, 6, b"\6") + bytes(3))
+    miscounted("counts-cut", "OUTLIERS", "Seven counts of eight channels.", lambda b: b[:9])
+    miscounted("counts-twice", "outlier", "One index twice.", lambda b: patch(b, 11, b"\0"))
+    broken("short", "OUTLIERS", "The last value lacks a byte.", lambda b: b[:-1])
+    broken("long", "OUTLIERS", "A byte follows the values.", lambda b: b + b"\0")
+
+
+def lowrank_files():
+    def low(text, parts, dim, rank, residual=False, dtype=F16, heads=2, change=None):
+        a = halves_of([v / 8 for v in some(5 * parts * rank, 230, -60, 60)], w=5, rotated=1, m=0xe0)
+        b = halves_of([v / 64 for v in some(parts * rank * dim, 231, -63, 63)])
+        matrix = lowrank_of(a, b, 5, parts, dim, rank)
+        sections = [Section(FACTOR_A, a.bytes(), stage=0)]
+        if residual:
+            left = some_matrix(5, parts * dim, 232, 2.0**-7)
+            sections.append(raw_rows(dtype, left, 1))
+            matrix = [[f32(x + y) for x, y in zip(*rows)] for rows in zip(matrix, left)]
+        return lossy([((0, 1, dtype, heads, parts * dim // heads), byte_rows(dtype, matrix), sections,
+                       [Section(FACTOR_B, b.bytes(), stage=0)])],
+                     ((lowrank(text),) + ((STORE,) if residual else ()),), change=change)
+    good("lowrank", "Rank 3, a matrix a head.")(lambda: low("r=3", 2, 8, 3))
+    good("lowrank-layer", "Rank 2 of whole rows, in f32.")(lambda: low("r=2:layer", 1, 16, 2, dtype=F32))
+    good("lowrank-residual", "Rank 1, and what it missed, stored.")(lambda: low("r=1", 2, 8, 1, True))
+    good("lowrank-dim", "Rank 9 of heads of 8 channels: 8 directions.")(lambda: low("r=9", 2, 8, 8))
+
+    @good("lowrank-gear", "quant, and the low rank of what it missed.")
+    def _():
+        x = Quant("kivi", 0, 2, 5, 2, 4, salt=240)
+        a, b = halves_of([v / 8 for v in some(10, 241, -9, 9)]), halves_of([v / 64 for v in some(8, 242, -63, 63)])
+        matrix = [[f32(p + q) for p, q in zip(*rows)] for rows in zip(x.matrix, lowrank_of(a, b, 5, 2, 4, 1))]
+        return lossy([((0, 0, BF16, 2, 4), byte_rows(BF16, matrix),
+                       x.sections + [Section(FACTOR_A, a.bytes(), stage=1)],
+                       [Section(FACTOR_B, b.bytes(), stage=1)])], ((quant("kivi:bits=2"), lowrank("r=1")),))
+
+    def broken(name, words, sentence, change):
+        bad("lowrank-" + name, words, sentence, "read")(lambda: low("r=2", 2, 8, 2, change=change))
+    broken("no-side", "FACTOR_B", "No side data.", without(FACTOR_B))
+    broken("no-coefficients", "FACTOR_A", "No coefficients.", without(FACTOR_A))
+    broken("directions-index", "FACTOR_B", "FACTOR_B is number 1.", other_entry(FACTOR_B, index=1))
+    broken("coefficients-short", "FACTOR_A", "Coefficients of four rows.", other_bytes(FACTOR_A, lambda b: b[:-1]))
+    broken("directions-short", "FACTOR_B", "A byte of the directions is missing.",
+           other_bytes(FACTOR_B, lambda b: b[:-1]))
+    broken("two", "more than are due", "FACTOR_A twice.", lambda f: more(section(f, FACTOR_A))(f))
+    bad("side-late", "not the record due", "Side data behind its segment's first block.", "open")(
+        lambda: low("r=2", 2, 8, 2, change=lambda f: f.records.append(f.records.pop(-2))))
+    bad("side-twice", "not the record due", "Side data of a segment twice.", "open")(
+        lambda: low("r=2", 2, 8, 2, change=lambda f: f.records.insert(-2, copy.deepcopy(block_of(f, SIDE)))))
+    bad("side-segment", "not the record due", "Side data of segment 1 of a tensor that has one.", "open")(
+        lambda: low("r=2", 2, 8, 2, change=lambda f: setattr(block_of(f, SIDE), "number", 1)))
+
+
+def prune_files():
+    out = [0, 1, 1, 0, 0,  1, 0, 0, 0, 1]
+
+    def pruned(text, mean=None, dtype=BF16, role=0, change=None):
+        """Heads of five channels, two of each left out."""
+        kept = some_matrix(5, 6, 250)
+        means = some_matrix(1, 4, 251)[0] if mean else [0.0] * 4
+        matrix = []
+        for row in kept:
+            here, gone = iter(row), iter(means)
+            matrix.append([next(gone) if flag else next(here) for flag in out])
+        side = [Section(MASK, bits_of(out), stage=0)]
+        if mean:
+            side.append(Section(MEAN, b"".join(number(dtype, v) for v in means), stage=0))
+        return lossy([((0, role, dtype, 2, 5), byte_rows(dtype, matrix), [raw_rows(dtype, kept, 1)], side)],
+                     ((prune(text), STORE),), change=change)
+    good("prune", "Two of five channels of each head left out, which come back as 0.")(lambda: pruned("k=0.4"))
+    good("prune-mean", "They come back as their means, in f32.")(lambda: pruned("k=0.4:mean", True, F32))
+    good("prune-v", "V, floor(5 * 0.5) channels of each head.")(lambda: pruned("v=0.5", role=1, dtype=F16))
+
+    @good("prune-none", "A share that leaves out no channel of heads of two: no side data, and none of V.")
+    def _():
+        rows = byte_rows(BF16, some_matrix(5, 4, 252))
+        raw = [Section(RAW, b"".join(rows), stage=1)]
+        return lossy([((0, role, BF16, 2, 2), rows, raw, []) for role in (0, 1)], ((prune("k=0.4"), STORE),))
+
+    @good("prune-quant", "quant of the channels that are left.")
+    def _():
+        x = Quant("token", 0, 4, 5, 2, 3, g=2, salt=253, stage=1)
+        matrix = []
+        for row in byte_rows(F16, x.matrix):
+            here = iter(numbers(F16, row))
+            matrix.append([0.0 if flag else next(here) for flag in out])
+        return lossy([((0, 0, F16, 2, 5), byte_rows(F16, matrix), x.sections, [Section(MASK, bits_of(out), stage=0)])],
+                     ((prune("k=0.4"), quant("token:bits=4:g=2")),))
+
+    def broken(name, words, sentence, change, text="k=0.4", mean=None):
+        bad("prune-" + name, words, sentence, "read")(lambda: pruned(text, mean, change=change))
+
+    def mask(*flags):
+        return other_bytes(MASK, lambda b: bits_of(flags))
+    broken("no-mask", "MASK", "No mask.", without(MASK))
+    broken("mask-few", "MASK", "One channel of head 0, two of head 1.", mask(0, 1, 0, 0, 0, 1, 0, 0, 0, 1))
+    broken("mask-filling", "MASK", "A filling bit of the mask is set.", mask(*out, 1))
+    broken("mask-size", "MASK", "A mask of three bytes.", other_bytes(MASK, lambda b: b + b"\0"))
+    broken("no-mean", "MEAN", "No means.", without(MEAN), "k=0.4:mean", True)
+    broken("mean-size", "MEAN", "Three means.", other_bytes(MEAN, lambda b: b[:-2]), "k=0.4:mean", True)
+    broken("mean-extra", "more than are due", "Means that the arguments do not ask for.",
+           more(Section(MEAN, bytes(8), stage=0), kind=SIDE))
+    bad("prune-v-mask", "more than are due", "A mask of V, of which nothing is left out.", "read")(
+        lambda: pruned("k=0.4", role=1))
+
+
+def saliency_files():
+    def told(flags, stages=(saliency("0.5"), STORE), change=None, heads=2):
+        rows = byte_rows(BF16, some_matrix(5, 4 * heads, 260))
+        sections = [Section(MASK, bits_of(flags), stage=0), Section(RAW, b"".join(rows), stage=len(stages) - 1)]
+        return lossy([((0, 0, BF16, heads, 4), rows, sections, [])], (stages,), change=change)
+    flags = [v for row in MARKS for v in row]
+    good("saliency", "A mask, and rows as they were.")(lambda: told(flags))
+
+    def broken(name, words, sentence, change):
+        bad("saliency-" + name, words, sentence, "read")(lambda: told(flags, change=change))
+    broken("no-mask", "MASK", "No mask.", without(MASK))
+    broken("short", "MASK", "A mask of one byte for ten tokens and heads.", other_bytes(MASK, lambda b: b[:1]))
+    broken("long", "MASK", "A mask of three bytes.", other_bytes(MASK, lambda b: b + b"\0"))
+    broken("filling", "MASK", "A filling bit is set.", other_bytes(MASK, lambda b: b[:1] + u8(b[1] | 0x80)))
+    bad("saliency-twice", "before", "saliency twice in a pipeline.", "read")(
+        lambda: told(flags, (saliency("0.5"), saliency("0.4"), STORE),
+                     more(Section(MASK, bits_of(flags), stage=1), at=1)))
+
+
+def merge_files():
+    keep = [0, 1, 0, 0, 1]
+
+    def pair(text, kept=None, dtype=BF16, per=1, norms=True, ahead=(), change=None, rows=5, heads=2, dim=4,
+             behind=STORE, second_line=0, layers=None, lines=None):
+        """K of two layers: tensor 0 has what both have in common. `per` norms a row."""
+        kept = kept or []
+        own = [i for i in range(rows) if not (i < len(kept) and kept[i])]
+        stage = len(ahead)
+        common = some_matrix(len(own), heads * dim, 270, 2.0**-6)
+        e = [numbers(dtype, row) for row in byte_rows(dtype, common)]
+        blocks = []
+        for which in (0, 1):
+            exact = byte_rows(dtype, some_matrix(rows, heads * dim, 271 + which))
+            n = halves_of([v / 4 for v in some(len(own) * per, 273 + which, 1, 99)], w=3 + which, m=0x70)
+            sections = [Section(KEPT, bits_of(kept), stage=stage)] if any(kept) and not which else []
+            if norms and own:
+                sections.append(Section(NORMS, n.bytes(), stage=stage))
+            if any(kept):
+                sections += kept_rows(dtype, heads, dim, [exact[i] for i in range(rows) if kept[i]], stage,
+                                      {} if which else None)
+            if not which:
+                sections.append(raw_rows(dtype, common, stage + 1))
+            decoded = exact[:]
+            for j, i in enumerate(own):
+                scale = n.values()[j * per:(j + 1) * per] if norms else [1.0] * per
+                decoded[i] = b"".join(number(dtype, f32(x * scale[c * per // len(e[j])])) for c, x in enumerate(e[j]))
+            blocks.append(((which, 0, dtype, heads, dim, second_line * which), decoded, sections,
+                           [Section(MERGED, u32(0), stage=stage)] if which else []))
+        line = ahead + (merge(text), behind)
+        return lossy(blocks, lines or (line,), range(rows), layers, change)
+    good("merge", "slerp: two layers' rows, each with its norms, two rows kept as they are.")(
+        lambda: pair("slerp", keep))
+    good("merge-none-kept", "No row is kept: no KEPT.")(lambda: pair("slerp", dtype=F16))
+    good("merge-heads", "A norm a head, in f32.")(lambda: pair("slerp:heads", keep, F32, 2))
+    good("merge-mean", "mean stores no norms.")(lambda: pair("mean", keep, norms=False))
+    good("merge-maxnorm", "Nor does maxnorm.")(lambda: pair("maxnorm:keep=0.4", keep, norms=False, dtype=F16))
+    good("merge-all-kept", "Every row is kept: no norms, and an empty RAW.")(lambda: pair("slerp", [1] * 5))
+    @good("merge-alone", "The first of a pair whose second is not in the file decodes alone.")
+    def _():
+        f = pair("slerp", keep)
+        block = block_of(f)
+        c = Cache([Part(list(range(5)))], [(0, 0, 0, 0)], [Tensor(0, 0, BF16)], pipelines=((merge("slerp"), STORE),),
+                  literals=False)
+        c.coded = {0: lambda t, rows: block.sections}
+        g = c.file()
+        g.records[-1] = block
+        return g
+
+    @good("merge-tail", "A tail of each layer's own before merge, quant behind it.")
+    def _():
+        x = Quant("token", 1, 4, 3, 2, 4, g=4, salt=280, stage=2)
+        common = byte_rows(F16, x.matrix)
+        blocks = []
+        for which in (0, 1):
+            n = halves_of([v / 4 for v in some(3, 281 + which, 1, 20)])
+            last = byte_rows(F16, some_matrix(2, 8, 283 + which))
+            rows = [b"".join(number(F16, f32(v * s)) for v in numbers(F16, row)) for row, s in zip(common, n.values())]
+            sections = [Section(TAIL_ROWS, u16(2), stage=0)] + kept_rows(F16, 2, 4, last, 0) + \
+                [Section(NORMS, n.bytes(), stage=1)] + ([] if which else x.sections)
+            blocks.append(((which, 1, F16, 2, 4), rows + last, sections,
+                           [Section(MERGED, u32(0), stage=1)] if which else []))
+        return lossy(blocks, ((tail("2"), merge("slerp"), quant("token:bits=4:g=4")),))
+
+    def broken(name, words, sentence, change, text="slerp", kept=tuple(keep), **options):
+        bad("merge-" + name, words, sentence, "read")(lambda: pair(text, list(kept), change=change, **options))
+    broken("kept-none", "KEPT", "KEPT keeps no row.", other_bytes(KEPT, lambda b: b"\0"))
+    broken("kept-size", "KEPT", "KEPT of two bytes.", other_bytes(KEPT, lambda b: b + b"\0"))
+    broken("kept-filling", "KEPT", "A filling bit of KEPT is set.", other_bytes(KEPT, lambda b: u8(b[0] | 0x80)))
+    broken("second-kept", "NORMS", "KEPT in the second tensor's block.",
+           more(Section(KEPT, bits_of(keep), stage=0), 1, 0))
+    broken("no-norms", "NORMS", "The first tensor's norms are missing.", without(NORMS))
+    broken("norms-short", "NORMS", "A byte of the norms is missing.", other_bytes(NORMS, lambda b: b[:-1]))
+    broken("mean-norms", "CODES", "Norms, although mean has none.", more(Section(NORMS, bytes(9), stage=0), at=1),
+           "mean", norms=False)
+    broken("no-common", "RAW", "The first tensor's block has nothing in common.",
+           lambda f: block_of(f).sections.pop() and None)
+    broken("second-common", "no stage", "The second tensor's block has rows of a later stage.",
+           lambda f: block_of(f, tensor=1).sections.append(block_of(f).sections[-1]))
+    broken("no-side", "RAW", "The second tensor has no side data.", without(MERGED, tensor=1))
+    for name, sentence, new in (("self", "MERGED names the tensor itself.", u32(1)),
+                                ("later", "MERGED names a later tensor.", u32(2)),
+                                ("size", "MERGED of five bytes.", bytes(5))):
+        broken("merged-" + name, "MERGED", sentence, other_bytes(MERGED, lambda b, new=new: new, tensor=1))
+    broken("merged-two", "MERGED", "MERGED twice.", lambda f: more(section(f, MERGED, tensor=1), 1, kind=SIDE)(f))
+    broken("merged-pipeline", "MERGED", "MERGED names a tensor of another pipeline.", None, second_line=1,
+           lines=((merge("slerp"), STORE), (merge("slerp:t=0.5"), STORE)))
+
+    @bad("merge-merged-part", "MERGED", "MERGED names a tensor of another part.", "read")
+    def _():
+        f = pair("slerp", list(keep)).records
+        blocks = [(r.sections, r.digest) for r in f if r.kind == BLOCK]
+        side = [r for r in f if r.kind == SIDE][0]
+        c = Cache([Part(list(range(5))), Part(list(range(5)), stream=1)], [(0, 0, 0, 0), (1, 0, 0, 0)],
+                  [Tensor(0, 0, BF16), Tensor(1, 0, BF16)], pipelines=((merge("slerp"), STORE),))
+        c.coded = {i: (lambda t, rows, i=i: blocks[i][0]) for i in (0, 1)}
+        g = c.file()
+        g.records.insert(len(g.records) - 1, side)
+        return g
+
+    @bad("merge-same", "SAME", "Rows of a pair's first block that repeat others.", "read")
+    def _():
+        return pair("slerp", list(keep), change=lambda f: more(Section(SAME, u32(0, 1, 0, 0, 0)), 1, 0)(f))
+    bad("pipeline-merge-twice", "twice", "merge twice in a pipeline.")(
+        lambda: pair("slerp", lines=((merge("slerp"), merge("slerp"), STORE),)))
+    bad("pipeline-merge-late", "before", "lowrank, which looks at segments, before merge.")(
+        lambda: pair("slerp", lines=((lowrank("r=1"), merge("slerp"), STORE),)))
+    bad("pipeline-project-tail", "behind", "tail, which takes rows out, behind project.")(
+        lambda: pair("slerp", lines=((project("hidden"), tail("2"), STORE),)))
+    bad("pipeline-open", "terminal", "A pipeline that ends with tail.")(
+        lambda: pair("slerp", lines=((tail("2"),),)))
+
+
+def project_files():
+    """What can be told of HIDDEN without weights."""
+    def side(norm=0, pairing=1, rotated=2, epsilon=0.0, steps=(0.5, 0.75), tensor=1, d=4):
+        return (u32(tensor, d) + bytes(range(1, 33)) + u8(norm, pairing) + u16(rotated) +
+                struct.pack(f"<f{len(steps)}d", epsilon, *steps))
+
+    def projected(name, words, sentence, value, role=0):
+        @bad("project-" + name, words, sentence, "read")
+        def _():
+            states = byte_rows(F32, some_matrix(5, 4, 291))
+            return lossy([((0, role, BF16, 2, 4), byte_rows(BF16, some_matrix(5, 8, 290)), [],
+                           [Section(HIDDEN, value, stage=0)]),
+                          ((1, 6, F32, 1, 4, 1), states, [Section(RAW, b"".join(states), stage=0)], [])],
+                         ((project("hidden"),), (STORE,)), range(5), [(0, 0, 0, 0), (0, 0, 4, 0)])
+    projected("empty", "HIDDEN", "HIDDEN of no bytes.", b"")
+    projected("long", "HIDDEN", "A byte follows the angle.", side() + b"\0")
+    projected("rotated-odd", "HIDDEN", "Three rotated channels.", side(rotated=3, steps=(0.5,) * 3))
+    projected("pairing", "HIDDEN", "A pairing of 3.", side(pairing=3))
+    projected("v-rotated", "HIDDEN", "Rotated channels of V.", side(), 1)
+    projected("norm", "HIDDEN", "A norm of 2.", side(norm=2))
+    projected("angle", "HIDDEN", "A cosine that is no number.", side(steps=(math.nan, 0.5)))
+
+
+def lossy_files():
+    for add in (quant_files, floats_files, ends_files, outlier_files, lowrank_files, prune_files, saliency_files,
+                merge_files, project_files):
+        add()
+
+
 README = """# Container files
 
 Small .kvc files that every reader must take (`good-`), refuse as broken (`bad-`) or refuse as beyond it
@@ -1486,7 +2334,7 @@ opened, when its rows and literals are read, or when `--check` reads all of it.
 
 
 def main(directory):
-    for add in (good_files, frame_files, record_files, own_files, block_files, stage_files):
+    for add in (good_files, frame_files, record_files, own_files, block_files, stage_files, lossy_files):
         add()
     names = [name for name, *_ in CASES]
     assert len(set(names)) == len(names)

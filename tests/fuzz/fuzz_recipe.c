@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (unsigned select = 0; select <= KVC_SELECT_V; select++) {
             struct kvc_pipeline line;
             kvc_recipe_pipeline(&recipe, select, (uint32_t)size, &line);
-            if (!line.n || line.n > KVC_MAX_STAGES + 1 || kvc_pipeline_print(&line, first, ROOM))
+            if (!line.n || line.n > KVC_MAX_STEPS || kvc_pipeline_print(&line, first, ROOM))
                 fuzz_die("a pipeline without stages, or one that cannot be printed", NULL);
             kvc_pipeline_lossless(&line);
         }

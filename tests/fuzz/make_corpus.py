@@ -36,6 +36,10 @@ class Reader:
         return struct.unpack("<Q", self.bytes(8))[0]
 
 
+def u8(*values):
+    return bytes(values)
+
+
 def u32(*values):
     return struct.pack(f"<{len(values)}I", *values)
 
@@ -208,7 +212,36 @@ CACHE_NAMES = ("key_cache.{i}", "value_cache.{i}")
 PAST_NAMES = ("past_key_values.{i}.key", "past_key_values.{i}.value")
 
 RECIPES = ["zstd", "store", "zstd:level=9", "store@k,zstd@v", "zstd:level=19@l0-15@l20@k,store", "store@k@v@l3",
-           "zstd:level=20", "store,,zstd", "nosuch", "store@l9-3", "@k", "zstd:", "store@l4294967295", "zstd@x"]
+           "zstd:level=20", "store,,zstd", "nosuch", "store@l9-3", "@k", "zstd:", "store@l4294967295", "zstd@x",
+           "sink:4,tail:64:whole=32,quant:kivi:bits=2:g=32:clip:sym",
+           "quant:kcvt:bits=8@k,quant:token:bits=1:low=3@v",
+           "outlier:0.02,quant:zip:bits=4,lowrank:r=4:layer:power=2,split",
+           "prune:k=0.4:v=0.25:by=l2:mean:window=9,fast", "saliency:0.6:norm=paper:by=knorm,quant:zip:bits=4",
+           "finite,merge:slerp:t=0.5:keep=0.1:from=0.25:heads", "merge:mean:gamma=0.3",
+           "project:hidden:norm=rms:layers=8:every=3:rank=64", "quant:kivi", "quant:kivi:bits=9", "tail:0",
+           "outlier:nan", "merge:slerp:keep=0.1:gamma=0.1", "prune", "lowrank:r=257", "merge:slerp,merge:mean",
+           "kivi2", "kivi4@k", "gear", "gear4", "gear-l", "gear-l4", "kcvt4", "zipcache", "think", "think-kivi",
+           "minicache", "minicache-kivi4", "hidden", "sink:2,kivi2,split", "kivi2:bits=2", "gear5",
+           "sink:1," * 15 + "merge:slerp", "sink:1," * 16 + "merge:slerp"]
+
+
+LOSSY = 78  # recipes of fuzz_lossy.c, presets included
+
+
+def lossy():
+    """For each recipe of fuzz_lossy.c rows of one kind, and damage of each kind to sections of a recipe."""
+    out = {}
+    for i in range(LOSSY):
+        value, fill, dtype = i & 1, (1, 2, 0, 1, 3)[i % 5], i % 3
+        shape = bytes([i * 37 % 60 + 3, i % 3, i * 11 % 20 + 1, i % 2 * 15])  # rows, heads, channels, of V
+        more = bytes([(0, 8, 20)[i % 3], (0, 1, 2, 3, 128)[i % 5], i, 133 if i % 4 else 2, i % 3, i % 3, 1 + 2 * i,
+                      1 + i])
+        rows = bytes((j * j * 7 + 13 * i + j) & 255 for j in range(24))
+        out[f"rows-{i:02}"] = bytes([i, 2 * value, fill, dtype]) + shape + more + rows
+        harm = bytes((3 * i + j * j) & 31 | (64 if j % 4 == 0 and i % 3 == 0 else 0) for j in range(4 * (1 + i % 3)))
+        out[f"harm-{i:02}"] = bytes([i, 2 * value + 1 + 4 * (i // 2 % 2), 1, dtype]) + shape + more + \
+            harm[:1] + u8(i % 16) + harm[2:]
+    return out
 
 
 def write(folder, name, data):
@@ -245,6 +278,8 @@ def main(source, corpus):
         write(corpus / "npz", name, npz(arrays, method))
     for i, text in enumerate(RECIPES):
         write(corpus / "recipe", f"{i:02}", text.encode())
+    for name, data in lossy().items():
+        write(corpus / "lossy", name, data)
     for path in sorted((source / "damaged").glob("bad-*")):
         data, target = path.read_bytes(), {".bin": "ggsq", ".safetensors": "safetensors"}.get(path.suffix)
         if target and 0 < len(data) <= 10240:

@@ -174,7 +174,7 @@ static const char *judge(const struct expected *x, char *text, size_t size) {
     return wrong;
 }
 
-static struct expected list[512];
+static struct expected list[1024];
 
 static void judge_group(enum group group) {
     size_t n = read_expected(list, sizeof list / sizeof list[0]), files = 0, failures = 0;
