@@ -10,14 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* LAPACK's dsyevd as every implementation exports it, with the lengths that Fortran adds for texts. Matrices are column after
+/* LAPACK's dsyevr as every implementation exports it, with the lengths that Fortran adds for texts. Matrices are column after
  * column there, so that a row-major upper triangle is a lower one. */
-typedef void dsyevd(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work,
-                    const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t);
+typedef void dsyevr(const char *jobz, const char *range, const char *uplo, const int *n, double *a, const int *lda,
+                    const double *vl, const double *vu, const int *il, const int *iu, const double *abstol, int *m,
+                    double *w, double *z, const int *ldz, int *isuppz, double *work, const int *lwork, int *iwork,
+                    const int *liwork, int *info, size_t, size_t, size_t);
 
 /* Loaded when the first recipe asks for it: the tools start faster without, and most never need it. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static dsyevd *lapack;
+static dsyevr *lapack;
 /* OpenBLAS built without threads may not be called by two of ours at once, and which one is installed is not ours to say. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
@@ -26,7 +28,7 @@ static void load_lapack(void) {
     for (size_t i = 0; i < sizeof names / sizeof names[0] && !lapack; i++) {
         void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL), *found;
         if (!library) continue;
-        if ((found = dlsym(library, "dsyevd_"))) memcpy(&lapack, &found, sizeof lapack);
+        if ((found = dlsym(library, "dsyevr_"))) memcpy(&lapack, &found, sizeof lapack);
         void (*set_threads)(int);
         if ((found = dlsym(library, "openblas_set_num_threads"))) {
             memcpy(&set_threads, &found, sizeof set_threads);
@@ -47,36 +49,41 @@ int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stri
     return 0;
 }
 
-/* Eigenvectors of a symmetric matrix in place of it, ascending eigenvalues. */
-static int eigenvectors(double *a, size_t n, struct kvc_error *e) {
-    const size_t room = 1 + 6 * n + 2 * n * n, whole = 3 + 5 * n; /* as dsyevd's documentation asks */
-    double *value = malloc((n + room) * sizeof *value);
-    int *numbers = malloc(whole * sizeof *numbers), failed = 0;
-    const int order = (int)n, n_room = (int)room, n_whole = (int)whole;
+/* The `rank` eigenvectors of the greatest eigenvalues of a symmetric matrix, which is lost, into z, ascending. */
+static int eigenvectors(double *a, size_t n, size_t rank, double *z, struct kvc_error *e) {
+    const size_t room = 33 * n, whole = 10 * n; /* 26 n and 10 n at least, as dsyevr's documentation asks */
+    double *value = malloc((n + room) * sizeof *value), none = 0;
+    int *numbers = malloc((whole + 2 * n) * sizeof *numbers), failed = 0, found = 0;
+    const int order = (int)n, n_room = (int)room, n_whole = (int)whole, first = (int)(n - rank) + 1;
     int status = value && numbers ? 0 : kvc_fail_memory(e, "eigenvalues");
     pthread_once(&once, load_lapack);
     if (!status && !lapack)
         status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "no LAPACK is installed (liblapack.so.3): install one, such as OpenBLAS");
     if (!status) {
         pthread_mutex_lock(&one_at_a_time);
-        lapack("V", "L", &order, a, &order, value, value + n, &n_room, numbers, &n_whole, &failed, 1, 1);
+        lapack("V", "I", "L", &order, a, &order, &none, &none, &first, &order, &none, &found, value, z, &order,
+               numbers + whole, value + n, &n_room, numbers, &n_whole, &failed, 1, 1, 1);
         pthread_mutex_unlock(&one_at_a_time);
+        if (failed || (size_t)found != rank)
+            status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors (%d)", failed);
     }
-    if (failed) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors (%d)", failed);
     free(value);
     free(numbers);
     return status;
 }
 
 int kvc_gram_directions(float *to, double *gram, size_t dim, size_t rank, struct kvc_error *e) {
-    const int status = eigenvectors(gram, dim, e);
+    double *vectors = malloc(rank * dim * sizeof *vectors);
+    if (!vectors) return kvc_fail_memory(e, "eigenvectors");
+    const int status = eigenvectors(gram, dim, rank, vectors, e);
     for (size_t k = 0; k < rank && !status; k++) {
-        const double *vector = gram + (dim - 1 - k) * dim; /* ascending eigenvalues */
+        const double *vector = vectors + (rank - 1 - k) * dim;
         double greatest = 0;
         for (size_t i = 0; i < dim; i++)
             if (fabs(vector[i]) > fabs(greatest)) greatest = vector[i];
         for (size_t i = 0; i < dim; i++) to[k * dim + i] = (float)(greatest < 0 ? -vector[i] : vector[i]);
     }
+    free(vectors);
     return status;
 }
 
