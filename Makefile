@@ -169,7 +169,7 @@ bench: all $B/tests/bench/bench
 	@PYTHON="$(PYTHON)" $B/tests/bench/bench $(BENCH_FILES)
 
 QUALITY_FILE ?=
-QUALITY_RECIPES ?= split fast
+QUALITY_RECIPES ?= split kivi4 gear4 gear-l4 kcvt4 kivi2 gear gear-l zipcache think think-kivi minicache minicache-kivi4
 ## quality: what the real model makes of caches decoded from QUALITY_RECIPES: samples, or QUALITY_FILE
 .PHONY: quality
 quality: all

@@ -25,9 +25,10 @@ class Tools:
             raise ValueError(done.stderr.strip() or f"{tool}: exit status {done.returncode}")
         return done.stdout
 
-    def pack(self, recipe, source, target):
+    def pack(self, recipe, source, target, model, queries=None):
         """kvc-pack's report."""
-        return json.loads(self.run("kvc-pack", "--json", "-q", "-f", "-r", recipe, "-o", target, source))
+        how = [f"--model={model.path}"] + ([f"--queries={queries}"] if queries else [])
+        return json.loads(self.run("kvc-pack", "--json", "-q", "-f", "-r", recipe, *how, "-o", target, source))
 
     def kv_bytes(self, packed):
         """What the records of K and V take in a .kvc."""

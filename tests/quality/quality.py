@@ -117,7 +117,7 @@ class Judge:
 
     def judge_recipe(self, recipe):
         packed = os.path.join(self.scratch, "packed.kvc")
-        report = self.tools.pack(recipe, self.path, packed)
+        report = self.tools.pack(recipe, self.path, packed, self.model, self.queries)
         figures = self.judge(packed)
         values = sum(x.size for both in self.exact.cache for x in both)
         figures["ratio"] = 2 * values / self.tools.kv_bytes(packed)
