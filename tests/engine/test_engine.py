@@ -352,6 +352,12 @@ def ask(bench, s, slot):
     return answer
 
 
+def worst(a, b):
+    """The greatest relative error of any K or V of two slot files."""
+    a, b = ggsq.read(a), ggsq.read(b)
+    return max(relative(a.values(x, i, HEADS), b.values(x, i, HEADS)) for x in "kv" for i in range(LAYERS))
+
+
 def show(s, what, answer, expected):
     """One line: how many tokens agree, and how the answer begins."""
     text = s.post("/detokenize", {"tokens": answer})["content"]
@@ -378,6 +384,9 @@ def test_lossy_slots_are_restored_and_continued(bench):
             show(s, f"{recipe} ({ratio:.2f})", answer, exact)
             if agree(answer, exact) < least:
                 short.append(f"{recipe}: {agree(answer, exact)} tokens agree, expected {least} or more")
+            # One wrong layer may leave the first words as they are. The worst is 22 % off with 4 bits, 37 % with 2.
+            if least and worst(bench.path(slot), back) > 0.3:
+                short.append(f"{recipe}: K or V of a layer is {worst(bench.path(slot), back):.3f} off")
         assert not short, "; ".join(short)
         # So nothing above came from what the server held before, and nothing of it stays.
         assert ask(bench, s, slot) == exact, "the exact slot, restored last, gives another answer"
