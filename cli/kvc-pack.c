@@ -169,12 +169,20 @@ static int is_lossy(const char *recipe) {
     return 0;
 }
 
+/* Whether both know their tokens and these differ where both have some. */
+static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
+    const uint64_t n = kvc_cache_prefix_tokens(a), m = kvc_cache_prefix_tokens(b), both = n < m ? n : m;
+    return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
+}
+
 /* Packs a cache, with queries that are paired as its K. */
 static int pack_cache(struct pack *p, const struct cli_file *f, const struct kvc_cache *c, struct kvc_sink *out,
                       struct kvc_error *e) {
     struct kvc_pack_options options = p->options;
     struct kvc_cache *queries = NULL;
     if (p->queries.cache && !(queries = kvc_view_queries(p->queries.cache, kvc_cache_pairing(c), e))) return -1;
+    if (queries && !p->job.input.quiet && of_other_tokens(c, p->queries.cache))
+        cli_warn("%s: the queries of %s are those of other tokens", f->input.name, p->queries.input.name);
     options.queries = queries;
     options.weights = p->job.input.weights;
     const int status = kvc_container_write(c, &options, out, &p->report, e);

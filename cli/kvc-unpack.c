@@ -124,7 +124,7 @@ static int unpack_file(void *state, const struct cli_file *f, struct kvc_sink *o
     int as_it_was = !u->selects && (!to || to == own) && !u->export.pairing && !u->export.llama_version;
     if (as_it_was && f->cache->n_extents) return kvc_source_write(f->cache, u->job.threads, out, e);
     if (as_it_was && !to && !u->job.input.quiet)
-        cli_warn("%s: the source file's own bytes are not recorded (a compressed npz, for instance): "
+        cli_warn("%s: the source file's own bytes are not recorded (a compressed npz or a dequantised cache, for instance): "
                  "writing one with equal content", f->input.name);
     if (!to) to = own;
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");

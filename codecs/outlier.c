@@ -67,7 +67,7 @@ struct far {
     uint64_t row;
 };
 
-/* One end of every channel: the values that reach furthest, furthest first, and among equals the first rows. */
+/* One end of every channel: the values that reach furthest, and among equals the first rows. */
 struct ends {
     struct far *far;   /* [channel][room] */
     size_t *n;         /* by channel */
@@ -120,19 +120,34 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return complete ? 0 : kvc_fail_memory(e, "outliers");
 }
 
-/* Puts a value among the furthest of its channel. */
-static void note(struct ends *d, size_t room, size_t channel, float value, uint64_t row) {
-    struct far *to = d->far + channel * room;
-    size_t low = 0, high = d->n[channel];
-    while (low < high) {
-        const size_t mid = low + (high - low) / 2;
-        if (to[mid].value >= value) low = mid + 1;
-        else high = mid;
+/* Whether a is not as far as b: among equals the later row is not. */
+static int is_nearer(struct far a, struct far b) {
+    return a.value < b.value || (a.value == b.value && a.row > b.row);
+}
+
+/* Puts a value among the furthest of its channel, a heap with the nearest at its top once it is full. Rows come in order, so
+ * that of equal values the first stay. */
+static void note(struct ends *d, size_t room, size_t channel, struct far one) {
+    struct far *heap = d->far + channel * room;
+    size_t n = d->n[channel], at;
+    if (n < room) {
+        d->n[channel]++;
+        for (at = n; at && is_nearer(one, heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+    } else {
+        size_t child;
+        for (at = 0; (child = 2 * at + 1) < n; at = child) {
+            if (child + 1 < n && is_nearer(heap[child + 1], heap[child])) child++;
+            if (!is_nearer(heap[child], one)) break;
+            heap[at] = heap[child];
+        }
     }
-    if (d->n[channel] < room) d->n[channel]++;
-    memmove(to + low + 1, to + low, (d->n[channel] - 1 - low) * sizeof *to);
-    to[low] = (struct far){value, row};
-    if (d->n[channel] == room) d->limit[channel] = to[room - 1].value;
+    heap[at] = one;
+    if (d->n[channel] == room) d->limit[channel] = heap[0].value;
+}
+
+static int farthest_first(const void *a, const void *b) {
+    const struct far *x = a, *y = b;
+    return is_nearer(*x, *y) ? 1 : is_nearer(*y, *x) ? -1 : 0;
 }
 
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
@@ -141,8 +156,8 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     (void)args, (void)e;
     for (size_t t = 0; t < block->shape.tokens; t++, x += s->width)
         for (size_t c = 0; c < s->width; c++) {
-            if (x[c] > s->end[1].limit[c]) note(&s->end[1], s->room, c, x[c], kvc_ends_row(block, t));
-            if (-x[c] > s->end[0].limit[c]) note(&s->end[0], s->room, c, -x[c], kvc_ends_row(block, t));
+            if (x[c] > s->end[1].limit[c]) note(&s->end[1], s->room, c, (struct far){x[c], kvc_ends_row(block, t)});
+            if (-x[c] > s->end[0].limit[c]) note(&s->end[0], s->room, c, (struct far){-x[c], kvc_ends_row(block, t)});
             s->sum[c] += (double)x[c];
         }
     s->rows += block->shape.tokens;
@@ -159,6 +174,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
         s->mean[c] = s->rows ? (float)(s->sum[c] / (double)s->rows) : 0;
         for (int i = 0; i < 2; i++) {
             struct ends *d = &s->end[i];
+            qsort(d->far + c * s->room, d->n[c], sizeof *d->far, farthest_first);
             d->last[c] = s->rows > 2 * k ? d->far[c * s->room + k - 1] : (struct far){.value = INFINITY};
             d->limit[c] = d->last[c].value;
         }

@@ -173,7 +173,8 @@ enum kvc_stage_flags {
     KVC_STAGE_LOOKS = 32,    /* sees a whole segment before it encodes the first block */
     KVC_STAGE_PAIR = 64,     /* takes two layers' matrices at once */
     KVC_STAGE_TAKES = 128,   /* takes rows out of the matrix */
-    KVC_STAGE_REBUILDS = 256 /* asks for hidden states and weights, of the rows at hand */
+    KVC_STAGE_REBUILDS = 256, /* asks for hidden states and weights, of the rows at hand */
+    KVC_STAGE_HEADS = 512     /* does something for each head: must know how many there are */
 };
 
 struct kvc_stage {

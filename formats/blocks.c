@@ -96,7 +96,7 @@ static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct c
         if (s->size != 4 || s->raw_size != 4 || s->coder != KVC_CODER_STORE || *first != KVC_NONE)
             return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED is not the number of one tensor");
         const uint32_t t = get_u32(s->data);
-        const struct kvc_shape *mine = &c->tensor[tensor].shape, *other = t < tensor ? &c->tensor[t].shape : NULL;
+        const struct kvc_shape *mine = &k->shape[tensor], *other = t < tensor ? &k->shape[t] : NULL;
         if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) || other->dtype != mine->dtype ||
             other->heads != mine->heads || other->dim != mine->dim || c->tensor[t].role != c->tensor[tensor].role ||
             k->pipeline_of[t] != k->pipeline_of[tensor])
@@ -133,7 +133,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     struct kvc_records *k = c->impl;
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned skip = split->n_same != 0;
-    struct kvc_block b = {.shape = c->tensor[tensor].shape, .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
+    struct kvc_block b = {.shape = k->shape[tensor], .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
     struct kvc_rebuilder rebuilder = {.position = NULL};
     uint64_t row[KVC_BLOCK];
     struct coded other = {0};

@@ -360,6 +360,9 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)
         return kvc_fail(e, KVC_ERR_DAMAGED, "literal bytes of the source file are missing");
     if (kvc_cache_finish(c, e)) return -1;
+    k->shape = malloc((size_t)(c->n_tensors + 1) * sizeof *k->shape);
+    if (!k->shape) return kvc_fail_memory(e, "shapes");
+    for (uint32_t t = 0; t < c->n_tensors; t++) k->shape[t] = c->tensor[t].shape;
     if (c->tokens && k->n_keys != kvc_cache_prefix_tokens(c) / KVC_BLOCK)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", k->n_keys, c->n_tokens);
     return place_blocks(c, k, i, e);
@@ -372,6 +375,7 @@ static void container_close(struct kvc_cache *c) {
     free(k->pipeline_text);
     free(k->pipeline);
     free(k->pipeline_of);
+    free(k->shape);
     free(k->record);
     free(k->first_block);
     free(k->block_record);

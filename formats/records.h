@@ -30,6 +30,7 @@ struct kvc_records {
     char **pipeline_text;
     uint32_t n_pipelines;
     uint16_t *pipeline_of; /* by tensor */
+    struct kvc_shape *shape; /* by tensor, as coded: the cache's own may have learnt how many heads a row is */
     uint8_t *keys;
     uint64_t n_keys;
     struct kvc_projections projections; /* for rows that are rebuilt */
