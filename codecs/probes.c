@@ -7,19 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = KVC_MAX_BLOCK_ROWS }; /* keys that are read together */
+enum { ROWS = KVC_MAX_BLOCK_ROWS }; /* keys that are read together: a tile */
+enum { BATCH = 8 };                 /* queries that meet a tile while it is in cache */
 
-/* Queries from the last `window` on, against all keys of one KV head after the other. */
-struct probe {
+/* Queries from the last `window` on, against all keys of one KV head after the other. A *probe* is one query of one of the
+ * query heads that read the KV head. */
+struct probes {
     const struct kvc_encoding *x;
     size_t heads, group, dim; /* KV heads; query heads that read each; channels of K */
     size_t first, n, rows;    /* queries that count; keys */
     float *piece;             /* as read, [ROWS][heads][channels] */
-    float *turned;            /* keys of one head, [dim][rows] */
-    float *share;             /* [rows] */
+    float *turned;            /* keys of one head, [tile][dim][ROWS] */
+    float *share;             /* of a batch of probes, [BATCH][rows] */
 };
 
-static int probe_init(struct probe *p, const struct kvc_encoding *x, uint64_t window, struct kvc_error *e) {
+static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t window, struct kvc_error *e) {
     memset(p, 0, sizeof *p);
     p->x = x;
     p->heads = (size_t)x->key.heads;
@@ -28,27 +30,28 @@ static int probe_init(struct probe *p, const struct kvc_encoding *x, uint64_t wi
     p->first = window < x->n_queries ? (size_t)(x->n_queries - window) : 0;
     p->n = (size_t)x->n_queries - p->first;
     p->rows = (size_t)x->rows;
-    p->piece = malloc((ROWS * p->heads * p->dim + p->rows * (p->dim + 1)) * sizeof *p->piece);
+    const size_t padded = (p->rows + ROWS - 1) / ROWS * ROWS;
+    p->piece = malloc((ROWS * p->heads * p->dim + padded * p->dim + BATCH * p->rows) * sizeof *p->piece);
     if (!p->piece) return kvc_fail_memory(e, "probes");
     p->turned = p->piece + ROWS * p->heads * p->dim;
-    p->share = p->turned + p->rows * p->dim;
+    p->share = p->turned + padded * p->dim;
     return 0;
 }
 
-static int turn(struct probe *p, size_t head, struct kvc_error *e) {
+static int turn(struct probes *p, size_t head, struct kvc_error *e) {
     for (size_t first = 0; first < p->rows; first += ROWS) {
         const size_t n = p->rows - first < ROWS ? p->rows - first : ROWS;
+        float *tile = p->turned + first * p->dim;
         if (p->x->read(p->x, KVC_SELECT_K, first, n, p->piece, e)) return -1;
         for (size_t d = 0; d < p->dim; d++)
-            for (size_t t = 0; t < n; t++)
-                p->turned[d * p->rows + first + t] = p->piece[(t * p->heads + head) * p->dim + d];
+            for (size_t t = 0; t < n; t++) tile[d * ROWS + t] = p->piece[(t * p->heads + head) * p->dim + d];
     }
     return 0;
 }
 
-/* How many rows a query may see: those up to its position. */
-static size_t visible(const struct probe *p, size_t q) {
-    const int64_t at = p->x->query_position[p->first + q];
+/* How many rows a probe may see: those up to its query's position. */
+static size_t visible(const struct probes *p, size_t probe) {
+    const int64_t at = p->x->query_position[p->first + probe / p->group];
     size_t low = 0, high = p->rows;
     while (low < high) {
         const size_t mid = low + (high - low) / 2;
@@ -58,39 +61,64 @@ static size_t visible(const struct probe *p, size_t q) {
     return low;
 }
 
-/* p->share: softmax(q.k / sqrt(dim)) of query head g of the head's group over the n rows that it sees. A key that is not
- * finite counts as one that nothing looks at. */
-static void find_shares(const struct probe *p, size_t q, size_t head, size_t g, size_t n) {
+/* Logits to softmax over n rows. A key that is not finite counts as one that nothing looks at. */
+static void normalise(float *share, size_t n, float scale) {
     const struct kvc_kernels *k = kvc_kernels_get();
-    const float *query = p->x->query + ((p->first + q) * p->x->query_heads + head * p->group + g) * p->dim;
     float most = -INFINITY, least = INFINITY;
-    k->multiply_rows(p->share, query, p->turned, p->dim, p->rows, n);
-    k->scale(p->share, p->share, 1 / sqrtf((float)p->dim), n);
+    k->scale(share, share, scale, n);
     for (size_t t = 0; t < n; t++)
-        if (!(fabsf(p->share[t]) <= 0x1p100f)) p->share[t] = -INFINITY;
-    k->range(p->share, n, &least, &most);
+        if (!(fabsf(share[t]) <= 0x1p100f)) share[t] = -INFINITY;
+    k->range(share, n, &least, &most);
     if (most == -INFINITY) {
-        memset(p->share, 0, n * sizeof *p->share);
+        memset(share, 0, n * sizeof *share);
         return;
     }
-    const float sum = k->exponentials(p->share, n, most);
-    k->scale(p->share, p->share, 1 / sum, n);
+    const float sum = k->exponentials(share, n, most);
+    k->scale(share, share, 1 / sum, n);
+}
+
+/* p->share: softmax(q.k / sqrt(dim)) of probes first .. first + count - 1 of a head over the rows seen[i] that each sees. */
+static void find_shares(const struct probes *p, size_t head, size_t first, size_t count, const size_t *seen) {
+    for (size_t t = 0; t < p->rows; t += ROWS)
+        for (size_t i = 0; i < count; i++) {
+            const size_t probe = first + i, query = (p->first + probe / p->group) * (size_t)p->x->query_heads;
+            if (seen[i] <= t) continue;
+            kvc_kernels_get()->multiply_rows(p->share + i * p->rows + t,
+                                             p->x->query + (query + head * p->group + probe % p->group) * p->dim,
+                                             p->turned + t * p->dim, p->dim, ROWS, seen[i] - t < ROWS ? seen[i] - t : ROWS);
+        }
+    for (size_t i = 0; i < count; i++)
+        if (seen[i]) normalise(p->share + i * p->rows, seen[i], 1 / sqrtf((float)p->dim));
+}
+
+/* What is done with one probe's shares of the n rows that it sees. */
+typedef void probe_work(const struct probes *p, void *state, size_t head, const float *share, size_t n);
+
+/* All probes of a head, whose keys are in p->turned. */
+static void each_probe(const struct probes *p, size_t head, probe_work *work, void *state) {
+    size_t seen[BATCH];
+    const size_t probes = p->n * p->group;
+    for (size_t first = 0; first < probes; first += BATCH) {
+        const size_t count = probes - first < BATCH ? probes - first : BATCH;
+        for (size_t i = 0; i < count; i++) seen[i] = visible(p, first + i);
+        find_shares(p, head, first, count, seen);
+        for (size_t i = 0; i < count; i++)
+            if (seen[i]) work(p, state, head, p->share + i * p->rows, seen[i]);
+    }
+}
+
+static void add_shares(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
+    kvc_kernels_get()->add_scaled((float *)state + head * p->rows, share, 1, n);
 }
 
 int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_error *e) {
-    struct probe p;
+    struct probes p;
     int status = 0;
-    if (probe_init(&p, x, x->n_queries, e)) return -1;
+    if (probes_init(&p, x, x->n_queries, e)) return -1;
     memset(to, 0, p.heads * p.rows * sizeof *to);
     for (size_t h = 0; h < p.heads && !status; h++) {
         status = turn(&p, h, e);
-        for (size_t q = 0; q < p.n && !status; q++) {
-            const size_t n = visible(&p, q);
-            for (size_t g = 0; g < p.group && n; g++) {
-                find_shares(&p, q, h, g, n);
-                kvc_kernels_get()->add_scaled(to + h * p.rows, p.share, 1, n);
-            }
-        }
+        if (!status) each_probe(&p, h, add_shares, to);
     }
     free(p.piece);
     return status;
@@ -129,25 +157,35 @@ static int read_values(const struct kvc_encoding *x, size_t head, float *piece, 
     return 0;
 }
 
+/* One head's values, room for an output, and the sums of its squares. */
+struct outputs {
+    float *value, *output;
+    double *energy; /* [head][channel] */
+    size_t dim;
+};
+
+static void add_output(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
+    const struct outputs *o = state;
+    (void)p;
+    kvc_kernels_get()->multiply_rows(o->output, share, o->value, n, o->dim, o->dim);
+    for (size_t d = 0; d < o->dim; d++) o->energy[head * o->dim + d] += (double)o->output[d] * (double)o->output[d];
+}
+
 int kvc_probes_output_energy(const struct kvc_encoding *x, uint64_t window, double *to, struct kvc_error *e) {
-    struct probe p;
-    const size_t dim = (size_t)x->value.dim, heads = (size_t)x->value.heads;
-    if (probe_init(&p, x, window, e)) return -1;
-    float *values = malloc((p.rows * dim + ROWS * heads * dim + dim) * sizeof *values);
-    int status = values ? 0 : kvc_fail_memory(e, "probes");
-    float *piece = values + p.rows * dim, *output = piece + ROWS * heads * dim;
-    memset(to, 0, heads * dim * sizeof *to);
+    struct probes p;
+    struct outputs o = {.dim = (size_t)x->value.dim, .energy = to};
+    const size_t heads = (size_t)x->value.heads;
+    if (probes_init(&p, x, window, e)) return -1;
+    o.value = malloc((p.rows * o.dim + ROWS * heads * o.dim + o.dim) * sizeof *o.value);
+    int status = o.value ? 0 : kvc_fail_memory(e, "probes");
+    float *piece = o.value + p.rows * o.dim;
+    o.output = piece + ROWS * heads * o.dim;
+    memset(to, 0, heads * o.dim * sizeof *to);
     for (size_t h = 0; h < p.heads && !status; h++) {
-        status = turn(&p, h, e) || read_values(x, h, piece, values, e);
-        for (size_t i = 0; i < p.n * p.group && !status; i++) {
-            const size_t n = visible(&p, i / p.group);
-            if (!n) continue;
-            find_shares(&p, i / p.group, h, i % p.group, n);
-            kvc_kernels_get()->multiply_rows(output, p.share, values, n, dim, dim);
-            for (size_t d = 0; d < dim; d++) to[h * dim + d] += (double)output[d] * (double)output[d];
-        }
+        status = turn(&p, h, e) || read_values(x, h, piece, o.value, e);
+        if (!status) each_probe(&p, h, add_output, &o);
     }
-    free(values);
+    free(o.value);
     free(p.piece);
     return status ? -1 : 0;
 }
