@@ -204,10 +204,18 @@ int cli_check_kernels(struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
 }
 
+static struct kvc_weights *open_weights;
+
+static void close_weights(void) {
+    kvc_weights_close(open_weights);
+}
+
 int cli_open_weights(struct cli_input *options, struct kvc_error *e) {
     if (!options->weights_path || options->weights) return 0;
-    options->weights = kvc_weights_open(options->weights_path, e);
-    return options->weights ? 0 : kvc_error_prefix(e, options->weights_path);
+    options->weights = open_weights = kvc_weights_open(options->weights_path, e);
+    if (!open_weights) return kvc_error_prefix(e, options->weights_path);
+    atexit(close_weights);
+    return 0;
 }
 
 int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e) {

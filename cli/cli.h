@@ -58,13 +58,13 @@ struct cli_input {
     unsigned n_map;
     char raw_dtype[16], raw_order[8];
     const char *model_path, *weights_path;
-    struct kvc_weights *weights; /* opened by the first cli_open() when weights_path is set; kept until the end */
+    struct kvc_weights *weights; /* opened by the first cli_open() when weights_path is set */
     struct kvc_model model; /* filled by the first cli_open() when model_path is set */
     int has_model;
     int full_fingerprint; /* hash every byte of the weights, not samples */
     int quiet;            /* no notes from cli_open() */
 };
-/* Opens --weights=FILE, once. */
+/* Opens --weights=FILE, once; it is closed when the program ends. */
 int cli_open_weights(struct cli_input *options, struct kvc_error *e);
 /* Takes one of the options above. 1: taken, 0: not one of them, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);
