@@ -63,8 +63,8 @@ static size_t how_many(const struct kvc_stage_args *args, size_t n) {
 /* --- channels of K: their extremes are those of the whole segment --- */
 
 struct far {
-    float value; /* times -1 at the lower end, so that the furthest is the greatest */
-    uint64_t row;
+    float value;  /* times -1 at the lower end, so that the furthest is the greatest */
+    uint32_t row; /* a tensor has at most 2^31 */
 };
 
 /* One end of every channel: the values that reach furthest, and among equals the first rows. */
@@ -154,12 +154,14 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     struct state *s = state;
     const float *x = (const float *)(const void *)block->rows;
     (void)args, (void)e;
-    for (size_t t = 0; t < block->shape.tokens; t++, x += s->width)
+    for (size_t t = 0; t < block->shape.tokens; t++, x += s->width) {
+        const uint32_t row = (uint32_t)kvc_ends_row(block, t);
         for (size_t c = 0; c < s->width; c++) {
-            if (x[c] > s->end[1].limit[c]) note(&s->end[1], s->room, c, (struct far){x[c], kvc_ends_row(block, t)});
-            if (-x[c] > s->end[0].limit[c]) note(&s->end[0], s->room, c, (struct far){-x[c], kvc_ends_row(block, t)});
+            if (x[c] > s->end[1].limit[c]) note(&s->end[1], s->room, c, (struct far){x[c], row});
+            if (-x[c] > s->end[0].limit[c]) note(&s->end[0], s->room, c, (struct far){-x[c], row});
             s->sum[c] += (double)x[c];
         }
+    }
     s->rows += block->shape.tokens;
     return 0;
 }

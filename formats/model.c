@@ -6,136 +6,22 @@
 #include "formats/gguf.h"
 #include "formats/hash.h"
 #include "formats/input.h"
+#include "formats/modelfiles.h"
 #include "formats/vocab.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define TAG_SAMPLED "kvc model sampled 0\n"
 #define TAG_FULL "kvc model full 0\n"
 #define SAMPLES 64
 #define SAMPLE_BYTES UINT64_C(4096)
-#define MAX_FILES 4096
 #define MAX_SAFETENSORS_HEADER UINT64_C(100000000) /* as the reference library bounds it */
-#define MAX_CONFIG_BYTES (UINT64_C(16) << 20)
 #define MAX_TOKENIZER_BYTES (UINT64_C(256) << 20)
 #define LLAMA_THETA 10000.0           /* what llama.cpp takes when a file does not say */
 #define MAX_COUNT (UINT64_C(1) << 31) /* of layers, heads, channels */
-
-/* The files that hold a model's weights, in the order in which they are hashed. */
-struct files {
-    char **path;
-    size_t n;
-};
-
-static void files_free(struct files *f) {
-    for (size_t i = 0; i < f->n; i++) free(f->path[i]);
-    free(f->path);
-    memset(f, 0, sizeof *f);
-}
-
-/* Takes over `path`, which may be NULL after a failed allocation. */
-static int files_add(struct files *f, char *path, struct kvc_error *e) {
-    char **grown = path ? realloc(f->path, (f->n + 1) * sizeof *grown) : NULL;
-    if (!grown) {
-        free(path);
-        return kvc_fail_memory(e, "file names");
-    }
-    f->path = grown;
-    f->path[f->n++] = path;
-    return 0;
-}
-
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-/* `name` in the directory of `path`, or in `path` itself. */
-static char *beside(const char *path, int is_dir, const char *name) {
-    size_t dir = is_dir ? strlen(path) : (size_t)(base_name(path) - path);
-    const char *slash = is_dir ? "/" : "";
-    size_t size = dir + strlen(slash) + strlen(name) + 1;
-    char *joined = malloc(size);
-    if (joined) snprintf(joined, size, "%.*s%s%s", (int)dir, path, slash, name);
-    return joined;
-}
-
-static int ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-/* "x-00002-of-00003.gguf": the number of parts (0: the name is not of that form) and where "00002" begins. */
-static unsigned parts_of(const char *name, size_t *at) {
-    const char *suffix = ends_with(name, ".gguf") ? ".gguf" : ".safetensors";
-    size_t n = strlen(name), form = strlen("00002-of-00003");
-    if (!ends_with(name, suffix) || n < strlen(suffix) + form) return 0;
-    *at = n - strlen(suffix) - form;
-    unsigned part = 0, parts = 0;
-    for (size_t i = 0; i < 5; i++) {
-        char a = name[*at + i], b = name[*at + 9 + i];
-        if (a < '0' || a > '9' || b < '0' || b > '9') return 0;
-        part = part * 10 + (unsigned)(a - '0');
-        parts = parts * 10 + (unsigned)(b - '0');
-    }
-    return memcmp(name + *at + 5, "-of-", 4) == 0 && part && part <= parts && parts <= MAX_FILES ? parts : 0;
-}
-
-static int add_parts(struct files *f, const char *path, unsigned parts, size_t at, struct kvc_error *e) {
-    for (unsigned i = 1; i <= parts; i++) {
-        char *part = strdup(path);
-        if (part) {
-            char number[16];
-            snprintf(number, sizeof number, "%05u", i);
-            memcpy(part + at, number, 5);
-        }
-        if (files_add(f, part, e)) return -1;
-    }
-    return 0;
-}
-
-static int by_name(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* model.safetensors, else all *.safetensors by name. */
-static int list_directory(struct files *f, const char *path, struct kvc_error *e) {
-    char *whole = beside(path, 1, "model.safetensors");
-    if (!whole) return kvc_fail_memory(e, "file names");
-    if (access(whole, F_OK) == 0) return files_add(f, whole, e);
-    free(whole);
-    DIR *dir = opendir(path);
-    if (!dir) return kvc_fail(e, KVC_ERR_IO, "cannot list the directory: %s", strerror(errno));
-    int status = 0;
-    for (struct dirent *d; !status && (d = readdir(dir));) {
-        if (d->d_name[0] == '.' || !ends_with(d->d_name, ".safetensors")) continue;
-        status = f->n < MAX_FILES
-                     ? files_add(f, beside(path, 1, d->d_name), e)
-                     : kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d safetensors files", MAX_FILES);
-    }
-    closedir(dir);
-    if (status) return -1;
-    if (!f->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "no safetensors weights in this directory");
-    qsort(f->path, f->n, sizeof *f->path, by_name);
-    return 0;
-}
-
-static int list_files(struct files *f, const char *path, int is_dir, struct kvc_error *e) {
-    if (is_dir) return list_directory(f, path, e);
-    size_t at, before = (size_t)(base_name(path) - path);
-    unsigned parts = parts_of(base_name(path), &at);
-    if (parts) return add_parts(f, path, parts, before + at, e);
-    return files_add(f, strdup(path), e);
-}
 
 /* Text from a file into metadata's rules: UTF-8 without control characters; what breaks them becomes '?'. */
 static void copy_text(char *to, size_t room, const char *text, uint64_t size) {
@@ -288,7 +174,8 @@ static json_t *config_rope(const struct config *c) {
 }
 
 static void config_rope_facts(const struct config *c, struct kvc_model *m) {
-    m->pairing = kvc_pairing_of_transformers(m->arch);
+    const char *text = json_string_value(json_object_get(c->text, "model_type")); /* the language model's own */
+    m->pairing = kvc_pairing_of_transformers(text ? text : m->arch);
     if (m->pairing == KVC_PAIRING_NONE) return;
     json_t *rope = config_rope(c);
     m->rope_theta = config_number(c, rope, "rope_theta");
@@ -321,7 +208,7 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
     if (text) copy_text(m->arch, sizeof m->arch, text, strlen(text));
     text = json_string_value(config_get(c, NAMES("_name_or_path")));
     if (text) {
-        if (text[0] == '/' || text[0] == '.') text = base_name(text); /* somebody's folder is no name */
+        if (text[0] == '/' || text[0] == '.') text = kvc_base_name(text); /* somebody's folder is no name */
         copy_text(m->name, sizeof m->name, text, strlen(text));
     }
     m->layers = config_count(c, NAMES("num_hidden_layers", "n_layer", "num_layers"));
@@ -339,26 +226,11 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
     config_rope_facts(c, m);
 }
 
-/* Opens `name` beside the weights: 1, 0 when there is none, or -1. Refuses more than `limit` bytes. */
-static int open_beside(const char *path, int is_dir, const char *name, uint64_t limit, struct kvc_input *in,
-                       struct kvc_error *e) {
-    char *whole = beside(path, is_dir, name);
-    if (!whole) return kvc_fail_memory(e, "a file name");
-    int there = access(whole, F_OK) == 0;
-    int status = there ? kvc_input_open(in, whole, e) : 0;
-    free(whole);
-    if (!status && there && in->size > limit) {
-        kvc_input_close(in);
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "larger than %" PRIu64 " bytes", limit);
-    }
-    return status ? kvc_error_prefix(e, name) : there;
-}
-
-static int read_config(const char *path, int is_dir, struct kvc_model *m, uint64_t *vocab_size,
+static int read_config(const struct kvc_model_files *files, struct kvc_model *m, uint64_t *vocab_size,
                        struct kvc_error *e) {
     struct kvc_input in;
     *vocab_size = 0;
-    int there = open_beside(path, is_dir, "config.json", MAX_CONFIG_BYTES, &in, e);
+    int there = kvc_model_files_beside(files, "config.json", KVC_MAX_CONFIG_BYTES, &in, e);
     if (there <= 0) return there;
     json_error_t error;
     struct config c = {json_loadb((const char *)in.data, (size_t)in.size, JSON_REJECT_DUPLICATES, &error),
@@ -377,10 +249,10 @@ static int read_config(const char *path, int is_dir, struct kvc_model *m, uint64
     return 0;
 }
 
-static int read_tokenizer(const char *path, int is_dir, struct kvc_model *m, uint64_t vocab_size,
+static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model *m, uint64_t vocab_size,
                           struct kvc_error *e) {
     struct kvc_input in;
-    int there = open_beside(path, is_dir, "tokenizer.json", MAX_TOKENIZER_BYTES, &in, e);
+    int there = kvc_model_files_beside(files, "tokenizer.json", MAX_TOKENIZER_BYTES, &in, e);
     if (there <= 0) return there;
     int status = kvc_vocab_hash_json(in.data, in.size, vocab_size, m->tokenizer, &m->has_tokenizer, e);
     kvc_input_close(&in);
@@ -456,7 +328,7 @@ static int read_file(const struct kvc_input *in, int first, size_t n_files, stru
     return 0;
 }
 
-static int read_files(const struct files *f, struct hashes *h, struct kvc_model *m, struct kvc_error *e) {
+static int read_files(const struct kvc_model_files *f, struct hashes *h, struct kvc_model *m, struct kvc_error *e) {
     for (size_t i = 0; i < f->n; i++) {
         struct kvc_input in;
         int status = kvc_input_open(&in, f->path[i], e);
@@ -464,27 +336,24 @@ static int read_files(const struct files *f, struct hashes *h, struct kvc_model 
             status = read_file(&in, i == 0, f->n, h, m, e);
             kvc_input_close(&in);
         }
-        if (status) return f->n > 1 ? kvc_error_prefix(e, base_name(f->path[i])) : -1;
+        if (status) return f->n > 1 ? kvc_error_prefix(e, kvc_base_name(f->path[i])) : -1;
     }
     return 0;
 }
 
 int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_error *e) {
     memset(m, 0, sizeof *m);
-    struct stat st;
-    if (stat(path, &st)) return kvc_fail(e, KVC_ERR_IO, "cannot read the weights: %s", strerror(errno));
-    int is_dir = S_ISDIR(st.st_mode);
-    struct files files = {NULL, 0};
+    struct kvc_model_files files;
+    if (kvc_model_files_list(&files, path, e)) return -1;
     struct hashes h = {{NULL}, {NULL}, full != 0};
     kvc_sha256_init(&h.sampled);
     kvc_sha256_init(&h.full);
 
     uint64_t vocab_size;
-    int status = list_files(&files, path, is_dir, e);
-    if (!status) status = read_files(&files, &h, m, e);
+    int status = read_files(&files, &h, m, e);
     if (!status && strcmp(m->kind, "safetensors") == 0) {
-        status = read_config(path, is_dir, m, &vocab_size, e);
-        if (!status) status = read_tokenizer(path, is_dir, m, vocab_size, e);
+        status = read_config(&files, m, &vocab_size, e);
+        if (!status) status = read_tokenizer(&files, m, vocab_size, e);
     }
     if (!status) status = kvc_sha256_final(&h.sampled, m->sampled, e);
     if (!status && full) {
@@ -493,7 +362,7 @@ int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_e
     }
     kvc_sha256_drop(&h.sampled);
     kvc_sha256_drop(&h.full);
-    files_free(&files);
+    kvc_model_files_free(&files);
     if (status) memset(m, 0, sizeof *m);
     return status;
 }

@@ -7,24 +7,19 @@
 #include "formats/gguf.h"
 #include "formats/input.h"
 #include "formats/model.h"
+#include "formats/modelfiles.h"
 #include "formats/names.h"
 #include "formats/view.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define TAG "kvc projection 0\n"
-#define MAX_FILES 4096
 #define MAX_HEADER UINT64_C(100000000) /* of safetensors, as the reference library bounds it */
-#define MAX_CONFIG_BYTES (UINT64_C(16) << 20)
 #define MAX_SHAPE (UINT64_C(1) << 31) /* of each number in a shape */
 #define MAX_RANK 4
 #define GROUP 16 /* output channels that are transposed together: their floats fill a cache line */
@@ -47,16 +42,6 @@ struct kvc_weights {
 
 static int is_gguf(const struct kvc_weights *w) {
     return w->part[0].header == NULL;
-}
-
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-static int ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
 }
 
 /* ---- opening ---- */
@@ -88,78 +73,11 @@ static int add_part(struct kvc_weights *w, const char *path, struct kvc_error *e
     return 0;
 }
 
-/* A part other than the path that was given: messages name it. */
-static int add_named_part(struct kvc_weights *w, const char *path, struct kvc_error *e) {
-    return add_part(w, path, e) ? kvc_error_prefix(e, base_name(path)) : 0;
-}
-
-/* "x-00002-of-00003.gguf": the number of shards and where "00002" begins; 0 when the name is not of that form. */
-static unsigned shards_of(const char *path, size_t *at) {
-    const char *suffix = ends_with(path, ".gguf") ? ".gguf" : ".safetensors", *const digits = "0123456789";
-    char form[] = "00002-of-00003";
-    size_t tail = strlen(form) + strlen(suffix), n = strlen(path);
-    if (!ends_with(path, suffix) || n < tail) return 0;
-    *at = n - tail;
-    memcpy(form, path + *at, strlen(form));
-    if (strspn(form, digits) != 5 || strncmp(form + 5, "-of-", 4) != 0 || strspn(form + 9, digits) != 5) return 0;
-    unsigned long shard = strtoul(form, NULL, 10), shards = strtoul(form + 9, NULL, 10);
-    return shard && shard <= shards && shards <= MAX_FILES ? (unsigned)shards : 0;
-}
-
-static int open_shards(struct kvc_weights *w, const char *path, unsigned shards, size_t at, struct kvc_error *e) {
-    char *shard = strdup(path);
-    if (!shard) return kvc_fail_memory(e, "file names");
-    int status = 0;
-    for (unsigned i = 1; !status && i <= shards; i++) {
-        char number[16];
-        snprintf(number, sizeof number, "%05u", i);
-        memcpy(shard + at, number, 5);
-        status = add_named_part(w, shard, e);
-    }
-    free(shard);
-    return status;
-}
-
-/* `name` beside the file `path`, or in the directory `path`; NULL when out of memory. */
-static char *beside(const char *path, int is_dir, const char *name) {
-    size_t dir = is_dir ? strlen(path) : (size_t)(base_name(path) - path), size = dir + 1 + strlen(name) + 1;
-    char *joined = malloc(size);
-    if (joined) snprintf(joined, size, "%.*s%s%s", (int)dir, path, is_dir ? "/" : "", name);
-    return joined;
-}
-
-static int is_safetensors(const struct dirent *d) {
-    return d->d_name[0] != '.' && ends_with(d->d_name, ".safetensors");
-}
-
-/* model.safetensors, else all *.safetensors. */
-static int open_directory(struct kvc_weights *w, const char *path, struct kvc_error *e) {
-    char *whole = beside(path, 1, "model.safetensors");
-    if (!whole) return kvc_fail_memory(e, "file names");
-    int there = access(whole, F_OK) == 0, status = there ? add_named_part(w, whole, e) : 0;
-    free(whole);
-    if (there) return status;
-
-    struct dirent **found;
-    int n = scandir(path, &found, is_safetensors, alphasort);
-    if (n < 0) return kvc_fail(e, KVC_ERR_IO, "cannot list the directory: %s", strerror(errno));
-    if (!n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "no safetensors weights in this directory");
-    if (n > MAX_FILES) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d safetensors files", MAX_FILES);
-    for (int i = 0; i < n; i++) {
-        char *file = status ? NULL : beside(path, 1, found[i]->d_name);
-        if (!status) status = file ? add_named_part(w, file, e) : kvc_fail_memory(e, "file names");
-        free(file);
-        free(found[i]);
-    }
-    free(found);
-    return status;
-}
-
-static int open_parts(struct kvc_weights *w, const char *path, int is_dir, struct kvc_error *e) {
-    size_t at;
-    unsigned shards = is_dir ? 0 : shards_of(path, &at);
-    if (is_dir) return open_directory(w, path, e);
-    return shards ? open_shards(w, path, shards, at, e) : add_part(w, path, e);
+static int open_parts(struct kvc_weights *w, const struct kvc_model_files *files, struct kvc_error *e) {
+    for (size_t i = 0; i < files->n; i++)
+        if (add_part(w, files->path[i], e))
+            return files->given ? -1 : kvc_error_prefix(e, kvc_base_name(files->path[i]));
+    return 0;
 }
 
 static float sane_epsilon(double v) {
@@ -188,8 +106,6 @@ static void set_arch(struct kvc_weights *w, const json_t *text) {
 
 /* A model that takes pictures too has its language model's settings in an object of config.json. */
 static int read_config(struct kvc_weights *w, const struct kvc_input *in, struct kvc_error *e) {
-    if (in->size > MAX_CONFIG_BYTES)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "larger than %" PRIu64 " bytes", MAX_CONFIG_BYTES);
     json_t *root = json_loadb((const char *)in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(root)) {
         json_decref(root);
@@ -206,28 +122,20 @@ static int read_config(struct kvc_weights *w, const struct kvc_input *in, struct
     return 0;
 }
 
-static int open_config(struct kvc_weights *w, const char *path, int is_dir, struct kvc_error *e) {
-    char *config = beside(path, is_dir, "config.json");
-    if (!config) return kvc_fail_memory(e, "file names");
-    int status = 0;
-    if (access(config, F_OK) == 0) {
-        struct kvc_input in;
-        status = kvc_input_open(&in, config, e);
-        if (!status) {
-            status = read_config(w, &in, e);
-            kvc_input_close(&in);
-        }
-        if (status) kvc_error_prefix(e, "config.json");
-    }
-    free(config);
-    return status;
+static int open_config(struct kvc_weights *w, const struct kvc_model_files *files, struct kvc_error *e) {
+    struct kvc_input in;
+    int there = kvc_model_files_beside(files, "config.json", KVC_MAX_CONFIG_BYTES, &in, e);
+    if (there <= 0) return there;
+    int status = read_config(w, &in, e);
+    kvc_input_close(&in);
+    return status ? kvc_error_prefix(e, "config.json") : 0;
 }
 
 /* What config.json says; but a cache with its own weights says itself how they are paired. */
-static int safetensors_facts(struct kvc_weights *w, const char *path, int is_dir, struct kvc_error *e) {
+static int safetensors_facts(struct kvc_weights *w, const struct kvc_model_files *files, struct kvc_error *e) {
     const json_t *metadata = json_object_get(w->part[0].header, "__metadata__");
     set_arch(w, json_object_get(metadata, "architecture"));
-    if (open_config(w, path, is_dir, e)) return -1;
+    if (open_config(w, files, e)) return -1;
     w->pairing = kvc_pairing_of_transformers(w->arch);
     const char *pairing = json_string_value(json_object_get(metadata, "rope_pairing"));
     if (!pairing) return 0;
@@ -237,19 +145,12 @@ static int safetensors_facts(struct kvc_weights *w, const char *path, int is_dir
 }
 
 struct kvc_weights *kvc_weights_open(const char *path, struct kvc_error *e) {
-    struct stat st;
-    if (stat(path, &st)) {
-        kvc_fail(e, KVC_ERR_IO, "cannot read the weights: %s", strerror(errno));
-        return NULL;
-    }
-    int is_dir = S_ISDIR(st.st_mode);
+    struct kvc_model_files files;
+    if (kvc_model_files_list(&files, path, e)) return NULL;
     struct kvc_weights *w = calloc(1, sizeof *w);
-    if (!w) {
-        kvc_fail_memory(e, "the weights files");
-        return NULL;
-    }
-    int status = open_parts(w, path, is_dir, e);
-    if (!status) status = is_gguf(w) ? gguf_facts(w, e) : safetensors_facts(w, path, is_dir, e);
+    int status = w ? open_parts(w, &files, e) : kvc_fail_memory(e, "the weights files");
+    if (!status) status = is_gguf(w) ? gguf_facts(w, e) : safetensors_facts(w, &files, e);
+    kvc_model_files_free(&files);
     if (!status) return w;
     kvc_weights_close(w);
     return NULL;
@@ -404,7 +305,7 @@ static int find(const struct kvc_weights *w, const struct naming *naming, enum w
         const struct part *part = &w->part[i];
         struct kvc_gguf_tensor found;
         const json_t *entry = json_object_get(part->header, t->name);
-        t->file = base_name(part->in.name);
+        t->file = kvc_base_name(part->in.name);
         if (entry) return take_safetensors(t, part, entry, e) ? -1 : 1;
         if (naming->gguf && kvc_gguf_tensor(&part->gguf, t->name, &found))
             return take_gguf(t, part, &found, e) ? -1 : 1;
@@ -415,7 +316,7 @@ static int find(const struct kvc_weights *w, const struct naming *naming, enum w
 static int missing(const struct kvc_weights *w, const char *name, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "%s%s: no tensor '%s' (one tensor of Q, K and V together, and latent attention, cannot be used)",
-                    base_name(w->part[0].in.name), w->n > 1 ? " and the other shards" : "", name);
+                    kvc_base_name(w->part[0].in.name), w->n > 1 ? " and the other shards" : "", name);
 }
 
 /* The naming under which the file has the layer's K. */
@@ -563,7 +464,7 @@ static int check_shape(struct kvc_projection_shape *s, struct kvc_error *e) {
 
 /* K can be brought from the file's pairing to the cache's. */
 static int check_pairing(const struct kvc_weights *w, const struct kvc_projection_shape *s, struct kvc_error *e) {
-    const char *file = base_name(w->part[0].in.name);
+    const char *file = kvc_base_name(w->part[0].in.name);
     char shown[sizeof w->arch];
     kvc_name_show(w->arch, shown, sizeof shown);
     if (s->pairing == KVC_PAIRING_UNKNOWN)

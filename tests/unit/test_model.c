@@ -376,6 +376,10 @@ static void test_config(void **state) {
     assert_true(m.rope_theta == 1000000.0);
     assert_string_equal(m.rope_type, "default");
 
+    /* a model that takes pictures: its text model pairs */
+    read_config("{\"model_type\":\"cohere2_vision\",\"text_config\":{\"model_type\":\"cohere2\"}}", &m);
+    assert_string_equal(m.arch, "cohere2_vision");
+    assert_int_equal(m.pairing, KVC_PAIRING_INTERLEAVED);
     read_config("{\"model_type\":\"x\",\"num_hidden_layers\":-3,\"num_attention_heads\":99999999999999,"
                 "\"hidden_size\":[],\"rope_scaling\":7,\"head_dim\":\"a\",\"rope_theta\":-1}",
                 &m);
