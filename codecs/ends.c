@@ -5,15 +5,6 @@
 
 #include <string.h>
 
-uint64_t kvc_ends_row(const struct kvc_block *block, uint64_t i) {
-    return block->row ? block->row[i] : i;
-}
-
-int64_t kvc_ends_position(const struct kvc_block *block, uint64_t i) {
-    const uint64_t row = kvc_ends_row(block, i);
-    return block->encoding ? block->encoding->position[row] : (int64_t)row;
-}
-
 static void mark(uint8_t *mask, uint64_t rows, uint64_t n, unsigned type) {
     memset(mask, 0, (size_t)rows);
     memset(mask + (type == KVC_SECTION_SINK ? 0 : rows - n), 1, (size_t)n);

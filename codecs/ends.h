@@ -7,9 +7,6 @@
 
 #include <stdint.h>
 
-/* The number in the tensor, and the position, of row i of a block that is being encoded. */
-uint64_t kvc_ends_row(const struct kvc_block *block, uint64_t i);
-int64_t kvc_ends_position(const struct kvc_block *block, uint64_t i);
 /* Keeps `rows` rows at the beginning (`type` KVC_SECTION_SINK) or the end (KVC_SECTION_TAIL) of a block. */
 int kvc_ends_encode(struct kvc_block *block, uint64_t rows, unsigned type, uint8_t stage, struct kvc_sections *out,
                     struct kvc_error *e);

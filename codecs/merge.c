@@ -1,6 +1,5 @@
 /* merge.c: the stage that stores two layers' rows as one direction and a norm each. Spec: merge.md. */
 #include "codecs/args.h"
-#include "codecs/ends.h"
 #include "codecs/floats.h"
 #include "codecs/kept.h"
 
@@ -109,7 +108,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     if (!room) return kvc_fail_memory(e, "a pair of rows");
     for (uint64_t t = 0; t < block->shape.tokens; t++) {
         read_pair(block, t, s->deeper, pair);
-        s->distance[kvc_ends_row(block, t) - s->first] = (float)(compare(pair[0], pair[1], width).angle / PI);
+        s->distance[kvc_block_row(block, t) - s->first] = (float)(compare(pair[0], pair[1], width).angle / PI);
     }
     free(room);
     return 0;
@@ -218,7 +217,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     const size_t width = width_of(block), most = (size_t)block->shape.tokens * norms_in_row(args, &block->shape);
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
     if (!block->shape.tokens) return 0;
-    for (uint64_t t = 0; t < block->shape.tokens; t++) mask[t] = s->kept[kvc_ends_row(block, t) - s->first];
+    for (uint64_t t = 0; t < block->shape.tokens; t++) mask[t] = s->kept[kvc_block_row(block, t) - s->first];
     float *room = malloc((2 * width + most) * sizeof *room);
     int status = room ? 0 : kvc_fail_memory(e, "a pair of rows");
     if (!status && !s->second) status = add_kept(mask, block->shape.tokens, stage, out, e);

@@ -1,6 +1,5 @@
 /* outlier.c: the stage that takes the extremes of each vector out of the matrix, exactly. Spec: outlier.md. */
 #include "codecs/args.h"
-#include "codecs/ends.h"
 #include "codecs/floats.h"
 #include "kernels/kernels.h"
 
@@ -155,7 +154,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     const float *x = (const float *)(const void *)block->rows;
     (void)args, (void)e;
     for (size_t t = 0; t < block->shape.tokens; t++, x += s->width) {
-        const uint32_t row = (uint32_t)kvc_ends_row(block, t);
+        const uint32_t row = (uint32_t)kvc_block_row(block, t);
         for (size_t c = 0; c < s->width; c++) {
             if (x[c] > s->end[1].limit[c]) note(&s->end[1], s->room, c, (struct far){x[c], row});
             if (-x[c] > s->end[0].limit[c]) note(&s->end[0], s->room, c, (struct far){-x[c], row});
@@ -299,7 +298,7 @@ static int encode_channels(const struct state *s, struct kvc_block *block, uint8
         const float *row = x + t * width;
         for (size_t c = 0; c < width; c++) {
             if (row[c] < s->end[1].limit[c] && -row[c] < s->end[0].limit[c]) continue;
-            const uint64_t number = kvc_ends_row(block, t);
+            const uint64_t number = kvc_block_row(block, t);
             if (!is_far(&s->end[1], c, row[c], number) && !is_far(&s->end[0], c, -row[c], number)) continue;
             if (count[c] == MOST) continue;
             count[c]++;

@@ -1,6 +1,5 @@
 /* saliency.c: the stage that tells tokens apart: which ones attention falls on. Spec: saliency.md. */
 #include "codecs/args.h"
-#include "codecs/ends.h"
 #include "codecs/probes.h"
 #include "codecs/shared.h"
 
@@ -124,7 +123,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
         s->seen = grown;
         s->room = room;
     }
-    for (uint64_t i = 0; i < block->shape.tokens; i++) s->seen[s->n_seen++] = kvc_ends_row(block, i);
+    for (uint64_t i = 0; i < block->shape.tokens; i++) s->seen[s->n_seen++] = kvc_block_row(block, i);
     return 0;
 }
 
@@ -167,7 +166,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     block->salient = malloc(n);
     int status = bits && block->salient ? 0 : kvc_fail_memory(e, "saliency");
     for (size_t i = 0; i < n && !status; i++) {
-        const uint64_t row = kvc_ends_row(block, i / s->heads) - s->first;
+        const uint64_t row = kvc_block_row(block, i / s->heads) - s->first;
         block->salient[i] = s->salient[row * s->heads + i % s->heads];
         bits[i / 8] |= (uint8_t)(block->salient[i] << i % 8);
     }

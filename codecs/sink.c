@@ -20,7 +20,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
                   struct kvc_sections *out, struct kvc_error *e) {
     uint64_t n = 0;
     (void)state;
-    while (n < block->shape.tokens && kvc_ends_position(block, n) < args->i[N]) n++;
+    while (n < block->shape.tokens && kvc_block_position(block, n) < args->i[N]) n++;
     return kvc_ends_encode(block, n, KVC_SECTION_SINK, stage, out, e);
 }
 

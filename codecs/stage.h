@@ -152,6 +152,15 @@ struct kvc_block {
     struct kvc_block *partner; /* pair stages: the other layer's block */
 };
 
+/* The number in the tensor, and the position, of row i of a block that is being encoded. */
+static inline uint64_t kvc_block_row(const struct kvc_block *block, uint64_t i) {
+    return block->row ? block->row[i] : i;
+}
+static inline int64_t kvc_block_position(const struct kvc_block *block, uint64_t i) {
+    const uint64_t row = kvc_block_row(block, i);
+    return block->encoding ? block->encoding->position[row] : (int64_t)row;
+}
+
 /* A stage's stored sections: of a block, and of its segment. */
 struct kvc_stored {
     const struct kvc_section *section, *side, *first; /* first: a pair's second tensor: the first one's, of the block */

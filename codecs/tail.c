@@ -32,7 +32,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     const uint64_t first = first_kept(args, block);
     uint64_t n = 0;
     (void)state;
-    while (n < block->shape.tokens && kvc_ends_row(block, block->shape.tokens - 1 - n) >= first) n++;
+    while (n < block->shape.tokens && kvc_block_row(block, block->shape.tokens - 1 - n) >= first) n++;
     return kvc_ends_encode(block, n, KVC_SECTION_TAIL, stage, out, e);
 }
 
