@@ -129,22 +129,14 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
-/* The one section, of this type, that the stage has there. */
-static const struct kvc_section *only(const struct kvc_section *section, size_t count, unsigned type,
-                                      struct kvc_error *e) {
-    const struct kvc_section *next = section, *end = section + count;
-    const struct kvc_section *s = kvc_section_take_stored(&next, end, type, 0, e);
-    return s && !kvc_section_none_left(next, end, e) ? s : NULL;
-}
-
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     const struct parts p = parts_of(args, &block->shape);
     const size_t rows = (size_t)block->shape.tokens, n = rows * p.n * p.rank, directions = p.n * p.rank * p.dim;
     float *x = (float *)(void *)block->rows;
     if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    const struct kvc_section *b = only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e);
-    const struct kvc_section *a = b ? only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e) : NULL;
+    const struct kvc_section *b = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e);
+    const struct kvc_section *a = b ? kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e) : NULL;
     if (!a) return -1;
     float *coefficient = malloc((n + directions + p.dim) * sizeof *coefficient), *direction = coefficient + n;
     float *row = direction + directions;

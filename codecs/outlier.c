@@ -373,14 +373,13 @@ static int read_header(struct stored *r, const struct vectors *v, const struct k
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *next = stored->section, *last = next + stored->n, *s;
+    const struct kvc_section *s;
     struct stored r = {.each = 0};
     struct vectors v;
     float *x = (float *)(void *)block->rows;
     if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (next == last) return 0;
-    if (!(s = kvc_section_take_stored(&next, last, KVC_SECTION_OUTLIERS, 0, e)) || kvc_section_none_left(next, last, e))
-        return -1;
+    if (!stored->n) return 0;
+    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e))) return -1;
     measure(&v, block, block->own);
     if (read_header(&r, &v, s, e)) return -1;
     float *value = malloc(r.all * sizeof *value);

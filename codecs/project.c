@@ -170,10 +170,9 @@ static int copies(const struct plan *p) {
 
 static int read_plan(struct plan *p, const struct kvc_stored *stored, const struct kvc_shape *shape, unsigned role,
                      struct kvc_error *e) {
-    const struct kvc_section *next = stored->side, *last = next + stored->n_side, *s;
+    const struct kvc_section *s;
     if (stored->n && kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!(s = kvc_section_take_stored(&next, last, KVC_SECTION_HIDDEN, 0, e)) || kvc_section_none_left(next, last, e))
-        return -1;
+    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_HIDDEN, e))) return -1;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
     uint32_t epsilon = (uint32_t)get(d + 44, 4);

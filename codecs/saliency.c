@@ -177,14 +177,13 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
 
 static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                 struct kvc_error *e) {
-    const struct kvc_section *next = stored->section, *end_all = next + stored->n, *s;
+    const struct kvc_section *s;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads);
     (void)args;
     if (kvc_section_none_left(stored->side, stored->side + stored->n_side, e)) return -1;
-    if (!n) return kvc_section_none_left(next, end_all, e);
+    if (!n) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
     if (block->salient) return kvc_fail(e, KVC_ERR_DAMAGED, "tokens were told apart before");
-    if (!(s = kvc_section_take_stored(&next, end_all, KVC_SECTION_MASK, 0, e)) || kvc_section_none_left(next, end_all, e))
-        return -1;
+    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_MASK, e))) return -1;
     if (s->size != mask_bytes(block) || (n % 8 && s->data[s->size - 1] >> n % 8))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK is not a bit a token and head");
     if (!(block->salient = malloc(n))) return kvc_fail_memory(e, "saliency");

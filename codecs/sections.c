@@ -166,6 +166,13 @@ int kvc_section_none_left(const struct kvc_section *next, const struct kvc_secti
                     next->type);
 }
 
+const struct kvc_section *kvc_section_only(const struct kvc_section *sections, size_t n, unsigned type,
+                                           struct kvc_error *e) {
+    const struct kvc_section *next = sections, *end = n ? sections + n : sections;
+    const struct kvc_section *s = kvc_section_take_stored(&next, end, type, 0, e);
+    return s && !kvc_section_none_left(next, end, e) ? s : NULL;
+}
+
 const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n, struct kvc_error *e) {
     if (s->coder == KVC_CODER_STORE && s->size == n && s->raw_size == n) return s->data;
     return kvc_section_decode(s, room, n, e) ? NULL : room;

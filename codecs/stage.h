@@ -134,6 +134,10 @@ struct kvc_encoding {
     const void *owner; /* of read() */
 };
 
+/* The one section that a stage has there, which must have this type, index 0, and be stored as it is; else NULL. */
+const struct kvc_section *kvc_section_only(const struct kvc_section *sections, size_t n, unsigned type,
+                                           struct kvc_error *e);
+
 /* One block of one tensor on its way through a pipeline. */
 struct kvc_block {
     struct kvc_shape shape; /* of the matrix as it stands; shape.tokens is the number of rows */
