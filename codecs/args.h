@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { KVC_MAX_ARGS = 128 }; /* bytes of one stage's arguments, with the NUL */
+
 enum kvc_arg_kind {
     KVC_ARG_INTEGER, /* key=NUMBER, in kvc_stage_args.i */
     KVC_ARG_REAL,    /* key=NUMBER with a fraction, in kvc_stage_args.f */
@@ -31,5 +33,10 @@ int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, con
                    struct kvc_stage_args *args, struct kvc_error *e);
 /* The canonical text: what is required and stands alone, and what differs from the fallbacks, in the order of the table. */
 void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args, char *text, size_t size);
+
+/* Appends to a text of `size` bytes, NUL included: a string; a stage, `name` or `name:arguments`. Not 0 where it did
+ * not fit. */
+int kvc_text_append(char *text, size_t size, const char *more);
+int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage, const struct kvc_stage_args *args);
 
 #endif

@@ -89,17 +89,6 @@ static struct upper choose_upper(const uint8_t *bytes, size_t n) {
     return best;
 }
 
-/* Bytes of n values packed, as they are with 8 bits. */
-static size_t packed_bytes(size_t n, unsigned width) {
-    return width == 8 ? n : KVC_PACKED(n, width);
-}
-
-static uint8_t *write_packed(uint8_t *to, const uint8_t *values, size_t n, unsigned width) {
-    if (width == 8) memcpy(to, values, n);
-    else if (width) kvc_kernels_get()->pack_bits(to, values, n, width);
-    return to + packed_bytes(n, width);
-}
-
 static uint8_t *write_halves(uint8_t *to, int exponent, uint8_t *lower, uint8_t *upper, size_t n) {
     const struct upper u = choose_upper(upper, n);
     const unsigned escape = (1u << u.width) - 1;
@@ -114,15 +103,15 @@ static uint8_t *write_halves(uint8_t *to, int exponent, uint8_t *lower, uint8_t 
     to[3] = (uint8_t)(u.width | (u.rotated ? ROTATED : 0));
     to[4] = (uint8_t)u.base;
     for (unsigned b = 0; b < 4; b++) to[5 + b] = (uint8_t)(u.escapes >> 8 * b & 255);
-    to = write_packed(to + HEADER, lower, n, 8 - zeros);
-    if (u.width == 8) return write_packed(to, upper, n, 8);
-    uint8_t *escapes = to + packed_bytes(n, u.width);
+    to = kvc_packed_write(to + HEADER, lower, n, 8 - zeros);
+    if (u.width == 8) return kvc_packed_write(to, upper, n, 8);
+    uint8_t *escapes = to + kvc_packed_bytes(n, u.width);
     for (size_t i = 0; i < n; i++) {
         const unsigned code = ((u.rotated ? rotate(upper[i]) : upper[i]) - u.base) & 255;
         if (code >= escape) *escapes++ = upper[i];
         upper[i] = (uint8_t)(code < escape ? code : escape);
     }
-    write_packed(to, upper, n, u.width);
+    kvc_packed_write(to, upper, n, u.width);
     return escapes;
 }
 
@@ -164,21 +153,13 @@ static int read_header(struct stored *s, const uint8_t **bytes, const uint8_t *e
     if (s->zeros > 8 || !u->width || u->width > 8 || u->escapes > n ||
         (u->width == 8 && (u->escapes || u->base || u->rotated)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "the header of %zu numbers is out of range", n);
-    const size_t lower = packed_bytes(n, 8 - s->zeros), codes = packed_bytes(n, u->width);
+    const size_t lower = kvc_packed_bytes(n, 8 - s->zeros), codes = kvc_packed_bytes(n, u->width);
     if ((size_t)(end - p) - HEADER < lower + codes + u->escapes)
         return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
     s->lower = p + HEADER;
     s->codes = s->lower + lower;
     s->escapes = s->codes + codes;
     *bytes = s->escapes + u->escapes;
-    return 0;
-}
-
-static int read_packed(uint8_t *values, const uint8_t *bytes, size_t n, unsigned width, struct kvc_error *e) {
-    if (width == 8) memcpy(values, bytes, n);
-    else if (!width) memset(values, 0, n);
-    else if (kvc_packed_check(bytes, n, width, e)) return -1;
-    else kvc_kernels_get()->unpack_bits(values, bytes, n, width);
     return 0;
 }
 
@@ -204,7 +185,7 @@ int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, si
     if (read_header(&s, bytes, end, n, e)) return -1;
     uint8_t *lower = malloc(4 * n + 1), *upper = lower + n, *halves = upper + n;
     if (!lower) return kvc_fail_memory(e, "numbers");
-    int status = read_packed(lower, s.lower, n, 8 - s.zeros, e) || read_packed(upper, s.codes, n, s.upper.width, e) ||
+    int status = kvc_packed_read(lower, s.lower, n, 8 - s.zeros, e) || kvc_packed_read(upper, s.codes, n, s.upper.width, e) ||
                  undo_codes(upper, &s, n, e);
     unsigned wild = 0;
     for (size_t i = 0; i < n && !status; i++) {

@@ -2,6 +2,7 @@
  * work on it; what lies between is converted here. Not for recipes (recipe.c). */
 #include "codecs/pipeline.h"
 
+#include "codecs/args.h"
 #include "codecs/floats.h"
 
 #include <stdlib.h>
@@ -11,24 +12,13 @@ static const struct kvc_stage *stage_at(const struct kvc_pipeline *p, unsigned i
     return p->step[i].stage;
 }
 
-/* Appends to text; a negative return means it did not fit. */
-static int append(char *text, size_t size, const char *more) {
-    size_t used = strlen(text), n = strlen(more);
-    if (used + n >= size) return -1;
-    memcpy(text + used, more, n + 1);
-    return 0;
-}
-
 int kvc_pipeline_print(const struct kvc_pipeline *pipeline, char *text, size_t size) {
     if (!size) return -1;
     *text = '\0';
-    for (unsigned i = 0; i < pipeline->n; i++) {
-        char args[128];
-        stage_at(pipeline, i)->print(&pipeline->step[i].args, args, sizeof args);
-        if ((i && append(text, size, ",")) || append(text, size, stage_at(pipeline, i)->name) ||
-            (*args && (append(text, size, ":") || append(text, size, args))))
+    for (unsigned i = 0; i < pipeline->n; i++)
+        if ((i && kvc_text_append(text, size, ",")) ||
+            kvc_stage_append(text, size, stage_at(pipeline, i), &pipeline->step[i].args))
             return -1;
-    }
     return 0;
 }
 

@@ -47,3 +47,21 @@ int kvc_packed_check(const uint8_t *packed, size_t n, unsigned width, struct kvc
         if (group[i]) return kvc_fail(e, KVC_ERR_DAMAGED, "the last packed group is not filled up with zeros");
     return 0;
 }
+
+size_t kvc_packed_bytes(size_t n, unsigned width) {
+    return width == 8 ? n : KVC_PACKED(n, width);
+}
+
+uint8_t *kvc_packed_write(uint8_t *to, const uint8_t *values, size_t n, unsigned width) {
+    if (width == 8) memcpy(to, values, n);
+    else if (width) kvc_kernels_get()->pack_bits(to, values, n, width);
+    return to + kvc_packed_bytes(n, width);
+}
+
+int kvc_packed_read(uint8_t *values, const uint8_t *bytes, size_t n, unsigned width, struct kvc_error *e) {
+    if (width == 8) memcpy(values, bytes, n);
+    else if (!width) memset(values, 0, n);
+    else if (kvc_packed_check(bytes, n, width, e)) return -1;
+    else kvc_kernels_get()->unpack_bits(values, bytes, n, width);
+    return 0;
+}

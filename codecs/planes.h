@@ -20,4 +20,10 @@ size_t kvc_packed_rows(size_t n);
 /* 0 when the bits that fill up the last group of n values packed by the kernel pack_bits are zero, as they must be. */
 int kvc_packed_check(const uint8_t *packed, size_t n, unsigned width, struct kvc_error *e);
 
+/* n values of `width` bits, 0 to 8, a byte each: packed by pack_bits, or as they are with 8 bits. Returns the bytes that
+ * takes, the end of what was written, or -1 where the last group is not filled up with zeros. */
+size_t kvc_packed_bytes(size_t n, unsigned width);
+uint8_t *kvc_packed_write(uint8_t *to, const uint8_t *values, size_t n, unsigned width);
+int kvc_packed_read(uint8_t *values, const uint8_t *bytes, size_t n, unsigned width, struct kvc_error *e);
+
 #endif

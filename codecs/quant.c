@@ -326,15 +326,6 @@ static int add_params(const struct layout *l, const struct class *k, uint8_t sta
     return kvc_sections_add(out, KVC_SECTION_PARAMS, stage, index, l->packed, (size_t)(end - l->packed), 0, e);
 }
 
-static size_t pack(const struct layout *l, const struct class *k) {
-    if (k->bits == 8) {
-        memcpy(l->packed, l->codes, k->codes);
-        return k->codes;
-    }
-    kvc_kernels_get()->pack_bits(l->packed, l->codes, k->codes, k->bits);
-    return KVC_PACKED(k->codes, k->bits);
-}
-
 static int encode_class(const struct layout *l, unsigned c, float *x, uint8_t stage, struct kvc_sections *out,
                         struct kvc_error *e) {
     const struct class *k = &l->class[c];
@@ -343,8 +334,9 @@ static int encode_class(const struct layout *l, unsigned c, float *x, uint8_t st
     if (l->clip && clip_ranges(l, k, x, e)) return -1;
     if (add_params(l, k, stage, (uint8_t)c, out, e)) return -1;
     each_row(l, k, x, l->inverse, quantise_row);
-    if (kvc_sections_add(out, KVC_SECTION_CODES, stage, (uint8_t)c, l->packed, pack(l, k), 0, e)) return -1;
-    return 0;
+    kvc_packed_write(l->packed, l->codes, k->codes, k->bits);
+    return kvc_sections_add(out, KVC_SECTION_CODES, stage, (uint8_t)c, l->packed, kvc_packed_bytes(k->codes, k->bits), 0,
+                            e);
 }
 
 enum { NORM_EXPONENTS = 32, NORM_LEAST = -150, NORM_MOST = 100 };
@@ -442,13 +434,10 @@ static int read_params(const struct layout *l, const struct class *k, const stru
 }
 
 static int read_codes(const struct layout *l, const struct class *k, const struct kvc_section *s, struct kvc_error *e) {
-    const size_t due = k->bits == 8 ? k->codes : KVC_PACKED(k->codes, k->bits);
+    const size_t due = kvc_packed_bytes(k->codes, k->bits);
     if (s->size != due)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES has %u bytes where %zu are due", s->size, due);
-    if (k->bits == 8) memcpy(l->codes, s->data, k->codes);
-    else if (kvc_packed_check(s->data, k->codes, k->bits, e)) return -1;
-    else kvc_kernels_get()->unpack_bits(l->codes, s->data, k->codes, k->bits);
-    return 0;
+    return kvc_packed_read(l->codes, s->data, k->codes, k->bits, e);
 }
 
 static int decode_sections(const struct layout *l, struct kvc_block *block, const struct kvc_section *next,
@@ -459,7 +448,6 @@ static int decode_sections(const struct layout *l, struct kvc_block *block, cons
         if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_NORMS, 0, e))) return -1;
         if (s->size != 2 + l->width) return kvc_fail(e, KVC_ERR_DAMAGED, "section NORMS is not a byte a channel");
         if (read_norms(l, s->data, e)) return -1;
-        for (size_t c = 0; c < l->width; c++) l->inverse_norm[c] = 1 / l->norm[c];
     }
     /* the residual is the rows', not the normed rows' */
     float *left = NULL;

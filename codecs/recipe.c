@@ -1,6 +1,7 @@
 /* recipe.c: reading and printing recipes, and which stages code a tensor. The grammar stands in recipe.h. */
 #include "codecs/recipe.h"
 
+#include "codecs/args.h"
 #include "codecs/presets.h"
 
 #include <inttypes.h>
@@ -9,8 +10,6 @@
 #include <string.h>
 
 #define DEFAULT_STAGE "split" /* what ends a pipeline that has no terminal stage */
-
-enum { MAX_ARGS = 128 }; /* bytes of one stage's arguments */
 
 static int parse_number(const char **p, uint32_t *v) {
     if (**p < '0' || **p > '9') return -1;
@@ -70,7 +69,7 @@ static int parse_item(char *text, struct kvc_item *item, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage '%s' (stages: %s)", text, known);
     }
     if (args && !*args) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: an argument is missing after ':'", text);
-    if (args && strlen(args) >= MAX_ARGS) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: arguments are too long", text);
+    if (args && strlen(args) >= KVC_MAX_ARGS) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: arguments are too long", text);
     if (item->stage->parse(args ? args : "", &item->args, e)) return kvc_error_prefix(e, "recipe");
     while (at) {
         char *next = strchr(at, '@');
@@ -108,28 +107,14 @@ int kvc_recipe_parse(const char *text, struct kvc_recipe *recipe, struct kvc_err
     return parse_items(text, recipe, 0, e);
 }
 
-/* Appends to text; a negative return means it did not fit. */
-static int append(char *text, size_t size, const char *more) {
-    size_t used = strlen(text), n = strlen(more);
-    if (used + n >= size) return -1;
-    memcpy(text + used, more, n + 1);
-    return 0;
-}
-
-static int append_stage(char *text, size_t size, const struct kvc_stage *stage, const struct kvc_stage_args *args) {
-    char buffer[MAX_ARGS];
-    stage->print(args, buffer, sizeof buffer);
-    return append(text, size, stage->name) || (*buffer && (append(text, size, ":") || append(text, size, buffer)));
-}
-
 int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size) {
     if (!size) return -1;
     *text = '\0';
     for (unsigned i = 0; i < recipe->n; i++) {
         const struct kvc_item *item = &recipe->item[i];
-        if ((i && append(text, size, ",")) || append_stage(text, size, item->stage, &item->args)) return -1;
-        if (((item->select & KVC_SELECT_K) && append(text, size, "@k")) ||
-            ((item->select & KVC_SELECT_V) && append(text, size, "@v")))
+        if ((i && kvc_text_append(text, size, ",")) || kvc_stage_append(text, size, item->stage, &item->args)) return -1;
+        if (((item->select & KVC_SELECT_K) && kvc_text_append(text, size, "@k")) ||
+            ((item->select & KVC_SELECT_V) && kvc_text_append(text, size, "@v")))
             return -1;
         for (unsigned r = 0; r < item->ranges; r++) {
             char range[32];
@@ -137,7 +122,7 @@ int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size) {
                 snprintf(range, sizeof range, "@l%" PRIu32, item->range[r].first);
             else
                 snprintf(range, sizeof range, "@l%" PRIu32 "-%" PRIu32, item->range[r].first, item->range[r].last);
-            if (append(text, size, range)) return -1;
+            if (kvc_text_append(text, size, range)) return -1;
         }
     }
     return 0;
