@@ -20,8 +20,9 @@ int cli_check(const char *path, struct cli_input *options, unsigned threads, int
     int status = EXIT_SAME;
     *checksums = claims_kvc(&in, options);
     if (*checksums) {
-        struct kvc_cache *c = kvc_container_open(&in, e);
-        if (c) kvc_container_set_weights(c, options->weights);
+        struct kvc_import_options import = options->import;
+        import.weights = options->weights;
+        struct kvc_cache *c = kvc_format_kvc.import(&in, &import, e);
         if (!c || kvc_container_check(c, threads, e)) {
             status = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN ? EXIT_DIFFER : EXIT_TROUBLE;
         }

@@ -195,6 +195,7 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     case CLI_OPT_RAW: return parse_raw(in, arg);
     case CLI_OPT_MODEL: in->model_path = arg; return 1;
     case CLI_OPT_WEIGHTS: in->weights_path = arg; return 1;
+    case CLI_OPT_PROFILE: in->import.profile = arg; return 1;
     default: return 0;
     }
 }

@@ -29,7 +29,7 @@ int cli_finish(int status);
 
 /* The options that say how to read input; every tool has them. In a getopt_long table: CLI_INPUT_OPTIONS. */
 enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_OPT_MODEL, CLI_OPT_RAW, CLI_OPT_LATENT,
-       CLI_OPT_WEIGHTS, CLI_OPT_FREE = 1100 };
+       CLI_OPT_WEIGHTS, CLI_OPT_PROFILE, CLI_OPT_FREE = 1100 };
 #define CLI_INPUT_OPTIONS                              \
     {"from", required_argument, NULL, CLI_OPT_FROM},        \
     {"map", required_argument, NULL, CLI_OPT_MAP},          \
@@ -38,12 +38,15 @@ enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_
     {"raw", required_argument, NULL, CLI_OPT_RAW},          \
     {"latent", no_argument, NULL, CLI_OPT_LATENT},          \
     {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},   \
+    {"profile", required_argument, NULL, CLI_OPT_PROFILE},   \
     {"model", required_argument, NULL, CLI_OPT_MODEL}
 #define CLI_INPUT_HELP                                                                               \
     "Reading input:\n"                                                                               \
     "      --from=FORMAT       input is kvc, llama, safetensors, npz or raw (default: look)\n"       \
     "      --model=FILE        the model's weights (GGUF or safetensors): geometry and RoPE facts\n" \
     "      --weights=FILE      weights that K and V are rebuilt with (recipe project)\n"             \
+    "      --profile=FILE      the model's profile (kvc-profile(5)), to pack with or to unpack\n"    \
+    "                          what was; also sought beside a .kvc and in $KVC_PROFILE_PATH\n"       \
     "      --kv-heads=N        number of KV heads, where the file does not say\n"                    \
     "      --pairing=P         RoPE pairing of K: halves, interleaved or none\n"                     \
     "      --latent            llama.cpp cache of a model with latent attention: no V\n"             \

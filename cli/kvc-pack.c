@@ -14,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, OPT_QUERIES, OPT_DEQUANTIZE };
+enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, OPT_QUERIES, OPT_DEQUANTIZE,
+       OPT_EMBED_PROFILE };
 
 static const struct option long_options[] = {
     CLI_INPUT_OPTIONS,
@@ -22,6 +23,7 @@ static const struct option long_options[] = {
     {"recipe", required_argument, NULL, 'r'},
     {"queries", required_argument, NULL, OPT_QUERIES},
     {"dequantize", no_argument, NULL, OPT_DEQUANTIZE},
+    {"embed-profile", no_argument, NULL, OPT_EMBED_PROFILE},
     {"no-verify", no_argument, NULL, OPT_NO_VERIFY},
     {"align", required_argument, NULL, OPT_ALIGN},
     {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
@@ -37,6 +39,7 @@ static const char help[] =
     "  -r, --recipe=RECIPE     stages that code the cache: split (default, smallest), fast,\n"
     "                          zstd, store (as it is), a preset, or what kvc-recipes(7) says\n"
     "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
+    "      --embed-profile     carry the --profile inside, so that the .kvc stands alone\n"
     "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
     "  -o, --output=FILE       write to FILE\n"
     "  -c, --stdout            write to standard output\n"
@@ -73,6 +76,7 @@ struct pack {
     int dequantize;
     const char *queries_path; /* NULL: none */
     struct cli_file queries;
+    struct kvc_profile *profile; /* that --profile names; NULL: none */
     struct kvc_pack_report report; /* of the file at hand */
     int dequantized;               /* likewise */
     struct progress progress;
@@ -185,6 +189,7 @@ static int pack_cache(struct pack *p, const struct cli_file *f, const struct kvc
         cli_warn("%s: the queries of %s are those of other tokens", f->input.name, p->queries.input.name);
     options.queries = queries;
     options.weights = p->job.input.weights;
+    options.profile = p->profile;
     const int status = kvc_container_write(c, &options, out, &p->report, e);
     if (p->progress.shown > 0) fputs("\r     \r", stderr);
     kvc_cache_free(queries);
@@ -283,6 +288,7 @@ static int take_option(struct pack *p, int opt, const char *arg) {
     case OPT_NO_TOKENS: p->options.no_tokens = 1; return 0;
     case OPT_QUERIES: p->queries_path = arg; return 0;
     case OPT_DEQUANTIZE: p->dequantize = 1; return 0;
+    case OPT_EMBED_PROFILE: p->options.embed_profile = 1; return 0;
     case OPT_ALIGN:
         if (cli_parse_u64(arg, &n) || n < 16 || n > 1 << 20 || (n & (n - 1)))
             return cli_usage("--align=%s is not a power of two from 16 to 1M", arg);
@@ -308,12 +314,19 @@ static int open_queries(struct pack *p, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", p->queries.input.name);
 }
 
+static int open_profile(struct pack *p, struct kvc_error *e) {
+    const char *path = p->job.input.import.profile;
+    p->profile = kvc_profile_open(path, e);
+    return p->profile ? 0 : kvc_error_prefix(e, path);
+}
+
 static int run(struct pack *p, int n, char **paths) {
     struct kvc_error e;
     int status = EXIT_TROUBLE;
-    if (p->queries_path && open_queries(p, &e)) cli_error(&e);
+    if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e))) cli_error(&e);
     else status = job_run(&p->job, n, paths, pack_one);
     if (p->queries.cache) cli_close(&p->queries);
+    kvc_profile_free(p->profile);
     return status;
 }
 

@@ -50,7 +50,7 @@ int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stri
 }
 
 /* The `rank` eigenvectors of the greatest eigenvalues of a symmetric matrix, which is lost, into z, ascending. */
-static int eigenvectors(double *a, size_t n, size_t rank, double *z, struct kvc_error *e) {
+static int eigenvectors(double *a, size_t n, size_t rank, double *z, double *values, struct kvc_error *e) {
     const size_t room = 33 * n, whole = 10 * n; /* 26 n and 10 n at least, as dsyevr's documentation asks */
     double *value = malloc((n + room) * sizeof *value), none = 0;
     int *numbers = malloc((whole + 2 * n) * sizeof *numbers), failed = 0, found = 0;
@@ -67,15 +67,25 @@ static int eigenvectors(double *a, size_t n, size_t rank, double *z, struct kvc_
         if (failed || (size_t)found != rank)
             status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors (%d)", failed);
     }
+    if (!status && values) memcpy(values, value, rank * sizeof *values);
     free(value);
     free(numbers);
     return status;
 }
 
 int kvc_gram_directions(float *to, double *gram, size_t dim, size_t rank, struct kvc_error *e) {
+    return kvc_gram_eigen(to, NULL, gram, dim, rank, e);
+}
+
+int kvc_gram_eigen(float *to, double *value, double *gram, size_t dim, size_t rank, struct kvc_error *e) {
     double *vectors = malloc(rank * dim * sizeof *vectors);
     if (!vectors) return kvc_fail_memory(e, "eigenvectors");
-    const int status = eigenvectors(gram, dim, rank, vectors, e);
+    const int status = eigenvectors(gram, dim, rank, vectors, value, e);
+    for (size_t k = 0; value && k < rank / 2 && !status; k++) { /* greatest first */
+        const double least = value[k];
+        value[k] = value[rank - 1 - k];
+        value[rank - 1 - k] = least;
+    }
     for (size_t k = 0; k < rank && !status; k++) {
         const double *vector = vectors + (rank - 1 - k) * dim;
         double greatest = 0;
@@ -137,5 +147,42 @@ int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsig
     }
     free(p);
     free(next);
+    return status;
+}
+
+int kvc_invert(double *a, size_t n, struct kvc_error *e) {
+    double *room = malloc(2 * n * n * sizeof *room + 1);
+    if (!room) return kvc_fail_memory(e, "an inverse");
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
+            room[2 * n * i + j] = a[n * i + j];
+            room[2 * n * i + n + j] = i == j;
+        }
+    int status = 0;
+    for (size_t i = 0; i < n && !status; i++) {
+        size_t pivot = i;
+        for (size_t k = i + 1; k < n; k++)
+            if (fabs(room[2 * n * k + i]) > fabs(room[2 * n * pivot + i])) pivot = k;
+        double *row = room + 2 * n * i, *best = room + 2 * n * pivot;
+        if (!(fabs(best[i]) > 1e-200)) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "a matrix has no inverse");
+            break;
+        }
+        for (size_t j = 0; j < 2 * n && pivot != i; j++) {
+            const double swapped = row[j];
+            row[j] = best[j];
+            best[j] = swapped;
+        }
+        const double scale = 1 / row[i];
+        for (size_t j = 0; j < 2 * n; j++) row[j] *= scale;
+        for (size_t k = 0; k < n; k++) {
+            double *other = room + 2 * n * k;
+            const double factor = other[i];
+            if (k == i || factor == 0) continue;
+            for (size_t j = i; j < 2 * n; j++) other[j] -= factor * row[j];
+        }
+    }
+    for (size_t i = 0; i < n && !status; i++) memcpy(a + n * i, room + 2 * n * i + n, n * sizeof *a);
+    free(room);
     return status;
 }

@@ -47,9 +47,10 @@ int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e)
         if (i < pair && pair < pipeline->n && s->flags & KVC_STAGE_LOOKS)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand before %s: put it behind", s->name,
                             stage_at(pipeline, pair)->name);
-        if (s->flags & KVC_STAGE_TAKES && kvc_pipeline_first(pipeline, KVC_STAGE_REBUILDS) < i)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand behind a stage that rebuilds rows: put it before",
-                            s->name);
+        const unsigned asks = kvc_pipeline_first(pipeline, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS);
+        if (s->flags & KVC_STAGE_TAKES && asks < i)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand behind %s: put it before", s->name,
+                            stage_at(pipeline, asks)->name);
         if (i > pair && s->flags & KVC_STAGE_PAIR)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s stands twice in the recipe", s->name);
     }
@@ -148,7 +149,9 @@ static int run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsig
 
 static void drop_marks(struct kvc_block *block) {
     free(block->salient);
+    free(block->step);
     block->salient = NULL;
+    block->step = NULL;
     if (block->partner) drop_marks(block->partner);
 }
 
@@ -239,7 +242,7 @@ static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, 
 
 struct level {
     struct kvc_shape taken, handed;
-    int marked; /* tokens had been told apart before */
+    int marked, stepped; /* tokens had been told apart before; they have had steps since */
 };
 
 /* Forwards: what each stage took and handed on. */
@@ -253,6 +256,7 @@ static int open_levels(const struct kvc_pipeline *p, const struct kvc_stored *st
         level[i].marked = block->salient != NULL;
         if (s->open && s->open(&p->step[i].args, &stored[i], block, e)) return kvc_error_prefix(e, s->name);
         level[i].handed = block->shape;
+        level[i].stepped = block->step != NULL;
     }
     return 0;
 }
@@ -267,6 +271,7 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
     float *work = NULL;
     if (share_out(p, own, first, stored, e)) return -1;
     block->salient = NULL;
+    block->step = NULL;
     block->own = dtype;
     int status = open_levels(p, stored, block, level, e);
     if (!status && wants_work(p, dtype)) {
@@ -275,9 +280,11 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
         rows[1] = (uint8_t *)work;
     }
     uint8_t *const salient = block->salient;
+    int8_t *const step = block->step;
     for (unsigned i = p->n; i-- > 0 && !status;) {
         const struct kvc_stage *s = stage_at(p, i);
         block->salient = level[i].marked ? salient : NULL;
+        block->step = level[i].stepped ? step : NULL;
         block->residual = i + 1 < p->n;
         if (block->residual) convert(block, rows, dtype, level[i].handed.dtype);
         block->handed = level[i].handed;
@@ -288,7 +295,9 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
     if (!status) convert(block, rows, dtype, dtype);
     free(work);
     free(salient);
+    free(step);
     block->salient = NULL;
+    block->step = NULL;
     block->rows = rows[0];
     block->shape = shape;
     return status;

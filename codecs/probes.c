@@ -16,6 +16,7 @@ struct probes {
     const struct kvc_encoding *x;
     size_t heads, group, dim; /* KV heads; query heads that read each; channels of K */
     size_t first, n, rows;    /* queries that count; keys */
+    int windowed;             /* a sliding window hides rows */
     float *piece;             /* as read, [ROWS][heads][channels] */
     float *turned;            /* keys of one head, [tile][dim][ROWS] */
     float *share;             /* of a batch of probes, [BATCH][rows] */
@@ -61,13 +62,21 @@ static size_t visible(const struct probes *p, size_t probe) {
     return low;
 }
 
-/* Logits to softmax over n rows. A key that is not finite counts as one that nothing looks at. */
-static void normalise(float *share, size_t n, float scale) {
+/* How many rows a sliding window hides from a probe, where probes heed it. */
+static size_t hidden(const struct probes *p, size_t probe) {
+    const int64_t at = p->x->query_position[p->first + probe / p->group];
+    size_t n = 0;
+    while (p->windowed && p->x->window && n < p->rows && at - p->x->position[n] >= (int64_t)p->x->window) n++;
+    return n;
+}
+
+/* Logits to softmax over rows `from` to n. A key that is not finite counts as one that nothing looks at. */
+static void normalise(float *share, size_t from, size_t n, float scale) {
     const struct kvc_kernels *k = kvc_kernels_get();
     float most = -INFINITY, least = INFINITY;
     k->scale(share, share, scale, n);
     for (size_t t = 0; t < n; t++)
-        if (!(fabsf(share[t]) <= 0x1p100f)) share[t] = -INFINITY;
+        if (t < from || !(fabsf(share[t]) <= 0x1p100f)) share[t] = -INFINITY;
     k->range(share, n, &least, &most);
     if (most == -INFINITY) {
         memset(share, 0, n * sizeof *share);
@@ -88,7 +97,8 @@ static void find_shares(const struct probes *p, size_t head, size_t first, size_
                                              p->turned + t * p->dim, p->dim, ROWS, seen[i] - t < ROWS ? seen[i] - t : ROWS);
         }
     for (size_t i = 0; i < count; i++)
-        if (seen[i]) normalise(p->share + i * p->rows, seen[i], 1 / sqrtf((float)p->dim));
+        if (seen[i])
+            normalise(p->share + i * p->rows, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
 }
 
 /* What is done with one probe's shares of the n rows that it sees. */
@@ -121,6 +131,46 @@ int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_err
         if (!status) each_probe(&p, h, add_shares, to);
     }
     free(p.piece);
+    return status;
+}
+
+static void add_squares(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
+    float *to = (float *)state + head * p->rows;
+    for (size_t t = 0; t < n; t++) to[t] += share[t] * share[t];
+}
+
+/* A stand-in for x whose queries are the profile's, all at the last row. */
+static int ask_profile(const struct kvc_encoding *x, struct kvc_encoding *like, int64_t **position, struct kvc_error *e) {
+    *like = *x;
+    *position = NULL;
+    if (!x->profile_queries) return 0;
+    if (!(*position = malloc((size_t)x->profile_queries * sizeof **position))) return kvc_fail_memory(e, "probes");
+    for (uint64_t i = 0; i < x->profile_queries; i++) (*position)[i] = x->position[x->rows - 1];
+    like->query = x->profile_query;
+    like->query_position = *position;
+    like->n_queries = x->profile_queries;
+    like->query_heads = x->profile_query_heads;
+    return 0;
+}
+
+int kvc_probes_saliency(const struct kvc_encoding *x, float *to, struct kvc_error *e) {
+    struct kvc_encoding like;
+    struct probes p;
+    int64_t *position;
+    if (ask_profile(x, &like, &position, e)) return -1;
+    int status = probes_init(&p, &like, like.n_queries, e);
+    if (status) p.piece = NULL;
+    p.windowed = 1;
+    memset(to, 0, (size_t)(x->key.heads * x->rows) * sizeof *to);
+    for (size_t h = 0; h < p.heads && !status; h++) {
+        status = turn(&p, h, e);
+        if (!status) each_probe(&p, h, add_squares, to);
+    }
+    const size_t probes = p.n * p.group, seen = p.rows - (p.n ? hidden(&p, probes - 1) : 0);
+    for (size_t i = 0; i < p.heads * p.rows && !status; i++)
+        to[i] = (float)seen * sqrtf(to[i] / (float)(probes ? probes : 1));
+    free(p.piece);
+    free(position);
     return status;
 }
 

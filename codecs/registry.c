@@ -18,6 +18,11 @@ static const struct kvc_stage *const table[] = {
     &kvc_stage_saliency,  /* 12: saliency.md */
     &kvc_stage_merge,     /* 13: merge.md */
     &kvc_stage_project,   /* 14: project.md */
+    &kvc_stage_derope,    /* 15: derope.md */
+    &kvc_stage_center,    /* 16: center.md */
+    &kvc_stage_basis,     /* 17: basis.md */
+    &kvc_stage_steps,     /* 18: steps.md */
+    &kvc_stage_code,      /* 19: code.md */
 };
 
 #define N (sizeof table / sizeof table[0])

@@ -19,10 +19,14 @@ const char *kvc_section_name(unsigned type) {
     case KVC_SECTION_FACTOR_A: return "FACTOR_A";
     case KVC_SECTION_FACTOR_B: return "FACTOR_B";
     case KVC_SECTION_OUTLIERS: return "OUTLIERS";
+    case KVC_SECTION_BASIS: return "BASIS";
     case KVC_SECTION_MEAN: return "MEAN";
+    case KVC_SECTION_STEPS: return "STEPS";
     case KVC_SECTION_SINK: return "SINK";
     case KVC_SECTION_TAIL: return "TAIL";
+    case KVC_SECTION_TABLES: return "TABLES";
     case KVC_SECTION_HIDDEN: return "HIDDEN";
+    case KVC_SECTION_ROPE: return "ROPE";
     case KVC_SECTION_SAME: return "SAME";
     case KVC_SECTION_META: return "META";
     case KVC_SECTION_TABLE: return "TABLE";
@@ -33,6 +37,7 @@ const char *kvc_section_name(unsigned type) {
     case KVC_SECTION_EXTENTS: return "EXTENTS";
     case KVC_SECTION_LITERALS: return "LITERALS";
     case KVC_SECTION_INDEX: return "INDEX";
+    case KVC_SECTION_PROFILE: return "PROFILE";
     default: return NULL;
     }
 }

@@ -27,10 +27,14 @@ enum kvc_section_type {
     KVC_SECTION_FACTOR_A = 10, /* low rank: coefficients of rows */
     KVC_SECTION_FACTOR_B = 11, /* low rank: directions */
     KVC_SECTION_OUTLIERS = 12, /* indices and values */
+    KVC_SECTION_BASIS = 13,    /* how coefficients become channels */
     KVC_SECTION_MEAN = 14,     /* of channels */
+    KVC_SECTION_STEPS = 15,    /* step classes of tokens */
     KVC_SECTION_SINK = 16,     /* how many first rows are kept as they are */
     KVC_SECTION_TAIL = 17,     /* how many last rows are */
+    KVC_SECTION_TABLES = 18,   /* which frequency table codes what */
     KVC_SECTION_HIDDEN = 20,   /* which hidden states and weights rows are rebuilt from */
+    KVC_SECTION_ROPE = 21,     /* how K was turned */
     KVC_SECTION_SAME = 32, /* rows that equal rows of an earlier record */
     KVC_SECTION_META = 40, /* typed metadata keys */
     KVC_SECTION_TABLE = 41, /* parts, layers, tensors, pipelines */
@@ -40,7 +44,8 @@ enum kvc_section_type {
     KVC_SECTION_KEYS = 45,    /* prefix keys */
     KVC_SECTION_EXTENTS = 46, /* how the source file is put together again */
     KVC_SECTION_LITERALS = 47, /* engine-private bytes */
-    KVC_SECTION_INDEX = 48
+    KVC_SECTION_INDEX = 48,
+    KVC_SECTION_PROFILE = 49 /* a profile file */
 };
 /* The type's name in FORMAT.md's words, or NULL when unknown. */
 const char *kvc_section_name(unsigned type);
@@ -131,6 +136,12 @@ struct kvc_encoding {
     /* What K and V of a layer both need and is dear: made once under the lock, freed by the owner of the encoding. */
     struct kvc_shared *shared;
     const struct kvc_rebuild_source *source; /* what rows may be rebuilt from (rebuild.h), or NULL */
+    const struct kvc_rope_facts *rope;       /* of the layer's K (rope.h); NULL: nothing is known */
+    /* Queries of other texts, out of a profile, as they would stand behind the last row; [profile_queries][query_heads of
+     * the profile][key.dim]. */
+    const float *profile_query;
+    uint64_t profile_queries, profile_query_heads;
+    uint64_t window;                         /* of sliding attention, in tokens; 0: none */
     const void *owner; /* of read() */
 };
 
@@ -151,6 +162,10 @@ struct kvc_block {
     uint8_t *salient;        /* [row][head] 1: salient; NULL: no stage has told tokens apart. Of the pipeline. */
     uint64_t *row; /* number of each row in the tensor; NULL: encoding, they are all there are; decoding, nobody asks */
     const struct kvc_rebuild *rebuild; /* for stages that rebuild: hidden states and weights, or NULL */
+    const int64_t *position; /* decoding: of the tensor's rows from first_row on; NULL: nobody asks */
+    uint64_t first_row;
+    const struct kvc_profile_part *profile; /* what a profile knows of the tensor (profile.h), or NULL */
+    int8_t *step; /* [row][head]: class of its step, in half octaves; NULL: no stage has told. Of the pipeline. */
     /* encoding only */
     const struct kvc_encoding *encoding;
     struct kvc_block *partner; /* pair stages: the other layer's block */
@@ -162,7 +177,8 @@ static inline uint64_t kvc_block_row(const struct kvc_block *block, uint64_t i) 
 }
 static inline int64_t kvc_block_position(const struct kvc_block *block, uint64_t i) {
     const uint64_t row = kvc_block_row(block, i);
-    return block->encoding ? block->encoding->position[row] : (int64_t)row;
+    return block->encoding ? block->encoding->position[row] : block->position ? block->position[row - block->first_row]
+                                                                                      : (int64_t)row;
 }
 
 /* A stage's stored sections: of a block, and of its segment. */
@@ -187,7 +203,9 @@ enum kvc_stage_flags {
     KVC_STAGE_PAIR = 64,     /* takes two layers' matrices at once */
     KVC_STAGE_TAKES = 128,   /* takes rows out of the matrix */
     KVC_STAGE_REBUILDS = 256, /* asks for hidden states and weights, of the rows at hand */
-    KVC_STAGE_HEADS = 512     /* does something for each head: must know how many there are */
+    KVC_STAGE_HEADS = 512,    /* does something for each head: must know how many there are */
+    KVC_STAGE_POSITIONS = 1024, /* asks where rows stand: no stage behind it takes rows out */
+    KVC_STAGE_PROFILE = 2048  /* may need a profile to decode */
 };
 
 struct kvc_stage {
@@ -250,5 +268,10 @@ extern const struct kvc_stage kvc_stage_prune;
 extern const struct kvc_stage kvc_stage_saliency;
 extern const struct kvc_stage kvc_stage_merge;
 extern const struct kvc_stage kvc_stage_project;
+extern const struct kvc_stage kvc_stage_derope;
+extern const struct kvc_stage kvc_stage_center;
+extern const struct kvc_stage kvc_stage_basis;
+extern const struct kvc_stage kvc_stage_steps;
+extern const struct kvc_stage kvc_stage_code;
 
 #endif

@@ -2,6 +2,7 @@
  * (reader.c). */
 #include "formats/records.h"
 
+#include "formats/keys.h"
 #include "formats/layout.h"
 #include "formats/parallel.h"
 #include "formats/plan.h"
@@ -127,12 +128,39 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
     return kvc_blocks_read(c, tensor, first, n, dst, e);
 }
 
+/* Positions of a block's rows. */
+static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t **position, struct kvc_error *e) {
+    const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
+    if (!(*position = malloc((size_t)n * sizeof **position + 1))) return kvc_fail_memory(e, "positions");
+    for (uint64_t i = 0; i < n; i++) (*position)[i] = kvc_cells_position(cells, first + i);
+    return 0;
+}
+
+/* What the file's profile knows of a tensor; refused where rows need one that is not at hand: what a stage has no side data
+ * of, that it takes from the profile. */
+static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, const struct kvc_profile_part **part,
+                        struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    int own = 0;
+    *part = NULL;
+    if (!kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
+    for (unsigned i = 0; i < x->n_side; i++)
+        own |= x->side[i].type == KVC_SECTION_MEAN || x->side[i].type == KVC_SECTION_BASIS;
+    if (k->profile)
+        return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index, c->tensor[tensor].role, k->pairing, 0, part,
+                                e);
+    if (own) return 0;
+    if (e) *e = k->no_profile;
+    return -1;
+}
+
 /* Decodes the rows that are coded in a block, `own` of them, to the front of dst. */
 static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
                          const struct split *split, uint8_t *dst, struct kvc_error *e) {
     struct kvc_records *k = c->impl;
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned skip = split->n_same != 0;
+    int64_t *position = NULL;
     struct kvc_block b = {.shape = k->shape[tensor], .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
     struct kvc_rebuilder rebuilder = {.position = NULL};
     uint64_t row[KVC_BLOCK];
@@ -140,12 +168,19 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     uint32_t first = KVC_NONE;
     b.shape.tokens = split->own;
     int status = find_first(c, tensor, x, &first, e);
-    if (!status && kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n) {
-        status = kvc_rebuilder_init(&rebuilder, c, tensor, &k->projections, read_hidden, c, e);
+    if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS) < line->n) {
         list_own(&kvc_tensor_part(c, tensor)->cells, block, split, row);
         b.row = row;
+    }
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n) {
+        status = kvc_rebuilder_init(&rebuilder, c, tensor, &k->projections, read_hidden, c, e);
         b.rebuild = &rebuilder.rebuild;
     }
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_POSITIONS) < line->n)
+        status = list_positions(&kvc_tensor_part(c, tensor)->cells, block, &position, e);
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n) status = find_profile(c, tensor, x, &b.profile, e);
+    b.position = position;
+    b.first_row = kvc_tensor_part(c, tensor)->cells.block[block];
     if (!status && first != KVC_NONE) {
         status = coded_read(c, first, block, &other, e) ? in_block(c, e, first, block) : 0;
         for (unsigned i = 0; i < other.n_side && !status; i++)
@@ -158,6 +193,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
         status = kvc_pipeline_decode_record(line, &b, &mine, first == KVC_NONE ? NULL : &base, e);
     coded_free(&other);
     kvc_rebuilder_free(&rebuilder);
+    free(position);
     return status;
 }
 

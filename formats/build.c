@@ -1,6 +1,7 @@
 /* build.c: records out of sections. Spec: FORMAT.md, "Records". */
 #include "formats/build.h"
 
+#include "formats/container.h"
 #include "formats/layout.h"
 
 enum { META_LEVEL = 3 }; /* zstd level of the container's own sections, which are small */
@@ -27,7 +28,7 @@ int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, 
     struct kvc_sink sink = kvc_sink_buffer(buffer);
     uint8_t header[KVC_RECORD_HEADER] = {0}, entry[KVC_DIRECTORY_ENTRY];
     header[0] = type;
-    header[1] = KVC_RECORD_CRITICAL;
+    header[1] = type == KVC_RECORD_PROFILE ? 0 : KVC_RECORD_CRITICAL;
     put_u16(header + 2, (uint16_t)list->count);
     put_u32(header + 4, (uint32_t)(size / KVC_UNIT));
     put_u32(header + 8, subject);

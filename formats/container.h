@@ -5,6 +5,7 @@
 #include "codecs/recipe.h"
 #include "formats/cache.h"
 #include "formats/input.h"
+#include "formats/profile.h"
 #include "formats/sink.h"
 #include "formats/weights.h"
 
@@ -32,6 +33,8 @@ struct kvc_pack_options {
     /* Queries for stages that ask attention: binary32, their channels paired as K's (view.h); NULL: the cache's own. */
     const struct kvc_cache *queries;
     const struct kvc_weights *weights; /* for stages that rebuild rows from hidden states; NULL: none */
+    struct kvc_profile *profile;       /* for stages that take a profile; NULL: none */
+    int embed_profile;                 /* carry it inside */
     int no_tokens;      /* leave token ids out, and the source's private bytes, which hold them (prefix keys stay) */
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;
@@ -54,6 +57,11 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
 struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e);
 /* Gives it the model's weights, which must outlive it: for files whose K and V are rebuilt from hidden states. */
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights);
+/* Where to look for the profile that a file names: `given` (a path, or NULL) and `folder` (likewise). One that the file
+ * carries inside comes first. A missing one is an error only once rows that need it are read. */
+void kvc_container_set_profile(struct kvc_cache *c, const char *given, const char *folder);
+/* The profile that it was packed with, where that has been found; NULL otherwise. *embedded: it is carried inside. */
+const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded);
 /* 1 when `c` came from kvc_container_open(). */
 int kvc_cache_is_container(const struct kvc_cache *c);
 

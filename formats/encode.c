@@ -10,6 +10,7 @@
 #include "formats/container.h"
 #include "formats/keys.h"
 #include "formats/layout.h"
+#include "formats/rope.h"
 #include "formats/same.h"
 #include "formats/view.h"
 
@@ -34,6 +35,10 @@ struct lane {
     uint64_t row[KVC_BLOCK], other_row[KVC_BLOCK];
     struct kvc_same from[KVC_BLOCK];
     struct kvc_sections list;
+    const struct kvc_profile_part *profile; /* of the tensor, or NULL */
+    struct kvc_rope_facts rope;             /* of the layer's K */
+    double *rope_room;
+    float *profile_query;
     struct kvc_rebuilder rebuilder;
     struct kvc_rebuild_source source;
     struct lane *origin;   /* of a tensor whose rows are repeated, where these are not coded exactly */
@@ -148,6 +153,42 @@ static int find_source(struct lane *l, uint64_t block, uint64_t end, struct kvc_
     return l->hidden ? prepare(l->hidden, block, end, e) : -1;
 }
 
+/* The profile's queries, turned to where the next token stands. */
+static int turn_queries(struct lane *l, const struct kvc_profile_part *part, struct kvc_error *e) {
+    const size_t row = part->query_heads * part->dim;
+    struct kvc_rope rope;
+    if (!part->n_queries || part->dim != l->encoding.key.dim || part->query_heads % l->encoding.key.heads || !l->encoding.rows)
+        return 0;
+    if (!(l->profile_query = malloc(part->n_queries * row * sizeof *l->profile_query))) return kvc_fail_memory(e, "queries");
+    memcpy(l->profile_query, part->query, part->n_queries * row * sizeof *l->profile_query);
+    l->encoding.profile_query = l->profile_query;
+    l->encoding.profile_queries = part->n_queries;
+    l->encoding.profile_query_heads = part->query_heads;
+    const int64_t last = l->encoding.position[l->encoding.rows - 1];
+    if (!l->rope.angle || last < 0) return 0;
+    if (kvc_rope_init(&rope, l->rope.angle, l->rope.half, l->rope.pairing, e)) return -1;
+    kvc_rope_at(&rope, last);
+    for (size_t q = 0; q < part->n_queries; q++) kvc_rope_turn(&rope, l->profile_query + q * row, part->query_heads, part->dim);
+    kvc_rope_free(&rope);
+    return 0;
+}
+
+/* What a profile and the metadata know of the tensor and of its layer's K. */
+static int find_knowledge(struct lane *l, struct kvc_error *e) {
+    const struct kvc_cache *c = l->x->cache;
+    const struct kvc_tensor *t = &c->tensor[l->tensor];
+    const struct kvc_layer *layer = &c->layer[t->layer];
+    const struct kvc_profile_part *key = NULL;
+    if (!kvc_plan_select(t)) return 0;
+    if (l->x->profile && (kvc_profile_part(l->x->profile, layer->index, t->role, kvc_cache_pairing(c), 1, &l->profile, e) ||
+                          kvc_profile_part(l->x->profile, layer->index, KVC_ROLE_K, kvc_cache_pairing(c), 1, &key, e)))
+        return -1;
+    l->encoding.window = layer->window;
+    if (kvc_rope_of_layer(c, t->layer, key, &l->rope, &l->rope_room, e)) return -1;
+    l->encoding.rope = &l->rope;
+    return key ? turn_queries(l, key, e) : 0;
+}
+
 static int describe(struct lane *l, uint64_t block, uint64_t end, struct kvc_error *e) {
     const struct kvc_cache *c = l->x->cache;
     const struct kvc_cells *cells = cells_of(c, l->tensor);
@@ -174,7 +215,7 @@ static int describe(struct lane *l, uint64_t block, uint64_t end, struct kvc_err
         for (uint64_t i = 0; i < cells->n; i++) l->position[i] = kvc_cells_position(cells, i);
         n->position = l->position;
     }
-    if (find_source(l, block, end, e)) return -1;
+    if (find_source(l, block, end, e) || (looks(l->pipeline) && find_knowledge(l, e))) return -1;
     return looks(l->pipeline) && kvc_plan_select(&c->tensor[l->tensor]) ? read_queries(l, e) : 0;
 }
 
@@ -188,6 +229,8 @@ static void lane_free(struct lane *l) {
     lane_free(l->origin);
     kvc_rebuilder_free(&l->rebuilder);
     free(l->position);
+    free(l->rope_room);
+    free(l->profile_query);
     free(l->query);
     free(l->query_position);
     free(l->rows);
@@ -247,7 +290,7 @@ static int load(struct lane *l, uint64_t number, struct kvc_block *block, struct
         l->row[own] = first + i;
         memcpy(l->own + own++ * l->row_bytes, l->rows + i * l->row_bytes, (size_t)l->row_bytes);
     }
-    *block = (struct kvc_block){.shape = c->tensor[l->tensor].shape, .rows = l->own, .row = l->row,
+    *block = (struct kvc_block){.shape = c->tensor[l->tensor].shape, .rows = l->own, .row = l->row, .profile = l->profile,
                                 .role = kvc_plan_select(&c->tensor[l->tensor])};
     block->shape.tokens = own;
     if (other == KVC_NONE) return 0;
@@ -266,7 +309,8 @@ static int prepare(struct lane *l, uint64_t first, uint64_t end, struct kvc_erro
     unsigned steps = l->pipeline->n;
     if (l->encoding.second) steps = kvc_pipeline_first(l->pipeline, KVC_STAGE_PAIR) + 1;
     for (unsigned i = 0; i < steps; i++) {
-        struct kvc_block like = {.shape = c->tensor[l->tensor].shape, .role = kvc_plan_select(&c->tensor[l->tensor])};
+        struct kvc_block like = {.shape = c->tensor[l->tensor].shape, .role = kvc_plan_select(&c->tensor[l->tensor]),
+                                 .profile = l->profile};
         if (!(l->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
         like.shape.tokens = 0;
         for (uint64_t b = first; b < end && !like.shape.tokens; b++) { /* what earlier stages make of the shape */
@@ -328,12 +372,12 @@ static int decode_back(struct lane *l, struct lane *first, uint64_t number, size
                        struct kvc_error *e) {
     struct kvc_block block = {.shape = l->x->cache->tensor[l->tensor].shape, .rows = l->decoded,
                               .role = kvc_plan_select(&l->x->cache->tensor[l->tensor]), .row = l->row,
-                              .rebuild = l->source.rebuild};
+                              .rebuild = l->source.rebuild, .position = l->encoding.position, .profile = l->profile};
     struct kvc_coded coded = {.section = l->list.section + container_sections, .n = l->list.count - container_sections,
                               .side = l->encoder.side.section, .n_side = l->encoder.side.count}, base = {0};
     kvc_sections_seal(&l->list);
     block.shape.tokens = own;
-    if (l->source.rebuild) list_own(l, number); /* encoding has taken rows out of the list */
+    list_own(l, number); /* encoding has taken rows out of the list */
     if (first) {
         struct kvc_block there, partner;
         kvc_sections_clear(&first->list);

@@ -5,6 +5,7 @@
 
 #include "codecs/shared.h"
 #include "formats/plan.h"
+#include "formats/profile.h"
 #include "formats/rebuild.h"
 #include "formats/sink.h"
 
@@ -15,6 +16,7 @@ struct kvc_encode {
     const struct kvc_cache *queries; /* as binary32, channels as K's; NULL: none */
     struct kvc_shared *shared;       /* by layer */
     struct kvc_projections *projections;
+    struct kvc_profile *profile; /* NULL: none */
     int no_verify;
 };
 

@@ -6,6 +6,8 @@
 #define KVC_KEY_SOURCE_FORMAT "source.format"       /* text: "llama.cpp GGSQ", "safetensors", ... */
 #define KVC_KEY_SOURCE_VERSION "source.version"     /* u64, when the format has one */
 #define KVC_KEY_SOURCE_BYTES "source.bytes"         /* u64: size of the source file */
+#define KVC_KEY_PROFILE "profile.sha256"            /* bytes (32): of the profile file that decoding needs */
+#define KVC_KEY_PROFILE_MODEL "profile.model"       /* text: which model that profile is of */
 #define KVC_KEY_RECIPE "recipe"                     /* text: canonical recipe */
 
 #define KVC_KEY_MODEL_NAME "model.name"             /* text */

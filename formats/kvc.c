@@ -70,6 +70,7 @@ static struct kvc_file *open_input(struct kvc_file *f, const struct kvc_open_opt
     if (!status && o && o->weights && !(f->weights = kvc_weights_open(o->weights, e)))
         status = kvc_error_prefix(e, o->weights);
     import.weights = f->weights;
+    import.profile = o ? o->profile : NULL;
     if (!status && !(f->cache = kvc_import(&f->input, &import, &f->format, e))) status = -1;
     if (!status && model && kvc_model_apply(model, f->cache, note, sizeof note, e))
         status = kvc_error_prefix(e, f->input.name);
@@ -191,7 +192,10 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
         pack.threads = options->threads;
         pack.align = options->align;
         pack.no_verify = options->no_verify;
-        if (options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
+        pack.embed_profile = options->embed_profile;
+        if (options->profile && !(pack.profile = kvc_profile_open(options->profile, e)))
+            status = kvc_error_prefix(e, options->profile);
+        if (!status && options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
         if (!status && options->queries) {
             queries = kvc_view_queries(options->queries->cache, kvc_cache_pairing(c), e);
             status = queries ? 0 : kvc_error_prefix(e, options->queries->input.name);
@@ -199,6 +203,7 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
         }
     }
     if (!status) status = kvc_container_write(c, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->input.name) : 0;
+    kvc_profile_free(pack.profile);
     kvc_cache_free(queries);
     kvc_cache_free(halves);
     return status;

@@ -51,6 +51,7 @@ struct kvc_open_options {
     uint32_t kv_heads;   /* number of KV heads; 0: as the file says */
     const char *pairing; /* RoPE pairing of K: "halves", "interleaved", "none"; NULL: as the file says */
     const char *weights; /* path of weights that K and V are rebuilt with (recipe project); NULL: none */
+    const char *profile; /* path of the profile that a .kvc was packed with; NULL: beside it, or in $KVC_PROFILE_PATH */
 };
 
 /* Opens and maps a file ("-": standard input). A .kvc of another model than options->model is refused. */
@@ -100,6 +101,8 @@ struct kvc_write_options {
     int no_verify;      /* do not decode what was encoded */
     const struct kvc_file *queries; /* for recipes that ask attention: a file with queries; NULL: f's own */
     int dequantize;     /* K and V of block dtypes become f16 first */
+    const char *profile; /* path of a profile to pack with; NULL: none */
+    int embed_profile;   /* carry it inside, so that the file stands alone */
 };
 
 /* Writes f as a .kvc. options may be NULL. */

@@ -5,6 +5,7 @@
 #include "formats/format.h"
 #include "formats/keys.h"
 #include "formats/layout.h"
+#include "formats/view.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -355,6 +356,7 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
         if (read_tokens(c, k, i, e)) return kvc_record_context(e, i, "TOKENS");
         i = skip(k, i + 1);
     }
+    k->pairing = kvc_cache_pairing(c);
     for (; i < k->n_records && k->record[i].type == KVC_RECORD_SOURCE; i = skip(k, i + 1))
         if (read_source(c, k, i, e)) return kvc_record_context(e, i, "SOURCE");
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)
@@ -383,6 +385,7 @@ static void container_close(struct kvc_cache *c) {
     free(k->side_record);
     free(k->keys);
     free(k->chunk);
+    kvc_profile_free(k->profile);
     kvc_projections_free(&k->projections);
     free(k);
     c->impl = NULL;
@@ -419,6 +422,48 @@ void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *we
     ((struct kvc_records *)c->impl)->projections.weights = weights;
 }
 
+/* --- the profile --- */
+
+/* The one that the file carries, which must be the one that it names. */
+static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint8_t *sha256, struct kvc_error *e) {
+    uint8_t *bytes;
+    size_t n;
+    struct kvc_profile *p = NULL;
+    if (kvc_records_single(k, k->profile_record, KVC_SECTION_PROFILE, &bytes, &n, e)) return NULL;
+    if (!(p = kvc_profile_open_memory(bytes, n, e))) {
+        kvc_record_context(e, k->profile_record, "PROFILE");
+    } else if (memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "the profile inside is not the one that the metadata name");
+        kvc_profile_free(p);
+        p = NULL;
+    }
+    free(bytes);
+    return p;
+}
+
+void kvc_container_set_profile(struct kvc_cache *c, const char *given, const char *folder) {
+    struct kvc_records *k = c->impl;
+    const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
+    k->profile_record = 0;
+    for (uint64_t i = 0; i < k->n_records && !k->profile_record; i++)
+        if (k->record[i].type == KVC_RECORD_PROFILE) k->profile_record = i;
+    kvc_profile_free(k->profile);
+    k->profile = NULL;
+    kvc_fail(&k->no_profile, KVC_ERR_DAMAGED, "the metadata name no profile, and rows of this file need one");
+    if (!m || m->type != KVC_META_BYTES || m->size != KVC_SHA256_BYTES) return;
+    if (k->profile_record) k->profile = open_embedded(k, m->value, &k->no_profile);
+    else k->profile = kvc_profile_find(m->value, kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, ""), given, folder, &k->no_profile);
+    if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
+    kvc_profile_free(k->profile);
+    k->profile = NULL;
+}
+
+const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {
+    const struct kvc_records *k = c->impl;
+    *embedded = k->profile_record != 0;
+    return k->profile;
+}
+
 /* --- the row in the table of formats --- */
 
 static int probe(const struct kvc_input *in, char *why, size_t size) {
@@ -430,7 +475,14 @@ static int probe(const struct kvc_input *in, char *why, size_t size) {
 
 static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_cache *c = kvc_container_open(in, e);
-    if (c && o) kvc_container_set_weights(c, o->weights);
+    if (!c) return NULL;
+    if (o) kvc_container_set_weights(c, o->weights);
+    char folder[4096] = "";
+    const char *slash = in->path ? strrchr(in->path, '/') : NULL;
+    const size_t n = slash ? (size_t)(slash - in->path) + (slash == in->path) : 0;
+    if (slash && n < sizeof folder) memcpy(folder, in->path, n);
+    else if (in->path && !slash) memcpy(folder, ".", 2);
+    kvc_container_set_profile(c, o ? o->profile : NULL, *folder ? folder : NULL);
     return c;
 }
 

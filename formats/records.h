@@ -34,6 +34,10 @@ struct kvc_records {
     uint8_t *keys;
     uint64_t n_keys;
     struct kvc_projections projections; /* for rows that are rebuilt */
+    enum kvc_pairing pairing;           /* of K, as coded: the user may have told the cache another */
+    struct kvc_profile *profile;        /* that the file was packed with; NULL: not at hand */
+    struct kvc_error no_profile;        /* why it is not */
+    uint64_t profile_record;            /* that carries it; 0: none */
     uint64_t *chunk; /* record numbers of the SOURCE chunks */
     uint64_t n_chunks;
 };

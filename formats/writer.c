@@ -399,10 +399,35 @@ static int write_header(struct writer *w, struct kvc_error *e) {
     return kvc_sink_write(w->out, header, sizeof header, e);
 }
 
-static int describe(const struct kvc_cache *c, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
+/* Whether rows are coded with the profile at hand. */
+static int uses_profile(const struct writer *w) {
+    for (uint32_t i = 0; i < w->plan.n_pipelines && w->options->profile; i++)
+        if (kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_PROFILE) < w->plan.pipeline[i].n) return 1;
+    return 0;
+}
+
+static int write_profile(struct writer *w, struct kvc_error *e) {
+    size_t n;
+    if (!uses_profile(w) || !w->options->embed_profile) return 0;
+    const uint8_t *bytes = kvc_profile_bytes(w->options->profile, &n);
+    return write_simple(w, KVC_RECORD_PROFILE, KVC_SECTION_PROFILE, bytes, n, e);
+}
+
+/* Which profile decoding needs; of a file that was packed with one before, that one is no longer it. */
+static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
+    const struct kvc_profile *p = w->options->profile;
+    kvc_meta_remove(meta, KVC_KEY_PROFILE);
+    kvc_meta_remove(meta, KVC_KEY_PROFILE_MODEL);
+    if (!uses_profile(w)) return 0;
+    return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(p), KVC_SHA256_BYTES, e) ||
+           kvc_meta_set_text(meta, KVC_KEY_PROFILE_MODEL, kvc_profile_model(p), e);
+}
+
+static int describe(const struct writer *w, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
+    const struct kvc_cache *c = w->cache;
     char identity[128];
     if (kvc_meta_copy(meta, &c->meta, e) || kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) ||
-        kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e))
+        kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) || name_profile(w, meta, e))
         return -1;
     /* Keys that came without their token ids cannot be chained anew, so their identity stays as well. */
     if (!c->tokens) return 0;
@@ -425,7 +450,8 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
         looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
     if (looks && !queries && !(queries = *own_queries = kvc_view_float(c, e))) return -1;
     w->encode = (struct kvc_encode){.cache = c, .plan = &w->plan, .queries = queries, .shared = w->shared,
-                                    .projections = &w->projections, .no_verify = w->options->no_verify};
+                                    .projections = &w->projections, .profile = w->options->profile,
+                                    .no_verify = w->options->no_verify};
     w->report.lossless = w->plan.lossless;
     w->report.tensor_bytes = w->plan.tensor_bytes;
     return 0;
@@ -443,11 +469,13 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     if (kvc_recipe_parse(options->recipe ? options->recipe : DEFAULT_RECIPE, &recipe, e)) return -1;
     if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
-    int status = kvc_plan_make(&w.plan, cache, &recipe, e) || prepare(&w, &own_queries, e);
+    int status = options->profile ? kvc_profile_fits(options->profile, cache, e) : 0;
+    if (status) kvc_error_prefix(e, "profile");
+    if (!status) status = kvc_plan_make(&w.plan, cache, &recipe, e) || prepare(&w, &own_queries, e);
     if (!status)
-        status = describe(cache, text, &meta, e) || write_header(&w, e) || write_meta(&w, &meta, e) ||
+        status = describe(&w, text, &meta, e) || write_header(&w, e) || write_meta(&w, &meta, e) ||
                  write_table(&w, e) || write_cells(&w, e) || write_tokens(&w, &meta, e) || write_source(&w, e) ||
-                 write_blocks(&w, e) || write_index(&w, e);
+                 write_profile(&w, e) || write_blocks(&w, e) || write_index(&w, e);
     w.report.stored_bytes = file_offset(&w);
     if (!status && report) *report = w.report;
     kvc_meta_free(&meta);

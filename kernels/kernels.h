@@ -143,6 +143,20 @@ struct kvc_kernels {
      * r = fma(power, -KVC_LN2_LOW, fma(power, -KVC_LN2_HIGH, d)); p = the first of KVC_EXPONENTIAL, then
      * p = fma(p, r, c) for each c of the rest; x[i] = p * 2^power. */
     float (*exponentials)(float *x, size_t n, float most);
+
+    /* --- the transform codec: no input is a NaN --- */
+
+    /* As multiply_rows, without the terms whose a[j] is 0 (that is a rule, not a shortcut: such a term can turn -0 into
+     * +0). */
+    void (*multiply_sparse)(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
+    /* Products of n complex numbers in binary64, rounded to binary32 at the end: a and b hold n real and then n imaginary
+     * parts; cosine = ar * br - ai * bi, sine = ar * bi + ai * br. */
+    void (*angles)(float *cosine, float *sine, const double *a, const double *b, size_t n);
+    /* Turns n pairs (u[i], v[i]), or (x[2 i], x[2 i + 1]): u' = u * cosine - v * sine, v' = v * cosine + u * sine. */
+    void (*turn_halves)(float *u, float *v, const float *cosine, const float *sine, size_t n);
+    void (*turn_pairs)(float *x, const float *cosine, const float *sine, size_t n);
+    /* y[i] = (symbols[i] - middle) * step; returns the greatest symbol, 0 of none. Symbols are below 2^15. */
+    uint16_t (*symbols_to_floats)(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step);
 };
 
 extern const struct kvc_kernels kvc_kernels_ref;

@@ -33,6 +33,11 @@ const struct kvc_kernels kvc_kernels_avx512 = {
     .multiply = kvc_multiply_avx2,
     .dot = kvc_dot_avx2,
     .exponentials = kvc_exponentials_avx2,
+    .multiply_sparse = kvc_multiply_sparse_avx2,
+    .angles = kvc_angles_avx2,
+    .turn_halves = kvc_turn_halves_avx2,
+    .turn_pairs = kvc_turn_pairs_avx2,
+    .symbols_to_floats = kvc_symbols_to_floats_avx2,
 };
 
 #else

@@ -55,4 +55,9 @@ const struct kvc_kernels kvc_kernels_ref = {
     .multiply = kvc_multiply_ref,
     .dot = kvc_dot_ref,
     .exponentials = kvc_exponentials_ref,
+    .multiply_sparse = kvc_multiply_sparse_ref,
+    .angles = kvc_angles_ref,
+    .turn_halves = kvc_turn_halves_ref,
+    .turn_pairs = kvc_turn_pairs_ref,
+    .symbols_to_floats = kvc_symbols_to_floats_ref,
 };

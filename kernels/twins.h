@@ -44,7 +44,12 @@
     void kvc_scale_##isa(float *y, const float *x, float s, size_t n);                                                 \
     void kvc_multiply_##isa(float *y, const float *x, size_t n);                                                       \
     float kvc_dot_##isa(const float *a, const float *b, size_t n);                                                     \
-    float kvc_exponentials_##isa(float *x, size_t n, float most)
+    float kvc_exponentials_##isa(float *x, size_t n, float most);                                                      \
+    void kvc_multiply_sparse_##isa(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);       \
+    void kvc_angles_##isa(float *cosine, float *sine, const double *a, const double *b, size_t n);                     \
+    void kvc_turn_halves_##isa(float *u, float *v, const float *cosine, const float *sine, size_t n);                  \
+    void kvc_turn_pairs_##isa(float *x, const float *cosine, const float *sine, size_t n);                             \
+    uint16_t kvc_symbols_to_floats_##isa(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step)
 
 KVC_TWINS(ref);
 #if defined(__x86_64__)

@@ -1,0 +1,401 @@
+/* code.c: the stage that rounds coefficients to a uniform step and entropy-codes them with fixed tables. Spec: code.md. Not
+ * for the tables (tables.h) or the coder (rans.h). */
+#include "codecs/args.h"
+#include "codecs/bits.h"
+#include "codecs/rans.h"
+#include "codecs/stage.h"
+#include "codecs/tables.h"
+
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEP, KLD, LANES, N_ARGS };
+enum { INDICES = 64, PER_OCTAVE = 5 };      /* scales 0.2 octaves apart */
+enum { CLASSES = 16, CLASS_ZERO = 8 };      /* of step classes, -8 to 7, for arrays */
+enum { MOST_BITS = 24 };                    /* codes are below 2^24 in size: exact as binary32 */
+enum { LENGTH_BITS = 5 };
+enum { CODES_HEADER = 4 };
+enum { TABLE_RICE = 1, INDEX_BITS = 6 };
+enum { VALUES_A_LANE = 512 };
+
+static const struct kvc_arg arguments[N_ARGS] = {
+    [STEP] = {.key = "step", .kind = KVC_ARG_REAL, .least = 0, .most = 1e6, .otherwise = 0},
+    [KLD] = {.key = "kld", .kind = KVC_ARG_REAL, .least = 0, .most = 100, .otherwise = 0},
+    [LANES] = {.key = "lanes", .min = 1, .max = KVC_RANS_LANES, .fallback = KVC_RANS_LANES},
+};
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    if (kvc_args_parse("code", arguments, N_ARGS, text, args, e)) return -1;
+    if (args->i[LANES] & (args->i[LANES] - 1)) return kvc_fail(e, KVC_ERR_USAGE, "code: lanes are a power of two");
+    return 0;
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    kvc_args_print(arguments, N_ARGS, args, text, size);
+}
+
+double kvc_code_step(const struct kvc_stage_args *args, double *kld) {
+    *kld = args->f[KLD];
+    return args->f[STEP];
+}
+
+void kvc_code_set_step(struct kvc_stage_args *args, double step) {
+    args->f[STEP] = step;
+    args->f[KLD] = 0;
+}
+
+/* --- tables --- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static uint32_t all_slots[KVC_CODE_TABLES << KVC_CODE_BITS];
+static uint32_t slot_room[(1 << KVC_CODE_BITS) + KVC_RANS_SLACK];
+static struct kvc_rans_symbol all_rows[KVC_CODE_TABLES * KVC_CODE_SYMBOLS];
+
+static void make_tables(void) {
+    for (unsigned t = 0; t < KVC_CODE_TABLES; t++) {
+        kvc_rans_decoding_table(slot_room, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
+        memcpy(all_slots + ((size_t)t << KVC_CODE_BITS), slot_room, sizeof *all_slots << KVC_CODE_BITS);
+        kvc_rans_encoding_table(all_rows + t * KVC_CODE_SYMBOLS, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
+    }
+}
+
+/* The scale of an index lies in a table after `shift` low bits of the code are taken off. */
+static unsigned shift_of(unsigned index) {
+    return index < KVC_CODE_TABLES ? 0 : (index - KVC_CODE_TABLES + PER_OCTAVE) / PER_OCTAVE;
+}
+
+static unsigned table_of(unsigned index) {
+    return index - PER_OCTAVE * shift_of(index);
+}
+
+/* A step larger by half octaves makes codes of a scale as much smaller. */
+static unsigned index_at(unsigned index, int class) {
+    const int moved = (int)index - (PER_OCTAVE * (class + 2 * CLASS_ZERO) + 1) / 2 + PER_OCTAVE * CLASS_ZERO;
+    return moved < 0 ? 0 : moved >= INDICES ? INDICES - 1 : (unsigned)moved;
+}
+
+/* How each component of each head is coded at each step class: made where it is first asked for. */
+struct plan {
+    size_t heads, dim;
+    const uint8_t *index; /* [head][component], 0 to 63 */
+    unsigned factor;      /* of tables in base[]: slots or rows a table */
+    struct {
+        uint16_t *base;   /* [head][component] */
+        uint8_t *shift;
+        uint8_t *any;     /* by head: some shift is not 0 */
+    } at[CLASSES];
+};
+
+static void plan_free(struct plan *p) {
+    for (unsigned c = 0; c < CLASSES; c++) free(p->at[c].base);
+}
+
+static int plan_class(struct plan *p, int class, struct kvc_error *e) {
+    const size_t width = p->heads * p->dim;
+    const unsigned c = (unsigned)(class + CLASS_ZERO);
+    if (p->at[c].base) return 0;
+    if (!(p->at[c].base = malloc(width * (sizeof(uint16_t) + 1) + p->heads))) return kvc_fail_memory(e, "tables");
+    p->at[c].shift = (uint8_t *)(p->at[c].base + width);
+    p->at[c].any = p->at[c].shift + width;
+    memset(p->at[c].any, 0, p->heads);
+    for (size_t i = 0; i < width; i++) {
+        const unsigned index = index_at(p->index[i], class);
+        p->at[c].base[i] = (uint16_t)(table_of(index) * p->factor);
+        p->at[c].shift[i] = (uint8_t)shift_of(index);
+        p->at[c].any[i / p->dim] |= p->at[c].shift[i];
+    }
+    return 0;
+}
+
+static int class_at(const struct kvc_block *block, size_t i) {
+    return block->step ? block->step[i] : 0;
+}
+
+static unsigned lanes_for(const struct kvc_stage_args *args, size_t values) {
+    unsigned lanes = (unsigned)args->i[LANES];
+    while (lanes > 1 && values < (size_t)lanes * VALUES_A_LANE) lanes /= 2;
+    return lanes;
+}
+
+/* --- encoding --- */
+
+/* Sizes of codes are counted in bins: one by one up to FINE_BINS, then eight an octave. */
+enum { FINE_BINS = 64, BINS_AN_OCTAVE = 8, BINS = FINE_BINS + BINS_AN_OCTAVE * (MOST_BITS - 6) };
+
+static unsigned bin_of(uint32_t size) {
+    if (size < FINE_BINS) return size;
+    const unsigned octave = 31 - (unsigned)__builtin_clz(size);
+    return FINE_BINS + (octave - 6) * BINS_AN_OCTAVE + (size >> (octave - 3) & 7);
+}
+
+static uint32_t size_of_bin(unsigned bin) {
+    if (bin < FINE_BINS) return bin;
+    const unsigned octave = (bin - FINE_BINS) / BINS_AN_OCTAVE + 6, part = (bin - FINE_BINS) % BINS_AN_OCTAVE;
+    return (8 + part) << (octave - 3);
+}
+
+struct state {
+    size_t heads, dim;
+    uint32_t (*count)[CLASSES][BINS]; /* [head][component] */
+    uint8_t *index;                   /* once settled */
+    struct plan plan;
+    struct kvc_bits bits;
+};
+
+static void end(void *state) {
+    struct state *s = state;
+    if (!s) return;
+    plan_free(&s->plan);
+    free(s->count);
+    free(s->index);
+    free(s);
+}
+
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                 void **state, struct kvc_error *e) {
+    (void)x;
+    if (!(args->f[STEP] > 0))
+        return kvc_fail(e, KVC_ERR_USAGE, "no step is given: code:step=S, or let kvc-pack find one (--target-kld, a preset)");
+    struct state *s = calloc(1, sizeof *s);
+    if (!s) return kvc_fail_memory(e, "codes");
+    *state = s;
+    s->heads = (size_t)like->shape.heads;
+    s->dim = (size_t)like->shape.dim;
+    s->count = calloc(s->heads * s->dim, sizeof *s->count);
+    s->index = calloc(s->heads * s->dim, 1);
+    pthread_once(&once, make_tables);
+    return s->count && s->index ? 0 : kvc_fail_memory(e, "codes");
+}
+
+/* x / step to the nearest integer, ties to even, held below 2^24 in size; a NaN counts as 0. */
+static int32_t round_code(float x, float inverse) {
+    const float most = (float)((1 << MOST_BITS) - 1), y = x * inverse;
+    return y >= most ? (1 << MOST_BITS) - 1 : y <= -most ? 1 - (1 << MOST_BITS) : y == y ? (int32_t)lrintf(y) : 0;
+}
+
+static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+    struct state *s = state;
+    const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
+    (void)e;
+    for (size_t i = 0; i < (size_t)block->shape.tokens * s->heads; i++, x += s->dim) {
+        const unsigned class = (unsigned)(class_at(block, i) + CLASS_ZERO);
+        uint32_t(*count)[CLASSES][BINS] = s->count + i % s->heads * s->dim;
+        for (size_t c = 0; c < s->dim; c++) {
+            const int32_t q = round_code(x[c], inverse);
+            count[c][class][bin_of((uint32_t)(q < 0 ? -q : q))]++;
+        }
+    }
+    return 0;
+}
+
+/* Bits of a code of this size, of either sign, at an index. */
+static double cost_of(unsigned index, uint32_t size) {
+    const unsigned shift = shift_of(index);
+    const uint32_t r = (size + (shift ? 1u << (shift - 1) : 0)) >> shift;
+    const uint16_t *f = kvc_code_frequency[table_of(index)];
+    const unsigned found = r < KVC_CODE_MIDDLE ? f[KVC_CODE_MIDDLE + r] : 0;
+    if (found) return KVC_CODE_BITS - log2(found) + shift;
+    return KVC_CODE_BITS - log2(f[KVC_CODE_ESCAPE]) + LENGTH_BITS + log2(r) + 2 + shift;
+}
+
+static double cost_table[INDICES][BINS];
+static pthread_once_t cost_once = PTHREAD_ONCE_INIT;
+
+static void make_costs(void) {
+    for (unsigned i = 0; i < INDICES; i++)
+        for (unsigned b = 0; b < BINS; b++) cost_table[i][b] = cost_of(i, size_of_bin(b));
+}
+
+/* The index that codes a component's values in the fewest bits. */
+static uint8_t choose_index(uint32_t count[CLASSES][BINS]) {
+    unsigned last[CLASSES] = {0}, best = 0;
+    double least = INFINITY;
+    for (unsigned c = 0; c < CLASSES; c++)
+        for (unsigned b = 0; b < BINS; b++)
+            if (count[c][b]) last[c] = b + 1;
+    for (unsigned i = 0; i < INDICES; i++) {
+        double bits = 0;
+        for (unsigned c = 0; c < CLASSES && bits < least; c++) {
+            if (!last[c]) continue;
+            const double *cost = cost_table[index_at(i, (int)c - CLASS_ZERO)];
+            for (unsigned b = 0; b < last[c]; b++) bits += count[c][b] * cost[b];
+        }
+        if (bits < least) {
+            least = bits;
+            best = i;
+        }
+    }
+    return (uint8_t)best;
+}
+
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                  struct kvc_error *e) {
+    struct state *s = state;
+    const size_t width = s->heads * s->dim;
+    uint8_t *bytes = malloc(4 * width + 16);
+    struct kvc_bits bits = {.bytes = bytes};
+    (void)args;
+    if (!bytes) return kvc_fail_memory(e, "tables");
+    pthread_once(&cost_once, make_costs);
+    for (size_t i = 0; i < width; i++) {
+        s->index[i] = choose_index(s->count[i]);
+        if (i % s->dim) kvc_bits_put_rice(&bits, kvc_zigzag((int)s->index[i - 1] - (int)s->index[i]), TABLE_RICE);
+        else kvc_bits_put(&bits, s->index[i], INDEX_BITS);
+    }
+    s->plan = (struct plan){.heads = s->heads, .dim = s->dim, .index = s->index, .factor = KVC_CODE_SYMBOLS};
+    const int status = kvc_sections_add(side, KVC_SECTION_TABLES, stage, 0, bytes, (bits.at + 7) / 8, 0, e);
+    free(bytes);
+    free(s->count);
+    s->count = NULL;
+    return status;
+}
+
+/* The symbol of code q, whose escapes and low bits go to `bits`. */
+static uint16_t cut(int32_t q, unsigned table, unsigned shift, struct kvc_bits *bits) {
+    const int32_t moved = q + (shift ? 1 << (shift - 1) : 0), r = moved >> shift;
+    const uint16_t *f = kvc_code_frequency[table];
+    const int has = r > -KVC_CODE_MIDDLE && r < KVC_CODE_MIDDLE && f[KVC_CODE_MIDDLE + r];
+    if (!has) {
+        const uint32_t z = kvc_zigzag(r); /* not 0: that has a symbol */
+        const unsigned length = 31 - (unsigned)__builtin_clz(z);
+        kvc_bits_put(bits, length, LENGTH_BITS);
+        kvc_bits_put(bits, z & ((1u << length) - 1), length);
+    }
+    if (shift) kvc_bits_put(bits, (uint32_t)moved & ((1u << shift) - 1), shift);
+    return (uint16_t)(has ? KVC_CODE_MIDDLE + r : KVC_CODE_ESCAPE);
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    struct state *s = state;
+    const size_t dim = s->dim, rows = (size_t)block->shape.tokens * s->heads, values = rows * dim;
+    const unsigned lanes = lanes_for(args, values);
+    const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
+    if (!values) return 0;
+    const size_t room = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
+    uint16_t *symbols = malloc(values * sizeof *symbols);
+    uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes + room;
+    int status = symbols && bytes ? 0 : kvc_fail_memory(e, "codes");
+    struct kvc_bits bits = {.bytes = end};
+    for (size_t i = 0; i < rows && !status; i++) {
+        const int class = class_at(block, i);
+        const size_t head = i % s->heads * dim;
+        if ((status = plan_class(&s->plan, class, e))) break;
+        const uint16_t *base = s->plan.at[class + CLASS_ZERO].base + head;
+        const uint8_t *shift = s->plan.at[class + CLASS_ZERO].shift + head;
+        for (size_t c = 0; c < dim; c++)
+            symbols[i * dim + c] = (uint16_t)(base[c] + cut(round_code(x[i * dim + c], inverse), base[c] / KVC_CODE_SYMBOLS,
+                                                            shift[c], &bits));
+    }
+    if (!status) {
+        struct kvc_rans_encoder r;
+        kvc_rans_encode_begin(&r, lanes, end);
+        for (size_t i = rows; i-- > 0;) kvc_kernels_get()->rans_encode(&r, symbols + i * dim, dim, all_rows, KVC_CODE_BITS);
+        const size_t words = (size_t)(end - r.next);
+        uint8_t *start = r.next - 4 * lanes - CODES_HEADER;
+        kvc_rans_encode_end(&r, start + CODES_HEADER);
+        for (unsigned b = 0; b < CODES_HEADER; b++) start[b] = (uint8_t)(words >> 8 * b & 255);
+        status = kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start, (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
+    }
+    free(symbols);
+    free(bytes);
+    return status;
+}
+
+/* --- decoding --- */
+
+static int read_indices(const struct kvc_section *s, uint8_t *index, size_t heads, size_t dim, struct kvc_error *e) {
+    struct kvc_bits bits = {.read = s->data, .limit = 8 * (size_t)s->size};
+    for (size_t i = 0; i < heads * dim; i++) {
+        const int v = i % dim ? (int)index[i - 1] - kvc_unzigzag(kvc_bits_get_rice(&bits, TABLE_RICE))
+                              : (int)kvc_bits_get(&bits, INDEX_BITS);
+        if (bits.bad || v < 0 || v >= INDICES) return kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES is out of range");
+        index[i] = (uint8_t)v;
+    }
+    return kvc_bits_ended(&bits) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES does not end where it should");
+}
+
+/* What a row of one head has besides its symbols: escaped values and low bits. */
+static int join(float *y, const uint16_t *symbols, const uint8_t *shift, size_t n, float step, struct kvc_bits *bits,
+                struct kvc_error *e) {
+    for (size_t c = 0; c < n; c++) {
+        int64_t r = (int)symbols[c] - KVC_CODE_MIDDLE;
+        if (symbols[c] != KVC_CODE_ESCAPE && !shift[c]) continue;
+        if (symbols[c] == KVC_CODE_ESCAPE) {
+            const unsigned length = kvc_bits_get(bits, LENGTH_BITS);
+            r = kvc_unzigzag(1u << length | kvc_bits_get(bits, length));
+        }
+        if (shift[c]) r = r * (1 << shift[c]) + kvc_bits_get(bits, shift[c]) - (1 << (shift[c] - 1));
+        if (bits->bad || r >= 1 << MOST_BITS || r <= -(1 << MOST_BITS))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES has a code out of range");
+        y[c] = (float)r * step;
+    }
+    return 0;
+}
+
+static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const struct kvc_section *s,
+                       struct kvc_block *block, uint16_t *symbols, struct kvc_error *e) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    const size_t rows = (size_t)block->shape.tokens * p->heads, dim = p->dim;
+    const unsigned lanes = lanes_for(args, rows * dim);
+    const size_t head = CODES_HEADER + 4 * (size_t)lanes;
+    const float step = (float)args->f[STEP];
+    float *y = (float *)(void *)block->rows;
+    struct kvc_rans_decoder r;
+    if (s->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
+    const size_t words = s->data[0] | (size_t)s->data[1] << 8 | (size_t)s->data[2] << 16 | (size_t)s->data[3] << 24;
+    if (words > s->size - head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+    struct kvc_bits bits = {.read = s->data + head + words, .limit = 8 * (s->size - head - words)};
+    if (kvc_rans_decode_begin(&r, lanes, s->data + CODES_HEADER, s->data + head, words, e)) return -1;
+    for (size_t i = 0; i < rows; i++, y += dim) {
+        const int class = class_at(block, i);
+        if (plan_class(p, class, e)) return -1;
+        const uint16_t *base = p->at[class + CLASS_ZERO].base + i % p->heads * dim;
+        k->rans_decode(&r, symbols, base, dim, all_slots, KVC_CODE_BITS);
+        const uint16_t most = k->symbols_to_floats(y, symbols, dim, KVC_CODE_MIDDLE, step);
+        if ((most == KVC_CODE_ESCAPE || p->at[class + CLASS_ZERO].any[i % p->heads]) &&
+            join(y, symbols, p->at[class + CLASS_ZERO].shift + i % p->heads * dim, dim, step, &bits, e))
+            return -1;
+    }
+    if (kvc_rans_decode_end(&r, e)) return -1;
+    return kvc_bits_ended(&bits) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES does not end where it should");
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    struct plan p = {.heads = (size_t)block->shape.heads, .dim = (size_t)block->shape.dim, .factor = 1 << KVC_CODE_BITS};
+    const struct kvc_section *table, *s;
+    if (!(args->f[STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
+    if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
+    if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
+    pthread_once(&once, make_tables);
+    uint8_t *index = malloc(p.heads * p.dim);
+    uint16_t *symbols = malloc(p.dim * sizeof *symbols);
+    int status = index && symbols ? read_indices(table, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
+    p.index = index;
+    if (!status) status = decode_rows(args, &p, s, block, symbols, e);
+    plan_free(&p);
+    free(index);
+    free(symbols);
+    return status;
+}
+
+const struct kvc_stage kvc_stage_code = {
+    .id = 19,
+    .name = "code",
+    .summary = "rounds to one step and codes with fixed tables",
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL,
+    .parse = parse,
+    .print = print,
+    .begin = begin,
+    .look = look,
+    .settle = settle,
+    .end = end,
+    .encode = encode,
+    .decode = decode,
+};

@@ -1,0 +1,20 @@
+/* tables.h: the fixed frequency tables of the stage `code`: spec code.md, "Tables". Not for tables that are measured and
+ * stored (rans.h). */
+#ifndef KVC_TABLES_H
+#define KVC_TABLES_H
+
+#include "kernels/rans.h"
+
+#include <stdint.h>
+
+enum {
+    KVC_CODE_TABLES = 32,   /* scales 2^-3.4, 2^-3.2 ... 2^2.8 */
+    KVC_CODE_SYMBOLS = 128, /* value + KVC_CODE_MIDDLE; KVC_CODE_ESCAPE: it has none */
+    KVC_CODE_MIDDLE = 63,
+    KVC_CODE_ESCAPE = 127,
+    KVC_CODE_BITS = 11
+};
+
+extern const uint16_t kvc_code_frequency[KVC_CODE_TABLES][KVC_CODE_SYMBOLS];
+
+#endif

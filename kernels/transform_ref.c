@@ -1,0 +1,45 @@
+/* transform_ref.c: portable reference of the kernels of the transform codec: products with rows of few non-zero
+ * coefficients, rotary positions, and symbols as numbers. Not for dense products (products_ref.c). */
+#include "kernels/twins.h"
+
+#include <math.h>
+
+void kvc_multiply_sparse_ref(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = 0;
+    for (size_t j = 0; j < k; j++) {
+        if (a[j] == 0) continue;
+        for (size_t i = 0; i < n; i++) y[i] = fmaf(a[j], b[j * stride + i], y[i]);
+    }
+}
+
+void kvc_angles_ref(float *cosine, float *sine, const double *a, const double *b, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        cosine[i] = (float)(a[i] * b[i] - a[n + i] * b[n + i]);
+        sine[i] = (float)(a[i] * b[n + i] + a[n + i] * b[i]);
+    }
+}
+
+void kvc_turn_halves_ref(float *u, float *v, const float *cosine, const float *sine, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const float a = u[i], b = v[i];
+        u[i] = a * cosine[i] - b * sine[i];
+        v[i] = b * cosine[i] + a * sine[i];
+    }
+}
+
+void kvc_turn_pairs_ref(float *x, const float *cosine, const float *sine, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * cosine[i] - b * sine[i];
+        x[2 * i + 1] = b * cosine[i] + a * sine[i];
+    }
+}
+
+uint16_t kvc_symbols_to_floats_ref(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step) {
+    uint16_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        y[i] = (float)((int)symbols[i] - (int)middle) * step;
+        if (symbols[i] > most) most = symbols[i];
+    }
+    return most;
+}
