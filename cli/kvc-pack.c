@@ -6,6 +6,7 @@
 #include "formats/container.h"
 #include "formats/keys.h"
 #include "formats/plan.h"
+#include "formats/rate.h"
 #include "formats/view.h"
 
 #include <inttypes.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, OPT_QUERIES, OPT_DEQUANTIZE,
-       OPT_EMBED_PROFILE };
+       OPT_EMBED_PROFILE, OPT_TARGET_KLD, OPT_TARGET_RATIO, OPT_MAX_ERROR };
 
 static const struct option long_options[] = {
     CLI_INPUT_OPTIONS,
@@ -23,6 +24,9 @@ static const struct option long_options[] = {
     {"recipe", required_argument, NULL, 'r'},
     {"queries", required_argument, NULL, OPT_QUERIES},
     {"dequantize", no_argument, NULL, OPT_DEQUANTIZE},
+    {"target-kld", required_argument, NULL, OPT_TARGET_KLD},
+    {"target-ratio", required_argument, NULL, OPT_TARGET_RATIO},
+    {"max-error", required_argument, NULL, OPT_MAX_ERROR},
     {"embed-profile", no_argument, NULL, OPT_EMBED_PROFILE},
     {"no-verify", no_argument, NULL, OPT_NO_VERIFY},
     {"align", required_argument, NULL, OPT_ALIGN},
@@ -38,6 +42,10 @@ static const char help[] =
     "\n"
     "  -r, --recipe=RECIPE     stages that code the cache: split (default, smallest), fast,\n"
     "                          zstd, store (as it is), a preset, or what kvc-recipes(7) says\n"
+    "      --target-kld=K      transform codec: the step that drifts by about K nats (an estimate)\n"
+    "      --target-ratio=R    transform codec: the step that makes the file R times smaller\n"
+    "      --max-error=E       transform codec: the coarsest step with an attention output error\n"
+    "                          (p99, as kvc-diff has it) of at most E; logit:E: of the logits\n"
     "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
     "      --embed-profile     carry the --profile inside, so that the .kvc stands alone\n"
     "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
@@ -76,6 +84,8 @@ struct pack {
     int dequantize;
     const char *queries_path; /* NULL: none */
     struct cli_file queries;
+    struct kvc_rate rate;
+    struct kvc_rate_report rated;  /* of the file at hand */
     struct kvc_profile *profile; /* that --profile names; NULL: none */
     struct kvc_pack_report report; /* of the file at hand */
     int dequantized;               /* likewise */
@@ -179,6 +189,19 @@ static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b)
     return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
 }
 
+static void say_errors(const struct pack *p, const char *name, const char *recipe) {
+    const struct kvc_rate_report *r = &p->rated;
+    if (r->step > 0) cli_warn("%s: recipe %s", name, recipe);
+    if (r->kld[0] > 0)
+        cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
+                 r->kld[0], r->kld[1]);
+    else if (r->step > 0)
+        cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no KLD is predicted", name);
+    if (r->error > 0) cli_warn("%s: verified error of attention: %.4g", name, r->error);
+    if (p->options.no_verify) return;
+    cli_warn("%s: verified errors, relative: K %.4g, V %.4g", name, p->report.error[0], p->report.error[1]);
+}
+
 /* Packs a cache, with queries that are paired as its K. */
 static int pack_cache(struct pack *p, const struct cli_file *f, const struct kvc_cache *c, struct kvc_sink *out,
                       struct kvc_error *e) {
@@ -190,14 +213,22 @@ static int pack_cache(struct pack *p, const struct cli_file *f, const struct kvc
     options.queries = queries;
     options.weights = p->job.input.weights;
     options.profile = p->profile;
-    const int status = kvc_container_write(c, &options, out, &p->report, e);
+    options.measure = p->job.verbose || p->job.json;
+    p->rate.source_bytes = f->input.size;
+    char recipe[2048];
+    int status = kvc_rate_settle(c, &options, &p->rate, recipe, sizeof recipe, &p->rated, e);
+    if (p->rated.step > 0) options.recipe = recipe;
+    if (!status) status = kvc_container_write(c, &options, out, &p->report, e);
     if (p->progress.shown > 0) fputs("\r     \r", stderr);
     kvc_cache_free(queries);
     if (status && e->code == KVC_ERR_USAGE && is_lossy(p->options.recipe) && kvc_cache_is_quantized(c)) {
         const size_t used = strlen(e->message);
         snprintf(e->message + used, sizeof e->message - used, "; --dequantize makes K and V of block types f16 first");
     }
-    if (!status && p->job.verbose && !p->report.lossless) say_lossless(f->input.name, c, p->options.recipe);
+    if (!status && p->job.verbose && !p->report.lossless) {
+        say_lossless(f->input.name, c, options.recipe);
+        say_errors(p, f->input.name, options.recipe);
+    }
     return status;
 }
 
@@ -248,6 +279,15 @@ static void say_done(void *state, const struct cli_file *f) {
         cli_json_u64(j, "sections", r->sections);
         cli_json_u64(j, "same_rows", r->same_rows);
         cli_json_bool(j, "lossless", lossless);
+        if (!r->lossless && !p->options.no_verify) {
+            cli_json_f64(j, "error_k", r->error[0]);
+            cli_json_f64(j, "error_v", r->error[1]);
+        }
+        if (p->rated.step > 0) cli_json_f64(j, "step", p->rated.step);
+        if (p->rated.kld[0] > 0) {
+            cli_json_f64(j, "predicted_kld", p->rated.kld[0]);
+            cli_json_f64(j, "predicted_kld_recall", p->rated.kld[1]);
+        }
         cli_json_bool(j, "verified", !p->options.no_verify);
         cli_json_f64(j, "seconds", seconds);
         cli_json_close(j);
@@ -275,6 +315,12 @@ static int pack_one(struct job *j, const char *path) {
     return EXIT_TROUBLE;
 }
 
+static int take_target(const char *arg, const char *option, double least, double most, double *target) {
+    if (cli_parse_f64(arg, target) || !(*target >= least && *target <= most))
+        return cli_usage("--%s=%s is not a number from %g to %g", option, arg, least, most);
+    return 0;
+}
+
 /* An option of kvc-pack alone; 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct pack *p, int opt, const char *arg) {
     uint64_t n;
@@ -288,6 +334,12 @@ static int take_option(struct pack *p, int opt, const char *arg) {
     case OPT_NO_TOKENS: p->options.no_tokens = 1; return 0;
     case OPT_QUERIES: p->queries_path = arg; return 0;
     case OPT_DEQUANTIZE: p->dequantize = 1; return 0;
+    case OPT_TARGET_KLD: return take_target(arg, "target-kld", 1e-7, 10, &p->rate.kld);
+    case OPT_TARGET_RATIO: return take_target(arg, "target-ratio", 1, 1e4, &p->rate.ratio);
+    case OPT_MAX_ERROR:
+        return strncmp(arg, "logit:", 6) == 0 ? take_target(arg + 6, "max-error", 1e-6, 1e3, &p->rate.logit_error)
+                                              : take_target(strncmp(arg, "output:", 7) == 0 ? arg + 7 : arg, "max-error", 1e-6, 1e3,
+                                                            &p->rate.output_error);
     case OPT_EMBED_PROFILE: p->options.embed_profile = 1; return 0;
     case OPT_ALIGN:
         if (cli_parse_u64(arg, &n) || n < 16 || n > 1 << 20 || (n & (n - 1)))

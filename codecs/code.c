@@ -1,5 +1,7 @@
 /* code.c: the stage that rounds coefficients to a uniform step and entropy-codes them with fixed tables. Spec: code.md. Not
  * for the tables (tables.h) or the coder (rans.h). */
+#include "codecs/code.h"
+
 #include "codecs/args.h"
 #include "codecs/bits.h"
 #include "codecs/rans.h"
@@ -10,6 +12,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +47,9 @@ double kvc_code_step(const struct kvc_stage_args *args, double *kld) {
 }
 
 void kvc_code_set_step(struct kvc_stage_args *args, double step) {
-    args->f[STEP] = step;
+    char digits[32];
+    snprintf(digits, sizeof digits, "%.4e", step);
+    args->f[STEP] = strtod(digits, NULL);
     args->f[KLD] = 0;
 }
 

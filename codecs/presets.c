@@ -10,6 +10,9 @@
 #define GEAR(bits) GEAR_TAIL "outlier:0.02,quant:kivi:bits=" bits ",lowrank:r=4"
 #define GEAR_L(bits) GEAR_TAIL "quant:kivi:bits=" bits ",lowrank:r=4"
 
+/* The transform codec: one step for the whole cache, which follows from the KLD. Sinks stay; the last tokens get fine steps. */
+#define TRANSFORM(kld) "sink:4,derope@k,center,basis,steps,code:kld=" kld
+
 static const struct kvc_preset table[] = {
     {"kivi2", KIVI_TAIL "quant:kivi:bits=2", "KIVI, 2 bits, groups of 64"},
     {"kivi4", KIVI_TAIL "quant:kivi:bits=4", "KIVI, 4 bits, groups of 64"},
@@ -23,6 +26,9 @@ static const struct kvc_preset table[] = {
     {"think-kivi", KIVI_TAIL "prune:k=0.4@k,quant:kivi:bits=4", "ThinK with KIVI-4"},
     {"minicache", "merge:slerp", "MiniCache: layers of the upper half in pairs, 5 % of tokens kept"},
     {"minicache-kivi4", KIVI_TAIL "merge:slerp,quant:kivi:bits=4", "MiniCache with KIVI-4"},
+    {"near-lossless", TRANSFORM("0.003"), "transform codec: drift of a KLD of about 0.003"},
+    {"small", TRANSFORM("0.01"), "transform codec: of about 0.01"},
+    {"tiny", TRANSFORM("0.03"), "transform codec: of about 0.03"},
     {"hidden", "project:hidden", "Hidden-State cache: K and V out of hidden states; needs --weights"},
 };
 

@@ -154,7 +154,8 @@ void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint3
     for (unsigned i = 0; i < recipe->n; i++) {
         const struct kvc_item *item = &recipe->item[i];
         const unsigned flags = item->stage->flags;
-        if (!selects(item, select, layer) || (!select && !(flags & KVC_STAGE_TERMINAL))) continue;
+        const int whole = flags & KVC_STAGE_TERMINAL && flags & KVC_STAGE_LOSSLESS;
+        if (!selects(item, select, layer) || (!select && !whole)) continue;
         if (item->stage == &kvc_stage_finite) finite = 1;
         if (flags & (KVC_STAGE_FINITE | KVC_STAGE_FLOAT) && !finite) {
             add_step(pipeline, &kvc_stage_finite, NULL, recipe->n);

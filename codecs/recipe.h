@@ -33,7 +33,8 @@ int kvc_recipe_parse(const char *text, struct kvc_recipe *recipe, struct kvc_err
 int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size);
 
 /* The pipeline of a tensor: the stages that select it up to and including the first terminal one. `select` is KVC_SELECT_K
- * or _V, or 0 for other roles, of which only terminal, unselected items take any. `finite` is put before the first stage
+ * or _V, or 0 for other roles, of which only terminal, lossless and
+ * unselected items take any. `finite` is put before the first stage
  * that calls for it; where no terminal stage selects the tensor and the last one's residual may not be dropped, the default
  * lossless stage ends the pipeline. */
 void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer,

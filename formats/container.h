@@ -35,6 +35,7 @@ struct kvc_pack_options {
     const struct kvc_weights *weights; /* for stages that rebuild rows from hidden states; NULL: none */
     struct kvc_profile *profile;       /* for stages that take a profile; NULL: none */
     int embed_profile;                 /* carry it inside */
+    int measure;        /* fill in the report's errors */
     int no_tokens;      /* leave token ids out, and the source's private bytes, which hold them (prefix keys stay) */
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;
@@ -46,6 +47,7 @@ struct kvc_pack_report {
     uint64_t same_rows;    /* rows stored as references */
     uint64_t records, sections;
     int lossless;
+    double error[2];       /* of K and of V, where measured: Frobenius norms of difference and source, their ratio; lossy rows */
 };
 
 /* Writes cache as a .kvc. The cache is read from several threads. `report` may be NULL. */

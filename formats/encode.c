@@ -425,6 +425,24 @@ static int decode_repeated(struct lane *l, uint64_t n, struct kvc_error *e) {
     return 0;
 }
 
+/* Adds a lossy row's squares, and those of its error; values that are not finite come back exactly. */
+static void measure_row(const struct lane *l, const uint8_t *source, const uint8_t *back, struct kvc_run *run) {
+    float x[64], y[64];
+    const enum kvc_dtype dtype = l->x->cache->tensor[l->tensor].shape.dtype;
+    const size_t size = kvc_dtype_info(dtype)->size, n = (size_t)l->row_bytes / size;
+    for (size_t i = 0, count; i < n; i += count) {
+        count = n - i < 64 ? n - i : 64;
+        kvc_to_floats(x, source + i * size, count, dtype);
+        kvc_to_floats(y, back + i * size, count, dtype);
+        for (size_t j = 0; j < count; j++) {
+            const double a = (double)x[j], d = a - (double)y[j];
+            if (!(d - d == 0)) continue;
+            run->source_squares += a * a;
+            run->error_squares += d * d;
+        }
+    }
+}
+
 /* Encodes block `number` into run->buffer. */
 static int encode_block(struct lane *l, struct lane *first, uint64_t number, struct kvc_run *run, struct kvc_error *e) {
     const struct kvc_cells *cells = cells_of(l->x->cache, l->tensor);
@@ -447,6 +465,8 @@ static int encode_block(struct lane *l, struct lane *first, uint64_t number, str
             const uint8_t *back = l->decoded + k++ * l->row_bytes;
             if (lossless && memcmp(back, l->rows + i * l->row_bytes, (size_t)l->row_bytes) != 0)
                 return kvc_fail(e, KVC_ERR_VERIFY, "block %" PRIu64 " does not decode to what was encoded", number);
+            if (!lossless && l->x->measure && kvc_is_float(l->x->cache->tensor[l->tensor].shape.dtype))
+                measure_row(l, l->rows + i * l->row_bytes, back, run);
             if (!lossless) memcpy(l->rows + i * l->row_bytes, back, (size_t)l->row_bytes);
         }
     }

@@ -17,13 +17,14 @@ struct kvc_encode {
     struct kvc_shared *shared;       /* by layer */
     struct kvc_projections *projections;
     struct kvc_profile *profile; /* NULL: none */
-    int no_verify;
+    int no_verify, measure;
 };
 
 /* Encoded records of consecutive blocks of one tensor. */
 struct kvc_run {
     struct kvc_buffer buffer; /* finished records; the owner frees .data */
     uint64_t bytes, same_rows;
+    double source_squares, error_squares; /* over lossy rows, where measured */
 };
 
 /* How many blocks of a tensor are encoded at once: a segment where a stage looks, else a few. */

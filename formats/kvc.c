@@ -2,6 +2,7 @@
 #include "formats/kvc.h"
 
 #include "formats/container.h"
+#include "formats/rate.h"
 #include "formats/format.h"
 #include "formats/model.h"
 #include "formats/view.h"
@@ -184,6 +185,7 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
     struct callback callback = {write, state};
     struct kvc_sink sink = {.write = call_back, .state = &callback};
     struct kvc_pack_options pack = {.weights = f->weights};
+    struct kvc_rate rate = {.source_bytes = f->input.size};
     struct kvc_cache *halves = NULL, *queries = NULL;
     const struct kvc_cache *c = f->cache;
     int status = 0;
@@ -193,6 +195,10 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
         pack.align = options->align;
         pack.no_verify = options->no_verify;
         pack.embed_profile = options->embed_profile;
+        rate.kld = options->target_kld;
+        rate.ratio = options->target_ratio;
+        rate.output_error = options->max_output_error;
+        rate.logit_error = options->max_logit_error;
         if (options->profile && !(pack.profile = kvc_profile_open(options->profile, e)))
             status = kvc_error_prefix(e, options->profile);
         if (!status && options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
@@ -202,6 +208,10 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
             pack.queries = queries;
         }
     }
+    struct kvc_rate_report rated;
+    char recipe[2048];
+    if (!status) status = kvc_rate_settle(c, &pack, &rate, recipe, sizeof recipe, &rated, e);
+    if (!status && rated.step > 0) pack.recipe = recipe;
     if (!status) status = kvc_container_write(c, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->input.name) : 0;
     kvc_profile_free(pack.profile);
     kvc_cache_free(queries);

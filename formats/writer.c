@@ -12,6 +12,7 @@
 #include "formats/view.h"
 #include "kernels/kernels.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@ struct writer {
     uint64_t *left;            /* by layer: runs that are still to come */
     uint32_t *first_run;       /* by tensor: number of its first run; n_tensors + 1 entries */
     struct kvc_pack_report report;
+    double squares[2][2]; /* of K and V: of the source, of the errors */
     uint64_t done; /* tensor bytes written so far */
 };
 
@@ -340,6 +342,11 @@ static int commit_run(void *state, uint64_t item, void *result, struct kvc_error
         at += size;
     }
     w->report.same_rows += run->same_rows;
+    const enum kvc_role role = w->cache->tensor[tensor_of_run(w, item)].role;
+    if (role == KVC_ROLE_K || role == KVC_ROLE_V) {
+        w->squares[role][0] += run->source_squares;
+        w->squares[role][1] += run->error_squares;
+    }
     w->done += run->bytes;
     if (!status && w->options->progress)
         w->options->progress(w->options->progress_state, w->done, w->report.tensor_bytes);
@@ -451,7 +458,7 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
     if (looks && !queries && !(queries = *own_queries = kvc_view_float(c, e))) return -1;
     w->encode = (struct kvc_encode){.cache = c, .plan = &w->plan, .queries = queries, .shared = w->shared,
                                     .projections = &w->projections, .profile = w->options->profile,
-                                    .no_verify = w->options->no_verify};
+                                    .no_verify = w->options->no_verify, .measure = w->options->measure};
     w->report.lossless = w->plan.lossless;
     w->report.tensor_bytes = w->plan.tensor_bytes;
     return 0;
@@ -477,6 +484,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
                  write_table(&w, e) || write_cells(&w, e) || write_tokens(&w, &meta, e) || write_source(&w, e) ||
                  write_profile(&w, e) || write_blocks(&w, e) || write_index(&w, e);
     w.report.stored_bytes = file_offset(&w);
+    for (int i = 0; i < 2; i++) w.report.error[i] = w.squares[i][0] > 0 ? sqrt(w.squares[i][1] / w.squares[i][0]) : 0;
     if (!status && report) *report = w.report;
     kvc_meta_free(&meta);
     kvc_cache_free(own_queries);
