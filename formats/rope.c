@@ -37,6 +37,7 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kv
         facts->of_profile = 1;
         return 0;
     }
+    if (part) return 0; /* it was made of K as it is */
     double factor;
     const double base = base_of(c, &c->layer[layer], &factor);
     const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, dim);

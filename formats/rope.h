@@ -6,8 +6,8 @@
 #include "codecs/rope.h"
 #include "formats/cache.h"
 
-/* Fills *facts for a layer of the cache: angles of `part` where it has some (part may be NULL), else those that the
- * metadata tell: RoPE of type default or linear of known base and dimension, and K kept behind it. facts->angle is NULL where
+/* Fills *facts for a layer of the cache: angles of `part` where it has some (part may be NULL), none where it has
+ * none; else those that the metadata tell: RoPE of type default or linear of known base and dimension, and K kept behind it. facts->angle is NULL where
  * that is not enough; *room is what the caller frees. */
 int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kvc_profile_part *part,
                       struct kvc_rope_facts *facts, double **room, struct kvc_error *e);
