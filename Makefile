@@ -279,7 +279,7 @@ install: all
 	$(INSTALL) -m 644 formats/kvc.h $(DESTDIR)$(INCLUDEDIR)
 	$(INSTALL) -m 644 kvc.pc $(DESTDIR)$(PKGCONFIGDIR)
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
-	$(INSTALL) -m 644 man/kvc.5 $(DESTDIR)$(MANDIR)/man5
+	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
 	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
 
 ## uninstall: remove what install put there
@@ -288,7 +288,7 @@ uninstall:
 	rm -f $(TOOLS:%=$(DESTDIR)$(BINDIR)/%) $(DESTDIR)$(LIBDIR)/libkvc.a $(DESTDIR)$(LIBDIR)/libkvc.so
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc.h $(DESTDIR)$(PKGCONFIGDIR)/kvc.pc
-	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
+	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man5/kvc-profile.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
 
 ## clean: remove everything that was built
 .PHONY: clean

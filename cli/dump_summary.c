@@ -135,6 +135,32 @@ static void say_tile(struct line *l, const struct kvc_meta *m, const char *role,
     else say(l, "%s none", role);
 }
 
+/* Which profile, and what the transform codec made of K and V: of the first layer that it codes. */
+static int print_profile(struct dump_out *o, const struct dump_facts *x, struct line *l, struct kvc_error *e) {
+    const struct kvc_meta_entry *m = kvc_meta_find(x->meta, KVC_KEY_PROFILE);
+    int embedded, shown[2] = {0, 0};
+    char text[128];
+    if (!kvc_cache_is_container(x->c)) return 0;
+    if (m) {
+        const struct kvc_profile *p = kvc_container_profile(x->c, &embedded);
+        const char *model = kvc_meta_text(x->meta, KVC_KEY_PROFILE_MODEL, "");
+        kvc_meta_print(m, text, sizeof text);
+        say(l, "%s%ssha256 %s, %s", model, *model ? ", " : "", text,
+            embedded ? "carried inside" : p ? "found" : "not at hand: --profile=FILE, or $KVC_PROFILE_PATH");
+        end(o, l, "profile");
+    }
+    for (uint32_t t = 0; t < x->c->n_tensors; t++) {
+        const unsigned role = x->c->tensor[t].role;
+        if (role > KVC_ROLE_V || shown[role]) continue;
+        if (kvc_container_transform(x->c, t, text, sizeof text, e)) return -1;
+        if (!*text) continue;
+        say(l, "%s%s", l->n ? "; " : "", text);
+        shown[role] = 1;
+    }
+    if (l->n) end(o, l, "transform");
+    return 0;
+}
+
 static void print_storage(struct dump_out *o, const struct dump_facts *x, struct line *l) {
     const char *recipe = kvc_meta_text(x->meta, KVC_KEY_RECIPE, NULL);
     char size[32];
@@ -214,8 +240,9 @@ int dump_summary(struct dump_out *o, const struct cli_file *f, struct dump_optio
     print_tokens(o, &x, &l);
     if (x.has_k) print_rope(o, x.meta, &l);
     print_storage(o, &x, &l);
+    const int status = print_profile(o, &x, &l, e);
     print_parts(o, &x);
     print_unknown(o, &x);
     free(x.part);
-    return 0;
+    return status;
 }

@@ -194,15 +194,21 @@ static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b)
     return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
 }
 
+#define MOST_PREDICTED 0.2
+
 static void say_errors(const struct pack *p, const char *name, const char *recipe) {
     const struct kvc_rate_report *r = &p->rated;
     if (r->step > 0) cli_warn("%s: recipe %s", name, recipe);
-    if (r->kld[0] > 0)
+    if (r->kld[0] > MOST_PREDICTED)
+        cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
+    else if (r->kld[0] > 0)
         cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
                  r->kld[0], r->kld[1]);
     else if (r->step > 0)
         cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no KLD is predicted", name);
-    if (r->error > 0) cli_warn("%s: verified error of attention: %.4g", name, r->error);
+    if (r->error > 0)
+        cli_warn("%s: verified error of attention: %s %.4g", name, p->rate.logit_error > 0 ? "logits, root mean square," :
+                 "outputs, 0.99 of them below", r->error);
     if (p->options.no_verify) return;
     cli_warn("%s: verified errors, relative: K %.4g, V %.4g", name, p->report.error[0], p->report.error[1]);
 }
@@ -289,6 +295,7 @@ static void say_done(void *state, const struct cli_file *f) {
             cli_json_f64(j, "error_v", r->error[1]);
         }
         if (p->rated.step > 0) cli_json_f64(j, "step", p->rated.step);
+        if (p->rated.error > 0) cli_json_f64(j, p->rate.logit_error > 0 ? "logit_rms" : "output_p99", p->rated.error);
         if (p->rated.kld[0] > 0) {
             cli_json_f64(j, "predicted_kld", p->rated.kld[0]);
             cli_json_f64(j, "predicted_kld_recall", p->rated.kld[1]);
@@ -373,9 +380,8 @@ static int open_queries(struct pack *p, struct kvc_error *e) {
 }
 
 static int open_profile(struct pack *p, struct kvc_error *e) {
-    const char *path = p->job.input.import.profile;
-    p->profile = kvc_profile_open(path, e);
-    return p->profile ? 0 : kvc_error_prefix(e, path);
+    p->profile = kvc_profile_open(p->job.input.import.profile, e);
+    return p->profile ? 0 : -1;
 }
 
 /* --- learning a profile --- */
@@ -462,6 +468,7 @@ int main(int argc, char **argv) {
     if (p.job.version) return cli_version(p.job.verbose);
     if (job_check(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (check_queries(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (p.options.embed_profile && !p.job.input.import.profile) return cli_usage("--embed-profile wants a --profile=FILE");
     if ((p.options.no_tokens || p.dequantize) && p.job.remove)
         return cli_usage("--%s leaves out what --rm would remove for good", p.dequantize ? "dequantize" : "no-tokens");
     return cli_finish(run(&p, argc - optind, argv + optind));

@@ -34,6 +34,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
 static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
     if (kvc_args_parse("code", arguments, N_ARGS, text, args, e)) return -1;
     if (args->i[LANES] & (args->i[LANES] - 1)) return kvc_fail(e, KVC_ERR_USAGE, "code: lanes are a power of two");
+    if (args->f[STEP] > 0 && args->f[KLD] > 0) return kvc_fail(e, KVC_ERR_USAGE, "code: a step and a kld: give one of them");
     return 0;
 }
 

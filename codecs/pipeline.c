@@ -51,6 +51,9 @@ int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e)
         if (s->flags & KVC_STAGE_TAKES && asks < i)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand behind %s: put it before", s->name,
                             stage_at(pipeline, asks)->name);
+        for (unsigned k = 0; k < i; k++)
+            if (s->flags & KVC_STAGE_POSITIONS && stage_at(pipeline, k) == s)
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s stands twice in the recipe", s->name);
         if (i > pair && s->flags & KVC_STAGE_PAIR)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s stands twice in the recipe", s->name);
     }

@@ -64,6 +64,8 @@ void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *we
 void kvc_container_set_profile(struct kvc_cache *c, const char *given, const char *folder);
 /* The profile that it was packed with, where that has been found; NULL otherwise. *embedded: it is carried inside. */
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded);
+/* What the transform codec made of a tensor, in words: "K before RoPE, the profile's basis"; "" where it is not coded so. */
+int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e);
 /* 1 when `c` came from kvc_container_open(). */
 int kvc_cache_is_container(const struct kvc_cache *c);
 

@@ -173,6 +173,15 @@ static int turn_queries(struct lane *l, const struct kvc_profile_part *part, str
     return 0;
 }
 
+/* Tokens of a layer's sliding window, 0 where it has none. Where nobody says how many, a cache that no longer has its first
+ * rows is taken to hold what the next token sees, as transformers keeps it. */
+static uint64_t window_of(const struct kvc_cache *c, const struct kvc_layer *layer, const struct kvc_encoding *x) {
+    if (layer->kind != KVC_LAYER_SLIDING) return 0;
+    if (layer->window) return layer->window;
+    const uint64_t window = kvc_meta_u64(&c->meta, KVC_KEY_WINDOW, 0);
+    return window ? window : x->rows && x->position[0] > 0 ? x->rows + 1 : 0;
+}
+
 /* What a profile and the metadata know of the tensor and of its layer's K. */
 static int find_knowledge(struct lane *l, struct kvc_error *e) {
     const struct kvc_cache *c = l->x->cache;
@@ -183,7 +192,7 @@ static int find_knowledge(struct lane *l, struct kvc_error *e) {
     if (l->x->profile && (kvc_profile_part(l->x->profile, layer->index, t->role, kvc_cache_pairing(c), 1, &l->profile, e) ||
                           kvc_profile_part(l->x->profile, layer->index, KVC_ROLE_K, kvc_cache_pairing(c), 1, &key, e)))
         return -1;
-    l->encoding.window = layer->window;
+    l->encoding.window = window_of(c, layer, &l->encoding);
     if (kvc_rope_of_layer(c, t->layer, key, &l->rope, &l->rope_room, e)) return -1;
     l->encoding.rope = &l->rope;
     return key ? turn_queries(l, key, e) : 0;

@@ -200,7 +200,7 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
         rate.output_error = options->max_output_error;
         rate.logit_error = options->max_logit_error;
         if (options->profile && !(pack.profile = kvc_profile_open(options->profile, e)))
-            status = kvc_error_prefix(e, options->profile);
+            status = -1;
         if (!status && options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
         if (!status && options->queries) {
             queries = kvc_view_queries(options->queries->cache, kvc_cache_pairing(c), e);

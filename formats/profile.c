@@ -6,6 +6,7 @@
 #include "formats/bytes.h"
 #include "formats/input.h"
 #include "formats/keys.h"
+#include "formats/rope.h"
 #include "formats/view.h"
 
 #include <dirent.h>
@@ -131,7 +132,8 @@ static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, stru
     if (a->has_queries < 0 || find(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0) return -1;
     if (a->has_queries && (!a->queries_scale.data || a->queries_scale.dim[0] != a->queries.dim[0] ||
                            a->queries_scale.dim[1] != a->queries.dim[1] || a->queries.dim[0] % heads ||
-                           a->queries.dim[1] > MAX_QUERIES || (!is_v && a->queries.dim[2] != dim)))
+                           a->queries.dim[1] > MAX_QUERIES || a->queries.dim[2] > MAX_DIM ||
+                           a->queries.dim[2] < 2 * p->half[layer] || (!is_v && a->queries.dim[2] != dim)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": queries do not go with K", layer);
     if (a->has_queries && is_finite(&a->queries_scale, 0, "queries.scale", layer, e)) return -1;
     return 1;
@@ -223,6 +225,7 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
     if (in.size > MAX_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
     else p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
     kvc_input_close(&in);
+    if (!p) kvc_error_prefix(e, path);
     return p;
 }
 
@@ -279,6 +282,17 @@ static struct kvc_profile *try_file(const char *path, const uint8_t sha256[KVC_S
     return p;
 }
 
+/* The one that the user named: *wrong gets what is wrong with it, where it is not the one. */
+static struct kvc_profile *try_given(const char *path, const uint8_t sha256[KVC_SHA256_BYTES], char *wrong, size_t size) {
+    struct kvc_error e;
+    struct kvc_profile *p = kvc_profile_open(path, &e);
+    if (p && memcmp(p->sha256, sha256, sizeof p->sha256) == 0) return p;
+    if (p) snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path, *p->model ? p->model : "a model without a name");
+    else snprintf(wrong, size, "; %.400s", e.message);
+    kvc_profile_free(p);
+    return NULL;
+}
+
 static struct kvc_profile *try_folder(const char *folder, size_t length, const uint8_t sha256[KVC_SHA256_BYTES]) {
     char path[4096];
     struct kvc_profile *p = NULL;
@@ -299,7 +313,8 @@ static struct kvc_profile *try_folder(const char *folder, size_t length, const u
 struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model, const char *given,
                                      const char *folder, struct kvc_error *e) {
     const char *rest = getenv("KVC_PROFILE_PATH");
-    struct kvc_profile *p = given ? try_file(given, sha256) : NULL;
+    char wrong[512] = "";
+    struct kvc_profile *p = given ? try_given(given, sha256, wrong, sizeof wrong) : NULL;
     if (!p && folder) p = try_folder(folder, strlen(folder), sha256);
     while (!p && rest && *rest) {
         const size_t n = strcspn(rest, ":");
@@ -309,9 +324,9 @@ struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], con
     if (p) return p;
     char hash[2 * KVC_SHA256_BYTES + 1];
     kvc_hex(sha256, KVC_SHA256_BYTES, hash);
-    kvc_fail(e, KVC_ERR_MODEL, "packed with the profile of %s, sha256 %s, which %s: give it with --profile=FILE, put it "
-             "beside the file, or name its folder in $KVC_PROFILE_PATH", *model ? model : "a model without a name", hash,
-             given ? "is not the one given and was found nowhere" : "was found nowhere");
+    kvc_fail(e, KVC_ERR_MODEL, "packed with the profile of %s, sha256 %s, which was found nowhere: give it with --profile=FILE, "
+             "put it beside the file, or name its folder in $KVC_PROFILE_PATH%s", *model ? model : "a model without a name", hash,
+             wrong);
     return NULL;
 }
 
@@ -331,8 +346,29 @@ static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache
     return 0;
 }
 
+/* Whether the cache says that a layer was turned by other angles than the profile's. */
+static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, uint32_t number, struct kvc_error *e) {
+    const uint32_t layer = c->layer[number].index;
+    struct kvc_rope_facts facts;
+    double *room;
+    int other = 0;
+    if (!p->angle[layer]) return 0;
+    if (kvc_rope_of_layer(c, number, NULL, &facts, &room, e)) return -1;
+    if (facts.angle) other = facts.half != p->half[layer];
+    for (size_t i = 0; facts.angle && i < facts.half && !other; i++)
+        other = fabs(facts.angle[i] - p->angle[layer][i]) > 1e-5 * facts.angle[i];
+    free(room);
+    if (!other) return 0;
+    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " of the cache was turned by another RoPE than that of the profile (%s)",
+                    layer, p->model);
+}
+
 int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e) {
+    const uint64_t layers = kvc_meta_u64(&c->meta, KVC_KEY_MODEL_LAYERS, 0);
     int any = 0;
+    if (layers && layers != p->layers)
+        return kvc_fail(e, KVC_ERR_MODEL, "the cache is of a model of %" PRIu64 " layers, that of the profile (%s) has %" PRIu32,
+                        layers, p->model, p->layers);
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];
         const uint32_t layer = c->layer[tensor->layer].index;
@@ -352,6 +388,7 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
         if (found && tensor->role == KVC_ROLE_K && p->angle[layer] && kvc_cache_pairing(c) == KVC_PAIRING_UNKNOWN)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown, and a profile needs it: give --pairing "
                             "or --model");
+        if (found && tensor->role == KVC_ROLE_K && other_angles(p, c, tensor->layer, e)) return -1;
     }
     if (!any) return kvc_fail(e, KVC_ERR_MODEL, "the cache has no K or V that a profile could serve");
     return other_fingerprint(p, c, e);
@@ -393,15 +430,19 @@ static int make_inverse(struct slot *s, struct kvc_error *e) {
         for (size_t i = 0; i < dim * dim && !status; i++) s->inverse[h * dim * dim + i] = (float)a[i];
     }
     free(a);
-    if (status) return kvc_error_prefix(e, "profile");
-    s->part.inverse = s->inverse;
-    return 0;
+    if (!status) {
+        s->part.inverse = s->inverse;
+        return 0;
+    }
+    free(s->inverse);
+    s->inverse = NULL;
+    return kvc_error_prefix(e, "profile");
 }
 
 /* Queries are K's: so are their channels. */
 static int make_queries(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int interleaved, struct slot *s,
                         struct kvc_error *e) {
-    if (!a->has_queries) return 0;
+    if (!a->has_queries || s->query) return 0;
     const size_t heads = (size_t)a->queries.dim[0], n = (size_t)a->queries.dim[1], dim = (size_t)a->queries.dim[2];
     if (!(s->query = malloc(heads * n * dim * sizeof *s->query))) return kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < heads; h++)
@@ -424,7 +465,7 @@ int kvc_profile_part(struct kvc_profile *p, uint32_t layer, enum kvc_role role, 
     struct slot *s = &p->slot[(layer * 2 + (uint32_t)is_v) * VARIANTS + (uint32_t)interleaved];
     pthread_mutex_lock(&p->lock);
     int found = 1;
-    if (!s->made || (encoder && !s->inverse)) {
+    if (!s->made || (encoder && !s->part.inverse)) {
         found = find_part(p, layer, is_v, &a, e);
         if (found == 1 && !s->made && make_part(p, layer, &a, is_v, interleaved, s, e)) found = -1;
         if (found == 1 && encoder && (make_queries(p, layer, &a, interleaved, s, e) || make_inverse(s, e))) found = -1;

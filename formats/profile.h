@@ -16,7 +16,7 @@ enum kvc_profile_metric { KVC_METRIC_FISHER, KVC_METRIC_QUERY, KVC_METRIC_COVARI
 struct kvc_profile; /* may be used by several threads */
 
 /* Opens a file and checks all of it: refuses what is cut short, malformed, not finite, or of another layout version.
- * Messages do not name `path`. */
+ * Messages name `path`. */
 struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e);
 /* The same over bytes, which are copied. */
 struct kvc_profile *kvc_profile_open_memory(const uint8_t *data, size_t size, struct kvc_error *e);

@@ -26,14 +26,14 @@ static const struct kvc_stage *code_stage(const struct kvc_item *item) {
     return item->stage == &kvc_stage_code ? item->stage : NULL;
 }
 
-/* Coefficients of the cache, as many tokens as a profile is made from. */
-static double coefficients(const struct kvc_cache *c) {
+/* Coefficients of one stream of the cache, of as many tokens as a profile is made from. */
+static double coefficients_of(const struct kvc_cache *c, uint32_t stream) {
     double n = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_shape *s = &c->tensor[t].shape;
         const struct kvc_part *part = kvc_tensor_part(c, t);
         if (c->tensor[t].role != KVC_ROLE_K && c->tensor[t].role != KVC_ROLE_V) continue;
-        if (part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) continue;
+        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || part->stream != stream) continue;
         const uint32_t window = c->layer[c->tensor[t].layer].window;
         const double rows = part->kind == KVC_PART_SLIDING && (double)s->tokens < CONTEXT ? (double)s->tokens
                             : window && window < CONTEXT                                 ? (double)window
@@ -41,6 +41,13 @@ static double coefficients(const struct kvc_cache *c) {
         n += rows * (double)s->heads * (double)s->dim;
     }
     return n;
+}
+
+/* Of the largest stream: what drifts is one sequence. */
+static double coefficients(const struct kvc_cache *c) {
+    double most = 0;
+    for (uint32_t p = 0; p < c->n_parts; p++) most = fmax(most, coefficients_of(c, c->part[p].stream));
+    return most;
 }
 
 static double kld_per_square(const struct kvc_cache *c) {
@@ -204,6 +211,10 @@ static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *op
         if (is_ratio) report->ratio = reached;
         else report->error = reached;
         set_steps(recipe, report->step);
+        for (unsigned i = 0; i < recipe->n; i++) { /* as rounded for the recipe */
+            double kld;
+            if (code_stage(&recipe->item[i])) report->step = kvc_code_step(&recipe->item[i].args, &kld);
+        }
     }
     kvc_cache_free(t.view);
     kvc_cache_free(t.queries);
