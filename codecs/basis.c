@@ -20,7 +20,7 @@ enum { HEADER = 2 };
 enum { QUERY_WINDOW = 64 };
 
 static const struct kvc_arg arguments[N_ARGS] = {
-    [DROP] = {.key = "drop", .kind = KVC_ARG_REAL, .least = 0, .most = 1e6, .otherwise = 0},
+    [DROP] = {.key = "drop", .kind = KVC_ARG_REAL, .least = 0, .most = 1e6, .otherwise = 0.05},
     [BITS] = {.key = "bits", .min = 4, .max = 8, .fallback = 6},
     [K] = {.key = "k", .kind = KVC_ARG_REAL, .least = 0.01, .most = 100, .otherwise = 1},
 };
@@ -238,6 +238,9 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
     return 0;
 }
 
+/* The square of a step of 0.4, as noise. */
+#define COARSE (0.4 * 0.4 / 12)
+
 /* Bits that n coefficients of this variance cost about, against a step of which `floor` is the square of a share. */
 static double bits_of(double variance, double floor, double n) {
     return variance > floor ? n / 2 * log2(variance / floor) : 0;
@@ -313,7 +316,8 @@ static int invert_head(struct state *s, size_t h, const float *b, size_t n, stru
 static int find_basis(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
     struct own *o = &s->own;
     const size_t heads = o->heads, dim = o->dim;
-    const double drop = args->f[DROP] > 0 ? args->f[DROP] : 1e-6, floor = drop * drop;
+    /* what a coefficient must exceed to be stored, and to cost anything: at the default step of profile-free packing */
+    const double drop = args->f[DROP] * args->f[DROP], floor = drop > COARSE ? drop : COARSE;
     double *weight = malloc((heads * dim + dim) * sizeof *weight), *value = weight + heads * dim, gain = 0, cost = 0;
     float *vector = malloc(heads * dim * dim * sizeof *vector);
     uint8_t *room = malloc(KVC_HALVES_BOUND(heads * dim)), *p = room;
@@ -329,7 +333,7 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     if (!status) status = kvc_halves_write(&p, o->scale, heads * dim, e);
     for (size_t h = 0; h < heads && !status; h++) {
         status = find_rows(s, h, floor, value, vector + h * dim * dim, &gain, e);
-        for (size_t j = 0; j < dim && !status; j++) o->kept[h] += value[j] > floor;
+        for (size_t j = 0; j < dim && !status; j++) o->kept[h] += value[j] > drop;
         cost += (double)o->kept[h] * (double)(dim * o->bits + 16);
     }
     if (!status && !(gain > cost)) {

@@ -33,7 +33,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     const struct kvc_rope_facts *f = x->rope;
     (void)args;
     if (like->role != KVC_SELECT_K || !f || !f->pairing || !f->angle || !f->half) return 0;
-    if (x->rows && x->position[0] < 0) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0");
+    if (x->rows && (x->position[0] < 0 || x->position[x->rows - 1] >= KVC_ROPE_POSITIONS))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0 or from 2^32 on");
     if (2 * f->half > like->shape.dim) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE turns more channels than a head has");
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "RoPE");
@@ -71,7 +72,8 @@ static int turn(struct kvc_rope *r, struct kvc_block *block, int back, struct kv
     float *row = (float *)(void *)block->rows;
     for (uint64_t i = 0; i < block->shape.tokens; i++, row += heads * dim) {
         const int64_t position = kvc_block_position(block, i);
-        if (position < 0) return kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0", (long long)position);
+        if (position < 0 || position >= KVC_ROPE_POSITIONS)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0, or 2^32 or more", (long long)position);
         kvc_rope_at(r, position);
         if (back) kvc_rope_backwards(r);
         kvc_rope_turn(r, row, heads, dim);

@@ -30,6 +30,7 @@ struct kvc_rope {
 int kvc_rope_init(struct kvc_rope *r, const double *angle, size_t half, unsigned pairing, struct kvc_error *e);
 void kvc_rope_free(struct kvc_rope *r);
 int kvc_rope_angle_is_sane(double angle);
+#define KVC_ROPE_POSITIONS (INT64_C(1) << 32) /* beyond these the tables lose precision: not for them */
 
 /* Makes cosine and sine of a position, which is not below 0. Cheapest for ascending positions. */
 void kvc_rope_at(struct kvc_rope *r, int64_t position);

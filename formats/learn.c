@@ -41,6 +41,7 @@ struct kvc_learner {
     uint32_t layers;
     unsigned caches;
     int rope_known, rope_unknown;
+    enum kvc_pairing pairing; /* of the first cache */
     struct kvc_meta meta; /* of the first cache */
 };
 
@@ -193,9 +194,26 @@ static int find_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t 
         free(room);
         return -1;
     }
+    int other = to->angle && to->half != facts.half;
+    for (size_t i = 0; to->angle && !other && i < to->half; i++) other = to->angle[i] != room[i];
     free(to->angle);
     to->angle = room;
     to->half = facts.half;
+    if (!other) return 0;
+    kvc_rope_free(rope);
+    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " was turned by another RoPE than in the caches before", c->layer[layer].index);
+}
+
+/* Caches of one model: fingerprints of one kind must agree, and the pairing of K. */
+static int check_model(const struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
+    for (size_t i = 0; i < c->meta.n; i++) {
+        const struct kvc_meta_entry *m = &c->meta.entry[i], *first = kvc_meta_find(&l->meta, m->key);
+        const int says = strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0;
+        if (says && first && (first->size != m->size || memcmp(first->value, m->value, (size_t)m->size) != 0))
+            return kvc_fail(e, KVC_ERR_MODEL, "of other weights than the caches before: %s", m->key);
+    }
+    if (kvc_cache_pairing(c) != l->pairing && !l->rope_known)
+        return kvc_fail(e, KVC_ERR_MODEL, "its K is paired otherwise than in the caches before");
     return 0;
 }
 
@@ -233,10 +251,15 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
     if (!kvc_cache_heads_known(c))
         return kvc_fail(e, KVC_ERR_USAGE, "nothing says how many KV heads there are: give --kv-heads or --model");
     if (!l->caches && kvc_meta_copy(&l->meta, &c->meta, e)) return -1;
+    if (!l->caches) l->pairing = kvc_cache_pairing(c);
+    if (check_model(l, c, e)) return -1;
+    const uint32_t layers = l->layers;
     if (kvc_cache_has_queries(c) && !(queries = kvc_view_queries(c, kvc_cache_pairing(c), e))) return -1;
     int status = 0;
     for (uint32_t i = 0; i < c->n_layers && !status; i++) status = add_layer(l, c, queries, i, e);
     kvc_cache_free(queries);
+    if (!status && l->caches && l->layers != layers)
+        status = kvc_fail(e, KVC_ERR_MODEL, "it has more layers than the caches before");
     l->caches++;
     if (!status && l->rope_known && l->rope_unknown)
         status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE is known of some K and not of other: give --model, or --pairing");
@@ -436,6 +459,14 @@ static void put_text(FILE *out, const char *key, const char *text) {
 
 static void put_metadata(FILE *out, const struct kvc_learner *l) {
     fprintf(out, "{\"__metadata__\":{\"kvc.profile\":\"0\",\"model.layers\":\"%" PRIu32 "\"", l->layers);
+    uint32_t first = 0;
+    while (first < l->layers && !l->layer[first].part[0].sum) first++;
+    if (first < l->layers) {
+        const struct layer *x = &l->layer[first];
+        fprintf(out, ",\"model.kv-heads\":\"%zu\",\"model.head-dim\":\"%zu\"", x->part[0].heads, x->part[0].dim);
+        if (x->query_heads) fprintf(out, ",\"model.heads\":\"%zu\"", x->query_heads);
+    }
+    if (!l->rope_known && l->pairing) put_text(out, "rope.pairing", kvc_pairing_name(l->pairing));
     put_text(out, "model.name", kvc_meta_text(&l->meta, KVC_KEY_MODEL_NAME, ""));
     put_text(out, "model.architecture", kvc_meta_text(&l->meta, KVC_KEY_MODEL_ARCH, ""));
     put_text(out, "metric", kvc_learner_has_queries(l) ? "query" : "covariance");

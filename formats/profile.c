@@ -388,6 +388,11 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
         if (found && tensor->role == KVC_ROLE_K && p->angle[layer] && kvc_cache_pairing(c) == KVC_PAIRING_UNKNOWN)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown, and a profile needs it: give --pairing "
                             "or --model");
+        const enum kvc_pairing pairing = kvc_cache_pairing(c);
+        if (found && tensor->role == KVC_ROLE_K && *text_of(p, "rope.pairing") && pairing &&
+            strcmp(text_of(p, "rope.pairing"), kvc_pairing_name(pairing)) != 0)
+            return kvc_fail(e, KVC_ERR_MODEL, "K is paired as %s, in the profile as %s", kvc_pairing_name(pairing),
+                            text_of(p, "rope.pairing"));
         if (found && tensor->role == KVC_ROLE_K && other_angles(p, c, tensor->layer, e)) return -1;
     }
     if (!any) return kvc_fail(e, KVC_ERR_MODEL, "the cache has no K or V that a profile could serve");

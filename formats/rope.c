@@ -41,7 +41,9 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kv
     double factor;
     const double base = base_of(c, &c->layer[layer], &factor);
     const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, dim);
+    const struct kvc_cells *cells = &kvc_tensor_part(c, k)->cells;
     const int plain = strcmp(type, "default") == 0 || strcmp(type, "linear") == 0;
+    if (cells->n && (kvc_cells_position(cells, 0) < 0 || kvc_cells_position(cells, cells->n - 1) >= KVC_ROPE_POSITIONS)) return 0;
     if (!plain || !(base > 1) || !(factor >= 1) || rotated % 2 || !rotated || rotated > dim || rotated / 2 > UINT16_MAX) return 0;
     facts->half = (size_t)(rotated / 2);
     if (!(*room = malloc(facts->half * sizeof **room))) return kvc_fail_memory(e, "RoPE");
