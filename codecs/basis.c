@@ -230,7 +230,7 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
             if (!is_key) w[d] = 1 / mean;
             else if (queries) w[d] = (w[d] + 0.02 * total) / (double)dim;
             else w[d] = (w[d] + 0.02 * total) / (total > 1e-30 ? total : 1) / mean;
-            w[d] /= k * k;
+            if (is_key) w[d] /= k * k;
             if (!(w[d] > 1e-30)) w[d] = 1e-30;
             if (w[d] > 1e30) w[d] = 1e30;
         }
@@ -359,33 +359,43 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return find_basis(args, s, e) ? -1 : write_own(&s->own, stage, side, e);
 }
 
-/* Each head's channels, coefficients of `matrix`, [head][channel][component] and dense. */
-static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
-    float *x = (float *)(void *)block->rows, *y = malloc(dim * sizeof *y);
-    if (!y) return kvc_fail_memory(e, "a row");
-    for (uint64_t t = 0; t < block->shape.tokens; t++)
-        for (size_t h = 0; h < heads; h++, x += dim) {
-            kvc_kernels_get()->multiply_rows(y, x, matrix + h * dim * dim, dim, dim, dim);
-            memcpy(x, y, dim * sizeof *y);
+enum { CACHED = 8192 }; /* floats of a matrix that stay in the first-level cache beside the rows: 32 KB */
+
+/* The other way: kept[h] rows of each head, one head after the other; NULL: as many as channels. Matrices that are too large
+ * for the cache are taken in strips of columns. */
+static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
+    float *y = malloc(rows * dim * sizeof *y + 1);
+    if (!y) return kvc_fail_memory(e, "rows");
+    for (size_t h = 0; h < heads; h++) {
+        const size_t n = kept ? kept[h] : dim, fit = n ? CACHED / n / 8 * 8 : dim, strip = fit < 8 ? 8 : fit < dim ? fit : dim;
+        float *x = (float *)(void *)block->rows + h * dim;
+        for (size_t first = 0; first < dim; first += strip) {
+            const size_t width = dim - first < strip ? dim - first : strip;
+            for (size_t t = 0; t < rows; t++)
+                kvc_kernels_get()->multiply_sparse(y + t * dim + first, x + t * heads * dim, row + first, n, dim, width);
         }
+        for (size_t t = 0; t < rows; t++) memcpy(x + t * heads * dim, y + t * dim, dim * sizeof *y);
+        row += n * dim;
+    }
     free(y);
     return 0;
 }
 
-/* The other way: kept[h] rows of each head, one head after the other; NULL: as many as channels. */
-static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
-    float *y = malloc(dim * sizeof *y);
-    if (!y) return kvc_fail_memory(e, "a row");
-    for (size_t h = 0; h < heads; h++) {
-        const size_t n = kept ? kept[h] : dim;
+/* Each head's channels, coefficients of `matrix`, [head][channel][component] and dense; in strips likewise. */
+static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
+    const size_t fit = CACHED / dim / 8 * 8, strip = fit < 8 ? 8 : fit < dim ? fit : dim;
+    float *y = malloc(rows * dim * sizeof *y + 1);
+    if (!y) return kvc_fail_memory(e, "rows");
+    for (size_t h = 0; h < heads; h++, matrix += dim * dim) {
         float *x = (float *)(void *)block->rows + h * dim;
-        for (uint64_t t = 0; t < block->shape.tokens; t++, x += heads * dim) {
-            kvc_kernels_get()->multiply_sparse(y, x, row, n, dim, dim);
-            memcpy(x, y, dim * sizeof *y);
+        for (size_t first = 0; first < dim; first += strip) {
+            const size_t width = dim - first < strip ? dim - first : strip;
+            for (size_t t = 0; t < rows; t++)
+                kvc_kernels_get()->multiply_rows(y + t * dim + first, x + t * heads * dim, matrix + first, dim, dim, width);
         }
-        row += n * dim;
+        for (size_t t = 0; t < rows; t++) memcpy(x + t * heads * dim, y + t * dim, dim * sizeof *y);
     }
     free(y);
     return 0;

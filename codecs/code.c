@@ -59,10 +59,12 @@ void kvc_code_set_step(struct kvc_stage_args *args, double step) {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t all_slots[KVC_CODE_TABLES << KVC_CODE_BITS];
 static uint32_t slot_room[(1 << KVC_CODE_BITS) + KVC_RANS_SLACK];
+static uint8_t table_most[KVC_CODE_TABLES]; /* the greatest code with a symbol */
 static struct kvc_rans_symbol all_rows[KVC_CODE_TABLES * KVC_CODE_SYMBOLS];
 
 static void make_tables(void) {
     for (unsigned t = 0; t < KVC_CODE_TABLES; t++) {
+        while (kvc_code_frequency[t][KVC_CODE_MIDDLE + table_most[t] + 1]) table_most[t]++;
         kvc_rans_decoding_table(slot_room, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
         memcpy(all_slots + ((size_t)t << KVC_CODE_BITS), slot_room, sizeof *all_slots << KVC_CODE_BITS);
         kvc_rans_encoding_table(all_rows + t * KVC_CODE_SYMBOLS, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
@@ -92,6 +94,7 @@ struct plan {
     struct {
         uint16_t *base;   /* [head][component] */
         uint8_t *shift;
+        uint8_t *most;    /* the greatest code that has a symbol of its own, and loses no low bits; 0: none */
         uint8_t *any;     /* by head: some shift is not 0 */
     } at[CLASSES];
 };
@@ -104,14 +107,16 @@ static int plan_class(struct plan *p, int class, struct kvc_error *e) {
     const size_t width = p->heads * p->dim;
     const unsigned c = (unsigned)(class + CLASS_ZERO);
     if (p->at[c].base) return 0;
-    if (!(p->at[c].base = malloc(width * (sizeof(uint16_t) + 1) + p->heads))) return kvc_fail_memory(e, "tables");
+    if (!(p->at[c].base = malloc(width * (sizeof(uint16_t) + 2) + p->heads))) return kvc_fail_memory(e, "tables");
     p->at[c].shift = (uint8_t *)(p->at[c].base + width);
-    p->at[c].any = p->at[c].shift + width;
+    p->at[c].most = p->at[c].shift + width;
+    p->at[c].any = p->at[c].most + width;
     memset(p->at[c].any, 0, p->heads);
     for (size_t i = 0; i < width; i++) {
         const unsigned index = index_at(p->index[i], class);
         p->at[c].base[i] = (uint16_t)(table_of(index) * p->factor);
         p->at[c].shift[i] = (uint8_t)shift_of(index);
+        p->at[c].most[i] = p->at[c].shift[i] ? 0 : table_most[table_of(index)];
         p->at[c].any[i / p->dim] |= p->at[c].shift[i];
     }
     return 0;
@@ -177,24 +182,21 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return s->count && s->index ? 0 : kvc_fail_memory(e, "codes");
 }
 
-/* x / step to the nearest integer, ties to even, held below 2^24 in size; a NaN counts as 0. */
-static int32_t round_code(float x, float inverse) {
-    const float most = (float)((1 << MOST_BITS) - 1), y = x * inverse;
-    return y >= most ? (1 << MOST_BITS) - 1 : y <= -most ? 1 - (1 << MOST_BITS) : y == y ? (int32_t)lrintf(y) : 0;
-}
+/* The greatest code. */
+#define MOST_CODE ((1 << MOST_BITS) - 1)
 
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
-    (void)e;
+    int32_t *codes = malloc(s->dim * sizeof *codes);
+    if (!codes) return kvc_fail_memory(e, "codes");
     for (size_t i = 0; i < (size_t)block->shape.tokens * s->heads; i++, x += s->dim) {
         const unsigned class = (unsigned)(class_at(block, i) + CLASS_ZERO);
         uint32_t(*count)[CLASSES][BINS] = s->count + i % s->heads * s->dim;
-        for (size_t c = 0; c < s->dim; c++) {
-            const int32_t q = round_code(x[c], inverse);
-            count[c][class][bin_of((uint32_t)(q < 0 ? -q : q))]++;
-        }
+        kvc_kernels_get()->round_codes(codes, x, s->dim, inverse, MOST_CODE);
+        for (size_t c = 0; c < s->dim; c++) count[c][class][bin_of((uint32_t)abs(codes[c]))]++;
     }
+    free(codes);
     return 0;
 }
 
@@ -216,26 +218,33 @@ static void make_costs(void) {
         for (unsigned b = 0; b < BINS; b++) cost_table[i][b] = cost_of(i, size_of_bin(b));
 }
 
-/* The index that codes a component's values in the fewest bits. */
-static uint8_t choose_index(uint32_t count[CLASSES][BINS]) {
-    unsigned last[CLASSES] = {0}, best = 0;
-    double least = INFINITY;
-    for (unsigned c = 0; c < CLASSES; c++)
-        for (unsigned b = 0; b < BINS; b++)
-            if (count[c][b]) last[c] = b + 1;
-    for (unsigned i = 0; i < INDICES; i++) {
-        double bits = 0;
-        for (unsigned c = 0; c < CLASSES && bits < least; c++) {
-            if (!last[c]) continue;
-            const double *cost = cost_table[index_at(i, (int)c - CLASS_ZERO)];
-            for (unsigned b = 0; b < last[c]; b++) bits += count[c][b] * cost[b];
-        }
-        if (bits < least) {
-            least = bits;
-            best = i;
-        }
+/* Bits of a component's values at an index; last[class] is behind the last bin that has any. */
+static double bits_at(uint32_t count[CLASSES][BINS], const unsigned *last, unsigned index) {
+    double bits = 0;
+    for (unsigned c = 0; c < CLASSES; c++) {
+        const double *cost = cost_table[index_at(index, (int)c - CLASS_ZERO)];
+        for (unsigned b = 0; b < last[c]; b++) bits += count[c][b] * cost[b];
     }
-    return (uint8_t)best;
+    return bits;
+}
+
+/* The index that codes a component's values in the fewest bits, downhill from `start`: bits have one valley but for ripples,
+ * which three worse ones in a row are taken to be behind. */
+static unsigned choose_index(uint32_t count[CLASSES][BINS], unsigned start) {
+    unsigned last[CLASSES] = {0}, best = start;
+    for (unsigned c = 0; c < CLASSES; c++)
+        for (unsigned b = BINS; b-- > 0 && !last[c];)
+            if (count[c][b]) last[c] = b + 1;
+    double least = bits_at(count, last, start);
+    for (int direction = -1; direction <= 1; direction += 2)
+        for (int i = (int)start + direction, worse = 0; i >= 0 && i < INDICES && worse < 3; i += direction, worse++) {
+            const double bits = bits_at(count, last, (unsigned)i);
+            if (!(bits < least)) continue;
+            least = bits;
+            best = (unsigned)i;
+            worse = -1;
+        }
+    return best;
 }
 
 static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
@@ -248,7 +257,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     if (!bytes) return kvc_fail_memory(e, "tables");
     pthread_once(&cost_once, make_costs);
     for (size_t i = 0; i < width; i++) {
-        s->index[i] = choose_index(s->count[i]);
+        s->index[i] = (uint8_t)choose_index(s->count[i], i ? s->index[i - 1] : INDICES / 2);
         if (i % s->dim) kvc_bits_put_rice(&bits, kvc_zigzag((int)s->index[i - 1] - (int)s->index[i]), TABLE_RICE);
         else kvc_bits_put(&bits, s->index[i], INDEX_BITS);
     }
@@ -285,17 +294,20 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     const size_t room = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
     uint16_t *symbols = malloc(values * sizeof *symbols);
     uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes + room;
-    int status = symbols && bytes ? 0 : kvc_fail_memory(e, "codes");
+    int32_t *codes = malloc(dim * sizeof *codes);
+    int status = symbols && bytes && codes ? 0 : kvc_fail_memory(e, "codes");
     struct kvc_bits bits = {.bytes = end};
     for (size_t i = 0; i < rows && !status; i++) {
         const int class = class_at(block, i);
         const size_t head = i % s->heads * dim;
         if ((status = plan_class(&s->plan, class, e))) break;
         const uint16_t *base = s->plan.at[class + CLASS_ZERO].base + head;
-        const uint8_t *shift = s->plan.at[class + CLASS_ZERO].shift + head;
+        const uint8_t *shift = s->plan.at[class + CLASS_ZERO].shift + head, *most = s->plan.at[class + CLASS_ZERO].most + head;
+        kvc_kernels_get()->round_codes(codes, x + i * dim, dim, inverse, MOST_CODE);
         for (size_t c = 0; c < dim; c++)
-            symbols[i * dim + c] = (uint16_t)(base[c] + cut(round_code(x[i * dim + c], inverse), base[c] / KVC_CODE_SYMBOLS,
-                                                            shift[c], &bits));
+            symbols[i * dim + c] = (uint16_t)(base[c] + (abs(codes[c]) <= most[c] && !shift[c]
+                                                             ? (unsigned)(KVC_CODE_MIDDLE + codes[c])
+                                                             : cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits)));
     }
     if (!status) {
         struct kvc_rans_encoder r;
@@ -309,6 +321,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     }
     free(symbols);
     free(bytes);
+    free(codes);
     return status;
 }
 

@@ -144,7 +144,7 @@ struct kvc_kernels {
      * p = fma(p, r, c) for each c of the rest; x[i] = p * 2^power. */
     float (*exponentials)(float *x, size_t n, float most);
 
-    /* --- the transform codec: no input is a NaN --- */
+    /* --- the transform codec: no input is a NaN but where it is named --- */
 
     /* As multiply_rows, without the terms whose a[j] is 0 (that is a rule, not a shortcut: such a term can turn -0 into
      * +0). */
@@ -157,6 +157,8 @@ struct kvc_kernels {
     void (*turn_pairs)(float *x, const float *cosine, const float *sine, size_t n);
     /* y[i] = (symbols[i] - middle) * step; returns the greatest symbol, 0 of none. Symbols are below 2^15. */
     uint16_t (*symbols_to_floats)(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step);
+    /* codes[i] = rint(x[i] * inverse), ties to even, held from -most to most, 0 <= most < 2^31; a NaN counts as 0. */
+    void (*round_codes)(int32_t *codes, const float *x, size_t n, float inverse, float most);
 };
 
 extern const struct kvc_kernels kvc_kernels_ref;

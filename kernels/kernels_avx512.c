@@ -38,6 +38,7 @@ const struct kvc_kernels kvc_kernels_avx512 = {
     .turn_halves = kvc_turn_halves_avx2,
     .turn_pairs = kvc_turn_pairs_avx2,
     .symbols_to_floats = kvc_symbols_to_floats_avx2,
+    .round_codes = kvc_round_codes_avx2,
 };
 
 #else

@@ -60,4 +60,5 @@ const struct kvc_kernels kvc_kernels_ref = {
     .turn_halves = kvc_turn_halves_ref,
     .turn_pairs = kvc_turn_pairs_ref,
     .symbols_to_floats = kvc_symbols_to_floats_ref,
+    .round_codes = kvc_round_codes_ref,
 };

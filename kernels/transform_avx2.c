@@ -7,26 +7,32 @@
 
 enum { LIST = 256 }; /* coefficients that are sought for non-zero ones at once */
 
-/* Numbers of the non-zero ones among n <= LIST coefficients. */
+/* Numbers of the non-zero ones among n <= LIST coefficients. 64 at a time are found before any is listed, so that branches
+ * are as many as bits. */
 static size_t list_nonzero(uint16_t *list, const float *a, size_t n) {
-    size_t found = 0, j = 0;
-    for (; j + 8 <= n; j += 8) {
-        const __m256 x = _mm256_loadu_ps(a + j);
-        unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_UQ));
-        for (; mask; mask &= mask - 1) list[found++] = (uint16_t)(j + (size_t)__builtin_ctz(mask));
+    size_t found = 0;
+    for (size_t first = 0; first < n; first += 64) {
+        const size_t end = n - first < 64 ? n : first + 64;
+        uint64_t mask = 0;
+        size_t j = first;
+        for (; j + 8 <= end; j += 8) {
+            const __m256 zero = _mm256_cmp_ps(_mm256_loadu_ps(a + j), _mm256_setzero_ps(), _CMP_NEQ_UQ);
+            mask |= (uint64_t)(unsigned)_mm256_movemask_ps(zero) << (j - first);
+        }
+        for (; j < end; j++) mask |= (uint64_t)(a[j] != 0) << (j - first);
+        for (; mask; mask &= mask - 1) list[found++] = (uint16_t)(first + (size_t)__builtin_ctzll(mask));
     }
-    for (; j < n; j++)
-        if (a[j] != 0) list[found++] = (uint16_t)j;
     return found;
 }
 
-/* 8 * vectors columns of y += the listed terms; a constant number of vectors, so that the sums stay in registers. */
+/* 8 * vectors columns: the listed terms, added to y where `more`. A constant number of vectors, so that the sums stay in
+ * registers. */
 static inline __attribute__((always_inline)) void add_terms(float *y, const float *a, const float *b, const uint16_t *list,
-                                                            size_t terms, size_t stride, size_t vectors) {
+                                                            size_t terms, size_t stride, size_t vectors, int more) {
     __m256 sum[8];
 #pragma GCC unroll 8
     for (size_t v = 0; v < 8; v++)
-        if (v < vectors) sum[v] = _mm256_loadu_ps(y + 8 * v);
+        if (v < vectors) sum[v] = more ? _mm256_loadu_ps(y + 8 * v) : _mm256_setzero_ps();
     for (size_t t = 0; t < terms; t++) {
         const __m256 factor = _mm256_broadcast_ss(a + list[t]);
         const float *row = b + list[t] * stride;
@@ -42,17 +48,32 @@ static inline __attribute__((always_inline)) void add_terms(float *y, const floa
 void kvc_multiply_sparse_avx2(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
     uint16_t list[LIST];
     const size_t whole = n / 8 * 8;
-    for (size_t i = 0; i < n; i++) y[i] = 0;
-    for (size_t first = 0; first < k; first += LIST) {
+    for (size_t first = 0; first < k || !first; first += LIST) {
         const size_t count = k - first < LIST ? k - first : LIST, terms = list_nonzero(list, a + first, count);
         const float *from = a + first, *row = b + first * stride;
         size_t i = 0;
-        for (; i + 64 <= n; i += 64) add_terms(y + i, from, row + i, list, terms, stride, 8);
-        for (; i + 32 <= n; i += 32) add_terms(y + i, from, row + i, list, terms, stride, 4);
-        for (; i + 8 <= n; i += 8) add_terms(y + i, from, row + i, list, terms, stride, 1);
+        for (; i + 64 <= n; i += 64) add_terms(y + i, from, row + i, list, terms, stride, 8, first != 0);
+        for (; i + 32 <= n; i += 32) add_terms(y + i, from, row + i, list, terms, stride, 4, first != 0);
+        for (; i + 8 <= n; i += 8) add_terms(y + i, from, row + i, list, terms, stride, 1, first != 0);
+        for (i = whole; i < n && !first; i++) y[i] = 0;
         for (size_t t = 0; t < terms && whole < n; t++)
             for (i = whole; i < n; i++) y[i] = __builtin_fmaf(from[list[t]], row[list[t] * stride + i], y[i]);
     }
+}
+
+/* 8 codes: a NaN compares false with itself and becomes 0. */
+static __m256i round_eight(const float *x, __m256 inverse, __m256 most) {
+    __m256 y = _mm256_mul_ps(_mm256_loadu_ps(x), inverse);
+    y = _mm256_and_ps(y, _mm256_cmp_ps(y, y, _CMP_ORD_Q));
+    y = _mm256_max_ps(_mm256_min_ps(y, most), _mm256_sub_ps(_mm256_setzero_ps(), most));
+    return _mm256_cvtps_epi32(y);
+}
+
+void kvc_round_codes_avx2(int32_t *codes, const float *x, size_t n, float inverse, float most) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_si256((__m256i *)(void *)(codes + i), round_eight(x + i, _mm256_set1_ps(inverse), _mm256_set1_ps(most)));
+    kvc_round_codes_ref(codes + i, x + i, n - i, inverse, most);
 }
 
 void kvc_angles_avx2(float *cosine, float *sine, const double *a, const double *b, size_t n) {

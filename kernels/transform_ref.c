@@ -43,3 +43,10 @@ uint16_t kvc_symbols_to_floats_ref(float *y, const uint16_t *symbols, size_t n, 
     }
     return most;
 }
+
+void kvc_round_codes_ref(int32_t *codes, const float *x, size_t n, float inverse, float most) {
+    for (size_t i = 0; i < n; i++) {
+        const float y = x[i] * inverse;
+        codes[i] = y != y ? 0 : (int32_t)rintf(y > most ? most : y < -most ? -most : y);
+    }
+}

@@ -49,7 +49,8 @@
     void kvc_angles_##isa(float *cosine, float *sine, const double *a, const double *b, size_t n);                     \
     void kvc_turn_halves_##isa(float *u, float *v, const float *cosine, const float *sine, size_t n);                  \
     void kvc_turn_pairs_##isa(float *x, const float *cosine, const float *sine, size_t n);                             \
-    uint16_t kvc_symbols_to_floats_##isa(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step)
+    uint16_t kvc_symbols_to_floats_##isa(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step); \
+    void kvc_round_codes_##isa(int32_t *codes, const float *x, size_t n, float inverse, float most)
 
 KVC_TWINS(ref);
 #if defined(__x86_64__)

@@ -63,7 +63,12 @@ int main(int argc, char **argv) {
         for (int i = 2; i < argc; i++) bench_lossy(argv[i]);
         return 0;
     }
+    if (argc > 1 && strcmp(argv[1], "--transform") == 0) {
+        bench_transform();
+        return 0;
+    }
     bench_kernels();
+    bench_transform();
     printf("\nFiles in memory, kernels %s. Blocks: 256 rows of a K or V, without container, hashes, verification.\n",
            kvc_kernels_get()->name);
     if (zipnn_version()) printf("ZipNN %s from PyPI.\n", zipnn_version());

@@ -45,6 +45,9 @@ void bench_files_done(void);
 /* lossy.c: the presets of lossy recipes on one file. */
 void bench_lossy(const char *path);
 
+/* transform.c: the transform codec and its stages, on caches made up. */
+void bench_transform(void);
+
 /* zipnn.c: ZipNN from PyPI, in a Python process of its own. */
 /* Its version, or NULL when no Python at hand has it. */
 const char *zipnn_version(void);

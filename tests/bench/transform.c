@@ -1,0 +1,184 @@
+/* transform.c: the transform codec on caches made up here, of 64 and 128 channels a head: whole, and how much of decoding each
+ * stage takes. Not for real caches (lossy.c) or for quality (tests/quality). */
+#include "tests/bench/bench.h"
+
+#include "codecs/rope.h"
+#include "formats/container.h"
+#include "formats/format.h"
+#include "formats/keys.h"
+#include "formats/learn.h"
+#include "formats/plan.h"
+#include "formats/rate.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 2048, LAYERS = 4, RECIPES = 5, ENCODE = 0, DECODE = 1 };
+#define RATIO 12.0 /* where KLDs of 0.01 lie */
+#define DECAY 0.08 /* of components' deviations: what makes about a quarter of the codes non-zero there */
+
+struct made {
+    struct kvc_cache *cache;
+    struct kvc_profile *profile;
+    uint8_t *values, *to;
+    size_t bytes;
+};
+
+struct packed {
+    const struct made *made;
+    const char *recipe;
+    struct kvc_buffer buffer;
+    struct kvc_input in;
+    struct kvc_cache *cache;
+};
+
+/* --- a cache --- */
+
+static float normal(uint64_t *state) {
+    float sum = 0;
+    for (int i = 0; i < 12; i++) {
+        *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        sum += (float)(*state >> 40) * 0x1p-24f;
+    }
+    return sum - 6;
+}
+
+/* Rows whose components fall off, as those of real heads do, turned by a Hadamard matrix: bf16. */
+static void fill(uint8_t *to, size_t heads, size_t dim, struct kvc_rope *rope, uint64_t *state) {
+    float *row = need_memory(heads * dim * sizeof *row);
+    for (int64_t t = 0; t < ROWS; t++) {
+        for (size_t i = 0; i < heads * dim; i++) row[i] = normal(state) * expf(-(float)DECAY * (float)(i % dim));
+        kvc_hadamard(row, heads * dim, dim);
+        if (rope) {
+            kvc_rope_at(rope, t);
+            kvc_rope_turn(rope, row, heads, dim);
+        }
+        kvc_kernels_get()->f32_to_bf16(to + (size_t)t * heads * dim * 2, row, heads * dim);
+    }
+    free(row);
+}
+
+static void make(struct made *m, size_t heads, size_t dim) {
+    struct kvc_error e;
+    struct kvc_rope rope;
+    uint64_t state = 1;
+    double angle[128];
+    const struct kvc_shape shape = {.dtype = KVC_BF16, .tokens = ROWS, .heads = heads, .dim = dim};
+    const size_t size = ROWS * heads * dim * 2;
+    for (size_t i = 0; i < dim / 2; i++) angle[i] = pow(1e5, -2.0 * (double)i / (double)dim);
+    m->bytes = size * LAYERS * 2;
+    m->values = need_memory(m->bytes);
+    m->to = need_memory(size);
+    m->cache = kvc_cache_new(&e);
+    if (!m->cache || kvc_rope_init(&rope, angle, dim / 2, 1, &e)) give_up("a cache", e.message);
+    kvc_cache_add_part(m->cache, KVC_PART_LIVE, ROWS, &e);
+    if (kvc_cache_map(m->cache, NULL, NULL, &e)) give_up("a cache", e.message);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        kvc_cache_add_layer(m->cache, 0, l, KVC_LAYER_FULL, &e);
+        for (uint32_t r = 0; r < 2; r++) {
+            uint8_t *values = m->values + (2 * l + r) * size;
+            const uint32_t t = kvc_cache_add_tensor(m->cache, l, (enum kvc_role)r, &shape, &e);
+            fill(values, heads, dim, r ? NULL : &rope, &state);
+            if (t == KVC_NONE) give_up("a cache", e.message);
+            m->cache->tensor[t].source = (struct kvc_strides){heads * dim * 2, dim * 2, 2};
+            m->cache->tensor[t].source_size = size;
+            if (kvc_cache_map_tensor(m->cache, t, values, &e)) give_up("a cache", e.message);
+        }
+    }
+    kvc_rope_free(&rope);
+    struct kvc_meta *meta = &m->cache->meta;
+    if (kvc_cache_finish(m->cache, &e) || kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", &e) ||
+        kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", &e) || kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, 1e5, &e))
+        give_up("a cache", e.message);
+    struct kvc_learner *learner = kvc_learner_new(&e);
+    struct kvc_buffer buffer = {0};
+    struct kvc_sink sink = kvc_sink_buffer(&buffer);
+    if (!learner || kvc_learner_add(learner, m->cache, &e) || kvc_learner_write(learner, &sink, &e) ||
+        !(m->profile = kvc_profile_open_memory(buffer.data, buffer.n, &e)))
+        give_up("a profile", e.message);
+    kvc_learner_free(learner);
+    free(buffer.data);
+}
+
+/* --- jobs --- */
+
+static void pack(struct packed *p, const char *recipe) {
+    struct kvc_error e;
+    const struct kvc_pack_options options = {.recipe = recipe, .threads = 1, .profile = p->made->profile, .embed_profile = 1};
+    p->buffer.n = 0;
+    struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
+    if (kvc_container_write(p->made->cache, &options, &sink, NULL, &e)) give_up(recipe, e.message);
+}
+
+static void encode(struct job *job) {
+    struct packed *p = job->what;
+    pack(p, p->recipe);
+}
+
+static void decode(struct job *job) {
+    const struct packed *p = job->what;
+    struct kvc_error e;
+    for (uint32_t t = 0; t < p->cache->n_tensors; t++)
+        if (p->cache->read(p->cache, t, 0, ROWS, p->made->to, &e)) give_up(p->recipe, e.message);
+}
+
+static void copy(struct job *job) {
+    const struct made *m = job->what;
+    for (size_t t = 0; t < 2 * LAYERS; t++) memcpy(m->to, m->values + t * (m->bytes / 2 / LAYERS), m->bytes / 2 / LAYERS);
+}
+
+static void race_head(size_t heads, size_t dim) {
+    static const char *const stages[RECIPES] = {"code", "steps,code", "basis,steps,code", "center,basis,steps,code",
+                                                "derope@k,center,basis,steps,code"};
+    static const char *const what[RECIPES] = {"rANS, store", "+ steps", "+ basis", "+ means", "+ RoPE: all"};
+    static char text[RECIPES][256], settled[512];
+    struct made m;
+    struct packed packed[RECIPES];
+    struct line lines[RECIPES + 1];
+    struct kvc_error e;
+    make(&m, heads, dim);
+    const struct kvc_pack_options options = {.recipe = stages[RECIPES - 1], .profile = m.profile};
+    const struct kvc_rate rate_wanted = {.ratio = RATIO, .source_bytes = m.bytes};
+    struct kvc_rate_report report;
+    if (kvc_rate_settle(m.cache, &options, &rate_wanted, settled, sizeof settled, &report, &e)) give_up("a step", e.message);
+    const char *code = strrchr(settled, ',');
+    memset(lines, 0, sizeof lines);
+    lines[0] = (struct line){.name = "memcpy", .bytes = m.bytes, .job = {{.run = copy, .what = &m}}};
+    for (size_t i = 0; i < RECIPES; i++) {
+        snprintf(text[i], sizeof text[i], "%.*s%s", (int)(strlen(stages[i]) - strlen("code")), stages[i], code + 1);
+        packed[i] = (struct packed){.made = &m, .recipe = text[i]};
+        pack(&packed[i], text[i]);
+        kvc_input_memory(&packed[i].in, "a pack", packed[i].buffer.data, packed[i].buffer.n);
+        if (!(packed[i].cache = kvc_format_kvc.import(&packed[i].in, NULL, &e))) give_up(text[i], e.message);
+        lines[i + 1] = (struct line){.bytes = m.bytes, .job = {{.run = i + 1 == RECIPES ? encode : NULL, .what = &packed[i]},
+                                                              {.run = decode, .what = &packed[i]}}};
+    }
+    race(lines, RECIPES + 1);
+    const double whole = rate(&lines[0], ENCODE);
+    printf("\nTransform codec, %zu heads of %zu channels, bf16 %.1f MB at ratio %.1f, one core: GB/s (to memcpy), container and\n"
+           "hashes in. Each line has one stage more; what comes before codes what it gets, at the same step.\n", heads, dim,
+           (double)m.bytes / 1e6, report.ratio);
+    printf("    %-16s%9.3f\n", "memcpy", whole);
+    for (size_t i = 0; i < RECIPES; i++)
+        printf("    decode %-16s%9.3f (%.3f)\n", what[i], rate(&lines[i + 1], DECODE), rate(&lines[i + 1], DECODE) / whole);
+    printf("    encode %-16s%9.3f (%.3f)\n", "all, verified", rate(&lines[RECIPES], ENCODE),
+           rate(&lines[RECIPES], ENCODE) / whole);
+    fflush(stdout);
+    for (size_t i = 0; i < RECIPES; i++) {
+        kvc_cache_free(packed[i].cache);
+        kvc_input_close(&packed[i].in);
+        free(packed[i].buffer.data);
+    }
+    kvc_cache_free(m.cache);
+    kvc_profile_free(m.profile);
+    free(m.values);
+    free(m.to);
+}
+
+void bench_transform(void) {
+    race_head(3, 64);
+    race_head(8, 128);
+}
