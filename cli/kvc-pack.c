@@ -430,10 +430,11 @@ static int learn(struct pack *p, int n, char **paths) {
 static int run(struct pack *p, int n, char **paths) {
     struct kvc_error e;
     int status = EXIT_TROUBLE;
+    if (p->learn_path && !n) return cli_usage("--learn-profile wants the caches to learn from");
     if (p->learn_path && (p->options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
                           p->queries_path || p->job.input.import.profile || p->job.json))
         return cli_usage("--learn-profile packs nothing: no other options of packing go with it");
-    if (p->learn_path) return n && *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file, and caches to learn from");
+    if (p->learn_path) return *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file to write");
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e))) cli_error(&e);
     else status = job_run(&p->job, n, paths, pack_one);
     if (p->queries.cache) cli_close(&p->queries);

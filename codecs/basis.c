@@ -22,7 +22,7 @@ enum { QUERY_WINDOW = 64 };
 static const struct kvc_arg arguments[N_ARGS] = {
     [DROP] = {.key = "drop", .kind = KVC_ARG_REAL, .least = 0, .most = 1e6, .otherwise = 0.05},
     [BITS] = {.key = "bits", .min = 4, .max = 8, .fallback = 6},
-    [K] = {.key = "k", .kind = KVC_ARG_REAL, .least = 0.01, .most = 100, .otherwise = 1},
+    [K] = {.key = "k", .kind = KVC_ARG_REAL, .least = 0.01, .most = 100, .otherwise = 0.18},
 };
 
 enum { MOST_DIM = 1024 };

@@ -408,7 +408,8 @@ const struct kvc_stage kvc_stage_code = {
     .id = 19,
     .name = "code",
     .summary = "rounds to one step and codes with fixed tables",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL |
+             KVC_STAGE_SAMPLES,
     .parse = parse,
     .print = print,
     .begin = begin,

@@ -159,12 +159,19 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
             room[2 * n * i + n + j] = i == j;
         }
     int status = 0;
+    double largest = 0; /* of rows scaled alike, so that what is lost in rounding shows against it */
+    for (size_t i = 0; i < n; i++) {
+        double most = 0;
+        for (size_t j = 0; j < n; j++) most = fmax(most, fabs(room[2 * n * i + j]));
+        for (size_t j = 0; j < 2 * n && most > 0; j++) room[2 * n * i + j] /= most;
+        largest = fmax(largest, most > 0);
+    }
     for (size_t i = 0; i < n && !status; i++) {
         size_t pivot = i;
         for (size_t k = i + 1; k < n; k++)
             if (fabs(room[2 * n * k + i]) > fabs(room[2 * n * pivot + i])) pivot = k;
         double *row = room + 2 * n * i, *best = room + 2 * n * pivot;
-        if (!(fabs(best[i]) > 1e-200)) {
+        if (!(fabs(best[i]) > 1e-9 * largest)) {
             status = kvc_fail(e, KVC_ERR_DAMAGED, "a matrix has no inverse");
             break;
         }

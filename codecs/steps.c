@@ -75,7 +75,8 @@ static int class_of(const struct kvc_stage_args *args, const struct kvc_encoding
     const double c = args->f[FLOOR];
     double step = score ? pow(((double)*score + c) / (1 + c), -args->f[POWER]) : 1;
     if (x->window) {
-        const double left = row < seen_from ? RAMP_FLOOR : (double)(row - seen_from) + 1;
+        const double left = row < seen_from ? RAMP_FLOOR
+                                            : fmax(RAMP_FLOOR, (double)((int64_t)x->window - 1 - (x->position[x->rows - 1] - x->position[row])));
         step *= pow(2 * left / (double)x->window, -0.5);
     }
     int class = (int)lrint(2 * log2(step));

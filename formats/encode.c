@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SAMPLED_FROM = 8, SAMPLE = 3 }; /* blocks from which on a sample serves, and which of them it is: every third */
 enum { RUN_BLOCKS = 16 }; /* blocks encoded as one item of work where no stage looks: at most 4096 rows */
 
 /* A tensor's blocks on their way through its pipeline, with the room they need. */
@@ -330,7 +331,8 @@ static int prepare(struct lane *l, uint64_t first, uint64_t end, struct kvc_erro
         }
         if (kvc_encoder_begin(&l->encoder, i, &like, e)) return -1;
         const int sees = l->pipeline->step[i].stage->look && l->encoder.state[i];
-        for (uint64_t b = first; b < end && sees; b++) {
+        const int samples = l->pipeline->step[i].stage->flags & KVC_STAGE_SAMPLES && end - first >= SAMPLED_FROM;
+        for (uint64_t b = first + (samples ? 1 : 0); b < end && sees; b += samples ? SAMPLE : 1) {
             struct kvc_block block, partner;
             if (load(l, b, &block, &partner, e) ||
                 (block.shape.tokens && kvc_encoder_look(&l->encoder, i, &block, e)))

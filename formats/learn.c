@@ -18,7 +18,7 @@
 
 enum { FIRST = 4, QUERIES = 20, MOST_QUERIES = 4096, MAX_LAYERS = 4096, MAX_DIM = 1024 };
 /* How much coarser than V's errors those of K may be, in the metrics above: measured on SmolLM2 and Gemma 3. */
-#define K_STEP 0.5
+#define K_STEP 0.18
 #define LEAST_WEIGHT 0.02
 
 /* K or V of a layer. */
@@ -260,6 +260,10 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
     kvc_cache_free(queries);
     if (!status && l->caches && l->layers != layers)
         status = kvc_fail(e, KVC_ERR_MODEL, "it has more layers than the caches before");
+    uint32_t own = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layer[i].index + 1 > own && c->part[c->layer[i].part].kind != KVC_PART_COMPANION) own = c->layer[i].index + 1;
+    if (!status && own < l->layers) status = kvc_fail(e, KVC_ERR_MODEL, "it has fewer layers than the caches before");
     l->caches++;
     if (!status && l->rope_known && l->rope_unknown)
         status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE is known of some K and not of other: give --model, or --pairing");

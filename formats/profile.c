@@ -173,6 +173,17 @@ static int read_header(struct kvc_profile *p, struct kvc_error *e) {
     const char *metric = text_of(p, "metric");
     p->metric = strcmp(metric, "fisher") == 0 ? KVC_METRIC_FISHER : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
                                                                                                : KVC_METRIC_COVARIANCE;
+    const char *name;
+    json_t *entry;
+    uint64_t most = 0;
+    json_object_foreach(p->header, name, entry) {
+        uint64_t stop = 0;
+        if (strcmp(name, "__metadata__") == 0) continue;
+        if (count_of(json_array_get(json_object_get(entry, "data_offsets"), 1), &stop) || stop > p->size - p->data_at)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "'%.60s' reaches beyond the end: the file is cut short", name);
+        if (stop > most) most = stop;
+    }
+    if (most != p->size - p->data_at) return kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow its last tensor");
     const unsigned long layers = strtoul(text_of(p, "model.layers"), NULL, 10);
     if (!layers || layers > MAX_LAYERS) return kvc_fail(e, KVC_ERR_DAMAGED, "its number of layers is missing or out of range");
     p->layers = (uint32_t)layers;

@@ -11,8 +11,9 @@
 #include <string.h>
 
 /* A uniform error of step s in the Fisher metric of `TOKENS` continued tokens costs s^2 / 24 a coefficient over all of them:
- * KLD = FIT * N s^2 / (24 * TOKENS). FIT and RECALL are measured (FRONTIER study, section 9; `make quality-table`). N counts the
- * coefficients of as many tokens as the profile was made from: with more tokens each is looked at less. */
+ * KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2, as half of the coefficients are K's, whose rows make_profile.py makes
+ * 1.4 times as long; RECALL is measured (FRONTIER study, section 9; `make quality-table`). N counts the coefficients of as many
+ * tokens as the profile was made from: with more tokens each is looked at less. */
 #define FIT 1.48
 #define TOKENS 512.0
 #define CONTEXT 2048.0
