@@ -52,6 +52,9 @@ CONTINUED = {
     "saliency:0.6:by=knorm,quant:zip:bits=4": 0,
     "tail:32@k,prune:k=0.4:by=l2@k": 0,
 }
+# The transform codec with the shipped profile of the model, likewise.
+PROFILE = os.path.join(ROOT, "samples", "smollm2-135m-instruct.kvcp")
+PROFILED = {"near-lossless": 4, "small": 1, "tiny": 0}
 
 
 class Skip(Exception):
@@ -391,6 +394,29 @@ def test_lossy_slots_are_restored_and_continued(bench):
         # So nothing above came from what the server held before, and nothing of it stays.
         assert ask(bench, s, slot) == exact, "the exact slot, restored last, gives another answer"
     return f"{len(CONTINUED)} recipes"
+
+
+def test_slots_with_the_profile_are_restored_and_continued(bench):
+    """f16 slot, presets of the transform codec with the shipped profile: the server restores the slot and goes on"""
+    slot, exact = bench.f16
+    pack, back = bench.path("profiled-slot.kvc"), bench.path("profiled-slot.bin")
+    with bench.start() as s:
+        short = []
+        for preset, least in PROFILED.items():
+            bench.kvc("pack", "-q", "-f", "-r", preset, "--profile", PROFILE, "--model", bench.model, "-o", pack,
+                      bench.path(slot))
+            refusal = bench.run("unpack", "-q", "-f", "-o", back, pack, status=2).stderr.decode()
+            assert "sha256" in refusal and "--profile" in refusal, refusal
+            bench.kvc("unpack", "-q", "-f", "--profile", PROFILE, "-o", back, pack)
+            assert os.path.getsize(back) == os.path.getsize(bench.path(slot))
+            answer = ask(bench, s, os.path.basename(back))
+            ratio = os.path.getsize(back) / os.path.getsize(pack)
+            show(s, f"{preset} ({ratio:.2f})", answer, exact)
+            if agree(answer, exact) < least:
+                short.append(f"{preset}: {agree(answer, exact)} tokens agree, expected {least} or more")
+        assert not short, "; ".join(short)
+        assert ask(bench, s, slot) == exact, "the exact slot, restored last, gives another answer"
+    return f"{len(PROFILED)} presets"
 
 
 def test_q8_0_slot_is_packed_lossily_as_f16(bench):
