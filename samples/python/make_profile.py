@@ -40,6 +40,7 @@ CONTINUATION = 512  # tokens whose prediction is measured; the metric is of thei
 FIRST = 4           # the first tokens are attention sinks, unlike all others, and no part of any statistic
 TAIL = 64           # queries are chosen among those of the last tokens
 FLOOR = 1e-6        # least weight of a head, of the mean: one that nothing depends on has no metric of its own
+TINY = 1e-100       # stands for no gradient at all where a logarithm or quotient is taken
 SHIFT = 1000        # positions by which a text is moved to see how K turns
 TOLERANCE = 5e-3    # of that check, and of the two ways to the same output
 
@@ -138,13 +139,19 @@ def find_angles(model, ids, candidates):
 # --- statistics ----------------------------------------------------------------------------------------------------
 
 class Sums:
-    """Sums over texts for K or V of one layer: what mean, covariance and metric are made of. [H, D, D] each."""
+    """Sums over texts for K or V of one layer: what mean, covariance and metric are made of. [H, D, D] each.
+
+    How large a metric is varies little between most texts, but a rare one's may be a thousand times the others', in a
+    few layers, and would decide alone in a plain mean. So a head's weight is the median of the texts' weights, and the
+    form of its metric the mean of the texts' metrics, each of weight 1."""
 
     def __init__(self, heads, channels):
         self.count = 0
         self.sum = torch.zeros(heads, channels, dtype=torch.float64)
         self.products = torch.zeros(heads, channels, channels, dtype=torch.float64)
-        self.metric = torch.zeros(heads, channels, channels, dtype=torch.float64)
+        self.text = torch.zeros(heads, channels, channels, dtype=torch.float64)  # the metric of the current text
+        self.form = torch.zeros(heads, channels, channels, dtype=torch.float64)
+        self.weights = []  # of each text, [H]
 
     def add_rows(self, x):
         x = x.double()
@@ -154,7 +161,13 @@ class Sums:
 
     def add_gradients(self, g, share):
         g = g.double()
-        self.metric += g.transpose(1, 2) @ g * (share / g.shape[1])
+        self.text += g.transpose(1, 2) @ g * (share / g.shape[1])
+
+    def end_text(self):
+        weight = self.text.diagonal(dim1=1, dim2=2).mean(1)
+        self.form += self.text / weight.clamp_min(TINY)[:, None, None]
+        self.weights.append(weight)
+        self.text.zero_()
 
     def mean(self):
         return self.sum / self.count
@@ -164,7 +177,12 @@ class Sums:
         return self.products / self.count - mean[:, :, None] * mean[:, None, :]
 
     def weight(self):
-        return self.metric.diagonal(dim1=1, dim2=2).mean(1)
+        return torch.stack(self.weights).clamp_min(TINY).log().quantile(0.5, dim=0).exp()
+
+    def metric(self):
+        # a text in which a head had no gradient at all says nothing of the form
+        texts = (torch.stack(self.weights) > 0).sum(0).clamp_min(1)
+        return self.form * (self.weight() / texts)[:, None, None]
 
 
 def first_seen(gradients):
@@ -212,6 +230,9 @@ def measure(model, ids, tokens, samples, generator, angles, layers):
             start = max(FIRST, first_seen((k, v)))
             sums["k"].add_gradients(rotate(k, angles[layer], positions, -1)[:, start:], 1 / samples)
             sums["v"].add_gradients(v[:, start:], 1 / samples)
+    for sums in layers:
+        sums["k"].end_text()
+        sums["v"].end_text()
     return queries
 
 
@@ -243,14 +264,14 @@ def make_basis(covariance, metric, step):
     return basis, scale.gather(1, order), variance.float()
 
 
-def finish(layers, texts, regularisation, k_step):
+def finish(layers, regularisation, k_step):
     """All tensors but RoPE and queries."""
     tensors = {}
     for role, step in (("k", k_step), ("v", 1.0)):
-        floor = FLOOR * torch.stack([x[role].weight().mean() for x in layers]).mean() / texts
+        floor = FLOOR * torch.stack([x[role].weight().mean() for x in layers]).mean()
         for number, sums in enumerate(layers):
             s = sums[role]
-            metric, weight = s.metric / texts, s.weight() / texts
+            metric, weight = s.metric(), s.weight()
             extra = (regularisation * weight).clamp_min(floor)
             metric = metric + extra[:, None, None] * torch.eye(metric.shape[1], dtype=metric.dtype)
             basis, scale, variance = make_basis(s.covariance(), metric, step)
@@ -434,8 +455,10 @@ def make_profile(arguments):
         begin = time.time()
         generator = torch.Generator().manual_seed(arguments.seed + i)
         queries.append(measure(model, ids, arguments.tokens, arguments.samples, generator, angles, layers))
-        print(f"{os.path.basename(name)}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
-    tensors = finish(layers, len(texts), arguments.reg, arguments.k_step)
+        weights = [torch.stack([x[role].weights[-1].mean() for x in layers]).mean() for role in "kv"]
+        print(f"{os.path.basename(name)}: weights K {weights[0]:.2e}, V {weights[1]:.2e}; {time.time() - begin:.0f} s",
+              file=sys.stderr, flush=True)
+    tensors = finish(layers, arguments.reg, arguments.k_step)
     for layer, chosen in enumerate(choose_queries(queries, arguments.queries)):
         tensors[f"layers.{layer}.queries"], tensors[f"layers.{layer}.queries.scale"] = to_int8(chosen)
         if angles[layer] is not None:
@@ -449,6 +472,7 @@ def make_profile(arguments):
                 "texts": ", ".join(os.path.basename(x) for x in arguments.texts), "tokens": arguments.tokens,
                 "made": f"make_profile.py, torch {torch.__version__}, transformers {transformers.__version__}, "
                         f"float32, {arguments.samples} samples of {CONTINUATION} tokens, seed {arguments.seed}, "
+                        f"median of texts, "
                         f"regularisation {arguments.reg:g}, K step {arguments.k_step:g}"}
     partial = arguments.output + ".partial"
     with open(partial, "wb") as f:
