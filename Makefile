@@ -175,6 +175,16 @@ QUALITY_RECIPES ?= split kivi4 gear4 gear-l4 kcvt4 kivi2 gear gear-l zipcache th
 quality: all
 	@PYTHON="$(PYTHON)" sh tests/quality/run.sh . "$(QUALITY_RECIPES)" $(QUALITY_FILE)
 
+QUALITY_MODEL ?= smollm2
+QUALITY_N ?= 2048
+QUALITY_TEXTS ?= gpl3 code german table chat
+QUALITY_PROFILE ?=
+## quality-table: ratios of the transform codec at equal KLD beside its peers' and its targets, for QUALITY_TEXTS
+.PHONY: quality-table
+quality-table: all
+	@PYTHON="$(PYTHON)" sh tests/quality/table.sh . --model=$(QUALITY_MODEL) -n $(QUALITY_N) \
+	  --texts="$(QUALITY_TEXTS)" $(QUALITY_PROFILE:%=--profile=%)
+
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz
 fuzz: $(FUZZ_NAMES:%=$B/fuzz/%)

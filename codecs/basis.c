@@ -202,12 +202,14 @@ static void even_out(const struct kvc_rope_facts *rope, double *weight) {
     }
 }
 
+#define LEAST_SHARE 1e-8
+
 /* What an error in each channel weighs: of K the energy of queries there, or, where there are none, of the keys themselves,
  * as an error of a logit; of V all alike, against the spread of the layer. basis.md, 4. */
 static int find_weights(const struct state *s, double k, double *weight, struct kvc_error *e) {
     const size_t heads = s->own.heads, dim = s->own.dim, width = heads * dim;
     const double rows = s->rows ? (double)s->rows : 1;
-    double sum = 0;
+    double sum = 0, most = 0;
     for (size_t i = 0; i < width; i++) {
         weight[i] = s->gram[(i / dim * dim + i % dim) * dim + i % dim] / rows;
         sum += weight[i];
@@ -233,8 +235,11 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
             if (is_key) w[d] /= k * k;
             if (!(w[d] > 1e-30)) w[d] = 1e-30;
             if (w[d] > 1e30) w[d] = 1e30;
+            most = fmax(most, w[d]);
         }
     }
+    /* scales are halves with a common exponent: none may lie so far above the others that those lose their digits */
+    for (size_t i = 0; i < width; i++) weight[i] = fmax(weight[i], LEAST_SHARE * most);
     return 0;
 }
 
@@ -327,10 +332,6 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     if (!status) status = find_weights(s, args->f[K], weight, e);
     for (size_t i = 0; i < heads * dim && !status; i++) o->scale[i] = (float)(1 / sqrt(weight[i]));
     if (!status) status = kvc_halves_write(&p, o->scale, heads * dim, e); /* rounds them */
-    for (size_t i = 0; i < heads * dim && !status; i++)
-        if (!(o->scale[i] > 0)) o->scale[i] = 0x1p-100f;
-    p = room;
-    if (!status) status = kvc_halves_write(&p, o->scale, heads * dim, e);
     for (size_t h = 0; h < heads && !status; h++) {
         status = find_rows(s, h, floor, value, vector + h * dim * dim, &gain, e);
         for (size_t j = 0; j < dim && !status; j++) o->kept[h] += value[j] > drop;

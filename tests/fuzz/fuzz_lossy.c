@@ -3,10 +3,14 @@
  * sections of such an encoding before they are decoded. */
 #include "tests/fuzz/fuzz.h"
 
+#include "codecs/code.h"
+#include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/presets.h"
+#include "codecs/profile.h"
 #include "codecs/rebuild.h"
 #include "codecs/recipe.h"
+#include "codecs/rope.h"
 #include "codecs/shared.h"
 #include "formats/bytes.h"
 
@@ -41,11 +45,20 @@ static const char *const own_recipes[] = {
     "project:hidden", "project:hidden:norm=rms", "project:hidden:norm=none,quant:kivi:bits=2", "project:hidden,split",
     "sink:2,tail:3,project:hidden", "project:hidden:norm=rms,lowrank:r=1",
     "project:hidden:norm=none,quant:token:bits=8,zstd",
+    "derope,center,basis,steps,code:step=0.1", "sink:2,tail:3,derope,center,basis:drop=0,steps,code:step=0.05",
+    "derope,center,basis:drop=0:bits=4,steps:p=2:c=0.001:fine=6,code:step=0.5:lanes=1",
+    "center,basis:drop=0:bits=8:k=0.01,code:step=0.001:lanes=2", "code:step=0.00001", "code:step=1000000:lanes=4",
+    "steps:tail=9:fine=6,code:step=3:lanes=8", "steps:p=1.5:c=1000:tail=0,basis,code:step=0.02:lanes=16",
+    "derope,code:step=0.7", "derope", "center", "basis:drop=1,zstd", "basis:drop=0", "steps",
+    "center,quant:kivi:bits=2", "derope,quant:token:bits=4,lowrank:r=1", "basis:drop=0,outlier:0.1,code:step=0.2",
+    "center,center,code:step=0.2",
+    "saliency:0.5:by=knorm,derope,center,basis,code:step=0.3", "merge:slerp:from=0,derope,center,basis,code:step=0.1",
+    "prune:k=0.5:v=0.5:by=l1,center,steps:p=0,code:step=0.01",
 };
 enum { OWN = sizeof own_recipes / sizeof own_recipes[0] };
 
-/* Byte 1. */
-enum { DAMAGE = 1, VALUES = 2, SECOND = 4 };
+/* Byte 1. PROFILE: of both K and V, one is at hand; LOST: not when decoding; TURNED: K, by angles that byte 12 says. */
+enum { DAMAGE = 1, VALUES = 2, SECOND = 4, PROFILE = 8, LOST = 16, TURNED = 32, WINDOW = 64 };
 /* Byte 2 % FILLS: what the bytes of the rest are as values. */
 enum { ANY_BITS, SMALL, MIXED, CONSTANT, FILLS };
 
@@ -65,9 +78,16 @@ struct job {
     uint64_t block_rows, blocks;
     struct kvc_rebuild_source source;
     struct kvc_rebuild rebuild;
+    struct kvc_profile_part part;
+    const struct kvc_profile_part *profile; /* NULL: there is none */
+    float *known;                           /* all numbers of the profile */
+    double angle[40];
+    struct kvc_rope_facts rope;
+    uint64_t window;
     float *weight, *hidden;
     float bias[4 * 80], norm[IN];
     int pair; /* a pair stage, and both layers */
+    int lost; /* the profile is not at hand when decoding */
 };
 
 /* The encoding of one layer's K or V. */
@@ -102,6 +122,11 @@ static struct kvc_pipeline pipeline_of(unsigned choice, unsigned select) {
     if (kvc_recipe_parse(text, &recipe, &e)) fuzz_die(text, &e);
     kvc_recipe_pipeline(&recipe, select, 0, &line);
     if (kvc_pipeline_check(&line, &e)) fuzz_die(text, &e);
+    for (unsigned i = 0; i < line.n; i++) { /* a preset asks for a KLD, which kvc-pack turns into a step */
+        double kld;
+        if (line.step[i].stage == &kvc_stage_code && kvc_code_step(&line.step[i].args, &kld) <= 0)
+            kvc_code_set_step(&line.step[i].args, 0.1);
+    }
     return line;
 }
 
@@ -181,8 +206,43 @@ static void make_queries(struct job *j, const uint8_t *header) {
     for (uint64_t q = 0; q < j->n_queries; q++) j->query_position[q] = j->position[rows - j->n_queries + q];
 }
 
+/* What a profile might know of K or V: matrices near the identity, and their inverses; how K may be turned. */
+static void make_knowledge(struct job *j, const uint8_t *header) {
+    const size_t heads = (size_t)j->shape[j->which].heads, dim = (size_t)j->shape[j->which].dim, width = heads * dim;
+    const size_t half = (size_t)j->shape[0].dim / 2, queries = j->group * width_of(j, 0);
+    const size_t pairs = half ? 1 + header[12] / 3 % half : 0;
+    for (size_t i = 0; i < pairs; i++) j->angle[i] = pow(header[12] & 1 ? 10000 : 1, -(double)i / (double)pairs);
+    if (header[1] & TURNED)
+        j->rope = (struct kvc_rope_facts){.pairing = header[12] % 3, .half = pairs, .angle = pairs ? j->angle : NULL,
+                                          .of_profile = (header[1] & PROFILE) != 0};
+    j->window = header[1] & WINDOW ? 1 + header[13] : 0;
+    if (!(header[1] & PROFILE)) return;
+    double *square = fuzz_alloc(dim * dim * sizeof *square);
+    struct kvc_error e;
+    j->known = fuzz_alloc((width + 2 * width * dim + 2 * queries) * sizeof *j->known);
+    float *basis = j->known + width, *inverse = basis + width * dim, *query = inverse + width * dim;
+    for (size_t i = 0; i < width; i++) j->known[i] = (float)((i * 5 + header[14]) % 31) / 4 - 4;
+    for (size_t i = 0; i < 2 * queries; i++) query[i] = (float)((i * 11 + header[10]) % 29) / 6 - 2;
+    for (size_t h = 0; h < heads; h++) {
+        for (size_t i = 0; i < dim * dim; i++) {
+            const float own = i / dim == i % dim ? 2 : 0, other = (float)((i * i + h + header[14]) % 37) / 37 - 0.5f;
+            basis[h * dim * dim + i] = (own + other / (float)dim) * (float)(1 + i / dim % 3);
+            square[i] = (double)basis[h * dim * dim + i];
+        }
+        if (kvc_invert(square, dim, &e)) fuzz_die("no inverse", &e);
+        for (size_t i = 0; i < dim * dim; i++) inverse[h * dim * dim + i] = (float)square[i];
+    }
+    free(square);
+    j->part = (struct kvc_profile_part){
+        .heads = heads, .dim = dim, .mean = j->known, .basis = basis, .half = j->which ? 0 : j->rope.half,
+        .angle = j->which ? NULL : j->rope.angle, .inverse = inverse, .query = query,
+        .query_heads = j->group * j->shape[0].heads, .n_queries = 2};
+    j->profile = &j->part;
+}
+
 static void free_job(struct job *j) {
     for (unsigned i = 0; i < 4; i++) free(j->layer[i / 2].rows[i % 2]);
+    free(j->known);
     free(j->position);
     free(j->weight);
     free(j->hidden);
@@ -193,6 +253,7 @@ static void free_job(struct job *j) {
 static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t size) {
     static const enum kvc_dtype dtypes[] = {KVC_F32, KVC_F16, KVC_BF16};
     static const int64_t starts[] = {0, 250, -3, 1};
+    const int64_t far = header[9] & 64 ? INT64_C(1) << 31 : 0;
     struct job *j = fuzz_alloc(sizeof *j);
     memset(j, 0, sizeof *j);
     j->which = (header[1] & VALUES) != 0;
@@ -209,8 +270,8 @@ static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t s
     if (j->block_rows * MAX_BLOCKS < key.tokens) j->block_rows = (key.tokens + MAX_BLOCKS - 1) / MAX_BLOCKS;
     j->blocks = (key.tokens + j->block_rows - 1) / j->block_rows;
     j->position = fuzz_alloc((size_t)key.tokens * sizeof *j->position);
-    for (uint64_t t = 0; t < key.tokens; t++) j->position[t] = starts[header[9] % 4] + (int64_t)t / (1 +
-                                                                                                     (header[9] >> 7));
+    for (uint64_t t = 0; t < key.tokens; t++)
+        j->position[t] = far + starts[header[9] % 4] + (int64_t)t / (1 + (header[9] >> 7));
     for (unsigned i = 0; i < 4; i++) {
         const struct kvc_shape *s = &j->shape[i % 2];
         j->layer[i / 2].rows[i % 2] = fuzz_alloc((size_t)(s->tokens * kvc_row_bytes(s)));
@@ -218,6 +279,7 @@ static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t s
     }
     make_queries(j, header);
     make_source(j, header);
+    make_knowledge(j, header);
     j->pair = kvc_pipeline_first(&j->line, KVC_STAGE_PAIR) < j->line.n;
     return j;
 }
@@ -246,7 +308,7 @@ static void load(const struct job *j, unsigned layer, uint64_t b, struct own_blo
     const struct kvc_shape *s = &j->shape[j->which];
     const uint64_t n = rows_of(j, b), first = b * j->block_rows;
     own->block = (struct kvc_block){.shape = *s, .row = own->row, .role = j->which ? KVC_SELECT_V : KVC_SELECT_K,
-                                    .rows = fuzz_alloc((size_t)(n * kvc_row_bytes(s)))};
+                                    .rows = fuzz_alloc((size_t)(n * kvc_row_bytes(s))), .profile = j->profile};
     own->block.shape.tokens = n;
     memcpy(own->block.rows, j->layer[layer].rows[j->which] + first * kvc_row_bytes(s), (size_t)(n * kvc_row_bytes(s)));
     for (uint64_t i = 0; i < n; i++) own->row[i] = first + i;
@@ -277,7 +339,7 @@ static struct kvc_shape pass(struct coding *c, uint64_t b, enum pass what, unsig
 /* 0 when a stage will not have this tensor. */
 static int encode(struct coding *c, const struct job *j, unsigned layer) {
     const unsigned pair = kvc_pipeline_first(&j->line, KVC_STAGE_PAIR);
-    struct kvc_block like = {.role = j->which ? KVC_SELECT_V : KVC_SELECT_K};
+    struct kvc_block like = {.role = j->which ? KVC_SELECT_V : KVC_SELECT_K, .profile = j->profile};
     struct kvc_error e = {.code = KVC_OK};
     memset(c, 0, sizeof *c);
     c->job = j;
@@ -288,7 +350,9 @@ static int encode(struct coding *c, const struct job *j, unsigned layer) {
         .value = j->shape[1],
         .query = j->query, .query_position = j->query_position, .n_queries = j->n_queries,
         .query_heads = j->group * j->shape[0].heads, .segment_rows = j->shape[0].tokens, .pair = PAIR_TENSOR,
-        .second = layer == 1, .deeper = layer == 1, .shared = &c->shared, .source = &j->source, .owner = c};
+        .second = layer == 1, .deeper = layer == 1, .shared = &c->shared, .source = &j->source, .rope = &j->rope,
+        .window = j->window, .profile_query = j->part.query, .profile_queries = j->part.n_queries,
+        .profile_query_heads = j->part.query_heads, .owner = c};
     kvc_encoder_init(&c->encoder, &j->line, &c->encoding);
     for (uint64_t b = 0; b < j->blocks; b++) kvc_sections_init(&c->block[b]);
     if (!kvc_pipeline_accepts(&j->line, &j->shape[j->which], &e)) return 0;
@@ -444,7 +508,9 @@ static uint8_t *decode(const struct job *j, const struct coded *x, int second, u
     const size_t n = (size_t)(rows_of(j, b) * kvc_row_bytes(&j->shape[j->which]));
     uint64_t row[256];
     struct kvc_block block = {.shape = j->shape[j->which], .rows = memset(fuzz_alloc(n), ground, n), .row = row,
-                              .role = j->which ? KVC_SELECT_V : KVC_SELECT_K, .rebuild = &j->rebuild};
+                              .role = j->which ? KVC_SELECT_V : KVC_SELECT_K, .rebuild = &j->rebuild,
+                              .profile = j->lost ? NULL : j->profile, .position = j->position + b * j->block_rows,
+                              .first_row = b * j->block_rows};
     const struct kvc_coded own = {x->own.section, x->side.section, x->own.n, x->side.n},
                            first = {x->first.section, x->first_side.section, x->first.n, x->first_side.n};
     uint8_t *rows = block.rows;
@@ -556,12 +622,13 @@ static void round_trip(const struct job *j, const struct coding *c) {
         }
 }
 
-static void take_apart(const struct job *j, const struct coding *c, const uint8_t *header, const uint8_t *data,
+static void take_apart(struct job *j, const struct coding *c, const uint8_t *header, const uint8_t *data,
                        size_t size) {
     const int second = j->pair && header[1] & SECOND;
     struct coded x;
     struct kvc_error e;
     const uint64_t b = header[13] % j->blocks;
+    j->lost = (header[1] & LOST) != 0;
     take_block(&x, &c[second], second ? &c[0] : NULL, b);
     struct list *const lists[] = {&x.own, &x.side, &x.first, &x.first_side};
     for (size_t i = 0; i < MAX_CHANGES && (i + 1) * CHANGE <= size; i++)

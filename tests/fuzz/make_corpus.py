@@ -225,7 +225,7 @@ RECIPES = ["zstd", "store", "zstd:level=9", "store@k,zstd@v", "zstd:level=19@l0-
            "sink:1," * 15 + "merge:slerp", "sink:1," * 16 + "merge:slerp"]
 
 
-LOSSY = 78  # recipes of fuzz_lossy.c, presets included
+LOSSY = 102  # recipes of fuzz_lossy.c, presets included
 
 
 def lossy():
@@ -237,10 +237,50 @@ def lossy():
         more = bytes([(0, 8, 20)[i % 3], (0, 1, 2, 3, 128)[i % 5], i, 133 if i % 4 else 2, i % 3, i % 3, 1 + 2 * i,
                       1 + i])
         rows = bytes((j * j * 7 + 13 * i + j) & 255 for j in range(24))
-        out[f"rows-{i:02}"] = bytes([i, 2 * value, fill, dtype]) + shape + more + rows
+        known = (0, 8, 32, 40, 96, 104)[i // 2 % 6]  # a profile, RoPE, a window
+        out[f"rows-{i:02}"] = bytes([i, 2 * value + known, fill, dtype]) + shape + more + rows
         harm = bytes((3 * i + j * j) & 31 | (64 if j % 4 == 0 and i % 3 == 0 else 0) for j in range(4 * (1 + i % 3)))
-        out[f"harm-{i:02}"] = bytes([i, 2 * value + 1 + 4 * (i // 2 % 2), 1, dtype]) + shape + more + \
+        known = (0, 40, 56, 32, 64, 24)[i // 2 % 6]  # and the profile lost
+        out[f"harm-{i:02}"] = bytes([i, 2 * value + 1 + 4 * (i // 2 % 2) + known, 1, dtype]) + shape + more + \
             harm[:1] + u8(i % 16) + harm[2:]
+    return out
+
+
+def profiles():
+    """Profiles of a layer or two, whole and otherwise: kvc-profile(5)."""
+    def part(layer, role, heads, dim):
+        numbers = struct.pack(f"<{heads * dim}f", *((7 * i % 13) / 8 - 0.75 for i in range(heads * dim)))
+        matrix = bytes(90 if i // dim % dim == i % dim else i * i % 23 for i in range(heads * dim * dim))
+        scale = struct.pack(f"<{heads * dim}f", *(0.01 * (1 + i) for i in range(heads * dim)))
+        at = f"layers.{layer}.{role}."
+        return [(at + "mean", "F32", [heads, dim], numbers), (at + "basis", "I8", [heads, dim, dim], matrix),
+                (at + "scale", "F32", [heads, dim], scale)]
+
+    def rope(layer, pairs):
+        return [(f"layers.{layer}.rope", "F64", [pairs], struct.pack(f"<{pairs}d", *(0.1 ** i for i in range(pairs))))]
+
+    def queries(layer, heads, n, dim):
+        at, scale = f"layers.{layer}.queries", struct.pack(f"<{heads * n}f", *[0.02] * (heads * n))
+        return [(at, "I8", [heads, n, dim], bytes(17 * i & 255 for i in range(heads * n * dim))),
+                (at + ".scale", "F32", [heads, n], scale)]
+
+    names = {"kvc.profile": "0", "model.layers": "2", "model.name": "seed", "metric": "fisher"}
+    whole = rope(0, 3) + part(0, "k", 2, 8) + part(0, "v", 2, 6) + queries(0, 4, 2, 8) + part(1, "v", 1, 4)
+    out = {
+        "whole": safetensors(whole, names),
+        "v-alone": safetensors(part(1, "v", 2, 4), names),
+        "k-without-rope": safetensors(part(0, "k", 1, 4) + queries(0, 3, 1, 4), names),
+        "all-turned": safetensors(rope(1, 2) + part(1, "k", 1, 4), {**names, "metric": "query"}),
+        "queries-without-k": safetensors(rope(0, 3) + part(0, "v", 1, 4) + queries(0, 2, 1, 6), names),
+        "too-many-pairs": safetensors(rope(0, 8) + part(0, "v", 1, 4) + queries(0, 2, 1, 4), names),
+        "no-inverse": safetensors([(n, k, s, bytes(len(d)) if "scale" in n else d) for n, k, s, d in whole], names),
+        "nan": safetensors([(n, k, s, b"\xff" * len(d) if "mean" in n else d) for n, k, s, d in whole], names),
+        "no-mean": safetensors([a for a in whole if "mean" not in a[0]], names),
+        "no-layers": safetensors(whole, {"kvc.profile": "0"}),
+        "version-1": safetensors(whole, {**names, "kvc.profile": "1"}),
+        "no-profile": safetensors(whole, {"format": "pt"}),
+    }
+    out["cut"] = out["whole"][:-30]
     return out
 
 
@@ -280,6 +320,8 @@ def main(source, corpus):
         write(corpus / "recipe", f"{i:02}", text.encode())
     for name, data in lossy().items():
         write(corpus / "lossy", name, data)
+    for name, data in profiles().items():
+        write(corpus / "profile", name, data)
     for path in sorted((source / "damaged").glob("bad-*")):
         data, target = path.read_bytes(), {".bin": "ggsq", ".safetensors": "safetensors"}.get(path.suffix)
         if target and 0 < len(data) <= 10240:

@@ -9,34 +9,46 @@
 #include "codecs/stage.h"
 #include "formats/container.h"
 #include "formats/format.h"
+#include "formats/keys.h"
+#include "kernels/kernels.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TOKENS = 48, HOLE_AT = 30, VALUES = 16, MAX_LINES = 256 };
+enum { LONG = 320, LAYERS = 2, HEADS = 2, QUERIES = 8, GROUP = 2 }; /* of the caches for the transform codec */
 
-/* Recipes that have a file; lossy ones, of a cache of floats alone. Together they have every stage but `project`, which
- * needs weights (tests/cli). */
+/* The caches. DTYPES serves what is lossless, all others what is not. */
+enum { DTYPES, FLOATS, TURNED, ASKED, CACHES };
+
+/* Recipes that have a file. Together they have every stage but `project`, which needs weights (tests/cli). */
 static const struct golden {
     const char *name, *recipe;
-    int lossy;
+    int cache, profile; /* profile: coded with one, which the file carries */
 } goldens[] = {
-    {"store", "store", 0},
-    {"zstd", "zstd", 0},
-    {"split", "split", 0},
-    {"fast", "fast", 0},
-    {"ends", "sink:3,tail:5:whole=8,zstd", 0},
-    {"kivi", "sink:2,quant:kivi:bits=3:g=8", 1},
-    {"token", "quant:token:bits=5:g=7:sym,quant:token:bits=2:clip", 1},
-    {"kcvt", "outlier:0.1,quant:kcvt:bits=8", 1},
-    {"zip", "saliency:0.6:by=knorm,quant:zip:bits=4:low=1", 1},
-    {"gear", "tail:4,outlier:0.05,quant:kivi:bits=2:g=16,lowrank:r=2", 1},
-    {"lowrank", "lowrank:r=3:layer", 1},
-    {"prune", "prune:k=0.4:v=0.3:by=l2:mean,fast", 1},
-    {"merge", "tail:3,merge:slerp:from=0:keep=0.1,quant:token:bits=6:g=16", 1},
-    {"merge-heads", "merge:slerp:from=0:heads", 1},
+    {"store", "store", DTYPES, 0},
+    {"zstd", "zstd", DTYPES, 0},
+    {"split", "split", DTYPES, 0},
+    {"fast", "fast", DTYPES, 0},
+    {"ends", "sink:3,tail:5:whole=8,zstd", DTYPES, 0},
+    {"kivi", "sink:2,quant:kivi:bits=3:g=8", FLOATS, 0},
+    {"token", "quant:token:bits=5:g=7:sym,quant:token:bits=2:clip", FLOATS, 0},
+    {"kcvt", "outlier:0.1,quant:kcvt:bits=8", FLOATS, 0},
+    {"zip", "saliency:0.6:by=knorm,quant:zip:bits=4:low=1", FLOATS, 0},
+    {"gear", "tail:4,outlier:0.05,quant:kivi:bits=2:g=16,lowrank:r=2", FLOATS, 0},
+    {"lowrank", "lowrank:r=3:layer", FLOATS, 0},
+    {"prune", "prune:k=0.4:v=0.3:by=l2:mean,fast", FLOATS, 0},
+    {"merge", "tail:3,merge:slerp:from=0:keep=0.1,quant:token:bits=6:g=16", FLOATS, 0},
+    {"merge-heads", "merge:slerp:from=0:heads", FLOATS, 0},
+    {"scales", "center,basis,steps:fine=6,code:step=0.004:lanes=4", FLOATS, 0},
+    {"own-basis", "sink:4,derope@k,center,basis,steps,code:step=0.1", TURNED, 0},
+    {"own-basis-queries", "sink:4,tail:2,derope@k,center,basis:bits=5:drop=0.02,steps:p=1:c=0.05,code:step=0.05", ASKED,
+     0},
+    {"codes", "code:step=0.01@k,code:step=1.5@v", TURNED, 0},
+    {"profile", "sink:4,derope@k,center,basis,steps,code:step=0.2", TURNED, 1},
 };
 
 static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
@@ -110,6 +122,112 @@ static struct kvc_cache *make_floats(uint8_t **bytes) {
     return c;
 }
 
+/* A number from -1 to 1 of a run of them. */
+static float next_number(uint32_t *x) {
+    *x = *x * 1664525 + 1013904223;
+    return (float)(int32_t)(*x >> 8 & 0xffff) / 32768 - 1;
+}
+
+/* Two layers of halves, K and V in 2 heads of 16 whose channels follow three, K turned in interleaved pairs; with the
+ * layers' queries where they are asked. */
+static struct kvc_cache *make_turned(uint8_t **bytes, int asked) {
+    struct kvc_error e;
+    struct kvc_cache *c = kvc_cache_new(&e);
+    uint32_t part = c ? kvc_cache_add_part(c, KVC_PART_LIVE, LONG, &e) : KVC_NONE, x = 1;
+    uint32_t aside = asked && c ? kvc_cache_add_part(c, KVC_PART_COMPANION, QUERIES, &e) : 0;
+    *bytes = malloc(LAYERS * ((size_t)LONG * 2 + QUERIES * GROUP) * HEADS * VALUES * 2);
+    uint8_t *to = *bytes;
+    if (part == KVC_NONE || aside == KVC_NONE || !to || kvc_cache_map(c, NULL, NULL, &e)) die("cache", &e);
+    for (int i = 100; i < LONG; i++) c->part[part].cells.pos[i] += 1000;
+    for (int i = 0; i < QUERIES && asked; i++) c->part[aside].cells.pos[i] += LONG + 1000 - QUERIES;
+    if (kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, "interleaved", &e) ||
+        kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_TYPE, "default", &e) ||
+        kvc_meta_set_f64(&c->meta, KVC_KEY_ROPE_THETA, 10000, &e))
+        die("metadata", &e);
+    for (uint32_t i = 0; i < LAYERS * (asked ? 2 : 1); i++) { /* companions behind the layers */
+        const int is_query = i >= LAYERS;
+        uint32_t layer = kvc_cache_add_layer(c, is_query ? aside : part, i % LAYERS,
+                                             is_query ? KVC_LAYER_COMPANION : KVC_LAYER_FULL, &e);
+        for (unsigned v = 0; v < (is_query ? 1 : 2); v++) {
+            const struct kvc_shape shape = {KVC_F16, is_query ? QUERIES : LONG, is_query ? HEADS * GROUP : HEADS,
+                                            VALUES};
+            const int64_t *position = c->part[is_query ? aside : part].cells.pos;
+            const enum kvc_role role = is_query ? KVC_ROLE_QUERIES : v ? KVC_ROLE_V : KVC_ROLE_K;
+            uint32_t t = kvc_cache_add_tensor(c, layer, role, &shape, &e);
+            if (t == KVC_NONE || kvc_cache_map_tensor(c, t, to, &e)) die("tensor", &e);
+            for (uint64_t row = 0; row < shape.tokens * shape.heads; row++) {
+                float common[3], head[VALUES];
+                for (int k = 0; k < 3; k++) common[k] = next_number(&x);
+                for (size_t d = 0; d < VALUES; d++)
+                    head[d] = common[d % 3] * (float)(1 + d % 5) + (float)(d % 4) + next_number(&x) / 16;
+                for (size_t d = 0; d < VALUES && !v; d += 2) {
+                    const double turn = (double)position[row / shape.heads] * pow(10000, -(double)d / VALUES);
+                    const float a = head[d], b = head[d + 1], cosine = (float)cos(turn), sine = (float)sin(turn);
+                    head[d] = a * cosine - b * sine;
+                    head[d + 1] = b * cosine + a * sine;
+                }
+                for (size_t d = 0; d < VALUES; d++, to += 2) {
+                    const uint16_t half = kvc_float_to_half(head[d]);
+                    memcpy(to, &half, 2);
+                }
+            }
+        }
+    }
+    if (kvc_cache_finish(c, &e)) die("cache", &e);
+    return c;
+}
+
+/* A profile of that cache's model, of nothing but numbers in a row: matrices near the identity, angles of base
+ * 10 000. */
+static struct kvc_profile *make_profile(void) {
+    static const struct {
+        const char *name, *dtype, *shape;
+        size_t n;
+    } tensors[] = {
+        {"rope", "F64", "8", VALUES / 2},
+        {"k.mean", "F32", "2,16", HEADS * VALUES},
+        {"k.scale", "F32", "2,16", HEADS * VALUES},
+        {"k.basis", "I8", "2,16,16", HEADS * VALUES * VALUES},
+        {"v.mean", "F32", "2,16", HEADS * VALUES},
+        {"v.scale", "F32", "2,16", HEADS * VALUES},
+        {"v.basis", "I8", "2,16,16", HEADS * VALUES * VALUES},
+        {"queries.scale", "F32", "4,2", HEADS * GROUP * 2},
+        {"queries", "I8", "4,2,16", HEADS * GROUP * 2 * VALUES},
+    };
+    static char header[4096];
+    static uint8_t data[8192], file[8 + sizeof header + sizeof data];
+    uint32_t x = 7;
+    size_t used = 0, n = (size_t)snprintf(header, sizeof header, "{\"__metadata__\":{\"kvc.profile\":\"0\","
+                                          "\"model.layers\":\"%d\",\"model.name\":\"golden\"}", LAYERS);
+    struct kvc_error e;
+    for (unsigned i = 0; i < LAYERS * sizeof tensors / sizeof tensors[0]; i++) {
+        const unsigned layer = i % LAYERS, which = i / LAYERS;
+        const int is_byte = strcmp(tensors[which].dtype, "I8") == 0;
+        const int is_scale = strstr(tensors[which].name, "scale") != NULL;
+        const size_t size = is_byte ? 1 : which ? 4 : 8, end = used + tensors[which].n * size;
+        if (end > sizeof data) die("profile", NULL);
+        n += (size_t)snprintf(header + n, sizeof header - n,
+                              ",\"layers.%u.%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", layer,
+                              tensors[which].name, tensors[which].dtype, tensors[which].shape, used, end);
+        for (size_t k = 0; used < end; k++, used += size) {
+            const int diagonal = strstr(tensors[which].name, "basis") && k / VALUES % VALUES == k % VALUES;
+            const float number = next_number(&x), real = is_scale ? 0.02f + number / 100 : number;
+            const double angle = pow(10000, -(double)k / (VALUES / 2));
+            const int8_t code = (int8_t)(diagonal ? 100 : number * 20);
+            if (!which) memcpy(data + used, &angle, size);
+            else if (is_byte) memcpy(data + used, &code, size);
+            else memcpy(data + used, &real, size);
+        }
+    }
+    header[n++] = '}';
+    for (unsigned b = 0; b < 8; b++) file[b] = (uint8_t)((uint64_t)n >> 8 * b & 255);
+    memcpy(file + 8, header, n);
+    memcpy(file + 8 + n, data, used);
+    struct kvc_profile *p = kvc_profile_open_memory(file, 8 + n + used, &e);
+    if (!p) die("profile", &e);
+    return p;
+}
+
 /* Digest of a whole tensor, and a line that names it. */
 static void describe(const struct kvc_cache *c, const char *name, uint32_t t, char *line, size_t size) {
     struct kvc_error e;
@@ -122,11 +240,12 @@ static void describe(const struct kvc_cache *c, const char *name, uint32_t t, ch
     free(rows);
 }
 
-static struct kvc_buffer encode(const struct kvc_cache *c, const char *recipe) {
+static struct kvc_buffer encode(const struct kvc_cache *c, const char *recipe, struct kvc_profile *profile) {
     struct kvc_error e;
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
-    struct kvc_pack_options options = {.recipe = recipe, .threads = 1};
+    struct kvc_pack_options options = {.recipe = recipe, .threads = 1, .profile = profile,
+                                       .embed_profile = profile != NULL};
     if (kvc_container_write(c, &options, &sink, NULL, &e)) die(recipe, &e);
     return buffer;
 }
@@ -135,6 +254,7 @@ static struct kvc_buffer encode(const struct kvc_cache *c, const char *recipe) {
 static unsigned decode(const char *name, const struct kvc_input *in, char lines[][96]) {
     struct kvc_error e;
     struct kvc_cache *c = kvc_container_open(in, &e);
+    if (c) kvc_container_set_profile(c, NULL, NULL);
     if (!c || kvc_container_check(c, 1, &e)) die(name, &e);
     unsigned n = c->n_tensors;
     for (uint32_t t = 0; t < n && t < MAX_LINES; t++) describe(c, name, t, lines[t], 96);
@@ -169,14 +289,16 @@ int main(int argc, char **argv) {
     static char stored[MAX_LINES][96], fresh[MAX_LINES][96];
     char list[4096];
     unsigned passed = 0, failed = 0;
-    uint8_t *bytes[2];
-    struct kvc_cache *cache[2] = {make_cache(&bytes[0]), make_floats(&bytes[1])};
+    uint8_t *bytes[CACHES];
+    struct kvc_cache *cache[CACHES] = {make_cache(&bytes[DTYPES]), make_floats(&bytes[FLOATS]),
+                                       make_turned(&bytes[TURNED], 0), make_turned(&bytes[ASKED], 1)};
+    struct kvc_profile *profile = make_profile();
     snprintf(list, sizeof list, "%s/digests.txt", dir);
     FILE *out = update ? fopen(list, "w") : NULL;
     if (update && !out) die(list, NULL);
     for (size_t i = 0; i < sizeof goldens / sizeof goldens[0]; i++) {
         const struct golden *g = &goldens[i];
-        struct kvc_buffer encoded = encode(cache[g->lossy], g->recipe);
+        struct kvc_buffer encoded = encode(cache[g->cache], g->recipe, g->profile ? profile : NULL);
         struct kvc_input in;
         struct kvc_error e;
         char path[4096], name[64];
@@ -192,7 +314,8 @@ int main(int argc, char **argv) {
         unsigned m = decode(name, &in, fresh);
         kvc_input_close(&in);
         for (unsigned t = 0; t < n || t < m; t++) {
-            int ok = t < n && t < m && (g->lossy || strcmp(stored[t], fresh[t]) == 0) && (update || listed(list, stored[t]));
+            int ok = t < n && t < m && (g->cache != DTYPES || strcmp(stored[t], fresh[t]) == 0) &&
+                     (update || listed(list, stored[t]));
             if (update && ok) fprintf(out, "%s\n", stored[t]);
             if (!ok) printf("FAIL stored %s, encoded now %s, list %s\n", stored[t], fresh[t], list);
             passed += (unsigned)ok;
@@ -201,7 +324,8 @@ int main(int argc, char **argv) {
         free(encoded.data);
     }
     if (out && fclose(out)) die(list, NULL);
-    for (int i = 0; i < 2; i++) {
+    kvc_profile_free(profile);
+    for (int i = 0; i < CACHES; i++) {
         kvc_cache_free(cache[i]);
         free(bytes[i]);
     }

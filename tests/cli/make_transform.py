@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""make_transform.py: caches of a made-up model in safetensors, and its profile, for the transform codec. Not for real ones.
+
+    make_transform.py cache FILE TOKENS [queries=N] [hidden] [other] [dtype=bf16] [interleaved] [no-rope] [text=N] [MODEL]
+    make_transform.py profile FILE [metric=fisher] [no-queries] [no-rope] [name=NAME] [fingerprint=KIND.ALGORITHM=HEX] [MODEL]
+
+MODEL is what both must agree on: layers=3 heads=2 dim=32 theta=10000 seed=1. A row of K or V is a mean and a sum of `dim` orthogonal
+directions of falling size; K is turned by RoPE behind that. The profile holds those means and directions.
+Two query heads read a KV head. `text` chooses the rows; `hidden` and `other` add hidden states and an array that is no part
+of a cache; `no-rope`: nothing turns, and no file says so; interleaved: channels 2i and 2i + 1 are a pair, else i and i + dim / 2."""
+import json
+import math
+import operator
+import random
+import struct
+import sys
+
+what, name = sys.argv[1], sys.argv[2]
+words = sys.argv[3:]
+tokens = int(words.pop(0)) if what == "cache" else 0
+flags = {w for w in words if "=" not in w}
+options = dict(w.split("=", 1) for w in words if "=" in w)
+LAYERS, HEADS, DIM, THETA, SEED = (
+    int(options.get(k, d)) for k, d in (("layers", 3), ("heads", 2), ("dim", 32), ("theta", 10000), ("seed", 1)))
+HALF, GROUP = DIM // 2, 2
+GAIN = 60.0  # what a coefficient of 1 in the profile makes of K and V; presets have steps of a hundredth
+dtype = options.get("dtype", "bf16")
+
+
+def pack(kind, values):
+    if kind == "BF16":  # rounded to nearest even
+        words = (struct.unpack("<I", struct.pack("<f", v))[0] for v in values)
+        return b"".join(struct.pack("<H", (w + 0x7fff + (w >> 16 & 1)) >> 16) for w in words)
+    return struct.pack("<%d%s" % (len(values), {"F64": "d", "F32": "f", "F16": "e", "I32": "i", "I8": "b"}[kind]), *values)
+
+
+def write(metadata, arrays):
+    header, body = {"__metadata__": metadata}, b""
+    for key, (kind, shape, values) in arrays.items():
+        data = pack(kind, values)
+        header[key] = {"dtype": kind, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(name, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + body)
+
+
+def dot(a, b):
+    return sum(map(operator.mul, a, b))
+
+
+def directions(source):
+    """Orthogonal rows: Gram-Schmidt."""
+    rows = []
+    while len(rows) < DIM:
+        row = [source.gauss(0, 1) for _ in range(DIM)]
+        for other in rows:
+            share = dot(row, other)
+            row = [x - share * y for x, y in zip(row, other)]
+        size = math.sqrt(dot(row, row))
+        rows.append([x / size for x in row])
+    return rows
+
+
+class Rows:
+    """The distribution of one head's rows."""
+
+    def __init__(self, source):
+        self.mean = [source.gauss(0, 1) * (6 if i % 11 == 0 else 1) for i in range(DIM)]
+        self.rows = directions(source)
+        self.size = [0.2 + 2 * 0.85 ** j for j in range(DIM)]
+
+    def draw(self, source):
+        c = [source.gauss(0, s) for s in self.size]
+        return [m + dot(c, column) for m, column in zip(self.mean, zip(*self.rows))]
+
+
+def angle(i):
+    return THETA ** (-i / HALF)
+
+
+def channel(i):
+    """Where channel i of halves stands."""
+    return i if "interleaved" not in flags else 2 * i if i < HALF else 2 * (i - HALF) + 1
+
+
+def turned(row, position):
+    to = [0.0] * DIM
+    for i in range(HALF):
+        c, s = (1, 0) if "no-rope" in flags else (math.cos(position * angle(i)), math.sin(position * angle(i)))
+        to[channel(i)] = row[i] * c - row[i + HALF] * s
+        to[channel(i + HALF)] = row[i] * s + row[i + HALF] * c
+    return to
+
+
+model = random.Random(SEED)
+heads = [[{"k": Rows(model), "v": Rows(model)} for _ in range(HEADS)] for _ in range(LAYERS)]
+query_mean = [[[model.gauss(0, 0.3) for _ in range(DIM)] for _ in range(GROUP * HEADS)] for _ in range(LAYERS)]
+
+
+def query(layer, head, source):
+    return [m + source.gauss(0, 0.2) for m in query_mean[layer][head]]
+
+
+def make_cache():
+    text, asking = random.Random(options.get("text", "1")), random.Random(2)  # K and V do not depend on the queries
+    kind, queries, arrays = dtype.upper(), int(options.get("queries", 0)), {}
+    for layer in range(LAYERS):
+        for role, plural in (("k", "keys"), ("v", "values")):
+            values = []
+            for h in range(HEADS):
+                for t in range(tokens):
+                    row = heads[layer][h][role].draw(text)
+                    values += turned(row, t) if role == "k" else row
+            arrays[f"layers.{layer}.{plural}"] = kind, [1, HEADS, tokens, DIM], values
+        if queries:
+            arrays[f"queries.{layer}"] = kind, [1, GROUP * HEADS, queries, DIM], [
+                x for h in range(GROUP * HEADS) for t in range(tokens - queries, tokens)
+                for x in turned(query(layer, h, asking), t)]
+        if "hidden" in flags:
+            arrays[f"hidden.{layer}"] = kind, [tokens, DIM], [asking.gauss(0, 1) for _ in range(tokens * DIM)]
+    if "other" in flags:
+        arrays["other"] = "F32", [7], [asking.gauss(0, 1) for _ in range(7)]
+    arrays["tokens"] = "I32", [tokens], [7919 * i % 50000 for i in range(tokens)]
+    facts = {"rope_pairing": "interleaved" if "interleaved" in flags else "halves", "model": options.get("name", "made-up"),
+             "n_layers": str(LAYERS)}
+    if "no-rope" not in flags:
+        facts |= {"k_rope": "post", "rope_type": "default", "rope_theta": str(THETA), "rope_dim": str(DIM)}
+    write(facts, arrays)
+
+
+def make_profile():
+    asking, arrays = random.Random(3), {}
+    for layer in range(LAYERS):
+        prefix = f"layers.{layer}."
+        if "no-rope" not in flags:
+            arrays[prefix + "rope"] = "F64", [HALF], [angle(i) for i in range(HALF)]
+        for role in "kv":
+            parts = [heads[layer][h][role] for h in range(HEADS)]
+            largest = [[max(map(abs, row)) for row in p.rows] for p in parts]
+            arrays[prefix + role + ".mean"] = "F32", [HEADS, DIM], [x for p in parts for x in p.mean]
+            arrays[prefix + role + ".basis"] = "I8", [HEADS, DIM, DIM], [
+                round(127 * x / m) for p, most in zip(parts, largest) for row, m in zip(p.rows, most) for x in row]
+            arrays[prefix + role + ".scale"] = "F32", [HEADS, DIM], [GAIN * m / 127 for most in largest for m in most]
+            arrays[prefix + role + ".variance"] = "F32", [HEADS, DIM], [(s / GAIN) ** 2 for p in parts for s in p.size]
+            arrays[prefix + role + ".weight"] = "F32", [HEADS], [1 / GAIN ** 2] * HEADS
+        if "no-queries" not in flags:
+            n, values, scales = 8, [], []
+            for h in range(GROUP * HEADS):
+                for _ in range(n):
+                    row = query(layer, h, asking)
+                    scales.append(max(map(abs, row)) / 127)
+                    values += [round(x / scales[-1]) for x in row]
+            arrays[prefix + "queries"] = "I8", [GROUP * HEADS, n, DIM], values
+            arrays[prefix + "queries.scale"] = "F32", [GROUP * HEADS, n], scales
+    facts = {"kvc.profile": "0", "model.name": options.get("name", "made-up"), "model.architecture": "llama",
+             "model.layers": str(LAYERS), "model.kv-heads": str(HEADS), "model.heads": str(GROUP * HEADS),
+             "model.head-dim": str(DIM), "metric": options.get("metric", "fisher"), "texts": "made-up", "tokens": "600",
+             "made": "make_transform.py"}
+    if "fingerprint" in options:
+        which, digits = options["fingerprint"].split("=")
+        facts["model.fingerprint." + which] = digits
+    write(facts, arrays)
+
+
+make_cache() if what == "cache" else make_profile()
