@@ -173,20 +173,20 @@ static int find_step(struct trial *t, double start, double wanted, int is_ratio,
             return 0;
         }
         if (below) {
-            if (!is_ratio || !*found || fabs(log(value / wanted)) < fabs(log(*reached / wanted))) *found = step, *reached = value;
+            if (!is_ratio || !(*found > 0) || fabs(log(value / wanted)) < fabs(log(*reached / wanted))) *found = step, *reached = value;
             low = step, at_low = value;
         } else {
             high = step, at_high = value;
         }
-        if (!high) step *= 4;
-        else if (!low) step /= 4;
+        if (!(high > 0)) step *= 4;
+        else if (!(low > 0)) step /= 4;
         else if (at_low > 0 && i % 3 != 2)
             step = low * pow(high / low, fmin(0.95, fmax(0.05, log(wanted / at_low) / log(at_high / at_low))));
         else step = sqrt(low * high);
         if (step > start * MOST_SHARE || step < start * LEAST_SHARE) break;
     }
-    if (is_ratio && *found && fabs(*reached / wanted - 1) < 0.01) return 0;
-    if (!is_ratio && *found) return 0;
+    if (is_ratio && *found > 0 && fabs(*reached / wanted - 1) < 0.01) return 0;
+    if (!is_ratio && *found > 0) return 0;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, is_ratio ? "a ratio of %g cannot be met: steps give %.4g" :
                     "an error of %g cannot be met: the finest step gives %.4g", wanted, value);
 }

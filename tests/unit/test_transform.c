@@ -1,6 +1,7 @@
 /* test_transform.c: the stages of the transform codec, `derope`, `center`, `basis`, `steps` and `code`, with a decoder
  * of its own: what the library encodes is decoded slowly, value by value, as the specs say, and must be what the
- * library decodes, bit by bit. Encoders' choices, malformed sections, arguments. Not for profile files (test_profile.c).
+ * library decodes, bit by bit. Encoders' choices, malformed sections, arguments. Not for profile files
+ * (test_profile.c).
  *
  * `test_transform digest` prints a digest of all that is encoded and decoded: the test of kernel tables runs itself so,
  * once each. */
@@ -1084,7 +1085,8 @@ static void dead_heads(void **state) {
                 if (i / 16 % 3 == 1) put_value(l.rows[role], KVC_F32, i, 0);
             for (size_t i = 0; i < 8 * 48 && queries; i++)
                 if (i / 16 % 3 == 1) l.query[i] = 0;
-            must_go(&t, &(struct wanted){.recipe = "center,basis:k=1,code:step=0.01", .layer = &l, .role = role}, &nothing);
+            const struct wanted w = {.recipe = "center,basis:k=1,code:step=0.01", .layer = &l, .role = role};
+            must_go(&t, &w, &nothing);
             float *x = layer_values(&l, role), *y = decoded_values(&t);
             for (size_t i = 0; i < 200 * 48; i++)
                 if (!(fabsf(x[i] - y[i]) < 0.5f))
