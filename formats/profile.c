@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, VARIANTS = 2 };
 #define MAX_BYTES (UINT64_C(1) << 32)
@@ -315,7 +316,8 @@ static struct kvc_profile *try_folder(const char *folder, size_t length, const u
         const size_t n = strlen(entry->d_name), suffix = strlen(KVC_PROFILE_SUFFIX);
         if (n <= suffix || strcmp(entry->d_name + n - suffix, KVC_PROFILE_SUFFIX) != 0) continue;
         snprintf(path + length, sizeof path - length, "/%s", entry->d_name);
-        p = try_file(path, sha256);
+        struct stat st;
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) p = try_file(path, sha256); /* a FIFO would wait for its writer */
     }
     if (d) closedir(d);
     return p;
