@@ -32,7 +32,7 @@ from caches import Tools
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.join(HERE, "../..")
 SHORT = 64  # tokens of each continuation with --short
-WIDE = 8  # points that enclose a KLD are no further apart than this
+WIDE = 5  # points that enclose a KLD are no further apart than this
 TRIES = 4  # points that are measured beyond the first ones for one KLD
 
 # name -> the file, and what to install where it is missing
@@ -205,7 +205,7 @@ def next_target(points, measure, level):
     >>> print(next_target(points, "worst", 0.03))
     None
     >>> next_target(points, "worst", 0.01), next_target(points, "worst", 0.1), next_target(points, "worst", 9)
-    (0.004, 0.075, 0.24)
+    (0.004, 0.075, 0.15)
     >>> next_target([{"target": 0.01, "worst": 0.01, "ratio": 8}, {"target": 1, "worst": 1, "ratio": 80}], "worst", 0.1)
     0.1
     """
