@@ -135,6 +135,7 @@ static int measure(const struct trial *t, const struct kvc_buffer *packed, doubl
     kvc_attention_free(&total);
     kvc_cache_free(view);
     kvc_cache_free(c);
+    kvc_input_close(&in);
     return status;
 }
 
