@@ -363,18 +363,20 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 enum { CACHED = 8192 }; /* floats of a matrix that stay in the first-level cache beside the rows: 32 KB */
 
 /* The other way: kept[h] rows of each head, one head after the other; NULL: as many as channels. Matrices that are too large
- * for the cache are taken in strips of columns. */
+ * for the cache are taken in strips of columns, copied together. */
 static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = malloc(rows * dim * sizeof *y + 1);
+    float *y = malloc((rows * dim + CACHED + 8 * MOST_DIM) * sizeof *y), *copy = y + rows * dim;
     if (!y) return kvc_fail_memory(e, "rows");
     for (size_t h = 0; h < heads; h++) {
         const size_t n = kept ? kept[h] : dim, fit = n ? CACHED / n / 8 * 8 : dim, strip = fit < 8 ? 8 : fit < dim ? fit : dim;
         float *x = (float *)(void *)block->rows + h * dim;
         for (size_t first = 0; first < dim; first += strip) {
             const size_t width = dim - first < strip ? dim - first : strip;
+            for (size_t j = 0; j < n && width < dim; j++) memcpy(copy + j * width, row + j * dim + first, width * sizeof *copy);
             for (size_t t = 0; t < rows; t++)
-                kvc_kernels_get()->multiply_sparse(y + t * dim + first, x + t * heads * dim, row + first, n, dim, width);
+                kvc_kernels_get()->multiply_sparse(y + t * dim + first, x + t * heads * dim, width < dim ? copy : row, n, width,
+                                                   width);
         }
         for (size_t t = 0; t < rows; t++) memcpy(x + t * heads * dim, y + t * dim, dim * sizeof *y);
         row += n * dim;
@@ -383,19 +385,21 @@ static int synthesise(struct kvc_block *block, const float *row, const size_t *k
     return 0;
 }
 
-/* Each head's channels, coefficients of `matrix`, [head][channel][component] and dense; in strips likewise. */
+/* Each head's channels, coefficients of `matrix`, [head][channel][component] and dense. A tile of its columns, copied
+ * together, serves all rows. */
 static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    const size_t fit = CACHED / dim / 8 * 8, strip = fit < 8 ? 8 : fit < dim ? fit : dim;
-    float *y = malloc(rows * dim * sizeof *y + 1);
+    float *y = malloc((rows + KVC_TILE) * dim * sizeof *y), *tile = y + rows * dim;
     if (!y) return kvc_fail_memory(e, "rows");
     for (size_t h = 0; h < heads; h++, matrix += dim * dim) {
         float *x = (float *)(void *)block->rows + h * dim;
-        for (size_t first = 0; first < dim; first += strip) {
-            const size_t width = dim - first < strip ? dim - first : strip;
-            for (size_t t = 0; t < rows; t++)
-                kvc_kernels_get()->multiply_rows(y + t * dim + first, x + t * heads * dim, matrix + first, dim, dim, width);
+        size_t first = 0;
+        for (; first + KVC_TILE <= dim; first += KVC_TILE) {
+            for (size_t d = 0; d < dim; d++) memcpy(tile + d * KVC_TILE, matrix + d * dim + first, KVC_TILE * sizeof *tile);
+            kvc_kernels_get()->multiply_tile(y + first, dim, x, heads * dim, rows, tile, dim);
         }
+        for (size_t t = 0; t < rows && first < dim; t++)
+            kvc_kernels_get()->multiply_rows(y + t * dim + first, x + t * heads * dim, matrix + first, dim, dim, dim - first);
         for (size_t t = 0; t < rows; t++) memcpy(x + t * heads * dim, y + t * dim, dim * sizeof *y);
     }
     free(y);

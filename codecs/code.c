@@ -94,7 +94,7 @@ struct plan {
     struct {
         uint16_t *base;   /* [head][component] */
         uint8_t *shift;
-        uint8_t *most;    /* the greatest code that has a symbol of its own, and loses no low bits; 0: none */
+        uint8_t *limit;   /* smaller codes have symbols of their own, and lose no low bits */
         uint8_t *any;     /* by head: some shift is not 0 */
     } at[CLASSES];
 };
@@ -109,14 +109,14 @@ static int plan_class(struct plan *p, int class, struct kvc_error *e) {
     if (p->at[c].base) return 0;
     if (!(p->at[c].base = malloc(width * (sizeof(uint16_t) + 2) + p->heads))) return kvc_fail_memory(e, "tables");
     p->at[c].shift = (uint8_t *)(p->at[c].base + width);
-    p->at[c].most = p->at[c].shift + width;
-    p->at[c].any = p->at[c].most + width;
+    p->at[c].limit = p->at[c].shift + width;
+    p->at[c].any = p->at[c].limit + width;
     memset(p->at[c].any, 0, p->heads);
     for (size_t i = 0; i < width; i++) {
         const unsigned index = index_at(p->index[i], class);
         p->at[c].base[i] = (uint16_t)(table_of(index) * p->factor);
         p->at[c].shift[i] = (uint8_t)shift_of(index);
-        p->at[c].most[i] = p->at[c].shift[i] ? 0 : table_most[table_of(index)];
+        p->at[c].limit[i] = p->at[c].shift[i] ? 0 : (uint8_t)(table_most[table_of(index)] + 1);
         p->at[c].any[i / p->dim] |= p->at[c].shift[i];
     }
     return 0;
@@ -151,17 +151,25 @@ static uint32_t size_of_bin(unsigned bin) {
 
 struct state {
     size_t heads, dim;
-    uint32_t (*count)[CLASSES][BINS]; /* [head][component] */
-    uint8_t *index;                   /* once settled */
+    uint32_t (*count[CLASSES])[BINS]; /* [head][component]; NULL: no row of the class yet */
+    unsigned bins[CLASSES];           /* the class has no codes in bins from here on */
+    uint8_t *index; /* once settled */
     struct plan plan;
     struct kvc_bits bits;
 };
+
+static void free_counts(struct state *s) {
+    for (unsigned c = 0; c < CLASSES; c++) {
+        free(s->count[c]);
+        s->count[c] = NULL;
+    }
+}
 
 static void end(void *state) {
     struct state *s = state;
     if (!s) return;
     plan_free(&s->plan);
-    free(s->count);
+    free_counts(s);
     free(s->index);
     free(s);
 }
@@ -176,10 +184,9 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     *state = s;
     s->heads = (size_t)like->shape.heads;
     s->dim = (size_t)like->shape.dim;
-    s->count = calloc(s->heads * s->dim, sizeof *s->count);
     s->index = calloc(s->heads * s->dim, 1);
     pthread_once(&once, make_tables);
-    return s->count && s->index ? 0 : kvc_fail_memory(e, "codes");
+    return s->index ? 0 : kvc_fail_memory(e, "codes");
 }
 
 /* The greatest code. */
@@ -192,9 +199,19 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     if (!codes) return kvc_fail_memory(e, "codes");
     for (size_t i = 0; i < (size_t)block->shape.tokens * s->heads; i++, x += s->dim) {
         const unsigned class = (unsigned)(class_at(block, i) + CLASS_ZERO);
-        uint32_t(*count)[CLASSES][BINS] = s->count + i % s->heads * s->dim;
+        if (!s->count[class] && !(s->count[class] = calloc(s->heads * s->dim, sizeof *s->count[class]))) {
+            free(codes);
+            return kvc_fail_memory(e, "codes");
+        }
+        uint32_t(*count)[BINS] = s->count[class] + i % s->heads * s->dim;
         kvc_kernels_get()->round_codes(codes, x, s->dim, inverse, MOST_CODE);
-        for (size_t c = 0; c < s->dim; c++) count[c][class][bin_of((uint32_t)abs(codes[c]))]++;
+        int32_t most = 0;
+        for (size_t c = 0; c < s->dim; c++) {
+            codes[c] = abs(codes[c]);
+            most = codes[c] > most ? codes[c] : most;
+        }
+        for (size_t c = 0; c < s->dim; c++) count[c][bin_of((uint32_t)codes[c])]++;
+        if (s->bins[class] <= bin_of((uint32_t)most)) s->bins[class] = bin_of((uint32_t)most) + 1;
     }
     free(codes);
     return 0;
@@ -218,27 +235,27 @@ static void make_costs(void) {
         for (unsigned b = 0; b < BINS; b++) cost_table[i][b] = cost_of(i, size_of_bin(b));
 }
 
-/* Bits of a component's values at an index; last[class] is behind the last bin that has any. */
-static double bits_at(uint32_t count[CLASSES][BINS], const unsigned *last, unsigned index) {
+/* Bits of component i's values at an index; last[class] is behind the last bin that has any. */
+static double bits_at(const struct state *s, size_t i, const unsigned *last, unsigned index) {
     double bits = 0;
     for (unsigned c = 0; c < CLASSES; c++) {
         const double *cost = cost_table[index_at(index, (int)c - CLASS_ZERO)];
-        for (unsigned b = 0; b < last[c]; b++) bits += count[c][b] * cost[b];
+        for (unsigned b = 0; b < last[c]; b++) bits += s->count[c][i][b] * cost[b];
     }
     return bits;
 }
 
 /* The index that codes a component's values in the fewest bits, downhill from `start`: bits have one valley but for ripples,
  * which three worse ones in a row are taken to be behind. */
-static unsigned choose_index(uint32_t count[CLASSES][BINS], unsigned start) {
+static unsigned choose_index(const struct state *s, size_t component, unsigned start) {
     unsigned last[CLASSES] = {0}, best = start;
     for (unsigned c = 0; c < CLASSES; c++)
-        for (unsigned b = BINS; b-- > 0 && !last[c];)
-            if (count[c][b]) last[c] = b + 1;
-    double least = bits_at(count, last, start);
+        for (unsigned b = s->bins[c]; b-- > 0 && !last[c];)
+            if (s->count[c][component][b]) last[c] = b + 1;
+    double least = bits_at(s, component, last, start);
     for (int direction = -1; direction <= 1; direction += 2)
         for (int i = (int)start + direction, worse = 0; i >= 0 && i < INDICES && worse < 3; i += direction, worse++) {
-            const double bits = bits_at(count, last, (unsigned)i);
+            const double bits = bits_at(s, component, last, (unsigned)i);
             if (!(bits < least)) continue;
             least = bits;
             best = (unsigned)i;
@@ -257,15 +274,14 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     if (!bytes) return kvc_fail_memory(e, "tables");
     pthread_once(&cost_once, make_costs);
     for (size_t i = 0; i < width; i++) {
-        s->index[i] = (uint8_t)choose_index(s->count[i], i ? s->index[i - 1] : INDICES / 2);
+        s->index[i] = (uint8_t)choose_index(s, i, i ? s->index[i - 1] : INDICES / 2);
         if (i % s->dim) kvc_bits_put_rice(&bits, kvc_zigzag((int)s->index[i - 1] - (int)s->index[i]), TABLE_RICE);
         else kvc_bits_put(&bits, s->index[i], INDEX_BITS);
     }
     s->plan = (struct plan){.heads = s->heads, .dim = s->dim, .index = s->index, .factor = KVC_CODE_SYMBOLS};
     const int status = kvc_sections_add(side, KVC_SECTION_TABLES, stage, 0, bytes, (bits.at + 7) / 8, 0, e);
     free(bytes);
-    free(s->count);
-    s->count = NULL;
+    free_counts(s);
     return status;
 }
 
@@ -294,7 +310,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     const size_t room = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
     uint16_t *symbols = malloc(values * sizeof *symbols);
     uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes + room;
-    int32_t *codes = malloc(dim * sizeof *codes);
+    int32_t *codes = malloc(dim * (sizeof *codes + sizeof(uint16_t)));
+    uint16_t *others = (uint16_t *)(codes + dim);
     int status = symbols && bytes && codes ? 0 : kvc_fail_memory(e, "codes");
     struct kvc_bits bits = {.bytes = end};
     for (size_t i = 0; i < rows && !status; i++) {
@@ -302,12 +319,14 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
         const size_t head = i % s->heads * dim;
         if ((status = plan_class(&s->plan, class, e))) break;
         const uint16_t *base = s->plan.at[class + CLASS_ZERO].base + head;
-        const uint8_t *shift = s->plan.at[class + CLASS_ZERO].shift + head, *most = s->plan.at[class + CLASS_ZERO].most + head;
+        const uint8_t *shift = s->plan.at[class + CLASS_ZERO].shift + head, *limit = s->plan.at[class + CLASS_ZERO].limit + head;
+        uint16_t *const to = symbols + i * dim;
         kvc_kernels_get()->round_codes(codes, x + i * dim, dim, inverse, MOST_CODE);
-        for (size_t c = 0; c < dim; c++)
-            symbols[i * dim + c] = (uint16_t)(base[c] + (abs(codes[c]) <= most[c] && !shift[c]
-                                                             ? (unsigned)(KVC_CODE_MIDDLE + codes[c])
-                                                             : cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits)));
+        const size_t n = kvc_kernels_get()->codes_to_symbols(to, others, codes, base, limit, dim, KVC_CODE_MIDDLE);
+        for (size_t k = 0; k < n; k++) {
+            const size_t c = others[k];
+            to[c] = (uint16_t)(base[c] + cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits));
+        }
     }
     if (!status) {
         struct kvc_rans_encoder r;

@@ -14,6 +14,9 @@
 /* Bytes of n values packed by pack_bits. */
 #define KVC_PACKED(n, width) (((size_t)(n) + 31) / 32 * 4 * (width))
 
+/* Columns of multiply_tile. */
+#define KVC_TILE 16
+
 /* How binary32 becomes a word: sign in bit sign, below it (bits - (rebias << 23)) >> drop, rounded to bit `shift`. */
 struct kvc_word_format {
     unsigned sign;   /* number of the sign bit: 15, 7 */
@@ -128,6 +131,9 @@ struct kvc_kernels {
     /* A row times a matrix of k rows, `stride` floats apart: y[i] = 0, then for j = 0 to k - 1:
      * y[i] = fma(a[j], b[j * stride + i], y[i]). */
     void (*multiply_rows)(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
+    /* Many rows times KVC_TILE columns, which follow one another: for 0 <= r < rows, what multiply_rows(y + r * y_stride,
+     * a + r * a_stride, b, k, KVC_TILE, KVC_TILE) makes. */
+    void (*multiply_tile)(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k);
     /* y[i] = y[i] + s * x[i]. */
     void (*add_scaled)(float *y, const float *x, float s, size_t n);
     /* y[i] = s * x[i]; y may be x. */
@@ -159,6 +165,10 @@ struct kvc_kernels {
     uint16_t (*symbols_to_floats)(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step);
     /* codes[i] = rint(x[i] * inverse), ties to even, held from -most to most, 0 <= most < 2^31; a NaN counts as 0. */
     void (*round_codes)(int32_t *codes, const float *x, size_t n, float inverse, float most);
+    /* symbols[i] = base[i] + middle + codes[i], mod 2^16; puts the numbers of those with |codes[i]| >= limit[i] into others[],
+     * which has room for n, ascending, and returns how many. n <= 2^16; |codes[i]| < 2^31. */
+    size_t (*codes_to_symbols)(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base,
+                               const uint8_t *limit, size_t n, uint16_t middle);
 };
 
 extern const struct kvc_kernels kvc_kernels_ref;

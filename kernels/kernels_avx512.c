@@ -28,6 +28,7 @@ const struct kvc_kernels kvc_kernels_avx512 = {
     .dequantise = kvc_dequantise_avx2,
     .dequantise_add = kvc_dequantise_add_avx2,
     .multiply_rows = kvc_multiply_rows_avx2,
+    .multiply_tile = kvc_multiply_tile_avx2,
     .add_scaled = kvc_add_scaled_avx2,
     .scale = kvc_scale_avx2,
     .multiply = kvc_multiply_avx2,
@@ -39,6 +40,7 @@ const struct kvc_kernels kvc_kernels_avx512 = {
     .turn_pairs = kvc_turn_pairs_avx2,
     .symbols_to_floats = kvc_symbols_to_floats_avx2,
     .round_codes = kvc_round_codes_avx2,
+    .codes_to_symbols = kvc_codes_to_symbols_avx2,
 };
 
 #else

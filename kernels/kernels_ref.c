@@ -50,6 +50,7 @@ const struct kvc_kernels kvc_kernels_ref = {
     .dequantise = kvc_dequantise_ref,
     .dequantise_add = kvc_dequantise_add_ref,
     .multiply_rows = kvc_multiply_rows_ref,
+    .multiply_tile = kvc_multiply_tile_ref,
     .add_scaled = kvc_add_scaled_ref,
     .scale = kvc_scale_ref,
     .multiply = kvc_multiply_ref,
@@ -61,4 +62,5 @@ const struct kvc_kernels kvc_kernels_ref = {
     .turn_pairs = kvc_turn_pairs_ref,
     .symbols_to_floats = kvc_symbols_to_floats_ref,
     .round_codes = kvc_round_codes_ref,
+    .codes_to_symbols = kvc_codes_to_symbols_ref,
 };

@@ -54,6 +54,37 @@ void kvc_multiply_rows_avx2(float *y, const float *a, const float *b, size_t k, 
     }
 }
 
+/* A tile of 1 to 6 rows: each vector of b serves them all. Inlined with a constant number of rows, as above. */
+static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a, size_t a_stride,
+                                                       size_t rows, const float *b, size_t k) {
+    __m256 sum[6][2];
+#pragma GCC unroll 6
+    for (size_t r = 0; r < 6; r++) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+    for (size_t j = 0; j < k; j++, b += KVC_TILE) {
+        const __m256 low = _mm256_loadu_ps(b), high = _mm256_loadu_ps(b + 8);
+#pragma GCC unroll 6
+        for (size_t r = 0; r < 6; r++) {
+            if (r >= rows) continue;
+            const __m256 factor = _mm256_broadcast_ss(a + r * a_stride + j);
+            sum[r][0] = _mm256_fmadd_ps(factor, low, sum[r][0]);
+            sum[r][1] = _mm256_fmadd_ps(factor, high, sum[r][1]);
+        }
+    }
+#pragma GCC unroll 6
+    for (size_t r = 0; r < 6; r++) {
+        if (r >= rows) continue;
+        _mm256_storeu_ps(y + r * y_stride, sum[r][0]);
+        _mm256_storeu_ps(y + r * y_stride + 8, sum[r][1]);
+    }
+}
+
+void kvc_multiply_tile_avx2(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
+                            size_t k) {
+    for (; rows >= 6; rows -= 6, y += 6 * y_stride, a += 6 * a_stride) tile(y, y_stride, a, a_stride, 6, b, k);
+    for (; rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride) tile(y, y_stride, a, a_stride, 2, b, k);
+    if (rows) tile(y, y_stride, a, a_stride, 1, b, k);
+}
+
 void kvc_add_scaled_avx2(float *y, const float *x, float s, size_t n) {
     const __m256 factor = _mm256_set1_ps(s);
     size_t i = 0;

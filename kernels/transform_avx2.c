@@ -135,6 +135,27 @@ uint16_t kvc_symbols_to_floats_avx2(float *y, const uint16_t *symbols, size_t n,
     return found > rest ? found : rest;
 }
 
+size_t kvc_codes_to_symbols_avx2(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base,
+                                 const uint8_t *limit, size_t n, uint16_t middle) {
+    const __m128i centre = _mm_set1_epi16((int16_t)middle);
+    const __m256i low_halves = _mm256_set1_epi32(0xffff);
+    size_t found = 0, i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256i code = _mm256_loadu_si256((const __m256i *)(const void *)(codes + i));
+        const __m256i most = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(limit + i)));
+        const __m256i within = _mm256_cmpgt_epi32(most, _mm256_abs_epi32(code)), low = _mm256_and_si256(code, low_halves);
+        const __m128i word = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+        const __m128i from = _mm_add_epi16(centre, _mm_loadu_si128((const __m128i *)(const void *)(base + i)));
+        _mm_storeu_si128((__m128i *)(void *)(symbols + i), _mm_add_epi16(from, word));
+        unsigned mask = 255u & ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(within));
+        for (; mask; mask &= mask - 1) others[found++] = (uint16_t)(i + (size_t)__builtin_ctz(mask));
+    }
+    uint16_t rest[8];
+    const size_t left = kvc_codes_to_symbols_ref(symbols + i, rest, codes + i, base + i, limit + i, n - i, middle);
+    for (size_t j = 0; j < left; j++) others[found++] = (uint16_t)(i + rest[j]);
+    return found;
+}
+
 #else
 typedef int kvc_no_transform_avx2; /* ISO C wants one declaration in a file */
 #endif

@@ -3,6 +3,7 @@
 #include "kernels/twins.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 void kvc_multiply_sparse_ref(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] = 0;
@@ -49,4 +50,15 @@ void kvc_round_codes_ref(int32_t *codes, const float *x, size_t n, float inverse
         const float y = x[i] * inverse;
         codes[i] = y != y ? 0 : (int32_t)rintf(y > most ? most : y < -most ? -most : y);
     }
+}
+
+size_t kvc_codes_to_symbols_ref(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base,
+                                const uint8_t *limit, size_t n, uint16_t middle) {
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        symbols[i] = (uint16_t)(base[i] + middle + (uint32_t)codes[i]);
+        others[found] = (uint16_t)i;
+        found += abs(codes[i]) >= limit[i];
+    }
+    return found;
 }

@@ -40,6 +40,8 @@
     void kvc_dequantise_add_##isa(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,       \
                                   size_t group);                                                                       \
     void kvc_multiply_rows_##isa(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);         \
+    void kvc_multiply_tile_##isa(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,              \
+                                 const float *b, size_t k);                                                            \
     void kvc_add_scaled_##isa(float *y, const float *x, float s, size_t n);                                            \
     void kvc_scale_##isa(float *y, const float *x, float s, size_t n);                                                 \
     void kvc_multiply_##isa(float *y, const float *x, size_t n);                                                       \
@@ -50,7 +52,9 @@
     void kvc_turn_halves_##isa(float *u, float *v, const float *cosine, const float *sine, size_t n);                  \
     void kvc_turn_pairs_##isa(float *x, const float *cosine, const float *sine, size_t n);                             \
     uint16_t kvc_symbols_to_floats_##isa(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step); \
-    void kvc_round_codes_##isa(int32_t *codes, const float *x, size_t n, float inverse, float most)
+    void kvc_round_codes_##isa(int32_t *codes, const float *x, size_t n, float inverse, float most);                    \
+    size_t kvc_codes_to_symbols_##isa(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base, \
+                                      const uint8_t *limit, size_t n, uint16_t middle)
 
 KVC_TWINS(ref);
 #if defined(__x86_64__)

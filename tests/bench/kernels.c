@@ -184,6 +184,12 @@ static void multiply_rows(const struct kvc_kernels *k) {
     k->multiply_rows(d.result, d.step, d.values, VALUES / HEAD, HEAD, HEAD);
 }
 
+/* Eight rows of a head's channels times as many of its columns as make up the values. */
+static void multiply_tile(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += HEAD * KVC_TILE)
+        k->multiply_tile(d.result, KVC_TILE, d.step, 0, 8, d.values + i, HEAD);
+}
+
 static void add_scaled(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += HEAD) k->add_scaled(d.result, d.values + i, 0.5f, HEAD);
 }
@@ -238,6 +244,7 @@ static const struct kernel {
     {"dequantise, by 32", dequantise_groups, 0},
     {"dequantise_add, by 32", dequantise_add, 0},
     {"multiply_rows, 128x128", multiply_rows, 0},
+    {"multiply_tile, 8 rows", multiply_tile, 0},
     {"add_scaled, 128 values", add_scaled, 0},
     {"scale", scale, 0},
     {"dot, 128 values", dot, 0},

@@ -783,6 +783,31 @@ static void rows_are_multiplied(void **state) {
     assert_true(apart > 1000); /* a product rounded by itself would show */
 }
 
+/* A tile of many rows is multiply_rows, row by row, and touches nothing between them. */
+static void tiles_are_multiplied(void **state) {
+    (void)state;
+    for (size_t rows = 0; rows <= 20; rows++)
+        for (size_t k = 0; k <= 33; k += 11)
+            for (size_t gap = 0; gap <= 3; gap++) {
+                const size_t a_stride = k + gap, y_stride = KVC_TILE + gap;
+                float *a = floats(rows * a_stride), *b = floats(k * KVC_TILE), *y = floats(rows * y_stride);
+                float *want = floats(rows * y_stride);
+                fill_with(gap ? common_float : number, a, rows * a_stride);
+                fill_with(gap ? common_float : number, b, k * KVC_TILE);
+                for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                    const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+                    if (!kernels) continue;
+                    fill_with(any_float, y, rows * y_stride);
+                    memcpy(want, y, 4 * rows * y_stride);
+                    for (size_t r = 0; r < rows; r++)
+                        kvc_kernels_ref.multiply_rows(want + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
+                    kernels->multiply_tile(y, y_stride, a, a_stride, rows, b, k);
+                    assert_memory_equal(y, want, 4 * rows * y_stride);
+                }
+                free(a - 1), free(b - 1), free(y - 1), free(want - 1);
+            }
+}
+
 static float total_of(const float sum[8]) {
     return plus(plus(plus(sum[0], sum[4]), plus(sum[2], sum[6])), plus(plus(sum[1], sum[5]), plus(sum[3], sum[7])));
 }
@@ -1027,6 +1052,40 @@ static void symbols_become_floats(void **state) {
         }
 }
 
+/* Codes at, below and above each one's limit, limits of 0, and codes that no symbol has room for. */
+static void codes_become_symbols(void **state) {
+    (void)state;
+    unsigned listed = 0;
+    for (size_t n = 0; n <= 70; n++)
+        for (unsigned round = 0; round < 20; round++) {
+            int32_t *codes = noise(4 * n);
+            uint16_t *base = noise(2 * n), *symbols = noise(2 * n), *others = noise(2 * n), *want = noise(2 * n);
+            uint8_t *limit = noise(n);
+            const uint16_t middle = (uint16_t)(round * 31);
+            for (size_t i = 0; i < n; i++) {
+                limit[i] = (uint8_t)(round % 4 ? limit[i] % 9 : limit[i]);
+                if (codes[i] == INT32_MIN) codes[i] = 0;
+                if (round % 5) codes[i] = codes[i] % 9;
+            }
+            for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                const struct kvc_kernels *k = kvc_kernels_find(*name);
+                if (!k) continue;
+                size_t found = 0;
+                for (size_t i = 0; i < n; i++) {
+                    symbols[i] = 0;
+                    if (codes[i] >= limit[i] || -codes[i] >= limit[i]) want[found++] = (uint16_t)i;
+                }
+                assert_int_equal(k->codes_to_symbols(symbols, others, codes, base, limit, n, middle), found);
+                if (found) assert_memory_equal(others, want, 2 * found);
+                for (size_t i = 0; i < n; i++)
+                    assert_int_equal(symbols[i], ((int64_t)base[i] + middle + codes[i]) & 0xffff);
+                listed += (unsigned)found;
+            }
+            free(codes), free(base), free(symbols), free(others), free(want), free(limit);
+        }
+    assert_true(listed > 1000);
+}
+
 /* Ties, what is beyond the greatest code, infinities and NaN. */
 static void codes_are_rounded(void **state) {
     (void)state;
@@ -1115,11 +1174,12 @@ int main(void) {
         cmocka_unit_test(model_words_are_not_fused), cmocka_unit_test(model_sums_agree),
         cmocka_unit_test(model_turns_agree), cmocka_unit_test(examples),
         cmocka_unit_test(floats_become_words), cmocka_unit_test(ranges_agree), cmocka_unit_test(codes_agree),
-        cmocka_unit_test(values_agree), cmocka_unit_test(rows_are_multiplied), cmocka_unit_test(products_agree),
+        cmocka_unit_test(values_agree), cmocka_unit_test(rows_are_multiplied), cmocka_unit_test(tiles_are_multiplied),
+        cmocka_unit_test(products_agree),
         cmocka_unit_test(exponentials_agree),
         cmocka_unit_test(sparse_rows_are_multiplied), cmocka_unit_test(angles_agree),
         cmocka_unit_test(pairs_are_turned), cmocka_unit_test(symbols_become_floats),
-        cmocka_unit_test(codes_are_rounded),
+        cmocka_unit_test(codes_become_symbols), cmocka_unit_test(codes_are_rounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
