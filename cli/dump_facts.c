@@ -241,6 +241,30 @@ static void print_tokens(struct dump_out *o, const struct kvc_cache *c) {
     dump_group_end(o);
 }
 
+/* What decoding needs, where it is, and what the transform codec made of the first K and the first V that it codes. */
+static int print_profile(struct dump_out *o, const struct dump_facts *x, struct kvc_error *e) {
+    const struct kvc_meta_entry *hash = kvc_meta_find(x->meta, KVC_KEY_PROFILE);
+    const int container = kvc_cache_is_container(x->c);
+    int embedded = 0;
+    const struct kvc_profile *p = container && hash ? kvc_container_profile(x->c, &embedded) : NULL;
+    char text[2][128] = {"", ""};
+    dump_group(o, "profile");
+    meta_text(o, "model", x->meta, KVC_KEY_PROFILE_MODEL);
+    if (hash) dump_key_hex(o, "sha256", hash->value, hash->size);
+    else dump_key_none(o, "sha256");
+    dump_key_text(o, "place", !hash || !container ? NULL : embedded ? "inside" : p ? "found" : "missing");
+    dump_group_end(o);
+    for (uint32_t t = 0; t < x->c->n_tensors && container; t++) {
+        const unsigned role = x->c->tensor[t].role;
+        if (role <= KVC_ROLE_V && !*text[role] && kvc_container_transform(x->c, t, text[role], sizeof text[role], e)) return -1;
+    }
+    dump_group(o, "transform");
+    dump_key_text(o, "k", *text[KVC_ROLE_K] ? text[KVC_ROLE_K] : NULL);
+    dump_key_text(o, "v", *text[KVC_ROLE_V] ? text[KVC_ROLE_V] : NULL);
+    dump_group_end(o);
+    return 0;
+}
+
 static void print_sizes(struct dump_out *o, const struct dump_facts *x) {
     const char *filter = x->file->input.filter;
     dump_group(o, "bytes");
@@ -321,8 +345,9 @@ int dump_facts(struct dump_out *o, const struct cli_file *f, struct dump_options
     meta_u64(o, "page_size", x.meta, KVC_KEY_PAGE_SIZE);
     meta_text(o, "shard", x.meta, KVC_KEY_SHARD);
     meta_text(o, "recipe", x.meta, KVC_KEY_RECIPE);
+    const int status = print_profile(o, &x, e);
     print_sizes(o, &x);
     print_unknown(o, &x);
     free(x.part);
-    return 0;
+    return status;
 }
