@@ -132,71 +132,64 @@ int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error 
     return 0;
 }
 
-/* The header of stored halves. */
-struct stored {
-    int exponent;
-    unsigned zeros;
-    struct upper upper;
-    const uint8_t *lower, *codes, *escapes;
-};
-
-static int read_header(struct stored *s, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
+int kvc_halves_open(struct kvc_halves *h, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
     const uint8_t *p = *bytes;
     if (end - p < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
-    s->exponent = (int16_t)(uint16_t)(p[0] | p[1] << 8);
-    s->zeros = p[2];
-    s->upper = (struct upper){.width = p[3] & (ROTATED - 1), .base = p[4], .rotated = p[3] >= ROTATED,
-                              .escapes = p[5] | (size_t)p[6] << 8 | (size_t)p[7] << 16 | (size_t)p[8] << 24};
-    const struct upper *u = &s->upper;
-    if (s->exponent < MIN_EXPONENT || s->exponent > MAX_EXPONENT)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "an exponent of %d is out of range", s->exponent);
-    if (s->zeros > 8 || !u->width || u->width > 8 || u->escapes > n ||
-        (u->width == 8 && (u->escapes || u->base || u->rotated)))
+    const int exponent = (int16_t)(uint16_t)(p[0] | p[1] << 8);
+    *h = (struct kvc_halves){.zeros = p[2],
+                             .width = p[3] & (ROTATED - 1),
+                             .rotated = p[3] >= ROTATED,
+                             .base = p[4],
+                             .n_escapes = p[5] | (size_t)p[6] << 8 | (size_t)p[7] << 16 | (size_t)p[8] << 24};
+    if (exponent < MIN_EXPONENT || exponent > MAX_EXPONENT)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "an exponent of %d is out of range", exponent);
+    if (h->zeros > 8 || !h->width || h->width > 8 || h->n_escapes > n ||
+        (h->width == 8 && (h->n_escapes || h->base || h->rotated)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "the header of %zu numbers is out of range", n);
-    const size_t lower = kvc_packed_bytes(n, 8 - s->zeros), codes = kvc_packed_bytes(n, u->width);
-    if ((size_t)(end - p) - HEADER < lower + codes + u->escapes)
+    const size_t lower = kvc_packed_bytes(n, 8 - h->zeros), codes = kvc_packed_bytes(n, h->width);
+    if ((size_t)(end - p) - HEADER < lower + codes + h->n_escapes)
         return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
-    s->lower = p + HEADER;
-    s->codes = s->lower + lower;
-    s->escapes = s->codes + codes;
-    *bytes = s->escapes + u->escapes;
+    h->scale = ldexpf(1, exponent);
+    h->lower = p + HEADER;
+    h->codes = h->lower + lower;
+    h->escapes = h->codes + codes;
+    *bytes = h->escapes + h->n_escapes;
     return 0;
 }
 
 /* Codes to upper bytes, in place. */
-static int undo_codes(uint8_t *upper, const struct stored *s, size_t n, struct kvc_error *e) {
-    const struct upper *u = &s->upper;
-    const unsigned escape = (1u << u->width) - 1;
+static int undo_codes(uint8_t *upper, const struct kvc_halves *h, size_t n, struct kvc_error *e) {
+    const unsigned escape = (1u << h->width) - 1;
     size_t used = 0;
-    for (size_t i = 0; i < n && u->width < 8; i++) {
+    for (size_t i = 0; i < n && h->width < 8; i++) {
         if (upper[i] == escape) {
-            if (used == u->escapes) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too few escapes");
-            upper[i] = s->escapes[used++];
+            if (used == h->n_escapes) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too few escapes");
+            upper[i] = h->escapes[used++];
             continue;
         }
-        const uint8_t byte = (uint8_t)(upper[i] + u->base);
-        upper[i] = (uint8_t)(u->rotated ? byte >> 1 | byte << 7 : byte);
+        const uint8_t byte = (uint8_t)(upper[i] + h->base);
+        upper[i] = (uint8_t)(h->rotated ? byte >> 1 | byte << 7 : byte);
     }
-    return used == u->escapes ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too many escapes");
+    return used == h->n_escapes ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too many escapes");
 }
 
 int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
-    struct stored s = {.exponent = 0};
-    if (read_header(&s, bytes, end, n, e)) return -1;
+    struct kvc_halves h;
+    if (kvc_halves_open(&h, bytes, end, n, e)) return -1;
     uint8_t *lower = malloc(4 * n + 1), *upper = lower + n, *halves = upper + n;
     if (!lower) return kvc_fail_memory(e, "numbers");
-    int status = kvc_packed_read(lower, s.lower, n, 8 - s.zeros, e) || kvc_packed_read(upper, s.codes, n, s.upper.width, e) ||
-                 undo_codes(upper, &s, n, e);
+    int status = kvc_packed_read(lower, h.lower, n, 8 - h.zeros, e) || kvc_packed_read(upper, h.codes, n, h.width, e) ||
+                 undo_codes(upper, &h, n, e);
     unsigned wild = 0;
     for (size_t i = 0; i < n && !status; i++) {
-        lower[i] = (uint8_t)(lower[i] << s.zeros);
+        lower[i] = (uint8_t)(lower[i] << h.zeros);
         wild |= (upper[i] & 0x7cu) == 0x7c;
     }
     if (!status && wild) status = kvc_fail(e, KVC_ERR_DAMAGED, "a number is not finite");
     if (!status) {
         kvc_kernels_get()->merge_planes(halves, lower, n, 2);
         kvc_kernels_get()->f16_to_f32(values, halves, n);
-        kvc_kernels_get()->scale(values, values, ldexpf(1, s.exponent), n); /* rounds where the product is subnormal */
+        kvc_kernels_get()->scale(values, values, h.scale, n); /* rounds where the product is subnormal */
     }
     free(lower);
     return status ? -1 : 0;

@@ -19,6 +19,16 @@ void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dt
 #define KVC_HALVES_BOUND(n) (9 + 2 * ((size_t)(n) + 32))
 /* Writes n finite values below 2^126 in size and replaces each by what it reads back as; *bytes moves behind them. */
 int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e);
+/* Stored halves as they lie: lower bytes packed in 8 - zeros bits, codes of upper bytes in `width`, escapes. */
+struct kvc_halves {
+    const uint8_t *lower, *codes, *escapes;
+    size_t n_escapes;
+    unsigned zeros, width, base;
+    int rotated;
+    float scale; /* what numbers are binary16 times */
+};
+/* Opens n of them at *bytes, which moves behind them; refuses headers out of range and what goes beyond `end`. */
+int kvc_halves_open(struct kvc_halves *h, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e);
 /* Reads n values from *bytes on, which moves behind them and stays below `end`. Refuses sizes and exponents out of range
  * and halves that are not finite. */
 int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e);

@@ -264,44 +264,73 @@ static int open_levels(const struct kvc_pipeline *p, const struct kvc_stored *st
     return 0;
 }
 
-int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own,
-                               const struct kvc_coded *first, struct kvc_error *e) {
+int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own,
+                           const struct kvc_coded *first, kvc_pipeline_visit *visit, void *state, struct kvc_error *e) {
     struct kvc_stored stored[KVC_MAX_STEPS];
     struct level level[KVC_MAX_STEPS];
     const struct kvc_shape shape = block->shape;
-    const enum kvc_dtype dtype = shape.dtype;
-    uint8_t *rows[2] = {block->rows, block->rows};
-    float *work = NULL;
     if (share_out(p, own, first, stored, e)) return -1;
     block->salient = NULL;
     block->step = NULL;
-    block->own = dtype;
+    block->own = shape.dtype;
     int status = open_levels(p, stored, block, level, e);
-    if (!status && wants_work(p, dtype)) {
-        work = malloc(values_of(&shape) * sizeof *work + 1);
-        if (!work) status = kvc_fail_memory(e, "a block");
-        rows[1] = (uint8_t *)work;
-    }
     uint8_t *const salient = block->salient;
     int8_t *const step = block->step;
     for (unsigned i = p->n; i-- > 0 && !status;) {
-        const struct kvc_stage *s = stage_at(p, i);
         block->salient = level[i].marked ? salient : NULL;
         block->step = level[i].stepped ? step : NULL;
         block->residual = i + 1 < p->n;
-        if (block->residual) convert(block, rows, dtype, level[i].handed.dtype);
         block->handed = level[i].handed;
+        block->stands = block->shape.dtype;
         block->shape = level[i].taken;
-        block->rows = rows[block->shape.dtype == KVC_F32];
-        if (s->decode(&p->step[i].args, &stored[i], block, e)) status = kvc_error_prefix(e, s->name);
+        if ((status = visit(state, stage_at(p, i), &p->step[i].args, &stored[i], block, e)) < 0)
+            kvc_error_prefix(e, stage_at(p, i)->name);
     }
-    if (!status) convert(block, rows, dtype, dtype);
-    free(work);
+    block->stands = block->shape.dtype;
     free(salient);
     free(step);
     block->salient = NULL;
     block->step = NULL;
-    block->rows = rows[0];
+    block->shape = shape;
+    return status;
+}
+
+/* Where decode_stage() finds matrices in either dtype. */
+struct decoding {
+    uint8_t *rows[2];
+    enum kvc_dtype own;
+};
+
+static int decode_stage(void *state, const struct kvc_stage *s, const struct kvc_stage_args *args,
+                        const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e) {
+    const struct decoding *d = state;
+    const struct kvc_shape taken = block->shape;
+    if (block->residual) {
+        block->shape = block->handed;
+        block->shape.dtype = block->stands;
+        convert(block, d->rows, d->own, block->handed.dtype);
+        block->shape = taken;
+    }
+    block->rows = d->rows[taken.dtype == KVC_F32];
+    return s->decode(args, stored, block, e);
+}
+
+int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own,
+                               const struct kvc_coded *first, struct kvc_error *e) {
+    const struct kvc_shape shape = block->shape;
+    struct decoding d = {{block->rows, block->rows}, shape.dtype};
+    float *work = NULL;
+    if (wants_work(p, d.own)) {
+        if (!(work = malloc(values_of(&shape) * sizeof *work + 1))) return kvc_fail_memory(e, "a block");
+        d.rows[1] = (uint8_t *)work;
+    }
+    const int status = kvc_pipeline_walk_back(p, block, own, first, decode_stage, &d, e);
+    if (!status) {
+        block->shape.dtype = block->stands;
+        convert(block, d.rows, d.own, d.own);
+    }
+    free(work);
+    block->rows = d.rows[0];
     block->shape = shape;
     return status;
 }

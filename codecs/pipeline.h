@@ -63,6 +63,14 @@ struct kvc_coded {
     size_t n, n_side;
 };
 
+/* Goes through the stages as decoding does, the last one first, each visited with its sections and with the block as it was when
+ * it took it: block->handed is what it had handed on, block->stands the dtype in which that stands there (none of the last
+ * stage), and at the end that of the first stage's matrix. Stops at what is not 0 and returns it. */
+typedef int kvc_pipeline_visit(void *state, const struct kvc_stage *stage, const struct kvc_stage_args *args,
+                               const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e);
+int kvc_pipeline_walk_back(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_coded *own,
+                           const struct kvc_coded *first, kvc_pipeline_visit *visit, void *state, struct kvc_error *e);
+
 /* Fills block->rows from a record. `first`: of the second tensor of a pair, the first one's record; else NULL. Refuses
  * sections that no stage claims. */
 int kvc_pipeline_decode_record(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_coded *own,

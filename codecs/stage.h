@@ -159,6 +159,7 @@ struct kvc_block {
      * residual stage hands on is dropped, and rows holds nothing. */
     int residual;
     struct kvc_shape handed; /* decoding: of the matrix that the stage handed on; `shape` is what it is to become */
+    enum kvc_dtype stands;   /* decoding: in which dtype that stands there. Of the pipeline. */
     uint8_t *salient;        /* [row][head] 1: salient; NULL: no stage has told tokens apart. Of the pipeline. */
     uint64_t *row; /* number of each row in the tensor; NULL: encoding, they are all there are; decoding, nobody asks */
     const struct kvc_rebuild *rebuild; /* for stages that rebuild: hidden states and weights, or NULL */
@@ -209,6 +210,8 @@ enum kvc_stage_flags {
     KVC_STAGE_SAMPLES = 4096  /* is content to look at some of a long segment's blocks */
 };
 
+struct kvc_program;
+
 struct kvc_stage {
     uint16_t id;         /* stands for the arithmetic for ever: new arithmetic, new id */
     const char *name;    /* as recipes spell it */
@@ -248,6 +251,10 @@ struct kvc_stage {
      * sections (already checked against their hashes). */
     int (*decode)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e);
+    /* The same as a program of the device decoder (program.h): 0; 1 where that cannot do it; -1 when the sections are damaged.
+     * block->rows is nothing. NULL: the CPU decodes blocks that have this stage. */
+    int (*lower)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e);
 };
 
 /* The table (registry.c): by name, by id, by position; NULL past the end or when unknown. */
