@@ -25,8 +25,11 @@ INSTALL ?= install
 PYTHON ?= python3
 FUZZ_CC ?= clang
 FUZZ_SECONDS ?= 60
-# CUDA=auto|0|1 chooses whether device kernels are built. There are none yet: 1 is refused.
+# CUDA=auto|0|1 chooses whether libkvc_cuda is built: where nvcc is found, not at all, or else fail.
 CUDA ?= auto
+CUDA_HOME ?= /usr/local/cuda
+CUDA_ARCHS ?= 80 90 100
+NVCCFLAGS ?=
 V ?= 0
 
 DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
@@ -61,19 +64,27 @@ FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tests/bench/*.c))
 
-ifeq ($(CUDA),1)
-$(error CUDA=1: this version has no device kernels to build; use CUDA=auto or CUDA=0)
+ifeq ($(filter auto 0 1,$(CUDA)),)
+$(error CUDA=$(CUDA): it is auto, 0 or 1)
 endif
+ifneq ($(CUDA),0)
+NVCC ?= $(shell PATH="$$PATH:$(CUDA_HOME)/bin:/usr/local/cuda/bin"; command -v nvcc)
+endif
+ifeq ($(CUDA)$(NVCC),1)
+$(error CUDA=1: no nvcc in PATH, $(CUDA_HOME)/bin or /usr/local/cuda/bin; use CUDA=auto or CUDA=0)
+endif
+HAVE_CUDA := $(if $(filter-out 0,$(CUDA)),$(NVCC))
+CUDA_SO := libkvc_cuda.so.$(VERSION)
 
-## all: the four tools and the library
+## all: the four tools and the library, and libkvc_cuda where there is nvcc
 .PHONY: all
-all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc
+all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
 
 ## help: this list
 .PHONY: help
 help:
 	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-14s %s\n' "$$t" "$$d"; done
-	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR CUDA=auto|0|1 V=1"
+	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS V=1"
 
 $B/%.o: %.c
 	@mkdir -p $(@D)
@@ -119,6 +130,65 @@ $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TOOLS:%=$B/cli/%.d) $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d)
 -include $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
 
+# --- libkvc_cuda ---
+
+# the same over the host in a GPU's place, for tests
+FAKE_CUDA := $B/tests/cuda/libkvc_cuda_fake.so
+$(FAKE_CUDA): $B/tests/cuda/fake.o $B/formats/cuda/kvc_cuda.o $B/libkvc.a
+	$(SAY) LD $@
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+-include $B/tests/cuda/fake.d
+
+ifneq ($(HAVE_CUDA),)
+# of the targets, those that this nvcc knows, and PTX of the last for what comes after it
+CUDA_KNOWN := $(filter $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code)),$(CUDA_ARCHS))
+CUDA_PTX := $(lastword $(CUDA_KNOWN))
+CUDA_RELEASE := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+CUDA_BUILD := $(CUDA_KNOWN:%=sm_%) PTX compute_$(CUDA_PTX), CUDA $(CUDA_RELEASE)
+# where its headers and libraries are, it knows best
+CUDA_PATHS := $(shell $(NVCC) --dryrun -c kernels/device.cu 2>&1 | sed -n 's/^.. \(INCLUDES\|LIBRARIES\)=//p' | tr -d '"')
+# C++ without its run-time library: no exceptions, no guards of statics
+NVCC_ALL := $(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Werror all-warnings -Xptxas -v \
+  --threads 0 -Xcompiler -Wall,-Wextra,-Werror,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics -I. \
+  $(foreach a,$(CUDA_KNOWN),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX) \
+  $(NVCCFLAGS) '-DKVC_CUDA_BUILD="$(CUDA_BUILD)"'
+# the kernel takes long and does not depend on CFLAGS: it has a folder of its own
+C := build/cuda-$(shell printf '%s' "$(subst ",,$(NVCC_ALL))" | cksum | cut -d' ' -f1)
+CUDA_OBJ := $(patsubst %.c,$B/%.o,$(sort $(wildcard formats/cuda/*.c)))
+
+# what ptxas says of registers and spills stays beside the object
+$C/kernels/device.o: kernels/device.cu
+	@mkdir -p $(@D)
+	$(SAY) NVCC $<
+	$(Q)$(NVCC_ALL) -MMD -MP -o $@ -c $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
+
+$B/formats/cuda/%.o: ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
+
+# self-contained: libkvc and CUDA's runtime are inside and not to be seen from outside
+$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $C/kernels/device.o $B/libkvc.a
+	@mkdir -p $(@D)
+	$(SAY) LD $@
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libkvc_cuda.so.$(SOVERSION) -Wl,-z,defs \
+	  -Wl,--exclude-libs,ALL -o $@ $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(KVC_LDLIBS) $(LDLIBS)
+
+-include $(CUDA_OBJ:.o=.d) $C/kernels/device.d
+
+.PHONY: cuda $(CUDA_SO)
+cuda: $(CUDA_SO) kvc_cuda.pc
+$(CUDA_SO): $B/$(notdir $C)/$(CUDA_SO)
+	$(Q)cp -f $< $@
+else
+.PHONY: cuda
+cuda:
+	$(if $(filter auto,$(CUDA)),@echo "no nvcc: libkvc_cuda is not built")
+endif
+
+.PHONY: kvc_cuda.pc
+kvc_cuda.pc:
+	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: kvc_cuda' \
+	  'Description: KV-cache container files into GPU memory' 'Version: $(VERSION)' 'Requires: kvc' \
+	  'Libs: -L$${libdir} -lkvc_cuda' 'Cflags: -I$${includedir}' > $@
+
 # AVX-512's rANS on any x86-64: emulated.c takes the place of the library's kernels and of the choice among them.
 # SIMDe adds and multiplies signed integers that overflow.
 $B/tests/simde/%.o: ISA := -isystem tests/simde -Wno-psabi -fno-sanitize=signed-integer-overflow
@@ -149,7 +219,7 @@ test:
 	@$(MAKE) --no-print-directory test-all
 
 .PHONY: test-all
-test-all: all $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-all: all $(FAKE_CUDA) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
 	@sh tests/run.sh all $B
 
 ## golden: compare decoders with the stored files and digests of tests/golden
@@ -221,21 +291,21 @@ SAN_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
 ## asan: all tests under the address and undefined-behaviour sanitizers
 .PHONY: asan
 asan:
-	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 $(MAKE) --no-print-directory test-san \
+	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 $(MAKE) --no-print-directory test-san CUDA=0 \
 	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address $(SAN_UNDEFINED)" LDFLAGS="-fsanitize=address $(SAN_UNDEFINED)"
 
 ## ubsan: all tests under the undefined-behaviour sanitizer alone
 .PHONY: ubsan
 ubsan:
-	@$(MAKE) --no-print-directory test-san CFLAGS="-O1 -g $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
+	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
 
 ## tsan: unit tests and threaded tools under the thread sanitizer
 .PHONY: tsan
 tsan:
-	@$(MAKE) --no-print-directory test-san CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
+	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
 
 .PHONY: test-san
-test-san: $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-san: $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
 	@sh tests/run.sh san $B
 
 ## check-layers: includes point one way: kernels <- codecs <- formats <- cli
@@ -243,10 +313,15 @@ test-san: $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golde
 check-layers:
 	@sh tests/check-layers.sh
 
-## check-symbols: the libraries define kvc_ symbols only, the shared one exports what kvc.h declares
+## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
 .PHONY: check-symbols
-check-symbols: libkvc.a libkvc.so.$(VERSION)
-	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/kvc.h
+check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
+	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/kvc_cuda.h)
+
+## check-cuda: nvcc compiles the kernel for all targets without a warning, and no register of it is spilt
+.PHONY: check-cuda
+check-cuda: $(if $(HAVE_CUDA),$(CUDA_SO))
+	@sh tests/check-cuda.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$C/kernels/device.log $(CUDA_SO)) $(CUDA_ARCHS)
 
 ## check-install: install into an empty place, build against it, uninstall, nothing stays
 .PHONY: check-install
@@ -288,6 +363,13 @@ install: all
 	ln -sf libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so
 	$(INSTALL) -m 644 formats/kvc.h $(DESTDIR)$(INCLUDEDIR)
 	$(INSTALL) -m 644 kvc.pc $(DESTDIR)$(PKGCONFIGDIR)
+ifneq ($(HAVE_CUDA),)
+	$(INSTALL) -m 755 $(CUDA_SO) $(DESTDIR)$(LIBDIR)
+	ln -sf $(CUDA_SO) $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION)
+	ln -sf libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc_cuda.so
+	$(INSTALL) -m 644 formats/kvc_cuda.h $(DESTDIR)$(INCLUDEDIR)
+	$(INSTALL) -m 644 kvc_cuda.pc $(DESTDIR)$(PKGCONFIGDIR)
+endif
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
 	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
@@ -298,9 +380,11 @@ uninstall:
 	rm -f $(TOOLS:%=$(DESTDIR)$(BINDIR)/%) $(DESTDIR)$(LIBDIR)/libkvc.a $(DESTDIR)$(LIBDIR)/libkvc.so
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc.h $(DESTDIR)$(PKGCONFIGDIR)/kvc.pc
+	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
+	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
 	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man5/kvc-profile.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
 
 ## clean: remove everything that was built
 .PHONY: clean
 clean:
-	rm -rf build $(TOOLS) libkvc.a libkvc.so.* kvc.pc
+	rm -rf build $(TOOLS) libkvc.a libkvc.so.* kvc.pc libkvc_cuda.so.* kvc_cuda.pc

@@ -14,7 +14,17 @@ static int claims_kvc(const struct kvc_input *in, const struct cli_input *option
            (n >= suffix && strcmp(in->name + n - suffix, kvc_format_kvc.suffix) == 0);
 }
 
+static int check_all(void *threads, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e) {
+    (void)in;
+    return kvc_container_check(c, *(const unsigned *)threads, e);
+}
+
 int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e) {
+    return cli_check_with(path, options, check_all, &threads, checksums, e);
+}
+
+int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
+                   struct kvc_error *e) {
     struct kvc_input in;
     if (cli_check_kernels(e) || cli_open_weights(options, e) || kvc_input_open(&in, path, e)) return EXIT_TROUBLE;
     int status = EXIT_SAME;
@@ -23,7 +33,7 @@ int cli_check(const char *path, struct cli_input *options, unsigned threads, int
         struct kvc_import_options import = options->import;
         import.weights = options->weights;
         struct kvc_cache *c = kvc_format_kvc.import(&in, &import, e);
-        if (!c || kvc_container_check(c, threads, e)) {
+        if (!c || check(state, &in, c, e)) {
             status = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN ? EXIT_DIFFER : EXIT_TROUBLE;
         }
         kvc_cache_free(c);

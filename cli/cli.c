@@ -1,5 +1,6 @@
 /* cli.c: messages, versions, input options and opening caches, for all four tools. Not for output (output.c). */
 #include "cli/cli.h"
+#include "cli/device.h"
 #include "cli/text.h"
 
 #include "codecs/presets.h"
@@ -82,6 +83,12 @@ void cli_error(const struct kvc_error *e) {
     print_message(e->message);
 }
 
+int cli_error_about(struct kvc_error *e, const char *name) {
+    size_t n = strlen(name);
+    if (strncmp(e->message, name, n) == 0 && strncmp(e->message + n, ": ", 2) == 0) return -1;
+    return kvc_error_prefix(e, name);
+}
+
 int cli_try_help(void) {
     fprintf(stderr, "Try '%s --help' for more information.\n", tool);
     return EXIT_TROUBLE;
@@ -109,7 +116,8 @@ int cli_version(int verbose) {
         for (size_t i = 0; kvc_preset_at(i); i++) printf(" %s", kvc_preset_at(i)->name);
         printf("\nformats:");
         for (size_t i = 0; kvc_format_at(i); i++) printf(" %s", kvc_format_at(i)->name);
-        printf("\ndevices: cpu\n");
+        putchar('\n');
+        cli_cuda_version();
     }
     return cli_finish(EXIT_SAME);
 }

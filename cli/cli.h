@@ -18,11 +18,13 @@ void cli_start(char **argv, const char *tool);
 /* "kvc-dump: MESSAGE" on stderr. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_error(const struct kvc_error *e);
+/* Puts "name: " before the message, unless it begins so already. Returns -1. */
+int cli_error_about(struct kvc_error *e, const char *name);
 /* One line of reason and "Try 'kvc-dump --help' for more information." Returns EXIT_TROUBLE. */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* For getopt_long's '?' and ':' after it printed its own line. Returns EXIT_TROUBLE. */
 int cli_try_help(void);
-/* "kvc-dump 0.1.0 (format 0)"; `verbose` adds kernels and codecs. Returns EXIT_SAME. */
+/* "kvc-dump 0.1.0 (format 0)"; `verbose` adds kernels, codecs and devices. Returns EXIT_SAME. */
 int cli_version(int verbose);
 /* Flushes and closes stdout; EXIT_TROUBLE with a message when anything was not written, else `status`. */
 int cli_finish(int status);
@@ -89,6 +91,10 @@ void cli_close(struct cli_file *f);
  * *e says why. *checksums is 1 for a .kvc, whose message does not name the file yet; other formats have none, so that
  * reading them is all the check there is. */
 int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e);
+/* The same with another way to verify an open .kvc than kvc_container_check(). */
+typedef int cli_checker(void *state, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e);
+int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
+                   struct kvc_error *e);
 
 /* Output that appears whole or not at all: a temporary file beside `path`, made durable and renamed by
  * cli_output_commit(). path NULL: stdout (refused when it is a terminal, unless force). */

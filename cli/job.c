@@ -62,7 +62,7 @@ static int convert(struct job *j, const char *path, int to_stdout, const struct 
     if (!status) {
         is_file = out.path != NULL;
         status = j->write(j->state, f, j->test ? &nowhere : &out.sink, e);
-        if (status) kvc_error_prefix(e, f->input.name);
+        if (status) cli_error_about(e, f->input.name);
         else if (!j->test) status = cli_output_commit(&out, e);
         if (status && !j->test) cli_output_abandon(&out);
     }

@@ -1,4 +1,5 @@
 /* kvc-unpack.c: .kvc (or any supported file) to an engine's file. Knows no byte of either. */
+#include "cli/device.h"
 #include "cli/job.h"
 
 #include "formats/container.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_LLAMA_VERSION };
+enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_LLAMA_VERSION, OPT_DEVICE, OPT_INTO };
 
 static const struct option long_options[] = {
     CLI_INPUT_OPTIONS,
@@ -18,6 +19,8 @@ static const struct option long_options[] = {
     {"to", required_argument, NULL, OPT_TO},
     {"to-pairing", required_argument, NULL, OPT_TO_PAIRING},
     {"llama-version", required_argument, NULL, OPT_LLAMA_VERSION},
+    {"device", required_argument, NULL, OPT_DEVICE},
+    {"into", required_argument, NULL, OPT_INTO},
     {NULL, 0, NULL, 0},
 };
 
@@ -35,6 +38,11 @@ static const char help[] =
     "      --llama-version=N   slot version 2, 3 or 4 for --to=llama (default 4)\n"
     "      --tokens=A:B        positions A to B-1 only\n"
     "      --layers=LIST       these layers only, e.g. 0-3,7\n"
+    "      --device=D          decode on cpu (default), cuda, cuda:N, or auto: cuda if any\n"
+    "      --to=ipc            leave it in device memory: print its CUDA handles as JSON,\n"
+    "                          keep it until standard input ends\n"
+    "      --into=HANDLES      decode into device memory that another process exported, as\n"
+    "                          the JSON file HANDLES says; see kvc-unpack(1)\n"
     "  -t, --test              check everything, write nothing; exit 1 when damaged\n"
     "  -T, --threads=N         threads; 0: one per core (default)\n"
     "  -f, --force             replace existing files, write to a terminal\n"
@@ -44,7 +52,7 @@ static const char help[] =
     "  -q, --quiet             no warnings\n"
     "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
-    "  -V, --version           the version; with -v also kernels and stages\n"
+    "  -V, --version           the version; with -v also kernels, stages and devices\n"
     "\n" CLI_INPUT_HELP
     "\nWith --model (or $KVC_MODEL) a .kvc of another model is refused.\n"
     "Exit status: 0 ok, 1 damaged (with -t), 2 trouble.\n";
@@ -56,7 +64,12 @@ struct unpack {
     struct kvc_selection selection;
     uint8_t *layers;
     int selects;
-    uint64_t written; /* bytes of the file at hand */
+    struct cli_device device;
+    int to_ipc;
+    const char *into;     /* --into; NULL: none */
+    uint64_t written;     /* bytes of the file at hand */
+    int loaded;           /* it was decoded on the device: */
+    struct cli_load load; /* so; without its plan */
 };
 
 /* The format whose file the cache came from; NULL when it has no export. */
@@ -118,32 +131,117 @@ static void warn_checkpoints(const struct unpack *u, const struct cli_file *f) {
         cli_warn("%s: server checkpoints (%u) are not written; llama.cpp may process the prompt again", f->input.name, n);
 }
 
-static int unpack_file(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
-    const struct unpack *u = state;
-    const struct kvc_format *own = format_of_source(f->cache), *to = u->to;
+/* What reading all rows does not notice of a container. */
+static int check_rest(const struct cli_file *f, struct kvc_error *e) {
+    return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
+}
+
+/* `c` is the file's cache, or one that has its rows from a device. */
+static int write_cache(const struct unpack *u, const struct cli_file *f, const struct kvc_cache *c, struct kvc_sink *out,
+                       struct kvc_error *e) {
+    const struct kvc_format *own = format_of_source(c), *to = u->to;
     int as_it_was = !u->selects && (!to || to == own) && !u->export.pairing && !u->export.llama_version;
-    if (as_it_was && f->cache->n_extents) return kvc_source_write(f->cache, u->job.threads, out, e);
+    if (as_it_was && c->n_extents) return kvc_source_write(c, u->job.threads, out, e) || check_rest(f, e) ? -1 : 0;
     if (as_it_was && !to && !u->job.input.quiet)
         cli_warn("%s: the source file's own bytes are not recorded (a compressed npz or a dequantised cache, for instance): "
                  "writing one with equal content", f->input.name);
     if (!to) to = own;
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");
-    struct kvc_cache *view = u->selects ? kvc_view_select(f->cache, &u->selection, e) : NULL;
+    struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
     if (u->selects && !view) return -1;
     if (to == kvc_format_find("llama")) warn_checkpoints(u, f);
     else warn_unknown(u, f);
-    if (to == kvc_format_find("raw")) warn_positions(u, view ? view : f->cache, f->input.name);
-    int status = to->export(view ? view : f->cache, &u->export, out, e);
+    if (to == kvc_format_find("raw")) warn_positions(u, view ? view : c, f->input.name);
+    int status = to->export(view ? view : c, &u->export, out, e);
     /* without a selection this is a whole read, which notices damage anywhere in a .kvc */
-    if (!status && !view && kvc_cache_is_container(f->cache)) status = kvc_container_check_rest(f->cache, e);
+    if (!status && !view) status = check_rest(f, e);
     kvc_cache_free(view);
     return status;
 }
 
+/* --- on a device --- */
+
+/* 1: the device decodes this input; 0: the CPU, which --device=auto takes for what the device cannot; -1: refused. */
+static int on_device(const struct unpack *u, const struct kvc_input *in, struct kvc_error *e) {
+    struct kvc_error why;
+    if (!u->device.cuda) return 0;
+    if (!cli_device_refuses(in, &why)) return 1;
+    if (u->device.kind == CLI_DEVICE_AUTO) {
+        if (u->job.verbose) cli_warn("%s: decoded on the CPU: %s", in->name, why.message);
+        return 0;
+    }
+    *e = why;
+    return -1;
+}
+
+static struct kvc_cuda_options load_options(const struct unpack *u) {
+    return (struct kvc_cuda_options){.device = u->device.number, .threads = u->job.threads, .verify = u->job.test,
+                                     .profile = u->job.input.import.profile, .model = u->job.input.model_path};
+}
+
+static void keep_load(struct unpack *u, const struct cli_load *l) {
+    u->loaded = 1;
+    u->load = *l;
+    u->load.plan = NULL;
+}
+
+static int unpack_from_device(struct unpack *u, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+    struct kvc_cuda_options options = load_options(u);
+    struct cli_device_cache d;
+    if (cli_device_cache_open(&d, &u->device, &f->input, f->cache, &options, e)) return -1;
+    int status = write_cache(u, f, &d.cache, out, e);
+    keep_load(u, &d.load);
+    cli_device_cache_close(&d);
+    return status;
+}
+
+static int check_container(void *state, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e) {
+    struct unpack *u = state;
+    struct kvc_cuda_options options = load_options(u);
+    struct cli_device_cache d;
+    int device = on_device(u, in, e);
+    if (device <= 0) return device ? -1 : kvc_container_check(c, u->job.threads, e);
+    if (cli_device_cache_open(&d, &u->device, in, c, &options, e)) return -1;
+    int status = cli_device_cache_check(&d, u->job.threads, e);
+    keep_load(u, &d.load);
+    cli_device_cache_close(&d);
+    return status;
+}
+
+/* --to=ipc and --into: what is loaded stays on the device. */
+static int share(struct unpack *u, const char *path, struct kvc_error *e) {
+    struct kvc_cuda_options options = load_options(u);
+    const uint64_t last = INT64_MAX;
+    struct cli_load l;
+    if (u->selection.end) {
+        options.first = (int64_t)(u->selection.first < last ? u->selection.first : last);
+        options.end = (int64_t)(u->selection.end < last ? u->selection.end : last);
+    }
+    options.layers = u->selection.layers;
+    options.n_layers = u->selection.n_layers;
+    int status = u->into ? cli_device_into(&l, &u->device, path, u->into, &options, e)
+                         : cli_load(&l, &u->device, path, &options, NULL, e);
+    if (status) return -1;
+    if (u->job.verbose) cli_load_say(&l, path);
+    if (u->job.json) {
+        job_report(&u->job, path);
+        cli_load_json(&l, &u->job.report);
+        cli_json_close(&u->job.report);
+    }
+    if (u->to_ipc) status = cli_device_lend(&l, path, e);
+    cli_load_free(&l);
+    return status;
+}
+
+/* --- inputs, one by one --- */
+
 static int write_and_count(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+    struct unpack *u = state;
     uint64_t start = out->offset;
-    if (unpack_file(state, f, out, e)) return -1;
-    ((struct unpack *)state)->written = out->offset - start;
+    int device = on_device(u, &f->input, e);
+    u->loaded = 0;
+    if (device < 0 || (device ? unpack_from_device(u, f, out, e) : write_cache(u, f, f->cache, out, e))) return -1;
+    u->written = out->offset - start;
     return 0;
 }
 
@@ -154,36 +252,49 @@ static void say_done(void *state, const struct cli_file *f) {
         job_report(&u->job, f->input.name);
         cli_json_text(j, "to", u->to ? u->to->name : "source");
         cli_json_u64(j, "bytes", u->written);
+        if (u->loaded) cli_load_json(&u->load, j);
         cli_json_close(j);
     }
     if (u->job.verbose) {
         char size[32];
+        if (u->loaded) cli_load_say(&u->load, f->input.name);
         cli_size_text(u->written, size);
         cli_warn("%s: %s written", f->input.name, size);
     }
 }
 
 static int test_one(struct job *j, const char *path, struct kvc_error *e) {
-    int checksums = 0, status = cli_check(path, &j->input, j->threads, &checksums, e);
+    struct unpack *u = j->state;
+    u->loaded = 0;
+    int checksums = 0, status = cli_check_with(path, &j->input, check_container, u, &checksums, e);
     struct cli_file f;
-    if (status != EXIT_SAME && checksums) kvc_error_prefix(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
+    if (status != EXIT_SAME && checksums) cli_error_about(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
+    if (status == EXIT_SAME && !checksums && u->device.kind == CLI_DEVICE_CUDA) {
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: only .kvc files are decoded on a device", path);
+        status = EXIT_TROUBLE;
+    }
     if (status == EXIT_SAME && j->input.model_path) { /* whole, but of this model? */
         if (cli_open(&f, path, &j->input, e)) status = EXIT_TROUBLE;
         else cli_close(&f);
     }
+    if (status == EXIT_SAME && j->verbose && u->loaded) cli_load_say(&u->load, path);
     if (status == EXIT_SAME && j->verbose)
         cli_warn("%s: ok%s", path, checksums ? "" : " (as far as a format without checksums can tell)");
     return status;
 }
 
 static int unpack_one(struct job *j, const char *path) {
+    struct unpack *u = j->state;
     struct kvc_error e;
-    int status = j->test ? test_one(j, path, &e) : job_file(j, path, &e) ? EXIT_TROUBLE : EXIT_SAME;
+    int status;
+    if (j->test) status = test_one(j, path, &e);
+    else status = (u->to_ipc || u->into ? share(u, path, &e) : job_file(j, path, &e)) ? EXIT_TROUBLE : EXIT_SAME;
     if (status != EXIT_SAME) cli_error(&e);
     if (j->test && j->json) {
         job_report(j, path);
         cli_json_text(&j->report, "check", status == EXIT_SAME ? "ok" : status == EXIT_DIFFER ? "damaged" : "trouble");
         if (status != EXIT_SAME) cli_json_text(&j->report, "message", e.message);
+        if (status == EXIT_SAME && u->loaded) cli_load_json(&u->load, &j->report);
         cli_json_close(&j->report);
     }
     return status;
@@ -211,8 +322,10 @@ static int take_option(struct unpack *u, int opt, const char *arg) {
         return 0;
     case OPT_LAYERS: return take_layers(u, arg);
     case OPT_TO:
-        u->to = kvc_format_find(arg);
-        if (!u->to || !u->to->export) return cli_usage("--to=%s is none of llama, safetensors, npz, raw", arg);
+        u->to_ipc = strcmp(arg, "ipc") == 0;
+        u->to = u->to_ipc ? NULL : kvc_format_find(arg);
+        if (!u->to_ipc && (!u->to || !u->to->export))
+            return cli_usage("--to=%s is none of llama, safetensors, npz, raw, ipc", arg);
         return 0;
     case OPT_TO_PAIRING:
         if (!kvc_pairing_parse(arg, &u->export.pairing))
@@ -222,8 +335,42 @@ static int take_option(struct unpack *u, int opt, const char *arg) {
         if (cli_parse_u64(arg, &n) || n < 2 || n > 4) return cli_usage("--llama-version=%s is not 2, 3 or 4", arg);
         u->export.llama_version = (uint32_t)n;
         return 0;
+    case OPT_DEVICE:
+        if (cli_device_parse(&u->device, arg)) return cli_usage("--device=%s is none of cpu, cuda, cuda:N, auto", arg);
+        return 0;
+    case OPT_INTO: u->into = arg; return 0;
     default: return cli_try_help();
     }
+}
+
+/* What --to=ipc and --into do not go with; 0, or EXIT_TROUBLE (message printed). */
+static int check_sharing(const struct unpack *u, int n, char **paths) {
+    const char *option = u->to_ipc ? "--to=ipc" : "--into";
+    const struct job *j = &u->job;
+    if (!u->to_ipc && !u->into) return 0;
+    if (u->to_ipc && u->into) return cli_usage("--to=ipc and --into exclude each other");
+    if (u->device.kind != CLI_DEVICE_CUDA) return cli_usage("%s needs --device=cuda", option);
+    if (u->to || j->output || j->to_stdout || j->test || j->remove || u->export.pairing || u->export.llama_version)
+        return cli_usage("%s writes no file: leave out --to, -o, -c, -t, --rm, --to-pairing, --llama-version", option);
+    if (n > 1) return cli_usage("%s takes one input, not %d", option, n);
+    const int from_stdin = !n || strcmp(paths[0], "-") == 0;
+    if (u->to_ipc && from_stdin) return cli_usage("--to=ipc needs a FILE: standard input says when its memory is free to go");
+    if (u->to_ipc && j->json) return cli_usage("--to=ipc prints JSON of its own: it does not go with --json");
+    if (u->into && from_stdin && strcmp(u->into, "-") == 0) return cli_usage("standard input can be read only once");
+    return 0;
+}
+
+/* Finds the device before anything is read. */
+static int open_device(struct unpack *u) {
+    struct kvc_error why, e;
+    if (cli_device_open(&u->device, &why, &e)) {
+        cli_error(&e);
+        return EXIT_TROUBLE;
+    }
+    if (u->device.kind != CLI_DEVICE_AUTO || !u->job.verbose) return 0;
+    if (u->device.cuda) cli_warn("--device=auto: %s", u->device.name);
+    else cli_warn("--device=auto: cpu: %s", why.message);
+    return 0;
 }
 
 int main(int argc, char **argv) {
@@ -242,7 +389,9 @@ int main(int argc, char **argv) {
         return cli_finish(EXIT_SAME);
     }
     if (u.job.version) return cli_version(u.job.verbose);
-    if (job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (check_sharing(&u, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (!u.to_ipc && !u.into && job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (open_device(&u)) return EXIT_TROUBLE;
     int status = job_run(&u.job, argc - optind, argv + optind, unpack_one);
     free(u.layers);
     return cli_finish(status);

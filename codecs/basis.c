@@ -6,6 +6,7 @@
 #include "codecs/planes.h"
 #include "codecs/probes.h"
 #include "codecs/profile.h"
+#include "codecs/program.h"
 #include "codecs/rope.h"
 
 #include "kernels/kernels.h"
@@ -439,6 +440,56 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+/* What each head has of a matrix: the number of its first row, and how many. */
+static void list_parts(uint32_t *part, const struct own *o, size_t heads, size_t dim) {
+    uint32_t row = 0;
+    for (size_t h = 0; h < heads; h++) {
+        part[2 * h] = row;
+        part[2 * h + 1] = (uint32_t)(o ? o->kept[h] : dim);
+        row += part[2 * h + 1];
+    }
+}
+
+static int lower_own(const struct kvc_section *s, const struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
+    const struct kvc_program_key key[2] = {{s->data, 0, 0}, {s->data, 0, 1}};
+    struct kvc_device_op op = kvc_program_op_of(s->size && s->data[0] ? KVC_OP_BASIS : KVC_OP_SCALE, &block->shape);
+    void *matrix, *parts = NULL;
+    struct own own;
+    int status = own_init(&own, heads, dim, e);
+    if (!status) status = read_own(&own, s, e);
+    const size_t n = own.kind == SCALED ? heads * dim : count_rows(&own) * dim;
+    if (!status) status = program->keep(program->owner, &key[0], n * sizeof(float), &matrix, &op.at[0], e);
+    if (!status && matrix) memcpy(matrix, own.kind == SCALED ? own.scale : own.row, n * sizeof(float));
+    if (!status && own.kind == ROWS)
+        status = program->keep(program->owner, &key[1], 2 * heads * sizeof(uint32_t), &parts, &op.at[1], e);
+    if (!status && parts) list_parts(parts, &own, heads, dim);
+    own_free(&own);
+    return status ? -1 : kvc_program_op(program, &op, e);
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
+    const struct kvc_section *s;
+    void *matrix, *parts;
+    (void)args;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (dim > KVC_DEVICE_TILE) return 1;
+    if (stored->n_side) {
+        s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e);
+        return s ? lower_own(s, block, program, e) : -1;
+    }
+    if (!block->profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
+    const struct kvc_program_key key[2] = {{block->profile->basis, 0, 0}, {block->profile->basis, 0, 1}};
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_BASIS, &block->shape);
+    if (program->keep(program->owner, &key[0], heads * dim * dim * sizeof(float), &matrix, &op.at[0], e)) return -1;
+    if (matrix) memcpy(matrix, block->profile->basis, heads * dim * dim * sizeof(float));
+    if (program->keep(program->owner, &key[1], 2 * heads * sizeof(uint32_t), &parts, &op.at[1], e)) return -1;
+    if (parts) list_parts(parts, NULL, heads, dim);
+    return kvc_program_op(program, &op, e);
+}
+
 const struct kvc_stage kvc_stage_basis = {
     .id = 17,
     .name = "basis",
@@ -453,4 +504,5 @@ const struct kvc_stage kvc_stage_basis = {
     .end = end,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -2,6 +2,7 @@
 #include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/profile.h"
+#include "codecs/program.h"
 
 #include "kernels/kernels.h"
 
@@ -102,6 +103,24 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    const size_t width = (size_t)(block->shape.heads * block->shape.dim);
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_MEAN, &block->shape);
+    const struct kvc_section *s = NULL;
+    void *room;
+    (void)args;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!stored->n_side && !block->profile)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
+    if (stored->n_side && !(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e))) return -1;
+    const struct kvc_program_key key = {s ? (const void *)s->data : block->profile->mean, 0, 0};
+    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.at[0], e)) return -1;
+    if (room && s && kvc_halves_take(room, s, width, e)) return -1;
+    if (room && !s) memcpy(room, block->profile->mean, width * sizeof(float));
+    return kvc_program_op(program, &op, e);
+}
+
 const struct kvc_stage kvc_stage_center = {
     .id = 16,
     .name = "center",
@@ -115,4 +134,5 @@ const struct kvc_stage kvc_stage_center = {
     .end = end,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -4,6 +4,7 @@
 
 #include "codecs/args.h"
 #include "codecs/bits.h"
+#include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
 #include "codecs/tables.h"
@@ -423,6 +424,51 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
+    const unsigned lanes = lanes_for(args, rows * heads * dim);
+    const size_t head = CODES_HEADER + 4 * (size_t)lanes;
+    const struct kvc_section *table, *s;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, &block->shape);
+    struct kvc_device_job *job;
+    uint64_t slots, index, classes = 0, base;
+    void *room;
+    if (!(args->f[STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
+    if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
+    if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
+    if (s->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
+    const size_t words = s->data[0] | (size_t)s->data[1] << 8 | (size_t)s->data[2] << 16 | (size_t)s->data[3] << 24;
+    if (words > s->size - head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+    pthread_once(&once, make_tables);
+    const struct kvc_program_key key[2] = {{all_slots, 0, 0}, {table->data, 0, 0}};
+    if (program->keep(program->owner, &key[0], sizeof all_slots, &room, &slots, e)) return -1;
+    if (room) memcpy(room, all_slots, sizeof all_slots);
+    if (program->keep(program->owner, &key[1], heads * dim, &room, &index, e)) return -1;
+    if (room && read_indices(table, room, heads, dim, e)) return -1;
+    if (block->step && !(classes = kvc_program_copy(program, block->step, rows * heads, e))) return -1;
+    if (!(op.at[0] = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e)) ||
+        !(base = kvc_program_bytes(program, s, s->size, NULL, e)) || !(job = kvc_program_job(program, KVC_JOB_CODE, e)))
+        return -1;
+    job->at[0] = base + CODES_HEADER;
+    job->at[1] = base + head;
+    job->at[2] = slots;
+    job->at[3] = base + head + words;
+    job->at[4] = index;
+    job->at[5] = classes;
+    job->at[6] = op.at[0];
+    job->n[0] = (uint32_t)words;
+    job->n[1] = lanes;
+    job->n[2] = (uint32_t)rows;
+    job->n[3] = (uint32_t)heads;
+    job->n[4] = (uint32_t)dim;
+    job->n[5] = (uint32_t)(s->size - head - words);
+    job->f[0] = (float)args->f[STEP];
+    op.n[0] = sizeof(float);
+    return kvc_program_begin(program, rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
+}
+
 const struct kvc_stage kvc_stage_code = {
     .id = 19,
     .name = "code",
@@ -437,4 +483,5 @@ const struct kvc_stage kvc_stage_code = {
     .end = end,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -1,6 +1,7 @@
 /* derope.c: the stage that undoes RoPE. Spec: derope.md. Not for the tables (rope.c). */
 #include "codecs/args.h"
 #include "codecs/profile.h"
+#include "codecs/program.h"
 #include "codecs/rope.h"
 
 #include <stdlib.h>
@@ -135,6 +136,62 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+/* Powers that a block's positions share: those of 16 m positions behind 256 h, or of 0 to 15; cosines, then sines, of each. */
+static void list_powers(double *to, struct kvc_rope *rope, int64_t h) {
+    const size_t pair = 2 * rope->half;
+    for (size_t i = 0; i < 16; i++) {
+        if (h >= 0) kvc_rope_at(rope, 256 * h + 16 * (int64_t)i);
+        memcpy(to + i * pair, h >= 0 ? rope->both : rope->low + i * pair, pair * sizeof *to);
+    }
+}
+
+/* Both tables of powers, kept on the device under what the angles are. */
+static int keep_powers(struct kvc_program *program, struct kvc_device_op *op, const double *angle, size_t half, int64_t h,
+                       struct kvc_error *e) {
+    struct kvc_rope rope = {.low = NULL};
+    int status = 0;
+    for (unsigned i = 0; i < 2 && !status; i++) {
+        const struct kvc_program_key key = {angle, half * sizeof *angle, i ? 0 : (uint32_t)h + 1};
+        void *room;
+        status = program->keep(program->owner, &key, 32 * half * sizeof(double), &room, &op->at[i], e);
+        if (!status && room && !rope.low) status = kvc_rope_init(&rope, angle, half, 1, e);
+        if (!status && room) list_powers(room, &rope, i ? -1 : h);
+    }
+    kvc_rope_free(&rope);
+    return status;
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    double *angle = NULL;
+    unsigned pairing = 0;
+    size_t half = 0;
+    const size_t rows = (size_t)block->shape.tokens;
+    const struct kvc_section *s;
+    uint8_t low[KVC_MAX_BLOCK_ROWS];
+    (void)args;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!stored->n_side || !rows) return 0;
+    if (block->shape.dim > KVC_DEVICE_TILE) return 1; /* tiles are of whole heads there */
+    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e))) return -1;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_TURN, &block->shape);
+    int status = read_section(s, block, &pairing, &half, &angle, e);
+    const int64_t first = kvc_block_position(block, 0);
+    for (size_t i = 0; i < rows && !status; i++) {
+        const int64_t at = kvc_block_position(block, i);
+        if (at < 0 || at >= KVC_ROPE_POSITIONS) status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld has no angle", (long long)at);
+        else if (at >> 8 != first >> 8) status = 1; /* no block that is cut as it should be */
+        low[i] = (uint8_t)(at & 255);
+    }
+    if (!status) status = keep_powers(program, &op, angle, half, first >> 8, e);
+    free(angle);
+    if (status) return status;
+    op.n[0] = (uint32_t)half;
+    op.n[1] = pairing;
+    op.at[2] = kvc_program_copy(program, low, rows, e);
+    return op.at[2] ? kvc_program_op(program, &op, e) : -1;
+}
+
 const struct kvc_stage kvc_stage_derope = {
     .id = 15,
     .name = "derope",
@@ -148,4 +205,5 @@ const struct kvc_stage kvc_stage_derope = {
     .end = end,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

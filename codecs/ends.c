@@ -2,6 +2,7 @@
 #include "codecs/ends.h"
 
 #include "codecs/kept.h"
+#include "codecs/program.h"
 
 #include <string.h>
 
@@ -50,4 +51,14 @@ int kvc_ends_decode(struct kvc_block *block, unsigned type, const struct kvc_sto
     if (!n) return 0;
     mark(mask, block->shape.tokens, n, type);
     return kvc_kept_decode(block, mask, stored->section + 1, stored->n - 1, e);
+}
+
+int kvc_ends_lower(const struct kvc_block *block, unsigned type, const struct kvc_stored *stored, struct kvc_program *program,
+                   struct kvc_error *e) {
+    uint8_t mask[KVC_MAX_BLOCK_ROWS];
+    uint64_t n;
+    if (read_count(stored, block->shape.tokens, type, &n, e)) return -1;
+    if (!n) return 0;
+    mark(mask, block->shape.tokens, n, type);
+    return kvc_program_kept(program, &block->shape, mask, stored->section + 1, stored->n - 1, e);
 }

@@ -11,6 +11,8 @@
 int kvc_ends_encode(struct kvc_block *block, uint64_t rows, unsigned type, uint8_t stage, struct kvc_sections *out,
                     struct kvc_error *e);
 int kvc_ends_open(struct kvc_block *block, unsigned type, const struct kvc_stored *stored, struct kvc_error *e);
+int kvc_ends_lower(const struct kvc_block *block, unsigned type, const struct kvc_stored *stored, struct kvc_program *program,
+                   struct kvc_error *e);
 int kvc_ends_decode(struct kvc_block *block, unsigned type, const struct kvc_stored *stored, struct kvc_error *e);
 
 #endif

@@ -2,6 +2,7 @@
 #include "codecs/args.h"
 #include "codecs/bits.h"
 #include "codecs/planes.h"
+#include "codecs/program.h"
 #include "codecs/stage.h"
 #include "codecs/words.h"
 #include "kernels/kernels.h"
@@ -276,6 +277,65 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+/* Where the escapes of each row begin: the number of the pair, and the value that a distance of 0 means there. */
+static int list_rows(const struct work *w, const struct kvc_section *s, uint32_t *start, struct kvc_error *e) {
+    const size_t pairs = s->size / 2;
+    size_t at = 0, p = 0;
+    if (!s->size || s->size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES is not pairs of bytes");
+    for (size_t t = 0; t <= w->rows; t++) {
+        for (; p < pairs && at + s->data[2 * p] < t * w->n; p++) at += s->data[2 * p] + 1u;
+        start[2 * t] = (uint32_t)p;
+        start[2 * t + 1] = (uint32_t)at;
+    }
+    return p == pairs ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "an escape lies beyond the block");
+}
+
+static int lower_words(struct work *w, struct kvc_device_op *op, const struct kvc_section *sections, size_t n,
+                       struct kvc_program *program, struct kvc_error *e) {
+    const struct kvc_section *next = sections, *end = sections + n, *s;
+    const uint8_t *packed;
+    unsigned width;
+    for (unsigned p = 0; p < w->below; p++)
+        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) ||
+            !(op->at[5 + p] = kvc_program_bytes(program, s, w->values, NULL, e)))
+            return -1;
+    if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
+    if (!(op->at[2] = kvc_program_copy(program, w->bias, w->n * sizeof *w->bias, e)) ||
+        !(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->below, e)) ||
+        !(op->at[0] = kvc_program_bytes(program, s, w->values, NULL, e)))
+        return -1;
+    if (next != end && next->type == KVC_SECTION_ESCAPES) {
+        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_ESCAPES, 0, e)) ||
+            !(op->at[3] = kvc_program_bytes(program, s, s->size, NULL, e)))
+            return -1;
+        uint32_t *start = program->table(program->owner, 2 * (w->rows + 1) * sizeof *start, &op->at[4]);
+        if (!start) return kvc_fail_memory(e, "escapes");
+        if (list_rows(w, s, start, e)) return -1;
+    }
+    if (!(s = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e)) ||
+        !(op->at[1] = kvc_program_bytes(program, s, KVC_PACKED(w->values, width), &packed, e)) ||
+        kvc_packed_check(packed, w->values, width, e))
+        return -1;
+    op->n[0] = width;
+    return kvc_section_none_left(next, end, e);
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args;
+    struct work w;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_FAST, &block->shape);
+    const int raw = kvc_program_raw(program, stored->section, stored->n, &block->shape, e);
+    if (raw) return raw < 0 ? -1 : 0;
+    measure(&w, &block->shape);
+    if (!w.values && !stored->n) return 0;
+    if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", stored->n);
+    if (work_init(&w, 0, 0, e)) return -1;
+    int status = lower_words(&w, &op, stored->section, stored->n, program, e);
+    free(w.memory);
+    return status || kvc_program_begin(program, w.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
+}
+
 const struct kvc_stage kvc_stage_fast = {
     .id = 4,
     .name = "fast",
@@ -285,4 +345,5 @@ const struct kvc_stage kvc_stage_fast = {
     .print = print,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

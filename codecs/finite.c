@@ -2,6 +2,7 @@
  * finite.md. */
 #include "codecs/args.h"
 #include "codecs/floats.h"
+#include "codecs/program.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -98,20 +99,29 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
+static uint64_t index_at(const uint8_t *bytes, size_t k) {
+    const uint8_t *p = bytes + 4 * k;
+    return p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
+}
+
+static int check_ascending(const uint8_t *bytes, size_t count, uint64_t values, struct kvc_error *e) {
+    uint64_t from = 0;
+    for (size_t k = 0; k < count; k++) {
+        const uint64_t i = index_at(bytes, k);
+        if (i < from || i >= values) return kvc_fail(e, KVC_ERR_DAMAGED, "escape %zu is out of place", k);
+        from = i + 1;
+    }
+    return 0;
+}
+
 static int put_back(struct kvc_block *block, const struct kvc_section *s, uint8_t *room, struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->shape.dtype)->size;
     const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
     const size_t count = (size_t)s->raw_size / (4 + size);
     const uint8_t *bytes = kvc_section_bytes(s, room, (size_t)s->raw_size, e);
-    if (!bytes) return -1;
-    uint64_t from = 0;
-    for (size_t k = 0; k < count; k++) {
-        const uint8_t *p = bytes + 4 * k;
-        const uint64_t i = p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
-        if (i < from || i >= values) return kvc_fail(e, KVC_ERR_DAMAGED, "escape %zu is out of place", k);
-        memcpy(block->rows + i * size, bytes + 4 * count + k * size, size);
-        from = i + 1;
-    }
+    if (!bytes || check_ascending(bytes, count, values, e)) return -1;
+    for (size_t k = 0; k < count; k++)
+        memcpy(block->rows + index_at(bytes, k) * size, bytes + 4 * count + k * size, size);
     return 0;
 }
 
@@ -134,6 +144,29 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args;
+    const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
+    const size_t size = kvc_dtype_info(block->shape.dtype)->size, each = 4 + size;
+    const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
+    const uint8_t *index;
+    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (next == end) return 0;
+    if (!(s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) || kvc_section_none_left(next, end, e)) return -1;
+    if (!s->raw_size || s->raw_size % each || s->raw_size / each > values)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES of %llu bytes is no number of escapes",
+                        (unsigned long long)s->raw_size);
+    const size_t n = (size_t)s->raw_size / each;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_PATCH, &block->shape);
+    if (!(op.at[0] = kvc_program_bytes(program, s, (size_t)s->raw_size, &index, e)) || check_ascending(index, n, values, e))
+        return -1;
+    op.at[1] = op.at[0] + 4 * n;
+    op.n[0] = (uint32_t)n;
+    op.n[1] = (uint32_t)size;
+    return kvc_program_op(program, &op, e);
+}
+
 const struct kvc_stage kvc_stage_finite = {
     .id = 5,
     .name = "finite",
@@ -144,4 +177,5 @@ const struct kvc_stage kvc_stage_finite = {
     .accepts = accepts,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -2,6 +2,7 @@
 #include "codecs/args.h"
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
+#include "codecs/program.h"
 #include "kernels/kernels.h"
 
 #include <stdlib.h>
@@ -152,6 +153,27 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status ? -1 : 0;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    const struct parts p = parts_of(args, &block->shape);
+    const size_t rows = (size_t)block->shape.tokens, n = rows * p.n * p.rank, directions = p.n * p.rank * p.dim;
+    if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    const struct kvc_section *b = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e);
+    const struct kvc_section *a = b ? kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e) : NULL;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_FACTORS, &block->shape);
+    const struct kvc_program_key key = {b ? b->data : NULL, 0, 0};
+    void *room;
+    if (!a || !(op.at[0] = kvc_program_halves_to_end(program, a, a->data, n, e)) ||
+        program->keep(program->owner, &key, directions * sizeof(float), &room, &op.at[1], e) ||
+        (room && kvc_halves_take(room, b, directions, e)))
+        return -1;
+    op.n[0] = (uint32_t)p.rank;
+    op.n[1] = p.n == 1 && block->shape.heads != 1;
+    op.n[2] = (uint32_t)block->residual;
+    if (!block->residual && kvc_program_begin(program, rows, e)) return -1;
+    return kvc_program_op(program, &op, e);
+}
+
 const struct kvc_stage kvc_stage_lowrank = {
     .id = 10,
     .name = "lowrank",
@@ -166,4 +188,5 @@ const struct kvc_stage kvc_stage_lowrank = {
     .end = end,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -2,6 +2,7 @@
 #include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/kept.h"
+#include "codecs/program.h"
 
 #include "kernels/kernels.h"
 
@@ -302,6 +303,28 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return kvc_kept_decode(block, mask, own, (size_t)(last - own), e);
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    uint8_t mask[KVC_MAX_BLOCK_ROWS];
+    const struct kvc_section *own, *s;
+    size_t n;
+    if (read_mask(stored, block->shape.tokens, mask, &own, &n, e)) return -1;
+    const struct kvc_section *last = own + n;
+    const size_t rows = (size_t)block->handed.tokens, per = norms_in_row(args, &block->shape);
+    if (rows && per) {
+        struct kvc_device_op op = kvc_program_op_of(KVC_OP_NORMS, &block->shape);
+        struct kvc_device_op to_floats = kvc_program_op_of(KVC_OP_WIDEN, &block->shape), back = to_floats;
+        if (!(s = kvc_section_take_stored(&own, last, KVC_SECTION_NORMS, 0, e)) ||
+            !(op.at[0] = kvc_program_halves_to_end(program, s, s->data, rows * per, e)))
+            return -1;
+        op.n[0] = (uint32_t)per;
+        back.kind = KVC_OP_ROUND;
+        to_floats.n[0] = back.n[0] = (uint32_t)block->own;
+        if (kvc_program_op(program, &to_floats, e) || kvc_program_op(program, &op, e) || kvc_program_op(program, &back, e)) return -1;
+    }
+    return kvc_program_kept(program, &block->shape, mask, own, (size_t)(last - own), e);
+}
+
 const struct kvc_stage kvc_stage_merge = {
     .id = 13,
     .name = "merge",
@@ -317,4 +340,5 @@ const struct kvc_stage kvc_stage_merge = {
     .encode = encode,
     .open = open,
     .decode = decode,
+    .lower = lower,
 };

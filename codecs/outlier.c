@@ -1,6 +1,7 @@
 /* outlier.c: the stage that takes the extremes of each vector out of the matrix, exactly. Spec: outlier.md. */
 #include "codecs/args.h"
 #include "codecs/floats.h"
+#include "codecs/program.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -405,6 +406,36 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args;
+    const struct kvc_section *s;
+    struct stored r = {.each = 0};
+    struct vectors v;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_OUTLIERS, &block->shape);
+    uint64_t base, address;
+    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (!stored->n) return 0;
+    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e))) return -1;
+    measure(&v, block, block->own);
+    if (read_header(&r, &v, s, e) || !(base = kvc_program_bytes(program, s, s->size, NULL, e))) return -1;
+    if (!r.each) {
+        uint32_t *start = program->table(program->owner, (v.n + 1) * sizeof *start, &address), at = 0;
+        if (!start) return kvc_fail_memory(e, "outliers");
+        for (size_t i = 0; i < v.n; at += r.count[i++]) start[i] = at;
+        start[v.n] = at;
+        op.at[0] = address;
+    }
+    op.at[1] = base + (uint64_t)(r.index - s->data);
+    op.at[2] = base + (uint64_t)(r.value - s->data);
+    op.n[0] = (uint32_t)v.index_bytes;
+    op.n[1] = (uint32_t)r.each;
+    op.n[2] = (uint32_t)block->own;
+    op.n[3] = block->role != KVC_SELECT_V;
+    op.n[4] = (uint32_t)v.length;
+    return kvc_program_op(program, &op, e);
+}
+
 const struct kvc_stage kvc_stage_outlier = {
     .id = 9,
     .name = "outlier",
@@ -419,4 +450,5 @@ const struct kvc_stage kvc_stage_outlier = {
     .end = end,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -2,6 +2,7 @@
 #include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/probes.h"
+#include "codecs/program.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -251,6 +252,32 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return 0;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
+    const size_t n = (size_t)(block->handed.heads * block->handed.dim), dim = (size_t)block->shape.dim;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_SPREAD, &block->shape);
+    void *map, *words = NULL;
+    if (n == width) return 0;
+    if (dim > KVC_DEVICE_TILE) return 1;
+    const uint8_t *mask = stored->side[0].data, *mean = args->i[MEAN] ? stored->side[1].data : NULL;
+    const struct kvc_program_key key[2] = {{mask, 0, 0}, {mask, 0, 1}};
+    if (program->keep(program->owner, &key[0], 2 * width, &map, &op.at[0], e)) return -1;
+    uint16_t *to = map, stored_here = 0;
+    for (size_t i = 0; i < width && to; i++) {
+        if (i % dim == 0) stored_here = 0;
+        to[i] = mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
+    }
+    if (mean && program->keep(program->owner, &key[1], 4 * width, &words, &op.at[1], e)) return -1;
+    uint32_t *word = words;
+    for (size_t i = 0, left = 0; i < width && word; i++) {
+        word[i] = 0;
+        if (mask[i / 8] >> i % 8 & 1) memcpy(&word[i], mean + left++ * size, size);
+    }
+    op.n[0] = (uint32_t)block->handed.dim;
+    return kvc_program_op(program, &op, e);
+}
+
 const struct kvc_stage kvc_stage_prune = {
     .id = 11,
     .name = "prune",
@@ -264,4 +291,5 @@ const struct kvc_stage kvc_stage_prune = {
     .encode = encode,
     .open = open,
     .decode = decode,
+    .lower = lower,
 };

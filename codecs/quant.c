@@ -3,6 +3,7 @@
 #include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/planes.h"
+#include "codecs/program.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -482,6 +483,72 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+/* Of every head and class where its parameters and codes begin; of every row and head its class and its rank there. */
+static int lower_spans(const struct layout *l, struct kvc_program *program, struct kvc_device_op *op, struct kvc_error *e) {
+    const struct class *k = l->class;
+    if (k->n_spans == 1 && l->heads > 1) return 0;
+    uint32_t *begin = program->table(program->owner, l->n_classes * l->heads * 2 * sizeof *begin, &op->at[6]);
+    if (!begin) return kvc_fail_memory(e, "groups");
+    for (unsigned c = 0; c < l->n_classes; c++)
+        for (size_t h = 0; h < l->heads; h++) {
+            *begin++ = (uint32_t)l->class[c].span[h].param;
+            *begin++ = (uint32_t)l->class[c].span[h].code;
+        }
+    op->n[4] |= KVC_QUANT_BY_HEAD;
+    if (l->n_classes == 1) return 0;
+    uint16_t *rank = program->table(program->owner, l->rows * l->heads * sizeof *rank, &op->at[7]);
+    if (!rank) return kvc_fail_memory(e, "groups");
+    for (unsigned c = 0; c < l->n_classes; c++)
+        for (size_t h = 0; h < l->heads; h++) {
+            const struct span *s = &l->class[c].span[h];
+            for (size_t r = 0; r < s->rows; r++) rank[s->row[r] * l->heads + h] = (uint16_t)(r | c << 15);
+        }
+    return 0;
+}
+
+static int lower_class(const struct layout *l, unsigned c, const struct kvc_section **next, const struct kvc_section *end,
+                       struct kvc_program *program, struct kvc_device_op *op, struct kvc_error *e) {
+    const struct class *k = &l->class[c];
+    const struct kvc_section *s;
+    op->n[c] = k->bits;
+    op->f[c] = -levels_of(k) / 2;
+    if (!k->codes) return 0;
+    if (!(s = kvc_section_take_stored(next, end, KVC_SECTION_PARAMS, c, e))) return -1;
+    const uint8_t *p = s->data;
+    if (!(op->at[2 + c] = kvc_program_halves(program, s, &p, k->params, e))) return kvc_error_prefix(e, "PARAMS");
+    if (!l->sym && !(op->at[4 + c] = kvc_program_halves(program, s, &p, k->params, e))) return kvc_error_prefix(e, "PARAMS");
+    if (p != s->data + s->size) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
+    if (!(s = kvc_section_take_stored(next, end, KVC_SECTION_CODES, c, e))) return -1;
+    return (op->at[c] = kvc_program_bytes(program, s, kvc_packed_bytes(k->codes, k->bits), NULL, e)) ? 0 : -1;
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    struct layout l;
+    const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_QUANT, &block->shape);
+    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (layout_init(&l, args, block, e)) return -1;
+    int status = 0;
+    if (l.normed) {
+        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_NORMS, 0, e))) status = -1;
+        else if (s->size != 2 + l.width) status = kvc_fail(e, KVC_ERR_DAMAGED, "section NORMS is not a byte a channel");
+        else status = read_norms(&l, s->data, e);
+        if (!status && !(op.at[8] = kvc_program_copy(program, l.norm, l.width * sizeof *l.norm, e))) status = -1;
+    }
+    op.n[2] = l.axis == TOKENS ? 0 : l.axis == CHANNELS ? 1 : 2;
+    op.n[3] = (uint32_t)l.group;
+    op.n[4] = (l.sym ? KVC_QUANT_SYM : 0) | (block->residual ? KVC_QUANT_ADD : 0);
+    if (!status) status = lower_spans(&l, program, &op, e);
+    for (unsigned c = 0; c < l.n_classes && !status; c++) status = lower_class(&l, c, &next, end, program, &op, e);
+    if (!status) status = kvc_section_none_left(next, end, e);
+    if (!status && !block->residual) status = kvc_program_begin(program, l.rows, e);
+    if (!status) status = kvc_program_op(program, &op, e);
+    layout_free(&l);
+    return status ? -1 : 0;
+}
+
 const struct kvc_stage kvc_stage_quant = {
     .id = 8,
     .name = "quant",
@@ -491,4 +558,5 @@ const struct kvc_stage kvc_stage_quant = {
     .print = print,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -1,6 +1,7 @@
 /* saliency.c: the stage that tells tokens apart: which ones attention falls on. Spec: saliency.md. */
 #include "codecs/args.h"
 #include "codecs/probes.h"
+#include "codecs/program.h"
 #include "codecs/shared.h"
 
 #include "kernels/kernels.h"
@@ -197,6 +198,12 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return 0;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args, (void)stored, (void)block, (void)program, (void)e; /* as decode */
+    return 0;
+}
+
 const struct kvc_stage kvc_stage_saliency = {
     .id = 12,
     .name = "saliency",
@@ -211,4 +218,5 @@ const struct kvc_stage kvc_stage_saliency = {
     .encode = encode,
     .open = open,
     .decode = decode,
+    .lower = lower,
 };

@@ -1,6 +1,7 @@
 /* sink.c: the stage that keeps the first tokens of a sequence as they are. Spec: sink.md. */
 #include "codecs/args.h"
 #include "codecs/ends.h"
+#include "codecs/program.h"
 
 enum { N };
 
@@ -36,6 +37,12 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return kvc_ends_decode(block, KVC_SECTION_SINK, stored, e);
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args;
+    return kvc_ends_lower(block, KVC_SECTION_SINK, stored, program, e);
+}
+
 const struct kvc_stage kvc_stage_sink = {
     .id = 6,
     .name = "sink",
@@ -46,4 +53,5 @@ const struct kvc_stage kvc_stage_sink = {
     .encode = encode,
     .open = open,
     .decode = decode,
+    .lower = lower,
 };

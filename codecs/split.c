@@ -3,6 +3,7 @@
 #include "codecs/args.h"
 #include "codecs/channels.h"
 #include "codecs/planes.h"
+#include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
 #include "codecs/words.h"
@@ -281,36 +282,49 @@ struct codes {
     const uint8_t *next, *end;     /* words */
 };
 
-/* Reads the head of CODES, and its tables into a decoding table for every context. */
-static int read_codes(const struct work *w, const struct kvc_section *s, uint32_t *slots, struct codes *c,
+/* Reads the head of CODES; tables follow, from *in on. */
+static int open_codes(const struct work *w, const struct kvc_section *s, struct codes *c, struct kvc_bits *in,
                       struct kvc_error *e) {
     const uint8_t *p = s->data;
     if (s->size < CODES_HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    const unsigned tables = p[1], alphabet = kvc_words_alphabet(w->form);
     c->bits = p[0] & 15;
     c->lanes = 1u << (p[0] >> 4);
+    c->tables = p[1];
     c->per = (size_t)(p[2] | p[3] << 8);
-    if (c->bits < KVC_RANS_MIN_BITS || c->bits > KVC_RANS_MAX_BITS || c->lanes > KVC_RANS_LANES || !tables || !c->per ||
+    if (c->bits < KVC_RANS_MIN_BITS || c->bits > KVC_RANS_MAX_BITS || c->lanes > KVC_RANS_LANES || !c->tables || !c->per ||
         c->per > w->rows)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the header of section CODES is out of range");
-    struct kvc_bits in = {.read = p, .at = 8 * CODES_HEADER, .limit = 8 * (size_t)s->size};
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++) {
-        if (!(tables >> k & 1)) continue;
-        uint16_t frequency[KVC_RANS_SYMBOLS];
-        if (kvc_rans_table_read(&in, frequency, alphabet, c->bits, e)) return -1;
-        kvc_rans_decoding_table(slots + ((size_t)k << c->bits), frequency, alphabet);
-    }
-    if (kvc_bits_get(&in, (unsigned)(-in.at % 32)))
+    *in = (struct kvc_bits){.read = p, .at = 8 * CODES_HEADER, .limit = 8 * (size_t)s->size};
+    return 0;
+}
+
+/* What stands behind the tables. */
+static int close_codes(const struct work *w, const struct kvc_section *s, struct codes *c, struct kvc_bits *in,
+                       struct kvc_error *e) {
+    if (kvc_bits_get(in, (unsigned)(-in->at % 32)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "padding after tables is not 0");
-    c->tables = tables;
-    const size_t streams = (w->rows + c->per - 1) / c->per, at = in.at / 8;
-    if (in.bad || (s->size - at) / (4 + 4 * c->lanes) < streams)
+    const size_t streams = (w->rows + c->per - 1) / c->per, at = in->at / 8;
+    if (in->bad || (s->size - at) / (4 + 4 * c->lanes) < streams)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    c->sizes = p + at;
+    c->sizes = s->data + at;
     c->states = c->sizes + 4 * streams;
     c->next = c->states + 4 * c->lanes * streams;
-    c->end = p + s->size;
+    c->end = s->data + s->size;
     return 0;
+}
+
+/* Reads the head of CODES, and its tables into a decoding table for every context. */
+static int read_codes(const struct work *w, const struct kvc_section *s, uint32_t *slots, struct codes *c,
+                      struct kvc_error *e) {
+    struct kvc_bits in;
+    if (open_codes(w, s, c, &in, e)) return -1;
+    for (unsigned k = 0; k < KVC_CONTEXTS; k++) {
+        if (!(c->tables >> k & 1)) continue;
+        uint16_t frequency[KVC_RANS_SYMBOLS];
+        if (kvc_rans_table_read(&in, frequency, kvc_words_alphabet(w->form), c->bits, e)) return -1;
+        kvc_rans_decoding_table(slots + ((size_t)k << c->bits), frequency, kvc_words_alphabet(w->form));
+    }
+    return close_codes(w, s, c, &in, e);
 }
 
 /* Gives every context its table: where channels rest, their contexts are replaced once, else the tables are copied. */
@@ -427,6 +441,144 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status < 0 ? -1 : 0;
 }
 
+/* A table of frequencies as the device makes slots of it. */
+static int lower_table(struct kvc_program *program, const uint16_t *frequency, unsigned alphabet, uint64_t slots,
+                       struct kvc_error *e) {
+    uint64_t address;
+    uint32_t n = 0, *entry = program->table(program->owner, alphabet * sizeof *entry, &address);
+    if (!entry) return kvc_fail_memory(e, "a table");
+    for (unsigned i = 0; i < alphabet; i++)
+        if (frequency[i]) entry[n++] = i | (uint32_t)frequency[i] << 16;
+    struct kvc_device_job *job = kvc_program_job(program, KVC_JOB_SLOTS, e);
+    if (!job) return -1;
+    job->at[0] = address;
+    job->at[1] = slots;
+    job->n[0] = n;
+    return 0;
+}
+
+/* The head of CODES, its tables as jobs; `job` gets what all streams have in common. */
+static int lower_codes(const struct work *w, const struct kvc_section *s, struct kvc_program *program, struct codes *c,
+                       struct kvc_device_job *job, struct kvc_error *e) {
+    struct kvc_bits in;
+    if (open_codes(w, s, c, &in, e) || !(job->at[2] = kvc_program_scratch(program, (size_t)4 * KVC_CONTEXTS << c->bits, e)))
+        return -1;
+    for (unsigned k = 0; k < KVC_CONTEXTS; k++) {
+        uint16_t frequency[KVC_RANS_SYMBOLS];
+        if (!(c->tables >> k & 1)) continue;
+        if (kvc_rans_table_read(&in, frequency, kvc_words_alphabet(w->form), c->bits, e) ||
+            lower_table(program, frequency, kvc_words_alphabet(w->form), job->at[2] + ((uint64_t)4 * k << c->bits), e))
+            return -1;
+    }
+    for (unsigned k = 0; k < KVC_CONTEXTS; k++) job->n[12] |= table_for(c->tables, k) << 4 * k;
+    return close_codes(w, s, c, &in, e);
+}
+
+/* The channel model: what is stored, and a row's turn. */
+static int lower_model(struct work *w, struct kvc_program *program, struct kvc_device_job *job, struct kvc_error *e) {
+    const struct kvc_channels *m = &w->model;
+    const struct kvc_word_format *f = w->form->format;
+    if (m->flat) {
+        job->n[10] = KVC_MODEL_FLAT;
+        return 0;
+    }
+    if (!(job->at[4] = kvc_program_copy(program, m->mean, w->n, e)) || !(job->at[5] = kvc_program_copy(program, m->spread, w->n, e)))
+        return -1;
+    if (!f) {
+        job->n[10] = KVC_MODEL_CODES;
+        return 0;
+    }
+    job->n[8] = f->sign | (f->drop + f->shift) << 8;
+    job->n[9] = f->rebias;
+    job->n[11] = m->period;
+    if (m->turn == KVC_TURN_NONE) return 0;
+    if (m->period > KVC_DEVICE_TILE) return 1;
+    kvc_channels_begin(&w->model);
+    float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->at[6]);
+    if (!turn) return kvc_fail_memory(e, "a table");
+    memcpy(turn, m->step_c, m->period * sizeof *turn);
+    memcpy(turn + m->period, m->step_s, m->period * sizeof *turn);
+    job->n[10] = (uint32_t)m->turn;
+    job->n[13] = m->first << 16 | m->pairs;
+    return 0;
+}
+
+/* A job for each stream. */
+static int lower_streams(const struct work *w, const struct kvc_section *s, const struct codes *c, uint64_t base,
+                         const struct kvc_device_job *like, struct kvc_program *program, struct kvc_error *e) {
+    const uint8_t *words = c->next;
+    for (size_t t = 0, i = 0; t < w->rows; t += c->per, i++) {
+        const uint8_t *p = c->sizes + 4 * i;
+        const size_t size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
+        struct kvc_device_job *job = kvc_program_job(program, KVC_JOB_SPLIT, e);
+        if (!job) return -1;
+        if (size > (size_t)(c->end - words)) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
+        *job = *like;
+        job->at[0] = base + (uint64_t)(c->states - s->data) + 4 * c->lanes * i;
+        job->at[1] = base + (uint64_t)(words - s->data);
+        job->n[0] = (uint32_t)size;
+        job->n[4] = (uint32_t)t;
+        job->n[5] = (uint32_t)(w->rows - t < c->per ? w->rows - t : c->per);
+        words += size;
+    }
+    return words == c->end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long");
+}
+
+static int lower_sections(struct work *w, const struct kvc_stored *stored, struct kvc_device_op *op, struct kvc_program *program,
+                          struct kvc_error *e) {
+    const unsigned shift = kvc_words_shift(w->form);
+    const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
+    struct kvc_device_job job = {.kind = KVC_JOB_SPLIT};
+    struct codes c = {.bits = 0};
+    const uint8_t *low;
+    for (unsigned p = 0; p < w->form->planes; p++)
+        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) ||
+            !(op->at[1 + p] = kvc_program_bytes(program, s, w->values, NULL, e)))
+            return -1;
+    if (next != end && next->type == KVC_SECTION_PARAMS) {
+        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
+            kvc_channels_read(&w->model, s->data, s->size, e))
+            return -1;
+    } else {
+        kvc_channels_flat(&w->model);
+    }
+    const struct kvc_section *codes = kvc_section_take_stored(&next, end, KVC_SECTION_CODES, 0, e);
+    if (!codes || lower_codes(w, codes, program, &c, &job, e)) return -1;
+    const size_t size = shift == 8 ? w->values : KVC_PACKED(w->values, shift);
+    if (shift && (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->form->planes, e)) ||
+                  !(job.at[3] = kvc_program_bytes(program, s, size, &low, e)) ||
+                  (shift < 8 && kvc_packed_check(low, w->values, shift, e))))
+        return -1;
+    if (kvc_section_none_left(next, end, e)) return -1;
+    const int status = lower_model(w, program, &job, e);
+    if (status) return status;
+    const uint64_t base = kvc_program_bytes(program, codes, codes->size, NULL, e);
+    if (!base || !(job.at[7] = kvc_program_scratch(program, 2 * w->values, e))) return -1;
+    job.n[1] = c.lanes;
+    job.n[2] = c.bits;
+    job.n[3] = (uint32_t)w->n;
+    job.n[6] = w->form->bits;
+    job.n[7] = shift;
+    op->at[0] = job.at[7];
+    return lower_streams(w, codes, &c, base, &job, program, e);
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args;
+    struct work w;
+    struct kvc_device_op op = kvc_program_op_of(block->shape.dtype == KVC_F32 ? KVC_OP_UPPER : KVC_OP_WORDS, &block->shape);
+    const int raw = kvc_program_raw(program, stored->section, stored->n, &block->shape, e);
+    if (raw) return raw < 0 ? -1 : 0;
+    if (kvc_words_of(block->shape.dtype)->bits < 8 || kvc_dtype_info(block->shape.dtype)->block > 1) return 1;
+    if (work_init(&w, &block->shape, e)) return -1;
+    op.n[0] = 2;
+    int status = w.values || stored->n ? lower_sections(&w, stored, &op, program, e) : 0;
+    if (!status) status = kvc_program_begin(program, w.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
+    work_free(&w);
+    return status;
+}
+
 const struct kvc_stage kvc_stage_split = {
     .id = 3,
     .name = "split",
@@ -436,4 +588,5 @@ const struct kvc_stage kvc_stage_split = {
     .print = print,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -3,6 +3,7 @@
 #include "codecs/args.h"
 #include "codecs/probes.h"
 #include "codecs/profile.h"
+#include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/shared.h"
 
@@ -203,6 +204,15 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return 0;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args, (void)stored;
+    if (!block->shape.tokens) return 0;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_STEPS, &block->shape);
+    op.at[0] = kvc_program_copy(program, block->step, (size_t)(block->shape.tokens * block->shape.heads), e);
+    return op.at[0] ? kvc_program_op(program, &op, e) : -1;
+}
+
 const struct kvc_stage kvc_stage_steps = {
     .id = 18,
     .name = "steps",
@@ -216,4 +226,5 @@ const struct kvc_stage kvc_stage_steps = {
     .encode = encode,
     .open = open,
     .decode = decode,
+    .lower = lower,
 };

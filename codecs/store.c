@@ -1,5 +1,6 @@
 /* store.c: the stage that keeps rows as they are. Spec: store.md. */
 #include "codecs/args.h"
+#include "codecs/program.h"
 #include "codecs/stage.h"
 
 #include <string.h>
@@ -30,6 +31,14 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return raw < 0 ? -1 : 0;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args;
+    const int raw = kvc_program_raw(program, stored->section, stored->n, &block->shape, e);
+    if (!raw) return kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one RAW section");
+    return raw < 0 ? -1 : 0;
+}
+
 const struct kvc_stage kvc_stage_store = {
     .id = 1,
     .name = "store",
@@ -39,4 +48,5 @@ const struct kvc_stage kvc_stage_store = {
     .print = print,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

@@ -1,6 +1,7 @@
 /* tail.c: the stage that keeps the most recent tokens as they are. Spec: tail.md. */
 #include "codecs/args.h"
 #include "codecs/ends.h"
+#include "codecs/program.h"
 
 enum { N, WHOLE };
 
@@ -48,6 +49,12 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return kvc_ends_decode(block, KVC_SECTION_TAIL, stored, e);
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args;
+    return kvc_ends_lower(block, KVC_SECTION_TAIL, stored, program, e);
+}
+
 const struct kvc_stage kvc_stage_tail = {
     .id = 7,
     .name = "tail",
@@ -58,4 +65,5 @@ const struct kvc_stage kvc_stage_tail = {
     .encode = encode,
     .open = open,
     .decode = decode,
+    .lower = lower,
 };

@@ -73,11 +73,14 @@ static void coded_free(struct coded *x) {
     free(x->side);
 }
 
-static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct coded *x, struct kvc_error *e) {
+/* `bytes`: a copy of the block's record, or NULL. */
+static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct coded *x,
+                      struct kvc_error *e) {
     const struct kvc_records *k = c->impl;
+    const uint64_t record = k->block_record[k->first_block[tensor] + block];
     const uint64_t side = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
     memset(x, 0, sizeof *x);
-    if (kvc_records_sections(k, k->block_record[k->first_block[tensor] + block], &x->list, &x->n, e)) return -1;
+    if (kvc_records_sections_of(k, record, bytes ? bytes : k->data + k->record[record].offset, &x->list, &x->n, e)) return -1;
     if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e)) return kvc_record_context(e, side, "SIDE");
     if (side && !x->n_side) {
         kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
@@ -154,9 +157,9 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct
     return -1;
 }
 
-/* Decodes the rows that are coded in a block, `own` of them, to the front of dst. */
+/* Decodes the rows that are coded in a block, `own` of them, to the front of dst; or makes the program by which a device does. */
 static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
-                         const struct split *split, uint8_t *dst, struct kvc_error *e) {
+                         const struct split *split, uint8_t *dst, struct kvc_program *program, struct kvc_error *e) {
     struct kvc_records *k = c->impl;
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned skip = split->n_same != 0;
@@ -182,7 +185,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     b.position = position;
     b.first_row = kvc_tensor_part(c, tensor)->cells.block[block];
     if (!status && first != KVC_NONE) {
-        status = coded_read(c, first, block, &other, e) ? in_block(c, e, first, block) : 0;
+        status = coded_read(c, first, block, NULL, &other, e) ? in_block(c, e, first, block) : 0;
         for (unsigned i = 0; i < other.n_side && !status; i++)
             if (other.side[i].type == KVC_SECTION_MERGED)
                 status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's first tensor is another pair's second");
@@ -190,7 +193,8 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     const struct kvc_coded mine = {x->list + skip, x->side, x->n - skip, x->n_side};
     const struct kvc_coded base = {other.list, other.side, other.n, other.n_side};
     if (!status)
-        status = kvc_pipeline_decode_record(line, &b, &mine, first == KVC_NONE ? NULL : &base, e);
+        status = program ? kvc_pipeline_lower(line, &b, &mine, first == KVC_NONE ? NULL : &base, program, e)
+                         : kvc_pipeline_decode_record(line, &b, &mine, first == KVC_NONE ? NULL : &base, e);
     coded_free(&other);
     kvc_rebuilder_free(&rebuilder);
     free(position);
@@ -205,14 +209,14 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     struct coded x;
     memset(split, 0, sizeof *split);
     split->own = rows;
-    int status = coded_read(c, tensor, block, &x, e);
+    int status = coded_read(c, tensor, block, NULL, &x, e);
     const unsigned first = !status && x.n && x.list[0].type == KVC_SECTION_SAME;
     const struct kvc_records *k = c->impl;
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME stands in a block of a pair");
     else if (first) status = parse_same(c, tensor, rows, &x.list[0], split, e);
-    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, e);
+    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, NULL, e);
     else if (!status && x.n != first)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
     coded_free(&x);
@@ -260,6 +264,20 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     free(there);
     free(split.same);
     return status;
+}
+
+int kvc_blocks_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
+                     struct kvc_error *e) {
+    const struct kvc_records *k = c->impl;
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct split split = {.own = cells->block[block + 1] - cells->block[block]};
+    struct coded x;
+    int status = coded_read(c, tensor, block, bytes, &x, e);
+    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)) status = 1;
+    if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, p, e);
+    coded_free(&x);
+    return status < 0 ? in_block(c, e, tensor, block) : status;
 }
 
 int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,

@@ -2,6 +2,7 @@
 #include "formats/kvc.h"
 
 #include "formats/container.h"
+#include "formats/file.h"
 #include "formats/rate.h"
 #include "formats/format.h"
 #include "formats/model.h"
@@ -10,13 +11,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-struct kvc_file {
-    struct kvc_input input;
-    struct kvc_cache *cache;
-    const struct kvc_format *format;
-    struct kvc_weights *weights;
-};
 
 const char *kvc_version(void) {
     return KVC_VERSION;

@@ -43,10 +43,8 @@ static int fields_fit(const struct kvc_record *r, uint64_t digest) {
     }
 }
 
-/* Checks record i as far as its hash. */
-static int record_check(const struct kvc_records *k, uint64_t i, struct kvc_error *e) {
-    const struct kvc_record *r = &k->record[i];
-    const uint8_t *h = k->data + r->offset;
+/* Checks record i, whose bytes are at h, as far as its hash. */
+static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc_error *e) {
     if (h[0] != r->type || (uint64_t)get_u32(h + 4) * KVC_UNIT != r->size || get_u32(h + 8) != r->subject ||
         get_u32(h + 12) != r->number)
         return kvc_record_damaged(e, r->offset, "its header and the index disagree");
@@ -66,10 +64,9 @@ static int record_check(const struct kvc_records *k, uint64_t i, struct kvc_erro
 }
 
 /* Reads entry j of a checked record; *at is the offset of its bytes and moves on to the next. */
-static int read_section(const struct kvc_records *k, uint64_t i, unsigned j, uint64_t *at, struct kvc_section *s,
+static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j, uint64_t *at, struct kvc_section *s,
                         struct kvc_error *e) {
-    const struct kvc_record *r = &k->record[i];
-    const uint8_t *h = k->data + r->offset, *entry = h + KVC_RECORD_HEADER + (uint64_t)j * KVC_DIRECTORY_ENTRY;
+    const uint8_t *entry = h + KVC_RECORD_HEADER + (uint64_t)j * KVC_DIRECTORY_ENTRY;
     s->type = entry[0];
     s->coder = entry[1];
     s->stage = entry[2];
@@ -86,12 +83,11 @@ static int read_section(const struct kvc_records *k, uint64_t i, unsigned j, uin
 }
 
 /* A PAD record has no sections and is zero behind its header. */
-static int read_padding(const struct kvc_records *k, uint64_t i, unsigned n, struct kvc_section **list,
+static int read_padding(const struct kvc_record *r, const uint8_t *h, unsigned n, struct kvc_section **list,
                         struct kvc_error *e) {
-    const struct kvc_record *r = &k->record[i];
     if (n) return kvc_record_damaged(e, r->offset, "PAD has sections");
     for (uint64_t b = KVC_RECORD_HEADER; b < r->size; b++)
-        if (k->data[r->offset + b]) return kvc_record_damaged(e, r->offset, "padding is not zero");
+        if (h[b]) return kvc_record_damaged(e, r->offset, "padding is not zero");
     *list = NULL;
     return 0;
 }
@@ -99,17 +95,21 @@ static int read_padding(const struct kvc_records *k, uint64_t i, unsigned n, str
 /* Sections of record i, checked; *list is allocated, the caller frees it. */
 int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
                          struct kvc_error *e) {
+    return kvc_records_sections_of(k, i, k->data + k->record[i].offset, list, n, e);
+}
+
+int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *h, struct kvc_section **list, unsigned *n,
+                            struct kvc_error *e) {
     const struct kvc_record *r = &k->record[i];
-    const uint8_t *h = k->data + r->offset;
-    if (record_check(k, i, e)) return -1;
+    if (record_check(r, h, e)) return -1;
     *n = get_u16(h + 2);
-    if (r->type == KVC_RECORD_PAD) return read_padding(k, i, *n, list, e);
+    if (r->type == KVC_RECORD_PAD) return read_padding(r, h, *n, list, e);
     uint64_t at = KVC_RECORD_HEADER + (uint64_t)*n * KVC_DIRECTORY_ENTRY;
     if (at > r->size) return kvc_record_damaged(e, r->offset, "its directory reaches beyond it");
     *list = malloc((*n ? *n : 1) * sizeof **list);
     if (!*list) return kvc_fail_memory(e, "sections");
     int status = 0;
-    for (unsigned j = 0; j < *n && !status; j++) status = read_section(k, i, j, &at, *list + j, e);
+    for (unsigned j = 0; j < *n && !status; j++) status = read_section(r, h, j, &at, *list + j, e);
     if (!status && at != r->size) status = kvc_record_damaged(e, r->offset, "bytes follow its last section");
     if (status) {
         free(*list);

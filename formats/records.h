@@ -4,6 +4,7 @@
 #ifndef KVC_RECORDS_H
 #define KVC_RECORDS_H
 
+#include "codecs/program.h"
 #include "codecs/recipe.h"
 #include "formats/cache.h"
 #include "formats/container.h"
@@ -56,6 +57,9 @@ int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *
  * allocated (NULL for PAD), the caller frees it; the sections' bytes stay the file's. */
 int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
                          struct kvc_error *e);
+/* The same of a copy of the record's bytes. */
+int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *bytes, struct kvc_section **list, unsigned *n,
+                            struct kvc_error *e);
 /* Decodes a container section whose size only the directory tells; what it claims is bounded by what is stored. The
  * caller frees *bytes. */
 int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e);
@@ -66,6 +70,10 @@ int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section,
 /* kvc_cache.read and .read_literal of a cache that came from a container. */
 int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
                     struct kvc_error *e);
+/* The program by which a device decodes a block (program.h), whose record's bytes are at `bytes`, checked here: 0; 1 where it
+ * cannot, as stages are not made for it or rows are references; -1 when the record is damaged or needs what is not at hand. */
+int kvc_blocks_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
+                     struct kvc_error *e);
 int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e);
 
 #endif

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check-install.sh MAKE: installs into an empty place, builds and runs a program against it with pkg-config, uninstalls,
-# and finds nothing left.
+# check-install.sh MAKE: installs into an empty place, builds and runs a program against it with pkg-config, and one against
+# libkvc_cuda where that was built; uninstalls, and finds nothing left.
 set -eu
 make=$1
 root=$(mktemp -d)
@@ -30,6 +30,29 @@ ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$r
     -L"$root/usr/lib" $flags
 out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program" samples/slot-f16.bin)
 [ "$out" = "llama 60" ] || { echo "a program built against the installed library printed '$out'" >&2; exit 1; }
+if [ -e "$root/usr/lib/libkvc_cuda.so" ]; then # without a device it says why
+    cat >"$root/program.c" <<'C'
+#include <kvc.h>
+#include <kvc_cuda.h>
+#include <stdio.h>
+int main(void) {
+    struct kvc_error *e = kvc_error_new();
+    const int n = kvc_cuda_devices(e);
+    printf("%s %s\n", kvc_cuda_version(), n < 0 ? kvc_error_message(e) : "devices");
+    kvc_error_free(e);
+    return 0;
+}
+C
+    flags=$(PKG_CONFIG_SYSROOT_DIR="$root" pkg-config --cflags --libs kvc_cuda)
+    # shellcheck disable=SC2086
+    ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$root/program" "$root/program.c" \
+        -L"$root/usr/lib" $flags
+    out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program")
+    case $out in
+    [0-9]*" devices" | [0-9]*" CUDA cannot be used: "*) ;;
+    *) echo "a program built against the installed libkvc_cuda printed '$out'" >&2; exit 1 ;;
+    esac
+fi
 [ "$("$root/usr/bin/kvc-pack" --version | cut -d' ' -f1)" = kvc-pack ]
 rm "$root/program" "$root/program.c"
 $make -s uninstall PREFIX=/usr DESTDIR="$root" >/dev/null

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check-symbols.sh STATIC SHARED HEADER: libraries define kvc_ symbols only; the shared one exports exactly the functions
-# that HEADER declares.
+# check-symbols.sh STATIC SHARED HEADER [SHARED HEADER]: libraries define kvc_ symbols only; a shared one exports exactly the
+# functions that its HEADER declares.
 set -eu
 status=0
 bad=$(nm -g --defined-only "$1" | awk 'NF == 3 && $3 !~ /^(kvc_|__(asan|odr_asan|tsan|ubsan)|_ZTS)/ {print $3}')
@@ -9,13 +9,17 @@ if [ -n "$bad" ]; then
     echo "$bad" >&2
     status=1
 fi
+shift
 declared=$(mktemp) exported=$(mktemp)
-sed -n 's/^KVC_API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' "$3" | sort >"$declared"
-nm -D --defined-only "$2" | awk '{print $3}' | sort >"$exported"
-if ! diff "$declared" "$exported" >&2; then
-    echo "declared in $3 (<) and exported by $2 (>) differ" >&2
-    status=1
-fi
+while [ $# -gt 1 ]; do
+    sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' "$2" | sort >"$declared"
+    nm -D --defined-only "$1" | awk '{print $3}' | sort >"$exported"
+    if ! diff "$declared" "$exported" >&2; then
+        echo "declared in $2 (<) and exported by $1 (>) differ" >&2
+        status=1
+    fi
+    shift 2
+done
 rm -f "$declared" "$exported"
 [ $status = 0 ] && echo "symbols: ok"
 exit $status

@@ -19,6 +19,9 @@ find_missing() {
     need_library libarchive libarchive-dev
     need_library jansson libjansson-dev
     need_library zlib zlib1g-dev
+    if [ "${CUDA:-auto}" != 0 ] && PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v nvcc >/dev/null; then
+        need_command g++ g++ # nvcc's host compiler
+    fi
     need_shared liblapack.so.3 libopenblas0-serial
     if [ "$1" = test ]; then
         need_header cmocka.h libcmocka-dev

@@ -48,6 +48,7 @@ if [ "$what" != unit ]; then
         [ -x "$t" ] && run "replay $name" "$t" "tests/fuzz/corpus/${name#fuzz_}"
     done
     [ "$what" = san ] && export KVC_SANITIZED=1 # sanitizers have memory of their own: tests of limits skip
+    export KVC_FAKE_CUDA="$(cd "$build" && pwd)/tests/cuda/libkvc_cuda_fake.so"
     run "command line" env KVC_BIN="$(cd "$build" && pwd)" sh tests/cli/run.sh
     if [ -n "${KVC_TEST_DATA:-}" ]; then
         run "real files" python3 tests/cli/check_index.py "$build/kvc-dump" "$KVC_TEST_DATA"
@@ -56,7 +57,7 @@ if [ "$what" != unit ]; then
 fi
 if [ "$what" = all ]; then
     run "check-layers" sh tests/check-layers.sh
-    for t in check-symbols check-install check-vars check-simde man-lint; do run "$t" "${MAKE:-make}" -s $t; done
+    for t in check-symbols check-install check-vars check-simde check-cuda man-lint; do run "$t" "${MAKE:-make}" -s $t; done
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

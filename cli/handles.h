@@ -1,0 +1,25 @@
+/* handles.h: the file of --into: memory that another process exported, and what belongs where in it, as JSON. Not for opening
+ * the memory (device.h). kvc-unpack(1) documents the file. */
+#ifndef KVC_CLI_HANDLES_H
+#define KVC_CLI_HANDLES_H
+
+#include "codecs/error.h"
+#include "formats/kvc_cuda.h"
+
+struct cli_base {
+    uint8_t handle[KVC_CUDA_HANDLE];
+    uint64_t offset;
+};
+
+struct cli_handles {
+    struct kvc_cuda_destination destination; /* but for its bases */
+    struct cli_base *base;
+    uint64_t n_bases;
+    uint32_t *table; /* destination.table */
+};
+
+/* Every field is checked, keys that are not known are refused. On failure *h is empty. */
+int cli_handles_read(struct cli_handles *h, const char *path, struct kvc_error *e);
+void cli_handles_free(struct cli_handles *h);
+
+#endif

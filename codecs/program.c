@@ -1,0 +1,243 @@
+/* program.c: programs of the device decoder, block by block. Not for what each stage adds (their own files). */
+#include "codecs/program.h"
+
+#include "codecs/floats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void kvc_program_clear(struct kvc_program *p) {
+    p->n_jobs = p->n_runs = 0;
+}
+
+void kvc_program_free(struct kvc_program *p) {
+    free(p->job);
+    free(p->run);
+    p->job = NULL;
+    p->run = NULL;
+    p->n_jobs = p->job_room = p->n_runs = p->run_room = 0;
+}
+
+/* Room for one more of `size` bytes. */
+static int grow(void **array, size_t n, size_t *room, size_t size, struct kvc_error *e) {
+    if (n < *room) return 0;
+    const size_t more = *room ? 2 * *room : 8;
+    void *grown = realloc(*array, more * size);
+    if (!grown) return kvc_fail_memory(e, "a program");
+    *array = grown;
+    *room = more;
+    return 0;
+}
+
+static struct kvc_program_run *add_run(struct kvc_program *p, uint64_t first, uint64_t rows, struct kvc_error *e) {
+    void *array = p->run;
+    if (grow(&array, p->n_runs, &p->run_room, sizeof *p->run, e)) return NULL;
+    p->run = array;
+    struct kvc_program_run *run = &p->run[p->n_runs++];
+    run->first = first;
+    run->rows = rows;
+    run->n = 0;
+    return run;
+}
+
+int kvc_program_begin(struct kvc_program *p, uint64_t rows, struct kvc_error *e) {
+    p->n_runs = 0;
+    return !rows || add_run(p, 0, rows, e) ? 0 : -1;
+}
+
+static int add_op(struct kvc_program_run *run, const struct kvc_device_op *op, struct kvc_error *e) {
+    if (run->n == KVC_PROGRAM_OPS) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "too many stages for a device's program");
+    run->op[run->n] = *op;
+    run->op[run->n++].row = (uint32_t)run->first;
+    return 0;
+}
+
+int kvc_program_op(struct kvc_program *p, const struct kvc_device_op *op, struct kvc_error *e) {
+    for (size_t i = 0; i < p->n_runs; i++)
+        if (add_op(&p->run[i], op, e)) return -1;
+    return 0;
+}
+
+struct kvc_device_job *kvc_program_job(struct kvc_program *p, uint32_t kind, struct kvc_error *e) {
+    void *array = p->job;
+    if (grow(&array, p->n_jobs, &p->job_room, sizeof *p->job, e)) return NULL;
+    p->job = array;
+    struct kvc_device_job *job = &p->job[p->n_jobs++];
+    memset(job, 0, sizeof *job);
+    job->kind = kind;
+    return job;
+}
+
+struct kvc_device_op kvc_program_op_of(uint32_t kind, const struct kvc_shape *shape) {
+    return (struct kvc_device_op){.kind = kind, .heads = (uint32_t)shape->heads, .dim = (uint32_t)shape->dim};
+}
+
+uint64_t kvc_program_bytes(struct kvc_program *p, const struct kvc_section *s, size_t n, const uint8_t **bytes,
+                           struct kvc_error *e) {
+    if (s->raw_size != n || (s->coder == KVC_CODER_STORE && s->size != n)) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "section %s does not have %zu bytes", kvc_section_name(s->type), n);
+        return 0;
+    }
+    if (s->coder == KVC_CODER_STORE) {
+        if (bytes) *bytes = s->data;
+        const uint64_t address = p->place(p->owner, s);
+        if (!address) kvc_fail_memory(e, "a section");
+        return address;
+    }
+    uint64_t address; /* what zstd coded, the CPU decodes: its bytes have been checked by then */
+    uint8_t *room = p->table(p->owner, n ? n : 1, &address);
+    if (!room) {
+        kvc_fail_memory(e, "a section");
+        return 0;
+    }
+    if (kvc_section_decode(s, room, n, e)) return 0;
+    if (bytes) *bytes = room;
+    return address;
+}
+
+uint64_t kvc_program_copy(struct kvc_program *p, const void *bytes, size_t n, struct kvc_error *e) {
+    uint64_t address = 0;
+    void *room = p->table(p->owner, n ? n : 1, &address);
+    if (!room) {
+        kvc_fail_memory(e, "a table");
+        return 0;
+    }
+    memcpy(room, bytes, n);
+    return address;
+}
+
+uint64_t kvc_program_scratch(struct kvc_program *p, size_t n, struct kvc_error *e) {
+    const uint64_t address = p->scratch(p->owner, n ? n : 1);
+    if (!address) kvc_fail_memory(e, "scratch");
+    return address;
+}
+
+uint64_t kvc_program_halves(struct kvc_program *p, const struct kvc_section *s, const uint8_t **bytes, size_t n,
+                            struct kvc_error *e) {
+    struct kvc_halves h;
+    if (kvc_halves_open(&h, bytes, s->data + s->size, n, e)) return 0;
+    const uint64_t base = kvc_program_bytes(p, s, s->size, NULL, e), to = base ? kvc_program_scratch(p, 4 * n, e) : 0;
+    struct kvc_device_job *job = to ? kvc_program_job(p, KVC_JOB_HALVES, e) : NULL;
+    if (!job) return 0;
+    const uint8_t *const part[3] = {h.lower, h.codes, h.escapes};
+    for (unsigned i = 0; i < 3; i++) job->at[i] = base + (uint64_t)(part[i] - s->data);
+    job->at[3] = to;
+    job->n[0] = (uint32_t)n;
+    job->n[1] = h.zeros;
+    job->n[2] = h.width;
+    job->n[3] = h.base;
+    job->n[4] = (uint32_t)h.rotated;
+    job->n[5] = (uint32_t)h.n_escapes;
+    job->f[0] = h.scale;
+    return to;
+}
+
+uint64_t kvc_program_halves_to_end(struct kvc_program *p, const struct kvc_section *s, const uint8_t *bytes, size_t n,
+                                   struct kvc_error *e) {
+    const uint64_t to = kvc_program_halves(p, s, &bytes, n, e);
+    if (to && bytes != s->data + s->size) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the numbers of section %s", kvc_section_name(s->type));
+        return 0;
+    }
+    return to;
+}
+
+int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, size_t n, const struct kvc_shape *shape,
+                    struct kvc_error *e) {
+    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
+    const size_t size = (size_t)(shape->tokens * kvc_row_bytes(shape));
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, shape);
+    if (n != 1 || sections->type != KVC_SECTION_RAW) return 0;
+    op.n[0] = info->size;
+    if (!size) return sections->size ? kvc_fail(e, KVC_ERR_DAMAGED, "rows where none are due") : kvc_program_begin(p, 0, e) ? -1 : 1;
+    if (sections->coder != KVC_CODER_STORE || !(op.at[0] = kvc_program_bytes(p, sections, size, NULL, e)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section RAW is not %zu stored bytes", size);
+    return kvc_program_begin(p, shape->tokens, e) || kvc_program_op(p, &op, e) ? -1 : 1;
+}
+
+int kvc_program_kept(struct kvc_program *p, const struct kvc_shape *shape, const uint8_t *mask, const struct kvc_section *sections,
+                     size_t n, struct kvc_error *e) {
+    const struct kvc_stored stored = {.section = sections, .n = n};
+    struct kvc_block kept = {.shape = *shape, .own = shape->dtype};
+    struct kvc_stage_args args;
+    struct kvc_program own = *p; /* shares the memory and the jobs; its runs are of its own */
+    kept.shape.tokens = 0;
+    for (uint64_t i = 0; i < shape->tokens; i++) kept.shape.tokens += mask[i] != 0;
+    if (!kept.shape.tokens) return kvc_section_none_left(sections, sections + n, e);
+    kept.handed = kept.shape;
+    own.run = NULL;
+    own.n_runs = own.run_room = 0;
+    if (kvc_stage_split.parse("", &args, e)) return -1;
+    int status = kvc_stage_split.lower(&args, &stored, &kept, &own, e);
+    p->job = own.job;
+    p->n_jobs = own.n_jobs;
+    p->job_room = own.job_room;
+    /* both matrices' runs, cut where rows of the other stand between */
+    struct kvc_program_run *const left = p->run;
+    const size_t n_left = p->n_runs;
+    uint64_t at[2] = {0, 0}; /* next row of those at hand, and of the kept ones */
+    p->run = NULL;
+    p->n_runs = p->run_room = 0;
+    for (uint64_t i = 0, end; i < shape->tokens && !status; i = end) {
+        const unsigned from = mask[i] != 0;
+        for (end = i; end < shape->tokens && (mask[end] != 0) == from;) end++;
+        for (uint64_t row = i; row < end && !status;) {
+            const struct kvc_program_run *list = from ? own.run : left, *run = NULL;
+            for (size_t k = 0; k < (from ? own.n_runs : n_left); k++)
+                if (at[from] >= list[k].first && at[from] < list[k].first + list[k].rows) run = &list[k];
+            if (!run) {
+                status = kvc_fail(e, KVC_ERR_DAMAGED, "rows are missing");
+                break;
+            }
+            const uint64_t skip = at[from] - run->first, most = run->rows - skip, rows = end - row < most ? end - row : most;
+            struct kvc_program_run *to = add_run(p, row, rows, e);
+            if (!to) {
+                status = -1;
+                break;
+            }
+            to->n = run->n;
+            for (unsigned k = 0; k < run->n; k++) {
+                to->op[k] = run->op[k];
+                to->op[k].row += (uint32_t)skip;
+            }
+            at[from] += rows;
+            row += rows;
+        }
+    }
+    free(left);
+    free(own.run);
+    return status;
+}
+
+/* Values between stages of different dtypes. */
+static int convert(struct kvc_program *p, const struct kvc_shape *shape, enum kvc_dtype own, enum kvc_dtype from,
+                   enum kvc_dtype to, struct kvc_error *e) {
+    if (from == to) return 0;
+    struct kvc_device_op op = kvc_program_op_of(to == KVC_F32 ? KVC_OP_WIDEN : KVC_OP_ROUND, shape);
+    op.n[0] = (uint32_t)own;
+    return kvc_program_op(p, &op, e);
+}
+
+struct lowering {
+    struct kvc_program *program;
+    enum kvc_dtype own;
+};
+
+static int lower_stage(void *state, const struct kvc_stage *stage, const struct kvc_stage_args *args,
+                       const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e) {
+    const struct lowering *l = state;
+    if (block->residual && convert(l->program, &block->handed, l->own, block->stands, block->handed.dtype, e)) return -1;
+    if (!stage->lower) return 1;
+    return stage->lower(args, stored, block, l->program, e);
+}
+
+int kvc_pipeline_lower(const struct kvc_pipeline *line, struct kvc_block *block, const struct kvc_coded *own,
+                       const struct kvc_coded *first, struct kvc_program *p, struct kvc_error *e) {
+    struct lowering l = {p, block->shape.dtype};
+    const struct kvc_shape shape = block->shape;
+    if (kvc_dtype_info(l.own)->block > 1) return 1; /* values that share scales are no values of a tile */
+    kvc_program_clear(p);
+    int status = kvc_pipeline_walk_back(line, block, own, first, lower_stage, &l, e);
+    if (!status) status = convert(p, &shape, l.own, block->stands, l.own, e);
+    return status;
+}

@@ -1,0 +1,159 @@
+/* kvc_cuda.h: libkvc_cuda's public interface: .kvc files into a GPU's memory, in an engine's own layout. Compressed bytes cross
+ * the bus, the device decodes. Used beside kvc.h, whose struct kvc_error it fills; not needed by anything else of kvc.
+ *
+ * A plan is made once per file and destination: it opens the file, checks all but the blocks, allocates whatever loading will
+ * need. kvc_cuda_load() then reads the blocks, checks each one's hash on the CPU, and queues copies and decoding on the caller's
+ * stream: it returns once everything is queued, and waits for the device only while all slots of its ring are in use. What is
+ * queued later on that stream sees the rows. kvc_cuda_finish() waits for the device and says whether all of it was decoded: until
+ * it returned 0 nothing counts as loaded.
+ *
+ *   struct kvc_cuda_plan *p = kvc_cuda_plan_new("prefix.kvc", &options, &destination, e);
+ *   if (p && !kvc_cuda_load(p, stream, e) && !kvc_cuda_finish(p, e)) ...
+ *   kvc_cuda_plan_free(p);
+ *
+ * Functions return NULL or -1 with *e filled when they fail, with CUDA's own words where CUDA failed. One plan is used by one
+ * thread at a time, but for kvc_cuda_cancel(). */
+#ifndef KVC_CUDA_H
+#define KVC_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVC_CUDA_API __attribute__((visibility("default")))
+
+struct kvc_error;
+struct kvc_cuda_plan;
+
+KVC_CUDA_API const char *kvc_cuda_version(void); /* "0.1.0": that of libkvc */
+/* What this library was built for: "sm_80 sm_90 sm_100 PTX compute_100, CUDA 13.0". */
+KVC_CUDA_API const char *kvc_cuda_build(void);
+
+/* --- devices --- */
+
+/* How many CUDA devices there are; -1 and why where CUDA cannot be used. */
+KVC_CUDA_API int kvc_cuda_devices(struct kvc_error *e);
+/* "NVIDIA H200, 139 GiB, sm_90" into a caller's buffer. */
+KVC_CUDA_API int kvc_cuda_device_text(int device, char *text, size_t size, struct kvc_error *e);
+
+/* --- destinations --- */
+
+/* Where value (layer, K or V, page, token of the page, head, channel) lies, in bytes from a base. */
+struct kvc_cuda_strides {
+    int64_t layer, kv, page, token, head, dim;
+};
+
+/* An engine's layout: the order of its axes, outermost first, out of L (layer), 2 (K and V), B (page), T (token of a page), H
+ * (head), D (channel), C (K and V of a head side by side); those before '/' are separate allocations. */
+struct kvc_cuda_layout {
+    const char *name; /* "vllm-flash" */
+    const char *axes; /* "L/2BTHD" */
+    const char *what; /* "vLLM FlashAttention" */
+};
+/* The table of known layouts; NULL past its end. */
+KVC_CUDA_API const struct kvc_cuda_layout *kvc_cuda_layout_at(size_t i);
+KVC_CUDA_API const struct kvc_cuda_layout *kvc_cuda_layout_find(const char *name);
+
+/* Sizes of an engine's pool. */
+struct kvc_cuda_pool {
+    uint64_t layers, pages, page_size, heads, dim;
+    uint64_t value_bytes; /* of one value: 1, 2 or 4 */
+};
+/* Strides of a densely packed pool; bases[i] of a destination are then as many as the layout has separate allocations: returns
+ * that number (1, layers, or 2 * layers with K and V apart: layer 0 K, layer 0 V, ...), or -1 for an unknown layout or sizes
+ * that overflow. */
+KVC_CUDA_API int64_t kvc_cuda_layout_strides(const struct kvc_cuda_layout *layout, const struct kvc_cuda_pool *pool,
+                                             struct kvc_cuda_strides *strides);
+
+/* An engine's memory. Zero-initialise: fields may be added. */
+struct kvc_cuda_destination {
+    const char *layout; /* name of a known layout, or NULL: `strides` are given, and bases as below */
+    struct kvc_cuda_pool pool;
+    struct kvc_cuda_strides strides;
+    uint64_t const *bases; /* device addresses. 1: everything lies at strides from it; as many as layers: .layer does not count;
+                              twice as many: .kv does not count either */
+    uint64_t n_bases;
+    const char *dtype;        /* of the destination: "f16", "bf16", "f32", "f8e4m3", "f8e5m2"; NULL: as the file has it */
+    const uint32_t *table;    /* numbers of the pages, in the order of tokens; NULL: 0, 1, 2, ... */
+    uint64_t n_table;
+    uint64_t first;           /* slot of the first token: offset in the first page */
+    uint32_t first_layer;     /* layer of the file that goes to layer 0 of the destination */
+};
+
+/* --- plans --- */
+
+/* Zero-initialise: fields may be added. */
+struct kvc_cuda_options {
+    int device;
+    unsigned threads;         /* that read; 0: 8 */
+    unsigned slots;           /* of the ring; 0: 8 */
+    uint64_t slot_bytes;      /* 0: 8 MiB, or what the greatest record takes */
+    unsigned multiprocessors; /* most that decoding holds; 0: all */
+    int verify;               /* compute the digests on the device and compare them */
+    int64_t first, end;       /* positions [first, end) only; both 0: all */
+    const uint8_t *layers;    /* layers[i] != 0: layer i is loaded; NULL: all */
+    uint32_t n_layers;
+    const char *profile;      /* these three as in struct kvc_open_options */
+    const char *model;
+    const char *weights;
+    int direct;               /* read past the page cache, where the file is one that can be */
+};
+
+/* Opens and plans. Without a destination the plan allocates memory of its own, tensor by tensor, [token][head][channel].
+ * Destinations that are not memory of that device are refused. `path` "-": standard input. */
+KVC_CUDA_API struct kvc_cuda_plan *kvc_cuda_plan_new(const char *path, const struct kvc_cuda_options *options,
+                                                     const struct kvc_cuda_destination *destination, struct kvc_error *e);
+/* Waits for what is queued, then frees all, memory of its own too. NULL is legal. */
+KVC_CUDA_API void kvc_cuda_plan_free(struct kvc_cuda_plan *p);
+
+struct kvc_cuda_plan_info {
+    uint64_t stored;       /* bytes that are read and copied */
+    uint64_t decoded;      /* bytes that are written to the destination */
+    uint64_t on_host;      /* bytes of those that the CPU decodes, as no kernel does */
+    uint64_t device_bytes; /* that the plan has allocated, the destination not counted */
+    uint32_t tensors;
+};
+KVC_CUDA_API void kvc_cuda_plan_describe(const struct kvc_cuda_plan *p, struct kvc_cuda_plan_info *info);
+
+/* One tensor where it was, or will be, decoded. Strides in bytes. */
+struct kvc_cuda_tensor {
+    uint32_t tensor;   /* its number in the file (kvc_file_tensor()) */
+    uint32_t layer;
+    const char *role;  /* "K", "V", "latent" */
+    const char *dtype;
+    uint64_t address;  /* of token 0 of those loaded; with pages, of page 0 */
+    uint64_t tokens, heads, dim;
+    int64_t token, head; /* strides; channels follow one another in memory of the plan's own */
+    int64_t position;    /* of the first token */
+};
+KVC_CUDA_API int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_cuda_tensor *tensor);
+
+/* Reads, checks, copies, decodes; see above. `stream`: a cudaStream_t, or NULL: the default stream. May be called again once
+ * finished. After a failure the destination holds no more than rubbish. */
+KVC_CUDA_API int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e);
+/* Waits until all that was queued is done; 0 when every block was decoded and, with verify, has the digest it should. */
+KVC_CUDA_API int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e);
+/* From any thread: kvc_cuda_load() stops as soon as it can and fails. */
+KVC_CUDA_API void kvc_cuda_cancel(struct kvc_cuda_plan *p);
+/* Rows [first, first + n) of tensor i back to host memory, dense; waits. For memory of the plan's own. */
+KVC_CUDA_API int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst, struct kvc_error *e);
+
+/* --- other processes --- */
+
+#define KVC_CUDA_HANDLE 64
+/* A cudaIpcMemHandle_t of the allocation that tensor i lies in, and its offset there. */
+KVC_CUDA_API int kvc_cuda_export(struct kvc_cuda_plan *p, uint32_t i, uint8_t handle[KVC_CUDA_HANDLE], uint64_t *offset,
+                                 struct kvc_error *e);
+/* Opens what another process exported; its address in this one. Memory of expandable segments (PyTorch) and of sleep mode (vLLM)
+ * cannot be opened, and the message says so. */
+KVC_CUDA_API int kvc_cuda_open_handle(int device, const uint8_t handle[KVC_CUDA_HANDLE], uint64_t *address, struct kvc_error *e);
+KVC_CUDA_API int kvc_cuda_close_handle(int device, uint64_t address, struct kvc_error *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

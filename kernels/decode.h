@@ -1,0 +1,126 @@
+/* decode.h: the device decoder: warps that take items off a queue until it is empty (device.h). One source for GPU (device.cu) and
+ * host (device_host.c). Not for what jobs and operations compute (decode_streams.h, decode_rows.h, decode_digest.h). */
+#ifndef KVC_DECODE_H
+#define KVC_DECODE_H
+
+#include "kernels/decode_digest.h"
+#include "kernels/decode_rows.h"
+#include "kernels/decode_streams.h"
+
+/* Words of fast memory that a warp works in: two tiles, and a list of channels. */
+enum { KVC_DEVICE_WORK = 2 * KVC_DEVICE_TILE + KVC_DEVICE_TILE / 2 };
+
+KVC_DEVICE_CALL uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work) {
+    switch (job->kind) {
+    case KVC_JOB_HALVES: return kvc_job_halves(job);
+    case KVC_JOB_SLOTS: return kvc_job_slots(job);
+    case KVC_JOB_SPLIT: return kvc_job_split(job, (float *)(void *)work, (float *)(void *)(work + KVC_DEVICE_TILE));
+    case KVC_JOB_CODE: return kvc_job_code(job);
+    default: return KVC_FAULT_NUMBER;
+    }
+}
+
+/* Rows of a head: as many at once as a tile holds of the widest matrix on the way. */
+KVC_DEVICE_CALL uint32_t kvc_run_rows(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
+    const struct kvc_device_run *run = &l->run[item->index];
+    const struct kvc_device_op *op = (const struct kvc_device_op *)(uintptr_t)run->ops;
+    const uint32_t together = KVC_DEVICE_TILE / item->columns;
+    struct kvc_tile t;
+    t.fault = 0;
+    for (uint32_t row = 0; row < item->rows; row += together) {
+        t.word = work;
+        t.other = work + KVC_DEVICE_TILE;
+        t.list = (uint16_t *)(void *)(work + 2 * KVC_DEVICE_TILE);
+        t.rows = item->rows - row < together ? item->rows - row : together;
+        t.row = item->first + row;
+        t.head = item->head;
+        t.column = item->column;
+        /* whole heads begin as wide as what the first operation makes, which may be narrower than the head */
+        t.width = item->columns == run->dim ? op[0].dim : item->columns;
+        for (uint32_t i = 0; i < run->n_ops; i++) {
+            kvc_op_run(&op[i], &t);
+            KVC_LANES_MEET();
+        }
+        kvc_tile_store(&t, &l->target[run->target], run->row + t.row);
+        KVC_LANES_MEET();
+    }
+    return t.fault;
+}
+
+KVC_DEVICE_CALL uint64_t kvc_run_digest(const struct kvc_device_launch *l, const struct kvc_device_item *item) {
+    const struct kvc_device_target *g = &l->target[item->head];
+    const uint32_t bytes = kvc_value_bytes(g->dtype);
+    KVC_LANE_VAR(uint64_t, sum);
+    KVC_EACH_LANE {
+        KVC_AT(sum) = 0;
+        for (uint32_t i = lane; i < item->rows; i += KVC_LANES) {
+            const uint64_t start = kvc_target_row(g, item->row + i);
+            const struct kvc_digest_row row = {KVC_BYTES(start), g->head, g->dim, g->channels, bytes,
+                                               g->heads * g->channels * bytes};
+            if (start) KVC_AT(sum) += kvc_digest_row_hash(&row, item->seed + i);
+        }
+    }
+#ifdef __CUDACC__
+    for (unsigned step = KVC_LANES / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, (int)step);
+    return sum;
+#else
+    uint64_t total = 0;
+    for (unsigned lane = 0; lane < KVC_LANES; lane++) total += sum[lane];
+    return total;
+#endif
+}
+
+KVC_DEVICE void kvc_run_item(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
+    uint32_t fault = 0, record = item->index;
+    uint64_t digest = 0;
+    if (item->kind == KVC_ITEM_JOB) {
+        record = l->job[item->index].record;
+        fault = kvc_run_job(&l->job[item->index], work);
+    } else if (item->kind == KVC_ITEM_ROWS) {
+        record = l->run[item->index].record;
+        fault = kvc_run_rows(l, item, work);
+    } else {
+        digest = kvc_run_digest(l, item);
+    }
+    KVC_EACH_LANE {
+        if (lane == 0 && fault) kvc_or_shared32(&l->status[record], fault);
+        if (lane == 0 && digest) kvc_add_shared64(&l->digest[record], digest);
+    }
+}
+
+/* Takes items until there are none. Run by every warp of a launch, `work` being its own. Items wait for earlier ones only, which
+ * some warp has taken and finishes: so the wait always ends. */
+KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work) {
+#ifdef __CUDACC__
+    for (;;) {
+        uint32_t i = 0;
+        if (threadIdx.x % KVC_LANES == 0) i = atomicAdd(&l->counter[0], 1u);
+        i = kvc_from_lane(i, 0);
+        if (i >= l->n_items) return;
+        const struct kvc_device_item *item = &l->item[i];
+        if (item->wait != KVC_DEVICE_NO_COUNTER) {
+            const volatile uint32_t *counter = &l->counter[item->wait];
+            while (*counter < item->need) __nanosleep(100);
+            __threadfence(); /* what the others wrote before they counted is seen behind this */
+            __syncwarp();
+        }
+        kvc_run_item(l, item, work);
+        __syncwarp();
+        if (threadIdx.x % KVC_LANES == 0 && item->done != KVC_DEVICE_NO_COUNTER) {
+            __threadfence(); /* what this warp wrote is there before it counts */
+            atomicAdd(&l->counter[item->done], 1u);
+        }
+    }
+#else
+    for (uint32_t i = l->counter[0]; i < l->n_items; i++) {
+        const struct kvc_device_item *item = &l->item[i];
+        /* a queue that would make a GPU wait for ever is a mistake of whoever made it: nothing counts as decoded then */
+        if (item->wait != KVC_DEVICE_NO_COUNTER && l->counter[item->wait] < item->need) return;
+        kvc_run_item(l, item, work);
+        if (item->done != KVC_DEVICE_NO_COUNTER) l->counter[item->done]++;
+        l->counter[0] = i + 1;
+    }
+#endif
+}
+
+#endif

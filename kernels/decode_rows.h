@@ -1,0 +1,402 @@
+/* decode_rows.h: rows of one head, tile by tile: a warp has rows x channels as words in fast memory and runs a run's operations
+ * over them, the last stage of the recipe first; then it writes them where the engine wants them. Arithmetic is that of the
+ * stages' specs (codecs/NAME.md), operation by operation. One source for GPU and host. Indices that are themselves decoded are
+ * checked here, all else by what made the operations. */
+#ifndef KVC_DECODE_ROWS_H
+#define KVC_DECODE_ROWS_H
+
+#include "kernels/decode_values.h"
+
+/* A tile: row r, channel c of the head at word[r * width + c]. Words are binary32, or a dtype's in their low bits. */
+struct kvc_tile {
+    uint32_t *word, *other; /* KVC_DEVICE_TILE words each; operations that cannot work in place swap them */
+    uint16_t *list;         /* room for as many numbers as a head has channels */
+    uint32_t rows, width;
+    uint32_t row;    /* of the run: number of the tile's first */
+    uint32_t head;
+    uint32_t column; /* of the head: number of the tile's first channel */
+    uint32_t fault;
+};
+
+#define KVC_EACH_VALUE(t) \
+    for (uint32_t r = 0; r < (t)->rows; r++) KVC_EACH_LANE for (uint32_t c = lane; c < (t)->width; c += KVC_LANES)
+#define KVC_VALUE(t) ((t)->word[r * (t)->width + c])
+
+KVC_DEVICE float kvc_tile_float(const struct kvc_tile *t, uint32_t r, uint32_t c) {
+    return kvc_as_float(t->word[r * t->width + c]);
+}
+
+KVC_DEVICE void kvc_tile_swap(struct kvc_tile *t) {
+    uint32_t *word = t->word;
+    t->word = t->other;
+    t->other = word;
+}
+
+/* Number, in a matrix of op's shape, of the value in row r and channel c of the tile. */
+KVC_DEVICE uint64_t kvc_op_index(const struct kvc_device_op *op, const struct kvc_tile *t, uint32_t r, uint32_t c) {
+    return ((uint64_t)(op->row + t->row + r) * op->heads + t->head) * op->dim + t->column + c;
+}
+
+/* A channel of all heads. */
+KVC_DEVICE uint32_t kvc_op_channel(const struct kvc_device_op *op, const struct kvc_tile *t, uint32_t c) {
+    return t->head * op->dim + t->column + c;
+}
+
+/* --- what is stored --- */
+
+/* at: values. n: bytes of each. */
+KVC_DEVICE void kvc_op_words(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint8_t *from = KVC_BYTES(op->at[0]);
+    const uint32_t size = op->n[0];
+    KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_value_at(from, kvc_op_index(op, t, r, c), size);
+}
+
+/* at: upper halves (u16), lowest bytes, the bytes above those. */
+KVC_DEVICE void kvc_op_upper(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint8_t *upper = KVC_BYTES(op->at[0]), *lowest = KVC_BYTES(op->at[1]), *low = KVC_BYTES(op->at[2]);
+    KVC_EACH_VALUE(t) {
+        const uint64_t i = kvc_op_index(op, t, r, c);
+        KVC_VALUE(t) = kvc_load16(upper + 2 * i) << 16 | (uint32_t)low[i] << 8 | lowest[i];
+    }
+}
+
+KVC_DEVICE uint32_t kvc_fast_word(uint32_t high, uint32_t low, uint32_t bias) {
+    return ((high << 7 | low >> 1 | (low & 1u) << 15) + bias) & 0xffffu;
+}
+
+/* fast.md. at: low bytes, codes, biases (u16 a channel), pairs of escapes, where each row's begin (u32 number of the pair, u32 the
+ * value that a distance of 0 means there; one more at the end), two byte planes of f32 (or 0). n: bits of a code. */
+KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint8_t *low = KVC_BYTES(op->at[0]), *codes = KVC_BYTES(op->at[1]), *pair = KVC_BYTES(op->at[3]);
+    const uint8_t *plane[2] = {KVC_BYTES(op->at[5]), KVC_BYTES(op->at[6])}, *bias = KVC_BYTES(op->at[2]);
+    const uint32_t *start = KVC_WORDS(op->at[4]), bits = op->n[0];
+    KVC_EACH_VALUE(t) {
+        const uint64_t i = kvc_op_index(op, t, r, c);
+        const uint32_t high = kvc_unpack(codes, (uint32_t)i, bits), of = kvc_load16(bias + 2 * (uint64_t)kvc_op_channel(op, t, c));
+        uint32_t word = kvc_fast_word(high, low[i], of);
+        if (op->at[5]) word = word << 16 | (uint32_t)plane[1][i] << 8 | plane[0][i];
+        KVC_VALUE(t) = word;
+    }
+    if (!op->at[3]) return;
+    KVC_LANES_MEET();
+    const uint32_t first = op->row + t->row, end = start[2 * (first + t->rows)], width = op->heads * op->dim;
+    uint32_t base = start[2 * first + 1];
+    for (uint32_t p = start[2 * first]; p < end; p += KVC_LANES) { /* distances add up from pair to pair */
+        KVC_LANE_VAR(uint32_t, sum);
+        KVC_EACH_LANE { KVC_AT(sum) = p + lane < end ? pair[2 * (uint64_t)(p + lane)] + 1u : 0; }
+        const uint32_t total = KVC_PREFIX_SUM(sum);
+        KVC_EACH_LANE {
+            const uint32_t i = base + KVC_AT(sum) - 1, r = i / width - first, channel = i % width;
+            const uint32_t c = channel - (t->head * op->dim + t->column);
+            if (p + lane < end && i / width >= first && r < t->rows && c < t->width) {
+                const uint32_t of = kvc_load16(bias + 2 * (uint64_t)channel);
+                const uint32_t word = kvc_fast_word(pair[2 * (uint64_t)(p + lane) + 1], low[i], of);
+                KVC_VALUE(t) = op->at[5] ? word << 16 | (KVC_VALUE(t) & 0xffffu) : word;
+            }
+        }
+        base += total;
+    }
+}
+
+/* quant.md. at: codes, steps, least values, of class 0 and 1 each (the last two binary32), where each head's and class's parameters
+ * and codes begin (u32 pairs, [class][head]; 0: at the beginning), rank of each row and head in its class (u16, bit 15: class 1; 0:
+ * there is one class), norms of channels (or 0). n: bits of class 0 and 1, axis (0 rows, 1 channels, 2 whole rows), group, flags. f:
+ * half the levels of class 0 and 1, negated, for `sym`. */
+
+KVC_DEVICE void kvc_op_quant(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t axis = op->n[2], group = op->n[3], by_head = op->n[4] & KVC_QUANT_BY_HEAD;
+    const uint32_t span = by_head ? op->dim : op->heads * op->dim; /* channels of a span */
+    const uint32_t skip = by_head ? t->column : t->head * op->dim + t->column;
+    for (uint32_t r = 0; r < t->rows; r++) {
+        uint32_t row = op->row + t->row + r, group_class = 0;
+        if (op->at[7]) {
+            const uint32_t rank = kvc_load16(KVC_BYTES(op->at[7]) + 2 * ((uint64_t)row * op->heads + t->head));
+            group_class = rank >> 15;
+            row = rank & 0x7fffu;
+        }
+        const uint32_t *begin = op->at[6] ? KVC_WORDS(op->at[6]) + 2 * ((uint64_t)group_class * op->heads + t->head) : 0;
+        const uint32_t groups = (span + group - 1) / group, bits = op->n[group_class];
+        const uint32_t param = axis == 2 ? row : (begin ? begin[0] : 0) + (axis == 0 ? row / group * span : row * groups);
+        const uint32_t code = (begin ? begin[1] : 0) + row * span + skip;
+        const uint8_t *codes = KVC_BYTES(op->at[group_class]);
+        const float *step = KVC_FLOATS(op->at[2 + group_class]) + param, *low = KVC_FLOATS(op->at[4 + group_class]) + param;
+        KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES) {
+            const uint32_t p = axis == 0 ? skip + c : axis == 1 ? (skip + c) / group : 0;
+            const float least = op->n[4] & KVC_QUANT_SYM ? kvc_times(step[p], op->f[group_class]) : low[p];
+            float x = kvc_add(kvc_times((float)kvc_unpack(codes, code + c, bits), step[p]), least);
+            if (op->at[8]) x = kvc_times(x, KVC_FLOATS(op->at[8])[kvc_op_channel(op, t, c)]);
+            if (op->n[4] & KVC_QUANT_ADD) x = kvc_add(x, kvc_tile_float(t, r, c));
+            KVC_VALUE(t) = kvc_as_bits(x);
+        }
+    }
+}
+
+/* lowrank.md. at: coefficients, directions (binary32). n: rank, 1: of whole rows, 1: added to what is there. */
+KVC_DEVICE void kvc_op_factors(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const float *a = KVC_FLOATS(op->at[0]), *b = KVC_FLOATS(op->at[1]);
+    const uint32_t rank = op->n[0], whole = op->n[1], apart = whole ? op->heads * op->dim : op->dim;
+    b += whole ? 0 : (uint64_t)t->head * rank * op->dim;
+    KVC_EACH_VALUE(t) {
+        const uint32_t row = op->row + t->row + r, channel = whole ? kvc_op_channel(op, t, c) : t->column + c;
+        const float *x = a + (whole ? (uint64_t)row : (uint64_t)row * op->heads + t->head) * rank;
+        float y = 0;
+        for (uint32_t k = 0; k < rank; k++) y = kvc_fma(x[k], b[(uint64_t)k * apart + channel], y);
+        if (op->n[2]) y = kvc_add(y, kvc_tile_float(t, r, c));
+        KVC_VALUE(t) = kvc_as_bits(y);
+    }
+}
+
+/* --- values put in their places --- */
+
+/* Whether outlier i of a vector ascends, lies inside and is finite; faults are noted. Its index. */
+KVC_DEVICE uint32_t kvc_outlier(const struct kvc_device_op *op, uint32_t i, uint32_t begin, uint32_t limit, float *value,
+                                uint32_t *fault) {
+    const uint32_t index = kvc_value_at(KVC_BYTES(op->at[1]), i, op->n[0]), dtype = op->n[2];
+    if (index >= limit || (i > begin && index <= kvc_value_at(KVC_BYTES(op->at[1]), i - 1, op->n[0]))) *fault |= KVC_FAULT_INDEX;
+    *value = kvc_widen(kvc_value_at(KVC_BYTES(op->at[2]), i, kvc_value_bytes(dtype)), dtype);
+    if ((kvc_as_bits(*value) & 0x7f800000u) == 0x7f800000u) *fault |= KVC_FAULT_NUMBER;
+    return index;
+}
+
+/* outlier.md. at: where each vector's begin (u32, one more at the end; 0: n[1] each), indices, values. n: bytes of an index, outliers
+ * of a vector, dtype, 1: vectors are channels, else rows, values of a vector. */
+KVC_DEVICE void kvc_op_outliers(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t *start = op->at[0] ? KVC_WORDS(op->at[0]) : 0, first = op->row + t->row, columns = op->n[3];
+    KVC_LANE_VAR(uint32_t, index_fault);
+    KVC_LANE_VAR(uint32_t, number_fault);
+    KVC_EACH_LANE { KVC_AT(index_fault) = KVC_AT(number_fault) = 0; }
+    for (uint32_t v = 0; v < (columns ? t->width : t->rows); v += columns ? KVC_LANES : 1) { /* a lane a channel, or all for a row */
+        KVC_EACH_LANE {
+            const uint32_t own = columns ? v + lane : v, inside = !columns || own < t->width;
+            const uint32_t vector = columns ? kvc_op_channel(op, t, own) : first + own;
+            const uint32_t begin = !inside ? 0 : start ? start[vector] : vector * op->n[1];
+            const uint32_t end = !inside ? 0 : start ? start[vector + 1] : begin + op->n[1];
+            uint32_t fault = 0;
+            for (uint32_t i = begin + (columns ? 0 : lane); i < end; i += columns ? 1 : KVC_LANES) {
+                float x;
+                const uint32_t index = kvc_outlier(op, i, begin, op->n[4], &x, &fault);
+                const uint32_t r = columns ? index - first : own, c = columns ? own : index - (t->head * op->dim + t->column);
+                if (r < t->rows && c < t->width) KVC_VALUE(t) = kvc_as_bits(x);
+            }
+            KVC_AT(index_fault) |= fault & KVC_FAULT_INDEX;
+            KVC_AT(number_fault) |= fault & KVC_FAULT_NUMBER;
+        }
+    }
+    if (kvc_ballot(index_fault)) t->fault |= KVC_FAULT_INDEX;
+    if (kvc_ballot(number_fault)) t->fault |= KVC_FAULT_NUMBER;
+}
+
+/* finite.md. at: numbers of values (u32), values. n: how many, bytes of each. */
+KVC_DEVICE void kvc_op_patch(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t width = op->heads * op->dim, first = op->row + t->row;
+    KVC_EACH_LANE {
+        for (uint32_t i = lane; i < op->n[0]; i += KVC_LANES) {
+            const uint32_t at = kvc_load32(KVC_BYTES(op->at[0]) + 4 * (uint64_t)i), r = at / width - first;
+            const uint32_t c = at % width - (t->head * op->dim + t->column);
+            if (at / width >= first && r < t->rows && c < t->width)
+                KVC_VALUE(t) = kvc_value_at(KVC_BYTES(op->at[1]), i, op->n[1]);
+        }
+    }
+}
+
+/* prune.md. at: of each channel, u16: which of the head's stored ones it is, or 0xffff; what left-out channels are (u32 words of all
+ * channels; 0: all 0). n: stored channels of a head. Tiles are of whole heads. */
+KVC_DEVICE void kvc_op_spread(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t stored = op->n[0];
+    for (uint32_t r = 0; r < t->rows; r++) KVC_EACH_LANE for (uint32_t c = lane; c < op->dim; c += KVC_LANES) {
+        const uint64_t channel = (uint64_t)t->head * op->dim + c;
+        const uint32_t from = kvc_load16(KVC_BYTES(op->at[0]) + 2 * channel);
+        t->other[r * op->dim + c] = from < stored ? t->word[r * stored + from] : op->at[1] ? KVC_WORDS(op->at[1])[channel] : 0;
+    }
+    t->width = op->dim;
+    kvc_tile_swap(t);
+}
+
+/* --- factors and sums --- */
+
+/* merge.md. at: norms. n: of a row, 1 or a number a head. */
+KVC_DEVICE void kvc_op_norms(const struct kvc_device_op *op, struct kvc_tile *t) {
+    KVC_EACH_VALUE(t) {
+        const uint64_t i = (uint64_t)(op->row + t->row + r) * op->n[0] + (op->n[0] > 1 ? t->head : 0);
+        KVC_VALUE(t) = kvc_as_bits(kvc_times(KVC_FLOATS(op->at[0])[i], kvc_tile_float(t, r, c)));
+    }
+}
+
+/* steps.md. at: classes (i8 of each row and head). */
+KVC_DEVICE void kvc_op_steps(const struct kvc_device_op *op, struct kvc_tile *t) {
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const int32_t step = ((const int8_t *)(uintptr_t)op->at[0])[(uint64_t)(op->row + t->row + r) * op->heads + t->head];
+        if (!step) continue;
+        /* 2^(step / 2): a power of two, or the root of two times one */
+        const uint32_t odd = (uint32_t)step & 1u;
+        const float by = kvc_as_float((odd ? 0x3fb504f3u : 0x3f800000u) + (uint32_t)((step - (int32_t)odd) / 2 * (1 << 23)));
+        KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES)
+            KVC_VALUE(t) = kvc_as_bits(kvc_times(by, kvc_tile_float(t, r, c)));
+    }
+}
+
+/* basis.md. at: rows of matrices, of each head the number of its first row and how many it has (u32 pairs). Tiles are of whole
+ * heads. Coefficients of 0 are skipped, as the rule says: those that are not are listed once a row. */
+KVC_DEVICE void kvc_op_basis(const struct kvc_device_op *op, struct kvc_tile *t) {
+    enum { TOGETHER = 4 }; /* channels of a lane that have their sums in registers */
+    const uint32_t *own = KVC_WORDS(op->at[1]) + 2 * (uint64_t)t->head, n = own[1], dim = op->dim;
+    const float *matrix = KVC_FLOATS(op->at[0]) + (uint64_t)own[0] * dim;
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const float *x = (const float *)(const void *)(t->word + r * dim);
+        uint32_t found = 0;
+        for (uint32_t first = 0; first < n; first += KVC_LANES) {
+            KVC_LANE_VAR(uint32_t, some);
+            KVC_EACH_LANE { KVC_AT(some) = first + lane < n && x[first + lane] != 0; }
+            const uint32_t mask = kvc_ballot(some);
+            KVC_EACH_LANE {
+                if (mask >> lane & 1u) t->list[found + kvc_count_bits(mask & ((1u << lane) - 1))] = (uint16_t)(first + lane);
+            }
+            found += kvc_count_bits(mask);
+        }
+        KVC_LANES_MEET();
+        for (uint32_t first = 0; first < dim; first += TOGETHER * KVC_LANES) {
+            KVC_EACH_LANE {
+                float sum[TOGETHER] = {0, 0, 0, 0};
+                for (uint32_t j = 0; j < found; j++) {
+                    const float *row = matrix + (uint64_t)t->list[j] * dim + first + lane, factor = x[t->list[j]];
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+                    for (uint32_t i = 0; i < TOGETHER; i++)
+                        if (first + lane + i * KVC_LANES < dim) sum[i] = kvc_fma(factor, row[i * KVC_LANES], sum[i]);
+                }
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+                for (uint32_t i = 0; i < TOGETHER; i++)
+                    if (first + lane + i * KVC_LANES < dim) t->other[r * dim + first + lane + i * KVC_LANES] = kvc_as_bits(sum[i]);
+            }
+        }
+        KVC_LANES_MEET();
+    }
+    kvc_tile_swap(t);
+}
+
+/* basis.md, kind 0, and center.md. at: a number a channel. */
+KVC_DEVICE void kvc_op_scale(const struct kvc_device_op *op, struct kvc_tile *t) {
+    KVC_EACH_VALUE(t)
+    KVC_VALUE(t) = kvc_as_bits(kvc_times(kvc_tile_float(t, r, c), KVC_FLOATS(op->at[0])[kvc_op_channel(op, t, c)]));
+}
+KVC_DEVICE void kvc_op_mean(const struct kvc_device_op *op, struct kvc_tile *t) {
+    KVC_EACH_VALUE(t)
+    KVC_VALUE(t) = kvc_as_bits(kvc_add(kvc_tile_float(t, r, c), KVC_FLOATS(op->at[0])[kvc_op_channel(op, t, c)]));
+}
+
+/* derope.md. at: (high * middle(m)) for m = 0 to 15 of the block's 256 positions, low(l) for l = 0 to 15 (binary64, `pairs` cosines
+ * and as many sines each), the low byte of each row's position. n: pairs, 1: halves, 2: interleaved. Tiles are of whole heads. */
+KVC_DEVICE void kvc_op_turn(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t pairs = op->n[0], halves = op->n[1] == 1;
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const uint32_t p = KVC_BYTES(op->at[2])[op->row + t->row + r];
+        const double *a = (const double *)(uintptr_t)op->at[0] + (uint64_t)(p / 16) * 2 * pairs;
+        const double *b = (const double *)(uintptr_t)op->at[1] + (uint64_t)(p % 16) * 2 * pairs;
+        KVC_EACH_LANE for (uint32_t i = lane; i < pairs; i += KVC_LANES) {
+            const float cosine = kvc_narrow(kvc_add_double(kvc_times_double(a[i], b[i]), -kvc_times_double(a[pairs + i], b[pairs + i])));
+            const float sine = kvc_narrow(kvc_add_double(kvc_times_double(a[i], b[pairs + i]), kvc_times_double(a[pairs + i], b[i])));
+            uint32_t *u = t->word + r * t->width + (halves ? i : 2 * i), *v = u + (halves ? pairs : 1);
+            const float x = kvc_as_float(*u), y = kvc_as_float(*v);
+            *u = kvc_as_bits(kvc_add(kvc_times(x, cosine), -kvc_times(y, sine)));
+            *v = kvc_as_bits(kvc_add(kvc_times(y, cosine), kvc_times(x, sine)));
+        }
+    }
+}
+
+/* n: dtype. */
+KVC_DEVICE void kvc_op_widen(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t dtype = op->n[0];
+    KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_as_bits(kvc_widen(KVC_VALUE(t), dtype));
+}
+KVC_DEVICE void kvc_op_round(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t dtype = op->n[0];
+    KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_round(kvc_tile_float(t, r, c), dtype);
+}
+
+KVC_DEVICE void kvc_op_run(const struct kvc_device_op *op, struct kvc_tile *t) {
+    switch (op->kind) {
+    case KVC_OP_WORDS: kvc_op_words(op, t); break;
+    case KVC_OP_UPPER: kvc_op_upper(op, t); break;
+    case KVC_OP_FAST: kvc_op_fast(op, t); break;
+    case KVC_OP_QUANT: kvc_op_quant(op, t); break;
+    case KVC_OP_FACTORS: kvc_op_factors(op, t); break;
+    case KVC_OP_OUTLIERS: kvc_op_outliers(op, t); break;
+    case KVC_OP_PATCH: kvc_op_patch(op, t); break;
+    case KVC_OP_SPREAD: kvc_op_spread(op, t); break;
+    case KVC_OP_NORMS: kvc_op_norms(op, t); break;
+    case KVC_OP_STEPS: kvc_op_steps(op, t); break;
+    case KVC_OP_BASIS: kvc_op_basis(op, t); break;
+    case KVC_OP_SCALE: kvc_op_scale(op, t); break;
+    case KVC_OP_MEAN: kvc_op_mean(op, t); break;
+    case KVC_OP_TURN: kvc_op_turn(op, t); break;
+    case KVC_OP_WIDEN: kvc_op_widen(op, t); break;
+    case KVC_OP_ROUND: kvc_op_round(op, t); break;
+    default: t->fault |= KVC_FAULT_NUMBER;
+    }
+}
+
+/* --- where rows go --- */
+
+/* Address of row `row` of a target, of its channel 0 of head 0; 0 where it has no page. */
+KVC_DEVICE uint64_t kvc_target_row(const struct kvc_device_target *g, uint64_t row) {
+    row += g->first;
+    uint64_t page = row / g->page_size;
+    if (page >= g->pages) return 0;
+    if (g->table) page = KVC_WORDS(g->table)[page];
+    return g->base + (uint64_t)((int64_t)page * g->page) + (uint64_t)((int64_t)(row % g->page_size) * g->token);
+}
+
+KVC_DEVICE void kvc_store(uint64_t address, uint32_t word, uint32_t size) {
+    if (size == 2) *(uint16_t *)(uintptr_t)address = (uint16_t)word;
+    else if (size == 1) *(uint8_t *)(uintptr_t)address = (uint8_t)word;
+    else *(uint32_t *)(uintptr_t)address = word;
+}
+
+/* 16 bytes at once, on a multiple of 16: those of the values from `word` on. */
+KVC_DEVICE void kvc_store_16(uint64_t address, const uint32_t *word, uint32_t size) {
+    uint32_t *to = (uint32_t *)(uintptr_t)address, out[4];
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+    for (uint32_t i = 0; i < 4; i++) {
+        if (size == 2) out[i] = (word[2 * i] & 0xffffu) | word[2 * i + 1] << 16;
+        else if (size == 4) out[i] = word[i];
+        else
+            out[i] = (word[4 * i] & 255u) | (word[4 * i + 1] & 255u) << 8 | (word[4 * i + 2] & 255u) << 16 | word[4 * i + 3] << 24;
+    }
+#ifdef __CUDACC__
+    *(uint4 *)to = make_uint4(out[0], out[1], out[2], out[3]);
+#else
+    for (uint32_t i = 0; i < 4; i++) to[i] = out[i];
+#endif
+}
+
+/* Writes the tile, in the target's dtype; `row`: where its first row goes. */
+KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_target *g, uint64_t row) {
+    const uint32_t size = kvc_value_bytes(g->dtype), together = 16 / size;
+    if (g->dtype != g->from) {
+        KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_round(kvc_widen(KVC_VALUE(t), g->from), g->dtype);
+        KVC_LANES_MEET();
+    }
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const uint64_t start = kvc_target_row(g, row + r);
+        if (!start) {
+            t->fault |= KVC_FAULT_INDEX;
+            continue;
+        }
+        const uint64_t to = start + (uint64_t)((int64_t)t->head * g->head) + (uint64_t)((int64_t)t->column * g->dim);
+        const uint32_t *word = t->word + r * t->width;
+        if (g->dim == (int64_t)size && to % 16 == 0 && t->width % together == 0) {
+            KVC_EACH_LANE for (uint32_t c = lane * together; c < t->width; c += KVC_LANES * together)
+                kvc_store_16(to + (uint64_t)c * size, word + c, size);
+        } else {
+            KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES)
+                kvc_store(to + (uint64_t)((int64_t)c * g->dim), word[c], size);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* warp.h: a warp of 32 lanes in lockstep, on a GPU and on the host from one source. Not for what lanes compute (decode.h).
+ *
+ * Code is written for one warp. Plain variables are the same in all lanes. What differs from lane to lane is declared with
+ * KVC_LANE_VAR and used, as KVC_AT(x), inside KVC_EACH_LANE { } only; there `lane` is the lane's number. On a GPU the braces are
+ * run once by every lane, on the host 32 times in turn. So lanes may read what other lanes wrote only behind the next
+ * KVC_LANES_MEET, and exchange values only through the functions below, outside the braces. The host runs lanes from the first
+ * to the last or the other way round, as $KVC_LANES asks through kvc_lanes_backwards: results that depend on that are a race.
+ *
+ * C11 and CUDA C++ both compile this. */
+#ifndef KVC_WARP_H
+#define KVC_WARP_H
+
+#include <stdint.h>
+
+enum { KVC_LANES = 32 };
+
+#ifdef __CUDACC__
+
+#define KVC_DEVICE static __device__ __forceinline__
+#define KVC_DEVICE_CALL static __device__ __noinline__
+#define KVC_LANE_VAR(type, x) type x
+#define KVC_AT(x) x
+/* (The condition names `lane` for those bodies that do not: nvcc warns of a variable without use.) */
+#define KVC_EACH_LANE for (unsigned lane = threadIdx.x % KVC_LANES, kvc_once = 1; kvc_once > lane / KVC_LANES; kvc_once = 0)
+#define KVC_LANES_MEET() __syncwarp()
+
+/* A bit for each lane whose x is not 0. */
+KVC_DEVICE uint32_t kvc_ballot(uint32_t x) { return __ballot_sync(0xffffffffu, x != 0); }
+/* Lane `from`'s x, everywhere. */
+KVC_DEVICE uint32_t kvc_from_lane(uint32_t x, unsigned from) { return __shfl_sync(0xffffffffu, x, (int)from); }
+/* x becomes the sum of the x of this lane and those before it; returns the sum of all. */
+KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
+    for (unsigned step = 1; step < KVC_LANES; step *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, *x, step);
+        if (threadIdx.x % KVC_LANES >= step) *x += other;
+    }
+    return __shfl_sync(0xffffffffu, *x, KVC_LANES - 1);
+}
+#define KVC_PREFIX_SUM(x) kvc_prefix_sum_(&(x))
+
+KVC_DEVICE unsigned kvc_count_bits(uint32_t x) { return (unsigned)__popc((int)x); }
+KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) { return (unsigned)__ffs((int)x) - 1; }
+/* Each rounded once, to nearest even. */
+KVC_DEVICE float kvc_add(float a, float b) { return __fadd_rn(a, b); }
+KVC_DEVICE float kvc_times(float a, float b) { return __fmul_rn(a, b); }
+KVC_DEVICE float kvc_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+KVC_DEVICE float kvc_root(float a) { return __fsqrt_rn(a); }
+KVC_DEVICE double kvc_add_double(double a, double b) { return __dadd_rn(a, b); }
+KVC_DEVICE double kvc_times_double(double a, double b) { return __dmul_rn(a, b); }
+KVC_DEVICE float kvc_narrow(double a) { return __double2float_rn(a); }
+KVC_DEVICE float kvc_as_float(uint32_t x) { return __uint_as_float(x); }
+KVC_DEVICE uint32_t kvc_as_bits(float x) { return __float_as_uint(x); }
+/* Adds to a number that other warps add to as well. */
+KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) { atomicAdd(to, x); }
+KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) { atomicOr(to, x); }
+KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) { atomicAdd((unsigned long long *)to, (unsigned long long)x); }
+
+#else
+
+#include <math.h>
+#include <string.h>
+
+/* 1: lanes run from the last to the first. Of tests; set before anything runs. */
+extern int kvc_lanes_backwards;
+
+#define KVC_DEVICE static inline
+#define KVC_DEVICE_CALL static
+#define KVC_LANE_VAR(type, x) type x[KVC_LANES]
+#define KVC_AT(x) x[lane]
+#define KVC_EACH_LANE                                                                                                       \
+    for (unsigned kvc_turn = 0, lane = kvc_lanes_backwards ? KVC_LANES - 1 : 0; kvc_turn < KVC_LANES;                       \
+         kvc_turn++, lane = kvc_lanes_backwards ? KVC_LANES - 1 - kvc_turn : kvc_turn)
+#define KVC_LANES_MEET() ((void)0)
+
+KVC_DEVICE uint32_t kvc_ballot(const uint32_t *x) {
+    uint32_t bits = 0;
+    for (unsigned i = 0; i < KVC_LANES; i++) bits |= (uint32_t)(x[i] != 0) << i;
+    return bits;
+}
+KVC_DEVICE uint32_t kvc_from_lane(const uint32_t *x, unsigned from) { return x[from]; }
+KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
+    for (unsigned i = 1; i < KVC_LANES; i++) x[i] += x[i - 1];
+    return x[KVC_LANES - 1];
+}
+#define KVC_PREFIX_SUM(x) kvc_prefix_sum_(x)
+
+KVC_DEVICE unsigned kvc_count_bits(uint32_t x) { return (unsigned)__builtin_popcount(x); }
+KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) { return (unsigned)__builtin_ctz(x); }
+KVC_DEVICE float kvc_add(float a, float b) { return a + b; }
+KVC_DEVICE float kvc_times(float a, float b) { return a * b; }
+KVC_DEVICE float kvc_fma(float a, float b, float c) { return fmaf(a, b, c); }
+KVC_DEVICE float kvc_root(float a) { return sqrtf(a); }
+KVC_DEVICE double kvc_add_double(double a, double b) { return a + b; }
+KVC_DEVICE double kvc_times_double(double a, double b) { return a * b; }
+KVC_DEVICE float kvc_narrow(double a) { return (float)a; }
+KVC_DEVICE float kvc_as_float(uint32_t x) {
+    float f;
+    memcpy(&f, &x, sizeof f);
+    return f;
+}
+KVC_DEVICE uint32_t kvc_as_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) { *to += x; }
+KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) { *to |= x; }
+KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) { *to += x; }
+
+#endif
+
+#endif
