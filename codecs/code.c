@@ -441,6 +441,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (s->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
     const size_t words = s->data[0] | (size_t)s->data[1] << 8 | (size_t)s->data[2] << 16 | (size_t)s->data[3] << 24;
     if (words > s->size - head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+    if (words % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
     pthread_once(&once, make_tables);
     const struct kvc_program_key key[2] = {{all_slots, 0, 0}, {table->data, 0, 0}};
     if (program->keep(program->owner, &key[0], sizeof all_slots, &room, &slots, e)) return -1;

@@ -513,6 +513,7 @@ static int lower_streams(const struct work *w, const struct kvc_section *s, cons
         struct kvc_device_job *job = kvc_program_job(program, KVC_JOB_SPLIT, e);
         if (!job) return -1;
         if (size > (size_t)(c->end - words)) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
+        if (size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
         *job = *like;
         job->at[0] = base + (uint64_t)(c->states - s->data) + 4 * c->lanes * i;
         job->at[1] = base + (uint64_t)(words - s->data);

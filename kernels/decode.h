@@ -37,11 +37,13 @@ KVC_DEVICE_CALL uint32_t kvc_run_rows(const struct kvc_device_launch *l, const s
         t.column = item->column;
         /* whole heads begin as wide as what the first operation makes, which may be narrower than the head */
         t.width = item->columns == run->dim ? op[0].dim : item->columns;
-        for (uint32_t i = 0; i < run->n_ops; i++) {
+        /* rounding at the very end is the store's: one way through fast memory less */
+        const uint32_t floats = run->n_ops && op[run->n_ops - 1].kind == KVC_OP_ROUND;
+        for (uint32_t i = 0; i + floats < run->n_ops; i++) {
             kvc_op_run(&op[i], &t);
             KVC_LANES_MEET();
         }
-        kvc_tile_store(&t, &l->target[run->target], run->row + t.row);
+        kvc_tile_store(&t, &l->target[run->target], run->row + t.row, floats);
         KVC_LANES_MEET();
     }
     return t.fault;

@@ -22,6 +22,12 @@ struct kvc_tile {
     for (uint32_t r = 0; r < (t)->rows; r++) KVC_EACH_LANE for (uint32_t c = lane; c < (t)->width; c += KVC_LANES)
 #define KVC_VALUE(t) ((t)->word[r * (t)->width + c])
 
+/* The same four channels at a time, for operations that find their four side by side: a tile's rows then begin at multiples of 16
+ * bytes. */
+#define KVC_EACH_FOUR(t) \
+    for (uint32_t r = 0; r < (t)->rows; r++) KVC_EACH_LANE for (uint32_t c = 4 * lane; c < (t)->width; c += 4 * KVC_LANES)
+#define KVC_FOUR(t) ((t)->word + r * (t)->width + c)
+
 KVC_DEVICE float kvc_tile_float(const struct kvc_tile *t, uint32_t r, uint32_t c) {
     return kvc_as_float(t->word[r * t->width + c]);
 }
@@ -44,11 +50,22 @@ KVC_DEVICE uint32_t kvc_op_channel(const struct kvc_device_op *op, const struct 
 
 /* --- what is stored --- */
 
-/* at: values. n: bytes of each. */
+/* Whether the tile's values lie in fours in matrices of op's shape: they do in all rows or in none. */
+KVC_DEVICE uint32_t kvc_op_in_fours(const struct kvc_device_op *op, const struct kvc_tile *t) {
+    return ((op->dim | t->column | t->width) & 3) == 0;
+}
+
+/* at: values, from a multiple of 16 on. n: bytes of each. */
 KVC_DEVICE void kvc_op_words(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint8_t *from = KVC_BYTES(op->at[0]);
     const uint32_t size = op->n[0];
-    KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_value_at(from, kvc_op_index(op, t, r, c), size);
+    if (size == 2 && kvc_op_in_fours(op, t)) {
+        KVC_EACH_FOUR(t) kvc_store_four(KVC_FOUR(t), kvc_load_halves(from + 2 * kvc_op_index(op, t, r, c)));
+    } else if (size == 4 && kvc_op_in_fours(op, t)) {
+        KVC_EACH_FOUR(t) kvc_store_four(KVC_FOUR(t), kvc_load_four(from + 4 * kvc_op_index(op, t, r, c)));
+    } else {
+        KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_value_at(from, kvc_op_index(op, t, r, c), size);
+    }
 }
 
 /* at: upper halves (u16), lowest bytes, the bytes above those. */
@@ -70,7 +87,15 @@ KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) 
     const uint8_t *low = KVC_BYTES(op->at[0]), *codes = KVC_BYTES(op->at[1]), *pair = KVC_BYTES(op->at[3]);
     const uint8_t *plane[2] = {KVC_BYTES(op->at[5]), KVC_BYTES(op->at[6])}, *bias = KVC_BYTES(op->at[2]);
     const uint32_t *start = KVC_WORDS(op->at[4]), bits = op->n[0];
-    KVC_EACH_VALUE(t) {
+    if (!op->at[5] && kvc_op_in_fours(op, t)) {
+        KVC_EACH_FOUR(t) {
+            const uint64_t i = kvc_op_index(op, t, r, c);
+            const uint32_t high = kvc_unpack_four(codes, (uint32_t)i, bits), below = kvc_aligned32(low + i);
+            struct kvc_four four = kvc_load_halves(bias + 2 * (uint64_t)kvc_op_channel(op, t, c));
+            for (uint32_t k = 0; k < 4; k++) four.at[k] = kvc_fast_word(kvc_byte_of(high, k), kvc_byte_of(below, k), four.at[k]);
+            kvc_store_four(KVC_FOUR(t), four);
+        }
+    } else KVC_EACH_VALUE(t) {
         const uint64_t i = kvc_op_index(op, t, r, c);
         const uint32_t high = kvc_unpack(codes, (uint32_t)i, bits), of = kvc_load16(bias + 2 * (uint64_t)kvc_op_channel(op, t, c));
         uint32_t word = kvc_fast_word(high, low[i], of);
@@ -120,9 +145,29 @@ KVC_DEVICE void kvc_op_quant(const struct kvc_device_op *op, struct kvc_tile *t)
         const uint32_t code = (begin ? begin[1] : 0) + row * span + skip;
         const uint8_t *codes = KVC_BYTES(op->at[group_class]);
         const float *step = KVC_FLOATS(op->at[2 + group_class]) + param, *low = KVC_FLOATS(op->at[4 + group_class]) + param;
+        const uint32_t symmetric = op->n[4] & KVC_QUANT_SYM;
+        const float centre = op->f[group_class];
+        /* what most recipes ask: four values side by side that have four parameters side by side, or share one */
+        const uint32_t apart = axis == 0 ? param + skip : axis == 1 ? group | skip : 0;
+        if (((code | t->width | apart) & 3) == 0 && !op->at[8] && !(op->n[4] & KVC_QUANT_ADD)) {
+            KVC_EACH_LANE for (uint32_t c = 4 * lane; c < t->width; c += 4 * KVC_LANES) {
+                const uint32_t four = kvc_unpack_four(codes, code + c, bits), p = axis == 0 ? skip + c : axis == 1 ? (skip + c) / group : 0;
+                struct kvc_four by, least, out;
+                if (axis == 0) by = kvc_load_four(step + p);
+                else by.at[0] = by.at[1] = by.at[2] = by.at[3] = kvc_as_bits(step[p]);
+                if (symmetric) for (uint32_t k = 0; k < 4; k++) least.at[k] = kvc_as_bits(kvc_times(kvc_as_float(by.at[k]), centre));
+                else if (axis == 0) least = kvc_load_four(low + p);
+                else least.at[0] = least.at[1] = least.at[2] = least.at[3] = kvc_as_bits(low[p]);
+                for (uint32_t k = 0; k < 4; k++)
+                    out.at[k] = kvc_as_bits(kvc_add(kvc_times((float)kvc_byte_of(four, k), kvc_as_float(by.at[k])),
+                                                    kvc_as_float(least.at[k])));
+                kvc_store_four(KVC_FOUR(t), out);
+            }
+            continue;
+        }
         KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES) {
             const uint32_t p = axis == 0 ? skip + c : axis == 1 ? (skip + c) / group : 0;
-            const float least = op->n[4] & KVC_QUANT_SYM ? kvc_times(step[p], op->f[group_class]) : low[p];
+            const float least = symmetric ? kvc_times(step[p], centre) : low[p];
             float x = kvc_add(kvc_times((float)kvc_unpack(codes, code + c, bits), step[p]), least);
             if (op->at[8]) x = kvc_times(x, KVC_FLOATS(op->at[8])[kvc_op_channel(op, t, c)]);
             if (op->n[4] & KVC_QUANT_ADD) x = kvc_add(x, kvc_tile_float(t, r, c));
@@ -355,32 +400,23 @@ KVC_DEVICE void kvc_store(uint64_t address, uint32_t word, uint32_t size) {
     else *(uint32_t *)(uintptr_t)address = word;
 }
 
-/* 16 bytes at once, on a multiple of 16: those of the values from `word` on. */
-KVC_DEVICE void kvc_store_16(uint64_t address, const uint32_t *word, uint32_t size) {
-    uint32_t *to = (uint32_t *)(uintptr_t)address, out[4];
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-    for (uint32_t i = 0; i < 4; i++) {
-        if (size == 2) out[i] = (word[2 * i] & 0xffffu) | word[2 * i + 1] << 16;
-        else if (size == 4) out[i] = word[i];
-        else
-            out[i] = (word[4 * i] & 255u) | (word[4 * i + 1] & 255u) << 8 | (word[4 * i + 2] & 255u) << 16 | word[4 * i + 3] << 24;
-    }
-#ifdef __CUDACC__
-    *(uint4 *)to = make_uint4(out[0], out[1], out[2], out[3]);
-#else
-    for (uint32_t i = 0; i < 4; i++) to[i] = out[i];
-#endif
+/* Four values side by side, from a multiple of their size on. */
+KVC_DEVICE void kvc_store_values(uint64_t address, struct kvc_four v, uint32_t size) {
+    void *to = (void *)(uintptr_t)address;
+    if (size == 2) kvc_store_two(to, (v.at[0] & 0xffffu) | v.at[1] << 16, (v.at[2] & 0xffffu) | v.at[3] << 16);
+    else if (size == 4) kvc_store_four(to, v);
+    else kvc_store_one(to, (v.at[0] & 255u) | (v.at[1] & 255u) << 8 | (v.at[2] & 255u) << 16 | v.at[3] << 24);
 }
 
-/* Writes the tile, in the target's dtype; `row`: where its first row goes. */
-KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_target *g, uint64_t row) {
-    const uint32_t size = kvc_value_bytes(g->dtype), together = 16 / size;
-    if (g->dtype != g->from) {
-        KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_round(kvc_widen(KVC_VALUE(t), g->from), g->dtype);
-        KVC_LANES_MEET();
-    }
+/* A tile's word as the target has it; `floats`: words are binary32, of values of the tensor's dtype. */
+KVC_DEVICE uint32_t kvc_target_word(const struct kvc_device_target *g, uint32_t word, uint32_t floats) {
+    if (floats) word = kvc_round(kvc_as_float(word), g->from);
+    return g->dtype == g->from ? word : kvc_round(kvc_widen(word, g->from), g->dtype);
+}
+
+/* Writes the tile; `row`: where its first row goes. */
+KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_target *g, uint64_t row, uint32_t floats) {
+    const uint32_t size = kvc_value_bytes(g->dtype);
     for (uint32_t r = 0; r < t->rows; r++) {
         const uint64_t start = kvc_target_row(g, row + r);
         if (!start) {
@@ -388,13 +424,15 @@ KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_targe
             continue;
         }
         const uint64_t to = start + (uint64_t)((int64_t)t->head * g->head) + (uint64_t)((int64_t)t->column * g->dim);
-        const uint32_t *word = t->word + r * t->width;
-        if (g->dim == (int64_t)size && to % 16 == 0 && t->width % together == 0) {
-            KVC_EACH_LANE for (uint32_t c = lane * together; c < t->width; c += KVC_LANES * together)
-                kvc_store_16(to + (uint64_t)c * size, word + c, size);
+        if (g->dim == (int64_t)size && to % (4 * size) == 0 && t->width % 4 == 0) {
+            KVC_EACH_LANE for (uint32_t c = 4 * lane; c < t->width; c += 4 * KVC_LANES) {
+                struct kvc_four four = kvc_load_four(KVC_FOUR(t));
+                for (uint32_t k = 0; k < 4; k++) four.at[k] = kvc_target_word(g, four.at[k], floats);
+                kvc_store_values(to + (uint64_t)c * size, four, size);
+            }
         } else {
             KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES)
-                kvc_store(to + (uint64_t)((int64_t)c * g->dim), word[c], size);
+                kvc_store(to + (uint64_t)((int64_t)c * g->dim), kvc_target_word(g, KVC_VALUE(t), floats), size);
         }
     }
 }

@@ -108,7 +108,7 @@ KVC_DEVICE void kvc_stream_take(struct kvc_stream *s, uint32_t *state, uint32_t 
     KVC_EACH_LANE {
         if (KVC_AT(hungry)) {
             const uint32_t at = s->next + 2 * kvc_count_bits(KVC_BEFORE(mask));
-            KVC_OF(state) = KVC_OF(state) << 16 | (at + 2 <= s->size ? kvc_load16(s->words + at) : 0);
+            KVC_OF(state) = KVC_OF(state) << 16 | (at + 2 <= s->size ? kvc_aligned16(s->words + at) : 0);
         }
     }
     s->next += 2 * kvc_count_bits(mask);
@@ -138,6 +138,7 @@ KVC_DEVICE uint32_t kvc_stream_end(const struct kvc_stream *s, const uint32_t *s
 KVC_DEVICE void kvc_model_turn_row(const struct kvc_device_job *job, float *cosine, float *sine) {
     const uint32_t period = job->n[11];
     const float *step = KVC_FLOATS(job->at[6]);
+    KVC_LANES_MEET(); /* all have read the row before */
     KVC_EACH_LANE {
         for (uint32_t d = lane; d < period; d += KVC_LANES) {
             const float c = cosine[d], s = sine[d];
@@ -180,7 +181,7 @@ KVC_DEVICE uint32_t kvc_model_channel(const struct kvc_device_job *job, uint32_t
     return magnitude | (kvc_as_bits(m) >> 31) << sign | (steps < 7 ? steps : 7) << 16;
 }
 
-/* Words of one stream of `split`, as u16 into the matrix that holds them.
+/* Words of one stream of `split`, as u16 into the matrix that holds them. The stream's words begin at an even address.
  * at: states, words, slots of all tables, low bits, means, spreads, a row's turn (cosines, then sines, `period` each), the words.
  * n: bytes of words, lanes, bits of tables, channels of a row, first row, rows, bits of a word, low bits, sign bit | cut << 8,
  * rebias, kind of model, period, table of each context (4 bits each), first channel that turns << 16 | pairs.

@@ -11,11 +11,65 @@
 #define KVC_WORDS(address) ((const uint32_t *)(uintptr_t)(address))
 #define KVC_FLOATS(address) ((const float *)(uintptr_t)(address))
 
+/* Little-endian numbers at any address. */
 KVC_DEVICE uint32_t kvc_load16(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8;
 }
 KVC_DEVICE uint32_t kvc_load32(const uint8_t *p) {
     return kvc_load16(p) | kvc_load16(p + 2) << 16;
+}
+
+/* Four words that move together. */
+struct kvc_four {
+    uint32_t at[4];
+};
+
+/* The same at multiples of their size, in one access each. */
+#ifdef __CUDACC__
+KVC_DEVICE uint32_t kvc_aligned16(const uint8_t *p) { return *(const uint16_t *)p; }
+KVC_DEVICE uint32_t kvc_aligned32(const uint8_t *p) { return *(const uint32_t *)p; }
+KVC_DEVICE struct kvc_four kvc_load_four(const void *p) {
+    const uint4 v = *(const uint4 *)p;
+    const struct kvc_four four = {{v.x, v.y, v.z, v.w}};
+    return four;
+}
+KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) {
+    *(uint4 *)p = make_uint4(four.at[0], four.at[1], four.at[2], four.at[3]);
+}
+KVC_DEVICE void kvc_store_two(void *p, uint32_t a, uint32_t b) { *(uint2 *)p = make_uint2(a, b); }
+KVC_DEVICE void kvc_store_one(void *p, uint32_t a) { *(uint32_t *)p = a; }
+#else
+KVC_DEVICE uint32_t kvc_aligned16(const uint8_t *p) {
+    uint16_t x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+KVC_DEVICE uint32_t kvc_aligned32(const uint8_t *p) {
+    uint32_t x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+KVC_DEVICE struct kvc_four kvc_load_four(const void *p) {
+    struct kvc_four four;
+    memcpy(&four, p, sizeof four);
+    return four;
+}
+KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) { memcpy(p, &four, sizeof four); }
+KVC_DEVICE void kvc_store_two(void *p, uint32_t a, uint32_t b) {
+    const uint32_t two[2] = {a, b};
+    memcpy(p, two, sizeof two);
+}
+KVC_DEVICE void kvc_store_one(void *p, uint32_t a) { memcpy(p, &a, sizeof a); }
+#endif
+
+/* Four 16-bit numbers from a multiple of 4 bytes on; four bytes of a word. */
+KVC_DEVICE struct kvc_four kvc_load_halves(const uint8_t *p) {
+    const uint32_t a = kvc_aligned32(p), b = kvc_aligned32(p + 4);
+    const struct kvc_four four = {{a & 0xffffu, a >> 16, b & 0xffffu, b >> 16}};
+    return four;
+}
+KVC_DEVICE uint32_t kvc_byte_of(uint32_t word, uint32_t i) {
+    return word >> 8 * i & 255u;
 }
 
 /* Value i of those packed in `width` bits, 0 to 8 (split.md, quant.md: 32 together; 8: a byte each). */
@@ -36,6 +90,27 @@ KVC_DEVICE uint32_t kvc_unpack(const uint8_t *p, uint32_t i, uint32_t width) {
     }
     if (width & 1) value |= (p[j % 4] >> (j / 4) & 1u) << shift;
     return value;
+}
+
+/* Values i to i + 3, i a multiple of 4, as the bytes of a word; p is a multiple of 4. In each part of a group those four lie in four
+ * bytes side by side, at one shift. */
+KVC_DEVICE uint32_t kvc_unpack_four(const uint8_t *p, uint32_t i, uint32_t width) {
+    if (width == 8) return kvc_aligned32(p + i);
+    const uint32_t j = i % 32;
+    uint32_t values = 0, shift = 0;
+    p += (uint64_t)(i / 32) * 4 * width;
+    if (width & 4) {
+        values = kvc_aligned32(p + j % 16) >> (j / 16 * 4) & 0x0f0f0f0fu;
+        p += 16;
+        shift = 4;
+    }
+    if (width & 2) {
+        values |= (kvc_aligned32(p + j % 8) >> (j / 8 * 2) & 0x03030303u) << shift;
+        p += 8;
+        shift += 2;
+    }
+    if (width & 1) values |= (kvc_aligned32(p) >> (j / 4) & 0x01010101u) << shift;
+    return values;
 }
 
 KVC_DEVICE float kvc_from_half(uint32_t h) {
