@@ -67,8 +67,13 @@ int main(int argc, char **argv) {
         bench_transform();
         return 0;
     }
+    if (argc > 1 && strcmp(argv[1], "--load") == 0) {
+        bench_load();
+        return 0;
+    }
     bench_kernels();
     bench_transform();
+    bench_load();
     printf("\nFiles in memory, kernels %s. Blocks: 256 rows of a K or V, without container, hashes, verification.\n",
            kvc_kernels_get()->name);
     if (zipnn_version()) printf("ZipNN %s from PyPI.\n", zipnn_version());

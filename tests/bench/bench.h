@@ -48,6 +48,9 @@ void bench_lossy(const char *path);
 /* transform.c: the transform codec and its stages, on caches made up. */
 void bench_transform(void);
 
+/* load.c: what the CPU does of loads onto a GPU. */
+void bench_load(void);
+
 /* zipnn.c: ZipNN from PyPI, in a Python process of its own. */
 /* Its version, or NULL when no Python at hand has it. */
 const char *zipnn_version(void);
