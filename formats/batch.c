@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { ALIGN = 16, COUNTERS = 4 };
+enum { ALIGN = 16, COUNTERS = 1 + KVC_DEVICE_LEVELS };
 
 static size_t aligned(size_t n) {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
@@ -297,8 +297,8 @@ static int add_digest(struct kvc_batch *b, const struct kvc_batch_block *x, stru
                                          .index = x->record,
                                          .head = x->tensor,
                                          .rows = (uint32_t)(x->rows - row < TOGETHER ? x->rows - row : TOGETHER),
-                                         .row = x->row + row,
-                                         .seed = cells->block[x->block] + row};
+                                         .first = (uint32_t)(x->row + row),
+                                         .seed = (uint32_t)(cells->block[x->block] + row)};
     }
     return 0;
 }
@@ -342,31 +342,29 @@ int kvc_batch_add(struct kvc_batch *b, const struct kvc_batch_block *x, uint64_t
 
 /* --- the queue --- */
 
-static struct kvc_device_item *queue_jobs(struct kvc_device_item *item, size_t first, size_t n, uint32_t wait, size_t need,
-                                          uint32_t done) {
-    for (size_t i = 0; i < n; i++)
-        *item++ = (struct kvc_device_item){.kind = KVC_ITEM_JOB,
-                                           .index = (uint32_t)(first + i),
-                                           .wait = need ? wait : KVC_DEVICE_NO_COUNTER,
-                                           .need = (uint32_t)need,
-                                           .done = done};
+static struct kvc_device_item *queue_jobs(struct kvc_device_item *item, size_t first, size_t n) {
+    for (size_t i = 0; i < n; i++) *item++ = (struct kvc_device_item){.kind = KVC_ITEM_JOB, .index = (uint32_t)(first + i)};
     return item;
 }
 
-static struct kvc_device_item *queue_items(struct kvc_device_item *item, const struct kvc_list *list, uint32_t wait, size_t need,
-                                           uint32_t done) {
-    const struct kvc_device_item *from = list->at;
-    for (size_t i = 0; i < list->n; i++) {
-        *item = from[i];
-        item->wait = need ? wait : KVC_DEVICE_NO_COUNTER;
-        item->need = (uint32_t)need;
-        item++->done = done;
+static struct kvc_device_item *queue_items(struct kvc_device_item *item, const struct kvc_list *list) {
+    if (list->n) memcpy(item, list->at, list->n * sizeof *item);
+    return item + list->n;
+}
+
+/* Where levels end, and for which earlier one each waits: the last that has any items, as that one waited for those before. */
+static void set_levels(struct kvc_device_launch *launch, const size_t n[KVC_DEVICE_LEVELS]) {
+    uint32_t end = 0, before = 0;
+    for (uint32_t i = 0; i < KVC_DEVICE_LEVELS; i++) {
+        launch->wait[i] = before;
+        launch->need[i] = i ? (uint32_t)n[before] : 0;
+        launch->end[i] = end += (uint32_t)n[i];
+        if (n[i]) before = i;
     }
-    return item;
 }
 
 int kvc_batch_finish(struct kvc_batch *b, struct kvc_device_launch *launch, struct kvc_error *e) {
-    enum { PREPARED = 1, STREAMED, ROWS_DONE }; /* counters; the first one hands out items */
+    const size_t levels[KVC_DEVICE_LEVELS] = {b->prepare.n, b->stream.n, b->rows.n, b->digest.n};
     const size_t n_jobs = b->prepare.n + b->stream.n, items = n_jobs + b->rows.n + b->digest.n;
     uint64_t ops = 0, at[4] = {0};
     struct kvc_device_op *op = table(b, b->op.n * sizeof *op, &ops);
@@ -381,14 +379,14 @@ int kvc_batch_finish(struct kvc_batch *b, struct kvc_device_launch *launch, stru
     if (b->prepare.n) memcpy(job, b->prepare.at, b->prepare.n * sizeof *job);
     if (b->stream.n) memcpy(job + b->prepare.n, b->stream.at, b->stream.n * sizeof *job);
     memset(counter, 0, COUNTERS * sizeof *counter);
-    struct kvc_device_item *next = queue_jobs(item, 0, b->prepare.n, 0, 0, PREPARED);
-    next = queue_jobs(next, b->prepare.n, b->stream.n, PREPARED, b->prepare.n, STREAMED);
-    next = queue_items(next, &b->rows, b->stream.n ? STREAMED : PREPARED, b->stream.n ? b->stream.n : b->prepare.n, ROWS_DONE);
-    queue_items(next, &b->digest, ROWS_DONE, b->rows.n, KVC_DEVICE_NO_COUNTER);
+    struct kvc_device_item *next = queue_jobs(item, 0, b->prepare.n);
+    next = queue_jobs(next, b->prepare.n, b->stream.n);
+    queue_items(queue_items(next, &b->rows), &b->digest);
     *launch = (struct kvc_device_launch){.item = (const struct kvc_device_item *)(uintptr_t)at[2],
                                          .job = (const struct kvc_device_job *)(uintptr_t)at[1],
                                          .run = (const struct kvc_device_run *)(uintptr_t)at[0],
                                          .counter = (uint32_t *)(uintptr_t)at[3],
                                          .n_items = (uint32_t)items};
+    set_levels(launch, levels);
     return 0;
 }

@@ -56,10 +56,10 @@ KVC_DEVICE_CALL uint64_t kvc_run_digest(const struct kvc_device_launch *l, const
     KVC_EACH_LANE {
         KVC_AT(sum) = 0;
         for (uint32_t i = lane; i < item->rows; i += KVC_LANES) {
-            const uint64_t start = kvc_target_row(g, item->row + i);
+            const uint64_t start = kvc_target_row(g, (uint64_t)item->first + i);
             const struct kvc_digest_row row = {KVC_BYTES(start), g->head, g->dim, g->channels, bytes,
                                                g->heads * g->channels * bytes};
-            if (start) KVC_AT(sum) += kvc_digest_row_hash(&row, item->seed + i);
+            if (start) KVC_AT(sum) += kvc_digest_row_hash(&row, (uint64_t)item->seed + i);
         }
     }
 #ifdef __CUDACC__
@@ -90,6 +90,12 @@ KVC_DEVICE void kvc_run_item(const struct kvc_device_launch *l, const struct kvc
     }
 }
 
+KVC_DEVICE uint32_t kvc_level_of(const struct kvc_device_launch *l, uint32_t item) {
+    uint32_t level = 0;
+    while (item >= l->end[level]) level++;
+    return level;
+}
+
 /* Takes items until there are none. Run by every warp of a launch, `work` being its own. Items wait for earlier ones only, which
  * some warp has taken and finishes: so the wait always ends. */
 KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work) {
@@ -99,27 +105,27 @@ KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work
         if (threadIdx.x % KVC_LANES == 0) i = atomicAdd(&l->counter[0], 1u);
         i = kvc_from_lane(i, 0);
         if (i >= l->n_items) return;
-        const struct kvc_device_item *item = &l->item[i];
-        if (item->wait != KVC_DEVICE_NO_COUNTER) {
-            const volatile uint32_t *counter = &l->counter[item->wait];
-            while (*counter < item->need) __nanosleep(100);
+        const uint32_t level = kvc_level_of(l, i), need = l->need[level];
+        if (need) {
+            const volatile uint32_t *counter = &l->counter[1 + l->wait[level]];
+            while (*counter < need) __nanosleep(100);
             __threadfence(); /* what the others wrote before they counted is seen behind this */
             __syncwarp();
         }
-        kvc_run_item(l, item, work);
+        kvc_run_item(l, &l->item[i], work);
         __syncwarp();
-        if (threadIdx.x % KVC_LANES == 0 && item->done != KVC_DEVICE_NO_COUNTER) {
+        if (threadIdx.x % KVC_LANES == 0) {
             __threadfence(); /* what this warp wrote is there before it counts */
-            atomicAdd(&l->counter[item->done], 1u);
+            atomicAdd(&l->counter[1 + level], 1u);
         }
     }
 #else
     for (uint32_t i = l->counter[0]; i < l->n_items; i++) {
-        const struct kvc_device_item *item = &l->item[i];
+        const uint32_t level = kvc_level_of(l, i);
         /* a queue that would make a GPU wait for ever is a mistake of whoever made it: nothing counts as decoded then */
-        if (item->wait != KVC_DEVICE_NO_COUNTER && l->counter[item->wait] < item->need) return;
-        kvc_run_item(l, item, work);
-        if (item->done != KVC_DEVICE_NO_COUNTER) l->counter[item->done]++;
+        if (l->counter[1 + l->wait[level]] < l->need[level]) return;
+        kvc_run_item(l, &l->item[i], work);
+        l->counter[1 + level]++;
         l->counter[0] = i + 1;
     }
 #endif

@@ -104,16 +104,14 @@ enum kvc_device_item_kind { KVC_ITEM_JOB = 1, KVC_ITEM_ROWS, KVC_ITEM_DIGEST };
 
 struct kvc_device_item {
     uint32_t kind;
-    uint32_t index;        /* of a job or a run; of a digest: the record */
-    uint32_t head;         /* rows: which head; digest: the target */
-    uint32_t first, rows;  /* rows: of the run; digest: rows */
+    uint32_t index;           /* of a job or a run; of a digest: the record */
+    uint32_t head;            /* rows: which head; digest: the target */
+    uint32_t first, rows;     /* rows: of the run; digest: of the target */
     uint32_t column, columns; /* rows: channels of the head */
-    uint32_t wait, need;   /* counter to wait for until it is `need`; KVC_DEVICE_NO_COUNTER: none */
-    uint32_t done;         /* counter to add 1 to */
-    uint64_t row;          /* digest: the target's row of the first; its number in the tensor is `seed` */
-    uint64_t seed;
+    uint32_t seed;            /* digest: number in the tensor of the first row */
 };
-#define KVC_DEVICE_NO_COUNTER UINT32_MAX
+
+enum { KVC_DEVICE_LEVELS = 4 };
 
 /* Addresses of the device's memory all. */
 struct kvc_device_launch {
@@ -121,11 +119,12 @@ struct kvc_device_launch {
     const struct kvc_device_job *job;
     const struct kvc_device_run *run;
     const struct kvc_device_target *target;
-    uint32_t *counter;   /* of items done, 0 at first; counter[0] hands out items */
+    uint32_t *counter;   /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done */
     uint32_t *status;    /* by record: enum kvc_device_fault */
     uint64_t *digest;    /* by record */
     uint32_t n_items;
-    uint32_t unused;
+    /* Items before end[i] that belong to no level before are of level i, and wait until need[i] of level wait[i] are done. */
+    uint32_t end[KVC_DEVICE_LEVELS], wait[KVC_DEVICE_LEVELS], need[KVC_DEVICE_LEVELS];
 };
 
 #endif
