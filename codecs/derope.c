@@ -171,21 +171,21 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     uint8_t low[KVC_MAX_BLOCK_ROWS];
     (void)args;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side || !rows) return 0;
+    if (!stored->n_side) return 0;
     if (block->shape.dim > KVC_DEVICE_TILE) return 1; /* tiles are of whole heads there */
     if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e))) return -1;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_TURN, &block->shape);
     int status = read_section(s, block, &pairing, &half, &angle, e);
-    const int64_t first = kvc_block_position(block, 0);
+    const int64_t first = rows ? kvc_block_position(block, 0) : 0;
     for (size_t i = 0; i < rows && !status; i++) {
         const int64_t at = kvc_block_position(block, i);
         if (at < 0 || at >= KVC_ROPE_POSITIONS) status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld has no angle", (long long)at);
         else if (at >> 8 != first >> 8) status = 1; /* no block that is cut as it should be */
         low[i] = (uint8_t)(at & 255);
     }
-    if (!status) status = keep_powers(program, &op, angle, half, first >> 8, e);
+    if (!status && rows) status = keep_powers(program, &op, angle, half, first >> 8, e);
     free(angle);
-    if (status) return status;
+    if (status || !rows) return status;
     op.n[0] = (uint32_t)half;
     op.n[1] = pairing;
     op.at[2] = kvc_program_copy(program, low, rows, e);

@@ -2,6 +2,7 @@
 #include "codecs/program.h"
 
 #include "codecs/floats.h"
+#include "codecs/planes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +116,9 @@ uint64_t kvc_program_scratch(struct kvc_program *p, size_t n, struct kvc_error *
 uint64_t kvc_program_halves(struct kvc_program *p, const struct kvc_section *s, const uint8_t **bytes, size_t n,
                             struct kvc_error *e) {
     struct kvc_halves h;
-    if (kvc_halves_open(&h, bytes, s->data + s->size, n, e)) return 0;
+    if (kvc_halves_open(&h, bytes, s->data + s->size, n, e) || (h.zeros && h.zeros < 8 && kvc_packed_check(h.lower, n, 8 - h.zeros, e)) ||
+        (h.width < 8 && kvc_packed_check(h.codes, n, h.width, e)))
+        return 0;
     const uint64_t base = kvc_program_bytes(p, s, s->size, NULL, e), to = base ? kvc_program_scratch(p, 4 * n, e) : 0;
     struct kvc_device_job *job = to ? kvc_program_job(p, KVC_JOB_HALVES, e) : NULL;
     if (!job) return 0;
@@ -147,11 +150,10 @@ int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, s
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t size = (size_t)(shape->tokens * kvc_row_bytes(shape));
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, shape);
-    if (n != 1 || sections->type != KVC_SECTION_RAW) return 0;
+    if (n != 1 || sections->type != KVC_SECTION_RAW || sections->index != 0) return 0;
+    if (sections->coder != KVC_CODER_STORE) return kvc_fail(e, KVC_ERR_DAMAGED, "section RAW is not stored as it is");
+    if (!(op.at[0] = kvc_program_bytes(p, sections, size, NULL, e))) return -1;
     op.n[0] = info->size;
-    if (!size) return sections->size ? kvc_fail(e, KVC_ERR_DAMAGED, "rows where none are due") : kvc_program_begin(p, 0, e) ? -1 : 1;
-    if (sections->coder != KVC_CODER_STORE || !(op.at[0] = kvc_program_bytes(p, sections, size, NULL, e)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section RAW is not %zu stored bytes", size);
     return kvc_program_begin(p, shape->tokens, e) || kvc_program_op(p, &op, e) ? -1 : 1;
 }
 

@@ -519,7 +519,8 @@ static int lower_class(const struct layout *l, unsigned c, const struct kvc_sect
     if (!l->sym && !(op->at[4 + c] = kvc_program_halves(program, s, &p, k->params, e))) return kvc_error_prefix(e, "PARAMS");
     if (p != s->data + s->size) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
     if (!(s = kvc_section_take_stored(next, end, KVC_SECTION_CODES, c, e))) return -1;
-    return (op->at[c] = kvc_program_bytes(program, s, kvc_packed_bytes(k->codes, k->bits), NULL, e)) ? 0 : -1;
+    if (!(op->at[c] = kvc_program_bytes(program, s, kvc_packed_bytes(k->codes, k->bits), &p, e))) return -1;
+    return k->bits < 8 ? kvc_packed_check(p, k->codes, k->bits, e) : 0;
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,

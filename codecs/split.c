@@ -470,36 +470,44 @@ static int lower_codes(const struct work *w, const struct kvc_section *s, struct
             lower_table(program, frequency, kvc_words_alphabet(w->form), job->at[2] + ((uint64_t)4 * k << c->bits), e))
             return -1;
     }
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++) job->n[12] |= table_for(c->tables, k) << 4 * k;
+    for (unsigned k = 0; k < KVC_CONTEXTS; k++) job->n[9] |= table_for(c->tables, k) << 4 * k;
     return close_codes(w, s, c, &in, e);
 }
 
-/* The channel model: what is stored, and a row's turn. */
+/* The channel model: what is stored becomes what streams take, in a job of its own. `job` gets what they are told of it. */
 static int lower_model(struct work *w, struct kvc_program *program, struct kvc_device_job *job, struct kvc_error *e) {
     const struct kvc_channels *m = &w->model;
     const struct kvc_word_format *f = w->form->format;
-    if (m->flat) {
-        job->n[10] = KVC_MODEL_FLAT;
-        return 0;
+    const int turns = f && m->turn != KVC_TURN_NONE;
+    if (f) {
+        job->n[10] = f->sign | (f->drop + f->shift) << 8;
+        job->n[11] = f->rebias;
+        job->n[12] = f->shift;
     }
-    if (!(job->at[4] = kvc_program_copy(program, m->mean, w->n, e)) || !(job->at[5] = kvc_program_copy(program, m->spread, w->n, e)))
-        return -1;
-    if (!f) {
-        job->n[10] = KVC_MODEL_CODES;
-        return 0;
+    if (m->flat) return 0;
+    if (turns && m->period > KVC_DEVICE_TILE) return 1;
+    const uint64_t mean = kvc_program_copy(program, m->mean, w->n, e), spread = mean ? kvc_program_copy(program, m->spread, w->n, e) : 0;
+    if (!spread || !(job->at[4] = kvc_program_scratch(program, (turns ? 3 : 1) * sizeof(float) * w->n, e))) return -1;
+    if (turns) {
+        kvc_channels_begin(&w->model);
+        float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->at[5]);
+        if (!turn) return kvc_fail_memory(e, "a table");
+        memcpy(turn, m->step_c, m->period * sizeof *turn);
+        memcpy(turn + m->period, m->step_s, m->period * sizeof *turn);
     }
-    job->n[8] = f->sign | (f->drop + f->shift) << 8;
-    job->n[9] = f->rebias;
-    job->n[11] = m->period;
-    if (m->turn == KVC_TURN_NONE) return 0;
-    if (m->period > KVC_DEVICE_TILE) return 1;
-    kvc_channels_begin(&w->model);
-    float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->at[6]);
-    if (!turn) return kvc_fail_memory(e, "a table");
-    memcpy(turn, m->step_c, m->period * sizeof *turn);
-    memcpy(turn + m->period, m->step_s, m->period * sizeof *turn);
-    job->n[10] = (uint32_t)m->turn;
-    job->n[13] = m->first << 16 | m->pairs;
+    job->n[7] = turns ? (uint32_t)m->turn : f ? 0 : KVC_MODEL_CODES;
+    job->n[8] = m->period;
+    struct kvc_device_job *model = kvc_program_job(program, KVC_JOB_MODEL, e);
+    if (!model) return -1;
+    model->at[0] = mean;
+    model->at[1] = spread;
+    model->at[2] = job->at[4];
+    model->n[0] = (uint32_t)w->n;
+    model->n[1] = w->form->bits;
+    model->n[2] = job->n[7];
+    model->n[3] = turns ? m->period : 1;
+    model->n[4] = turns ? m->first << 16 | m->pairs : 0;
+    memcpy(&model->n[5], &job->n[10], 3 * sizeof job->n[0]);
     return 0;
 }
 
@@ -554,13 +562,12 @@ static int lower_sections(struct work *w, const struct kvc_stored *stored, struc
     const int status = lower_model(w, program, &job, e);
     if (status) return status;
     const uint64_t base = kvc_program_bytes(program, codes, codes->size, NULL, e);
-    if (!base || !(job.at[7] = kvc_program_scratch(program, 2 * w->values, e))) return -1;
+    if (!base || !(job.at[6] = kvc_program_scratch(program, 2 * w->values, e))) return -1;
     job.n[1] = c.lanes;
     job.n[2] = c.bits;
     job.n[3] = (uint32_t)w->n;
     job.n[6] = w->form->bits;
-    job.n[7] = shift;
-    op->at[0] = job.at[7];
+    op->at[0] = job.at[6];
     return lower_streams(w, codes, &c, base, &job, program, e);
 }
 

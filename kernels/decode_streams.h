@@ -136,8 +136,8 @@ KVC_DEVICE uint32_t kvc_stream_end(const struct kvc_stream *s, const uint32_t *s
 
 /* Cosines and sines of a head's channels go from one row to the next. */
 KVC_DEVICE void kvc_model_turn_row(const struct kvc_device_job *job, float *cosine, float *sine) {
-    const uint32_t period = job->n[11];
-    const float *step = KVC_FLOATS(job->at[6]);
+    const uint32_t period = job->n[8];
+    const float *step = KVC_FLOATS(job->at[5]);
     KVC_LANES_MEET(); /* all have read the row before */
     KVC_EACH_LANE {
         for (uint32_t d = lane; d < period; d += KVC_LANES) {
@@ -149,58 +149,85 @@ KVC_DEVICE void kvc_model_turn_row(const struct kvc_device_job *job, float *cosi
     KVC_LANES_MEET();
 }
 
-/* Bias and context of channel i (channels.md), in the low and the high half. */
-KVC_DEVICE uint32_t kvc_model_channel(const struct kvc_device_job *job, uint32_t i, const float *cosine, const float *sine) {
-    const int8_t *mean = (const int8_t *)(uintptr_t)job->at[4];
-    const uint8_t *spread = KVC_BYTES(job->at[5]);
-    const uint32_t kind = job->n[10], bits = job->n[6];
-    if (kind & KVC_MODEL_FLAT) return 0;
-    if (kind & KVC_MODEL_CODES) {
-        const int32_t width = (int32_t)spread[i] - (int32_t)(117 + 2 * bits);
-        return ((uint32_t)(int32_t)mean[i] & ((1u << bits) - 1)) | (uint32_t)(width < 0 ? 0 : width < 7 ? width : 7) << 16;
-    }
-    const uint32_t period = job->n[11], d = i % period, first = job->n[13] >> 16, pairs = job->n[13] & 0xffffu;
-    const float quarter = kvc_as_float(0x3e800000u), variance = kvc_as_float((uint32_t)spread[i] << 23);
-    float m = kvc_times((float)mean[i], kvc_times(kvc_root(variance), quarter));
-    if (kind & KVC_MODEL_TURN) {
-        float turned = 0;
-        if (d >= first && d - first < 2 * pairs) {
-            const uint32_t at = d - first, halves = (kind & KVC_MODEL_TURN) == 1;
-            const uint32_t second = halves ? at >= pairs : at & 1;
-            const uint32_t other = second ? i - (halves ? pairs : 1) : i + (halves ? pairs : 1);
-            const float v = kvc_as_float((uint32_t)spread[other] << 23);
-            const float value = kvc_times((float)mean[other], kvc_times(kvc_root(v), quarter));
-            turned = kvc_times(second ? value : -value, sine[d]);
-        }
-        m = kvc_add(kvc_times(m, cosine[d]), turned);
-    }
+/* How words are made of numbers: u32 sign bit | cut << 8, rebias, low bits. */
+struct kvc_word_form {
+    uint32_t sign_cut, rebias, shift;
+};
+
+/* Bias and context of a word whose channel lies at m, in the low and the high half. */
+KVC_DEVICE uint32_t kvc_model_word(const struct kvc_word_form *f, float m, float variance) {
     const uint32_t square = kvc_as_bits(kvc_add(kvc_times(m, m), variance)), steps = (square - kvc_as_bits(variance)) >> 22;
-    const uint32_t sign = job->n[8] & 255u, cut = job->n[8] >> 8, shift = job->n[7];
-    const int32_t root = (int32_t)(square >> 1) + (127 << 22) - (int32_t)(job->n[9] << 23);
-    const uint32_t magnitude = ((uint32_t)(root < 0 ? 0 : root) + (1u << cut >> 1)) >> cut << shift & ((1u << sign) - 1);
+    const uint32_t sign = f->sign_cut & 255u, cut = f->sign_cut >> 8;
+    const int32_t root = (int32_t)(square >> 1) + (127 << 22) - (int32_t)(f->rebias << 23);
+    const uint32_t magnitude = ((uint32_t)(root < 0 ? 0 : root) + (1u << cut >> 1)) >> cut << f->shift & ((1u << sign) - 1);
     return magnitude | (kvc_as_bits(m) >> 31) << sign | (steps < 7 ? steps : 7) << 16;
 }
 
+/* The channel model (channels.md), as streams take it: where channels rest, bias and context of each (u32); where they turn, the
+ * value, the partner and the variance of each (binary32, three arrays).
+ * at: means (i8), spreads (u8), the model. n: channels, bits of a word, kind of model, period, first channel that turns << 16 |
+ * pairs, and struct kvc_word_form. */
+KVC_DEVICE_CALL uint32_t kvc_job_model(const struct kvc_device_job *job) {
+    const int8_t *mean = (const int8_t *)(uintptr_t)job->at[0];
+    const uint8_t *spread = KVC_BYTES(job->at[1]);
+    const uint32_t n = job->n[0], bits = job->n[1], kind = job->n[2], period = job->n[3];
+    const uint32_t start = job->n[4] >> 16, pairs = job->n[4] & 0xffffu, halves = (kind & KVC_MODEL_TURN) == 1;
+    const struct kvc_word_form form = {job->n[5], job->n[6], job->n[7]};
+    const float quarter = kvc_as_float(0x3e800000u);
+    float *value = (float *)(uintptr_t)job->at[2], *partner = value + n, *variance = partner + n;
+    uint32_t *model = (uint32_t *)(uintptr_t)job->at[2];
+    KVC_EACH_LANE {
+        for (uint32_t i = lane; i < n; i += KVC_LANES) {
+            if (kind & KVC_MODEL_CODES) {
+                const int32_t width = (int32_t)spread[i] - (int32_t)(117 + 2 * bits);
+                model[i] = ((uint32_t)(int32_t)mean[i] & ((1u << bits) - 1)) | (uint32_t)(width < 0 ? 0 : width < 7 ? width : 7) << 16;
+                continue;
+            }
+            const float wide = kvc_as_float((uint32_t)spread[i] << 23);
+            const float m = kvc_times((float)mean[i], kvc_times(kvc_root(wide), quarter));
+            if (!(kind & KVC_MODEL_TURN)) {
+                model[i] = kvc_model_word(&form, m, wide);
+                continue;
+            }
+            const uint32_t at = i % period - start;
+            float other = 0;
+            if (i % period >= start && at < 2 * pairs) {
+                const uint32_t second = halves ? at >= pairs : at & 1, apart = halves ? pairs : 1, j = second ? i - apart : i + apart;
+                other = kvc_times((float)mean[j], kvc_times(kvc_root(kvc_as_float((uint32_t)spread[j] << 23)), quarter));
+                if (!second) other = -other;
+            }
+            value[i] = m;
+            partner[i] = other;
+            variance[i] = wide;
+        }
+    }
+    return 0;
+}
+
 /* Words of one stream of `split`, as u16 into the matrix that holds them. The stream's words begin at an even address.
- * at: states, words, slots of all tables, low bits, means, spreads, a row's turn (cosines, then sines, `period` each), the words.
- * n: bytes of words, lanes, bits of tables, channels of a row, first row, rows, bits of a word, low bits, sign bit | cut << 8,
- * rebias, kind of model, period, table of each context (4 bits each), first channel that turns << 16 | pairs.
+ * at: states, words, slots of all tables, low bits, the model (0: all biases and contexts are 0), a row's turn (cosines, then sines,
+ * `period` each), the words. n: bytes of words, lanes, bits of tables, channels of a row, first row, rows, bits of a word, kind of
+ * model, period, table of each context (4 bits each), and struct kvc_word_form.
  * `cosine`, `sine`: room for `period` numbers each. */
 KVC_DEVICE_CALL uint32_t kvc_job_split(const struct kvc_device_job *job, float *cosine, float *sine) {
-    const uint32_t channels = job->n[3], lanes = job->n[1], bits = job->n[6], shift = job->n[7];
-    const uint32_t turns = job->n[10] & KVC_MODEL_TURN, mask = (1u << bits) - 1;
+    const uint32_t channels = job->n[3], lanes = job->n[1], turns = job->n[7] & KVC_MODEL_TURN, period = job->n[8];
+    const struct kvc_word_form form = {job->n[10], job->n[11], job->n[12]};
+    const uint32_t shift = form.shift, mask = (1u << job->n[6]) - 1;
     const uint8_t *low = KVC_BYTES(job->at[3]);
-    uint16_t *to = (uint16_t *)(uintptr_t)job->at[7];
+    const uint32_t *resting = KVC_WORDS(job->at[4]);
+    const float *value = KVC_FLOATS(job->at[4]);
+    uint16_t *to = (uint16_t *)(uintptr_t)job->at[6];
     struct kvc_stream s;
     KVC_LANE_VAR(uint32_t, state);
     KVC_LANE_VAR(uint32_t, symbol);
     KVC_LANE_VAR(uint32_t, model);
     KVC_LANE_VAR(uint32_t, base);
+    KVC_LANE_VAR(uint32_t, channel); /* of its head */
     kvc_stream_begin(&s, job->at[1], job->n[0], lanes, job->n[2]);
     if (kvc_stream_load(&s, KVC_LANES_OF(state), job->at[0])) return KVC_FAULT_STREAM;
     if (turns) {
         KVC_EACH_LANE {
-            for (uint32_t d = lane; d < job->n[11]; d += KVC_LANES) {
+            for (uint32_t d = lane; d < period; d += KVC_LANES) {
                 cosine[d] = 1;
                 sine[d] = 0;
             }
@@ -210,13 +237,22 @@ KVC_DEVICE_CALL uint32_t kvc_job_split(const struct kvc_device_job *job, float *
     }
     for (uint32_t t = job->n[4]; t < job->n[4] + job->n[5]; t++) {
         if (turns && t != job->n[4]) kvc_model_turn_row(job, cosine, sine);
+        KVC_EACH_LANE { KVC_AT(channel) = turns ? lane % period : 0; }
         for (uint32_t first = 0; first < channels; first += lanes) {
             const uint32_t active = channels - first < lanes ? channels - first : lanes;
             KVC_EACH_LANE {
-                if (lane < active) {
-                    KVC_AT(model) = kvc_model_channel(job, first + lane, cosine, sine);
-                    KVC_AT(base) = (job->n[12] >> (KVC_AT(model) >> 16) * 4 & 15u) << s.bits;
+                KVC_AT(model) = 0;
+                if (lane < active && turns) {
+                    const uint32_t i = first + lane, d = KVC_AT(channel);
+                    const float turned = kvc_times(value[channels + i], sine[d]);
+                    const float m = kvc_add(kvc_times(value[i], cosine[d]), turned);
+                    KVC_AT(model) = kvc_model_word(&form, m, value[2 * channels + i]);
+                    KVC_AT(channel) += lanes;
+                    while (KVC_AT(channel) >= period) KVC_AT(channel) -= period;
+                } else if (lane < active && resting) {
+                    KVC_AT(model) = resting[first + lane];
                 }
+                KVC_AT(base) = (job->n[9] >> (KVC_AT(model) >> 16) * 4 & 15u) << s.bits;
             }
             kvc_stream_take(&s, KVC_LANES_OF(state), KVC_LANES_OF(symbol), KVC_WORDS(job->at[2]), KVC_LANES_OF(base), active);
             KVC_EACH_LANE {

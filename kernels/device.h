@@ -2,7 +2,7 @@
  * numbers and addresses in the device's memory; codecs/program.h makes them, decode.h runs them. Not for how they are run.
  *
  * Decoding a block has four levels, and an item of one waits until those of the level before are done:
- * - prepare: jobs that make tables (numbers stored as halves, slots of rANS tables);
+ * - prepare: jobs that make tables (numbers stored as halves, slots of rANS tables, channel models);
  * - stream: jobs that decode rANS streams into scratch memory, a warp a stream;
  * - rows: a run of rows of one head, whose operations, last stage first, make values of what is stored, tile by tile;
  * - digest: sums of hashes over the rows that were written.
@@ -46,7 +46,7 @@ struct kvc_device_target {
 };
 
 enum kvc_device_job_kind {
-    KVC_JOB_HALVES = 1, KVC_JOB_SLOTS, /* prepare */
+    KVC_JOB_HALVES = 1, KVC_JOB_SLOTS, KVC_JOB_MODEL, /* prepare */
     KVC_JOB_SPLIT, KVC_JOB_CODE                       /* stream */
 };
 
@@ -58,8 +58,8 @@ struct kvc_device_job {
     float f[2];
 };
 
-/* Bits of KVC_JOB_SPLIT's kind of model, and of KVC_OP_QUANT's flags. */
-enum { KVC_MODEL_TURN = 3, KVC_MODEL_FLAT = 4, KVC_MODEL_CODES = 8 };
+/* Bits of the kind of a channel model, and of KVC_OP_QUANT's flags. */
+enum { KVC_MODEL_TURN = 3, KVC_MODEL_CODES = 4 };
 enum { KVC_QUANT_SYM = 1, KVC_QUANT_BY_HEAD = 2, KVC_QUANT_ADD = 4 };
 
 enum kvc_device_op_kind {
