@@ -516,7 +516,8 @@ static int lower_class(const struct layout *l, unsigned c, const struct kvc_sect
     if (!(s = kvc_section_take_stored(next, end, KVC_SECTION_PARAMS, c, e))) return -1;
     const uint8_t *p = s->data;
     if (!(op->at[2 + c] = kvc_program_halves(program, s, &p, k->params, e))) return kvc_error_prefix(e, "PARAMS");
-    if (!l->sym && !(op->at[4 + c] = kvc_program_halves(program, s, &p, k->params, e))) return kvc_error_prefix(e, "PARAMS");
+    op->at[4 + c] = l->sym ? op->at[2 + c] : kvc_program_halves(program, s, &p, k->params, e); /* of `sym` they are not read */
+    if (!op->at[4 + c]) return kvc_error_prefix(e, "PARAMS");
     if (p != s->data + s->size) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
     if (!(s = kvc_section_take_stored(next, end, KVC_SECTION_CODES, c, e))) return -1;
     if (!(op->at[c] = kvc_program_bytes(program, s, kvc_packed_bytes(k->codes, k->bits), &p, e))) return -1;

@@ -313,16 +313,38 @@ static int runs_are_whole(const struct kvc_program *p, uint64_t rows) {
     return next == rows;
 }
 
-int kvc_batch_add(struct kvc_batch *b, const struct kvc_batch_block *x, uint64_t *on_host, struct kvc_error *e) {
+/* Where it was learnt only after packing how many heads a row has, operations that take rows as one head take them as several;
+ * 1: some cannot. */
+static int fit_heads(struct kvc_batch *b, uint32_t tensor) {
+    const struct kvc_records *k = b->cache->impl;
+    const struct kvc_device_target *g = &b->target[tensor];
+    if (k->shape[tensor].heads == g->heads) return 0;
+    for (size_t i = 0; i < b->program.n_runs; i++)
+        for (unsigned n = 0; n < b->program.run[i].n; n++) {
+            struct kvc_device_op *op = &b->program.run[i].op[n];
+            switch (op->kind) {
+            case KVC_OP_WORDS: case KVC_OP_UPPER: case KVC_OP_FAST: case KVC_OP_OUTLIERS: case KVC_OP_PATCH: case KVC_OP_SCALE:
+            case KVC_OP_MEAN: case KVC_OP_WIDEN: case KVC_OP_ROUND:
+                op->heads = g->heads;
+                op->dim = g->channels;
+                break;
+            default: return 1;
+            }
+        }
+    return 0;
+}
+
+/* Adds a block by its program, or as the CPU decodes it; returns as kvc_batch_add(). */
+static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int by_program, uint64_t *on_host, struct kvc_error *e) {
     const struct kvc_batch before = *b;
-    const struct kvc_shape *shape = &b->cache->tensor[x->tensor].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
     const uint64_t rows = cells->block[x->block + 1] - cells->block[x->block];
     *on_host = 0;
-    int status = kvc_blocks_lower(b->cache, x->tensor, x->block, x->bytes, &b->program, e);
+    int status = by_program ? kvc_blocks_lower(b->cache, x->tensor, x->block, x->bytes, &b->program, e) : 1;
+    if (!status) status = fit_heads(b, x->tensor);
     if (status == 1 && !b->full) {
         status = decode_here(b, x, e);
-        *on_host = x->rows * kvc_row_bytes(shape);
+        *on_host = x->rows * kvc_row_bytes(&b->cache->tensor[x->tensor].shape);
     }
     if (!status && !runs_are_whole(&b->program, rows)) status = kvc_fail(e, KVC_ERR_DAMAGED, "a block's program leaves rows out");
     if (!status) status = add_jobs(b, x->record, e) || add_runs(b, x, e) || add_digest(b, x, e) ? -1 : 0;
@@ -338,6 +360,12 @@ int kvc_batch_add(struct kvc_batch *b, const struct kvc_batch_block *x, uint64_t
     b->rows.n = before.rows.n;
     b->digest.n = before.digest.n;
     return full ? 1 : -1;
+}
+
+int kvc_batch_add(struct kvc_batch *b, const struct kvc_batch_block *x, uint64_t *on_host, struct kvc_error *e) {
+    const size_t others = b->rows.n;
+    const int status = add_block(b, x, 1, on_host, e);
+    return status == 1 && !others ? add_block(b, x, 0, on_host, e) : status; /* too much for a batch of its own: the CPU's */
 }
 
 /* --- the queue --- */

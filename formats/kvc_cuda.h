@@ -3,7 +3,7 @@
  *
  * A plan is made once per file and destination: it opens the file, checks all but the blocks, allocates whatever loading will
  * need. kvc_cuda_load() then reads the blocks, checks each one's hash on the CPU, and queues copies and decoding on the caller's
- * stream: it returns once everything is queued, and waits for the device only while all slots of its ring are in use. What is
+ * stream: it returns once everything is queued, and waits for the device only while all slots of its ring, or one's tables, are in use. What is
  * queued later on that stream sees the rows. kvc_cuda_finish() waits for the device and says whether all of it was decoded: until
  * it returned 0 nothing counts as loaded.
  *
@@ -131,14 +131,14 @@ struct kvc_cuda_tensor {
 };
 KVC_CUDA_API int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_cuda_tensor *tensor);
 
-/* Reads, checks, copies, decodes; see above. `stream`: a cudaStream_t, or NULL: the default stream. May be called again once
+/* Reads, checks, copies, decodes; see above. `stream`: a cudaStream_t, not cudaStreamPerThread; or NULL: the default stream. May be called again once
  * finished. After a failure the destination holds no more than rubbish. */
 KVC_CUDA_API int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e);
 /* Waits until all that was queued is done; 0 when every block was decoded and, with verify, has the digest it should. */
 KVC_CUDA_API int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e);
-/* From any thread: kvc_cuda_load() stops as soon as it can and fails. */
+/* From any thread: the kvc_cuda_load() that is under way, or else the next, stops as soon as it can and fails. */
 KVC_CUDA_API void kvc_cuda_cancel(struct kvc_cuda_plan *p);
-/* Rows [first, first + n) of tensor i back to host memory, dense; waits. For memory of the plan's own. */
+/* Rows [first, first + n) of tensor i back to host memory, dense; waits. For memory of the plan's own, once finished. */
 KVC_CUDA_API int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst, struct kvc_error *e);
 
 /* --- other processes --- */

@@ -36,6 +36,9 @@ struct slot {
     uint8_t *bytes, *tables;
     void *device_tables;
     void *copied, *done; /* events */
+    struct kvc_device_launch launch; /* the last one, and bytes of its tables */
+    size_t used;
+    unsigned launches; /* of a run */
 };
 
 struct kvc_load {
@@ -65,7 +68,7 @@ struct kvc_load {
     uint64_t turn;                 /* the piece that is queued next */
     unsigned *busy, first_busy, n_busy; /* slots whose work is queued, oldest first */
     void *stream;
-    int failed, loaded;
+    int failed, loaded, complete; /* complete: finished, without a fault */
     struct kvc_error error;
     atomic_int cancelled;
 };
@@ -108,9 +111,19 @@ static int list_blocks(struct kvc_load *l, struct kvc_error *e) {
     return 0;
 }
 
+/* What goes together when nobody says: 8 MiB, and up to four times as much of what is stored smaller, so that a launch has blocks
+ * enough to keep a device busy. */
+static uint64_t usual_slot(const struct kvc_load *l) {
+    uint64_t stored = 1;
+    for (size_t i = 0; i < l->n_blocks; i++) stored += l->block[i].size;
+    const uint64_t times = l->info.decoded / stored / 3;
+    return 8 * MIB * (times < 1 ? 1 : times < 4 ? times : 4);
+}
+
 /* Cuts the list into pieces of at most slot_bytes, which grows to what the greatest record takes. */
 static int list_pieces(struct kvc_load *l, struct kvc_error *e) {
     uint64_t at = 0;
+    if (!l->options.slot_bytes) l->options.slot_bytes = usual_slot(l);
     for (size_t i = 0; i < l->n_blocks; i++)
         if (l->block[i].size > l->options.slot_bytes) l->options.slot_bytes = l->block[i].size;
     l->piece = malloc(l->n_blocks * sizeof *l->piece + 1);
@@ -167,7 +180,7 @@ static void measure_room(struct kvc_load *l) {
         piece = decoded > piece ? decoded : piece;
     }
     const uint64_t tables = 4 * block + 4 * MIB, least = 8 * block + 4 * MIB, most = 3 * piece + least;
-    if (!o->table_bytes) o->table_bytes = 2 * o->slot_bytes;
+    if (!o->table_bytes) o->table_bytes = o->slot_bytes;
     if (o->table_bytes < tables) o->table_bytes = tables;
     if (!o->scratch_bytes) o->scratch_bytes = most < 1024 * MIB ? most : 1024 * MIB;
     if (o->scratch_bytes < least) o->scratch_bytes = least;
@@ -251,12 +264,12 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, c
     if (o->slots < FEWEST_SLOTS) o->slots = FEWEST_SLOTS;
     if (o->slots > MOST_SLOTS) o->slots = MOST_SLOTS;
     if (!o->threads) o->threads = THREADS;
-    if (!o->slot_bytes) o->slot_bytes = 8 * MIB;
     int status = 0;
     if (!kvc_cache_is_container(c)) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "only .kvc files are decoded on a device");
     if (!status && !(l->target = malloc(c->n_tensors * sizeof *l->target + 1))) status = kvc_fail_memory(e, "a plan");
     if (!status && c->n_tensors) memcpy(l->target, target, c->n_tensors * sizeof *l->target);
     if (!status) status = list_blocks(l, e) || list_pieces(l, e) || find_kept(l, e);
+    if (!status && o->slots > l->n_pieces) o->slots = l->n_pieces > FEWEST_SLOTS ? (unsigned)l->n_pieces : FEWEST_SLOTS;
     if (!status) measure_room(l);
     if (!status) status = alloc_all(l, e);
     if (!status) return l;
@@ -264,14 +277,21 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, c
     return NULL;
 }
 
+/* Waits for what a failure left under way: its memory may be used anew, and the caller's stream be gone, afterwards. */
+static void drain(struct kvc_load *l) {
+    struct kvc_device *d = l->device;
+    struct kvc_error e; /* it ends, whatever became of it */
+    if (!l->queued) return;
+    if (!d->event_record(d, l->last, l->stream, &e)) d->event_wait(d, l->last, &e);
+    if (!d->event_record(d, l->last, l->copies, &e)) d->event_wait(d, l->last, &e);
+    l->queued = 0;
+}
+
 void kvc_load_free(struct kvc_load *l) {
     if (!l) return;
     struct kvc_device *d = l->device;
-    if (l->queued) {
-        struct kvc_error e; /* what is under way ends, whatever became of it */
-        if (!d->event_record(d, l->last, l->stream, &e)) d->event_wait(d, l->last, &e);
-        if (!d->event_record(d, l->last, l->copies, &e)) d->event_wait(d, l->last, &e);
-    }
+    struct kvc_error ignored;
+    if (l->queued) d->event_wait(d, l->last, &ignored); /* a run that was not finished: its last event is behind all else */
     for (unsigned i = 0; l->slot && i < l->options.slots; i++) {
         d->free_host(d, l->slot[i].bytes);
         d->free_host(d, l->slot[i].tables);
@@ -365,6 +385,9 @@ static int queue(struct work *w, struct kvc_error *e) {
                                  (size_t)l->range[w->number].size, e))
         return -1;
     w->queued = 1;
+    s->launch = launch;
+    s->used = w->batch.used;
+    s->launches++;
     return d->copy_in(d, l->copies, s->device_tables, s->tables, w->batch.used, e) || d->event_record(d, s->copied, l->copies, e) ||
                    d->event_before(d, s->copied, l->stream, e) || d->run(d, l->stream, &launch, l->options.multiprocessors, e) ||
                    d->event_record(d, s->done, l->stream, e)
@@ -489,41 +512,88 @@ static void run_workers(struct kvc_load *l) {
     while (n) pthread_join(thread[--n], NULL);
 }
 
-int kvc_load_run(struct kvc_load *l, void *stream, struct kvc_error *e) {
+/* kvc_load_cancel() may be looking at the ring. */
+static void set_ring(struct kvc_load *l, struct kvc_ring *ring) {
+    pthread_mutex_lock(&l->lock);
+    l->ring = ring;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* Queued before launches, and behind them all. */
+static int queue_zeros(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_device *d = l->device;
+    l->queued = 1;
+    return d->zero(d, stream, l->device_status, l->n_blocks * sizeof *l->status, e) ||
+                   d->zero(d, stream, l->device_digest, l->n_blocks * sizeof *l->digest, e)
+               ? -1
+               : 0;
+}
+
+static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) {
+    struct kvc_device *d = l->device;
+    l->loaded = !d->copy_out(d, stream, l->status, l->device_status, l->n_blocks * sizeof *l->status, e) &&
+                !d->copy_out(d, stream, l->digest, l->device_digest, l->n_blocks * sizeof *l->digest, e) &&
+                !d->event_record(d, l->last, stream, e);
+    return l->loaded ? 0 : -1;
+}
+
+static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_ring_source source = {.fd = -1, .map = l->in->data, .size = l->in->size};
     uint8_t *slots[MOST_SLOTS];
     if (l->options.direct_fd > 0) source = (struct kvc_ring_source){.fd = l->options.direct_fd, .size = l->in->size, .direct = 1};
-    for (unsigned i = 0; i < l->options.slots; i++) slots[i] = l->slot[i].bytes;
+    for (unsigned i = 0; i < l->options.slots; i++) {
+        slots[i] = l->slot[i].bytes;
+        l->slot[i].launches = 0;
+    }
     l->stream = stream;
-    l->loaded = l->failed = 0;
+    l->loaded = l->failed = l->complete = 0;
     l->turn = 0;
     l->first_busy = l->n_busy = 0;
     l->info.on_host = 0;
     if (atomic_load(&l->cancelled)) return kvc_fail(e, KVC_ERR_IO, "cancelled");
-    l->queued = 1;
-    if (d->zero(d, stream, l->device_status, l->n_blocks * sizeof *l->status, e) ||
-        d->zero(d, stream, l->device_digest, l->n_blocks * sizeof *l->digest, e))
+    if (queue_zeros(l, stream, e)) return -1;
+    struct kvc_ring *ring;
+    if (kvc_ring_start(&ring, &source, l->range, l->n_pieces, slots, l->options.slots, l->options.slot_bytes, l->options.threads, e))
         return -1;
-    if (kvc_ring_start(&l->ring, &source, l->range, l->n_pieces, slots, l->options.slots, l->options.slot_bytes, l->options.threads,
-                       e))
-        return -1;
+    set_ring(l, ring);
     run_workers(l);
-    pthread_mutex_lock(&l->lock); /* kvc_load_cancel() may be looking at the ring */
-    struct kvc_ring *ring = l->ring;
-    l->ring = NULL;
-    pthread_mutex_unlock(&l->lock);
+    set_ring(l, NULL);
     kvc_ring_stop(ring);
     if (l->failed) {
         if (e) *e = l->error;
         return -1;
     }
-    l->loaded = 1;
-    return d->copy_out(d, stream, l->status, l->device_status, l->n_blocks * sizeof *l->status, e) ||
-                   d->copy_out(d, stream, l->digest, l->device_digest, l->n_blocks * sizeof *l->digest, e) ||
-                   d->event_record(d, l->last, stream, e)
-               ? -1
-               : 0;
+    return queue_results(l, stream, e);
+}
+
+int kvc_load_run(struct kvc_load *l, void *stream, struct kvc_error *e) {
+    drain(l); /* of a run that nobody finished */
+    const int status = run_all(l, stream, e);
+    if (status) drain(l);
+    atomic_store(&l->cancelled, 0);
+    return status;
+}
+
+int kvc_load_again(struct kvc_load *l, void *stream, void *before, void *after, struct kvc_error *e) {
+    struct kvc_device *d = l->device;
+    if (!l->complete) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
+    for (unsigned i = 0; i < l->options.slots; i++)
+        if (l->slot[i].launches > 1)
+            return kvc_fail(e, KVC_ERR_USAGE, "a slot of %" PRIu64 " bytes and tables of %" PRIu64 " were used more than once",
+                            l->options.slot_bytes, l->options.table_bytes);
+    l->stream = stream;
+    if (queue_zeros(l, stream, e)) return -1;
+    for (unsigned i = 0; i < l->options.slots; i++) { /* the counters of a launch are in its tables */
+        const struct slot *s = &l->slot[i];
+        if (s->launches && d->copy_in(d, stream, s->device_tables, s->tables, s->used, e)) return -1;
+    }
+    if (before && d->event_record(d, before, stream, e)) return -1;
+    for (unsigned i = 0; i < l->options.slots; i++) {
+        const struct slot *s = &l->slot[i];
+        if (s->launches && d->run(d, stream, &s->launch, l->options.multiprocessors, e)) return -1;
+    }
+    if (after && d->event_record(d, after, stream, e)) return -1;
+    return queue_results(l, stream, e);
 }
 
 /* What a device found wrong, in words. */
@@ -546,12 +616,13 @@ int kvc_load_finish(struct kvc_load *l, struct kvc_error *e) {
     if (!l->loaded) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
     l->loaded = 0;
     if (l->device->event_wait(l->device, l->last, e)) return -1;
-    l->queued = 0;
+    l->queued = l->complete = 0;
     for (size_t i = 0; i < l->n_blocks; i++) {
         if (l->status[i]) return block_failed(l, i, fault_text(l->status[i]), e);
         if (l->block[i].whole && l->digest[i] != l->block[i].digest)
             return block_failed(l, i, "decoded values do not match the digest", e);
     }
+    l->complete = 1;
     return 0;
 }
 

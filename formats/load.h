@@ -13,8 +13,8 @@ struct kvc_load;
 /* Zero-initialise. */
 struct kvc_load_options {
     unsigned threads, slots;  /* 0: 8 each. Threads both read and prepare. */
-    uint64_t slot_bytes;      /* of stored blocks that go together, one launch for them; 0: 8 MiB */
-    uint64_t table_bytes;     /* room beside them for tables and what the CPU decodes; 0: twice as much */
+    uint64_t slot_bytes;      /* of stored blocks that go together, one launch for them; 0: 8 to 32 MiB, as they are compressed */
+    uint64_t table_bytes;     /* room beside them for tables and what the CPU decodes; 0: as much */
     uint64_t scratch_bytes;   /* of the device, for what rANS gives; 0: as the greatest slot needs, at most 1 GiB */
     unsigned multiprocessors; /* most that a launch holds; 0: all */
     int verify;               /* digests of whole blocks, on the device */
@@ -40,11 +40,15 @@ void kvc_load_free(struct kvc_load *l); /* waits for the device; NULL is legal *
 
 void kvc_load_describe(const struct kvc_load *l, struct kvc_load_info *info);
 
-/* Queues everything on the stream; returns when all has been read. */
+/* Queues everything on the stream; returns when all has been read, or, where something failed, when nothing is under way any more. */
 int kvc_load_run(struct kvc_load *l, void *stream, struct kvc_error *e);
 /* Waits for the device; 0 when every block was decoded without a fault and, with verify, to the digest of its record. */
 int kvc_load_finish(struct kvc_load *l, struct kvc_error *e);
-/* From any thread: kvc_load_run() fails soon. */
+/* Queues the launches of a finished load anew, for those who time them: what was read still lies on the device. The events, of
+ * kvc_load_new()'s device, are recorded right before and right behind the launches; NULL: none. May be called several times before
+ * the next kvc_load_finish(). Refuses a load in which a slot was used more than once: its tables were written over. */
+int kvc_load_again(struct kvc_load *l, void *stream, void *before, void *after, struct kvc_error *e);
+/* From any thread: the run that is under way, or else the next one, fails soon. */
 void kvc_load_cancel(struct kvc_load *l);
 
 #endif

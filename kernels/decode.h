@@ -15,7 +15,7 @@ KVC_DEVICE_CALL uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t 
     case KVC_JOB_HALVES: return kvc_job_halves(job);
     case KVC_JOB_SLOTS: return kvc_job_slots(job);
     case KVC_JOB_MODEL: return kvc_job_model(job);
-    case KVC_JOB_SPLIT: return kvc_job_split(job, (float *)(void *)work, (float *)(void *)(work + KVC_DEVICE_TILE));
+    case KVC_JOB_SPLIT: return kvc_job_split(job, work, work + KVC_DEVICE_TILE);
     case KVC_JOB_CODE: return kvc_job_code(job);
     default: return KVC_FAULT_NUMBER;
     }

@@ -287,11 +287,11 @@ KVC_DEVICE void kvc_op_basis(const struct kvc_device_op *op, struct kvc_tile *t)
     const uint32_t *own = KVC_WORDS(op->at[1]) + 2 * (uint64_t)t->head, n = own[1], dim = op->dim;
     const float *matrix = KVC_FLOATS(op->at[0]) + (uint64_t)own[0] * dim;
     for (uint32_t r = 0; r < t->rows; r++) {
-        const float *x = (const float *)(const void *)(t->word + r * dim);
+        const uint32_t *x = t->word + r * dim;
         uint32_t found = 0;
         for (uint32_t first = 0; first < n; first += KVC_LANES) {
             KVC_LANE_VAR(uint32_t, some);
-            KVC_EACH_LANE { KVC_AT(some) = first + lane < n && x[first + lane] != 0; }
+            KVC_EACH_LANE { KVC_AT(some) = first + lane < n && kvc_as_float(x[first + lane]) != 0; }
             const uint32_t mask = kvc_ballot(some);
             KVC_EACH_LANE {
                 if (mask >> lane & 1u) t->list[found + kvc_count_bits(mask & ((1u << lane) - 1))] = (uint16_t)(first + lane);
@@ -303,7 +303,7 @@ KVC_DEVICE void kvc_op_basis(const struct kvc_device_op *op, struct kvc_tile *t)
             KVC_EACH_LANE {
                 float sum[TOGETHER] = {0, 0, 0, 0};
                 for (uint32_t j = 0; j < found; j++) {
-                    const float *row = matrix + (uint64_t)t->list[j] * dim + first + lane, factor = x[t->list[j]];
+                    const float *row = matrix + (uint64_t)t->list[j] * dim + first + lane, factor = kvc_as_float(x[t->list[j]]);
 #ifdef __CUDACC__
 #pragma unroll
 #endif

@@ -135,15 +135,15 @@ KVC_DEVICE uint32_t kvc_stream_end(const struct kvc_stream *s, const uint32_t *s
 /* --- split: words of a stream, with the channel model --- */
 
 /* Cosines and sines of a head's channels go from one row to the next. */
-KVC_DEVICE void kvc_model_turn_row(const struct kvc_device_job *job, float *cosine, float *sine) {
+KVC_DEVICE void kvc_model_turn_row(const struct kvc_device_job *job, uint32_t *cosine, uint32_t *sine) {
     const uint32_t period = job->n[8];
     const float *step = KVC_FLOATS(job->at[5]);
     KVC_LANES_MEET(); /* all have read the row before */
     KVC_EACH_LANE {
         for (uint32_t d = lane; d < period; d += KVC_LANES) {
-            const float c = cosine[d], s = sine[d];
-            cosine[d] = kvc_add(kvc_times(c, step[d]), -kvc_times(s, step[period + d]));
-            sine[d] = kvc_add(kvc_times(s, step[d]), kvc_times(c, step[period + d]));
+            const float c = kvc_as_float(cosine[d]), s = kvc_as_float(sine[d]);
+            cosine[d] = kvc_as_bits(kvc_add(kvc_times(c, step[d]), -kvc_times(s, step[period + d])));
+            sine[d] = kvc_as_bits(kvc_add(kvc_times(s, step[d]), kvc_times(c, step[period + d])));
         }
     }
     KVC_LANES_MEET();
@@ -208,8 +208,8 @@ KVC_DEVICE_CALL uint32_t kvc_job_model(const struct kvc_device_job *job) {
  * at: states, words, slots of all tables, low bits, the model (0: all biases and contexts are 0), a row's turn (cosines, then sines,
  * `period` each), the words. n: bytes of words, lanes, bits of tables, channels of a row, first row, rows, bits of a word, kind of
  * model, period, table of each context (4 bits each), and struct kvc_word_form.
- * `cosine`, `sine`: room for `period` numbers each. */
-KVC_DEVICE_CALL uint32_t kvc_job_split(const struct kvc_device_job *job, float *cosine, float *sine) {
+ * `cosine`, `sine`: room for `period` words each. */
+KVC_DEVICE_CALL uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *cosine, uint32_t *sine) {
     const uint32_t channels = job->n[3], lanes = job->n[1], turns = job->n[7] & KVC_MODEL_TURN, period = job->n[8];
     const struct kvc_word_form form = {job->n[10], job->n[11], job->n[12]};
     const uint32_t shift = form.shift, mask = (1u << job->n[6]) - 1;
@@ -228,7 +228,7 @@ KVC_DEVICE_CALL uint32_t kvc_job_split(const struct kvc_device_job *job, float *
     if (turns) {
         KVC_EACH_LANE {
             for (uint32_t d = lane; d < period; d += KVC_LANES) {
-                cosine[d] = 1;
+                cosine[d] = kvc_as_bits(1);
                 sine[d] = 0;
             }
         }
@@ -244,8 +244,8 @@ KVC_DEVICE_CALL uint32_t kvc_job_split(const struct kvc_device_job *job, float *
                 KVC_AT(model) = 0;
                 if (lane < active && turns) {
                     const uint32_t i = first + lane, d = KVC_AT(channel);
-                    const float turned = kvc_times(value[channels + i], sine[d]);
-                    const float m = kvc_add(kvc_times(value[i], cosine[d]), turned);
+                    const float turned = kvc_times(value[channels + i], kvc_as_float(sine[d]));
+                    const float m = kvc_add(kvc_times(value[i], kvc_as_float(cosine[d])), turned);
                     KVC_AT(model) = kvc_model_word(&form, m, value[2 * channels + i]);
                     KVC_AT(channel) += lanes;
                     while (KVC_AT(channel) >= period) KVC_AT(channel) -= period;

@@ -39,27 +39,41 @@ KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) {
 KVC_DEVICE void kvc_store_two(void *p, uint32_t a, uint32_t b) { *(uint2 *)p = make_uint2(a, b); }
 KVC_DEVICE void kvc_store_one(void *p, uint32_t a) { *(uint32_t *)p = a; }
 #else
+/* What a GPU does not forgive is no better here. */
+KVC_DEVICE void kvc_must_be_aligned(const void *p, uintptr_t to) {
+    if ((uintptr_t)p % to) __builtin_trap();
+}
 KVC_DEVICE uint32_t kvc_aligned16(const uint8_t *p) {
+    kvc_must_be_aligned(p, 2);
     uint16_t x;
     memcpy(&x, p, sizeof x);
     return x;
 }
 KVC_DEVICE uint32_t kvc_aligned32(const uint8_t *p) {
+    kvc_must_be_aligned(p, 4);
     uint32_t x;
     memcpy(&x, p, sizeof x);
     return x;
 }
 KVC_DEVICE struct kvc_four kvc_load_four(const void *p) {
+    kvc_must_be_aligned(p, 16);
     struct kvc_four four;
     memcpy(&four, p, sizeof four);
     return four;
 }
-KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) { memcpy(p, &four, sizeof four); }
+KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) {
+    kvc_must_be_aligned(p, 16);
+    memcpy(p, &four, sizeof four);
+}
 KVC_DEVICE void kvc_store_two(void *p, uint32_t a, uint32_t b) {
+    kvc_must_be_aligned(p, 8);
     const uint32_t two[2] = {a, b};
     memcpy(p, two, sizeof two);
 }
-KVC_DEVICE void kvc_store_one(void *p, uint32_t a) { memcpy(p, &a, sizeof a); }
+KVC_DEVICE void kvc_store_one(void *p, uint32_t a) {
+    kvc_must_be_aligned(p, 4);
+    memcpy(p, &a, sizeof a);
+}
 #endif
 
 /* Four 16-bit numbers from a multiple of 4 bytes on; four bytes of a word. */

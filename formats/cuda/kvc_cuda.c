@@ -16,6 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* CUDA's name for the default stream of whatever thread calls. */
+#define PER_THREAD ((void *)(uintptr_t)2)
+
 struct kvc_cuda_plan {
     struct kvc_device *device;
     struct kvc_file *file;
@@ -24,6 +27,7 @@ struct kvc_cuda_plan {
     uint32_t *tensor, n_tensors;      /* those that are loaded */
     void **own;                       /* by tensor: memory of the plan's own */
     void *table;                      /* on the device */
+    int finished;                     /* what was loaded may be read back */
     uint64_t own_bytes;
     struct kvc_load_options options;
     int direct_fd;
@@ -186,6 +190,12 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     g->token = x->token;
     g->head = x->head;
     g->dim = x->dim;
+    if ((g->base | (uint64_t)(x->page | x->token | x->head | x->dim)) % (uint64_t)value_bytes(g->dtype))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: an address or a stride is no multiple of its values' %" PRId64 " bytes", label,
+                        value_bytes(g->dtype));
+    for (uint32_t i = 0; i < p->n_tensors; i++)
+        if (p->target[p->tensor[i]].base == g->base)
+            return kvc_fail(e, KVC_ERR_USAGE, "%s would lie where another sequence's or window's layer does: select layers", label);
     if (reach(&extent, d->pool.pages, x->page) || reach(&extent, d->pool.page_size, x->token) ||
         reach(&extent, g->heads, x->head) || reach(&extent, g->channels, x->dim) || extent > INT64_MAX)
         return kvc_fail(e, KVC_ERR_USAGE, "the pool's sizes overflow");
@@ -321,11 +331,15 @@ int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_c
 }
 
 int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e) {
+    p->finished = 0;
+    if (stream == PER_THREAD)
+        return kvc_fail(e, KVC_ERR_USAGE, "cudaStreamPerThread is another stream in each of the loader's threads: give one of your own");
     return kvc_load_run(p->load, stream, e) ? kvc_error_prefix(e, p->file->input.name) : 0;
 }
 
 int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e) {
-    return kvc_load_finish(p->load, e) ? kvc_error_prefix(e, p->file->input.name) : 0;
+    p->finished = !kvc_load_finish(p->load, e);
+    return p->finished ? 0 : kvc_error_prefix(e, p->file->input.name);
 }
 
 void kvc_cuda_cancel(struct kvc_cuda_plan *p) {
@@ -337,6 +351,7 @@ int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t 
     const struct kvc_device_target *g = &p->target[t];
     struct kvc_device *d = p->device;
     void *event = NULL, *stream = NULL;
+    if (!p->finished) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
     if (i >= p->n_tensors || !p->own[t] || first > g->pages || n > g->pages - first)
         return kvc_fail(e, KVC_ERR_USAGE, "these rows are not in memory of the plan's own");
     if (!n) return 0;

@@ -14,6 +14,7 @@
 #include "kernels/kernels.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -397,7 +398,140 @@ static void loads_are_cancelled(void **state) {
     assert_int_equal(kvc_load_run(l, NULL, &e), -1);
     assert_non_null(strstr(e.message, "cancelled"));
     assert_int_equal(kvc_load_finish(l, &e), -1);
+    if (kvc_load_run(l, NULL, &e) || kvc_load_finish(l, &e)) fail_msg("%s", e.message); /* the next one is not */
+    compare_all(&o, "after a cancelled load", &options);
     kvc_load_free(l);
+    close_file(&o);
+}
+
+/* --- a device that does everything as late as it may --- */
+
+/* What is queued on a stream runs when an event behind it is waited for, and not before: so whoever uses memory too early is found
+ * out, as on a GPU that is behind. */
+enum { COPY, ZERO, RUN, AWAIT, STREAMS = 4 };
+struct queued {
+    int kind;
+    void *to;
+    const void *from;
+    size_t n;
+    struct kvc_device_launch launch;
+};
+struct mark {
+    size_t stream, upto;
+};
+static struct late {
+    struct queued *work;
+    size_t n, done, room;
+} late[STREAMS];
+static size_t late_streams = 1; /* the first is the caller's */
+static int late_runs; /* until one fails; -1: none does */
+static pthread_mutex_t late_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void catch_up(size_t stream, size_t upto) {
+    struct late *s = &late[stream];
+    while (s->done < upto) {
+        const struct queued q = s->work[s->done++];
+        if (q.kind == COPY) memcpy(q.to, q.from, q.n);
+        if (q.kind == ZERO) memset(q.to, 0, q.n);
+        if (q.kind == RUN) kvc_device_run_host(&q.launch);
+        if (q.kind == AWAIT) catch_up((size_t)(uintptr_t)q.from, q.n);
+    }
+}
+static int put_off(void *stream, struct queued q) {
+    struct late *s = &late[(size_t)(uintptr_t)stream];
+    pthread_mutex_lock(&late_lock);
+    if (s->n == s->room) s->work = realloc(s->work, (s->room = 2 * s->room + 64) * sizeof q);
+    s->work[s->n++] = q;
+    pthread_mutex_unlock(&late_lock);
+    return 0;
+}
+static int late_copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+    (void)d, (void)e;
+    return put_off(stream, (struct queued){.kind = COPY, .to = to, .from = from, .n = n});
+}
+static int late_zero(struct kvc_device *d, void *stream, void *to, size_t n, struct kvc_error *e) {
+    (void)d, (void)e;
+    return put_off(stream, (struct queued){.kind = ZERO, .to = to, .n = n});
+}
+static int late_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit, struct kvc_error *e) {
+    (void)d, (void)limit;
+    if (late_runs >= 0 && !late_runs--) return kvc_fail(e, KVC_ERR_IO, "the device fails");
+    return put_off(stream, (struct queued){.kind = RUN, .launch = *launch});
+}
+static int late_event_new(struct kvc_device *d, void **event, struct kvc_error *e) {
+    (void)d, (void)e;
+    *event = calloc(1, sizeof(struct mark));
+    return *event ? 0 : -1;
+}
+static int late_event_record(struct kvc_device *d, void *event, void *stream, struct kvc_error *e) {
+    (void)d, (void)e;
+    pthread_mutex_lock(&late_lock);
+    *(struct mark *)event = (struct mark){(size_t)(uintptr_t)stream, late[(size_t)(uintptr_t)stream].n};
+    pthread_mutex_unlock(&late_lock);
+    return 0;
+}
+static int late_event_wait(struct kvc_device *d, void *event, struct kvc_error *e) {
+    const struct mark *m = event;
+    (void)d, (void)e;
+    pthread_mutex_lock(&late_lock);
+    catch_up(m->stream, m->upto);
+    pthread_mutex_unlock(&late_lock);
+    return 0;
+}
+static int late_event_before(struct kvc_device *d, void *event, void *stream, struct kvc_error *e) {
+    const struct mark *m = event;
+    (void)d, (void)e;
+    return put_off(stream, (struct queued){.kind = AWAIT, .from = (const void *)(uintptr_t)m->stream, .n = m->upto});
+}
+static int late_stream_new(struct kvc_device *d, void **stream, struct kvc_error *e) {
+    (void)d, (void)e;
+    assert_true(late_streams < STREAMS);
+    *stream = (void *)(uintptr_t)late_streams++;
+    return 0;
+}
+static void late_stream_free(struct kvc_device *d, void *stream) {
+    (void)d, (void)stream;
+    late_streams--;
+}
+
+/* Whichever launch fails, and with none: what was queued ends before its memory is used anew, and the next load is right. */
+static void late_devices_are_waited_for(void **state) {
+    (void)state;
+    const struct kvc_load_options options = {.slots = 3, .threads = 2, .slot_bytes = 1, .verify = 1};
+    struct opened o;
+    struct kvc_error e;
+    open_file(&o, "tests/golden/gear-v0.kvc");
+    o.device->copy_in = o.device->copy_out = late_copy;
+    o.device->zero = late_zero;
+    o.device->run = late_run;
+    o.device->event_new = late_event_new;
+    o.device->event_record = late_event_record;
+    o.device->event_wait = late_event_wait;
+    o.device->event_before = late_event_before;
+    o.device->stream_new = late_stream_new;
+    o.device->stream_free = late_stream_free;
+    unsigned failed = 0;
+    for (int k = -1; k < 12; k++) {
+        aim(&o, -1, &options);
+        late_runs = -1;
+        struct kvc_load *l = kvc_load_new(o.device, o.cache, &o.in, &options, o.target, &e);
+        if (!l) fail_msg("%s", e.message);
+        late_runs = k;
+        if (kvc_load_run(l, NULL, &e)) {
+            failed++;
+            for (size_t s = 0; s < STREAMS; s++) assert_int_equal(late[s].done, late[s].n);
+            assert_int_equal(kvc_load_finish(l, &e), -1);
+        }
+        late_runs = -1; /* also where the first was not finished */
+        if (kvc_load_run(l, NULL, &e) || kvc_load_finish(l, &e)) fail_msg("%s", e.message);
+        compare_all(&o, "late", &options);
+        kvc_load_free(l);
+    }
+    assert_int_equal(failed, 12);
+    for (size_t s = 0; s < STREAMS; s++) {
+        free(late[s].work);
+        memset(&late[s], 0, sizeof late[s]);
+    }
     close_file(&o);
 }
 
@@ -420,6 +554,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(missing_pages_are_a_failure), cmocka_unit_test(devices_may_fail_anywhere),
         cmocka_unit_test(damage_is_noticed),           cmocka_unit_test(digests_are_compared),
         cmocka_unit_test(loads_are_cancelled),         cmocka_unit_test(only_containers_are_loaded),
+        cmocka_unit_test(late_devices_are_waited_for),
     };
     for (int i = 1; i < argc; i++) check_file(argv[i]); /* other files, by hand */
     return argc > 1 ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
