@@ -139,6 +139,14 @@ $(FAKE_CUDA): $B/tests/cuda/fake.o $B/formats/cuda/kvc_cuda.o $B/libkvc.a
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
 -include $B/tests/cuda/fake.d
 
+# the GPU's tests; over the host too, so that they stay sound where there is no GPU
+CUDA_TEST := $B/tests/cuda/test_cuda.o $B/tests/cuda/made.o
+FAKE_TEST := $B/tests/cuda/test_cuda_fake
+$(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/cuda/kvc_cuda.o $B/libkvc.a
+	$(SAY) LD $@
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+-include $(CUDA_TEST:.o=.d)
+
 ifneq ($(HAVE_CUDA),)
 # of the targets, those that this nvcc knows, and PTX of the last for what comes after it
 CUDA_KNOWN := $(filter $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code)),$(CUDA_ARCHS))
@@ -171,7 +179,14 @@ $B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $C/kernels/device.o $B/libkvc.a
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libkvc_cuda.so.$(SOVERSION) -Wl,-z,defs \
 	  -Wl,--exclude-libs,ALL -o $@ $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(KVC_LDLIBS) $(LDLIBS)
 
--include $(CUDA_OBJ:.o=.d) $C/kernels/device.d
+# tests and benchmarks on a GPU
+$B/tests/cuda/bench_cuda.o: ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
+$B/$(notdir $C)/%_cuda: $B/tests/cuda/%_cuda.o $B/tests/cuda/made.o $(CUDA_OBJ) $C/kernels/device.o $B/libkvc.a
+	@mkdir -p $(@D)
+	$(SAY) LD $@
+	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(KVC_LDLIBS) $(LDLIBS)
+
+-include $(CUDA_OBJ:.o=.d) $C/kernels/device.d $B/tests/cuda/bench_cuda.d
 
 .PHONY: cuda $(CUDA_SO)
 cuda: $(CUDA_SO) kvc_cuda.pc
@@ -219,7 +234,7 @@ test:
 	@$(MAKE) --no-print-directory test-all
 
 .PHONY: test-all
-test-all: all $(FAKE_CUDA) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-all: all $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
 	@sh tests/run.sh all $B
 
 ## golden: compare decoders with the stored files and digests of tests/golden
@@ -322,6 +337,17 @@ check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
 .PHONY: check-cuda
 check-cuda: $(if $(HAVE_CUDA),$(CUDA_SO))
 	@sh tests/check-cuda.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$C/kernels/device.log $(CUDA_SO)) $(CUDA_ARCHS)
+
+## test-cuda: libkvc_cuda on a real GPU: every file, preset and layout, a cache of more than 4 GiB, NVIDIA's sanitizer
+.PHONY: test-cuda
+test-cuda: $(if $(HAVE_CUDA),$B/$(notdir $C)/test_cuda)
+	@sh tests/cuda/test.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$<)
+
+BENCH_CUDA ?=
+## bench-cuda: rates on a real GPU, against copies of the same bytes; BENCH_CUDA="--quick", "--help": how
+.PHONY: bench-cuda
+bench-cuda: all $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda)
+	@PYTHON="$(PYTHON)" sh tests/cuda/bench.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda) $(BENCH_CUDA)
 
 ## check-install: install into an empty place, build against it, uninstall, nothing stays
 .PHONY: check-install

@@ -56,6 +56,7 @@ if [ "$what" != unit ]; then
     fi
 fi
 if [ "$what" = all ]; then
+    run "GPU's tests, on the host" "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc
     run "check-layers" sh tests/check-layers.sh
     for t in check-symbols check-install check-vars check-simde check-cuda man-lint; do run "$t" "${MAKE:-make}" -s $t; done
 fi

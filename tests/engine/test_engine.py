@@ -7,6 +7,7 @@ details of formats.
 
 import argparse
 import functools
+import glob
 import json
 import os
 import random
@@ -28,6 +29,7 @@ import server
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PROMPT, QUESTION, LONG = 448, 12, 2000  # tokens in a slot, tokens asked after it, tokens in the long slot
+QUARTER = PROMPT // 4
 ANSWER = 32  # greedy tokens that must be the same
 LAYERS, HEADS = 30, 3  # of SmolLM2-135M
 RECIPES = ("store", "zstd", "split", "fast")
@@ -132,22 +134,26 @@ class Bench:
         with open(self.path("tokens.json"), "w", encoding="utf-8") as f:
             json.dump(self.tokens[:PROMPT], f)
         out = self.path("transformers.safetensors")
+        self.python(os.path.join(HERE, "transformers_cache.py"), self.model, self.path("tokens.json"), out)
+        return out
+
+    def python(self, script, *args, status=0, **variables):
+        """Runs a program that needs torch; its stdout."""
         done = subprocess.run(
-            [
-                sys.executable,
-                os.path.join(HERE, "transformers_cache.py"),
-                self.model,
-                self.path("tokens.json"),
-                out,
-            ],
-            env=self.env,
-            stderr=subprocess.PIPE,
-            timeout=280,
+            [sys.executable, script, *args], env=self.env | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=280
         )
         if done.returncode == 77 and os.environ.get("KVC_ENGINE_FULL") != "1":
             raise Skip(f"{done.stderr.decode().strip()} (KVC_ENGINE_FULL=1 makes run.sh install it)")
-        assert done.returncode == 0, done.stderr.decode()[-2000:]
-        return out
+        assert done.returncode == status, done.stderr.decode(errors="replace")[-2000:]
+        return done.stdout
+
+    def library(self, pattern):
+        """A library of the tools' build, or else of the newest one that has it."""
+        for folder in (self.tools, os.path.join(ROOT, "build", "*")):
+            found = sorted(glob.glob(os.path.join(folder, pattern)), key=os.path.getmtime)
+            if found:
+                return found[-1]
+        raise Skip(f"no {pattern} has been built (make test-all does)")
 
     def restored(self, slot, tokens, cache_type=server.F16):
         """Restores a slot file in a new server and asks on: (n_restored, answer, cached, computed)."""
@@ -337,6 +343,24 @@ def test_transformers_cache_becomes_a_slot(bench):
     n, answer, cached, computed = bench.restored("foreign.bin", bench.tokens[: PROMPT + QUESTION])
     assert (n, cached, computed, len(answer)) == (PROMPT, PROMPT, QUESTION, ANSWER), (n, cached, computed)
     return leading(answer, bench.f16[1])
+
+
+def test_transformers_cache_is_loaded_by_load_gpu(bench):
+    """samples/python/load_gpu.py, the host in a GPU's place: greedy tokens as without the file, where packed losslessly"""
+    fake, library = bench.library("tests/cuda/libkvc_cuda_fake.so"), bench.library("libkvc.so.*")
+    tokens, cache, pack = (bench.path(x) for x in ("gpu.json", "gpu.safetensors", "gpu.kvc"))
+    with open(tokens, "w", encoding="utf-8") as f:
+        json.dump(bench.tokens[:QUARTER], f)
+    bench.python(os.path.join(HERE, "transformers_cache.py"), bench.model, tokens, cache, "float32")
+    bench.kvc("pack", "-q", "-f", "-o", pack, cache)
+    load = (os.path.join(ROOT, "samples", "python", "load_gpu.py"), "--gguf", bench.model, "--device=cpu", "--dtype=float32")
+    # as many threads as transformers_cache.py has: its sums come out the same
+    variables = {"KVC_LIBRARY": library, "KVC_CUDA_LIBRARY": fake, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}
+    bench.python(*load, pack, status=2, **variables, KVC_FAKE_DEVICES="0")
+    report = json.loads(bench.python(*load, f"-n{ANSWER}", "--reference", "--json", pack, **variables))
+    assert report["tokens"] == QUARTER and len(report["answer"]) == ANSWER, report
+    assert report["answer"] == report["reference"], report
+    return f"{ANSWER} tokens equal after {QUARTER} from the file"
 
 
 def leading(answer, expected):

@@ -1,7 +1,9 @@
 """transformers_cache.py: a transformers forward pass over given tokens; its cache as safetensors. A program
 of its own, so that torch is loaded by nothing else.
 
-    python3 transformers_cache.py GGUF TOKENS.json OUT.safetensors
+    python3 transformers_cache.py GGUF TOKENS.json OUT.safetensors [DTYPE]
+
+The model computes in float32 and the cache is stored in float16; with DTYPE both are of that.
 """
 
 import json
@@ -22,21 +24,22 @@ except ImportError as e:
     sys.exit(NO_TORCH)
 
 
-def main(weights, tokens, out):
+def main(weights, tokens, out, dtype=None):
     logging.set_verbosity_error()
     torch.set_num_threads(os.cpu_count() or 1)
     with open(tokens, encoding="utf-8") as f:
         ids = torch.tensor([json.load(f)])
     model = AutoModelForCausalLM.from_pretrained(
-        os.path.dirname(weights), gguf_file=os.path.basename(weights), dtype=torch.float32
+        os.path.dirname(weights), gguf_file=os.path.basename(weights), dtype=getattr(torch, dtype or "float32")
     ).eval()
     cache = DynamicCache()
     with torch.no_grad():
         model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    stored = getattr(torch, dtype or "float16")
     tensors = {"tokens": ids[0].to(torch.int32)}
     for i, layer in enumerate(cache.layers):
-        tensors[f"layers.{i}.keys"] = layer.keys.to(torch.float16).contiguous()
-        tensors[f"layers.{i}.values"] = layer.values.to(torch.float16).contiguous()
+        tensors[f"layers.{i}.keys"] = layer.keys.to(stored).contiguous()
+        tensors[f"layers.{i}.values"] = layer.values.to(stored).contiguous()
     save_file(tensors, out)
 
 
