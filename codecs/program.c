@@ -116,7 +116,8 @@ uint64_t kvc_program_scratch(struct kvc_program *p, size_t n, struct kvc_error *
 uint64_t kvc_program_halves(struct kvc_program *p, const struct kvc_section *s, const uint8_t **bytes, size_t n,
                             struct kvc_error *e) {
     struct kvc_halves h;
-    if (kvc_halves_open(&h, bytes, s->data + s->size, n, e) || (h.zeros && h.zeros < 8 && kvc_packed_check(h.lower, n, 8 - h.zeros, e)) ||
+    if (kvc_halves_open(&h, bytes, s->data + s->size, n, e) ||
+        (h.zeros && h.zeros < 8 && kvc_packed_check(h.lower, n, 8 - h.zeros, e)) ||
         (h.width < 8 && kvc_packed_check(h.codes, n, h.width, e)))
         return 0;
     const uint64_t base = kvc_program_bytes(p, s, s->size, NULL, e), to = base ? kvc_program_scratch(p, 4 * n, e) : 0;

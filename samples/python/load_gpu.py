@@ -45,8 +45,8 @@ Pool = struct("Pool", layers=u64, pages=u64, page_size=u64, heads=u64, dim=u64, 
 Destination = struct("Destination", layout=text, pool=Pool, strides=Strides, bases=ctypes.POINTER(u64), n_bases=u64, dtype=text,
                      table=ctypes.POINTER(u32), n_table=u64, first=u64, first_layer=u32)
 Options = struct("Options", device=ctypes.c_int, threads=ctypes.c_uint, slots=ctypes.c_uint, slot_bytes=u64,
-                 multiprocessors=ctypes.c_uint, verify=ctypes.c_int, first=i64, end=i64, layers=ctypes.POINTER(u8), n_layers=u32,
-                 profile=text, model=text, weights=text, direct=ctypes.c_int)
+                 multiprocessors=ctypes.c_uint, verify=ctypes.c_int, first=i64, end=i64, layers=ctypes.POINTER(u8),
+                 n_layers=u32, profile=text, model=text, weights=text, direct=ctypes.c_int)
 
 
 class Library:

@@ -189,7 +189,8 @@ void made_free(struct made *m) {
 
 /* --- files --- */
 
-int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile, const char *path, struct kvc_error *e) {
+int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile, const char *path,
+              struct kvc_error *e) {
     struct kvc_pack_options options = {.recipe = recipe, .profile = profile, .embed_profile = profile != NULL, .no_verify = 1};
     struct kvc_rate rate = {0};
     struct kvc_rate_report report;

@@ -24,6 +24,7 @@ int made_new(struct made *m, const struct made_shape *shape, int with_profile, s
 void made_free(struct made *m);
 
 /* Writes a cache as a .kvc, the profile inside. `profile` may be NULL. */
-int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile, const char *path, struct kvc_error *e);
+int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile, const char *path,
+              struct kvc_error *e);
 
 #endif

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""reload.py: what a reload saves: time to the first token from a .kvc on disk against computing the prefix anew, on a real device.
+"""reload.py: what a reload saves: time to the first token from a .kvc against computing the prefix anew, on a real device.
 
     reload.py [--tokens=8192] [--tools=DIR] [--device=cuda:0] [--quick]
 
 A Llama of about 1 billion random but fixed weights, bf16, reads random tokens; its cache is saved as safetensors, packed with
 several recipes, and loaded by samples/python/load_gpu.py, which goes on greedily with and without the file. Prints JSON; exit
 status 1 when a lossless file gives other tokens. Random weights say nothing about quality: how many tokens of lossy files
-agree is no measure of them. --quick, with --device=cpu and the library of tests/cuda/fake.c as $KVC_CUDA_LIBRARY: a small model, to
-test this program. Needs torch, transformers and safetensors."""
+agree is no measure of them. --quick, with --device=cpu and the library of tests/cuda/fake.c as $KVC_CUDA_LIBRARY: a small
+model, to test this program. Needs torch, transformers and safetensors."""
 import argparse
 import json
 import os

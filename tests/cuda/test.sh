@@ -1,6 +1,6 @@
 #!/bin/sh
-# test.sh NVCC [TEST]: runs test_cuda on device 0 over all stored files, and again, without the big cache, under each tool of NVIDIA's
-# compute-sanitizer where that is found in PATH or beside NVCC. Standard output is test_cuda's JSON.
+# test.sh NVCC [TEST]: runs test_cuda on device 0 over all stored files, and again, without the big cache, under each tool of
+# NVIDIA's compute-sanitizer where that is found in PATH or beside NVCC. Standard output is test_cuda's JSON.
 # NVCC empty: says that nothing was tested.
 set -u
 nvcc=$1

@@ -1,7 +1,7 @@
-/* test_cuda.c: libkvc_cuda on a real GPU: files, packs of every preset, layouts, dtypes, refusals, a second process and a cache of
- * more than 4 GiB, decoded on device 0 and compared byte for byte with what the CPU decodes. Linked with fake.c in CUDA's place it
- * does the same over the host, so that the program itself stays sound on machines without a GPU. Not for how fast anything is
- * (bench_cuda.c), nor for what needs no device to be proven (tests/unit/test_load.c).
+/* test_cuda.c: libkvc_cuda on a real GPU: files, packs of every preset, layouts, dtypes, refusals, a second process and a
+ * cache of more than 4 GiB, decoded on device 0 and compared byte for byte with what the CPU decodes. Linked with fake.c in
+ * CUDA's place it does the same over the host, so that the program itself stays sound on machines without a GPU. Not for how
+ * fast anything is (bench_cuda.c), nor for what needs no device to be proven (tests/unit/test_load.c).
  *
  *   test_cuda FILE.kvc...      $KVC_TEST_CUDA_BIG=0|1: without or with the big cache; else where there is memory for it
  *
@@ -92,7 +92,8 @@ static int compare_tensor(const struct kvc_file *f, struct kvc_cuda_plan *p, uin
     struct kvc_tensor_info info;
     uint64_t first, n;
     char label[64];
-    if (kvc_cuda_plan_tensor(p, i, &t) || kvc_file_tensor(f, t.tensor, &info)) return kvc_fail(e, KVC_ERR_VERIFY, "no tensor %u", i);
+    if (kvc_cuda_plan_tensor(p, i, &t) || kvc_file_tensor(f, t.tensor, &info))
+        return kvc_fail(e, KVC_ERR_VERIFY, "no tensor %" PRIu32, i);
     kvc_load_rows(f->cache, t.tensor, &options, &first, &n);
     kvc_tensor_label(f->cache, t.tensor, label, sizeof label);
     if (t.tokens != n) return kvc_fail(e, KVC_ERR_VERIFY, "%s has %" PRIu64 " rows, not %" PRIu64, label, t.tokens, n);
@@ -263,11 +264,12 @@ static int place_rows(struct pool *p, const struct kvc_file *f, uint32_t t, unsi
 }
 
 static int compare_pool(const char *path, const char *layout, unsigned dtype, struct kvc_error *e) {
-    const struct kvc_cuda_options options = {.verify = 1};
+    const struct kvc_cuda_options options = {.verify = 1, .slots = 2, .slot_bytes = 1 << 20};
     struct pool p = {0};
     struct kvc_file *f = kvc_file_open(path, NULL, e);
     struct kvc_cuda_plan *plan = NULL;
-    int status = !f || pool_new(&p, f, layout, dtype, e) || !(plan = kvc_cuda_plan_new(path, &options, &p.d, e)) || load(plan, e);
+    int status = !f || pool_new(&p, f, layout, dtype, e) || !(plan = kvc_cuda_plan_new(path, &options, &p.d, e)) ||
+                 load(plan, e);
     for (uint32_t t = 0; !status && t < f->cache->n_tensors; t++) status = place_rows(&p, f, t, dtype, e);
     uint8_t *is = status ? NULL : malloc(p.bytes + GUARD);
     for (uint64_t i = 0; !status && i < p.d.n_bases; i++)
@@ -307,8 +309,8 @@ static void check_refusals(const char *path, const struct made_shape *shape) {
     struct kvc_cuda_options options = {.device = 0};
     uint64_t base = 0;
     struct kvc_cuda_destination d = {.layout = "dense", .bases = &base, .n_bases = 1,
-                                     .pool = {.layers = shape->layers, .pages = 1, .page_size = shape->tokens, .heads = shape->heads,
-                                              .dim = shape->dim_k, .value_bytes = 2}};
+                                     .pool = {.layers = shape->layers, .pages = 1, .page_size = shape->tokens,
+                                              .heads = shape->heads, .dim = shape->dim_k, .value_bytes = 2}};
     void *host = malloc(bytes), *small = NULL, *room = NULL;
     if (host && !device->alloc(device, bytes, &room, &e) && !device->alloc(device, 1 << 21, &small, &e)) {
         base = (uint64_t)(uintptr_t)room;
@@ -374,10 +376,12 @@ static int child(char **argument) {
 }
 
 /* Memory that another process can open. Over the host: a file, by its path (fake.c). */
-static int share(size_t bytes, const char *path, void **p, uint8_t handle[KVC_CUDA_HANDLE], uint64_t *offset, struct kvc_error *e) {
+static int share(size_t bytes, const char *path, void **p, uint8_t handle[KVC_CUDA_HANDLE], uint64_t *offset,
+                 struct kvc_error *e) {
     if (!faked) return device->alloc(device, bytes, p, e) || device->ipc_export(device, *p, handle, offset, e) ? -1 : 0;
     const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) || strlen(path) >= KVC_CUDA_HANDLE) return kvc_fail(e, KVC_ERR_IO, "%s: no file", path);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) || strlen(path) >= KVC_CUDA_HANDLE)
+        return kvc_fail(e, KVC_ERR_IO, "%s: no file", path);
     *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     memset(handle, 0, KVC_CUDA_HANDLE);
@@ -386,7 +390,8 @@ static int share(size_t bytes, const char *path, void **p, uint8_t handle[KVC_CU
     return *p == MAP_FAILED ? kvc_fail(e, KVC_ERR_IO, "%s: not mapped", path) : 0;
 }
 
-static int into_other(const char *file, const struct made *m, const struct made_shape *s, const char *shared, struct kvc_error *e) {
+static int into_other(const char *file, const struct made *m, const struct made_shape *s, const char *shared,
+                      struct kvc_error *e) {
     uint8_t handle[KVC_CUDA_HANDLE];
     char text[2 * KVC_CUDA_HANDLE + 1] = "", number[5][24];
     uint64_t offset = 0;
@@ -425,8 +430,10 @@ static const char *named(const char *name) {
 }
 
 /* Packs a cache with one recipe and loads it. What does not apply to a cache is left out, unless `strict`. */
-static void check_pack(const char *what, const struct kvc_cache *c, const char *recipe, struct kvc_profile *profile, int strict) {
-    const struct kvc_cuda_options whole = {.verify = 1}, cut = {.verify = 1, .slots = 2, .slot_bytes = 1};
+static void check_pack(const char *what, const struct kvc_cache *c, const char *recipe, struct kvc_profile *profile,
+                       int strict) {
+    const struct kvc_cuda_options whole = {.verify = 1, .slots = 2, .slot_bytes = 1 << 20};
+    const struct kvc_cuda_options cut = {.verify = 1, .slots = 2, .slot_bytes = 1};
     const char *path = named("pack");
     struct kvc_error e;
     if (made_pack(c, recipe, profile, path, &e)) {
@@ -442,8 +449,8 @@ static void check_pack(const char *what, const struct kvc_cache *c, const char *
 static void check_packs(const char *what, const struct kvc_cache *c, struct kvc_profile *profile, int strict) {
     static const char *const recipe[] = {
         "store", "zstd", "split", "fast", "quant:kivi:bits=1", "quant:kivi:bits=3", "quant:kivi:bits=5", "quant:kivi:bits=6",
-        "outlier:0.02,quant:kivi:bits=2", "outlier:0.02,quant:kivi:bits=4", "outlier:0.02,quant:kivi:bits=8", "quant:token:bits=4",
-        "saliency:0.6:by=knorm,quant:zip:bits=4", "prune:k=0.4:v=0.2:by=l2:mean,quant:token:bits=3",
+        "outlier:0.02,quant:kivi:bits=2", "outlier:0.02,quant:kivi:bits=4", "outlier:0.02,quant:kivi:bits=8",
+        "quant:token:bits=4", "saliency:0.6:by=knorm,quant:zip:bits=4", "prune:k=0.4:v=0.2:by=l2:mean,quant:token:bits=3",
         "sink:4,quant:kivi:bits=4,zstd"};
     const struct kvc_preset *preset;
     for (size_t i = 0; i < sizeof recipe / sizeof recipe[0]; i++) check_pack(what, c, recipe[i], NULL, strict);
@@ -494,8 +501,9 @@ static void check_places(void) {
 }
 
 static void check_samples(void) {
-    static const char *const sample[] = {"samples/transformers-16.safetensors", "samples/tiny.safetensors", "samples/cache-16-deflate.npz",
-                                         "samples/slot-f16.bin", "samples/slot-q4_1-q5_0.bin", "samples/session-2streams.bin"};
+    static const char *const sample[] = {"samples/transformers-16.safetensors", "samples/tiny.safetensors",
+                                         "samples/cache-16-deflate.npz",        "samples/slot-f16.bin",
+                                         "samples/slot-q4_1-q5_0.bin",          "samples/session-2streams.bin"};
     const struct kvc_open_options options = {.kv_heads = 3, .pairing = "interleaved"}; /* llama.cpp's do not say */
     struct kvc_error e;
     struct kvc_profile *profile = kvc_profile_open("samples/smollm2-135m-instruct.kvcp", &e);
@@ -511,7 +519,8 @@ static void check_samples(void) {
 
 /* K of 4.5 GiB in 4 bits, V by rANS: offsets of source, destination and rows beyond 32 bits. */
 static void check_big(void) {
-    const struct made_shape shape = {.tokens = 2304 << 10, .layers = 1, .heads = 8, .dim_k = 128, .dim_v = 32, .dtype = KVC_BF16};
+    const struct made_shape shape = {.tokens = 2304 << 10, .layers = 1, .heads = 8, .dim_k = 128, .dim_v = 32,
+                                     .dtype = KVC_BF16};
     const struct kvc_cuda_options options = {.verify = 1};
     const char *path = named("big"), *wish = getenv("KVC_TEST_CUDA_BIG");
     const uint64_t host = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -549,8 +558,8 @@ int main(int argc, char **argv) {
     check_big();
     rmdir(folder);
     const unsigned failed = (unsigned)json_array_size(failures);
-    json_t *report = json_pack("{s:s, s:i, s:i, s:o}", "device", device->name, "passed", (int)passed, "failed", (int)failed, "failures",
-                               failures);
+    json_t *report = json_pack("{s:s, s:i, s:i, s:o}", "device", device->name, "passed", (int)passed, "failed", (int)failed,
+                               "failures", failures);
     json_dumpf(report, stdout, JSON_INDENT(2));
     printf("\n");
     fflush(stdout);

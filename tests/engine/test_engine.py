@@ -140,7 +140,11 @@ class Bench:
     def python(self, script, *args, status=0, **variables):
         """Runs a program that needs torch; its stdout."""
         done = subprocess.run(
-            [sys.executable, script, *args], env=self.env | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=280
+            [sys.executable, script, *args],
+            env=self.env | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=280,
         )
         if done.returncode == 77 and os.environ.get("KVC_ENGINE_FULL") != "1":
             raise Skip(f"{done.stderr.decode().strip()} (KVC_ENGINE_FULL=1 makes run.sh install it)")
