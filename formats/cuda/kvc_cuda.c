@@ -259,14 +259,14 @@ static int make_plan(struct kvc_cuda_plan *p, const char *path, const struct kvc
         if (d ? aim(p, &s, t, e) : own_memory(p, t, e)) return -1;
         p->tensor[p->n_tensors++] = t;
     }
-    if (!p->n_tensors) return kvc_fail(e, KVC_ERR_USAGE, "no layer is left to load");
+    if (!p->n_tensors && o->layers) return kvc_fail(e, KVC_ERR_USAGE, "no layer is left to load");
     uint64_t rows = 0;
     for (uint32_t i = 0; i < p->n_tensors; i++) {
         uint64_t first, n;
         kvc_load_rows(c, p->tensor[i], &p->options, &first, &n);
         rows += n;
     }
-    if (!rows) return kvc_fail(e, KVC_ERR_USAGE, "no token stands at the positions that are asked for");
+    if (!rows && (o->first || o->end)) return kvc_fail(e, KVC_ERR_USAGE, "no token stands at the positions that are asked for");
     return (p->load = kvc_load_new(p->device, c, &p->file->input, &p->options, p->target, e)) ? 0 : -1;
 }
 
