@@ -97,8 +97,9 @@ static int compare_tensor(const struct kvc_file *f, struct kvc_cuda_plan *p, uin
     kvc_load_rows(f->cache, t.tensor, &options, &first, &n);
     kvc_tensor_label(f->cache, t.tensor, label, sizeof label);
     if (t.tokens != n) return kvc_fail(e, KVC_ERR_VERIFY, "%s has %" PRIu64 " rows, not %" PRIu64, label, t.tokens, n);
-    const uint64_t together = CHUNK / info.row_bytes ? CHUNK / info.row_bytes : 1;
-    uint8_t *is = malloc((size_t)(together * info.row_bytes)), *should = malloc((size_t)(together * info.row_bytes));
+    const uint64_t most = CHUNK / info.row_bytes + 1, together = n < most ? n : most;
+    const size_t room = (size_t)(together * info.row_bytes) + 1;
+    uint8_t *is = malloc(room), *should = malloc(room);
     int status = is && should ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t row = 0; row < n && !status; row += together) {
         const uint64_t rows = n - row < together ? n - row : together;

@@ -144,7 +144,7 @@ class Bench:
             env=self.env | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            timeout=280,
+            timeout=900,
         )
         if done.returncode == 77 and os.environ.get("KVC_ENGINE_FULL") != "1":
             raise Skip(f"{done.stderr.decode().strip()} (KVC_ENGINE_FULL=1 makes run.sh install it)")
