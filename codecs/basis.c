@@ -361,7 +361,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return find_basis(args, s, e) ? -1 : write_own(&s->own, stage, side, e);
 }
 
-enum { CACHED = 8192 }; /* floats of a matrix that stay in the first-level cache beside the rows: 32 KB */
+enum { CACHED = 16384 }; /* floats of a matrix that are taken at once, 64 KB: fewer, and rows are listed more often than is saved */
 
 /* The other way: kept[h] rows of each head, one head after the other; NULL: as many as channels. Matrices that are too large
  * for the cache are taken in strips of columns, copied together. */
