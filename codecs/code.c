@@ -376,6 +376,13 @@ static int join(float *y, const uint16_t *symbols, const uint8_t *shift, size_t 
     return 0;
 }
 
+/* Bytes of the words of CODES, behind `head` bytes of header and states. */
+static int read_words(const struct kvc_section *s, size_t head, size_t *words, struct kvc_error *e) {
+    if (s->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
+    *words = s->data[0] | (size_t)s->data[1] << 8 | (size_t)s->data[2] << 16 | (size_t)s->data[3] << 24;
+    return *words <= s->size - head ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+}
+
 static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const struct kvc_section *s,
                        struct kvc_block *block, uint16_t *symbols, struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
@@ -385,9 +392,8 @@ static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const 
     const float step = (float)args->f[STEP];
     float *y = (float *)(void *)block->rows;
     struct kvc_rans_decoder r;
-    if (s->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    const size_t words = s->data[0] | (size_t)s->data[1] << 8 | (size_t)s->data[2] << 16 | (size_t)s->data[3] << 24;
-    if (words > s->size - head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+    size_t words;
+    if (read_words(s, head, &words, e)) return -1;
     struct kvc_bits bits = {.read = s->data + head + words, .limit = 8 * (s->size - head - words)};
     if (kvc_rans_decode_begin(&r, lanes, s->data + CODES_HEADER, s->data + head, words, e)) return -1;
     for (size_t i = 0; i < rows; i++, y += dim) {
@@ -438,9 +444,8 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
     if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
-    if (s->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    const size_t words = s->data[0] | (size_t)s->data[1] << 8 | (size_t)s->data[2] << 16 | (size_t)s->data[3] << 24;
-    if (words > s->size - head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+    size_t words;
+    if (read_words(s, head, &words, e)) return -1;
     if (words % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
     pthread_once(&once, make_tables);
     const struct kvc_program_key key[2] = {{all_slots, 0, 0}, {table->data, 0, 0}};

@@ -114,10 +114,9 @@ static int check_ascending(const uint8_t *bytes, size_t count, uint64_t values, 
     return 0;
 }
 
-static int put_back(struct kvc_block *block, const struct kvc_section *s, uint8_t *room, struct kvc_error *e) {
+static int put_back(struct kvc_block *block, const struct kvc_section *s, size_t count, uint8_t *room, struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->shape.dtype)->size;
     const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
-    const size_t count = (size_t)s->raw_size / (4 + size);
     const uint8_t *bytes = kvc_section_bytes(s, room, (size_t)s->raw_size, e);
     if (!bytes || check_ascending(bytes, count, values, e)) return -1;
     for (size_t k = 0; k < count; k++)
@@ -125,45 +124,51 @@ static int put_back(struct kvc_block *block, const struct kvc_section *s, uint8_
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
-    (void)args;
-    const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
-    const size_t each = 4 + kvc_dtype_info(block->shape.dtype)->size;
-    const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
+/* The block's escapes, a section of a size that they can have, and how many they are; *s NULL: it has none. */
+static int find_escapes(const struct kvc_stored *stored, const struct kvc_shape *shape, const struct kvc_section **s, size_t *n,
+                        struct kvc_error *e) {
+    const struct kvc_section *next = stored->section, *end = next + stored->n;
+    const size_t each = 4 + kvc_dtype_info(shape->dtype)->size;
+    *s = NULL;
     if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
     if (next == end) return 0;
-    if (!(s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) || kvc_section_none_left(next, end, e)) return -1;
-    if (!s->raw_size || s->raw_size % each || s->raw_size / each > values)
+    if (!(*s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) || kvc_section_none_left(next, end, e)) return -1;
+    if (!(*s)->raw_size || (*s)->raw_size % each || (*s)->raw_size / each > shape->tokens * shape->heads * shape->dim)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES of %llu bytes is no number of escapes",
-                        (unsigned long long)s->raw_size);
+                        (unsigned long long)(*s)->raw_size);
+    *n = (size_t)(*s)->raw_size / each;
+    return 0;
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    const struct kvc_section *s;
+    size_t n;
+    (void)args;
+    if (find_escapes(stored, &block->shape, &s, &n, e)) return -1;
+    if (!s) return 0;
     uint8_t *room = malloc((size_t)s->raw_size);
     if (!room) return kvc_fail_memory(e, "escapes");
-    const int status = put_back(block, s, room, e);
+    const int status = put_back(block, s, n, room, e);
     free(room);
     return status;
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
-    (void)args;
-    const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
-    const size_t size = kvc_dtype_info(block->shape.dtype)->size, each = 4 + size;
     const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
+    const struct kvc_section *s;
     const uint8_t *index;
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (next == end) return 0;
-    if (!(s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) || kvc_section_none_left(next, end, e)) return -1;
-    if (!s->raw_size || s->raw_size % each || s->raw_size / each > values)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES of %llu bytes is no number of escapes",
-                        (unsigned long long)s->raw_size);
-    const size_t n = (size_t)s->raw_size / each;
+    size_t n;
+    (void)args;
+    if (find_escapes(stored, &block->shape, &s, &n, e)) return -1;
+    if (!s) return 0;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PATCH, &block->shape);
     if (!(op.at[0] = kvc_program_bytes(program, s, (size_t)s->raw_size, &index, e)) || check_ascending(index, n, values, e))
         return -1;
     op.at[1] = op.at[0] + 4 * n;
     op.n[0] = (uint32_t)n;
-    op.n[1] = (uint32_t)size;
+    op.n[1] = kvc_dtype_info(block->shape.dtype)->size;
     return kvc_program_op(program, &op, e);
 }
 

@@ -35,12 +35,11 @@ struct kvc_device {
     int (*run)(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit, struct kvc_error *e);
 
     /* An event is reached when all work queued before record() is done. wait() blocks the caller until then; 0 at once for an
-     * event never recorded. reached(): 1, 0, or -1. */
+     * event never recorded. */
     int (*event_new)(struct kvc_device *d, void **event, struct kvc_error *e);
     void (*event_free)(struct kvc_device *d, void *event);
     int (*event_record)(struct kvc_device *d, void *event, void *stream, struct kvc_error *e);
     int (*event_wait)(struct kvc_device *d, void *event, struct kvc_error *e);
-    int (*event_reached)(struct kvc_device *d, void *event, struct kvc_error *e);
     /* Queued: what comes later on the stream waits for the event. */
     int (*event_before)(struct kvc_device *d, void *event, void *stream, struct kvc_error *e);
     int (*stream_new)(struct kvc_device *d, void **stream, struct kvc_error *e); /* of low priority */

@@ -51,10 +51,6 @@ static int event_wait(struct kvc_device *d, void *event, struct kvc_error *e) {
     (void)d, (void)event, (void)e;
     return 0;
 }
-static int event_reached(struct kvc_device *d, void *event, struct kvc_error *e) {
-    (void)d, (void)event, (void)e;
-    return 1;
-}
 static int stream_new(struct kvc_device *d, void **stream, struct kvc_error *e) {
     (void)d, (void)e;
     *stream = NULL;
@@ -108,7 +104,6 @@ struct kvc_device *kvc_device_host(struct kvc_error *e) {
                              .event_free = free_memory,
                              .event_record = event_record,
                              .event_wait = event_wait,
-                             .event_reached = event_reached,
                              .event_before = event_record,
                              .stream_new = stream_new,
                              .stream_free = free_memory,

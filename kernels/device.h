@@ -42,7 +42,6 @@ struct kvc_device_target {
     uint32_t from;    /* of the tensor */
     uint32_t heads;   /* of the tensor, and its channels a head: for digests */
     uint32_t channels;
-    uint32_t unused;
 };
 
 enum kvc_device_job_kind {
@@ -78,8 +77,7 @@ enum kvc_device_op_kind {
     KVC_OP_MEAN,
     KVC_OP_TURN,
     KVC_OP_WIDEN,   /* dtype to binary32 */
-    KVC_OP_ROUND,   /* binary32 to dtype */
-    KVC_OP_ZERO
+    KVC_OP_ROUND    /* binary32 to dtype */
 };
 
 /* One operation of a run. `row`: number, in the matrix that the operation works on, of the run's first row; `heads`, `dim`: of

@@ -173,14 +173,6 @@ static int cuda_event_wait(struct kvc_device *d, void *event, struct kvc_error *
     return status ? kvc_fail_cuda(e, status, "cudaEventSynchronize: queued work on cuda:%d", c->number) : 0;
 }
 
-static int cuda_event_reached(struct kvc_device *d, void *event, struct kvc_error *e) {
-    const struct cuda *c = d->impl;
-    cudaError_t status;
-    ON(c, status, cudaEventQuery(event));
-    if (status == cudaErrorNotReady) return 0;
-    return status ? kvc_fail_cuda(e, status, "cudaEventQuery: queued work on cuda:%d", c->number) : 1;
-}
-
 /* On the current device. */
 static cudaError_t new_stream(cudaStream_t *stream) {
     int least = 0;
@@ -358,7 +350,7 @@ struct kvc_device *kvc_device_cuda(int number, struct kvc_error *e) {
         .copy_in = cuda_copy_in, .copy_out = cuda_copy_out, .zero = cuda_zero, .run = cuda_run, .event_new = cuda_event_new,
         .event_free = cuda_event_free, .event_record = cuda_event_record, .event_wait = cuda_event_wait,
         .event_before = cuda_event_before,
-        .event_reached = cuda_event_reached, .stream_new = cuda_stream_new, .stream_free = cuda_stream_free, .owns = cuda_owns,
+        .stream_new = cuda_stream_new, .stream_free = cuda_stream_free, .owns = cuda_owns,
         .ipc_export = cuda_ipc_export, .ipc_open = cuda_ipc_open, .ipc_close = cuda_ipc_close, .close = cuda_close};
     if (find_driver(c, e) || describe(c, e) || prepare(c, e)) {
         free(c);

@@ -151,7 +151,7 @@ class Bench:
         assert done.returncode == status, done.stderr.decode(errors="replace")[-2000:]
         return done.stdout
 
-    def library(self, pattern):
+    def built(self, pattern):
         """A library of the tools' build, or else of the newest one that has it."""
         for folder in (self.tools, os.path.join(ROOT, "build", "*")):
             found = sorted(glob.glob(os.path.join(folder, pattern)), key=os.path.getmtime)
@@ -351,7 +351,7 @@ def test_transformers_cache_becomes_a_slot(bench):
 
 def test_transformers_cache_is_loaded_by_load_gpu(bench):
     """samples/python/load_gpu.py, the host in a GPU's place: greedy tokens as without the file, where packed losslessly"""
-    fake, library = bench.library("tests/cuda/libkvc_cuda_fake.so"), bench.library("libkvc.so.*")
+    fake, libkvc = bench.built("tests/cuda/libkvc_cuda_fake.so"), bench.built("libkvc.so.*")
     tokens, cache, pack = (bench.path(x) for x in ("gpu.json", "gpu.safetensors", "gpu.kvc"))
     with open(tokens, "w", encoding="utf-8") as f:
         json.dump(bench.tokens[:QUARTER], f)
@@ -359,7 +359,7 @@ def test_transformers_cache_is_loaded_by_load_gpu(bench):
     bench.kvc("pack", "-q", "-f", "-o", pack, cache)
     load = (os.path.join(ROOT, "samples", "python", "load_gpu.py"), "--gguf", bench.model, "--device=cpu", "--dtype=float32")
     # as many threads as transformers_cache.py has: its sums come out the same
-    variables = {"KVC_LIBRARY": library, "KVC_CUDA_LIBRARY": fake, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}
+    variables = {"KVC_LIBRARY": libkvc, "KVC_CUDA_LIBRARY": fake, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}
     bench.python(*load, pack, status=2, **variables, KVC_FAKE_DEVICES="0")
     report = json.loads(bench.python(*load, f"-n{ANSWER}", "--reference", "--json", pack, **variables))
     assert report["tokens"] == QUARTER and len(report["answer"]) == ANSWER, report
