@@ -237,6 +237,12 @@ test:
 test-all: all $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
 	@sh tests/run.sh all $B
 
+ENGINE_TESTS ?=
+## test-engine: the tools with a real llama.cpp and transformers, from PyPI; ENGINE_TESTS: parts of the tests' names
+.PHONY: test-engine
+test-engine: all $(FAKE_CUDA)
+	@sh tests/engine/run.sh $B $(ENGINE_TESTS)
+
 ## golden: compare decoders with the stored files and digests of tests/golden
 .PHONY: golden
 golden: $B/tests/golden/golden
