@@ -10,11 +10,14 @@ if [ -d ../shared/data ] && [ -z "${KVC_TEST_DATA:-}" ]; then
     KVC_TEST_DATA=$(cd ../shared/data && pwd)
     export KVC_TEST_DATA
 fi
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+jobs=$(nproc 2>/dev/null || echo 1)
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+trap 'exit 2' HUP INT TERM
 
 # Adds the counts of a finished run: cmocka's closing lines or "N passed, N failed[, N skipped]".
-count() { # count STATUS NAME
+count() { # count STATUS LOG NAME
+    log=$2
     p=$(sed -n -e 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' -e 's/^\([0-9]*\) passed, .*/\1/p' "$log" | tail -n 1)
     f=$(sed -n -e 's/^\[  FAILED  \] \([0-9]*\) test.*/\1/p' -e 's/^[0-9]* passed, \([0-9]*\) failed.*/\1/p' "$log" | tail -n 1)
     s=$(sed -n -e 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' -e 's/.* failed, \([0-9]*\) skipped.*/\1/p' "$log" | tail -n 1)
@@ -23,30 +26,37 @@ count() { # count STATUS NAME
     [ "$1" != 0 ] && [ "$f" = 0 ] && f=1
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" != 0 ]; then
-        echo "FAIL $2"
+        echo "FAIL $3"
         cat "$log"
     else
-        echo "ok   $2: $p passed$([ "$s" = 0 ] || echo ", $s skipped")"
+        echo "ok   $3: $p passed$([ "$s" = 0 ] || echo ", $s skipped")"
         grep '^SKIPPED:' "$log" || true
     fi
 }
 run() { # run NAME COMMAND...
     name=$1
     shift
-    "$@" >"$log" 2>&1
-    count $? "$name"
+    "$@" >"$logs/one" 2>&1
+    count $? "$logs/one" "$name"
+}
+# Runs programs on all cores, each with the folder ARGUMENTS/part of its name behind "_" as argument, if there are ARGUMENTS.
+run_all() { # run_all KIND ARGUMENTS PROGRAM...
+    kind=$1 arguments=$2
+    shift 2
+    printf '%s\n' "$@" | xargs -P "$jobs" -I {} sh -c '
+        name=$(basename "$1")
+        "$1" ${2:+"$2/${name#*_}"} >"$3/$name" 2>&1
+        echo $? >"$3/$name.status"' sh {} "$arguments" "$logs"
+    for t; do
+        t=$(basename "$t")
+        count "$(cat "$logs/$t.status")" "$logs/$t" "$kind $t"
+    done
 }
 
-for t in "$build"/tests/unit/test_*; do
-    case $t in *.o | *.d) continue ;; esac
-    [ -x "$t" ] && run "unit $(basename "$t")" "$t"
-done
+run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d) ;; *) echo "$t" ;; esac; done)
 if [ "$what" != unit ]; then
     run golden "$build/tests/golden/golden" tests/golden
-    for t in "$build"/replay/fuzz_*; do
-        name=$(basename "$t")
-        [ -x "$t" ] && run "replay $name" "$t" "tests/fuzz/corpus/${name#fuzz_}"
-    done
+    run_all replay tests/fuzz/corpus "$build"/replay/fuzz_*
     [ "$what" = san ] && export KVC_SANITIZED=1 # sanitizers have memory of their own: tests of limits skip
     export KVC_FAKE_CUDA="$(cd "$build" && pwd)/tests/cuda/libkvc_cuda_fake.so"
     run "command line" env KVC_BIN="$(cd "$build" && pwd)" sh tests/cli/run.sh

@@ -3,7 +3,8 @@
 #
 #   tests/cli/run.sh [-u] [TEST...]      -u: take what exact tests print as what they must print
 #
-# KVC_BIN: directory of the tools (default: the checkout). PYTHON: python3. README.md says more.
+# KVC_BIN: directory of the tools (default: the checkout). PYTHON: python3. JOBS: tests at a time (default: one a core).
+# README.md says more.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
@@ -25,10 +26,6 @@ for tool in kvc-pack kvc-unpack kvc-dump kvc-diff; do
     [ -x "$bin/$tool" ] || { echo "run.sh: $bin/$tool is missing: run make, or set KVC_BIN" >&2; exit 2; }
 done
 [ $# -gt 0 ] || set -- $(cd "$here" && for cmd in */cmd; do dirname "$cmd"; done)
-
-work=$(mktemp -d "${TMPDIR:-/tmp}/kvc-cli.XXXXXX") || exit 2
-trap 'rm -rf "$work"' EXIT
-trap 'exit 2' HUP INT TERM
 
 # Line by line, each against a shell pattern.
 matches() {
@@ -64,7 +61,6 @@ compare() {
 run_one() {
     [ -f "$here/$1/cmd" ] || { echo "there is no $1/cmd"; return 1; }
     area=$work/area
-    rm -rf "$area"
     mkdir -p "$area/test" "$area/spool"
     (
         cd "$area/test" || exit
@@ -83,20 +79,35 @@ run_one() {
     return $bad
 }
 
+# A worker: one test, what it reports and its status beside its folder.
+if [ -n "${KVC_CLI_WORK-}" ]; then
+    work=$KVC_CLI_WORK/$1 bless=$KVC_CLI_BLESS
+    unset KVC_CLI_WORK KVC_CLI_BLESS
+    mkdir "$work" && run_one "$1" >"$work.report"
+    echo $? >"$work.status"
+    rm -rf "$work/area"
+    exit
+fi
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/kvc-cli.XXXXXX") || exit 2
+trap 'rm -rf "$work"' EXIT
+trap 'exit 2' HUP INT TERM
+for name; do echo "${name%/}"; done |
+    env KVC_BIN="$bin" KVC_CLI_WORK="$work" KVC_CLI_BLESS=$bless xargs -P "${JOBS:-$(nproc)}" -n 1 sh "$here/run.sh"
+
 passed=0 failed=0 skipped=0
 for name; do
     name=${name%/}
-    run_one "$name" >"$work/report"
-    case $? in
+    case $(cat "$work/$name.status") in
     0) passed=$((passed + 1)) ;;
     77)
         skipped=$((skipped + 1))
-        echo "skip $name: $(tail -n 1 "$work/stderr")"
+        echo "skip $name: $(tail -n 1 "$work/$name/stderr")"
         ;;
     *)
         failed=$((failed + 1))
         echo "FAIL $name"
-        sed 's/^/    /' "$work/report"
+        sed 's/^/    /' "$work/$name.report"
         ;;
     esac
 done
