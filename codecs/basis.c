@@ -440,54 +440,77 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
-/* What each head has of a matrix: the number of its first row, and how many. */
-static void list_parts(uint32_t *part, const struct own *o, size_t heads, size_t dim) {
-    uint32_t row = 0;
+/* Rows as a device has them: codes, a quarter of the bytes, and scales, of which it makes the elements where it uses them. */
+struct rows {
+    const void *source;   /* what they are known by */
+    const size_t *kept;   /* of each head; NULL: as many as channels */
+    const uint8_t *code;  /* offset by so much */
+    unsigned offset;
+    const float *scale;   /* of each row */
+    const float *channel; /* of channels, or NULL */
+};
+
+static int lower_rows(const struct rows *from, const struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
+    enum { CODES, PARTS, SCALES, CHANNELS };
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, stride = (dim + 3) & ~(size_t)3;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_BASIS, &block->shape);
+    const struct kvc_program_key key[] = {{from->source, 0, CODES}, {from->source, 0, PARTS}, {from->source, 0, SCALES},
+                                          {from->source, 0, CHANNELS}};
+    uint32_t rows = 0;
+    void *to;
+    if (program->keep(program->owner, &key[PARTS], 2 * heads * sizeof(uint32_t), &to, &op.at[PARTS], e)) return -1;
     for (size_t h = 0; h < heads; h++) {
-        part[2 * h] = row;
-        part[2 * h + 1] = (uint32_t)(o ? o->kept[h] : dim);
-        row += part[2 * h + 1];
+        const uint32_t part[2] = {rows, (uint32_t)(from->kept ? from->kept[h] : dim)};
+        if (to) memcpy((uint8_t *)to + h * sizeof part, part, sizeof part);
+        rows += part[1];
     }
+    if (program->keep(program->owner, &key[CODES], rows * stride, &to, &op.at[CODES], e)) return -1;
+    for (size_t i = 0; to && i < rows; i++) {
+        uint8_t *row = (uint8_t *)to + i * stride;
+        for (size_t d = 0; d < stride; d++) row[d] = d < dim ? (uint8_t)(from->code[i * dim + d] - from->offset) : 0;
+    }
+    if (program->keep(program->owner, &key[SCALES], rows * sizeof(float), &to, &op.at[SCALES], e)) return -1;
+    if (to) memcpy(to, from->scale, rows * sizeof(float));
+    if (from->channel) {
+        if (program->keep(program->owner, &key[CHANNELS], heads * dim * sizeof(float), &to, &op.at[CHANNELS], e)) return -1;
+        if (to) memcpy(to, from->channel, heads * dim * sizeof(float));
+    }
+    return kvc_program_op(program, &op, e);
 }
 
-static int lower_own(const struct kvc_section *s, const struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
-    const struct kvc_program_key key[2] = {{s->data, 0, 0}, {s->data, 0, 1}};
-    struct kvc_device_op op = kvc_program_op_of(s->size && s->data[0] ? KVC_OP_BASIS : KVC_OP_SCALE, &block->shape);
-    void *matrix, *parts = NULL;
-    struct own own;
-    int status = own_init(&own, heads, dim, e);
-    if (!status) status = read_own(&own, s, e);
-    const size_t n = own.kind == SCALED ? heads * dim : count_rows(&own) * dim;
-    if (!status) status = program->keep(program->owner, &key[0], n * sizeof(float), &matrix, &op.at[0], e);
-    if (!status && matrix) memcpy(matrix, own.kind == SCALED ? own.scale : own.row, n * sizeof(float));
-    if (!status && own.kind == ROWS)
-        status = program->keep(program->owner, &key[1], 2 * heads * sizeof(uint32_t), &parts, &op.at[1], e);
-    if (!status && parts) list_parts(parts, &own, heads, dim);
-    own_free(&own);
-    return status ? -1 : kvc_program_op(program, &op, e);
+static int lower_scales(const struct own *o, const void *source, const struct kvc_block *block, struct kvc_program *program,
+                        struct kvc_error *e) {
+    const struct kvc_program_key key = {source, 0, 0};
+    const size_t size = o->heads * o->dim * sizeof *o->scale;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_SCALE, &block->shape);
+    void *to;
+    if (program->keep(program->owner, &key, size, &to, &op.at[0], e)) return -1;
+    if (to) memcpy(to, o->scale, size);
+    return kvc_program_op(program, &op, e);
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
+    const struct kvc_profile_part *profile = block->profile;
     const struct kvc_section *s;
-    void *matrix, *parts;
+    struct own own;
     (void)args;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (dim > KVC_DEVICE_TILE) return 1;
-    if (stored->n_side) {
-        s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e);
-        return s ? lower_own(s, block, program, e) : -1;
+    if (block->shape.dim > KVC_DEVICE_TILE) return 1;
+    if (!stored->n_side) {
+        if (!profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
+        const struct rows rows = {profile->basis, NULL, (const uint8_t *)profile->code, 0, profile->scale, NULL};
+        return lower_rows(&rows, block, program, e);
     }
-    if (!block->profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
-    const struct kvc_program_key key[2] = {{block->profile->basis, 0, 0}, {block->profile->basis, 0, 1}};
-    struct kvc_device_op op = kvc_program_op_of(KVC_OP_BASIS, &block->shape);
-    if (program->keep(program->owner, &key[0], heads * dim * dim * sizeof(float), &matrix, &op.at[0], e)) return -1;
-    if (matrix) memcpy(matrix, block->profile->basis, heads * dim * dim * sizeof(float));
-    if (program->keep(program->owner, &key[1], 2 * heads * sizeof(uint32_t), &parts, &op.at[1], e)) return -1;
-    if (parts) list_parts(parts, NULL, heads, dim);
-    return kvc_program_op(program, &op, e);
+    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e))) return -1;
+    int status = own_init(&own, (size_t)block->shape.heads, (size_t)block->shape.dim, e);
+    if (!status) status = read_own(&own, s, e);
+    if (!status && own.kind == ROWS) {
+        const struct rows rows = {s->data, own.kept, own.code, 1u << (own.bits - 1), own.row_scale, own.scale};
+        status = lower_rows(&rows, block, program, e);
+    } else if (!status) status = lower_scales(&own, s->data, block, program, e);
+    own_free(&own);
+    return status;
 }
 
 const struct kvc_stage kvc_stage_basis = {

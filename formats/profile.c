@@ -423,16 +423,19 @@ static size_t place(size_t d, size_t half, int interleaved) {
 static int make_part(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int is_v, int interleaved,
                      struct slot *s, struct kvc_error *e) {
     const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1], half = is_v ? 0 : p->half[layer];
-    if (!(s->memory = malloc((heads * dim * dim + heads * dim) * sizeof *s->memory))) return kvc_fail_memory(e, "a profile");
-    float *mean = s->memory, *basis = mean + heads * dim;
+    const size_t width = heads * dim;
+    if (!(s->memory = malloc((width * dim + 2 * width) * sizeof *s->memory + width * dim))) return kvc_fail_memory(e, "a profile");
+    float *mean = s->memory, *scale = mean + width, *basis = scale + width;
+    int8_t *code = (int8_t *)(basis + width * dim);
     for (size_t h = 0; h < heads; h++)
         for (size_t d = 0; d < dim; d++) mean[h * dim + place(d, half, interleaved)] = f32_at(a->mean.data, h * dim + d);
-    for (size_t i = 0; i < heads * dim; i++)
-        for (size_t d = 0; d < dim; d++)
-            basis[i * dim + place(d, half, interleaved)] =
-                (float)(int8_t)a->basis.data[i * dim + d] * f32_at(a->scale.data, i);
-    s->part = (struct kvc_profile_part){.heads = heads, .dim = dim, .mean = mean, .basis = basis, .half = half,
-                                        .angle = is_v ? NULL : p->angle[layer]};
+    for (size_t i = 0; i < width; i++) {
+        scale[i] = f32_at(a->scale.data, i);
+        for (size_t d = 0; d < dim; d++) code[i * dim + place(d, half, interleaved)] = (int8_t)a->basis.data[i * dim + d];
+    }
+    for (size_t i = 0; i < width * dim; i++) basis[i] = (float)code[i] * scale[i / dim];
+    s->part = (struct kvc_profile_part){.heads = heads, .dim = dim, .mean = mean, .basis = basis, .code = code, .scale = scale,
+                                        .half = half, .angle = is_v ? NULL : p->angle[layer]};
     s->made = 1;
     return 0;
 }

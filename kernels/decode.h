@@ -7,8 +7,8 @@
 #include "kernels/decode_rows.h"
 #include "kernels/decode_streams.h"
 
-/* Words of fast memory that a warp works in: two tiles, and a list of channels. */
-enum { KVC_DEVICE_WORK = 2 * KVC_DEVICE_TILE + KVC_DEVICE_TILE / 2 };
+/* Words of fast memory that a warp works in: two tiles. */
+enum { KVC_DEVICE_WORK = 2 * KVC_DEVICE_TILE };
 
 KVC_DEVICE_CALL uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work) {
     switch (job->kind) {
@@ -31,7 +31,6 @@ KVC_DEVICE_CALL uint32_t kvc_run_rows(const struct kvc_device_launch *l, const s
     for (uint32_t row = 0; row < item->rows; row += together) {
         t.word = work;
         t.other = work + KVC_DEVICE_TILE;
-        t.list = (uint16_t *)(void *)(work + 2 * KVC_DEVICE_TILE);
         t.rows = item->rows - row < together ? item->rows - row : together;
         t.row = item->first + row;
         t.head = item->head;

@@ -10,7 +10,6 @@
 /* A tile: row r, channel c of the head at word[r * width + c]. Words are binary32, or a dtype's in their low bits. */
 struct kvc_tile {
     uint32_t *word, *other; /* KVC_DEVICE_TILE words each; operations that cannot work in place swap them */
-    uint16_t *list;         /* room for as many numbers as a head has channels */
     uint32_t rows, width;
     uint32_t row;    /* of the run: number of the tile's first */
     uint32_t head;
@@ -280,46 +279,88 @@ KVC_DEVICE void kvc_op_steps(const struct kvc_device_op *op, struct kvc_tile *t)
     }
 }
 
-/* basis.md. at: rows of matrices, of each head the number of its first row and how many it has (u32 pairs). Tiles are of whole
- * heads. Coefficients of 0 are skipped, as the rule says: those that are not are listed once a row. */
-KVC_DEVICE void kvc_op_basis(const struct kvc_device_op *op, struct kvc_tile *t) {
-    enum { TOGETHER = 4 }; /* channels of a lane that have their sums in registers */
-    const uint32_t *own = KVC_WORDS(op->at[1]) + 2 * (uint64_t)t->head, n = own[1], dim = op->dim;
-    const float *matrix = KVC_FLOATS(op->at[0]) + (uint64_t)own[0] * dim;
-    for (uint32_t r = 0; r < t->rows; r++) {
-        const uint32_t *x = t->word + r * dim;
-        uint32_t found = 0;
-        for (uint32_t first = 0; first < n; first += KVC_LANES) {
-            KVC_LANE_VAR(uint32_t, some);
-            KVC_EACH_LANE { KVC_AT(some) = first + lane < n && kvc_as_float(x[first + lane]) != 0; }
-            const uint32_t mask = kvc_ballot(some);
-            KVC_EACH_LANE {
-                if (mask >> lane & 1u) t->list[found + kvc_count_bits(mask & ((1u << lane) - 1))] = (uint16_t)(first + lane);
-            }
-            found += kvc_count_bits(mask);
+/* How many rows a lane serves at once with each word of a matrix, and channels, which that word has. */
+enum { KVC_BASIS_ROWS = 8, KVC_BASIS_CHANNELS = 4 };
+
+/* The rows of basis.md's matrices, of one head. */
+struct kvc_basis {
+    const uint8_t *code; /* i8, `stride` bytes a row, a multiple of 4 */
+    const float *scale, *channel; /* of rows; of channels, or NULL */
+    uint32_t n, dim, stride;
+};
+
+/* Coefficients of 32 / wide * each rows, from row `first` of the tile on, become channels in their place: `wide` lanes side by side
+ * have the channels of `each` rows (a constant: the sums are in registers). Rows that the tile does not have are 0. */
+KVC_DEVICE void kvc_basis_rows(struct kvc_tile *t, const struct kvc_basis *b, uint32_t first, uint32_t wide, const uint32_t each) {
+    const uint32_t span = KVC_LANES / wide * each, shift = kvc_lowest_bit(span), n = b->n, dim = b->dim;
+    uint32_t *const turned = t->other; /* coefficient j of row r at j * span + r: a lane reads those of its rows side by side */
+    KVC_EACH_LANE {
+        /* along diagonals, which spreads both accesses over the banks of memory */
+        for (uint32_t i = lane; i < n << shift; i += KVC_LANES) {
+            const uint32_t r = i & (span - 1), j = ((i >> shift) + r) % n;
+            turned[(j << shift) + r] = first + r < t->rows ? t->word[(first + r) * dim + j] : 0;
         }
-        KVC_LANES_MEET();
-        for (uint32_t first = 0; first < dim; first += TOGETHER * KVC_LANES) {
-            KVC_EACH_LANE {
-                float sum[TOGETHER] = {0, 0, 0, 0};
-                for (uint32_t j = 0; j < found; j++) {
-                    const float *row = matrix + (uint64_t)t->list[j] * dim + first + lane, factor = kvc_as_float(x[t->list[j]]);
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-                    for (uint32_t i = 0; i < TOGETHER; i++)
-                        if (first + lane + i * KVC_LANES < dim) sum[i] = kvc_fma(factor, row[i * KVC_LANES], sum[i]);
-                }
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-                for (uint32_t i = 0; i < TOGETHER; i++)
-                    if (first + lane + i * KVC_LANES < dim) t->other[r * dim + first + lane + i * KVC_LANES] = kvc_as_bits(sum[i]);
-            }
-        }
-        KVC_LANES_MEET();
     }
-    kvc_tile_swap(t);
+    KVC_LANES_MEET();
+    KVC_EACH_LANE {
+        const uint32_t own = lane / wide * each; /* the first of the lane's rows */
+        for (uint32_t c = lane % wide * KVC_BASIS_CHANNELS; c < dim; c += wide * KVC_BASIS_CHANNELS) {
+            float sum[KVC_BASIS_ROWS][KVC_BASIS_CHANNELS] = {{0}}, channel[KVC_BASIS_CHANNELS];
+            KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++) channel[k] = b->channel && c + k < dim ? b->channel[c + k] : 1;
+            const uint8_t *code = b->code + c;
+            const uint32_t *from = turned + own;
+            uint32_t next = n ? kvc_aligned32(code) : 0;
+            float next_scale = n ? b->scale[0] : 0;
+            for (uint32_t j = 0; j < n; j++, from += span) {
+                const uint32_t word = next;
+                const float scale = next_scale;
+                code += b->stride;
+                if (j + 1 < n) { /* on their way meanwhile */
+                    next = kvc_aligned32(code);
+                    next_scale = b->scale[j + 1];
+                }
+                uint32_t any = 0;
+                struct kvc_four x[KVC_BASIS_ROWS / 4];
+                KVC_UNROLL for (uint32_t r = 0; r < each; r++) {
+                    if (each % 4) x[r / 4].at[r % 4] = from[r];
+                    else if (r % 4 == 0) x[r / 4] = kvc_load_four(from + r);
+                    any |= x[r / 4].at[r % 4];
+                }
+                if (!any) continue;
+                float row[KVC_BASIS_CHANNELS];
+                KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
+                    row[k] = kvc_times(kvc_times((float)(int8_t)kvc_byte_of(word, k), scale), channel[k]);
+                KVC_UNROLL for (uint32_t r = 0; r < each; r++) {
+                    const float factor = kvc_as_float(x[r / 4].at[r % 4]);
+                    if (factor != 0)
+                        KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++) sum[r][k] = kvc_fma(factor, row[k], sum[r][k]);
+                }
+            }
+            KVC_UNROLL for (uint32_t r = 0; r < each; r++)
+                for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
+                    if (first + own + r < t->rows && c + k < dim) t->word[(first + own + r) * dim + c + k] = kvc_as_bits(sum[r][k]);
+        }
+    }
+    KVC_LANES_MEET();
+}
+
+/* basis.md. at: rows of matrices (i8, each filled up to a multiple of 4 bytes), of each head the number of its first row and how many
+ * it has (u32 pairs), scales of rows, scales of channels or 0. Tiles are of whole heads. Each element is made as the spec says where
+ * it is used: codes are a quarter of it to move, and a word of them serves all rows that the warp has. Coefficients of 0 are
+ * skipped, as the rule says. */
+KVC_DEVICE void kvc_op_basis(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t *part = KVC_WORDS(op->at[1]) + 2 * (uint64_t)t->head, stride = (op->dim + 3) & ~3u;
+    const struct kvc_basis b = {KVC_BYTES(op->at[0]) + (uint64_t)part[0] * stride, KVC_FLOATS(op->at[2]) + part[0],
+                                op->at[3] ? KVC_FLOATS(op->at[3]) + (uint64_t)t->head * op->dim : 0, part[1], op->dim, stride};
+    uint32_t wide = 1, first = 0;
+    while (wide < KVC_LANES && wide * KVC_BASIS_CHANNELS < op->dim) wide *= 2;
+    /* so many rows that their coefficients fill a tile at most */
+    if (op->dim <= KVC_DEVICE_TILE / 8)
+        for (; first < t->rows; first += KVC_LANES / wide * 8) kvc_basis_rows(t, &b, first, wide, 8);
+    else if (op->dim <= KVC_DEVICE_TILE / 4)
+        for (; first < t->rows; first += 4) kvc_basis_rows(t, &b, first, wide, 4);
+    else
+        for (; first < t->rows; first++) kvc_basis_rows(t, &b, first, wide, 1);
 }
 
 /* basis.md, kind 0, and center.md. at: a number a channel. */

@@ -9,15 +9,16 @@
 
 #include <cuda_runtime_api.h>
 
-/* Small blocks fill the shared memory of a multiprocessor best: five fit where of twice the size only two do. */
-enum { WARPS = 4, THREADS = WARPS * KVC_LANES };
+/* Four small blocks a multiprocessor: as many as have the registers that basis products want (decode_rows.h), and half of its fast
+ * memory is left to cache tables and matrices. */
+enum { WARPS = 4, THREADS = WARPS * KVC_LANES, BLOCKS = 4 };
 
 extern "C" {
 
 /* The kernel's targets and compiler: "sm_80 sm_90 sm_100 PTX compute_100, CUDA 13.0". */
 extern const char kvc_device_build[] = KVC_CUDA_BUILD;
 
-__global__ __launch_bounds__(THREADS) void kvc_device_kernel(const __grid_constant__ struct kvc_device_launch launch) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void kvc_device_kernel(const __grid_constant__ struct kvc_device_launch launch) {
     __shared__ __align__(16) uint32_t work[WARPS][KVC_DEVICE_WORK];
     kvc_take_items(&launch, work[threadIdx.x / KVC_LANES]);
 }

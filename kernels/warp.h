@@ -23,6 +23,7 @@ enum { KVC_LANES = 32 };
 /* (The condition names `lane` for those bodies that do not: nvcc warns of a variable without use.) */
 #define KVC_EACH_LANE for (unsigned lane = threadIdx.x % KVC_LANES, kvc_once = 1; kvc_once > lane / KVC_LANES; kvc_once = 0)
 #define KVC_LANES_MEET() __syncwarp()
+#define KVC_UNROLL _Pragma("unroll")
 
 /* A bit for each lane whose x is not 0. */
 KVC_DEVICE uint32_t kvc_ballot(uint32_t x) { return __ballot_sync(0xffffffffu, x != 0); }
@@ -71,6 +72,7 @@ extern int kvc_lanes_backwards;
     for (unsigned kvc_turn = 0, lane = kvc_lanes_backwards ? KVC_LANES - 1 : 0; kvc_turn < KVC_LANES;                       \
          kvc_turn++, lane = kvc_lanes_backwards ? KVC_LANES - 1 - kvc_turn : kvc_turn)
 #define KVC_LANES_MEET() ((void)0)
+#define KVC_UNROLL
 
 KVC_DEVICE uint32_t kvc_ballot(const uint32_t *x) {
     uint32_t bits = 0;

@@ -67,7 +67,7 @@ static int fill_rows(const struct filling *f, uint32_t t, uint64_t first, uint64
     uint64_t state = f->seed + t, rows = f->seed + ((uint64_t)t << 40) + first;
     uint8_t *to = f->made->values + (size_t)place(f->made, t);
     float *row = malloc(3 * width * sizeof *row), *decay = row + width, *spread = decay + width;
-    make_angles(angle, dim / 2);
+    if (turned) make_angles(angle, dim / 2);
     if (!row || (turned && kvc_rope_init(&rope, angle, dim / 2, 1, NULL))) {
         free(row);
         return -1;

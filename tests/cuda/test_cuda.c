@@ -452,7 +452,7 @@ static void check_packs(const char *what, const struct kvc_cache *c, struct kvc_
         "store", "zstd", "split", "fast", "quant:kivi:bits=1", "quant:kivi:bits=3", "quant:kivi:bits=5", "quant:kivi:bits=6",
         "outlier:0.02,quant:kivi:bits=2", "outlier:0.02,quant:kivi:bits=4", "outlier:0.02,quant:kivi:bits=8",
         "quant:token:bits=4", "saliency:0.6:by=knorm,quant:zip:bits=4", "prune:k=0.4:v=0.2:by=l2:mean,quant:token:bits=3",
-        "sink:4,quant:kivi:bits=4,zstd"};
+        "sink:4,quant:kivi:bits=4,zstd", "derope@k,center,basis,code:step=0.3", "basis:drop=1:bits=8,code:step=0.1:lanes=4"};
     const struct kvc_preset *preset;
     for (size_t i = 0; i < sizeof recipe / sizeof recipe[0]; i++) check_pack(what, c, recipe[i], NULL, strict);
     for (size_t i = 0; (preset = kvc_preset_at(i)); i++)
@@ -468,6 +468,8 @@ static void check_made(void) {
         {"300 tokens of bf16", {.tokens = 300, .layers = 4, .heads = 2, .dim_k = 64, .dim_v = 64, .dtype = KVC_BF16}},
         {"a ragged cache of f16", {.tokens = 517, .layers = 2, .heads = 3, .dim_k = 80, .dim_v = 48, .dtype = KVC_F16}},
         {"f32", {.tokens = 259, .layers = 2, .heads = 1, .dim_k = 128, .dim_v = 128, .dtype = KVC_F32}},
+        {"wide heads", {.tokens = 77, .layers = 2, .heads = 1, .dim_k = 256, .dim_v = 576, .dtype = KVC_BF16}},
+        {"narrow heads", {.tokens = 290, .layers = 2, .heads = 5, .dim_k = 6, .dim_v = 3, .dtype = KVC_F16}},
         {"1 token", {.tokens = 1, .layers = 4, .heads = 2, .dim_k = 64, .dim_v = 64, .dtype = KVC_BF16}},
     };
     struct made m;
