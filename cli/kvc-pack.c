@@ -188,6 +188,15 @@ static int is_lossy(const char *recipe) {
     return 0;
 }
 
+/* Whether a stage decodes with a profile, or encodes by its queries. */
+static int takes_profile(const char *recipe) {
+    struct kvc_recipe items;
+    if (!recipe || kvc_recipe_parse(recipe, &items, NULL)) return 0;
+    for (unsigned i = 0; i < items.n; i++)
+        if (items.item[i].stage->flags & KVC_STAGE_PROFILE || !strcmp(items.item[i].stage->name, "steps")) return 1;
+    return 0;
+}
+
 /* Whether both know their tokens and these differ where both have some. */
 static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
     const uint64_t n = kvc_cache_prefix_tokens(a), m = kvc_cache_prefix_tokens(b), both = n < m ? n : m;
@@ -221,6 +230,9 @@ static int pack_cache(struct pack *p, const struct cli_file *f, const struct kvc
     if (p->queries.cache && !(queries = kvc_view_queries(p->queries.cache, kvc_cache_pairing(c), e))) return -1;
     if (queries && !p->job.input.quiet && of_other_tokens(c, p->queries.cache))
         cli_warn("%s: the queries of %s are those of other tokens", f->input.name, p->queries.input.name);
+    const int to_read = kvc_meta_find(&f->cache->meta, KVC_KEY_PROFILE) != NULL;
+    if (p->profile && !to_read && !p->job.input.quiet && !takes_profile(options.recipe))
+        cli_warn("%s: no stage of the recipe takes the profile: it is left aside", f->input.name);
     options.queries = queries;
     options.weights = p->job.input.weights;
     options.profile = p->profile;
