@@ -472,8 +472,10 @@ static int lower_rows(const struct rows *from, const struct kvc_block *block, st
     if (program->keep(program->owner, &key[SCALES], rows * sizeof(float), &to, &op.at[SCALES], e)) return -1;
     if (to) memcpy(to, from->scale, rows * sizeof(float));
     if (from->channel) {
-        if (program->keep(program->owner, &key[CHANNELS], heads * dim * sizeof(float), &to, &op.at[CHANNELS], e)) return -1;
-        if (to) memcpy(to, from->channel, heads * dim * sizeof(float));
+        if (program->keep(program->owner, &key[CHANNELS], heads * stride * sizeof(float), &to, &op.at[CHANNELS], e)) return -1;
+        if (to) memset(to, 0, heads * stride * sizeof(float));
+        for (size_t h = 0; to && h < heads; h++)
+            memcpy((float *)to + h * stride, from->channel + h * dim, dim * sizeof(float));
     }
     return kvc_program_op(program, &op, e);
 }

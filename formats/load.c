@@ -97,6 +97,8 @@ static int list_blocks(struct kvc_load *l, struct kvc_error *e) {
         uint64_t first, n;
         if (!l->target[t].base) continue;
         kvc_load_rows(l->cache, t, &l->options, &first, &n);
+        if (n > UINT32_MAX - l->target[t].first)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%" PRIu64 " tokens: a device takes 2^32 - 1 at once", n);
         for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; n && b < cells->n_blocks && cells->block[b] < first + n; b++) {
             const struct kvc_record *r = &k->record[k->block_record[k->first_block[t] + b]];
             const uint64_t start = cells->block[b], end = cells->block[b + 1];

@@ -7,10 +7,11 @@
 #include "kernels/decode_rows.h"
 #include "kernels/decode_streams.h"
 
-/* Words of fast memory that a warp works in: two tiles. */
-enum { KVC_DEVICE_WORK = 2 * KVC_DEVICE_TILE };
+/* Words of fast memory that a warp works in: two tiles, and its item and the item's level, which there take no registers. */
+enum { KVC_WORK_ITEM = 2 * KVC_DEVICE_TILE, KVC_ITEM_WORDS = sizeof(struct kvc_device_item) / 4,
+       KVC_WORK_LEVEL = KVC_WORK_ITEM + KVC_ITEM_WORDS, KVC_DEVICE_WORK = KVC_WORK_LEVEL + 4 };
 
-KVC_DEVICE_CALL uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work) {
+KVC_DEVICE uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work) {
     switch (job->kind) {
     case KVC_JOB_HALVES: return kvc_job_halves(job);
     case KVC_JOB_SLOTS: return kvc_job_slots(job);
@@ -22,17 +23,16 @@ KVC_DEVICE_CALL uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t 
 }
 
 /* Rows of a head: as many at once as a tile holds of the widest matrix on the way. */
-KVC_DEVICE_CALL uint32_t kvc_run_rows(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
+KVC_DEVICE uint32_t kvc_run_rows(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
     const struct kvc_device_run *run = &l->run[item->index];
     const struct kvc_device_op *op = (const struct kvc_device_op *)(uintptr_t)run->ops;
-    const uint32_t together = KVC_DEVICE_TILE / item->columns;
     struct kvc_tile t;
     t.fault = 0;
-    for (uint32_t row = 0; row < item->rows; row += together) {
+    for (t.row = item->first; t.row < item->first + item->rows; t.row += t.rows) {
+        const uint32_t together = KVC_DEVICE_TILE / item->columns, left = item->first + item->rows - t.row;
         t.word = work;
         t.other = work + KVC_DEVICE_TILE;
-        t.rows = item->rows - row < together ? item->rows - row : together;
-        t.row = item->first + row;
+        t.rows = left < together ? left : together;
         t.head = item->head;
         t.column = item->column;
         /* whole heads begin as wide as what the first operation makes, which may be narrower than the head */
@@ -43,20 +43,20 @@ KVC_DEVICE_CALL uint32_t kvc_run_rows(const struct kvc_device_launch *l, const s
             kvc_op_run(&op[i], &t);
             KVC_LANES_MEET();
         }
-        kvc_tile_store(&t, &l->target[run->target], run->row + t.row, floats);
+        kvc_tile_store(&t, &l->target[run->target], (uint32_t)run->row + t.row, floats);
         KVC_LANES_MEET();
     }
     return t.fault;
 }
 
-KVC_DEVICE_CALL uint64_t kvc_run_digest(const struct kvc_device_launch *l, const struct kvc_device_item *item) {
+KVC_DEVICE uint64_t kvc_run_digest(const struct kvc_device_launch *l, const struct kvc_device_item *item) {
     const struct kvc_device_target *g = &l->target[item->head];
     const uint32_t bytes = kvc_value_bytes(g->dtype);
     KVC_LANE_VAR(uint64_t, sum);
     KVC_EACH_LANE {
         KVC_AT(sum) = 0;
         for (uint32_t i = lane; i < item->rows; i += KVC_LANES) {
-            const uint64_t start = kvc_target_row(g, (uint64_t)item->first + i);
+            const uint64_t start = kvc_target_row(g, item->first + i);
             const struct kvc_digest_row row = {KVC_BYTES(start), g->head, g->dim, g->channels, bytes,
                                                g->heads * g->channels * bytes};
             if (start) KVC_AT(sum) += kvc_digest_row_hash(&row, (uint64_t)item->seed + i);
@@ -73,20 +73,17 @@ KVC_DEVICE_CALL uint64_t kvc_run_digest(const struct kvc_device_launch *l, const
 }
 
 KVC_DEVICE void kvc_run_item(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
-    uint32_t fault = 0, record = item->index;
-    uint64_t digest = 0;
-    if (item->kind == KVC_ITEM_JOB) {
-        record = l->job[item->index].record;
-        fault = kvc_run_job(&l->job[item->index], work);
-    } else if (item->kind == KVC_ITEM_ROWS) {
-        record = l->run[item->index].record;
-        fault = kvc_run_rows(l, item, work);
-    } else {
-        digest = kvc_run_digest(l, item);
+    if (item->kind == KVC_ITEM_DIGEST) {
+        const uint64_t digest = kvc_run_digest(l, item);
+        KVC_EACH_LANE {
+            if (lane == 0) kvc_add_shared64(&l->digest[item->index], digest);
+        }
+        return;
     }
+    const uint32_t fault = item->kind == KVC_ITEM_JOB ? kvc_run_job(&l->job[item->index], work) : kvc_run_rows(l, item, work);
+    const uint32_t record = item->kind == KVC_ITEM_JOB ? l->job[item->index].record : l->run[item->index].record;
     KVC_EACH_LANE {
         if (lane == 0 && fault) kvc_or_shared32(&l->status[record], fault);
-        if (lane == 0 && digest) kvc_add_shared64(&l->digest[record], digest);
     }
 }
 
@@ -112,11 +109,15 @@ KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work
             __threadfence(); /* what the others wrote before they counted is seen behind this */
             __syncwarp();
         }
-        kvc_run_item(l, &l->item[i], work);
+        if (threadIdx.x % KVC_LANES < KVC_ITEM_WORDS)
+            work[KVC_WORK_ITEM + threadIdx.x % KVC_LANES] = ((const uint32_t *)&l->item[i])[threadIdx.x % KVC_LANES];
+        work[KVC_WORK_LEVEL] = level;
+        __syncwarp();
+        kvc_run_item(l, (const struct kvc_device_item *)(work + KVC_WORK_ITEM), work);
         __syncwarp();
         if (threadIdx.x % KVC_LANES == 0) {
             __threadfence(); /* what this warp wrote is there before it counts */
-            atomicAdd(&l->counter[1 + level], 1u);
+            atomicAdd(&l->counter[1 + work[KVC_WORK_LEVEL]], 1u);
         }
     }
 #else

@@ -17,15 +17,53 @@ struct kvc_tile {
     uint32_t fault;
 };
 
-#define KVC_EACH_VALUE(t) \
-    for (uint32_t r = 0; r < (t)->rows; r++) KVC_EACH_LANE for (uint32_t c = lane; c < (t)->width; c += KVC_LANES)
+/* Value i of a tile, row after row. A tile without channels has none. */
+KVC_DEVICE uint32_t kvc_row_of(const struct kvc_tile *t, uint32_t i) {
+    return t->width ? i / t->width : t->rows;
+}
+KVC_DEVICE uint32_t kvc_column_of(const struct kvc_tile *t, uint32_t i) {
+    return t->width ? i % t->width : 0;
+}
+/* `step` values on. */
+KVC_DEVICE void kvc_walk(const struct kvc_tile *t, uint32_t step, uint32_t *r, uint32_t *c) {
+    *r += step / t->width;
+    *c += step % t->width;
+    if (*c >= t->width) {
+        *c -= t->width;
+        ++*r;
+    }
+}
+
+/* All values, row r and channel c, shared out among the lanes: they are busy however narrow the tile is. */
+#define KVC_EACH_OF(t, n)                                                                                     \
+    KVC_EACH_LANE for (uint32_t r = kvc_row_of(t, (n) * lane), c = kvc_column_of(t, (n) * lane); r < (t)->rows; \
+                       kvc_walk(t, (n) * KVC_LANES, &r, &c))
+#define KVC_EACH_VALUE(t) KVC_EACH_OF(t, 1)
 #define KVC_VALUE(t) ((t)->word[r * (t)->width + c])
 
 /* The same four channels at a time, for operations that find their four side by side: a tile's rows then begin at multiples of 16
  * bytes. */
-#define KVC_EACH_FOUR(t) \
-    for (uint32_t r = 0; r < (t)->rows; r++) KVC_EACH_LANE for (uint32_t c = 4 * lane; c < (t)->width; c += 4 * KVC_LANES)
+#define KVC_EACH_FOUR(t) KVC_EACH_OF(t, 4)
 #define KVC_FOUR(t) ((t)->word + r * (t)->width + c)
+
+/* Memory is far away: a lane asks for as many fours at once before it writes any of them to the tile. */
+enum { KVC_AHEAD = 4 };
+struct kvc_ahead {
+    uint32_t at[KVC_AHEAD]; /* row << 16 | channel; rows not below the tile's where there are no more */
+};
+KVC_DEVICE uint32_t kvc_look_ahead(struct kvc_ahead *a, const struct kvc_tile *t, uint32_t *r, uint32_t *c) {
+    KVC_UNROLL for (uint32_t k = 0; k < KVC_AHEAD; k++) {
+        a->at[k] = *r << 16 | *c;
+        kvc_walk(t, 4 * KVC_LANES, r, c);
+    }
+    return 1;
+}
+#define KVC_EACH_AHEAD(t, ahead)                                                                \
+    for (uint32_t next_r = kvc_row_of(t, 4 * lane), next_c = kvc_column_of(t, 4 * lane);        \
+         next_r < (t)->rows && kvc_look_ahead(ahead, t, &next_r, &next_c);)
+#define KVC_EACH_ASKED(t, ahead)                                                                                  \
+    KVC_UNROLL for (uint32_t k = 0; k < KVC_AHEAD; k++)                                                           \
+        for (uint32_t r = (ahead)->at[k] >> 16, c = (ahead)->at[k] & 0xffffu; r < (t)->rows; r = (t)->rows)
 
 KVC_DEVICE float kvc_tile_float(const struct kvc_tile *t, uint32_t r, uint32_t c) {
     return kvc_as_float(t->word[r * t->width + c]);
@@ -54,17 +92,35 @@ KVC_DEVICE uint32_t kvc_op_in_fours(const struct kvc_device_op *op, const struct
     return ((op->dim | t->column | t->width) & 3) == 0;
 }
 
+KVC_DEVICE void kvc_op_word_fours(const struct kvc_device_op *op, struct kvc_tile *t, const uint32_t size) {
+    const uint8_t *from = KVC_BYTES(op->at[0]);
+    KVC_EACH_LANE {
+        struct kvc_ahead a;
+        KVC_EACH_AHEAD(t, &a) {
+            struct kvc_four four[KVC_AHEAD];
+            KVC_EACH_ASKED(t, &a) {
+                const uint8_t *p = from + size * kvc_op_index(op, t, r, c);
+                if (size == 4) four[k] = kvc_load_four(p);
+                else kvc_load_two(p, &four[k].at[0], &four[k].at[2]);
+            }
+            KVC_EACH_ASKED(t, &a) {
+                if (size == 2) {
+                    four[k].at[1] = four[k].at[0] >> 16, four[k].at[0] &= 0xffffu;
+                    four[k].at[3] = four[k].at[2] >> 16, four[k].at[2] &= 0xffffu;
+                }
+                kvc_store_four(KVC_FOUR(t), four[k]);
+            }
+        }
+    }
+}
+
 /* at: values, from a multiple of 16 on. n: bytes of each. */
 KVC_DEVICE void kvc_op_words(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint8_t *from = KVC_BYTES(op->at[0]);
     const uint32_t size = op->n[0];
-    if (size == 2 && kvc_op_in_fours(op, t)) {
-        KVC_EACH_FOUR(t) kvc_store_four(KVC_FOUR(t), kvc_load_halves(from + 2 * kvc_op_index(op, t, r, c)));
-    } else if (size == 4 && kvc_op_in_fours(op, t)) {
-        KVC_EACH_FOUR(t) kvc_store_four(KVC_FOUR(t), kvc_load_four(from + 4 * kvc_op_index(op, t, r, c)));
-    } else {
-        KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_value_at(from, kvc_op_index(op, t, r, c), size);
-    }
+    if (size == 2 && kvc_op_in_fours(op, t)) kvc_op_word_fours(op, t, 2);
+    else if (size == 4 && kvc_op_in_fours(op, t)) kvc_op_word_fours(op, t, 4);
+    else KVC_EACH_VALUE(t) KVC_VALUE(t) = kvc_value_at(from, kvc_op_index(op, t, r, c), size);
 }
 
 /* at: upper halves (u16), lowest bytes, the bytes above those. */
@@ -87,12 +143,22 @@ KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) 
     const uint8_t *plane[2] = {KVC_BYTES(op->at[5]), KVC_BYTES(op->at[6])}, *bias = KVC_BYTES(op->at[2]);
     const uint32_t *start = KVC_WORDS(op->at[4]), bits = op->n[0];
     if (!op->at[5] && kvc_op_in_fours(op, t)) {
-        KVC_EACH_FOUR(t) {
-            const uint64_t i = kvc_op_index(op, t, r, c);
-            const uint32_t high = kvc_unpack_four(codes, (uint32_t)i, bits), below = kvc_aligned32(low + i);
-            struct kvc_four four = kvc_load_halves(bias + 2 * (uint64_t)kvc_op_channel(op, t, c));
-            for (uint32_t k = 0; k < 4; k++) four.at[k] = kvc_fast_word(kvc_byte_of(high, k), kvc_byte_of(below, k), four.at[k]);
-            kvc_store_four(KVC_FOUR(t), four);
+        KVC_EACH_LANE {
+            struct kvc_ahead a;
+            KVC_EACH_AHEAD(t, &a) {
+                uint32_t high[KVC_AHEAD], below[KVC_AHEAD];
+                KVC_EACH_ASKED(t, &a) {
+                    const uint64_t i = kvc_op_index(op, t, r, c);
+                    high[k] = kvc_unpack_four(codes, (uint32_t)i, bits);
+                    below[k] = kvc_aligned32(low + i);
+                }
+                KVC_EACH_ASKED(t, &a) {
+                    struct kvc_four four = kvc_load_halves(bias + 2 * (uint64_t)kvc_op_channel(op, t, c));
+                    KVC_UNROLL for (uint32_t j = 0; j < 4; j++)
+                        four.at[j] = kvc_fast_word(kvc_byte_of(high[k], j), kvc_byte_of(below[k], j), four.at[j]);
+                    kvc_store_four(KVC_FOUR(t), four);
+                }
+            }
         }
     } else KVC_EACH_VALUE(t) {
         const uint64_t i = kvc_op_index(op, t, r, c);
@@ -126,48 +192,97 @@ KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) 
  * and codes begin (u32 pairs, [class][head]; 0: at the beginning), rank of each row and head in its class (u16, bit 15: class 1; 0:
  * there is one class), norms of channels (or 0). n: bits of class 0 and 1, axis (0 rows, 1 channels, 2 whole rows), group, flags. f:
  * half the levels of class 0 and 1, negated, for `sym`. */
+struct kvc_quant {
+    uint32_t axis, group, span, skip; /* channels of a span, and those of it before the tile's */
+    uint32_t symmetric;
+};
+/* Of a row: its class, and its first parameter and code of the span. */
+struct kvc_quant_row {
+    uint32_t of, param, code;
+};
 
-KVC_DEVICE void kvc_op_quant(const struct kvc_device_op *op, struct kvc_tile *t) {
-    const uint32_t axis = op->n[2], group = op->n[3], by_head = op->n[4] & KVC_QUANT_BY_HEAD;
-    const uint32_t span = by_head ? op->dim : op->heads * op->dim; /* channels of a span */
-    const uint32_t skip = by_head ? t->column : t->head * op->dim + t->column;
-    for (uint32_t r = 0; r < t->rows; r++) {
-        uint32_t row = op->row + t->row + r, group_class = 0;
-        if (op->at[7]) {
-            const uint32_t rank = kvc_load16(KVC_BYTES(op->at[7]) + 2 * ((uint64_t)row * op->heads + t->head));
-            group_class = rank >> 15;
-            row = rank & 0x7fffu;
-        }
-        const uint32_t *begin = op->at[6] ? KVC_WORDS(op->at[6]) + 2 * ((uint64_t)group_class * op->heads + t->head) : 0;
-        const uint32_t groups = (span + group - 1) / group, bits = op->n[group_class];
-        const uint32_t param = axis == 2 ? row : (begin ? begin[0] : 0) + (axis == 0 ? row / group * span : row * groups);
-        const uint32_t code = (begin ? begin[1] : 0) + row * span + skip;
-        const uint8_t *codes = KVC_BYTES(op->at[group_class]);
-        const float *step = KVC_FLOATS(op->at[2 + group_class]) + param, *low = KVC_FLOATS(op->at[4 + group_class]) + param;
-        const uint32_t symmetric = op->n[4] & KVC_QUANT_SYM;
-        const float centre = op->f[group_class];
-        /* what most recipes ask: four values side by side that have four parameters side by side, or share one */
-        const uint32_t apart = axis == 0 ? param + skip : axis == 1 ? group | skip : 0;
-        if (((code | t->width | apart) & 3) == 0 && !op->at[8] && !(op->n[4] & KVC_QUANT_ADD)) {
-            KVC_EACH_LANE for (uint32_t c = 4 * lane; c < t->width; c += 4 * KVC_LANES) {
-                const uint32_t four = kvc_unpack_four(codes, code + c, bits), p = axis == 0 ? skip + c : axis == 1 ? (skip + c) / group : 0;
+KVC_DEVICE struct kvc_quant_row kvc_quant_row(const struct kvc_device_op *op, const struct kvc_tile *t, const struct kvc_quant *q,
+                                              uint32_t r) {
+    uint32_t row = op->row + t->row + r, of = 0;
+    if (op->at[7]) {
+        const uint32_t rank = kvc_load16(KVC_BYTES(op->at[7]) + 2 * ((uint64_t)row * op->heads + t->head));
+        of = rank >> 15;
+        row = rank & 0x7fffu;
+    }
+    const uint32_t *begin = op->at[6] ? KVC_WORDS(op->at[6]) + 2 * ((uint64_t)of * op->heads + t->head) : 0;
+    const uint32_t at = q->axis == 0 ? row / q->group * q->span : row * ((q->span + q->group - 1) / q->group);
+    const struct kvc_quant_row found = {of, q->axis == 2 ? row : (begin ? begin[0] : 0) + at,
+                                        (begin ? begin[1] : 0) + row * q->span};
+    return found;
+}
+
+/* Number of the parameter of the tile's channel c, from the row's first on. */
+KVC_DEVICE uint32_t kvc_quant_param(const struct kvc_quant *q, uint32_t c) {
+    return q->axis == 0 ? q->skip + c : q->axis == 1 ? (q->skip + c) / q->group : 0;
+}
+
+/* What most recipes ask: four values side by side have four parameters side by side, or share one; codes have 1, 2, 4 or 8 bits, and
+ * four of them lie in the bytes of one word. */
+KVC_DEVICE uint32_t kvc_quant_in_fours(const struct kvc_device_op *op, const struct kvc_tile *t, const struct kvc_quant *q) {
+    uint32_t apart = t->width | q->span | q->skip | (q->axis == 1 ? q->group : 0);
+    for (uint32_t of = 0; of < (op->at[7] ? 2u : 1u); of++) {
+        const uint32_t *begin = op->at[6] ? KVC_WORDS(op->at[6]) + 2 * ((uint64_t)of * op->heads + t->head) : 0;
+        if (begin) apart |= begin[1] | (q->axis == 0 ? begin[0] : 0);
+        if (op->n[of] & (op->n[of] - 1)) apart = 1;
+    }
+    return (apart & 3) == 0 && !op->at[8] && !(op->n[4] & KVC_QUANT_ADD);
+}
+
+KVC_DEVICE void kvc_quant_fours(const struct kvc_device_op *op, struct kvc_tile *t, const struct kvc_quant *q) {
+    struct kvc_quant_row *const row = (struct kvc_quant_row *)(void *)t->other; /* tiles of fours have 256 rows at most */
+    KVC_EACH_LANE for (uint32_t r = lane; r < t->rows; r += KVC_LANES) row[r] = kvc_quant_row(op, t, q, r);
+    KVC_LANES_MEET();
+    KVC_EACH_LANE {
+        struct kvc_ahead a;
+        KVC_EACH_AHEAD(t, &a) {
+            uint32_t word[KVC_AHEAD];
+            KVC_EACH_ASKED(t, &a) {
+                const uint32_t of = row[r].of, part = 4 * op->n[of], i = row[r].code + q->skip + c; /* part: bytes of 32 codes */
+                const uint8_t *group = KVC_BYTES(op->at[of]) + (uint64_t)(i / 32) * part;
+                word[k] = kvc_aligned32(group + i % 32 % part) >> i % 32 / part * (part / 4);
+            }
+            KVC_EACH_ASKED(t, &a) {
+                const uint32_t of = row[r].of, p = row[r].param + kvc_quant_param(q, c), mask = (1u << op->n[of]) - 1;
+                const float *step = KVC_FLOATS(op->at[2 + of]) + p, *low = KVC_FLOATS(op->at[4 + of]) + p;
                 struct kvc_four by, least, out;
-                if (axis == 0) by = kvc_load_four(step + p);
-                else by.at[0] = by.at[1] = by.at[2] = by.at[3] = kvc_as_bits(step[p]);
-                if (symmetric) for (uint32_t k = 0; k < 4; k++) least.at[k] = kvc_as_bits(kvc_times(kvc_as_float(by.at[k]), centre));
-                else if (axis == 0) least = kvc_load_four(low + p);
-                else least.at[0] = least.at[1] = least.at[2] = least.at[3] = kvc_as_bits(low[p]);
-                for (uint32_t k = 0; k < 4; k++)
-                    out.at[k] = kvc_as_bits(kvc_add(kvc_times((float)kvc_byte_of(four, k), kvc_as_float(by.at[k])),
-                                                    kvc_as_float(least.at[k])));
+                if (q->axis == 0) by = kvc_load_four(step);
+                else by.at[0] = by.at[1] = by.at[2] = by.at[3] = kvc_as_bits(*step);
+                if (q->symmetric)
+                    KVC_UNROLL for (uint32_t j = 0; j < 4; j++)
+                        least.at[j] = kvc_as_bits(kvc_times(kvc_as_float(by.at[j]), op->f[of]));
+                else if (q->axis == 0) least = kvc_load_four(low);
+                else least.at[0] = least.at[1] = least.at[2] = least.at[3] = kvc_as_bits(*low);
+                KVC_UNROLL for (uint32_t j = 0; j < 4; j++) {
+                    const float code = (float)(kvc_byte_of(word[k], j) & mask);
+                    out.at[j] = kvc_as_bits(kvc_add(kvc_times(code, kvc_as_float(by.at[j])), kvc_as_float(least.at[j])));
+                }
                 kvc_store_four(KVC_FOUR(t), out);
             }
-            continue;
         }
+    }
+}
+
+KVC_DEVICE void kvc_op_quant(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const uint32_t by_head = op->n[4] & KVC_QUANT_BY_HEAD;
+    const struct kvc_quant q = {op->n[2], op->n[3], by_head ? op->dim : op->heads * op->dim,
+                                by_head ? t->column : t->head * op->dim + t->column, op->n[4] & KVC_QUANT_SYM};
+    if (kvc_quant_in_fours(op, t, &q)) {
+        kvc_quant_fours(op, t, &q);
+        return;
+    }
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const struct kvc_quant_row row = kvc_quant_row(op, t, &q, r);
+        const uint8_t *codes = KVC_BYTES(op->at[row.of]);
+        const float *step = KVC_FLOATS(op->at[2 + row.of]) + row.param, *low = KVC_FLOATS(op->at[4 + row.of]) + row.param;
         KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES) {
-            const uint32_t p = axis == 0 ? skip + c : axis == 1 ? (skip + c) / group : 0;
-            const float least = symmetric ? kvc_times(step[p], centre) : low[p];
-            float x = kvc_add(kvc_times((float)kvc_unpack(codes, code + c, bits), step[p]), least);
+            const uint32_t p = kvc_quant_param(&q, c);
+            const float least = q.symmetric ? kvc_times(step[p], op->f[row.of]) : low[p];
+            float x = kvc_add(kvc_times((float)kvc_unpack(codes, row.code + q.skip + c, op->n[row.of]), step[p]), least);
             if (op->at[8]) x = kvc_times(x, KVC_FLOATS(op->at[8])[kvc_op_channel(op, t, c)]);
             if (op->n[4] & KVC_QUANT_ADD) x = kvc_add(x, kvc_tile_float(t, r, c));
             KVC_VALUE(t) = kvc_as_bits(x);
@@ -285,7 +400,7 @@ enum { KVC_BASIS_ROWS = 8, KVC_BASIS_CHANNELS = 4 };
 /* The rows of basis.md's matrices, of one head. */
 struct kvc_basis {
     const uint8_t *code; /* i8, `stride` bytes a row, a multiple of 4 */
-    const float *scale, *channel; /* of rows; of channels, or NULL */
+    const float *scale, *channel; /* of rows; of channels, `stride` of them, or NULL */
     uint32_t n, dim, stride;
 };
 
@@ -305,35 +420,35 @@ KVC_DEVICE void kvc_basis_rows(struct kvc_tile *t, const struct kvc_basis *b, ui
     KVC_EACH_LANE {
         const uint32_t own = lane / wide * each; /* the first of the lane's rows */
         for (uint32_t c = lane % wide * KVC_BASIS_CHANNELS; c < dim; c += wide * KVC_BASIS_CHANNELS) {
-            float sum[KVC_BASIS_ROWS][KVC_BASIS_CHANNELS] = {{0}}, channel[KVC_BASIS_CHANNELS];
-            KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++) channel[k] = b->channel && c + k < dim ? b->channel[c + k] : 1;
+            float sum[KVC_BASIS_ROWS][KVC_BASIS_CHANNELS] = {{0}};
             const uint8_t *code = b->code + c;
-            const uint32_t *from = turned + own;
             uint32_t next = n ? kvc_aligned32(code) : 0;
             float next_scale = n ? b->scale[0] : 0;
-            for (uint32_t j = 0; j < n; j++, from += span) {
-                const uint32_t word = next;
+            for (uint32_t j = 0; j < n; j++) {
+                const uint32_t *from = turned + (j << shift) + own, word = next;
                 const float scale = next_scale;
                 code += b->stride;
                 if (j + 1 < n) { /* on their way meanwhile */
                     next = kvc_aligned32(code);
                     next_scale = b->scale[j + 1];
                 }
-                uint32_t any = 0;
-                struct kvc_four x[KVC_BASIS_ROWS / 4];
-                KVC_UNROLL for (uint32_t r = 0; r < each; r++) {
-                    if (each % 4) x[r / 4].at[r % 4] = from[r];
-                    else if (r % 4 == 0) x[r / 4] = kvc_load_four(from + r);
-                    any |= x[r / 4].at[r % 4];
-                }
-                if (!any) continue;
                 float row[KVC_BASIS_CHANNELS];
                 KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
-                    row[k] = kvc_times(kvc_times((float)(int8_t)kvc_byte_of(word, k), scale), channel[k]);
-                KVC_UNROLL for (uint32_t r = 0; r < each; r++) {
-                    const float factor = kvc_as_float(x[r / 4].at[r % 4]);
-                    if (factor != 0)
-                        KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++) sum[r][k] = kvc_fma(factor, row[k], sum[r][k]);
+                    row[k] = kvc_times((float)(int8_t)kvc_byte_of(word, k), scale);
+                if (b->channel) {
+                    const struct kvc_four by = kvc_load_four(b->channel + c);
+                    KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++) row[k] = kvc_times(row[k], kvc_as_float(by.at[k]));
+                }
+                KVC_UNROLL for (uint32_t four = 0; four < each; four += 4) {
+                    struct kvc_four x = {{from[four], 0, 0, 0}};
+                    if (each % 4 == 0) x = kvc_load_four(from + four);
+                    if (!(x.at[0] | x.at[1] | x.at[2] | x.at[3])) continue;
+                    KVC_UNROLL for (uint32_t r = 0; r < 4 && r < each; r++) {
+                        const float factor = kvc_as_float(x.at[r]);
+                        if (factor != 0)
+                            KVC_UNROLL for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
+                                sum[four + r][k] = kvc_fma(factor, row[k], sum[four + r][k]);
+                    }
                 }
             }
             KVC_UNROLL for (uint32_t r = 0; r < each; r++)
@@ -344,14 +459,14 @@ KVC_DEVICE void kvc_basis_rows(struct kvc_tile *t, const struct kvc_basis *b, ui
     KVC_LANES_MEET();
 }
 
-/* basis.md. at: rows of matrices (i8, each filled up to a multiple of 4 bytes), of each head the number of its first row and how many
- * it has (u32 pairs), scales of rows, scales of channels or 0. Tiles are of whole heads. Each element is made as the spec says where
- * it is used: codes are a quarter of it to move, and a word of them serves all rows that the warp has. Coefficients of 0 are
- * skipped, as the rule says. */
+/* basis.md. at: rows of matrices (i8, each filled up to a multiple of 4 elements), of each head the number of its first row and how
+ * many it has (u32 pairs), scales of rows, scales of channels (filled up likewise) or 0. Tiles are of whole heads. Elements are made
+ * as the spec says where they are used: codes are a quarter of them to move, and a word of codes serves all rows that the warp has.
+ * Coefficients of 0 are skipped, as the rule says. */
 KVC_DEVICE void kvc_op_basis(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint32_t *part = KVC_WORDS(op->at[1]) + 2 * (uint64_t)t->head, stride = (op->dim + 3) & ~3u;
     const struct kvc_basis b = {KVC_BYTES(op->at[0]) + (uint64_t)part[0] * stride, KVC_FLOATS(op->at[2]) + part[0],
-                                op->at[3] ? KVC_FLOATS(op->at[3]) + (uint64_t)t->head * op->dim : 0, part[1], op->dim, stride};
+                                op->at[3] ? KVC_FLOATS(op->at[3]) + (uint64_t)t->head * stride : 0, part[1], op->dim, stride};
     uint32_t wide = 1, first = 0;
     while (wide < KVC_LANES && wide * KVC_BASIS_CHANNELS < op->dim) wide *= 2;
     /* so many rows that their coefficients fill a tile at most */
@@ -427,12 +542,11 @@ KVC_DEVICE void kvc_op_run(const struct kvc_device_op *op, struct kvc_tile *t) {
 /* --- where rows go --- */
 
 /* Address of row `row` of a target, of its channel 0 of head 0; 0 where it has no page. */
-KVC_DEVICE uint64_t kvc_target_row(const struct kvc_device_target *g, uint64_t row) {
-    row += g->first;
-    uint64_t page = row / g->page_size;
-    if (page >= g->pages) return 0;
-    if (g->table) page = KVC_WORDS(g->table)[page];
-    return g->base + (uint64_t)((int64_t)page * g->page) + (uint64_t)((int64_t)(row % g->page_size) * g->token);
+KVC_DEVICE uint64_t kvc_target_row(const struct kvc_device_target *g, uint32_t row) {
+    const uint32_t number = (g->first + row) / g->page_size, token = (g->first + row) % g->page_size;
+    if (number >= g->pages) return 0;
+    const uint32_t page = g->table ? KVC_WORDS(g->table)[number] : number;
+    return g->base + (uint64_t)((int64_t)page * g->page) + (uint64_t)((int64_t)token * g->token);
 }
 
 KVC_DEVICE void kvc_store(uint64_t address, uint32_t word, uint32_t size) {
@@ -449,32 +563,71 @@ KVC_DEVICE void kvc_store_values(uint64_t address, struct kvc_four v, uint32_t s
     else kvc_store_one(to, (v.at[0] & 255u) | (v.at[1] & 255u) << 8 | (v.at[2] & 255u) << 16 | v.at[3] << 24);
 }
 
-/* A tile's word as the target has it; `floats`: words are binary32, of values of the tensor's dtype. */
-KVC_DEVICE uint32_t kvc_target_word(const struct kvc_device_target *g, uint32_t word, uint32_t floats) {
-    if (floats) word = kvc_round(kvc_as_float(word), g->from);
+/* A tile's word as the target has it. `form`: what there is to be done, one of these (a constant). */
+enum kvc_word_change {
+    KVC_WORD_AS_IT_IS,
+    KVC_WORD_TO_F16, KVC_WORD_TO_BF16, /* binary32, of values of that dtype */
+    KVC_WORD_FLOAT, KVC_WORD_OTHER     /* binary32, of values of the tensor's dtype, or of that dtype; to any */
+};
+KVC_DEVICE uint32_t kvc_target_word(const struct kvc_device_target *g, uint32_t word, const enum kvc_word_change change) {
+    if (change == KVC_WORD_AS_IT_IS) return word;
+    if (change == KVC_WORD_TO_F16) return kvc_round(kvc_as_float(word), KVC_DEVICE_F16);
+    if (change == KVC_WORD_TO_BF16) return kvc_round(kvc_as_float(word), KVC_DEVICE_BF16);
+    if (change == KVC_WORD_FLOAT) word = kvc_round(kvc_as_float(word), g->from);
     return g->dtype == g->from ? word : kvc_round(kvc_widen(word, g->from), g->dtype);
 }
 
-/* Writes the tile; `row`: where its first row goes. */
-KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_target *g, uint64_t row, uint32_t floats) {
-    const uint32_t size = kvc_value_bytes(g->dtype);
-    for (uint32_t r = 0; r < t->rows; r++) {
-        const uint64_t start = kvc_target_row(g, row + r);
-        if (!start) {
-            t->fault |= KVC_FAULT_INDEX;
-            continue;
+/* Where rows begin: in the tile that is not in use, of so many at a time. */
+enum { KVC_ROWS_TOGETHER = KVC_DEVICE_TILE / 2 };
+
+KVC_DEVICE void kvc_tile_write(struct kvc_tile *t, const struct kvc_device_target *g, uint32_t first, uint32_t rows, uint32_t fours,
+                               const enum kvc_word_change change) {
+    const uint64_t *const start = (const uint64_t *)(const void *)t->other;
+    const uint32_t size = kvc_value_bytes(g->dtype), end = first + rows;
+    if (fours) {
+        KVC_EACH_LANE for (uint32_t r = first + kvc_row_of(t, 4 * lane), c = kvc_column_of(t, 4 * lane); r < end;
+                           kvc_walk(t, 4 * KVC_LANES, &r, &c)) {
+            const uint64_t to = start[r - first];
+            struct kvc_four four = kvc_load_four(KVC_FOUR(t));
+            KVC_UNROLL for (uint32_t k = 0; k < 4; k++) four.at[k] = kvc_target_word(g, four.at[k], change);
+            if (to) kvc_store_values(to + (uint64_t)c * size, four, size);
         }
-        const uint64_t to = start + (uint64_t)((int64_t)t->head * g->head) + (uint64_t)((int64_t)t->column * g->dim);
-        if (g->dim == (int64_t)size && to % (4 * size) == 0 && t->width % 4 == 0) {
-            KVC_EACH_LANE for (uint32_t c = 4 * lane; c < t->width; c += 4 * KVC_LANES) {
-                struct kvc_four four = kvc_load_four(KVC_FOUR(t));
-                for (uint32_t k = 0; k < 4; k++) four.at[k] = kvc_target_word(g, four.at[k], floats);
-                kvc_store_values(to + (uint64_t)c * size, four, size);
+    } else {
+        KVC_EACH_LANE for (uint32_t r = first + kvc_row_of(t, lane), c = kvc_column_of(t, lane); r < end;
+                           kvc_walk(t, KVC_LANES, &r, &c)) {
+            const uint64_t to = start[r - first];
+            if (to) kvc_store(to + (uint64_t)((int64_t)c * g->dim), kvc_target_word(g, KVC_VALUE(t), change), size);
+        }
+    }
+}
+
+/* Writes the tile; `row`: where its first row goes. `floats`: words are binary32, of values of the tensor's dtype. */
+KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_target *g, uint32_t row, uint32_t floats) {
+    const uint32_t size = kvc_value_bytes(g->dtype), same = g->dtype == g->from;
+    for (uint32_t first = 0; first < t->rows; first += KVC_ROWS_TOGETHER) {
+        const uint32_t rows = t->rows - first < KVC_ROWS_TOGETHER ? t->rows - first : KVC_ROWS_TOGETHER;
+        uint64_t *const start = (uint64_t *)(void *)t->other;
+        KVC_LANE_VAR(uint32_t, missing);
+        KVC_LANE_VAR(uint32_t, odd);
+        KVC_EACH_LANE {
+            KVC_AT(missing) = KVC_AT(odd) = 0;
+            for (uint32_t r = lane; r < rows; r += KVC_LANES) {
+                uint64_t to = kvc_target_row(g, row + first + r);
+                if (to) to += (uint64_t)((int64_t)t->head * g->head) + (uint64_t)((int64_t)t->column * g->dim);
+                else KVC_AT(missing) = 1;
+                KVC_AT(odd) |= to % (4 * size) != 0;
+                start[r] = to;
             }
-        } else {
-            KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES)
-                kvc_store(to + (uint64_t)((int64_t)c * g->dim), kvc_target_word(g, KVC_VALUE(t), floats), size);
         }
+        if (kvc_ballot(missing)) t->fault |= KVC_FAULT_INDEX;
+        const uint32_t fours = !kvc_ballot(odd) && g->dim == (int64_t)size && t->width % 4 == 0;
+        KVC_LANES_MEET();
+        if (!floats && same) kvc_tile_write(t, g, first, rows, fours, KVC_WORD_AS_IT_IS);
+        else if (floats && same && g->from == KVC_DEVICE_F16) kvc_tile_write(t, g, first, rows, fours, KVC_WORD_TO_F16);
+        else if (floats && same && g->from == KVC_DEVICE_BF16) kvc_tile_write(t, g, first, rows, fours, KVC_WORD_TO_BF16);
+        else if (floats) kvc_tile_write(t, g, first, rows, fours, KVC_WORD_FLOAT);
+        else kvc_tile_write(t, g, first, rows, fours, KVC_WORD_OTHER);
+        KVC_LANES_MEET();
     }
 }
 

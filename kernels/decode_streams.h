@@ -13,7 +13,7 @@
 
 /* Numbers stored as halves (floats.md) become binary32.
  * at: lower bytes, codes of upper bytes, escapes, the numbers. n: how many, zeros, width, base, rotated, escapes. f[0]: 2^E. */
-KVC_DEVICE_CALL uint32_t kvc_job_halves(const struct kvc_device_job *job) {
+KVC_DEVICE uint32_t kvc_job_halves(const struct kvc_device_job *job) {
     const uint8_t *lower = KVC_BYTES(job->at[0]), *codes = KVC_BYTES(job->at[1]), *escapes = KVC_BYTES(job->at[2]);
     float *to = (float *)(uintptr_t)job->at[3];
     const uint32_t n = job->n[0], zeros = job->n[1], width = job->n[2], base = job->n[3], rotated = job->n[4];
@@ -54,7 +54,7 @@ KVC_DEVICE_CALL uint32_t kvc_job_halves(const struct kvc_device_job *job) {
 
 /* Slots of a decoding table (rans.h) out of its symbols.
  * at: u32 each, symbol | frequency << 16, ascending; the slots, as many as the frequencies sum to. n: symbols. */
-KVC_DEVICE_CALL uint32_t kvc_job_slots(const struct kvc_device_job *job) {
+KVC_DEVICE uint32_t kvc_job_slots(const struct kvc_device_job *job) {
     const uint32_t *entry = KVC_WORDS(job->at[0]);
     uint32_t *to = (uint32_t *)(uintptr_t)job->at[1];
     for (uint32_t i = 0; i < job->n[0]; i++) {
@@ -167,7 +167,7 @@ KVC_DEVICE uint32_t kvc_model_word(const struct kvc_word_form *f, float m, float
  * value, the partner and the variance of each (binary32, three arrays).
  * at: means (i8), spreads (u8), the model. n: channels, bits of a word, kind of model, period, first channel that turns << 16 |
  * pairs, and struct kvc_word_form. */
-KVC_DEVICE_CALL uint32_t kvc_job_model(const struct kvc_device_job *job) {
+KVC_DEVICE uint32_t kvc_job_model(const struct kvc_device_job *job) {
     const int8_t *mean = (const int8_t *)(uintptr_t)job->at[0];
     const uint8_t *spread = KVC_BYTES(job->at[1]);
     const uint32_t n = job->n[0], bits = job->n[1], kind = job->n[2], period = job->n[3];
@@ -209,7 +209,7 @@ KVC_DEVICE_CALL uint32_t kvc_job_model(const struct kvc_device_job *job) {
  * `period` each), the words. n: bytes of words, lanes, bits of tables, channels of a row, first row, rows, bits of a word, kind of
  * model, period, table of each context (4 bits each), and struct kvc_word_form.
  * `cosine`, `sine`: room for `period` words each. */
-KVC_DEVICE_CALL uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *cosine, uint32_t *sine) {
+KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *cosine, uint32_t *sine) {
     const uint32_t channels = job->n[3], lanes = job->n[1], turns = job->n[7] & KVC_MODEL_TURN, period = job->n[8];
     const struct kvc_word_form form = {job->n[10], job->n[11], job->n[12]};
     const uint32_t shift = form.shift, mask = (1u << job->n[6]) - 1;
@@ -292,7 +292,7 @@ enum { KVC_CODE_LAST_WHOLE = 31, KVC_CODE_OCTAVE = 5, KVC_CODE_INDICES = 64, KVC
  * at: states, words, slots of the fixed tables, the string of bits behind the words, indices of components, step classes (i8 of
  * each row and head; 0: none), the coefficients. n: bytes of words, lanes, rows, heads, components, bytes of the string.
  * f[0]: the step. */
-KVC_DEVICE_CALL uint32_t kvc_job_code(const struct kvc_device_job *job) {
+KVC_DEVICE uint32_t kvc_job_code(const struct kvc_device_job *job) {
     const uint32_t lanes = job->n[1], heads = job->n[3], dim = job->n[4];
     const uint8_t *index = KVC_BYTES(job->at[4]);
     const int8_t *step_of = (const int8_t *)(uintptr_t)job->at[5];

@@ -33,6 +33,11 @@ KVC_DEVICE struct kvc_four kvc_load_four(const void *p) {
     const struct kvc_four four = {{v.x, v.y, v.z, v.w}};
     return four;
 }
+KVC_DEVICE void kvc_load_two(const void *p, uint32_t *a, uint32_t *b) {
+    const uint2 v = *(const uint2 *)p;
+    *a = v.x;
+    *b = v.y;
+}
 KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) {
     *(uint4 *)p = make_uint4(four.at[0], four.at[1], four.at[2], four.at[3]);
 }
@@ -60,6 +65,11 @@ KVC_DEVICE struct kvc_four kvc_load_four(const void *p) {
     struct kvc_four four;
     memcpy(&four, p, sizeof four);
     return four;
+}
+KVC_DEVICE void kvc_load_two(const void *p, uint32_t *a, uint32_t *b) {
+    kvc_must_be_aligned(p, 8);
+    memcpy(a, p, sizeof *a);
+    memcpy(b, (const uint8_t *)p + 4, sizeof *b);
 }
 KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) {
     kvc_must_be_aligned(p, 16);
@@ -128,6 +138,9 @@ KVC_DEVICE uint32_t kvc_unpack_four(const uint8_t *p, uint32_t i, uint32_t width
 }
 
 KVC_DEVICE float kvc_from_half(uint32_t h) {
+#ifdef __CUDACC__
+    if ((h & 0x7fffu) <= 0x7c00u) return kvc_half_to_float(h); /* NaN keeps its bits below */
+#endif
     const uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
     if (rest >= 0x7c00u) return kvc_as_float(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     if (rest >= 0x0400u) return kvc_as_float(sign | ((rest << 13) + 0x38000000u));
@@ -136,6 +149,9 @@ KVC_DEVICE float kvc_from_half(uint32_t h) {
 
 /* To nearest even; NaN is made quiet. As kvc_float_to_half() of convert.c. */
 KVC_DEVICE uint32_t kvc_to_half(uint32_t bits) {
+#ifdef __CUDACC__
+    if ((bits & 0x7fffffffu) <= 0x7f800000u) return kvc_float_to_half(kvc_as_float(bits));
+#endif
     const uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
     if (rest > 0x7f800000u) return sign | 0x7e00u | (rest >> 13 & 0x3ffu);
     if (rest >= 0x477ff000u) return sign | 0x7c00u;

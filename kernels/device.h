@@ -33,10 +33,10 @@ enum kvc_device_dtype {
  * in bytes, page(i) being table[i], or i without a table. */
 struct kvc_device_target {
     uint64_t base;
-    uint64_t first;
     uint64_t table;  /* u32 page numbers, or 0 */
     uint64_t pages;  /* rows that have no page are not written and set KVC_FAULT_INDEX */
     int64_t page, token, head, dim;
+    uint32_t first;   /* and the tensor's rows behind it are fewer than 2^32 */
     uint32_t page_size;
     uint32_t dtype;   /* of what is written */
     uint32_t from;    /* of the tensor */

@@ -17,7 +17,6 @@ enum { KVC_LANES = 32 };
 #ifdef __CUDACC__
 
 #define KVC_DEVICE static __device__ __forceinline__
-#define KVC_DEVICE_CALL static __device__ __noinline__
 #define KVC_LANE_VAR(type, x) type x
 #define KVC_AT(x) x
 /* (The condition names `lane` for those bodies that do not: nvcc warns of a variable without use.) */
@@ -51,6 +50,17 @@ KVC_DEVICE double kvc_times_double(double a, double b) { return __dmul_rn(a, b);
 KVC_DEVICE float kvc_narrow(double a) { return __double2float_rn(a); }
 KVC_DEVICE float kvc_as_float(uint32_t x) { return __uint_as_float(x); }
 KVC_DEVICE uint32_t kvc_as_bits(float x) { return __float_as_uint(x); }
+/* One instruction each, for all but NaN; the host's are spelt out (decode_values.h). */
+KVC_DEVICE float kvc_half_to_float(uint32_t h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((uint16_t)h));
+    return x;
+}
+KVC_DEVICE uint32_t kvc_float_to_half(float x) {
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
 /* Adds to a number that other warps add to as well. */
 KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) { atomicAdd(to, x); }
 KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) { atomicOr(to, x); }
@@ -65,7 +75,6 @@ KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) { atomicAdd((unsigned
 extern int kvc_lanes_backwards;
 
 #define KVC_DEVICE static inline
-#define KVC_DEVICE_CALL static
 #define KVC_LANE_VAR(type, x) type x[KVC_LANES]
 #define KVC_AT(x) x[lane]
 #define KVC_EACH_LANE                                                                                                       \

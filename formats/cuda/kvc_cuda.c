@@ -182,9 +182,11 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     g->base = d->bases[base];
     if (d->n_bases == 1) g->base += (uint64_t)x->layer * layer;
     if (d->n_bases != 2 * d->pool.layers || d->n_bases == d->pool.layers) g->base += (uint64_t)x->kv * kv;
-    g->first = d->first;
-    g->table = (uint64_t)(uintptr_t)p->table;
-    g->pages = s->pages;
+    const uint64_t skipped = d->first / d->pool.page_size; /* pages before the first token's */
+    g->first = (uint32_t)(d->first % d->pool.page_size);
+    g->pages = s->pages - skipped;
+    if (p->table) g->table = (uint64_t)(uintptr_t)p->table + skipped * sizeof(uint32_t);
+    else g->base += skipped * (uint64_t)x->page;
     g->page_size = (uint32_t)d->pool.page_size;
     g->page = x->page;
     g->token = x->token;
