@@ -197,7 +197,7 @@ static int pool_new(struct pool *p, const struct kvc_file *f, const char *layout
     struct kvc_cuda_pool *pool = &p->d.pool;
     p->d.layout = layout;
     p->d.dtype = kvc_dtype_info((enum kvc_dtype)dtype)->name;
-    p->d.first = paged ? 5 : 0;
+    p->d.first = paged ? 2 * 16 + 5 : 0; /* pages before it are not touched */
     *pool = (struct kvc_cuda_pool){.layers = f->cache->n_layers + 1, .page_size = paged ? 16 : s->tokens + 3, .heads = s->heads,
                                    .dim = s->dim, .value_bytes = size};
     const uint64_t pages = (s->tokens + p->d.first + pool->page_size - 1) / pool->page_size;
@@ -218,6 +218,11 @@ static int pool_new(struct pool *p, const struct kvc_file *f, const char *layout
     for (uint64_t i = 0; i < pages; i++) p->table[i] = (uint32_t)((pages - i) * 7 % pool->pages);
     if (pool->pages % 7 == 0)
         for (uint64_t i = 0; i < pages; i++) p->table[i] = (uint32_t)(pages - i); /* 7 has no inverse there */
+    if (dtype == KVC_F32) { /* no table: pages in order */
+        for (uint64_t i = 0; i < pages; i++) p->table[i] = (uint32_t)i;
+        p->d.table = NULL;
+        p->d.n_table = 0;
+    }
     for (int64_t i = 0; i < bases; i++) {
         void *base = NULL;
         if (!(p->should[i] = malloc(p->bytes + GUARD))) return kvc_fail_memory(e, "a pool");
