@@ -291,15 +291,48 @@ KVC_DEVICE void kvc_op_quant(const struct kvc_device_op *op, struct kvc_tile *t)
 }
 
 /* lowrank.md. at: coefficients, directions (binary32). n: rank, 1: of whole rows, 1: added to what is there. */
+struct kvc_factors {
+    const float *a, *b; /* coefficients of the tile's first row, directions from its first channel on */
+    uint32_t rank, apart, skip; /* apart, skip: from one direction to the next, from one row's coefficients to the next */
+};
+
+/* Rank 4, as recipes have it, where a lane's four channels are the same ones in all its rows: directions stay in registers. */
+KVC_DEVICE void kvc_factors_of_four(const struct kvc_factors *f, struct kvc_tile *t, uint32_t add) {
+    const uint32_t down = 4 * KVC_LANES / t->width;
+    KVC_EACH_LANE {
+        const uint32_t c = kvc_column_of(t, 4 * lane), begin = kvc_row_of(t, 4 * lane);
+        struct kvc_four b[4], next = {{0, 0, 0, 0}};
+        KVC_UNROLL for (uint32_t k = 0; k < 4; k++) b[k] = kvc_load_four(f->b + (uint64_t)k * f->apart + c);
+        if (begin < t->rows) next = kvc_load_four(f->a + (uint64_t)begin * f->skip);
+        for (uint32_t r = begin; r < t->rows; r += down) {
+            const struct kvc_four a = next;
+            if (r + down < t->rows) next = kvc_load_four(f->a + (uint64_t)(r + down) * f->skip); /* on its way meanwhile */
+            struct kvc_four y = {{0, 0, 0, 0}};
+            if (add) y = kvc_load_four(KVC_FOUR(t));
+            KVC_UNROLL for (uint32_t i = 0; i < 4; i++) {
+                float sum = 0;
+                KVC_UNROLL for (uint32_t j = 0; j < 4; j++) sum = kvc_fma(kvc_as_float(a.at[j]), kvc_as_float(b[j].at[i]), sum);
+                y.at[i] = kvc_as_bits(add ? kvc_add(sum, kvc_as_float(y.at[i])) : sum);
+            }
+            kvc_store_four(KVC_FOUR(t), y);
+        }
+    }
+}
+
 KVC_DEVICE void kvc_op_factors(const struct kvc_device_op *op, struct kvc_tile *t) {
-    const float *a = KVC_FLOATS(op->at[0]), *b = KVC_FLOATS(op->at[1]);
-    const uint32_t rank = op->n[0], whole = op->n[1], apart = whole ? op->heads * op->dim : op->dim;
-    b += whole ? 0 : (uint64_t)t->head * rank * op->dim;
+    const uint32_t rank = op->n[0], whole = op->n[1], first = op->row + t->row, apart = whole ? op->heads * op->dim : op->dim;
+    const struct kvc_factors f = {
+        KVC_FLOATS(op->at[0]) + (whole ? (uint64_t)first : (uint64_t)first * op->heads + t->head) * rank,
+        KVC_FLOATS(op->at[1]) + (whole ? kvc_op_channel(op, t, 0) : (uint64_t)t->head * rank * op->dim + t->column),
+        rank, apart, whole ? rank : op->heads * rank};
+    if (rank == 4 && t->width && 4 * KVC_LANES % t->width == 0 && kvc_op_in_fours(op, t)) {
+        kvc_factors_of_four(&f, t, op->n[2]);
+        return;
+    }
     KVC_EACH_VALUE(t) {
-        const uint32_t row = op->row + t->row + r, channel = whole ? kvc_op_channel(op, t, c) : t->column + c;
-        const float *x = a + (whole ? (uint64_t)row : (uint64_t)row * op->heads + t->head) * rank;
+        const float *x = f.a + (uint64_t)r * f.skip;
         float y = 0;
-        for (uint32_t k = 0; k < rank; k++) y = kvc_fma(x[k], b[(uint64_t)k * apart + channel], y);
+        for (uint32_t k = 0; k < rank; k++) y = kvc_fma(x[k], f.b[(uint64_t)k * apart + c], y);
         if (op->n[2]) y = kvc_add(y, kvc_tile_float(t, r, c));
         KVC_VALUE(t) = kvc_as_bits(y);
     }
