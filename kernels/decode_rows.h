@@ -610,17 +610,21 @@ KVC_DEVICE uint32_t kvc_target_word(const struct kvc_device_target *g, uint32_t 
     return g->dtype == g->from ? word : kvc_round(kvc_widen(word, g->from), g->dtype);
 }
 
-/* Where rows begin: in the tile that is not in use, of so many at a time. */
+/* Addresses at which rows begin: two words each in the tile that is not in use, of so many rows at a time; 0: nowhere. */
 enum { KVC_ROWS_TOGETHER = KVC_DEVICE_TILE / 2 };
+KVC_DEVICE uint64_t kvc_row_start(const struct kvc_tile *t, uint32_t r) {
+    uint32_t low, high;
+    kvc_load_two(t->other + 2 * r, &low, &high);
+    return (uint64_t)high << 32 | low;
+}
 
 KVC_DEVICE void kvc_tile_write(struct kvc_tile *t, const struct kvc_device_target *g, uint32_t first, uint32_t rows, uint32_t fours,
                                const enum kvc_word_change change) {
-    const uint64_t *const start = (const uint64_t *)(const void *)t->other;
     const uint32_t size = kvc_value_bytes(g->dtype), end = first + rows;
     if (fours) {
         KVC_EACH_LANE for (uint32_t r = first + kvc_row_of(t, 4 * lane), c = kvc_column_of(t, 4 * lane); r < end;
                            kvc_walk(t, 4 * KVC_LANES, &r, &c)) {
-            const uint64_t to = start[r - first];
+            const uint64_t to = kvc_row_start(t, r - first);
             struct kvc_four four = kvc_load_four(KVC_FOUR(t));
             KVC_UNROLL for (uint32_t k = 0; k < 4; k++) four.at[k] = kvc_target_word(g, four.at[k], change);
             if (to) kvc_store_values(to + (uint64_t)c * size, four, size);
@@ -628,7 +632,7 @@ KVC_DEVICE void kvc_tile_write(struct kvc_tile *t, const struct kvc_device_targe
     } else {
         KVC_EACH_LANE for (uint32_t r = first + kvc_row_of(t, lane), c = kvc_column_of(t, lane); r < end;
                            kvc_walk(t, KVC_LANES, &r, &c)) {
-            const uint64_t to = start[r - first];
+            const uint64_t to = kvc_row_start(t, r - first);
             if (to) kvc_store(to + (uint64_t)((int64_t)c * g->dim), kvc_target_word(g, KVC_VALUE(t), change), size);
         }
     }
@@ -639,7 +643,6 @@ KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_targe
     const uint32_t size = kvc_value_bytes(g->dtype), same = g->dtype == g->from;
     for (uint32_t first = 0; first < t->rows; first += KVC_ROWS_TOGETHER) {
         const uint32_t rows = t->rows - first < KVC_ROWS_TOGETHER ? t->rows - first : KVC_ROWS_TOGETHER;
-        uint64_t *const start = (uint64_t *)(void *)t->other;
         KVC_LANE_VAR(uint32_t, missing);
         KVC_LANE_VAR(uint32_t, odd);
         KVC_EACH_LANE {
@@ -649,7 +652,7 @@ KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_targe
                 if (to) to += (uint64_t)((int64_t)t->head * g->head) + (uint64_t)((int64_t)t->column * g->dim);
                 else KVC_AT(missing) = 1;
                 KVC_AT(odd) |= to % (4 * size) != 0;
-                start[r] = to;
+                kvc_store_two(t->other + 2 * r, (uint32_t)to, (uint32_t)(to >> 32));
             }
         }
         if (kvc_ballot(missing)) t->fault |= KVC_FAULT_INDEX;
