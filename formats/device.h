@@ -55,6 +55,10 @@ struct kvc_device {
     void (*close)(struct kvc_device *d); /* frees d */
 };
 
+/* n bytes from any memory of the host to the device's, or the other way: done when they return. */
+int kvc_device_write(struct kvc_device *d, void *to, const void *from, size_t n, struct kvc_error *e);
+int kvc_device_read(struct kvc_device *d, void *to, const void *from, size_t n, struct kvc_error *e);
+
 /* The host as a device: runs at once whatever is queued. */
 struct kvc_device *kvc_device_host(struct kvc_error *e);
 /* Device `number` of CUDA's. In libkvc_cuda only. */

@@ -212,19 +212,6 @@ static int alloc_slots(struct kvc_load *l, struct kvc_error *e) {
     return 0;
 }
 
-/* Queues a copy of memory that is not the device's kind, and waits for it. */
-static int copy_now(struct kvc_load *l, void *to, const void *from, size_t n, struct kvc_error *e) {
-    struct kvc_device *d = l->device;
-    void *room = NULL;
-    if (!n) return 0;
-    if (d->alloc_host(d, n, &room, e)) return -1;
-    memcpy(room, from, n);
-    const int status = d->copy_in(d, l->copies, to, room, n, e) || d->event_record(d, l->last, l->copies, e) ||
-                       d->event_wait(d, l->last, e);
-    d->free_host(d, room);
-    return status ? -1 : 0;
-}
-
 static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
     struct kvc_device *d = l->device;
     const struct piece *last = l->n_pieces ? &l->piece[l->n_pieces - 1] : NULL;
@@ -242,9 +229,10 @@ static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
     if (d->alloc_host(d, n * sizeof *l->digest, &digest, e)) return -1;
     l->digest = digest;
     l->kept.address = (uint64_t)(uintptr_t)l->device_kept;
-    return copy_now(l, l->device_kept, l->kept.bytes, l->kept.used, e) || copy_now(l, l->device_target, l->target, targets, e)
-               ? -1
-               : alloc_slots(l, e);
+    if (kvc_device_write(d, l->device_kept, l->kept.bytes, l->kept.used, e) ||
+        kvc_device_write(d, l->device_target, l->target, targets, e))
+        return -1;
+    return alloc_slots(l, e);
 }
 
 struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, const struct kvc_input *in,

@@ -207,20 +207,9 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
 }
 
 static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination *d, struct kvc_error *e) {
-    struct kvc_device *v = p->device;
     const size_t bytes = (size_t)d->n_table * sizeof *d->table;
-    void *room = NULL, *event = NULL, *stream = NULL;
     if (!d->table || !d->n_table) return 0;
-    int status = v->alloc(v, bytes, &p->table, e) || v->alloc_host(v, bytes, &room, e) || v->event_new(v, &event, e) ||
-                 v->stream_new(v, &stream, e);
-    if (!status) {
-        memcpy(room, d->table, bytes);
-        status = v->copy_in(v, stream, p->table, room, bytes, e) || v->event_record(v, event, stream, e) || v->event_wait(v, event, e);
-    }
-    if (stream) v->stream_free(v, stream);
-    if (event) v->event_free(v, event);
-    v->free_host(v, room);
-    return status ? -1 : 0;
+    return p->device->alloc(p->device, bytes, &p->table, e) || kvc_device_write(p->device, p->table, d->table, bytes, e) ? -1 : 0;
 }
 
 /* --- plans --- */
@@ -351,19 +340,10 @@ void kvc_cuda_cancel(struct kvc_cuda_plan *p) {
 int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst, struct kvc_error *e) {
     const uint32_t t = i < p->n_tensors ? p->tensor[i] : 0;
     const struct kvc_device_target *g = &p->target[t];
-    struct kvc_device *d = p->device;
-    void *event = NULL, *stream = NULL;
     if (!p->finished) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
     if (i >= p->n_tensors || !p->own[t] || first > g->pages || n > g->pages - first)
         return kvc_fail(e, KVC_ERR_USAGE, "these rows are not in memory of the plan's own");
-    if (!n) return 0;
-    int status = d->event_new(d, &event, e) || d->stream_new(d, &stream, e);
-    if (!status)
-        status = d->copy_out(d, stream, dst, (const uint8_t *)p->own[t] + first * (uint64_t)g->token, (size_t)(n * (uint64_t)g->token), e) ||
-                 d->event_record(d, event, stream, e) || d->event_wait(d, event, e);
-    if (stream) d->stream_free(d, stream);
-    if (event) d->event_free(d, event);
-    return status ? -1 : 0;
+    return kvc_device_read(p->device, dst, (const uint8_t *)p->own[t] + first * (uint64_t)g->token, (size_t)(n * (uint64_t)g->token), e);
 }
 
 /* --- other processes --- */

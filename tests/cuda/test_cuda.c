@@ -52,25 +52,6 @@ static void count(int status, const struct kvc_error *e, const char *format, ...
     json_array_append_new(failures, json_string(text));
 }
 
-/* --- memory of the device --- */
-
-/* n bytes to the device or back, through memory that it copies from; waits. */
-static int move(void *to_device, void *to_host, const void *from, size_t n, struct kvc_error *e) {
-    void *room = NULL, *event = NULL, *stream = NULL;
-    int status = device->alloc_host(device, n ? n : 1, &room, e) || device->event_new(device, &event, e) ||
-                 device->stream_new(device, &stream, e);
-    if (!status && to_device) memcpy(room, from, n);
-    if (!status)
-        status = (to_device ? device->copy_in(device, stream, to_device, room, n, e)
-                            : device->copy_out(device, stream, room, from, n, e)) ||
-                 device->event_record(device, event, stream, e) || device->event_wait(device, event, e);
-    if (!status && to_host) memcpy(to_host, room, n);
-    if (stream) device->stream_free(device, stream);
-    if (event) device->event_free(device, event);
-    device->free_host(device, room);
-    return status ? -1 : 0;
-}
-
 static int first_difference(const char *what, const uint8_t *is, const uint8_t *should, size_t n, struct kvc_error *e) {
     if (!memcmp(is, should, n)) return 0;
     size_t i = 0;
@@ -229,7 +210,7 @@ static int pool_new(struct pool *p, const struct kvc_file *f, const char *layout
         memset(p->should[i], POISON, p->bytes + GUARD);
         if (device->alloc(device, p->bytes + GUARD, &base, e)) return -1;
         p->base[i] = (uint64_t)(uintptr_t)base;
-        if (move(base, NULL, p->should[i], p->bytes + GUARD, e)) return -1;
+        if (kvc_device_write(device, base, p->should[i], p->bytes + GUARD, e)) return -1;
     }
     return 0;
 }
@@ -279,7 +260,7 @@ static int compare_pool(const char *path, const char *layout, unsigned dtype, st
     for (uint32_t t = 0; !status && t < f->cache->n_tensors; t++) status = place_rows(&p, f, t, dtype, e);
     uint8_t *is = status ? NULL : malloc(p.bytes + GUARD);
     for (uint64_t i = 0; !status && i < p.d.n_bases; i++)
-        status = move(NULL, is, (const void *)(uintptr_t)p.base[i], p.bytes + GUARD, e) ||
+        status = kvc_device_read(device, is, (const void *)(uintptr_t)p.base[i], p.bytes + GUARD, e) ||
                  first_difference("the pool", is, p.should[i], p.bytes + GUARD, e);
     free(is);
     kvc_cuda_plan_free(plan);
@@ -415,7 +396,7 @@ static int into_other(const char *file, const struct made *m, const struct made_
                      ? kvc_fail(e, KVC_ERR_VERIFY, "the other process failed")
                      : 0;
     uint8_t *is = malloc((size_t)m->bytes);
-    if (!status) status = is ? move(NULL, is, memory, (size_t)m->bytes, e) : kvc_fail_memory(e, "rows");
+    if (!status) status = is ? kvc_device_read(device, is, memory, (size_t)m->bytes, e) : kvc_fail_memory(e, "rows");
     if (!status) status = first_difference("what it decoded", is, m->values, (size_t)m->bytes, e); /* packed without loss */
     free(is);
     if (faked) munmap(memory, (size_t)m->bytes), unlink(shared);
