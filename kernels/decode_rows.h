@@ -35,18 +35,16 @@ KVC_DEVICE void kvc_walk(const struct kvc_tile *t, uint32_t step, uint32_t *r, u
 }
 
 /* All values, row r and channel c, shared out among the lanes: they are busy however narrow the tile is. */
-#define KVC_EACH_OF(t, n)                                                                                     \
-    KVC_EACH_LANE for (uint32_t r = kvc_row_of(t, (n) * lane), c = kvc_column_of(t, (n) * lane); r < (t)->rows; \
-                       kvc_walk(t, (n) * KVC_LANES, &r, &c))
-#define KVC_EACH_VALUE(t) KVC_EACH_OF(t, 1)
+#define KVC_EACH_VALUE(t)                                                                         \
+    KVC_EACH_LANE for (uint32_t r = kvc_row_of(t, lane), c = kvc_column_of(t, lane); r < (t)->rows; \
+                       kvc_walk(t, KVC_LANES, &r, &c))
 #define KVC_VALUE(t) ((t)->word[r * (t)->width + c])
 
 /* The same four channels at a time, for operations that find their four side by side: a tile's rows then begin at multiples of 16
- * bytes. */
-#define KVC_EACH_FOUR(t) KVC_EACH_OF(t, 4)
+ * bytes. Memory is far away: a lane asks for KVC_AHEAD fours before it writes any of them to the tile. KVC_EACH_AHEAD, inside
+ * KVC_EACH_LANE, notes the lane's next ones; inside it, KVC_EACH_ASKED goes through those, number k, row r, channels from c on: once
+ * to load, once to write. */
 #define KVC_FOUR(t) ((t)->word + r * (t)->width + c)
-
-/* Memory is far away: a lane asks for as many fours at once before it writes any of them to the tile. */
 enum { KVC_AHEAD = 4 };
 struct kvc_ahead {
     uint32_t at[KVC_AHEAD]; /* row << 16 | channel; rows not below the tile's where there are no more */
