@@ -180,21 +180,21 @@ static void say_lossless(const char *name, const struct kvc_cache *c, const char
 
 /* --- packing --- */
 
-static int is_lossy(const char *recipe) {
+/* Whether the recipe has a stage with one of these flags, or, where `with` is 0, one with none of them. */
+static int has_stage(const char *recipe, unsigned flags, int with) {
     struct kvc_recipe items;
     if (!recipe || kvc_recipe_parse(recipe, &items, NULL)) return 0;
     for (unsigned i = 0; i < items.n; i++)
-        if (!(items.item[i].stage->flags & KVC_STAGE_LOSSLESS)) return 1;
+        if (((items.item[i].stage->flags & flags) != 0) == with) return 1;
     return 0;
 }
 
-/* Whether a stage decodes with a profile, or encodes by its queries. */
+static int is_lossy(const char *recipe) {
+    return has_stage(recipe, KVC_STAGE_LOSSLESS, 0);
+}
+
 static int takes_profile(const char *recipe) {
-    struct kvc_recipe items;
-    if (!recipe || kvc_recipe_parse(recipe, &items, NULL)) return 0;
-    for (unsigned i = 0; i < items.n; i++)
-        if (items.item[i].stage->flags & KVC_STAGE_PROFILE || !strcmp(items.item[i].stage->name, "steps")) return 1;
-    return 0;
+    return has_stage(recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES, 1);
 }
 
 /* Whether both know their tokens and these differ where both have some. */

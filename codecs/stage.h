@@ -207,7 +207,8 @@ enum kvc_stage_flags {
     KVC_STAGE_HEADS = 512,    /* does something for each head: must know how many there are */
     KVC_STAGE_POSITIONS = 1024, /* asks where rows stand: no stage behind it takes rows out */
     KVC_STAGE_PROFILE = 2048, /* may need a profile to decode */
-    KVC_STAGE_SAMPLES = 4096  /* is content to look at some of a long segment's blocks */
+    KVC_STAGE_SAMPLES = 4096, /* is content to look at some of a long segment's blocks */
+    KVC_STAGE_QUERIES = 8192  /* encodes by a profile's queries, where there are some */
 };
 
 struct kvc_program;

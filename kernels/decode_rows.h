@@ -186,10 +186,7 @@ KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) 
     }
 }
 
-/* quant.md. at: codes, steps, least values, of class 0 and 1 each (the last two binary32), where each head's and class's parameters
- * and codes begin (u32 pairs, [class][head]; 0: at the beginning), rank of each row and head in its class (u16, bit 15: class 1; 0:
- * there is one class), norms of channels (or 0). n: bits of class 0 and 1, axis (0 rows, 1 channels, 2 whole rows), group, flags. f:
- * half the levels of class 0 and 1, negated, for `sym`. */
+/* What is the same for all rows of a tile that kvc_op_quant() makes. */
 struct kvc_quant {
     uint32_t axis, group, span, skip; /* channels of a span, and those of it before the tile's */
     uint32_t symmetric;
@@ -265,6 +262,10 @@ KVC_DEVICE void kvc_quant_fours(const struct kvc_device_op *op, struct kvc_tile 
     }
 }
 
+/* quant.md. at: codes, steps, least values, of class 0 and 1 each (the last two binary32), where each head's and class's parameters
+ * and codes begin (u32 pairs, [class][head]; 0: at the beginning), rank of each row and head in its class (u16, bit 15: class 1; 0:
+ * there is one class), norms of channels (or 0). n: bits of class 0 and 1, axis (0 rows, 1 channels, 2 whole rows), group, flags. f:
+ * half the levels of class 0 and 1, negated, for `sym`. */
 KVC_DEVICE void kvc_op_quant(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint32_t by_head = op->n[4] & KVC_QUANT_BY_HEAD;
     const struct kvc_quant q = {op->n[2], op->n[3], by_head ? op->dim : op->heads * op->dim,
@@ -288,10 +289,10 @@ KVC_DEVICE void kvc_op_quant(const struct kvc_device_op *op, struct kvc_tile *t)
     }
 }
 
-/* lowrank.md. at: coefficients, directions (binary32). n: rank, 1: of whole rows, 1: added to what is there. */
+/* What kvc_op_factors() multiplies. */
 struct kvc_factors {
     const float *a, *b; /* coefficients of the tile's first row, directions from its first channel on */
-    uint32_t rank, apart, skip; /* apart, skip: from one direction to the next, from one row's coefficients to the next */
+    uint32_t apart, skip; /* from one direction to the next, from one row's coefficients to the next */
 };
 
 /* Rank 4, as recipes have it, where a lane's four channels are the same ones in all its rows: directions stay in registers. */
@@ -317,12 +318,13 @@ KVC_DEVICE void kvc_factors_of_four(const struct kvc_factors *f, struct kvc_tile
     }
 }
 
+/* lowrank.md. at: coefficients, directions (binary32). n: rank, 1: of whole rows, 1: added to what is there. */
 KVC_DEVICE void kvc_op_factors(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint32_t rank = op->n[0], whole = op->n[1], first = op->row + t->row, apart = whole ? op->heads * op->dim : op->dim;
     const struct kvc_factors f = {
         KVC_FLOATS(op->at[0]) + (whole ? (uint64_t)first : (uint64_t)first * op->heads + t->head) * rank,
         KVC_FLOATS(op->at[1]) + (whole ? kvc_op_channel(op, t, 0) : (uint64_t)t->head * rank * op->dim + t->column),
-        rank, apart, whole ? rank : op->heads * rank};
+        apart, whole ? rank : op->heads * rank};
     if (rank == 4 && t->width && 4 * KVC_LANES % t->width == 0 && kvc_op_in_fours(op, t)) {
         kvc_factors_of_four(&f, t, op->n[2]);
         return;
@@ -501,8 +503,8 @@ KVC_DEVICE void kvc_op_basis(const struct kvc_device_op *op, struct kvc_tile *t)
     uint32_t wide = 1, first = 0;
     while (wide < KVC_LANES && wide * KVC_BASIS_CHANNELS < op->dim) wide *= 2;
     /* so many rows that their coefficients fill a tile at most */
-    if (op->dim <= KVC_DEVICE_TILE / 8)
-        for (; first < t->rows; first += KVC_LANES / wide * 8) kvc_basis_rows(t, &b, first, wide, 8);
+    if (op->dim <= KVC_DEVICE_TILE / KVC_BASIS_ROWS)
+        for (; first < t->rows; first += KVC_LANES / wide * KVC_BASIS_ROWS) kvc_basis_rows(t, &b, first, wide, KVC_BASIS_ROWS);
     else if (op->dim <= KVC_DEVICE_TILE / 4)
         for (; first < t->rows; first += 4) kvc_basis_rows(t, &b, first, wide, 4);
     else
@@ -594,7 +596,7 @@ KVC_DEVICE void kvc_store_values(uint64_t address, struct kvc_four v, uint32_t s
     else kvc_store_one(to, (v.at[0] & 255u) | (v.at[1] & 255u) << 8 | (v.at[2] & 255u) << 16 | v.at[3] << 24);
 }
 
-/* A tile's word as the target has it. `form`: what there is to be done, one of these (a constant). */
+/* A tile's word as the target has it. `change`: what there is to be done (a constant). */
 enum kvc_word_change {
     KVC_WORD_AS_IT_IS,
     KVC_WORD_TO_F16, KVC_WORD_TO_BF16, /* binary32, of values of that dtype */

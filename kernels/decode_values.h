@@ -139,7 +139,7 @@ KVC_DEVICE uint32_t kvc_unpack_four(const uint8_t *p, uint32_t i, uint32_t width
 
 KVC_DEVICE float kvc_from_half(uint32_t h) {
 #ifdef __CUDACC__
-    if ((h & 0x7fffu) <= 0x7c00u) return kvc_half_to_float(h); /* NaN keeps its bits below */
+    if ((h & 0x7fffu) <= 0x7c00u) return kvc_convert_from_half(h); /* NaN keeps its bits below */
 #endif
     const uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
     if (rest >= 0x7c00u) return kvc_as_float(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
@@ -150,7 +150,7 @@ KVC_DEVICE float kvc_from_half(uint32_t h) {
 /* To nearest even; NaN is made quiet. As kvc_float_to_half() of convert.c. */
 KVC_DEVICE uint32_t kvc_to_half(uint32_t bits) {
 #ifdef __CUDACC__
-    if ((bits & 0x7fffffffu) <= 0x7f800000u) return kvc_float_to_half(kvc_as_float(bits));
+    if ((bits & 0x7fffffffu) <= 0x7f800000u) return kvc_convert_to_half(kvc_as_float(bits));
 #endif
     const uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
     if (rest > 0x7f800000u) return sign | 0x7e00u | (rest >> 13 & 0x3ffu);

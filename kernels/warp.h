@@ -51,12 +51,12 @@ KVC_DEVICE float kvc_narrow(double a) { return __double2float_rn(a); }
 KVC_DEVICE float kvc_as_float(uint32_t x) { return __uint_as_float(x); }
 KVC_DEVICE uint32_t kvc_as_bits(float x) { return __float_as_uint(x); }
 /* One instruction each, for all but NaN; the host's are spelt out (decode_values.h). */
-KVC_DEVICE float kvc_half_to_float(uint32_t h) {
+KVC_DEVICE float kvc_convert_from_half(uint32_t h) {
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((uint16_t)h));
     return x;
 }
-KVC_DEVICE uint32_t kvc_float_to_half(float x) {
+KVC_DEVICE uint32_t kvc_convert_to_half(float x) {
     uint16_t h;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
