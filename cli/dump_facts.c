@@ -253,6 +253,9 @@ static int print_profile(struct dump_out *o, const struct dump_facts *x, struct 
     if (hash) dump_key_hex(o, "sha256", hash->value, hash->size);
     else dump_key_none(o, "sha256");
     dump_key_text(o, "place", !hash || !container ? NULL : embedded ? "inside" : p ? "found" : "missing");
+    meta_text(o, "fit", x->meta, KVC_KEY_PROFILE_FIT);
+    meta_f64(o, "fit_k", x->meta, KVC_KEY_PROFILE_FIT_K);
+    meta_f64(o, "fit_v", x->meta, KVC_KEY_PROFILE_FIT_V);
     dump_group_end(o);
     for (uint32_t t = 0; t < x->c->n_tensors && container; t++) {
         const unsigned role = x->c->tensor[t].role;

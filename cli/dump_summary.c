@@ -148,6 +148,13 @@ static int print_profile(struct dump_out *o, const struct dump_facts *x, struct 
         say(l, "%s%ssha256 %s, %s", model, *model ? ", " : "", text,
             embedded ? "carried inside" : p ? "found" : "not at hand: --profile=FILE, or $KVC_PROFILE_PATH");
         end(o, l, "profile");
+        if (kvc_meta_find(x->meta, KVC_KEY_PROFILE_FIT)) {
+            say(l, "%s", kvc_meta_text(x->meta, KVC_KEY_PROFILE_FIT, ""));
+            if (kvc_meta_find(x->meta, KVC_KEY_PROFILE_FIT_K))
+                say(l, "; mean square of coefficients to the profile's: K %.3g, V %.3g",
+                    kvc_meta_f64(x->meta, KVC_KEY_PROFILE_FIT_K, 0), kvc_meta_f64(x->meta, KVC_KEY_PROFILE_FIT_V, 0));
+            end(o, l, "profile's fit");
+        }
     }
     for (uint32_t t = 0; t < x->c->n_tensors; t++) {
         const unsigned role = x->c->tensor[t].role;

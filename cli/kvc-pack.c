@@ -18,7 +18,7 @@
 
 enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, OPT_QUERIES, OPT_DEQUANTIZE,
        OPT_EMBED_PROFILE, OPT_TARGET_KLD, OPT_TARGET_RATIO, OPT_MAX_ERROR,
-       OPT_LEARN_PROFILE };
+       OPT_LEARN_PROFILE, OPT_FORCE_PROFILE };
 
 static const struct option long_options[] = {
     CLI_INPUT_OPTIONS,
@@ -31,6 +31,7 @@ static const struct option long_options[] = {
     {"max-error", required_argument, NULL, OPT_MAX_ERROR},
     {"learn-profile", required_argument, NULL, OPT_LEARN_PROFILE},
     {"embed-profile", no_argument, NULL, OPT_EMBED_PROFILE},
+    {"force-profile", no_argument, NULL, OPT_FORCE_PROFILE},
     {"no-verify", no_argument, NULL, OPT_NO_VERIFY},
     {"align", required_argument, NULL, OPT_ALIGN},
     {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
@@ -51,6 +52,7 @@ static const char help[] =
     "                          (p99, as kvc-diff has it) of at most E; logit:E: of the logits\n"
     "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
     "      --embed-profile     carry the --profile inside, so that the .kvc stands alone\n"
+    "      --force-profile     pack with a --profile that does not fit the cache's numbers\n"
     "      --learn-profile=OUT write a profile made from the FILEs, of one model, and pack nothing\n"
     "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
     "  -o, --output=FILE       write to FILE\n"
@@ -92,6 +94,8 @@ struct pack {
     struct kvc_rate rate;
     struct kvc_rate_report rated;  /* of the file at hand */
     struct kvc_profile *profile; /* that --profile names; NULL: none */
+    int force_profile;
+    struct kvc_fit fit;            /* of the profile and the file at hand */
     struct kvc_pack_report report; /* of the file at hand */
     int dequantized;               /* likewise */
     struct progress progress;
@@ -180,21 +184,16 @@ static void say_lossless(const char *name, const struct kvc_cache *c, const char
 
 /* --- packing --- */
 
-/* Whether the recipe has a stage with one of these flags, or, where `with` is 0, one with none of them. */
-static int has_stage(const char *recipe, unsigned flags, int with) {
+static int is_lossy(const char *recipe) {
     struct kvc_recipe items;
     if (!recipe || kvc_recipe_parse(recipe, &items, NULL)) return 0;
     for (unsigned i = 0; i < items.n; i++)
-        if (((items.item[i].stage->flags & flags) != 0) == with) return 1;
+        if (!(items.item[i].stage->flags & KVC_STAGE_LOSSLESS)) return 1;
     return 0;
 }
 
-static int is_lossy(const char *recipe) {
-    return has_stage(recipe, KVC_STAGE_LOSSLESS, 0);
-}
-
 static int takes_profile(const char *recipe) {
-    return has_stage(recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES, 1);
+    return kvc_recipe_has(recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES);
 }
 
 /* Whether both know their tokens and these differ where both have some. */
@@ -207,12 +206,18 @@ static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b)
 
 static void say_errors(const struct pack *p, const char *name, const char *recipe) {
     const struct kvc_rate_report *r = &p->rated;
+    if (p->fit.ratio[0] > 0 || p->fit.ratio[1] > 0)
+        cli_warn("%s: fit of the profile: %s; mean square of coefficients to the profile's: K %.3g, V %.3g (1: as in its texts)",
+                 name, kvc_fit_name(p->fit.verdict), p->fit.ratio[0], p->fit.ratio[1]);
     if (r->step > 0) cli_warn("%s: recipe %s", name, recipe);
     if (r->kld[0] > MOST_PREDICTED)
         cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
     else if (r->kld[0] > 0)
         cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
                  r->kld[0], r->kld[1]);
+    else if (p->profile && p->fit.verdict != KVC_FIT_GOOD && kvc_profile_metric(p->profile) == KVC_METRIC_FISHER)
+        cli_warn("%s: no KLD is predicted, as %s", name, p->fit.verdict == KVC_FIT_UNKNOWN
+                 ? "whether the profile fits could not be measured" : "the profile does not fit the cache well");
     else if (r->step > 0)
         cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no KLD is predicted", name);
     if (r->error > 0)
@@ -222,20 +227,34 @@ static void say_errors(const struct pack *p, const char *name, const char *recip
     cli_warn("%s: verified errors, relative: K %.4g, V %.4g", name, p->report.error[0], p->report.error[1]);
 }
 
+/* Makes sure that the profile is this cache's, before anything is asked of it. */
+static int settle_profile(struct pack *p, const struct cli_file *f, struct kvc_cache *c, struct kvc_error *e) {
+    const int to_read = kvc_meta_find(&f->cache->meta, KVC_KEY_PROFILE) != NULL;
+    kvc_fit_free(&p->fit);
+    if (!p->profile) return 0;
+    if (takes_profile(p->options.recipe)) {
+        const enum kvc_pairing was = kvc_cache_pairing(c);
+        if (kvc_profile_settle(p->profile, c, p->options.threads, p->force_profile, &p->fit, e)) return kvc_error_prefix(e, "profile");
+        if (p->job.verbose && kvc_cache_pairing(c) != was)
+            cli_warn("%s: K is taken as paired in %s, which fits the profile", f->input.name, kvc_pairing_name(kvc_cache_pairing(c)));
+    } else if (!to_read && !p->job.input.quiet) {
+        cli_warn("%s: no stage of the recipe takes the profile: it is left aside", f->input.name);
+    }
+    return 0;
+}
+
 /* Packs a cache, with queries that are paired as its K. */
-static int pack_cache(struct pack *p, const struct cli_file *f, const struct kvc_cache *c, struct kvc_sink *out,
-                      struct kvc_error *e) {
+static int pack_cache(struct pack *p, const struct cli_file *f, struct kvc_cache *c, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_pack_options options = p->options;
     struct kvc_cache *queries = NULL;
+    if (settle_profile(p, f, c, e)) return -1;
     if (p->queries.cache && !(queries = kvc_view_queries(p->queries.cache, kvc_cache_pairing(c), e))) return -1;
     if (queries && !p->job.input.quiet && of_other_tokens(c, p->queries.cache))
         cli_warn("%s: the queries of %s are those of other tokens", f->input.name, p->queries.input.name);
-    const int to_read = kvc_meta_find(&f->cache->meta, KVC_KEY_PROFILE) != NULL;
-    if (p->profile && !to_read && !p->job.input.quiet && !takes_profile(options.recipe))
-        cli_warn("%s: no stage of the recipe takes the profile: it is left aside", f->input.name);
     options.queries = queries;
     options.weights = p->job.input.weights;
     options.profile = p->profile;
+    options.fit = p->profile && takes_profile(options.recipe) ? &p->fit : NULL;
     options.measure = p->job.verbose || p->job.json;
     p->rate.source_bytes = f->input.size;
     char recipe[2048];
@@ -269,6 +288,7 @@ static int pack_file(void *state, const struct cli_file *f, struct kvc_sink *out
     p->options.progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     p->options.progress_state = &p->progress;
     p->dequantized = p->dequantize && kvc_cache_is_quantized(f->cache);
+    if (p->profile && kvc_profile_adopt(p->profile, f->cache, e)) return kvc_error_prefix(e, "profile");
     if (!p->dequantized) return pack_cache(p, f, f->cache, out, e);
     struct kvc_cache *view = kvc_view_dequantize(f->cache, e);
     if (!view) return -1;
@@ -282,6 +302,23 @@ static int has_fingerprint(const struct kvc_meta *m) {
     for (size_t i = 0; i < m->n; i++)
         if (strncmp(m->entry[i].key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0) return 1;
     return 0;
+}
+
+static void report_fit(struct cli_json *j, const struct kvc_fit *fit) {
+    cli_json_open(j, "profile_fit", '{');
+    cli_json_text(j, "verdict", kvc_fit_name(fit->verdict));
+    cli_json_f64(j, "k", fit->ratio[0]);
+    cli_json_f64(j, "v", fit->ratio[1]);
+    cli_json_open(j, "layers", '[');
+    for (uint32_t i = 0; i < fit->n; i++) {
+        cli_json_open(j, NULL, '{');
+        cli_json_u64(j, "layer", fit->layer[i].layer);
+        cli_json_f64(j, "k", fit->layer[i].ratio[0]);
+        cli_json_f64(j, "v", fit->layer[i].ratio[1]);
+        cli_json_close(j);
+    }
+    cli_json_close(j);
+    cli_json_close(j);
 }
 
 static void say_done(void *state, const struct cli_file *f) {
@@ -308,6 +345,7 @@ static void say_done(void *state, const struct cli_file *f) {
         }
         if (p->rated.step > 0) cli_json_f64(j, "step", p->rated.step);
         if (p->rated.error > 0) cli_json_f64(j, p->rate.logit_error > 0 ? "logit_rms" : "output_p99", p->rated.error);
+        if (p->profile && takes_profile(p->options.recipe)) report_fit(j, &p->fit);
         if (p->rated.kld[0] > 0) {
             cli_json_f64(j, "predicted_kld", p->rated.kld[0]);
             cli_json_f64(j, "predicted_kld_recall", p->rated.kld[1]);
@@ -366,6 +404,7 @@ static int take_option(struct pack *p, int opt, const char *arg) {
                                                             &p->rate.output_error);
     case OPT_LEARN_PROFILE: p->learn_path = arg; return 0;
     case OPT_EMBED_PROFILE: p->options.embed_profile = 1; return 0;
+    case OPT_FORCE_PROFILE: p->force_profile = 1; return 0;
     case OPT_ALIGN:
         if (cli_parse_u64(arg, &n) || n < 16 || n > 1 << 20 || (n & (n - 1)))
             return cli_usage("--align=%s is not a power of two from 16 to 1M", arg);
@@ -450,6 +489,7 @@ static int run(struct pack *p, int n, char **paths) {
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e))) cli_error(&e);
     else status = job_run(&p->job, n, paths, pack_one);
     if (p->queries.cache) cli_close(&p->queries);
+    kvc_fit_free(&p->fit);
     kvc_profile_free(p->profile);
     return status;
 }
@@ -485,7 +525,8 @@ int main(int argc, char **argv) {
     if (p.job.version) return cli_version(p.job.verbose);
     if (job_check(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (check_queries(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (p.options.embed_profile && !p.job.input.import.profile) return cli_usage("--embed-profile wants a --profile=FILE");
+    if ((p.options.embed_profile || p.force_profile) && !p.job.input.import.profile)
+        return cli_usage("--%s-profile wants a --profile=FILE", p.force_profile ? "force" : "embed");
     if ((p.options.no_tokens || p.dequantize) && p.job.remove)
         return cli_usage("--%s leaves out what --rm would remove for good", p.dequantize ? "dequantize" : "no-tokens");
     return cli_finish(run(&p, argc - optind, argv + optind));

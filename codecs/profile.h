@@ -16,6 +16,7 @@ struct kvc_profile_part {
     const double *angle;
     /* encoders only */
     const float *inverse; /* [head][channel][component] */
+    const float *variance; /* [head][component]: mean square of the coefficients in the caches it was made from; NULL: unknown */
     const float *query;   /* before RoPE: [query][query head][channel of K], n_queries of them; both of K and V */
     size_t query_heads, n_queries;
 };

@@ -167,3 +167,11 @@ void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint3
     if (!pipeline->n || !(pipeline->step[pipeline->n - 1].stage->flags & KVC_STAGE_RESIDUAL))
         add_step(pipeline, kvc_stage_find(DEFAULT_STAGE), NULL, recipe->n);
 }
+
+int kvc_recipe_has(const char *text, unsigned flags) {
+    struct kvc_recipe recipe;
+    if (!text || kvc_recipe_parse(text, &recipe, NULL)) return 0;
+    for (unsigned i = 0; i < recipe.n; i++)
+        if (recipe.item[i].stage->flags & flags) return 1;
+    return 0;
+}

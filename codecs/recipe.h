@@ -32,6 +32,9 @@ int kvc_recipe_parse(const char *text, struct kvc_recipe *recipe, struct kvc_err
 /* Canonical text; kvc_recipe_parse() of it gives the same recipe. -1 when `size` is too small. */
 int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size);
 
+/* 1 when a recipe, given as text, has a stage with one of these flags (stage.h); 0 also where it cannot be read. */
+int kvc_recipe_has(const char *text, unsigned flags);
+
 /* The pipeline of a tensor: the stages that select it up to and including the first terminal one. `select` is KVC_SELECT_K
  * or _V, or 0 for other roles, of which only terminal, lossless and
  * unselected items take any. `finite` is put before the first stage

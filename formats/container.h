@@ -4,6 +4,7 @@
 
 #include "codecs/recipe.h"
 #include "formats/cache.h"
+#include "formats/fit.h"
 #include "formats/input.h"
 #include "formats/profile.h"
 #include "formats/sink.h"
@@ -34,6 +35,8 @@ struct kvc_pack_options {
     const struct kvc_cache *queries;
     const struct kvc_weights *weights; /* for stages that rebuild rows from hidden states; NULL: none */
     struct kvc_profile *profile;       /* for stages that take a profile; NULL: none */
+    const struct kvc_fit *fit;         /* how well it fits (kvc_profile_settle); NULL: kvc_container_write() measures it itself,
+                                        * and refuses a misfit */
     int embed_profile;                 /* carry it inside */
     int measure;        /* fill in the report's errors */
     int no_tokens;      /* leave token ids out, and the source's private bytes, which hold them (prefix keys stay) */

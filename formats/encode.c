@@ -9,6 +9,7 @@
 #include "formats/build.h"
 #include "formats/container.h"
 #include "formats/keys.h"
+#include "formats/layers.h"
 #include "formats/layout.h"
 #include "formats/rope.h"
 #include "formats/same.h"
@@ -177,9 +178,8 @@ static int turn_queries(struct lane *l, const struct kvc_profile_part *part, str
 /* Tokens of a layer's sliding window, 0 where it has none. Where nobody says how many, a cache that no longer has its first
  * rows is taken to hold what the next token sees, as transformers keeps it. */
 static uint64_t window_of(const struct kvc_cache *c, const struct kvc_layer *layer, const struct kvc_encoding *x) {
+    const uint64_t window = kvc_layer_window(c, layer);
     if (layer->kind != KVC_LAYER_SLIDING) return 0;
-    if (layer->window) return layer->window;
-    const uint64_t window = kvc_meta_u64(&c->meta, KVC_KEY_WINDOW, 0);
     return window ? window : x->rows && x->position[0] > 0 ? x->rows + 1 : 0;
 }
 

@@ -225,8 +225,7 @@ const struct kvc_gguf_entry *kvc_gguf_find(const struct kvc_gguf *g, const char 
     return NULL;
 }
 
-/* Item i as a whole number; 0 when it is none or negative. */
-static int item_u64(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v) {
+int kvc_gguf_item(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v) {
     unsigned width = item_size(entry->type);
     switch (entry->type) {
     case KVC_GGUF_U8:
@@ -236,7 +235,8 @@ static int item_u64(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v)
     case KVC_GGUF_U32:
     case KVC_GGUF_I32:
     case KVC_GGUF_U64:
-    case KVC_GGUF_I64: break;
+    case KVC_GGUF_I64:
+    case KVC_GGUF_BOOL: break;
     default: return 0;
     }
     const uint8_t *p = entry->items + i * width;
@@ -251,9 +251,9 @@ uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherw
     if (differ) *differ = 0;
     const struct kvc_gguf_entry *entry = kvc_gguf_find(g, key);
     uint64_t first, next;
-    if (!entry || !entry->count || !item_u64(entry, 0, &first)) return otherwise;
+    if (!entry || !entry->count || entry->type == KVC_GGUF_BOOL || !kvc_gguf_item(entry, 0, &first)) return otherwise;
     for (uint64_t i = 1; i < entry->count; i++)
-        if (!item_u64(entry, i, &next) || next != first) {
+        if (!kvc_gguf_item(entry, i, &next) || next != first) {
             if (differ) *differ = 1;
             return otherwise;
         }

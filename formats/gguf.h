@@ -62,6 +62,8 @@ const struct kvc_gguf_entry *kvc_gguf_find(const struct kvc_gguf *g, const char 
 /* A whole number that is not negative: the value of `key`, or what all items of its array equal. `otherwise`
  * when the key is absent, no whole number, or its items differ (*differ, which may be NULL, is then 1). */
 uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherwise, int *differ);
+/* Item i of an entry, i below its count, as a whole number; BOOL as 0 or 1. Returns 0 when it is negative or no number. */
+int kvc_gguf_item(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v);
 /* An F32 or F64 value. */
 double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise);
 /* A string's bytes (not NUL-terminated) or NULL. */

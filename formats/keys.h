@@ -8,6 +8,9 @@
 #define KVC_KEY_SOURCE_BYTES "source.bytes"         /* u64: size of the source file */
 #define KVC_KEY_PROFILE "profile.sha256"            /* bytes (32): of the profile file that decoding needs */
 #define KVC_KEY_PROFILE_MODEL "profile.model"       /* text: which model that profile is of */
+#define KVC_KEY_PROFILE_FIT "profile.fit"           /* text: how well the cache fitted it: "good", "doubtful", "bad", "unknown" */
+#define KVC_KEY_PROFILE_FIT_K "profile.fit-k"       /* f64: mean square of K's coefficients, to the profile's variance */
+#define KVC_KEY_PROFILE_FIT_V "profile.fit-v"       /* f64: likewise of V */
 #define KVC_KEY_RECIPE "recipe"                     /* text: canonical recipe */
 
 #define KVC_KEY_MODEL_NAME "model.name"             /* text */

@@ -180,8 +180,8 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
     struct kvc_sink sink = {.write = call_back, .state = &callback};
     struct kvc_pack_options pack = {.weights = f->weights};
     struct kvc_rate rate = {.source_bytes = f->input.size};
-    struct kvc_cache *halves = NULL, *queries = NULL;
-    const struct kvc_cache *c = f->cache;
+    struct kvc_cache *halves = NULL, *queries = NULL, *c = f->cache;
+    struct kvc_fit fit = {.n = 0};
     int status = 0;
     if (options) {
         pack.recipe = options->recipe;
@@ -195,7 +195,13 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
         rate.logit_error = options->max_logit_error;
         if (options->profile && !(pack.profile = kvc_profile_open(options->profile, e)))
             status = -1;
+        if (!status && pack.profile) status = kvc_profile_adopt(pack.profile, f->cache, e);
         if (!status && options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
+        if (!status && pack.profile && kvc_recipe_has(pack.recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES)) {
+            status = kvc_profile_settle(pack.profile, c, pack.threads, options->force_profile, &fit, e);
+            if (status) kvc_error_prefix(e, "profile");
+            pack.fit = &fit;
+        }
         if (!status && options->queries) {
             queries = kvc_view_queries(options->queries->cache, kvc_cache_pairing(c), e);
             status = queries ? 0 : kvc_error_prefix(e, options->queries->input.name);
@@ -207,6 +213,7 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
     if (!status) status = kvc_rate_settle(c, &pack, &rate, recipe, sizeof recipe, &rated, e);
     if (!status && rated.step > 0) pack.recipe = recipe;
     if (!status) status = kvc_container_write(c, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->input.name) : 0;
+    kvc_fit_free(&fit);
     kvc_profile_free(pack.profile);
     kvc_cache_free(queries);
     kvc_cache_free(halves);

@@ -103,6 +103,7 @@ struct kvc_write_options {
     int dequantize;     /* K and V of block dtypes become f16 first */
     const char *profile; /* path of a profile to pack with; NULL: none */
     int embed_profile;   /* carry it inside, so that the file stands alone */
+    int force_profile;   /* pack with the profile also where the cache's numbers say that it is another model's */
     /* For recipes with the stage code; 0: as the recipe says. At most one: an estimated drift in nats; a ratio of the source's
      * bytes to the .kvc's; an error of attention outputs (0.99 of them) or of logits (root mean square), verified. */
     double target_kld, target_ratio, max_output_error, max_logit_error;

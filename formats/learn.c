@@ -7,6 +7,7 @@
 #include "formats/bytes.h"
 #include "formats/hash.h"
 #include "formats/keys.h"
+#include "formats/layers.h"
 #include "formats/rope.h"
 #include "formats/view.h"
 
@@ -34,6 +35,8 @@ struct layer {
     float *query; /* [query][query head][channel], paired as halves, before RoPE where that is known */
     size_t half;
     double *angle;
+    int sliding;
+    uint32_t window; /* tokens; 0: none or unknown */
 };
 
 struct kvc_learner {
@@ -232,6 +235,8 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
     if (!any) return 0;
     struct layer *to = layer_at(l, layer->index, e);
     if (!to || find_rope(l, c, number, to, &rope, e)) return -1;
+    to->sliding = layer->kind == KVC_LAYER_SLIDING;
+    to->window = (uint32_t)kvc_layer_window(c, layer);
     int status = 0;
     for (int r = 0; r < 2 && !status; r++) {
         struct kvc_rope none = {.half = 0};
@@ -250,6 +255,7 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
     struct kvc_cache *queries = NULL;
     if (!kvc_cache_heads_known(c))
         return kvc_fail(e, KVC_ERR_USAGE, "nothing says how many KV heads there are: give --kv-heads or --model");
+    if (kvc_layers_need_numbers(c, e)) return -1;
     if (!l->caches && kvc_meta_copy(&l->meta, &c->meta, e)) return -1;
     if (!l->caches) l->pairing = kvc_cache_pairing(c);
     if (check_model(l, c, e)) return -1;
@@ -461,6 +467,20 @@ static void put_text(FILE *out, const char *key, const char *text) {
     fputc('"', out);
 }
 
+/* Which layers have a window, where any has. */
+static void put_windows(FILE *out, const struct kvc_learner *l) {
+    uint32_t window = 0, any = 0;
+    for (uint32_t i = 0; i < l->layers; i++) {
+        any |= l->layer[i].sliding != 0;
+        if (l->layer[i].window) window = l->layer[i].window;
+    }
+    if (!any) return;
+    fputs(",\"model.sliding-layers\":\"", out);
+    for (uint32_t i = 0; i < l->layers; i++) fputc('0' + l->layer[i].sliding, out);
+    fputc('"', out);
+    if (window) fprintf(out, ",\"model.sliding-window\":\"%" PRIu32 "\"", window);
+}
+
 static void put_metadata(FILE *out, const struct kvc_learner *l) {
     fprintf(out, "{\"__metadata__\":{\"kvc.profile\":\"0\",\"model.layers\":\"%" PRIu32 "\"", l->layers);
     uint32_t first = 0;
@@ -482,6 +502,7 @@ static void put_metadata(FILE *out, const struct kvc_learner *l) {
         kvc_hex(m->value, KVC_SHA256_BYTES, hex);
         put_text(out, m->key, hex);
     }
+    put_windows(out, l);
     fputc('}', out);
 }
 

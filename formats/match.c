@@ -1,8 +1,8 @@
 /* match.c: a model's facts as metadata, and whether a cache's metadata fits. Not for reading weights. */
 #include "formats/model.h"
 
-#include "formats/hash.h"
 #include "formats/container.h"
+#include "formats/hash.h"
 #include "formats/keys.h"
 
 #include <inttypes.h>
@@ -231,16 +231,13 @@ static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, stru
     return 0;
 }
 
-/* When one cache holds all the model's layers, cache order is the model's order. */
+/* The pattern of a model that says nothing of windows: no layer has one. */
 static int settle_layers(const struct kvc_model *m, struct kvc_cache *c, struct kvc_error *e) {
-    uint32_t live = 0;
-    for (uint32_t i = 0; i < c->n_parts; i++)
-        if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT) return 0;
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        const struct kvc_part *part = &c->part[c->layer[i].part];
-        live += part->kind == KVC_PART_LIVE && !part->stream;
-    }
-    return live == m->layers ? kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) : 0;
+    struct kvc_layer_pattern plain;
+    if (kvc_cache_is_container(c) && kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0; /* its parts are found by number */
+    if (m->pattern.n) return kvc_layers_settle(c, &m->pattern, e) < 0 ? -1 : 0;
+    kvc_pattern_repeat(&plain, m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0, 1, 0);
+    return kvc_layers_settle(c, &plain, e) < 0 ? -1 : 0;
 }
 
 int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, size_t size, struct kvc_error *e) {

@@ -102,6 +102,39 @@ static void gguf_rope(struct gguf_facts *f, struct kvc_model *m) {
         snprintf(m->rope_type, sizeof m->rope_type, "%s", m->rope_factor > 0 && !type ? "linear" : "default");
 }
 
+/* What llama.cpp takes where a file has no sliding_window_pattern: all but every n-th layer have a window (src/models/ of
+ * each, load_arch_hparams). Of architectures that are not here kvc knows no pattern. */
+static const struct {
+    const char *arch;
+    uint32_t period, window; /* window: where the file does not say either */
+} known_patterns[] = {{"cohere2", 4, 0}, {"gemma2", 2, 4096}, {"gemma3", 6, 0}, {"gemma3n", 5, 0},
+                      {"gpt-oss", 2, 0}, {"olmo2", 4, 0},    {"plamo3", 8, 0}};
+
+static uint32_t window_tokens(uint64_t n) {
+    return n <= UINT32_MAX ? (uint32_t)n : 0;
+}
+
+/* Which layers have a window: a flag or number for each, a period, or what the architecture's engine takes. */
+static void gguf_windows(struct gguf_facts *f, struct kvc_model *m) {
+    const struct kvc_gguf_entry *entry = kvc_gguf_find(f->g, arch_key(f, "attention.sliding_window_pattern"));
+    const uint32_t layers = m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0;
+    uint64_t v;
+    for (size_t i = 0; i < sizeof known_patterns / sizeof known_patterns[0] && !entry; i++)
+        if (strcmp(m->arch, known_patterns[i].arch) == 0) {
+            if (!m->window) m->window = known_patterns[i].window;
+            if (m->window) kvc_pattern_repeat(&m->pattern, layers, known_patterns[i].period, window_tokens(m->window));
+        }
+    if (!entry || !m->window || !kvc_gguf_item(entry, 0, &v)) return;
+    if (!entry->array) {
+        if (v <= KVC_MAX_PATTERN) kvc_pattern_repeat(&m->pattern, layers, (uint32_t)v, window_tokens(m->window));
+        return;
+    }
+    kvc_pattern_repeat(&m->pattern, layers, 1, window_tokens(m->window));
+    if (entry->count < layers) m->pattern.n = 0;
+    for (uint32_t i = 0; i < m->pattern.n; i++)
+        if (kvc_gguf_item(entry, i, &v)) m->pattern.sliding[i] = v != 0;
+}
+
 static int gguf_facts(const struct kvc_gguf *g, struct kvc_model *m, struct kvc_error *e) {
     uint64_t size;
     const char *text = kvc_gguf_text(g, "general.architecture", &size);
@@ -123,6 +156,7 @@ static int gguf_facts(const struct kvc_gguf *g, struct kvc_model *m, struct kvc_
     m->head_dim = arch_u64(&f, "attention.key_length", each);
     m->head_dim_v = arch_u64(&f, "attention.value_length", each);
     m->window = arch_u64(&f, "attention.sliding_window", 0);
+    gguf_windows(&f, m);
     gguf_rope(&f, m);
     return kvc_vocab_hash_gguf(g, m->tokenizer, &m->has_tokenizer, e);
 }
@@ -203,6 +237,25 @@ static uint64_t config_kv_heads(const struct config *c, uint64_t heads) {
     return config_get(c, names) ? config_count(c, names) : heads;
 }
 
+/* Which layers have a window: layer_types of newer files, sliding_window_pattern of older ones. */
+static void config_windows(const struct config *c, struct kvc_model *m) {
+    const json_t *types = config_get(c, NAMES("layer_types"));
+    const uint32_t layers = m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0;
+    const uint64_t period = config_count(c, NAMES("sliding_window_pattern"));
+    if (!m->window) return;
+    if (json_is_array(types) && json_array_size(types) == layers) {
+        kvc_pattern_repeat(&m->pattern, layers, 1, window_tokens(m->window));
+        for (uint32_t i = 0; i < layers; i++) {
+            const char *type = json_string_value(json_array_get(types, i));
+            m->pattern.sliding[i] = type && strcmp(type, "sliding_attention") == 0;
+        }
+    } else if (period && period <= KVC_MAX_PATTERN) {
+        kvc_pattern_repeat(&m->pattern, layers, (uint32_t)period, window_tokens(m->window));
+    } else if (strcmp(m->arch, "gemma2") == 0) { /* modeling_gemma2.py: every second layer, the first one included */
+        kvc_pattern_repeat(&m->pattern, layers, 2, window_tokens(m->window));
+    }
+}
+
 static void config_facts(const struct config *c, struct kvc_model *m) {
     const char *text = json_string_value(json_object_get(c->root, "model_type"));
     if (text) copy_text(m->arch, sizeof m->arch, text, strlen(text));
@@ -223,6 +276,7 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
     }
     if (!json_is_false(config_get(c, NAMES("use_sliding_window"))))
         m->window = config_count(c, NAMES("sliding_window"));
+    config_windows(c, m);
     config_rope_facts(c, m);
 }
 

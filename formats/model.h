@@ -6,6 +6,7 @@
 
 #include "formats/cache.h"
 #include "formats/format.h"
+#include "formats/layers.h"
 
 struct kvc_model {
     char kind[16];  /* "gguf" or "safetensors" */
@@ -13,6 +14,7 @@ struct kvc_model {
     char arch[64];  /* general.architecture of a GGUF, model_type of a config.json; "" unknown */
     uint64_t layers, heads, kv_heads, head_dim, head_dim_v; /* 0: unknown, or not the same in all layers */
     uint64_t window;          /* 0: none or unknown */
+    struct kvc_layer_pattern pattern; /* which layers have the window; pattern.n 0: unknown */
     enum kvc_pairing pairing; /* as the kind's own engine keeps K: llama.cpp (gguf), transformers */
     char rope_type[32];       /* as keys.h spells it; "" unknown */
     double rope_theta;  /* 0: unknown */
@@ -50,7 +52,8 @@ int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char
                     struct kvc_error *e);
 
 /* What --model does to a cache just imported: a .kvc must match (kvc_model_match), an engine's file must have rows that
- * fit the model's heads; then the facts are stored. `note` as in kvc_model_match(), "" for engine files. */
+ * fit the model's heads; then the facts are stored, and layers get the model's numbers and windows (kvc_layers_settle). A .kvc
+ * that was packed with a profile keeps the numbers it was packed with. `note` as in kvc_model_match(), "" for engine files. */
 int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, size_t size, struct kvc_error *e);
 
 #endif

@@ -1,15 +1,12 @@
-/* profile.c: profile files read and checked. Layout: kvc-profile(5). Not for making one. */
+/* profile.c: profile files read and checked. Layout: kvc-profile(5). Not for making one (learn.c), finding one
+ * (profile_find.c), or comparing one with a cache (fit.c). */
 #include "formats/profile.h"
 
 #include "codecs/eigen.h"
 #include "codecs/rope.h"
 #include "formats/bytes.h"
 #include "formats/input.h"
-#include "formats/keys.h"
-#include "formats/rope.h"
-#include "formats/view.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -17,10 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, VARIANTS = 2 };
-#define MAX_BYTES (UINT64_C(1) << 32)
 
 /* One prepared part; `encoder` ones have everything. */
 struct slot {
@@ -97,8 +92,8 @@ static double f64_at(const uint8_t *p, size_t i) {
 
 /* The tensors of one part. */
 struct arrays {
-    struct array mean, basis, scale, queries, queries_scale;
-    int has_queries;
+    struct array mean, basis, scale, variance, queries, queries_scale;
+    int has_queries, has_variance;
 };
 
 static int is_finite(const struct array *a, float least, const char *what, uint32_t layer, struct kvc_error *e) {
@@ -124,7 +119,13 @@ static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, stru
     snprintf(what, sizeof what, "%c.scale", role);
     if (find(p, layer, what, "F32", 2, &a->scale, e) < 0) return -1;
     if (a->scale.data && is_finite(&a->scale, 0, what, layer, e)) return -1;
+    snprintf(what, sizeof what, "%c.variance", role);
+    a->has_variance = find(p, layer, what, "F32", 2, &a->variance, e);
+    if (a->has_variance < 0 || (a->has_variance && is_finite(&a->variance, 0, what, layer, e))) return -1;
     const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
+    if (a->has_variance && (a->variance.dim[0] != heads || a->variance.dim[1] != dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": variance and basis of %s do not go together", layer,
+                        is_v ? "V" : "K");
     if (!a->mean.data || !a->scale.data || heads > MAX_HEADS || dim > MAX_DIM || a->basis.dim[2] != dim ||
         a->mean.dim[0] != heads || a->mean.dim[1] != dim || a->scale.dim[0] != heads || a->scale.dim[1] != dim)
         return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": mean, basis and scale of %s do not go together", layer,
@@ -234,7 +235,7 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
     struct kvc_input in;
     if (kvc_input_open(&in, path, e)) return NULL;
     struct kvc_profile *p = NULL;
-    if (in.size > MAX_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
+    if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
     else p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
     kvc_input_close(&in);
     if (!p) kvc_error_prefix(e, path);
@@ -279,137 +280,24 @@ uint32_t kvc_profile_layers(const struct kvc_profile *p) {
     return p->layers;
 }
 
-/* --- finding --- */
-
-/* The profile at `path` if it has this hash; NULL otherwise, quietly. */
-static struct kvc_profile *try_file(const char *path, const uint8_t sha256[KVC_SHA256_BYTES]) {
-    struct kvc_input in;
-    uint8_t found[KVC_SHA256_BYTES];
-    struct kvc_profile *p = NULL;
-    if (kvc_input_open(&in, path, NULL)) return NULL;
-    if (in.size <= MAX_BYTES && !kvc_sha256(in.data, (size_t)in.size, found, NULL) &&
-        memcmp(found, sha256, sizeof found) == 0)
-        p = kvc_profile_open_memory(in.data, (size_t)in.size, NULL);
-    kvc_input_close(&in);
-    return p;
+const char *kvc_profile_text(const struct kvc_profile *p, const char *key) {
+    return text_of(p, key);
 }
 
-/* The one that the user named: *wrong gets what is wrong with it, where it is not the one. */
-static struct kvc_profile *try_given(const char *path, const uint8_t sha256[KVC_SHA256_BYTES], char *wrong, size_t size) {
-    struct kvc_error e;
-    struct kvc_profile *p = kvc_profile_open(path, &e);
-    if (p && memcmp(p->sha256, sha256, sizeof p->sha256) == 0) return p;
-    if (p) snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path, *p->model ? p->model : "a model without a name");
-    else snprintf(wrong, size, "; %.400s", e.message);
-    kvc_profile_free(p);
-    return NULL;
+const double *kvc_profile_angles(const struct kvc_profile *p, uint32_t layer, size_t *half) {
+    if (layer >= p->layers) return NULL;
+    *half = p->half[layer];
+    return p->angle[layer];
 }
 
-static struct kvc_profile *try_folder(const char *folder, size_t length, const uint8_t sha256[KVC_SHA256_BYTES]) {
-    char path[4096];
-    struct kvc_profile *p = NULL;
-    if (!length || length + 260 > sizeof path) return NULL;
-    memcpy(path, folder, length);
-    path[length] = '\0';
-    DIR *d = opendir(path);
-    for (const struct dirent *entry; d && !p && (entry = readdir(d));) {
-        const size_t n = strlen(entry->d_name), suffix = strlen(KVC_PROFILE_SUFFIX);
-        if (n <= suffix || strcmp(entry->d_name + n - suffix, KVC_PROFILE_SUFFIX) != 0) continue;
-        snprintf(path + length, sizeof path - length, "/%s", entry->d_name);
-        struct stat st;
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) p = try_file(path, sha256); /* a FIFO would wait for its writer */
-    }
-    if (d) closedir(d);
-    return p;
-}
-
-struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model, const char *given,
-                                     const char *folder, struct kvc_error *e) {
-    const char *rest = getenv("KVC_PROFILE_PATH");
-    char wrong[512] = "";
-    struct kvc_profile *p = given ? try_given(given, sha256, wrong, sizeof wrong) : NULL;
-    if (!p && folder) p = try_folder(folder, strlen(folder), sha256);
-    while (!p && rest && *rest) {
-        const size_t n = strcspn(rest, ":");
-        p = try_folder(rest, n, sha256);
-        rest += n + (rest[n] == ':');
-    }
-    if (p) return p;
-    char hash[2 * KVC_SHA256_BYTES + 1];
-    kvc_hex(sha256, KVC_SHA256_BYTES, hash);
-    kvc_fail(e, KVC_ERR_MODEL, "packed with the profile of %s, sha256 %s, which was found nowhere: give it with --profile=FILE, "
-             "put it beside the file, or name its folder in $KVC_PROFILE_PATH%s", *model ? model : "a model without a name", hash,
-             wrong);
-    return NULL;
-}
-
-/* --- fitting --- */
-
-static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e) {
-    for (size_t i = 0; i < c->meta.n; i++) {
-        const struct kvc_meta_entry *m = &c->meta.entry[i];
-        char hex[2 * KVC_SHA256_BYTES + 1];
-        const char *mine = text_of(p, m->key);
-        if (strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) != 0 || m->size != KVC_SHA256_BYTES || !*mine)
-            continue;
-        kvc_hex(m->value, KVC_SHA256_BYTES, hex);
-        if (strcmp(hex, mine) != 0)
-            return kvc_fail(e, KVC_ERR_MODEL, "the cache is of other weights than the profile's (%s): %s", p->model, m->key);
-    }
-    return 0;
-}
-
-/* Whether the cache says that a layer was turned by other angles than the profile's. */
-static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, uint32_t number, struct kvc_error *e) {
-    const uint32_t layer = c->layer[number].index;
-    struct kvc_rope_facts facts;
-    double *room;
-    int other = 0;
-    if (!p->angle[layer]) return 0;
-    if (kvc_rope_of_layer(c, number, NULL, &facts, &room, e)) return -1;
-    if (facts.angle) other = facts.half != p->half[layer];
-    for (size_t i = 0; facts.angle && i < facts.half && !other; i++)
-        other = fabs(facts.angle[i] - p->angle[layer][i]) > 1e-5 * facts.angle[i];
-    free(room);
-    if (!other) return 0;
-    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " of the cache was turned by another RoPE than that of the profile (%s)",
-                    layer, p->model);
-}
-
-int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e) {
-    const uint64_t layers = kvc_meta_u64(&c->meta, KVC_KEY_MODEL_LAYERS, 0);
-    int any = 0;
-    if (layers && layers != p->layers)
-        return kvc_fail(e, KVC_ERR_MODEL, "the cache is of a model of %" PRIu64 " layers, that of the profile (%s) has %" PRIu32,
-                        layers, p->model, p->layers);
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const struct kvc_tensor *tensor = &c->tensor[t];
-        const uint32_t layer = c->layer[tensor->layer].index;
-        struct arrays a;
-        if (tensor->role != KVC_ROLE_K && tensor->role != KVC_ROLE_V) continue;
-        any = 1;
-        if (layer >= p->layers)
-            return kvc_fail(e, KVC_ERR_MODEL, "the cache has a layer %" PRIu32 ", the model of the profile (%s) has %" PRIu32
-                            " layers", layer, p->model, p->layers);
-        const int found = find_part(p, layer, tensor->role == KVC_ROLE_V, &a, e);
-        if (found < 0) return -1;
-        if (found && (a.basis.dim[0] != tensor->shape.heads || a.basis.dim[1] != tensor->shape.dim))
-            return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " has %" PRIu64 " heads of %" PRIu64 " channels, the profile (%s) "
-                            "has %" PRIu64 " of %" PRIu64 "; where a file does not say how many heads there are, give "
-                            "--kv-heads or --model", layer, tensor->shape.heads, tensor->shape.dim, p->model, a.basis.dim[0],
-                            a.basis.dim[1]);
-        if (found && tensor->role == KVC_ROLE_K && p->angle[layer] && kvc_cache_pairing(c) == KVC_PAIRING_UNKNOWN)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown, and a profile needs it: give --pairing "
-                            "or --model");
-        const enum kvc_pairing pairing = kvc_cache_pairing(c);
-        if (found && tensor->role == KVC_ROLE_K && *text_of(p, "rope.pairing") && pairing &&
-            strcmp(text_of(p, "rope.pairing"), kvc_pairing_name(pairing)) != 0)
-            return kvc_fail(e, KVC_ERR_MODEL, "K is paired as %s, in the profile as %s", kvc_pairing_name(pairing),
-                            text_of(p, "rope.pairing"));
-        if (found && tensor->role == KVC_ROLE_K && other_angles(p, c, tensor->layer, e)) return -1;
-    }
-    if (!any) return kvc_fail(e, KVC_ERR_MODEL, "the cache has no K or V that a profile could serve");
-    return other_fingerprint(p, c, e);
+int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role role, uint64_t *heads, uint64_t *dim,
+                      struct kvc_error *e) {
+    struct arrays a;
+    const int found = layer < p->layers ? find_part(p, layer, role == KVC_ROLE_V, &a, e) : 0;
+    if (found != 1) return found;
+    *heads = a.basis.dim[0];
+    *dim = a.basis.dim[1];
+    return 1;
 }
 
 /* --- parts --- */
@@ -424,18 +312,19 @@ static int make_part(const struct kvc_profile *p, uint32_t layer, const struct a
                      struct slot *s, struct kvc_error *e) {
     const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1], half = is_v ? 0 : p->half[layer];
     const size_t width = heads * dim;
-    if (!(s->memory = malloc((width * dim + 2 * width) * sizeof *s->memory + width * dim))) return kvc_fail_memory(e, "a profile");
-    float *mean = s->memory, *scale = mean + width, *basis = scale + width;
+    if (!(s->memory = malloc((width * dim + 3 * width) * sizeof *s->memory + width * dim))) return kvc_fail_memory(e, "a profile");
+    float *mean = s->memory, *scale = mean + width, *variance = scale + width, *basis = variance + width;
     int8_t *code = (int8_t *)(basis + width * dim);
     for (size_t h = 0; h < heads; h++)
         for (size_t d = 0; d < dim; d++) mean[h * dim + place(d, half, interleaved)] = f32_at(a->mean.data, h * dim + d);
     for (size_t i = 0; i < width; i++) {
         scale[i] = f32_at(a->scale.data, i);
+        if (a->has_variance) variance[i] = f32_at(a->variance.data, i);
         for (size_t d = 0; d < dim; d++) code[i * dim + place(d, half, interleaved)] = (int8_t)a->basis.data[i * dim + d];
     }
     for (size_t i = 0; i < width * dim; i++) basis[i] = (float)code[i] * scale[i / dim];
     s->part = (struct kvc_profile_part){.heads = heads, .dim = dim, .mean = mean, .basis = basis, .code = code, .scale = scale,
-                                        .half = half, .angle = is_v ? NULL : p->angle[layer]};
+                                        .variance = a->has_variance ? variance : NULL, .half = half, .angle = is_v ? NULL : p->angle[layer]};
     s->made = 1;
     return 0;
 }
@@ -457,7 +346,7 @@ static int make_inverse(struct slot *s, struct kvc_error *e) {
     }
     free(s->inverse);
     s->inverse = NULL;
-    return kvc_error_prefix(e, "profile");
+    return -1;
 }
 
 /* Queries are K's: so are their channels. */

@@ -1,5 +1,5 @@
 /* profile.h: profile files (*.kvcp): what one model's caches have in common. Layout: kvc-profile(5). Not for what stages do
- * with it (codecs/profile.h), nor for making one (learn.h). */
+ * with it (codecs/profile.h), for making one (learn.h), or for comparing one with a cache (fit.h). */
 #ifndef KVC_FORMATS_PROFILE_H
 #define KVC_FORMATS_PROFILE_H
 
@@ -9,6 +9,7 @@
 #include "formats/hash.h"
 
 #define KVC_PROFILE_SUFFIX ".kvcp"
+#define KVC_PROFILE_BYTES (UINT64_C(1) << 32) /* the largest profile */
 
 /* What a step of 1 means: an error in the model's own metric (Fisher), or what caches alone tell. */
 enum kvc_profile_metric { KVC_METRIC_FISHER, KVC_METRIC_QUERY, KVC_METRIC_COVARIANCE };
@@ -33,9 +34,13 @@ uint32_t kvc_profile_layers(const struct kvc_profile *p);
 struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model, const char *given,
                                      const char *folder, struct kvc_error *e);
 
-/* 0 when a cache can be of the profile's model: layers, heads, channels, and fingerprints where both have one of a kind.
- * KVC_ERR_MODEL and what differs otherwise; also where K's pairing is unknown. */
-int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e);
+/* A text of its metadata, kvc-profile(5); "" where there is none. It lives as long as the profile. */
+const char *kvc_profile_text(const struct kvc_profile *p, const char *key);
+/* How many radians a position turns each pair of K in a layer; *half gets the number of pairs. NULL where it has no RoPE. */
+const double *kvc_profile_angles(const struct kvc_profile *p, uint32_t layer, size_t *half);
+/* Returns 1 and the number of heads and of channels in a head of K or V where the profile knows that part, 0 where not. */
+int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role role, uint64_t *heads, uint64_t *dim,
+                      struct kvc_error *e);
 
 /* What it knows of K (role KVC_ROLE_K) or V of a layer of the model, K's channels in that pairing; with inverse and queries
  * for an encoder. *part is NULL where it knows nothing of that; it lives as long as the profile. */

@@ -3,6 +3,7 @@
 
 #include "codecs/code.h"
 #include "formats/attention.h"
+#include "formats/layers.h"
 #include "formats/view.h"
 
 #include <math.h>
@@ -37,10 +38,10 @@ static double coefficients_of(const struct kvc_cache *c, uint32_t stream) {
         const struct kvc_part *part = kvc_tensor_part(c, t);
         if (c->tensor[t].role != KVC_ROLE_K && c->tensor[t].role != KVC_ROLE_V) continue;
         if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || part->stream != stream) continue;
-        const uint32_t window = c->layer[c->tensor[t].layer].window;
-        const double rows = part->kind == KVC_PART_SLIDING && (double)s->tokens < CONTEXT ? (double)s->tokens
-                            : window && window < CONTEXT                                 ? (double)window
-                                                                                         : CONTEXT;
+        const double window = (double)kvc_layer_window(c, &c->layer[c->tensor[t].layer]);
+        const double rows = window > 0 && window < CONTEXT                                   ? window
+                            : part->kind == KVC_PART_SLIDING && (double)s->tokens < CONTEXT ? (double)s->tokens
+                                                                                             : CONTEXT;
         n += rows * (double)s->heads * (double)s->dim;
     }
     return n;
@@ -247,7 +248,7 @@ int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *op
         return kvc_fail(e, KVC_ERR_USAGE, "the recipe has no step to settle: take a preset such as small, or a recipe with code");
     if ((rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0) && by_trial(c, options, rate, &recipe, report, e))
         return -1;
-    if (codes && has_metric(options)) {
+    if (codes && has_metric(options) && (!options->fit || options->fit->verdict == KVC_FIT_GOOD)) {
         report->kld[0] = kld_per_square(c) * report->step * report->step;
         report->kld[1] = RECALL * report->kld[0];
     }

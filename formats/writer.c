@@ -34,6 +34,8 @@ struct writer {
     uint64_t n_entries, capacity;
     uint64_t extent;  /* file offset where the current extent of BLOCK records began; 0: none yet */
     struct kvc_plan plan;
+    const struct kvc_fit *fit; /* of the profile, where one is used */
+    struct kvc_fit own_fit;    /* where the caller has not measured it */
     struct kvc_encode encode;
     struct kvc_projections projections;
     struct kvc_shared *shared; /* by layer, n_shared of them made */
@@ -420,14 +422,34 @@ static int write_profile(struct writer *w, struct kvc_error *e) {
     return write_simple(w, KVC_RECORD_PROFILE, KVC_SECTION_PROFILE, bytes, n, e);
 }
 
-/* Which profile decoding needs; of a file that was packed with one before, that one is no longer it. */
+static const char *const fit_key[2] = {KVC_KEY_PROFILE_FIT_K, KVC_KEY_PROFILE_FIT_V};
+
+/* Which profile decoding needs, and how well it fits; of a file that was packed with one before, that one is no longer it. */
 static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_profile *p = w->options->profile;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
     kvc_meta_remove(meta, KVC_KEY_PROFILE_MODEL);
+    kvc_meta_remove(meta, KVC_KEY_PROFILE_FIT);
+    for (int r = 0; r < 2; r++) kvc_meta_remove(meta, fit_key[r]);
     if (!uses_profile(w)) return 0;
+    if (kvc_meta_set_text(meta, KVC_KEY_PROFILE_FIT, kvc_fit_name(w->fit->verdict), e)) return -1;
+    for (int r = 0; r < 2; r++)
+        if (w->fit->ratio[r] > 0 && kvc_meta_set_f64(meta, fit_key[r], round(1000 * w->fit->ratio[r]) / 1000, e)) return -1;
     return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(p), KVC_SHA256_BYTES, e) ||
            kvc_meta_set_text(meta, KVC_KEY_PROFILE_MODEL, kvc_profile_model(p), e);
+}
+
+/* Measures the fit where the caller has not, and refuses a misfit. Pairing and layers are the caller's to settle. */
+static int find_fit(struct writer *w, struct kvc_error *e) {
+    struct kvc_profile *p = w->options->profile;
+    int status = p ? kvc_profile_fits(p, w->cache, e) : 0;
+    w->fit = w->options->fit;
+    if (!status && uses_profile(w) && !w->fit) {
+        status = kvc_fit_measure(&w->own_fit, p, w->cache, kvc_cache_pairing(w->cache), w->options->threads, e) ||
+                 kvc_fit_accept(p, &w->own_fit, e);
+        w->fit = &w->own_fit;
+    }
+    return status ? kvc_error_prefix(e, "profile") : 0;
 }
 
 static int describe(const struct writer *w, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
@@ -476,9 +498,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     if (kvc_recipe_parse(options->recipe ? options->recipe : DEFAULT_RECIPE, &recipe, e)) return -1;
     if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
-    int status = options->profile ? kvc_profile_fits(options->profile, cache, e) : 0;
-    if (status) kvc_error_prefix(e, "profile");
-    if (!status) status = kvc_plan_make(&w.plan, cache, &recipe, e) || prepare(&w, &own_queries, e);
+    int status = kvc_plan_make(&w.plan, cache, &recipe, e) || find_fit(&w, e) || prepare(&w, &own_queries, e);
     if (!status)
         status = describe(&w, text, &meta, e) || write_header(&w, e) || write_meta(&w, &meta, e) ||
                  write_table(&w, e) || write_cells(&w, e) || write_tokens(&w, &meta, e) || write_source(&w, e) ||
@@ -488,6 +508,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     if (!status && report) *report = w.report;
     kvc_meta_free(&meta);
     kvc_cache_free(own_queries);
+    kvc_fit_free(&w.own_fit);
     kvc_plan_free(&w.plan);
     kvc_projections_free(&w.projections);
     for (uint32_t i = 0; i < w.n_shared; i++) kvc_shared_free(&w.shared[i]);

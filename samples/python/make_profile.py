@@ -373,6 +373,16 @@ def fingerprints(path):
     return {f"model.fingerprint.{kind}.{a}": s.hexdigest() for a, s in sums.items()}
 
 
+def window_facts(config, n_layers):
+    """Which layers have a sliding window, where any has: a digit for each layer, 1 for those that have."""
+    text = config.get_text_config()
+    types = getattr(text, "layer_types", None)
+    if not types or len(types) != n_layers or "sliding_attention" not in types:
+        return {}
+    facts = {"model.sliding-layers": "".join("01"[t == "sliding_attention"] for t in types)}
+    return {**facts, "model.sliding-window": text.sliding_window} if getattr(text, "sliding_window", None) else facts
+
+
 def model_facts(path, is_gguf, config):
     """Name and architecture as the weights themselves spell them."""
     if is_gguf:
@@ -468,7 +478,7 @@ def make_profile(arguments):
     metadata = {"kvc.profile": "0", **model_facts(path, bool(arguments.gguf), model.config),
                 "model.layers": len(rows), "model.kv-heads": heads, "model.heads": query_heads,
                 "model.head-dim": dim_k, **({"model.head-dim-v": dim_v} if dim_v != dim_k else {}),
-                **fingerprints(path), "metric": "fisher",
+                **window_facts(model.config, len(rows)), **fingerprints(path), "metric": "fisher",
                 "texts": ", ".join(os.path.basename(x) for x in arguments.texts), "tokens": arguments.tokens,
                 "made": f"make_profile.py, torch {torch.__version__}, transformers {transformers.__version__}, "
                         f"float32, {arguments.samples} samples of {CONTINUATION} tokens, seed {arguments.seed}, "

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""make_gguf.py: a GGUF file that describes a llama model and has one small tensor. Not a usable model.
+"""make_gguf.py: a GGUF file that describes a model and has one small tensor. Not a usable model.
 
-    make_gguf.py FILE NAME LAYERS HEADS KV_HEADS HEAD_DIM [SEED]"""
+    make_gguf.py FILE NAME LAYERS HEADS KV_HEADS HEAD_DIM [SEED [ARCHITECTURE WINDOW [PATTERN]]]
+
+The architecture is llama unless given; WINDOW is the sliding window, PATTERN which layers have it: a number, or a digit for each."""
 import random
 import struct
 import sys
@@ -15,16 +17,24 @@ def main():
     path, name = sys.argv[1:3]
     layers, heads, kv_heads, head_dim = (int(a) for a in sys.argv[3:7])
     seed = int(sys.argv[7]) if len(sys.argv) > 7 else 0
-    keys = [("general.architecture", "llama"), ("general.name", name), ("llama.block_count", layers),
-            ("llama.attention.head_count", heads), ("llama.attention.head_count_kv", kv_heads),
-            ("llama.embedding_length", heads * head_dim), ("llama.attention.key_length", head_dim),
-            ("llama.attention.value_length", head_dim), ("llama.rope.dimension_count", head_dim),
-            ("llama.rope.freq_base", 100000.0)]
+    arch = sys.argv[8] if len(sys.argv) > 8 else "llama"
+    keys = [("general.architecture", arch), ("general.name", name), (arch + ".block_count", layers),
+            (arch + ".attention.head_count", heads), (arch + ".attention.head_count_kv", kv_heads),
+            (arch + ".embedding_length", heads * head_dim), (arch + ".attention.key_length", head_dim),
+            (arch + ".attention.value_length", head_dim), (arch + ".rope.dimension_count", head_dim),
+            (arch + ".rope.freq_base", 100000.0)]
+    if len(sys.argv) > 9:
+        keys += [(arch + ".attention.sliding_window", int(sys.argv[9]))]
+    if len(sys.argv) > 10:
+        pattern = sys.argv[10]
+        keys += [(arch + ".attention.sliding_window_pattern", int(pattern) if len(pattern) < 3 else [d == "1" for d in pattern])]
     out = struct.pack("<IIQQ", 0x46554747, 3, 1, len(keys))
     for key, value in keys:
         out += text(key)
         if isinstance(value, str):
             out += struct.pack("<I", 8) + text(value)
+        elif isinstance(value, list):
+            out += struct.pack("<IIQ", 9, 7, len(value)) + bytes(value)
         elif isinstance(value, float):
             out += struct.pack("<If", 6, value)
         else:

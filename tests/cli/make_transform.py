@@ -2,9 +2,12 @@
 """make_transform.py: caches of a made-up model in safetensors, and its profile, for the transform codec. Not for real ones.
 
     make_transform.py cache FILE TOKENS [queries=N] [hidden] [other] [dtype=bf16] [interleaved] [no-rope] [text=N] [MODEL]
-    make_transform.py profile FILE [metric=fisher] [no-queries] [no-rope] [name=NAME] [fingerprint=KIND.ALGORITHM=HEX] [MODEL]
+    make_transform.py slot FILE TOKENS [window=N] [text=N] [MODEL]
+    make_transform.py profile FILE [sliding-facts] [metric=fisher] [no-queries] [no-rope] [name=NAME] [fingerprint=KIND.ALGORITHM=HEX] [MODEL]
 
-MODEL is what both must agree on: layers=3 heads=2 dim=32 theta=10000 seed=1. A row of K or V is a mean and a sum of `dim` orthogonal
+MODEL is what all must agree on: layers=3 heads=2 dim=32 theta=10000 seed=1 sliding=000 local=10000; `sliding` has a digit for each
+layer, 1 for those with a window, whose RoPE has the base `local`. A slot is llama.cpp's: layers without a window, then those with one, of
+which only the last `window` tokens are there; f16, channels paired as halves. `sliding-facts`: the profile says which layers have a window. A row of K or V is a mean and a sum of `dim` orthogonal
 directions of falling size; K is turned by RoPE behind that. The profile holds those means and directions.
 Two query heads read a KV head. `text` chooses the rows; `hidden` and `other` add hidden states and an array that is no part
 of a cache; `no-rope`: nothing turns, and no file says so; interleaved: channels 2i and 2i + 1 are a pair, else i and i + dim / 2."""
@@ -17,12 +20,13 @@ import sys
 
 what, name = sys.argv[1], sys.argv[2]
 words = sys.argv[3:]
-tokens = int(words.pop(0)) if what == "cache" else 0
+tokens = int(words.pop(0)) if what != "profile" else 0
 flags = {w for w in words if "=" not in w}
 options = dict(w.split("=", 1) for w in words if "=" in w)
 LAYERS, HEADS, DIM, THETA, SEED = (
     int(options.get(k, d)) for k, d in (("layers", 3), ("heads", 2), ("dim", 32), ("theta", 10000), ("seed", 1)))
 HALF, GROUP = DIM // 2, 2
+SLIDING, LOCAL, WINDOW = (options.get("sliding", "0" * LAYERS), int(options.get("local", THETA)), int(options.get("window", tokens)))
 GAIN = 60.0  # what a coefficient of 1 in the profile makes of K and V; presets have steps of a hundredth
 dtype = options.get("dtype", "bf16")
 
@@ -76,8 +80,8 @@ class Rows:
         return [m + dot(c, column) for m, column in zip(self.mean, zip(*self.rows))]
 
 
-def angle(i):
-    return THETA ** (-i / HALF)
+def angle(i, layer):
+    return (LOCAL if SLIDING[layer] == "1" else THETA) ** (-i / HALF)
 
 
 def channel(i):
@@ -85,10 +89,11 @@ def channel(i):
     return i if "interleaved" not in flags else 2 * i if i < HALF else 2 * (i - HALF) + 1
 
 
-def turned(row, position):
+def turned(row, position, layer=0):
     to = [0.0] * DIM
     for i in range(HALF):
-        c, s = (1, 0) if "no-rope" in flags else (math.cos(position * angle(i)), math.sin(position * angle(i)))
+        c, s = (1, 0) if "no-rope" in flags else (
+            math.cos(position * angle(i, layer)), math.sin(position * angle(i, layer)))
         to[channel(i)] = row[i] * c - row[i + HALF] * s
         to[channel(i + HALF)] = row[i] * s + row[i + HALF] * c
     return to
@@ -112,12 +117,12 @@ def make_cache():
             for h in range(HEADS):
                 for t in range(tokens):
                     row = heads[layer][h][role].draw(text)
-                    values += turned(row, t) if role == "k" else row
+                    values += turned(row, t, layer) if role == "k" else row
             arrays[f"layers.{layer}.{plural}"] = kind, [1, HEADS, tokens, DIM], values
         if queries:
             arrays[f"queries.{layer}"] = kind, [1, GROUP * HEADS, queries, DIM], [
                 x for h in range(GROUP * HEADS) for t in range(tokens - queries, tokens)
-                for x in turned(query(layer, h, asking), t)]
+                for x in turned(query(layer, h, asking), t, layer)]
         if "hidden" in flags:
             arrays[f"hidden.{layer}"] = kind, [tokens, DIM], [asking.gauss(0, 1) for _ in range(tokens * DIM)]
     if "other" in flags:
@@ -135,7 +140,7 @@ def make_profile():
     for layer in range(LAYERS):
         prefix = f"layers.{layer}."
         if "no-rope" not in flags:
-            arrays[prefix + "rope"] = "F64", [HALF], [angle(i) for i in range(HALF)]
+            arrays[prefix + "rope"] = "F64", [HALF], [angle(i, layer) for i in range(HALF)]
         for role in "kv":
             parts = [heads[layer][h][role] for h in range(HEADS)]
             largest = [[max(map(abs, row)) for row in p.rows] for p in parts]
@@ -158,10 +163,39 @@ def make_profile():
              "model.layers": str(LAYERS), "model.kv-heads": str(HEADS), "model.heads": str(GROUP * HEADS),
              "model.head-dim": str(DIM), "metric": options.get("metric", "fisher"), "texts": "made-up", "tokens": "600",
              "made": "make_transform.py"}
+    if "sliding-facts" in flags:
+        facts |= {"model.sliding-layers": SLIDING, "model.sliding-window": str(WINDOW)}
     if "fingerprint" in options:
         which, digits = options["fingerprint"].split("=")
         facts["model.fingerprint." + which] = digits
     write(facts, arrays)
 
 
-make_cache() if what == "cache" else make_profile()
+def body(layers, rows, positions):
+    """One of the slot's caches: cells, then K of all its layers, then V."""
+    out = struct.pack("<II", 1, len(positions)) + b"".join(struct.pack("<iIi", p, 1, 0) for p in positions)
+    out += struct.pack("<IIII", 0, len(layers), 0, 0)
+    for role in "kv":
+        for layer in layers:
+            values = [x for p in positions for x in rows[layer, role][p]]
+            out += struct.pack("<iQ", 1, 2 * HEADS * DIM) + pack("F16", values)
+    return out
+
+
+def make_slot():
+    text, rows = random.Random(options.get("text", "1")), {}
+    for layer in range(LAYERS):
+        for role in "kv":
+            of_heads = [[heads[layer][h][role].draw(text) for _ in range(tokens)] for h in range(HEADS)]
+            rows[layer, role] = [[x for rows_of_head in of_heads for x in (
+                turned(rows_of_head[t], t, layer) if role == "k" else rows_of_head[t])] for t in range(tokens)]
+    words = [-1, 1, tokens, *(7919 * i % 50000 for i in range(tokens)), 0]
+    out = struct.pack(f"<III{len(words)}i", 0x67677371, 4, len(words), *words)
+    out += body([i for i in range(LAYERS) if SLIDING[i] == "0"], rows, range(tokens))
+    if "1" in SLIDING:
+        out += body([i for i in range(LAYERS) if SLIDING[i] == "1"], rows, range(max(0, tokens - WINDOW), tokens))
+    with open(name, "wb") as f:
+        f.write(out)
+
+
+{"cache": make_cache, "slot": make_slot, "profile": make_profile}[what]()
