@@ -121,6 +121,7 @@ int cli_device_cache_open(struct cli_device_cache *d, const struct cli_device *d
     d->cache = *of;
     d->cache.read = read_rows;
     d->cache.read_literal = read_literal;
+    d->cache.kind = NULL; /* a container no more */
     d->cache.impl = d;
     return 0;
 }

@@ -316,7 +316,7 @@ static int runs_are_whole(const struct kvc_program *p, uint64_t rows) {
 /* Where it was learnt only after packing how many heads a row has, operations that take rows as one head take them as several;
  * 1: some cannot. */
 static int fit_heads(struct kvc_batch *b, uint32_t tensor) {
-    const struct kvc_records *k = b->cache->impl;
+    const struct kvc_records *k = kvc_records_of(b->cache);
     const struct kvc_device_target *g = &b->target[tensor];
     if (k->shape[tensor].heads == g->heads) return 0;
     for (size_t i = 0; i < b->program.n_runs; i++)

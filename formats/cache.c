@@ -315,9 +315,16 @@ struct mapped {
     uint64_t n_pieces;
 };
 
+/* What the cache's impl is. */
+static const char kind[] = "mapped";
+
+static struct mapped *mapped_of(const struct kvc_cache *c) {
+    return c->kind == kind ? c->impl : NULL;
+}
+
 static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
                        struct kvc_error *e) {
-    const struct mapped *m = c->impl;
+    const struct mapped *m = mapped_of(c);
     const struct kvc_tensor *t = &c->tensor[tensor];
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     (void)e;
@@ -329,7 +336,7 @@ static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t firs
 
 static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
                                struct kvc_error *e) {
-    const struct mapped *m = c->impl;
+    const struct mapped *m = mapped_of(c);
     uint64_t low = 0, high = m->n_pieces;
     (void)e;
     while (high - low > 1) {
@@ -349,7 +356,7 @@ static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint6
 }
 
 static void mapped_close(struct kvc_cache *c) {
-    struct mapped *m = c->impl;
+    struct mapped *m = mapped_of(c);
     if (!m) return;
     if (m->close) m->close(m->owner);
     free(m->base);
@@ -363,6 +370,7 @@ int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, 
     if (!m) return kvc_fail_memory(e, "a cache");
     m->close = close;
     m->owner = owner;
+    c->kind = kind;
     c->impl = m;
     c->read = mapped_read;
     c->read_literal = mapped_read_literal;
@@ -371,8 +379,9 @@ int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, 
 }
 
 int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e) {
-    struct mapped *m = c->impl;
+    struct mapped *m = mapped_of(c);
     const struct kvc_tensor *tensor = &c->tensor[t];
+    if (!m) return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in memory");
     if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size)) {
         char label[64];
         kvc_tensor_label(c, t, label, sizeof label);
@@ -397,7 +406,8 @@ static int add_extent(struct kvc_cache *c, uint32_t tensor, uint64_t size, uint6
 }
 
 int kvc_cache_extent_literal(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e) {
-    struct mapped *m = c->impl;
+    struct mapped *m = mapped_of(c);
+    if (!m) return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in memory");
     if (!size) return 0;
     struct piece *grown = room_for_one(m->piece, m->n_pieces, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "private bytes");

@@ -90,7 +90,7 @@ static int by_offset(const void *a, const void *b) {
 
 /* The blocks that have wanted rows, in the order of the file. */
 static int list_blocks(struct kvc_load *l, struct kvc_error *e) {
-    const struct kvc_records *k = l->cache->impl;
+    const struct kvc_records *k = kvc_records_of(l->cache);
     if (!(l->block = malloc((size_t)k->n_blocks * sizeof *l->block + 1))) return kvc_fail_memory(e, "a plan");
     for (uint32_t t = 0; t < l->cache->n_tensors; t++) {
         const struct kvc_cells *cells = &kvc_tensor_part(l->cache, t)->cells;
@@ -408,7 +408,7 @@ static void begin_batch(struct work *w) {
 static int prepare(struct work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     const struct piece *p = &l->piece[w->number];
-    const struct kvc_records *k = l->cache->impl;
+    const struct kvc_records *k = kvc_records_of(l->cache);
     begin_batch(w);
     for (size_t i = p->first; i < p->first + p->n;) {
         struct wanted *b = &l->block[i];
@@ -594,7 +594,7 @@ static const char *fault_text(uint32_t fault) {
 }
 
 static int block_failed(const struct kvc_load *l, size_t i, const char *what, struct kvc_error *e) {
-    const struct kvc_records *k = l->cache->impl;
+    const struct kvc_records *k = kvc_records_of(l->cache);
     const struct wanted *b = &l->block[i];
     char label[64];
     kvc_tensor_label(l->cache, b->tensor, label, sizeof label);

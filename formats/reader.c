@@ -370,8 +370,15 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     return place_blocks(c, k, i, e);
 }
 
+/* What the cache's impl is. */
+static const char kind[] = "container";
+
+struct kvc_records *kvc_records_of(const struct kvc_cache *c) {
+    return c->kind == kind ? c->impl : NULL;
+}
+
 static void container_close(struct kvc_cache *c) {
-    struct kvc_records *k = c->impl;
+    struct kvc_records *k = kvc_records_of(c);
     if (!k) return;
     for (uint32_t i = 0; i < k->n_pipelines; i++) free(k->pipeline_text[i]);
     free(k->pipeline_text);
@@ -404,6 +411,7 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     }
     k->data = in->data;
     k->size = in->size;
+    c->kind = kind;
     c->impl = k;
     c->close = container_close;
     c->read = kvc_blocks_read;
@@ -419,7 +427,8 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
 }
 
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights) {
-    ((struct kvc_records *)c->impl)->projections.weights = weights;
+    struct kvc_records *k = kvc_records_of(c);
+    if (k) k->projections.weights = weights;
 }
 
 /* --- the profile --- */
@@ -442,8 +451,9 @@ static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint
 }
 
 void kvc_container_set_profile(struct kvc_cache *c, const char *given, const char *folder) {
-    struct kvc_records *k = c->impl;
+    struct kvc_records *k = kvc_records_of(c);
     const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
+    if (!k) return;
     k->profile_record = 0;
     for (uint64_t i = 0; i < k->n_records && !k->profile_record; i++)
         if (k->record[i].type == KVC_RECORD_PROFILE) k->profile_record = i;
@@ -459,9 +469,9 @@ void kvc_container_set_profile(struct kvc_cache *c, const char *given, const cha
 }
 
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {
-    const struct kvc_records *k = c->impl;
-    *embedded = k->profile_record != 0;
-    return k->profile;
+    const struct kvc_records *k = kvc_records_of(c);
+    *embedded = k && k->profile_record;
+    return k ? k->profile : NULL;
 }
 
 /* --- the row in the table of formats --- */
