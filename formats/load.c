@@ -530,7 +530,7 @@ static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) 
 static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_ring_source source = {.fd = -1, .map = l->in->data, .size = l->in->size};
     uint8_t *slots[MOST_SLOTS];
-    if (l->options.direct_fd > 0) source = (struct kvc_ring_source){.fd = l->options.direct_fd, .size = l->in->size, .direct = 1};
+    if (l->options.direct) source = (struct kvc_ring_source){.fd = l->options.direct_fd, .size = l->in->size, .direct = 1};
     for (unsigned i = 0; i < l->options.slots; i++) {
         slots[i] = l->slot[i].bytes;
         l->slot[i].launches = 0;
