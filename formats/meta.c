@@ -202,27 +202,32 @@ int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise) {
     return x ? x->value[0] : otherwise;
 }
 
-void kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
+/* What snprintf() returned, as a size. */
+static size_t printed(int n) {
+    return n > 0 ? (size_t)n : 0;
+}
+
+size_t kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
     size_t used = 0;
-    if (!size) return;
-    *text = '\0';
+    if (size) *text = '\0';
     switch (x->type) {
-    case KVC_META_BOOL: snprintf(text, size, "%s", x->value[0] ? "true" : "false"); return;
-    case KVC_META_U64: snprintf(text, size, "%" PRIu64, get_u64(x->value)); return;
-    case KVC_META_I64: snprintf(text, size, "%" PRId64, (int64_t)get_u64(x->value)); return;
-    case KVC_META_F64: snprintf(text, size, "%.17g", as_double(x->value)); return;
-    case KVC_META_TEXT: snprintf(text, size, "%s", (const char *)x->value); return;
-    case KVC_META_BYTES:
+    case KVC_META_BOOL: return printed(snprintf(text, size, "%s", x->value[0] ? "true" : "false"));
+    case KVC_META_U64: return printed(snprintf(text, size, "%" PRIu64, get_u64(x->value)));
+    case KVC_META_I64: return printed(snprintf(text, size, "%" PRId64, (int64_t)get_u64(x->value)));
+    case KVC_META_F64: return printed(snprintf(text, size, "%.17g", as_double(x->value)));
+    case KVC_META_TEXT: return printed(snprintf(text, size, "%s", (const char *)x->value));
+    case KVC_META_BYTES: /* whole bytes, as many as there is room for */
         for (uint64_t i = 0; i < x->size && used + 3 <= size; i++, used += 2)
             snprintf(text + used, size - used, "%02x", x->value[i]);
-        return;
+        return 2 * (size_t)x->size;
     case KVC_META_U64S:
-        for (uint64_t i = 0; i + 8 <= x->size && used < size; i += 8) {
-            int n = snprintf(text + used, size - used, "%s%" PRIu64, i ? " " : "", get_u64(x->value + i));
-            used += n > 0 ? (size_t)n : 0;
+        for (uint64_t i = 0; i + 8 <= x->size; i += 8) {
+            const size_t room = used < size ? size - used : 0;
+            used += printed(snprintf(room ? text + used : NULL, room, "%s%" PRIu64, i ? " " : "", get_u64(x->value + i)));
         }
-        return;
+        return used;
     }
+    return 0;
 }
 
 int kvc_meta_encode(const struct kvc_meta *m, uint8_t **bytes, size_t *n, struct kvc_error *e) {
