@@ -299,8 +299,9 @@ static int round_rows(struct own *o, const float *vector, struct kvc_error *e) {
 static int invert_head(struct state *s, size_t h, const float *b, size_t n, struct kvc_error *e) {
     const size_t dim = s->own.dim;
     const float *scale = s->own.scale + h * dim;
-    double *gram = malloc((n * n + n * dim) * sizeof *gram + 1), *row = gram + n * n;
+    double *gram = malloc((n * n + n * dim) * sizeof *gram + 1);
     if (!gram) return kvc_fail_memory(e, "a basis");
+    double *row = gram + n * n;
     for (size_t i = 0; i < n * dim; i++) row[i] = (double)b[i] / (double)scale[i % dim];
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++) {
@@ -324,7 +325,7 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     const size_t heads = o->heads, dim = o->dim;
     /* what a coefficient must exceed to be stored, and to cost anything: at the default step of profile-free packing */
     const double drop = args->f[DROP] * args->f[DROP], floor = drop > COARSE ? drop : COARSE;
-    double *weight = malloc((heads * dim + dim) * sizeof *weight), *value = weight + heads * dim, gain = 0, cost = 0;
+    double *weight = malloc((heads * dim + dim) * sizeof *weight), *value = weight ? weight + heads * dim : NULL, gain = 0, cost = 0;
     float *vector = malloc(heads * dim * dim * sizeof *vector);
     uint8_t *room = malloc(KVC_HALVES_BOUND(heads * dim)), *p = room;
     int status = weight && vector && room ? 0 : kvc_fail_memory(e, "a basis");
@@ -367,8 +368,9 @@ enum { CACHED = 16384 }; /* floats of a matrix that are taken at once, 64 KB: fe
  * for the cache are taken in strips of columns, copied together. */
 static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = malloc((rows * dim + CACHED + 8 * MOST_DIM) * sizeof *y), *copy = y + rows * dim;
+    float *y = malloc((rows * dim + CACHED + 8 * MOST_DIM) * sizeof *y);
     if (!y) return kvc_fail_memory(e, "rows");
+    float *copy = y + rows * dim;
     for (size_t h = 0; h < heads; h++) {
         const size_t n = kept ? kept[h] : dim, fit = n ? CACHED / n / 8 * 8 : dim, strip = fit < 8 ? 8 : fit < dim ? fit : dim;
         float *x = (float *)(void *)block->rows + h * dim;
@@ -390,8 +392,9 @@ static int synthesise(struct kvc_block *block, const float *row, const size_t *k
  * together, serves all rows. */
 static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = malloc((rows + KVC_TILE) * dim * sizeof *y), *tile = y + rows * dim;
+    float *y = malloc((rows + KVC_TILE) * dim * sizeof *y);
     if (!y) return kvc_fail_memory(e, "rows");
+    float *tile = y + rows * dim;
     for (size_t h = 0; h < heads; h++, matrix += dim * dim) {
         float *x = (float *)(void *)block->rows + h * dim;
         size_t first = 0;

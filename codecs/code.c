@@ -310,9 +310,9 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     if (!values) return 0;
     const size_t room = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
     uint16_t *symbols = malloc(values * sizeof *symbols);
-    uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes + room;
+    uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes ? bytes + room : NULL;
     int32_t *codes = malloc(dim * (sizeof *codes + sizeof(uint16_t)));
-    uint16_t *others = (uint16_t *)(codes + dim);
+    uint16_t *others = codes ? (uint16_t *)(codes + dim) : NULL;
     int status = symbols && bytes && codes ? 0 : kvc_fail_memory(e, "codes");
     struct kvc_bits bits = {.bytes = end};
     for (size_t i = 0; i < rows && !status; i++) {

@@ -38,14 +38,15 @@ static void load_lapack(void) {
 }
 
 int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride, struct kvc_error *e) {
-    float *room = malloc((n + dim) * sizeof *room), *column = room, *row = room + n;
-    if (!room) return kvc_fail_memory(e, "a Gram matrix");
+    float *column = malloc((n + dim) * sizeof *column);
+    if (!column) return kvc_fail_memory(e, "a Gram matrix");
+    float *row = column + n;
     for (size_t i = 0; i < dim; i++) {
         for (size_t t = 0; t < n; t++) column[t] = x[t * stride + i];
         kvc_kernels_get()->multiply_rows(row, column, x + i, n, stride, dim - i); /* binary32 over a block */
         for (size_t j = i; j < dim; j++) gram[i * dim + j] += (double)row[j - i]; /* binary64 over all */
     }
-    free(room);
+    free(column);
     return 0;
 }
 

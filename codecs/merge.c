@@ -277,8 +277,9 @@ static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *bloc
                        struct kvc_error *e) {
     const size_t per = norms_in_row(args, &block->shape), rows = (size_t)block->handed.tokens, n = rows * per;
     const size_t width = width_of(block), each = width / per, bytes = (size_t)kvc_row_bytes(&block->shape);
-    float *norms = malloc((n + width) * sizeof *norms), *row = norms + n;
+    float *norms = malloc((n + width) * sizeof *norms);
     if (!norms) return kvc_fail_memory(e, "norms");
+    float *row = norms + n;
     int status = kvc_halves_take(norms, s, n, e);
     for (size_t t = 0; t < rows && !status; t++) {
         kvc_to_floats(row, block->rows + t * bytes, width, block->own);

@@ -228,8 +228,8 @@ int kvc_probes_output_energy(const struct kvc_encoding *x, uint64_t window, doub
     if (probes_init(&p, x, window, e)) return -1;
     o.value = malloc((p.rows * o.dim + ROWS * heads * o.dim + o.dim) * sizeof *o.value);
     int status = o.value ? 0 : kvc_fail_memory(e, "probes");
-    float *piece = o.value + p.rows * o.dim;
-    o.output = piece + ROWS * heads * o.dim;
+    float *piece = status ? NULL : o.value + p.rows * o.dim;
+    if (!status) o.output = piece + ROWS * heads * o.dim;
     memset(to, 0, heads * o.dim * sizeof *to);
     for (size_t h = 0; h < p.heads && !status; h++) {
         status = turn(&p, h, e) || read_values(x, h, piece, o.value, e);

@@ -255,7 +255,7 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     float *hidden = malloc((rows * p->in + out + p->rotated) * sizeof *hidden + 1);
     if (!status && !hidden) status = kvc_fail_memory(e, "hidden states");
     if (!status) status = r->hidden(r, p->from, block->row, rows, p->in, hidden, e);
-    float *y = hidden + rows * p->in, *angles = y + out;
+    float *y = hidden ? hidden + rows * p->in : NULL, *angles = y ? y + out : NULL;
     for (size_t t = 0; t < rows && !status; t++) {
         const int64_t position = r->position[block->row[t]];
         float *to = x + t * out, *from = hidden + t * p->in;

@@ -328,8 +328,8 @@ static int find_head(const struct layer *l, int is_v, size_t h, const double *co
                      struct result *r, struct kvc_error *e) {
     const struct part *p = &l->part[is_v];
     const size_t dim = p->dim;
-    double *gram = malloc((dim * dim + 3 * dim) * sizeof *gram), *variance = gram + dim * dim, *weight = variance + dim;
-    double *value = weight + dim;
+    double *gram = malloc((dim * dim + 3 * dim) * sizeof *gram), *variance = gram ? gram + dim * dim : NULL;
+    double *weight = gram ? variance + dim : NULL, *value = gram ? weight + dim : NULL;
     float *vector = malloc(dim * dim * sizeof *vector);
     int status = gram && vector ? 0 : kvc_fail_memory(e, "a profile");
     for (size_t d = 0; d < dim && !status; d++) variance[d] = covariance[d * dim + d];
