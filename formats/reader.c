@@ -5,6 +5,7 @@
 #include "formats/format.h"
 #include "formats/keys.h"
 #include "formats/layout.h"
+#include "formats/prefix.h"
 #include "formats/view.h"
 
 #include <inttypes.h>
@@ -164,7 +165,7 @@ static int read_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, s
     int status = n && n == ids + keys ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "needs TOKENS, KEYS, or both in this order");
     for (unsigned s = 0; s < n && !status; s++) {
         uint8_t *bytes;
-        size_t size, unit = s < ids ? 4 : 32;
+        size_t size, unit = s < ids ? 4 : KVC_KEY_BYTES;
         status = kvc_records_decode(&list[s], &bytes, &size, e);
         if (status) break;
         if (size % unit) {
@@ -365,7 +366,7 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     k->shape = malloc((size_t)(c->n_tensors + 1) * sizeof *k->shape);
     if (!k->shape) return kvc_fail_memory(e, "shapes");
     for (uint32_t t = 0; t < c->n_tensors; t++) k->shape[t] = c->tensor[t].shape;
-    if (c->tokens && k->n_keys != kvc_cache_prefix_tokens(c) / KVC_BLOCK)
+    if (c->tokens && k->n_keys != kvc_cache_prefix_tokens(c) / KVC_PREFIX_TOKENS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", k->n_keys, c->n_tokens);
     return place_blocks(c, k, i, e);
 }

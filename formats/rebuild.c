@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(KVC_FINGERPRINT_BYTES == KVC_SHA256_BYTES, "a fingerprint is a SHA-256");
+
 /* --- projections --- */
 
 struct kvc_projections_slot {
     uint32_t layer;
     struct kvc_projection projection;
-    uint8_t fingerprint[KVC_SHA256_BYTES];
+    uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
     unsigned users; /* one of them the cache of slots itself, while it is the last one used */
 };
 

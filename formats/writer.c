@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_RECIPE "split"
-
 struct entry {
     uint8_t type;
     uint32_t subject, number;
@@ -473,7 +471,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     char text[2048];
     if (!kvc_kernels_get())
         return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
-    if (kvc_recipe_parse(options->recipe ? options->recipe : DEFAULT_RECIPE, &recipe, e)) return -1;
+    if (kvc_recipe_parse(options->recipe ? options->recipe : KVC_DEFAULT_STAGE, &recipe, e)) return -1;
     if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = options->profile ? kvc_profile_fits(options->profile, cache, e) : 0;
