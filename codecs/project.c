@@ -1,6 +1,7 @@
 /* project.c: the stage that rebuilds K and V from hidden states. Spec: project.md. Not for reading weights
  * (formats/weights.h) or finding hidden states (formats/rebuild.c). */
 #include "codecs/args.h"
+#include "codecs/memory.h"
 #include "codecs/rebuild.h"
 
 #include "kernels/kernels.h"
@@ -252,7 +253,7 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     if (!copied && memcmp(m.fingerprint, p->fingerprint, sizeof p->fingerprint) != 0)
         status = kvc_fail(e, KVC_ERR_MODEL, "these are not the weights that the file was packed with (other fingerprint)");
     if (!status && p->norm && !m.norm) status = kvc_fail(e, KVC_ERR_MODEL, "the weights have no norm");
-    float *hidden = malloc((rows * p->in + out + p->rotated) * sizeof *hidden + 1);
+    float *hidden = kvc_alloc(rows * p->in + out + p->rotated, sizeof *hidden);
     if (!status && !hidden) status = kvc_fail_memory(e, "hidden states");
     if (!status) status = r->hidden(r, p->from, block->row, rows, p->in, hidden, e);
     float *y = hidden ? hidden + rows * p->in : NULL, *angles = y ? y + out : NULL;

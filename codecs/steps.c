@@ -1,6 +1,7 @@
 /* steps.c: the stage that gives each token and head a step by how much later tokens look at it. Spec: steps.md. Not for the
  * step itself (code.c). */
 #include "codecs/args.h"
+#include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/profile.h"
 #include "codecs/program.h"
@@ -97,7 +98,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->heads = (size_t)like->shape.heads;
     s->rows = x->rows;
     s->first = x->first;
-    s->step = malloc((size_t)x->segment_rows * s->heads + 1);
+    s->step = kvc_alloc(x->segment_rows, s->heads);
     if (!s->step) return kvc_fail_memory(e, "steps");
     const float *score = NULL;
     if (asks && !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score, make_scores, x, e)))
@@ -142,7 +143,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     (void)args;
     if (!n) return 0;
     uint8_t *bytes = malloc(4 + KVC_RANS_BOUND(n));
-    uint16_t *symbols = malloc(n * sizeof *symbols);
+    uint16_t *symbols = kvc_alloc(n, sizeof *symbols);
     block->step = malloc(n);
     int status = bytes && symbols && block->step ? 0 : kvc_fail_memory(e, "steps");
     if (!status) {

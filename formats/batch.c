@@ -1,6 +1,7 @@
 /* batch.c: programs of blocks put together for one launch. Not for what programs are made of (codecs/program.h). */
 #include "formats/batch.h"
 
+#include "codecs/memory.h"
 #include "formats/records.h"
 
 #include <stdlib.h>
@@ -123,7 +124,7 @@ static int keep(void *owner, const struct kvc_program_key *key, size_t n, void *
 static void *append(struct kvc_list *l, size_t n, size_t size, struct kvc_error *e) {
     if (l->room - l->n < n) {
         const size_t room = 2 * l->room + n;
-        void *grown = realloc(l->at, room * size);
+        void *grown = kvc_realloc(l->at, room, size);
         if (!grown) {
             kvc_fail_memory(e, "a queue");
             return NULL;

@@ -2,6 +2,7 @@
  * (reader.c). */
 #include "formats/records.h"
 
+#include "codecs/memory.h"
 #include "formats/keys.h"
 #include "formats/layout.h"
 #include "formats/parallel.h"
@@ -27,7 +28,7 @@ static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows,
     uint64_t next = 0;
     int status = 0;
     split->n_same = n / KVC_SAME_ENTRY;
-    split->same = malloc(n ? split->n_same * sizeof *split->same : 1);
+    split->same = kvc_alloc(split->n_same, sizeof *split->same);
     if (!split->same) status = kvc_fail_memory(e, "references");
     else if (!n || n % KVC_SAME_ENTRY) status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME holds no whole entries");
     for (size_t i = 0; i < split->n_same && !status; i++) {
@@ -134,7 +135,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
 /* Positions of a block's rows. */
 static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t **position, struct kvc_error *e) {
     const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
-    if (!(*position = malloc((size_t)n * sizeof **position + 1))) return kvc_fail_memory(e, "positions");
+    if (!(*position = kvc_alloc(n, sizeof **position))) return kvc_fail_memory(e, "positions");
     for (uint64_t i = 0; i < n; i++) (*position)[i] = kvc_cells_position(cells, first + i);
     return 0;
 }
@@ -242,7 +243,7 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     struct split split;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
     if (decode_coded(c, tensor, block, dst, &split, e)) return -1;
-    uint8_t *there = split.n_same ? malloc((size_t)row * KVC_BLOCK) : NULL;
+    uint8_t *there = split.n_same ? kvc_alloc(row, KVC_BLOCK) : NULL;
     int status = split.n_same && !there ? kvc_fail_memory(e, "rows") : 0;
     uint32_t have_tensor = KVC_NONE, have_block = KVC_NONE;
     struct split origin = {0};
@@ -296,7 +297,7 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
         if (take == stop - start) {
             status = decode_block(c, tensor, b, dst, e);
         } else {
-            if (!whole && !(whole = malloc((size_t)row * KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
+            if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
             else status = decode_block(c, tensor, b, whole, e);
             if (!status) memcpy(dst, whole + (first - start) * row, (size_t)(take * row));
         }
@@ -425,7 +426,7 @@ static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e
     const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[r->subject].shape), first = cells->block[r->number],
              rows = cells->block[r->number + 1] - first;
-    uint8_t *dst = malloc((size_t)(row * rows));
+    uint8_t *dst = kvc_alloc(row, rows);
     if (!dst) return kvc_fail_memory(e, "a block");
     status = decode_block(c, r->subject, r->number, dst, e);
     if (!status && kvc_digest_rows(dst, row, first, rows) != get_u64(k->data + r->offset + 16)) {

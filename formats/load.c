@@ -2,6 +2,7 @@
  * their programs, and in the order of the file copies and launches are queued. What a block's program is: batch.h. */
 #include "formats/load.h"
 
+#include "codecs/memory.h"
 #include "formats/batch.h"
 #include "formats/bytes.h"
 #include "formats/records.h"
@@ -91,7 +92,7 @@ static int by_offset(const void *a, const void *b) {
 /* The blocks that have wanted rows, in the order of the file. */
 static int list_blocks(struct kvc_load *l, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(l->cache);
-    if (!(l->block = malloc((size_t)k->n_blocks * sizeof *l->block + 1))) return kvc_fail_memory(e, "a plan");
+    if (!(l->block = kvc_alloc(k->n_blocks, sizeof *l->block))) return kvc_fail_memory(e, "a plan");
     for (uint32_t t = 0; t < l->cache->n_tensors; t++) {
         const struct kvc_cells *cells = &kvc_tensor_part(l->cache, t)->cells;
         uint64_t first, n;
@@ -128,8 +129,8 @@ static int list_pieces(struct kvc_load *l, struct kvc_error *e) {
     if (!l->options.slot_bytes) l->options.slot_bytes = usual_slot(l);
     for (size_t i = 0; i < l->n_blocks; i++)
         if (l->block[i].size > l->options.slot_bytes) l->options.slot_bytes = l->block[i].size;
-    l->piece = malloc(l->n_blocks * sizeof *l->piece + 1);
-    l->range = malloc(l->n_blocks * sizeof *l->range + 1);
+    l->piece = kvc_alloc(l->n_blocks, sizeof *l->piece);
+    l->range = kvc_alloc(l->n_blocks, sizeof *l->range);
     if (!l->piece || !l->range) return kvc_fail_memory(e, "a plan");
     for (size_t i = 0; i < l->n_blocks; i++) {
         const struct wanted *b = &l->block[i];
@@ -256,7 +257,7 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, c
     if (!o->threads) o->threads = THREADS;
     int status = 0;
     if (!kvc_cache_is_container(c)) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "only .kvc files are decoded on a device");
-    if (!status && !(l->target = malloc(c->n_tensors * sizeof *l->target + 1))) status = kvc_fail_memory(e, "a plan");
+    if (!status && !(l->target = kvc_alloc(c->n_tensors, sizeof *l->target))) status = kvc_fail_memory(e, "a plan");
     if (!status && c->n_tensors) memcpy(l->target, target, c->n_tensors * sizeof *l->target);
     if (!status) status = list_blocks(l, e) || list_pieces(l, e) || find_kept(l, e);
     if (!status && o->slots > l->n_pieces) o->slots = l->n_pieces > FEWEST_SLOTS ? (unsigned)l->n_pieces : FEWEST_SLOTS;

@@ -1,6 +1,7 @@
 /* meta.c: the sorted list of typed metadata, and its encoding as a META section. */
 #include "formats/meta.h"
 
+#include "codecs/memory.h"
 #include "formats/bytes.h"
 
 #include <inttypes.h>
@@ -83,7 +84,7 @@ static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int
     } else {
         if (m->n == m->capacity) {
             size_t capacity = m->capacity ? 2 * m->capacity : 16;
-            struct kvc_meta_entry *grown = realloc(m->entry, capacity * sizeof *grown);
+            struct kvc_meta_entry *grown = kvc_realloc(m->entry, capacity, sizeof *grown);
             if (!grown) goto memory;
             m->entry = grown;
             m->capacity = capacity;
@@ -134,7 +135,7 @@ int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_
 }
 
 int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n, struct kvc_error *e) {
-    uint8_t *bytes = malloc(n ? 8 * n : 1);
+    uint8_t *bytes = kvc_alloc(n, 8);
     if (!bytes) return kvc_fail_memory(e, "metadata");
     for (size_t i = 0; i < n; i++) put_u64(bytes + 8 * i, v[i]);
     int status = set(m, key, KVC_META_U64S, 0, bytes, 8 * n, e);

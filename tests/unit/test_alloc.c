@@ -2,6 +2,7 @@
  * failing: every run ends with the error of memory or succeeds, and gives back what it took (a run under the address sanitizer
  * shows that). The linker puts the functions below in place of malloc() and its kin (Makefile); allocations that other libraries
  * make do not fail. */
+#include "codecs/memory.h"
 #include "formats/container.h"
 #include "formats/format.h"
 #include "formats/input.h"
@@ -161,6 +162,26 @@ static void fail_each(const struct work *w, int and_all_after, uint64_t stride) 
     assert_true(failed > 20);
 }
 
+static void products_that_overflow(void **state) {
+    (void)state;
+    uint8_t *p = kvc_alloc(3, 5);
+    assert_non_null(p);
+    memset(p, 1, 15);
+    assert_null(kvc_alloc(SIZE_MAX / 2, 3));
+    assert_null(kvc_alloc(UINT64_C(1) << 32, UINT64_C(1) << 32)); /* 2^64: 0 in 64 bits */
+    assert_null(kvc_alloc_zeros(UINT64_C(1) << 32, UINT64_C(1) << 32));
+    assert_null(kvc_realloc(p, (UINT64_C(1) << 63) + 1, 2));
+    for (unsigned i = 0; i < 15; i++) assert_int_equal(p[i], 1); /* still there */
+    p = kvc_realloc(p, 0, 5);
+    assert_non_null(p);
+    free(p);
+    assert_non_null(p = kvc_alloc(0, 8));
+    free(p);
+    assert_non_null(p = kvc_alloc_zeros(7, 3));
+    for (unsigned i = 0; i < 21; i++) assert_int_equal(p[i], 0);
+    free(p);
+}
+
 #define GOLDEN "tests/golden/profile-v0.kvc" /* two layers of f16, 640 rows, RoPE known, a profile inside */
 
 static void packing_unpacking_and_learning(void **state) {
@@ -192,6 +213,7 @@ static void decoding_every_stage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_that_overflow),
         cmocka_unit_test(packing_unpacking_and_learning),
         cmocka_unit_test(decoding_every_stage),
     };
