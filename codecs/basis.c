@@ -326,7 +326,8 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     const size_t heads = o->heads, dim = o->dim;
     /* what a coefficient must exceed to be stored, and to cost anything: at the default step of profile-free packing */
     const double drop = args->f[DROP] * args->f[DROP], floor = drop > COARSE ? drop : COARSE;
-    double *weight = kvc_alloc(heads + 1, dim * sizeof *weight), *value = weight ? weight + heads * dim : NULL, gain = 0, cost = 0;
+    double *weight = kvc_alloc(heads + 1, dim * sizeof *weight), *value = weight ? weight + heads * dim : NULL;
+    double gain = 0, cost = 0;
     float *vector = kvc_alloc(heads * dim, dim * sizeof *vector);
     uint8_t *room = malloc(KVC_HALVES_BOUND(heads * dim)), *p = room;
     int status = weight && vector && room ? 0 : kvc_fail_memory(e, "a basis");

@@ -1,6 +1,6 @@
 /* memory.h: allocation of n things of some size. A product that overflows gives NULL, as does a lack of memory; no things at all
- * give a pointer that can be freed, so NULL is always a failure. Not for single objects, nor for sums of bytes of one block, which
- * are far from overflowing (tensor.h: KVC_MAX_BLOCK_BYTES). */
+ * give a pointer that can be freed, so NULL is always a failure. Not for single objects, nor for sums of bytes of one block,
+ * which are far from overflowing (tensor.h: KVC_MAX_BLOCK_BYTES). */
 #ifndef KVC_MEMORY_H
 #define KVC_MEMORY_H
 

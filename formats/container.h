@@ -89,7 +89,8 @@ struct kvc_record_info {
     unsigned n_sections;
 };
 uint64_t kvc_container_records(const struct kvc_cache *c);
-/* Reads and checks the header and directory of record i, which must be below kvc_container_records(). `section` (may be NULL) gets up to n_max entries. */
+/* Reads and checks the header and directory of record i, which must be below kvc_container_records(). `section` (may be NULL)
+ * gets up to n_max entries. */
 int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
                          struct kvc_section *section, unsigned n_max, struct kvc_error *e);
 /* The canonical pipeline text of a tensor ("zstd"). */

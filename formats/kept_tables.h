@@ -25,7 +25,8 @@ void kvc_kept_free(struct kvc_kept *k);
 
 /* The table of n bytes with that key; NULL when there is none. */
 const struct kvc_kept_table *kvc_kept_find(const struct kvc_kept *k, const struct kvc_program_key *key, size_t n);
-/* Adds a table of n bytes, on a multiple of 16, whose key is not there yet; *bytes is where to write them, until the next is added. */
+/* Adds a table of n bytes, on a multiple of 16, whose key is not there yet. *bytes is where to write them, until another table
+ * is added. */
 int kvc_kept_add(struct kvc_kept *k, const struct kvc_program_key *key, size_t n, void **bytes, struct kvc_error *e);
 
 #endif

@@ -1,7 +1,7 @@
-/* test_alloc.c: out of memory. Packing, opening, checking and unpacking are run again and again, each time with the next allocation
- * failing: every run ends with the error of memory or succeeds, and gives back what it took (a run under the address sanitizer
- * shows that). The linker puts the functions below in place of malloc() and its kin (Makefile); allocations that other libraries
- * make do not fail. */
+/* test_alloc.c: out of memory. Packing, learning, opening, checking and unpacking are run again and again, each time with the
+ * next allocation failing: every run ends with the error of memory or succeeds. The address sanitizer shows that nothing leaks,
+ * clang's undefined-behaviour sanitizer that no null pointer is moved. The linker puts the functions below in place of malloc()
+ * and its kin (Makefile); allocations that other libraries make do not fail. */
 #include "codecs/memory.h"
 #include "formats/container.h"
 #include "formats/format.h"

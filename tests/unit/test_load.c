@@ -273,8 +273,8 @@ static void missing_pages_are_a_failure(void **state) {
     close_file(&o);
 }
 
-/* A file whose number is 0, as programs without standard input open it: read in the mapped file's place, which is damaged here. */
-static void a_file_of_number_0_is_read(void **state) {
+/* A file with descriptor 0, which programs without standard input get, is read in the place of the mapped bytes: zeros here. */
+static void descriptor_0_is_a_file(void **state) {
     (void)state;
     const char *const path = "tests/golden/kivi-v0.kvc";
     const struct kvc_load_options options = {.slots = 2, .threads = 1, .direct = 1, .direct_fd = 0};
@@ -581,7 +581,7 @@ static void only_containers_are_loaded(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stored_files_decode_alike),   cmocka_unit_test(rows_go_where_they_should),
-        cmocka_unit_test(a_file_of_number_0_is_read),
+        cmocka_unit_test(descriptor_0_is_a_file),
         cmocka_unit_test(missing_pages_are_a_failure), cmocka_unit_test(devices_may_fail_anywhere),
         cmocka_unit_test(damage_is_noticed),           cmocka_unit_test(digests_are_compared),
         cmocka_unit_test(loads_are_cancelled),         cmocka_unit_test(only_containers_are_loaded),
