@@ -1,6 +1,7 @@
 /* device_load.c: a .kvc loaded onto a device, and read back from there as a cache. Not for finding the device (device.c). */
 #include "cli/device.h"
 
+#include "codecs/memory.h"
 #include "formats/container.h"
 
 #include <stdlib.h>
@@ -109,7 +110,7 @@ int cli_device_cache_open(struct cli_device_cache *d, const struct cli_device *d
                           const struct kvc_cache *of, const struct kvc_cuda_options *options, struct kvc_error *e) {
     memset(d, 0, sizeof *d);
     d->of = of;
-    d->number = malloc(of->n_tensors * sizeof *d->number + 1);
+    d->number = kvc_alloc(of->n_tensors, sizeof *d->number);
     if (!d->number) return kvc_fail_memory(e, "tensors");
     if (cli_load(&d->load, device, in->path, options, NULL, e) || number_tensors(d, e)) {
         cli_load_free(&d->load);
@@ -121,6 +122,7 @@ int cli_device_cache_open(struct cli_device_cache *d, const struct cli_device *d
     d->cache = *of;
     d->cache.read = read_rows;
     d->cache.read_literal = read_literal;
+    d->cache.kind = NULL; /* a container no more */
     d->cache.impl = d;
     return 0;
 }

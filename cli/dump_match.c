@@ -1,6 +1,7 @@
 /* dump_match.c: kvc-dump --match: how much of a prompt each file already holds. */
 #include "cli/dump.h"
 #include "cli/text.h"
+#include "codecs/memory.h"
 #include "formats/prefix.h"
 
 #include <inttypes.h>
@@ -34,7 +35,7 @@ static int take_id(const struct kvc_input *in, uint64_t *at, int32_t *id) {
 
 static int read_list(const struct kvc_input *in, struct dump_options *options, struct kvc_error *e) {
     /* An id and what separates it from the next take two bytes at least. */
-    options->tokens = malloc((size_t)(in->size / 2 + 1) * sizeof *options->tokens);
+    options->tokens = kvc_alloc(in->size / 2 + 1, sizeof *options->tokens);
     if (!options->tokens) return kvc_fail_memory(e, "tokens");
     for (uint64_t at = 0; at < in->size;) {
         uint64_t start = at;

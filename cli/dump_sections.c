@@ -1,5 +1,6 @@
 /* dump_sections.c: kvc-dump --sections: where every byte of a file is. */
 #include "cli/dump.h"
+#include "codecs/memory.h"
 #include "formats/container.h"
 
 #include <stdlib.h>
@@ -63,7 +64,7 @@ static int container_sections(struct dump_out *o, const struct cli_file *f, stru
     static const struct dump_column columns[] = {
         {"record", 7},  {"type", -7}, {"tensor", -20}, {"block", 5},    {"rows", 4},
         {"offset", 12}, {"size", 11}, {"check", -16},  {"digest", -16}, {NULL, 0}};
-    struct kvc_section *section = malloc(MAX_SECTIONS * sizeof *section);
+    struct kvc_section *section = kvc_alloc(MAX_SECTIONS, sizeof *section);
     if (!section) return kvc_fail_memory(e, "a list of sections");
     dump_begin(o, f->input.name);
     dump_table(o, "records", "record", columns);

@@ -1,5 +1,6 @@
 /* dump_tables.c: kvc-dump --layers and --tokens. */
 #include "cli/dump.h"
+#include "codecs/memory.h"
 #include "formats/container.h"
 
 #include <inttypes.h>
@@ -132,8 +133,7 @@ static struct place *all_places(const struct kvc_cache *c, const struct dump_opt
                                 struct kvc_error *e) {
     uint64_t total = 0;
     for (uint32_t p = 0; p < c->n_parts; p++) total += dump_wants_part(options, p) ? c->part[p].cells.n : 0;
-    struct place *place = total < SIZE_MAX / sizeof *place ? malloc((size_t)(total + 1) * sizeof *place)
-                                                           : NULL;
+    struct place *place = kvc_alloc(total + 1, sizeof *place);
     if (!place) {
         kvc_fail_memory(e, "a list of cells");
         return NULL;

@@ -1,5 +1,6 @@
 /* dump_values.c: kvc-dump --values and --stats. */
 #include "cli/dump.h"
+#include "codecs/memory.h"
 #include "formats/stats.h"
 
 #include <inttypes.h>
@@ -74,8 +75,8 @@ static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
     uint64_t at = v->all_heads ? 0 : v->head * shape->dim, n = v->all_heads ? width : shape->dim;
     uint64_t most = KVC_BLOCK;
     while (most > 1 && most * (bytes > 4 * width ? bytes : 4 * width) > UINT64_C(1) << 26) most /= 2;
-    uint8_t *rows = malloc((size_t)(most * bytes));
-    float *values = malloc((size_t)width * sizeof *values);
+    uint8_t *rows = kvc_alloc(most, bytes);
+    float *values = kvc_alloc(width, sizeof *values);
     int status = rows && values ? 0 : kvc_fail_memory(e, "values");
     while (!status && row < end) {
         uint64_t block_end = cells->block[kvc_cells_block_of(cells, row) + 1];
@@ -143,7 +144,7 @@ static void stats_row(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
 
 static int tensor_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
     uint64_t heads = c->tensor[t].shape.heads;
-    struct kvc_stats *stats = malloc((size_t)heads * sizeof *stats);
+    struct kvc_stats *stats = kvc_alloc(heads, sizeof *stats);
     int status = stats ? kvc_tensor_stats(c, t, stats, e) : kvc_fail_memory(e, "statistics");
     for (uint64_t h = 0; !status && h < heads; h++) stats_row(o, c, t, h, &stats[h]);
     free(stats);

@@ -2,6 +2,7 @@
 #include "cli/handles.h"
 
 #include "codecs/dtype.h"
+#include "codecs/memory.h"
 #include "formats/input.h"
 #include "formats/layouts.h"
 
@@ -118,7 +119,7 @@ static int take_table(struct cli_handles *h, const struct object *o, struct kvc_
     size_t n = json_array_size(table), i;
     if (!table) return 0;
     if (!json_is_array(table) || !n || n > h->destination.pool.pages) return fail(e, o, "table", "is no list of pages");
-    h->table = malloc(n * sizeof *h->table);
+    h->table = kvc_alloc(n, sizeof *h->table);
     if (!h->table) return kvc_fail_memory(e, "a table of pages");
     json_array_foreach(table, i, item) {
         json_int_t page = json_integer_value(item);

@@ -3,6 +3,7 @@
 #include "codecs/args.h"
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/probes.h"
 #include "codecs/profile.h"
@@ -70,8 +71,8 @@ static int own_init(struct own *o, size_t heads, size_t dim, struct kvc_error *e
     o->heads = heads;
     o->dim = dim;
     o->kept = calloc(heads, sizeof *o->kept);
-    o->scale = calloc(heads * dim, sizeof *o->scale);
-    o->row_scale = calloc(heads * dim, sizeof *o->row_scale);
+    o->scale = kvc_alloc_zeros(heads, dim * sizeof *o->scale);
+    o->row_scale = kvc_alloc_zeros(heads, dim * sizeof *o->row_scale);
     return o->kept && o->scale && o->row_scale ? 0 : kvc_fail_memory(e, "a basis");
 }
 
@@ -85,7 +86,7 @@ static size_t count_rows(const struct own *o) {
 static int own_rows(struct own *o, struct kvc_error *e) {
     const size_t n = count_rows(o) * o->dim;
     o->code = malloc(n + 1);
-    o->row = malloc(n * sizeof *o->row + 1);
+    o->row = kvc_alloc(n, sizeof *o->row);
     return o->code && o->row ? 0 : kvc_fail_memory(e, "a basis");
 }
 
@@ -178,8 +179,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->x = x;
     s->role = like->role;
     if (own_init(&s->own, heads, dim, e)) return -1;
-    s->gram = calloc(heads * dim * dim, sizeof *s->gram);
-    s->inverse = calloc(heads * dim * dim, sizeof *s->inverse);
+    s->gram = kvc_alloc_zeros(heads * dim, dim * sizeof *s->gram);
+    s->inverse = kvc_alloc_zeros(heads * dim, dim * sizeof *s->inverse);
     return s->gram && s->inverse ? 0 : kvc_fail_memory(e, "a basis");
 }
 
@@ -219,7 +220,7 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
     const int is_key = s->role == KVC_SELECT_K, queries = is_key && s->x->n_queries && s->x->key.dim == dim &&
                                                         s->x->key.heads == heads;
     if (queries) {
-        double *energy = malloc(width * sizeof *energy);
+        double *energy = kvc_alloc(width, sizeof *energy);
         if (!energy) return kvc_fail_memory(e, "a basis");
         kvc_probes_query_energy(s->x, QUERY_WINDOW, energy);
         memcpy(weight, energy, width * sizeof *energy);
@@ -258,7 +259,7 @@ static int find_rows(const struct state *s, size_t h, double floor, double *valu
     const struct own *o = &s->own;
     const size_t dim = o->dim;
     const double n = s->rows ? (double)s->rows : 1;
-    double *gram = malloc(dim * dim * sizeof *gram);
+    double *gram = kvc_alloc(dim, dim * sizeof *gram);
     if (!gram) return kvc_fail_memory(e, "a basis");
     for (size_t i = 0; i < dim; i++)
         for (size_t j = i; j < dim; j++)
@@ -274,7 +275,7 @@ static int find_rows(const struct state *s, size_t h, double floor, double *valu
 static int round_rows(struct own *o, const float *vector, struct kvc_error *e) {
     const size_t dim = o->dim, rows = count_rows(o);
     const float most = (float)((1 << (o->bits - 1)) - 1);
-    float *from = malloc(rows * dim * sizeof *from + 1);
+    float *from = kvc_alloc(rows, dim * sizeof *from);
     uint8_t *room = malloc(KVC_HALVES_BOUND(rows)), *p = room;
     int status = from && room ? 0 : kvc_fail_memory(e, "a basis");
     size_t n = 0;
@@ -299,8 +300,9 @@ static int round_rows(struct own *o, const float *vector, struct kvc_error *e) {
 static int invert_head(struct state *s, size_t h, const float *b, size_t n, struct kvc_error *e) {
     const size_t dim = s->own.dim;
     const float *scale = s->own.scale + h * dim;
-    double *gram = malloc((n * n + n * dim) * sizeof *gram + 1), *row = gram + n * n;
+    double *gram = kvc_alloc(n, (n + dim) * sizeof *gram);
     if (!gram) return kvc_fail_memory(e, "a basis");
+    double *row = gram + n * n;
     for (size_t i = 0; i < n * dim; i++) row[i] = (double)b[i] / (double)scale[i % dim];
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++) {
@@ -324,8 +326,9 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     const size_t heads = o->heads, dim = o->dim;
     /* what a coefficient must exceed to be stored, and to cost anything: at the default step of profile-free packing */
     const double drop = args->f[DROP] * args->f[DROP], floor = drop > COARSE ? drop : COARSE;
-    double *weight = malloc((heads * dim + dim) * sizeof *weight), *value = weight + heads * dim, gain = 0, cost = 0;
-    float *vector = malloc(heads * dim * dim * sizeof *vector);
+    double *weight = kvc_alloc(heads + 1, dim * sizeof *weight), *value = weight ? weight + heads * dim : NULL;
+    double gain = 0, cost = 0;
+    float *vector = kvc_alloc(heads * dim, dim * sizeof *vector);
     uint8_t *room = malloc(KVC_HALVES_BOUND(heads * dim)), *p = room;
     int status = weight && vector && room ? 0 : kvc_fail_memory(e, "a basis");
     o->kind = ROWS;
@@ -367,8 +370,9 @@ enum { CACHED = 16384 }; /* floats of a matrix that are taken at once, 64 KB: fe
  * for the cache are taken in strips of columns, copied together. */
 static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = malloc((rows * dim + CACHED + 8 * MOST_DIM) * sizeof *y), *copy = y + rows * dim;
+    float *y = kvc_alloc(rows * dim + CACHED + 8 * MOST_DIM, sizeof *y);
     if (!y) return kvc_fail_memory(e, "rows");
+    float *copy = y + rows * dim;
     for (size_t h = 0; h < heads; h++) {
         const size_t n = kept ? kept[h] : dim, fit = n ? CACHED / n / 8 * 8 : dim, strip = fit < 8 ? 8 : fit < dim ? fit : dim;
         float *x = (float *)(void *)block->rows + h * dim;
@@ -390,8 +394,9 @@ static int synthesise(struct kvc_block *block, const float *row, const size_t *k
  * together, serves all rows. */
 static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = malloc((rows + KVC_TILE) * dim * sizeof *y), *tile = y + rows * dim;
+    float *y = kvc_alloc(rows + KVC_TILE, dim * sizeof *y);
     if (!y) return kvc_fail_memory(e, "rows");
+    float *tile = y + rows * dim;
     for (size_t h = 0; h < heads; h++, matrix += dim * dim) {
         float *x = (float *)(void *)block->rows + h * dim;
         size_t first = 0;

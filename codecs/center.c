@@ -1,6 +1,7 @@
 /* center.c: the stage that takes the mean out of each channel. Spec: center.md. */
 #include "codecs/args.h"
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/profile.h"
 #include "codecs/program.h"
 
@@ -96,7 +97,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
         return 0;
     }
     if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e))) return -1;
-    float *mean = malloc(width * sizeof *mean);
+    float *mean = kvc_alloc(width, sizeof *mean);
     int status = mean ? kvc_halves_take(mean, s, width, e) : kvc_fail_memory(e, "means");
     if (!status) shift(block, mean, 1);
     free(mean);

@@ -4,6 +4,7 @@
 
 #include "codecs/args.h"
 #include "codecs/bits.h"
+#include "codecs/memory.h"
 #include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
@@ -108,7 +109,7 @@ static int plan_class(struct plan *p, int class, struct kvc_error *e) {
     const size_t width = p->heads * p->dim;
     const unsigned c = (unsigned)(class + CLASS_ZERO);
     if (p->at[c].base) return 0;
-    if (!(p->at[c].base = malloc(width * (sizeof(uint16_t) + 2) + p->heads))) return kvc_fail_memory(e, "tables");
+    if (!(p->at[c].base = kvc_alloc(p->heads, p->dim * (sizeof(uint16_t) + 2) + 1))) return kvc_fail_memory(e, "tables");
     p->at[c].shift = (uint8_t *)(p->at[c].base + width);
     p->at[c].limit = p->at[c].shift + width;
     p->at[c].any = p->at[c].limit + width;
@@ -185,7 +186,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     *state = s;
     s->heads = (size_t)like->shape.heads;
     s->dim = (size_t)like->shape.dim;
-    s->index = calloc(s->heads * s->dim, 1);
+    s->index = kvc_alloc_zeros(s->heads, s->dim);
     pthread_once(&once, make_tables);
     return s->index ? 0 : kvc_fail_memory(e, "codes");
 }
@@ -196,11 +197,11 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
-    int32_t *codes = malloc(s->dim * sizeof *codes);
+    int32_t *codes = kvc_alloc(s->dim, sizeof *codes);
     if (!codes) return kvc_fail_memory(e, "codes");
     for (size_t i = 0; i < (size_t)block->shape.tokens * s->heads; i++, x += s->dim) {
         const unsigned class = (unsigned)(class_at(block, i) + CLASS_ZERO);
-        if (!s->count[class] && !(s->count[class] = calloc(s->heads * s->dim, sizeof *s->count[class]))) {
+        if (!s->count[class] && !(s->count[class] = kvc_alloc_zeros(s->heads, s->dim * sizeof *s->count[class]))) {
             free(codes);
             return kvc_fail_memory(e, "codes");
         }
@@ -269,7 +270,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
                   struct kvc_error *e) {
     struct state *s = state;
     const size_t width = s->heads * s->dim;
-    uint8_t *bytes = malloc(4 * width + 16);
+    uint8_t *bytes = kvc_alloc(width + 4, 4);
     struct kvc_bits bits = {.bytes = bytes};
     (void)args;
     if (!bytes) return kvc_fail_memory(e, "tables");
@@ -309,10 +310,10 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
     if (!values) return 0;
     const size_t room = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
-    uint16_t *symbols = malloc(values * sizeof *symbols);
-    uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes + room;
-    int32_t *codes = malloc(dim * (sizeof *codes + sizeof(uint16_t)));
-    uint16_t *others = (uint16_t *)(codes + dim);
+    uint16_t *symbols = kvc_alloc(values, sizeof *symbols);
+    uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes ? bytes + room : NULL;
+    int32_t *codes = kvc_alloc(dim, sizeof *codes + sizeof(uint16_t));
+    uint16_t *others = codes ? (uint16_t *)(codes + dim) : NULL;
     int status = symbols && bytes && codes ? 0 : kvc_fail_memory(e, "codes");
     struct kvc_bits bits = {.bytes = end};
     for (size_t i = 0; i < rows && !status; i++) {
@@ -419,8 +420,8 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
     pthread_once(&once, make_tables);
-    uint8_t *index = malloc(p.heads * p.dim);
-    uint16_t *symbols = malloc(p.dim * sizeof *symbols);
+    uint8_t *index = kvc_alloc(p.heads, p.dim);
+    uint16_t *symbols = kvc_alloc(p.dim, sizeof *symbols);
     int status = index && symbols ? read_indices(table, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
     p.index = index;
     if (!status) status = decode_rows(args, &p, s, block, symbols, e);

@@ -1,5 +1,6 @@
 /* derope.c: the stage that undoes RoPE. Spec: derope.md. Not for the tables (rope.c). */
 #include "codecs/args.h"
+#include "codecs/memory.h"
 #include "codecs/profile.h"
 #include "codecs/program.h"
 #include "codecs/rope.h"
@@ -104,7 +105,7 @@ static int read_section(const struct kvc_section *s, const struct kvc_block *blo
     if (of_profile && !known) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's RoPE is needed to decode this");
     if (of_profile && (known->half != *half || !known->angle))
         return kvc_fail(e, KVC_ERR_MODEL, "the profile turns %zu pairs, not %zu", known->half, *half);
-    if (!(*angle = malloc(*half * sizeof **angle))) return kvc_fail_memory(e, "RoPE");
+    if (!(*angle = kvc_alloc(*half, sizeof **angle))) return kvc_fail_memory(e, "RoPE");
     p += HEADER;
     for (size_t i = 0; i < *half; i++) {
         uint64_t bits = 0;

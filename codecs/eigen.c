@@ -1,6 +1,7 @@
 /* eigen.c: Gram matrices and their eigenvectors. Not for decoding. */
 #include "codecs/eigen.h"
 
+#include "codecs/memory.h"
 #include "kernels/kernels.h"
 
 #include <dlfcn.h>
@@ -38,22 +39,23 @@ static void load_lapack(void) {
 }
 
 int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride, struct kvc_error *e) {
-    float *room = malloc((n + dim) * sizeof *room), *column = room, *row = room + n;
-    if (!room) return kvc_fail_memory(e, "a Gram matrix");
+    float *column = kvc_alloc(n + dim, sizeof *column);
+    if (!column) return kvc_fail_memory(e, "a Gram matrix");
+    float *row = column + n;
     for (size_t i = 0; i < dim; i++) {
         for (size_t t = 0; t < n; t++) column[t] = x[t * stride + i];
         kvc_kernels_get()->multiply_rows(row, column, x + i, n, stride, dim - i); /* binary32 over a block */
         for (size_t j = i; j < dim; j++) gram[i * dim + j] += (double)row[j - i]; /* binary64 over all */
     }
-    free(room);
+    free(column);
     return 0;
 }
 
 /* The `rank` eigenvectors of the greatest eigenvalues of a symmetric matrix, which is lost, into z, ascending. */
 static int eigenvectors(double *a, size_t n, size_t rank, double *z, double *values, struct kvc_error *e) {
     const size_t room = 33 * n, whole = 10 * n; /* 26 n and 10 n at least, as dsyevr's documentation asks */
-    double *value = malloc((n + room) * sizeof *value), none = 0;
-    int *numbers = malloc((whole + 2 * n) * sizeof *numbers), failed = 0, found = 0;
+    double *value = kvc_alloc(n + room, sizeof *value), none = 0;
+    int *numbers = kvc_alloc(whole + 2 * n, sizeof *numbers), failed = 0, found = 0;
     const int order = (int)n, n_room = (int)room, n_whole = (int)whole, first = (int)(n - rank) + 1;
     int status = value && numbers ? 0 : kvc_fail_memory(e, "eigenvalues");
     pthread_once(&once, load_lapack);
@@ -78,7 +80,7 @@ int kvc_gram_directions(float *to, double *gram, size_t dim, size_t rank, struct
 }
 
 int kvc_gram_eigen(float *to, double *value, double *gram, size_t dim, size_t rank, struct kvc_error *e) {
-    double *vectors = malloc(rank * dim * sizeof *vectors);
+    double *vectors = kvc_alloc(rank, dim * sizeof *vectors);
     if (!vectors) return kvc_fail_memory(e, "eigenvectors");
     const int status = eigenvectors(gram, dim, rank, vectors, value, e);
     for (size_t k = 0; value && k < rank / 2 && !status; k++) { /* greatest first */
@@ -126,7 +128,7 @@ static double uniform(uint64_t *state) {
 }
 
 int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsigned loops, struct kvc_error *e) {
-    double *p = malloc(rank * dim * sizeof *p), *next = malloc(rank * dim * sizeof *next);
+    double *p = kvc_alloc(rank, dim * sizeof *p), *next = kvc_alloc(rank, dim * sizeof *next);
     uint64_t state = 1;
     const int status = p && next ? 0 : kvc_fail_memory(e, "directions");
     for (size_t i = 0; i < rank * dim && !status; i++) p[i] = uniform(&state);
@@ -151,7 +153,7 @@ int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsig
 }
 
 int kvc_invert(double *a, size_t n, struct kvc_error *e) {
-    double *room = malloc(2 * n * n * sizeof *room + 1);
+    double *room = kvc_alloc(2 * n, n * sizeof *room);
     if (!room) return kvc_fail_memory(e, "an inverse");
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++) {

@@ -2,6 +2,7 @@
  * finite.md. */
 #include "codecs/args.h"
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/program.h"
 
 #include <math.h>
@@ -47,7 +48,7 @@ static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wi
                     struct kvc_sections *out, struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->shape.dtype)->size, row = (size_t)(block->shape.heads * block->shape.dim);
     const size_t rows = (size_t)block->shape.tokens;
-    uint8_t *bytes = malloc(wild * (4 + size));
+    uint8_t *bytes = kvc_alloc(wild, 4 + size);
     if (!bytes) return kvc_fail_memory(e, "escapes");
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
@@ -88,7 +89,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     (void)args, (void)state;
     if (!may_be_wild(block, (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim))) return 0;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
-    float *x = malloc(n * sizeof *x + 1);
+    float *x = kvc_alloc(n, sizeof *x);
     size_t wild = 0;
     int status = 0;
     if (!x) return kvc_fail_memory(e, "a block");

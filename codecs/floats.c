@@ -1,6 +1,7 @@
 /* floats.c: matrices as binary32, arrays of binary16 with a common exponent. Spec of the latter: floats.md. */
 #include "codecs/floats.h"
 
+#include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "kernels/kernels.h"
 
@@ -118,8 +119,9 @@ static uint8_t *write_halves(uint8_t *to, int exponent, uint8_t *lower, uint8_t 
 int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
     float greatest = 0;
-    uint8_t *halves = malloc(4 * n + 1), *planes = halves + 2 * n;
+    uint8_t *halves = kvc_alloc(n, 4);
     if (!halves) return kvc_fail_memory(e, "numbers");
+    uint8_t *planes = halves + 2 * n;
     for (size_t i = 0; i < n; i++) greatest = fabsf(values[i]) > greatest ? fabsf(values[i]) : greatest;
     const int exponent = exponent_for(greatest);
     k->scale(values, values, ldexpf(1, -exponent), n);
@@ -176,8 +178,9 @@ static int undo_codes(uint8_t *upper, const struct kvc_halves *h, size_t n, stru
 int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
     struct kvc_halves h;
     if (kvc_halves_open(&h, bytes, end, n, e)) return -1;
-    uint8_t *lower = malloc(4 * n + 1), *upper = lower + n, *halves = upper + n;
+    uint8_t *lower = kvc_alloc(n, 4);
     if (!lower) return kvc_fail_memory(e, "numbers");
+    uint8_t *upper = lower + n, *halves = upper + n;
     int status = kvc_packed_read(lower, h.lower, n, 8 - h.zeros, e) || kvc_packed_read(upper, h.codes, n, h.width, e) ||
                  undo_codes(upper, &h, n, e);
     unsigned wild = 0;

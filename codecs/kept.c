@@ -1,6 +1,8 @@
 /* kept.c: rows taken out of a matrix, kept as they are, and put back. Spec: kept.md. */
 #include "codecs/kept.h"
 
+#include "codecs/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +36,7 @@ int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage,
     struct kvc_stage_args args;
     kept.shape.tokens = count(mask, rows);
     if (!kept.shape.tokens) return 0;
-    if (!(kept.rows = malloc((size_t)kept.shape.tokens * size))) return kvc_fail_memory(e, "kept rows");
+    if (!(kept.rows = kvc_alloc(kept.shape.tokens, size))) return kvc_fail_memory(e, "kept rows");
     uint64_t to = 0;
     for (uint64_t i = 0; i < rows; i++)
         if (mask[i]) memcpy(kept.rows + to++ * size, block->rows + i * size, size);
@@ -53,7 +55,7 @@ int kvc_kept_decode(struct kvc_block *block, const uint8_t *mask, const struct k
     struct kvc_stage_args args;
     kept.shape.tokens = count(mask, block->shape.tokens);
     if (!kept.shape.tokens) return kvc_section_none_left(sections, sections + n, e);
-    if (!(kept.rows = malloc((size_t)kept.shape.tokens * size))) return kvc_fail_memory(e, "kept rows");
+    if (!(kept.rows = kvc_alloc(kept.shape.tokens, size))) return kvc_fail_memory(e, "kept rows");
     int status = kvc_stage_split.parse("", &args, e) || kvc_stage_split.decode(&args, &stored, &kept, e);
     /* from the end, so that no row is overwritten before it has moved */
     uint64_t own = block->handed.tokens, from = kept.shape.tokens;

@@ -2,6 +2,7 @@
 #include "codecs/args.h"
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/program.h"
 #include "kernels/kernels.h"
 
@@ -65,8 +66,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *e
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "directions");
     s->parts = parts_of(args, &like->shape);
-    s->gram = calloc(s->parts.n * s->parts.dim * s->parts.dim, sizeof *s->gram);
-    s->directions = malloc(s->parts.n * s->parts.rank * s->parts.dim * sizeof *s->directions);
+    s->gram = kvc_alloc_zeros(s->parts.n * s->parts.dim, s->parts.dim * sizeof *s->gram);
+    s->directions = kvc_alloc(s->parts.n * s->parts.rank, s->parts.dim * sizeof *s->directions);
     *state = s;
     return s->gram && s->directions ? 0 : kvc_fail_memory(e, "directions");
 }
@@ -111,7 +112,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     float *x = (float *)(void *)block->rows;
     (void)args;
     if (!rows) return 0;
-    float *coefficients = malloc((n + p->dim) * sizeof *coefficients), *row = coefficients + n;
+    float *coefficients = kvc_alloc(n + p->dim, sizeof *coefficients), *row = coefficients ? coefficients + n : NULL;
     int status = coefficients ? 0 : kvc_fail_memory(e, "coefficients");
     if (!status) {
         for (size_t t = 0; t < rows; t++)
@@ -139,10 +140,10 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     const struct kvc_section *b = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e);
     const struct kvc_section *a = b ? kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e) : NULL;
     if (!a) return -1;
-    float *coefficient = malloc((n + directions + p.dim) * sizeof *coefficient), *direction = coefficient + n;
-    float *row = direction + directions;
-    int status = coefficient ? kvc_halves_take(coefficient, a, n, e) || kvc_halves_take(direction, b, directions, e)
-                             : kvc_fail_memory(e, "coefficients");
+    float *coefficient = kvc_alloc(n + directions + p.dim, sizeof *coefficient);
+    if (!coefficient) return kvc_fail_memory(e, "coefficients");
+    float *direction = coefficient + n, *row = direction + directions;
+    int status = kvc_halves_take(coefficient, a, n, e) || kvc_halves_take(direction, b, directions, e);
     for (size_t t = 0; t < rows * p.n && !status; t++) {
         float *to = block->residual ? row : x + t * p.dim;
         kvc_kernels_get()->multiply_rows(to, coefficient + t * p.rank, direction + t % p.n * p.rank * p.dim, p.rank,

@@ -2,6 +2,7 @@
 #include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/kept.h"
+#include "codecs/memory.h"
 #include "codecs/program.h"
 
 #include "kernels/kernels.h"
@@ -69,7 +70,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->deeper = x->deeper;
     s->first = x->first;
     s->rows = x->segment_rows;
-    s->distance = malloc((size_t)s->rows * sizeof *s->distance + 1);
+    s->distance = kvc_alloc(s->rows, sizeof *s->distance);
     s->kept = calloc((size_t)s->rows + 1, 1);
     if (!s->distance || !s->kept) return kvc_fail_memory(e, "pairs");
     for (uint64_t t = 0; t < s->rows; t++) s->distance[t] = -1;
@@ -104,7 +105,7 @@ static void read_pair(const struct kvc_block *block, uint64_t t, int deeper, flo
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const size_t width = width_of(block);
-    float *room = malloc(2 * width * sizeof *room), *pair[2] = {room, room ? room + width : NULL};
+    float *room = kvc_alloc(width, 2 * sizeof *room), *pair[2] = {room, room ? room + width : NULL};
     (void)args;
     if (!room) return kvc_fail_memory(e, "a pair of rows");
     for (uint64_t t = 0; t < block->shape.tokens; t++) {
@@ -129,7 +130,7 @@ static int farthest_first(const void *a, const void *b) {
 /* Which rows are kept: the share of greatest distance, or (MiniCache, arXiv 2405.14366, equation 4, in distances) those
  * beyond d_max - gamma (d_max - d_min); rows that point apart in any case. */
 static int choose_kept(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
-    struct far *far = malloc((size_t)s->rows * sizeof *far + 1);
+    struct far *far = kvc_alloc(s->rows, sizeof *far);
     size_t n = 0, keep;
     if (!far) return kvc_fail_memory(e, "pairs");
     for (uint64_t t = 0; t < s->rows; t++)
@@ -219,7 +220,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
     if (!block->shape.tokens) return 0;
     for (uint64_t t = 0; t < block->shape.tokens; t++) mask[t] = s->kept[kvc_block_row(block, t) - s->first];
-    float *room = malloc((2 * width + most) * sizeof *room);
+    float *room = kvc_alloc(2 * width + most, sizeof *room);
     int status = room ? 0 : kvc_fail_memory(e, "a pair of rows");
     if (!status && !s->second) status = add_kept(mask, block->shape.tokens, stage, out, e);
     if (!status) {
@@ -277,8 +278,9 @@ static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *bloc
                        struct kvc_error *e) {
     const size_t per = norms_in_row(args, &block->shape), rows = (size_t)block->handed.tokens, n = rows * per;
     const size_t width = width_of(block), each = width / per, bytes = (size_t)kvc_row_bytes(&block->shape);
-    float *norms = malloc((n + width) * sizeof *norms), *row = norms + n;
+    float *norms = kvc_alloc(n + width, sizeof *norms);
     if (!norms) return kvc_fail_memory(e, "norms");
+    float *row = norms + n;
     int status = kvc_halves_take(norms, s, n, e);
     for (size_t t = 0; t < rows && !status; t++) {
         kvc_to_floats(row, block->rows + t * bytes, width, block->own);

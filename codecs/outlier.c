@@ -1,6 +1,7 @@
 /* outlier.c: the stage that takes the extremes of each vector out of the matrix, exactly. Spec: outlier.md. */
 #include "codecs/args.h"
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/program.h"
 #include "kernels/kernels.h"
 
@@ -110,10 +111,10 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     int complete = s->sum && s->mean;
     for (int i = 0; i < 2; i++) {
         struct ends *d = &s->end[i];
-        d->far = malloc(s->width * s->room * sizeof *d->far);
+        d->far = kvc_alloc(s->width, s->room * sizeof *d->far);
         d->n = calloc(s->width, sizeof *d->n);
-        d->limit = malloc(s->width * sizeof *d->limit);
-        d->last = malloc(s->width * sizeof *d->last);
+        d->limit = kvc_alloc(s->width, sizeof *d->limit);
+        d->last = kvc_alloc(s->width, sizeof *d->last);
         complete = complete && d->far && d->n && d->limit && d->last;
         for (size_t c = 0; d->limit && c < s->width; c++) d->limit[c] = -INFINITY;
     }
@@ -256,8 +257,8 @@ static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *bloc
     const size_t k = how_many(args, v.length), each = 2 * k, all = v.n * each;
     if (each > v.length) return 0;
     const size_t size = 2 + all * (v.index_bytes + v.value_bytes);
-    float *values = malloc(all * sizeof *values);
-    uint16_t *index = malloc(each * sizeof *index);
+    float *values = kvc_alloc(all, sizeof *values);
+    uint16_t *index = kvc_alloc(each, sizeof *index);
     struct chunks *chunks = malloc(sizeof *chunks);
     uint8_t *bytes = malloc(size);
     int status = values && index && chunks && bytes ? 0 : kvc_fail_memory(e, "outliers");
@@ -292,8 +293,8 @@ static int encode_channels(const struct state *s, struct kvc_block *block, uint8
     const size_t width = s->width, rows = (size_t)block->shape.tokens, value_bytes = kvc_dtype_info(block->own)->size;
     float *x = (float *)(void *)block->rows;
     uint8_t *count = calloc(width, 1);
-    size_t *at = malloc(width * sizeof *at), n = 0, all = 0;
-    uint32_t *found = malloc(rows * width * sizeof *found); /* numbers of outliers in the block, row after row */
+    size_t *at = kvc_alloc(width, sizeof *at), n = 0, all = 0;
+    uint32_t *found = kvc_alloc(rows, width * sizeof *found); /* numbers of outliers in the block, row after row */
     int status = count && at && found ? 0 : kvc_fail_memory(e, "outliers");
     for (size_t t = 0; t < rows && !status; t++) {
         const float *row = x + t * width;
@@ -317,7 +318,7 @@ static int encode_channels(const struct state *s, struct kvc_block *block, uint8
         return status;
     }
     const size_t size = 2 + width + all * (1 + value_bytes);
-    float *values = malloc(all * sizeof *values);
+    float *values = kvc_alloc(all, sizeof *values);
     uint8_t *bytes = malloc(size);
     status = values && bytes ? 0 : kvc_fail_memory(e, "outliers");
     if (!status) {
@@ -383,7 +384,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e))) return -1;
     measure(&v, block, block->own);
     if (read_header(&r, &v, s, e)) return -1;
-    float *value = malloc(r.all * sizeof *value);
+    float *value = kvc_alloc(r.all, sizeof *value);
     if (!value) return kvc_fail_memory(e, "outliers");
     kvc_to_floats(value, r.value, r.all, block->own);
     int status = 0;

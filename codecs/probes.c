@@ -1,6 +1,7 @@
 /* probes.c: attention of the queries at hand. Not for decoding. */
 #include "codecs/probes.h"
 
+#include "codecs/memory.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -32,7 +33,7 @@ static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t 
     p->n = (size_t)x->n_queries - p->first;
     p->rows = (size_t)x->rows;
     const size_t padded = (p->rows + ROWS - 1) / ROWS * ROWS;
-    p->piece = malloc((ROWS * p->heads * p->dim + padded * p->dim + BATCH * p->rows) * sizeof *p->piece);
+    p->piece = kvc_alloc(ROWS * p->heads * p->dim + padded * p->dim + BATCH * p->rows, sizeof *p->piece);
     if (!p->piece) return kvc_fail_memory(e, "probes");
     p->turned = p->piece + ROWS * p->heads * p->dim;
     p->share = p->turned + padded * p->dim;
@@ -144,7 +145,7 @@ static int ask_profile(const struct kvc_encoding *x, struct kvc_encoding *like, 
     *like = *x;
     *position = NULL;
     if (!x->profile_queries) return 0;
-    if (!(*position = malloc((size_t)x->profile_queries * sizeof **position))) return kvc_fail_memory(e, "probes");
+    if (!(*position = kvc_alloc(x->profile_queries, sizeof **position))) return kvc_fail_memory(e, "probes");
     for (uint64_t i = 0; i < x->profile_queries; i++) (*position)[i] = x->position[x->rows - 1];
     like->query = x->profile_query;
     like->query_position = *position;
@@ -226,10 +227,10 @@ int kvc_probes_output_energy(const struct kvc_encoding *x, uint64_t window, doub
     struct outputs o = {.dim = (size_t)x->value.dim, .energy = to};
     const size_t heads = (size_t)x->value.heads;
     if (probes_init(&p, x, window, e)) return -1;
-    o.value = malloc((p.rows * o.dim + ROWS * heads * o.dim + o.dim) * sizeof *o.value);
+    o.value = kvc_alloc(p.rows * o.dim + ROWS * heads * o.dim + o.dim, sizeof *o.value);
     int status = o.value ? 0 : kvc_fail_memory(e, "probes");
-    float *piece = o.value + p.rows * o.dim;
-    o.output = piece + ROWS * heads * o.dim;
+    float *piece = status ? NULL : o.value + p.rows * o.dim;
+    if (!status) o.output = piece + ROWS * heads * o.dim;
     memset(to, 0, heads * o.dim * sizeof *to);
     for (size_t h = 0; h < p.heads && !status; h++) {
         status = turn(&p, h, e) || read_values(x, h, piece, o.value, e);

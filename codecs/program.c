@@ -2,6 +2,7 @@
 #include "codecs/program.h"
 
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/planes.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ void kvc_program_free(struct kvc_program *p) {
 static int grow(void **array, size_t n, size_t *room, size_t size, struct kvc_error *e) {
     if (n < *room) return 0;
     const size_t more = *room ? 2 * *room : 8;
-    void *grown = realloc(*array, more * size);
+    void *grown = kvc_realloc(*array, more, size);
     if (!grown) return kvc_fail_memory(e, "a program");
     *array = grown;
     *room = more;

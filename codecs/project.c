@@ -1,6 +1,7 @@
 /* project.c: the stage that rebuilds K and V from hidden states. Spec: project.md. Not for reading weights
  * (formats/weights.h) or finding hidden states (formats/rebuild.c). */
 #include "codecs/args.h"
+#include "codecs/memory.h"
 #include "codecs/rebuild.h"
 
 #include "kernels/kernels.h"
@@ -46,7 +47,7 @@ struct plan {
     unsigned pairing;
     int norm;
     float epsilon;
-    uint8_t fingerprint[32];
+    uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
     const uint8_t *steps; /* f64 pairs */
 };
 
@@ -129,7 +130,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     if (!(s->section = calloc(1, s->size))) return kvc_fail_memory(e, "a projection");
     if (!source->is_hidden) {
         if (source->rebuild->matrix(source->rebuild, source->in, &m, e)) return -1;
-        memcpy(s->section + 8, m.fingerprint, 32);
+        memcpy(s->section + 8, m.fingerprint, KVC_FINGERPRINT_BYTES);
         const int missing = norm && (!m.norm || !(m.epsilon > 0));
         source->rebuild->release(source->rebuild, &m);
         if (missing) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the weights have no RMSNorm, or do not say its epsilon");
@@ -164,7 +165,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 
 /* Without a fingerprint, rows are those of the hidden states. */
 static int copies(const struct plan *p) {
-    static const uint8_t none[32];
+    static const uint8_t none[KVC_FINGERPRINT_BYTES];
     return memcmp(p->fingerprint, none, sizeof none) == 0;
 }
 
@@ -178,7 +179,7 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     uint32_t epsilon = (uint32_t)get(d + 44, 4);
     *p = (struct plan){.from = (uint32_t)get(d, 4), .in = (size_t)get(d + 4, 4), .norm = d[40], .pairing = d[41],
                        .rotated = (size_t)get(d + 42, 2), .steps = d + HEADER};
-    memcpy(p->fingerprint, d + 8, 32);
+    memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
     memcpy(&p->epsilon, &epsilon, sizeof epsilon);
     if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim || d[40] > 1 || p->pairing > 2 ||
         (p->rotated != 0) != (p->pairing != 0) || (p->rotated && role != KVC_SELECT_K) || !p->in || p->in > 1 << 24 ||
@@ -252,10 +253,10 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     if (!copied && memcmp(m.fingerprint, p->fingerprint, sizeof p->fingerprint) != 0)
         status = kvc_fail(e, KVC_ERR_MODEL, "these are not the weights that the file was packed with (other fingerprint)");
     if (!status && p->norm && !m.norm) status = kvc_fail(e, KVC_ERR_MODEL, "the weights have no norm");
-    float *hidden = malloc((rows * p->in + out + p->rotated) * sizeof *hidden + 1);
+    float *hidden = kvc_alloc(rows * p->in + out + p->rotated, sizeof *hidden);
     if (!status && !hidden) status = kvc_fail_memory(e, "hidden states");
     if (!status) status = r->hidden(r, p->from, block->row, rows, p->in, hidden, e);
-    float *y = hidden + rows * p->in, *angles = y + out;
+    float *y = hidden ? hidden + rows * p->in : NULL, *angles = y ? y + out : NULL;
     for (size_t t = 0; t < rows && !status; t++) {
         const int64_t position = r->position[block->row[t]];
         float *to = x + t * out, *from = hidden + t * p->in;

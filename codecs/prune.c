@@ -1,6 +1,7 @@
 /* prune.c: the stage that leaves out the channels that matter least. Spec: prune.md. */
 #include "codecs/args.h"
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/program.h"
 
@@ -54,7 +55,7 @@ static void end(void *state) {
 /* Sums over the segment's finite values: x, |x|, x^2, each [head * channel], and how many there were. */
 static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, double *sum, struct kvc_error *e) {
     double *plain = sum, *size = sum + width, *square = sum + 2 * width, *count = sum + 3 * width;
-    float *rows = malloc(KVC_MAX_BLOCK_ROWS * width * sizeof *rows);
+    float *rows = kvc_alloc(KVC_MAX_BLOCK_ROWS, width * sizeof *rows);
     if (!rows) return kvc_fail_memory(e, "channels");
     memset(sum, 0, 4 * width * sizeof *sum);
     const uint64_t stop = x->first + x->segment_rows;
@@ -82,7 +83,7 @@ static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, dou
 static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x, unsigned role, struct state *s,
                  double *to, struct kvc_error *e) {
     const size_t width = s->heads * s->dim;
-    double *sum = malloc(4 * width * sizeof *sum), *energy = malloc(width * sizeof *energy);
+    double *sum = kvc_alloc(width, 4 * sizeof *sum), *energy = kvc_alloc(width, sizeof *energy);
     const int64_t by = args->i[BY];
     int status = sum && energy ? sum_up(x, role, width, sum, e) : kvc_fail_memory(e, "channels");
     if (!status && by == BY_QUERY) {
@@ -130,8 +131,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     if (source->heads != s->heads || source->dim != s->dim)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "another stage has changed the channels before");
     s->pruned = calloc(s->heads, s->dim);
-    s->mean = malloc(s->heads * s->dim * sizeof *s->mean);
-    double *scores = malloc(s->heads * s->dim * sizeof *scores);
+    s->mean = kvc_alloc(s->heads, s->dim * sizeof *s->mean);
+    double *scores = kvc_alloc(s->heads, s->dim * sizeof *scores);
     int status = s->pruned && s->mean && scores ? score(args, x, like->role, s, scores, e) : kvc_fail_memory(e, "channels");
     for (size_t h = 0; h < s->heads && !status; h++) mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
     free(scores);
@@ -143,7 +144,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     const struct state *s = state;
     const size_t width = s->heads * s->dim, size = kvc_dtype_info(s->own)->size;
     if (!s->out) return 0;
-    uint8_t *bits = calloc(1, (width + 7) / 8), *means = malloc(s->heads * s->out * size);
+    uint8_t *bits = calloc(1, (width + 7) / 8), *means = kvc_alloc(s->heads * s->out, size);
     int status = bits && means ? 0 : kvc_fail_memory(e, "channels");
     size_t n = 0;
     for (size_t i = 0; i < width && !status; i++) {
@@ -173,7 +174,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     const size_t width = s->heads * s->dim, rows = (size_t)block->shape.tokens;
     (void)args, (void)stage, (void)out;
     if (!s->out) return 0;
-    uint32_t *kept = malloc(width * sizeof *kept);
+    uint32_t *kept = kvc_alloc(width, sizeof *kept);
     if (!kept) return kvc_fail_memory(e, "channels");
     const size_t n = list_kept(NULL, s->pruned, width, kept);
     /* never overtakes what it reads, as rows shrink */
@@ -230,7 +231,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
     const size_t rows = (size_t)block->shape.tokens, n = (size_t)(block->handed.heads * block->handed.dim);
     if (n == width) return 0;
-    uint32_t *kept = malloc(width * sizeof *kept + (width + n) * size);
+    uint32_t *kept = kvc_alloc(width, sizeof *kept + 2 * size);
     if (!kept) return kvc_fail_memory(e, "channels");
     uint8_t *empty = (uint8_t *)(kept + width), *from = empty + width * size;
     list_kept(stored->side[0].data, NULL, width, kept);

@@ -2,6 +2,7 @@
  * (saliency.c) or outliers (outlier.c). */
 #include "codecs/args.h"
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/program.h"
 #include "kernels/kernels.h"
@@ -108,8 +109,8 @@ static int make_spans(struct layout *l, const struct kvc_stage_args *args, const
     const int apart = block->salient != NULL, by_head = apart || (l->axis == CHANNELS && l->dim % l->group != 0);
     const size_t spans = by_head ? l->heads : 1;
     l->n_classes = apart ? 2 : 1;
-    struct span *span = l->memory[0] = calloc(l->n_classes * spans, sizeof *span);
-    uint8_t *row = l->memory[1] = malloc(apart ? l->n_classes * spans * l->rows + 1 : 1);
+    struct span *span = l->memory[0] = kvc_alloc_zeros(l->n_classes, spans * sizeof *span);
+    uint8_t *row = l->memory[1] = kvc_alloc(apart ? l->n_classes * spans : 0, l->rows);
     if (!span || !row) return kvc_fail_memory(e, "groups");
     for (unsigned c = 0; c < l->n_classes; c++) {
         struct class *k = &l->class[c];
@@ -257,7 +258,7 @@ static double squared_error(const float *x, size_t n, float low, float step, flo
 
 /* Narrows the ranges to those of the least squared error. */
 static int clip_ranges(const struct layout *l, const struct class *k, const float *x, struct kvc_error *e) {
-    float *value = malloc((l->rows > l->width ? l->rows : l->width) * sizeof *value);
+    float *value = kvc_alloc(l->rows > l->width ? l->rows : l->width, sizeof *value);
     const float levels = levels_of(k);
     if (!value) return kvc_fail_memory(e, "a group");
     for (size_t g = 0; g < k->params; g++) {
@@ -388,7 +389,7 @@ static void apply_norms(const struct layout *l, float *x, const float *norm) {
 
 /* Takes what was coded out of x, which has been divided by the norms: what is left is the residual. */
 static int subtract(const struct layout *l, float *x, const struct class *k, struct kvc_error *e) {
-    float *coded = malloc(l->rows * l->width * sizeof *coded);
+    float *coded = kvc_alloc(l->rows, l->width * sizeof *coded);
     if (!coded) return kvc_fail_memory(e, "a residual");
     each_row(l, k, coded, l->step, dequantise_row);
     for (size_t i = 0; i < k->n_spans; i++) {
@@ -454,7 +455,7 @@ static int decode_sections(const struct layout *l, struct kvc_block *block, cons
     float *left = NULL;
     const size_t values = l->rows * l->width;
     if (l->normed && block->residual) {
-        if (!(left = malloc(values * sizeof *left))) return kvc_fail_memory(e, "a residual");
+        if (!(left = kvc_alloc(values, sizeof *left))) return kvc_fail_memory(e, "a residual");
         memcpy(left, x, values * sizeof *left);
     }
     int status = 0;

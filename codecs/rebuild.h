@@ -8,13 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define KVC_FINGERPRINT_BYTES 32 /* of a projection: a SHA-256 */
+
 /* A layer's projection to K or V. Lives until it is released. */
 struct kvc_matrix {
     const float *weight; /* [in][out] */
     const float *bias;   /* [out], or NULL */
     const float *norm;   /* [in]: weights of the RMSNorm before it, or NULL */
     float epsilon;       /* of that norm; 0: unknown */
-    uint8_t fingerprint[32];
+    uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
     void *hold;          /* of who gave it */
 };
 

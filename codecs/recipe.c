@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_STAGE "split" /* what ends a pipeline that has no terminal stage */
 
 static int parse_number(const char **p, uint32_t *v) {
     if (**p < '0' || **p > '9') return -1;
@@ -165,7 +164,7 @@ void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint3
         if (flags & KVC_STAGE_TERMINAL) return;
     }
     if (!pipeline->n || !(pipeline->step[pipeline->n - 1].stage->flags & KVC_STAGE_RESIDUAL))
-        add_step(pipeline, kvc_stage_find(DEFAULT_STAGE), NULL, recipe->n);
+        add_step(pipeline, kvc_stage_find(KVC_DEFAULT_STAGE), NULL, recipe->n);
 }
 
 int kvc_recipe_has(const char *text, unsigned flags) {

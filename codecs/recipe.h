@@ -13,6 +13,8 @@
 #include "codecs/pipeline.h"
 
 #define KVC_MAX_RANGES 16
+/* The lossless stage that ends a pipeline without a terminal stage, and is the recipe where none is given. */
+#define KVC_DEFAULT_STAGE "split"
 
 struct kvc_item {
     const struct kvc_stage *stage;

@@ -1,6 +1,7 @@
 /* rope.c: tables of rotary position embedding and their use. Spec: derope.md, 3. */
 #include "codecs/rope.h"
 
+#include "codecs/memory.h"
 #include "kernels/kernels.h"
 
 #include <stdlib.h>
@@ -55,7 +56,7 @@ static void digit(double *to, const double *base, double *next, size_t half) {
 
 int kvc_rope_init(struct kvc_rope *r, const double *angle, size_t half, unsigned pairing, struct kvc_error *e) {
     const size_t pair = 2 * half;
-    double *room = malloc((2 * DIGIT + 4) * pair * sizeof *room + pair * sizeof(float) + 1);
+    double *room = kvc_alloc(pair, (2 * DIGIT + 4) * sizeof *room + sizeof(float));
     memset(r, 0, sizeof *r);
     if (!room) return kvc_fail_memory(e, "RoPE");
     r->pairing = pairing;

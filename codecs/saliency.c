@@ -1,5 +1,6 @@
 /* saliency.c: the stage that tells tokens apart: which ones attention falls on. Spec: saliency.md. */
 #include "codecs/args.h"
+#include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/program.h"
 #include "codecs/shared.h"
@@ -52,7 +53,7 @@ static void end(void *state) {
 /* ZipCache (arXiv 2405.14256), equations 8 and 9: attention that a token gets, over how many queries could give it some.
  * `paper` counts the queries at hand, `code` all tokens from this one on, as the authors' program does. */
 static int score_attention(const struct kvc_encoding *x, int paper, float *score, struct kvc_error *e) {
-    uint32_t *seen = malloc((size_t)x->rows * sizeof *seen + 1);
+    uint32_t *seen = kvc_alloc(x->rows, sizeof *seen);
     if (!seen) return kvc_fail_memory(e, "saliency");
     const int status = kvc_probes_attention(x, score, e);
     kvc_probes_seen(x, seen);
@@ -69,7 +70,7 @@ static int score_attention(const struct kvc_encoding *x, int paper, float *score
 /* A stand-in where there are no queries: keys of small norm tend to be looked at most. */
 static int score_norms(const struct kvc_encoding *x, float *score, struct kvc_error *e) {
     const size_t heads = (size_t)x->key.heads, dim = (size_t)x->key.dim;
-    float *rows = malloc(KVC_MAX_BLOCK_ROWS * heads * dim * sizeof *rows);
+    float *rows = kvc_alloc(KVC_MAX_BLOCK_ROWS * heads, dim * sizeof *rows);
     int status = rows ? 0 : kvc_fail_memory(e, "saliency");
     for (uint64_t t = 0; t < x->rows && !status; t += KVC_MAX_BLOCK_ROWS) {
         const uint64_t n = x->rows - t < KVC_MAX_BLOCK_ROWS ? x->rows - t : KVC_MAX_BLOCK_ROWS;
@@ -119,7 +120,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     (void)args;
     if (s->room - s->n_seen < block->shape.tokens) {
         const size_t room = 2 * s->room + KVC_MAX_BLOCK_ROWS;
-        uint64_t *grown = realloc(s->seen, room * sizeof *grown);
+        uint64_t *grown = kvc_realloc(s->seen, room, sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "saliency");
         s->seen = grown;
         s->room = room;
@@ -141,7 +142,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
                   struct kvc_error *e) {
     struct state *s = state;
     const size_t regular = (size_t)floor((1 - args->f[SHARE]) * (double)s->n_seen + 1e-9);
-    uint64_t *order = malloc(s->n_seen * sizeof *order + 1);
+    uint64_t *order = kvc_alloc(s->n_seen, sizeof *order);
     (void)stage, (void)side;
     if (!order) return kvc_fail_memory(e, "saliency");
     for (size_t h = 0; h < s->heads && s->n_seen; h++) {

@@ -1,6 +1,8 @@
 /* sections.c: the list of sections a record is made of, and their byte coders. Not for their meaning. */
 #include "codecs/stage.h"
 
+#include "codecs/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
@@ -69,7 +71,7 @@ void kvc_sections_clear(struct kvc_sections *list) {
 static int grow(struct kvc_sections *list, size_t more) {
     if (list->count == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 8;
-        struct kvc_section *section = realloc(list->section, capacity * sizeof *section);
+        struct kvc_section *section = kvc_realloc(list->section, capacity, sizeof *section);
         if (!section) return -1;
         list->section = section;
         list->capacity = capacity;

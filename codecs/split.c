@@ -2,6 +2,7 @@
  * Spec: split.md. Not for the channel model (channels.c) or the coder (rans.c). */
 #include "codecs/args.h"
 #include "codecs/channels.h"
+#include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/program.h"
 #include "codecs/rans.h"
@@ -134,7 +135,7 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
     const unsigned bits = table_bits(w->values, alphabet), few = w->form->format ? FEW_FLOATS : FEW_VALUES;
     const unsigned lanes = w->values < few ? FEW_LANES : ALL_LANES;
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
-    struct kvc_rans_symbol(*symbol)[KVC_RANS_SYMBOLS] = malloc(KVC_CONTEXTS * sizeof *symbol);
+    struct kvc_rans_symbol(*symbol)[KVC_RANS_SYMBOLS] = kvc_alloc(KVC_CONTEXTS, sizeof *symbol);
     uint8_t *head = malloc(HEAD_BOUND(streams));
     if (!symbol || !head) {
         free(symbol);
@@ -396,7 +397,7 @@ static int decode_sections(struct work *w, struct kvc_block *block, const struct
     const struct kvc_section *next = sections, *end = sections + n, *s;
     const size_t blocks = w->values / w->info->block;
     const size_t low_size = shift == 8 ? w->values : shift ? KVC_PACKED(w->values, shift) : 0;
-    uint32_t *slots = w->memory[0] = malloc(SLOTS * sizeof *slots + 8 * w->n);
+    uint32_t *slots = w->memory[0] = kvc_alloc(SLOTS + 2 * w->n, sizeof *slots);
     uint8_t *low = w->memory[1] = malloc((low_size > blocks ? low_size : blocks) + 1);
     w->low = w->memory[2] = calloc(w->rows < rows_together(w) ? w->rows : rows_together(w), w->n);
     if (!slots || !low || !w->low) return kvc_fail_memory(e, "a block");

@@ -1,6 +1,7 @@
 /* steps.c: the stage that gives each token and head a step by how much later tokens look at it. Spec: steps.md. Not for the
  * step itself (code.c). */
 #include "codecs/args.h"
+#include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/profile.h"
 #include "codecs/program.h"
@@ -97,7 +98,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->heads = (size_t)like->shape.heads;
     s->rows = x->rows;
     s->first = x->first;
-    s->step = malloc((size_t)x->segment_rows * s->heads + 1);
+    s->step = kvc_alloc(x->segment_rows, s->heads);
     if (!s->step) return kvc_fail_memory(e, "steps");
     const float *score = NULL;
     if (asks && !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score, make_scores, x, e)))
@@ -141,11 +142,12 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     const size_t n = (size_t)block->shape.tokens * s->heads;
     (void)args;
     if (!n) return 0;
-    uint8_t *bytes = malloc(4 + KVC_RANS_BOUND(n)), *end = bytes + 4 + KVC_RANS_BOUND(n);
-    uint16_t *symbols = malloc(n * sizeof *symbols);
+    uint8_t *bytes = malloc(4 + KVC_RANS_BOUND(n));
+    uint16_t *symbols = kvc_alloc(n, sizeof *symbols);
     block->step = malloc(n);
     int status = bytes && symbols && block->step ? 0 : kvc_fail_memory(e, "steps");
     if (!status) {
+        uint8_t *end = bytes + 4 + KVC_RANS_BOUND(n);
         struct kvc_rans_encoder r;
         for (size_t i = 0; i < n; i++) {
             block->step[i] = s->step[(kvc_block_row(block, i / s->heads) - s->first) * s->heads + i % s->heads];
@@ -175,9 +177,9 @@ static int read_steps(const struct kvc_section *table, const struct kvc_section 
     kvc_rans_decoding_table(slots, frequency, ALPHABET);
     if (s->size < 4) return kvc_fail(e, KVC_ERR_DAMAGED, "section STEPS is too short");
     if (kvc_rans_decode_begin(&r, 1, s->data, s->data + 4, s->size - 4, e)) return kvc_error_prefix(e, "STEPS");
-    uint16_t *room = calloc(2 * n + 1, sizeof *room), *base = room + n;
+    uint16_t *room = calloc(2 * n + 1, sizeof *room);
     if (!room) return kvc_fail_memory(e, "steps");
-    kvc_kernels_get()->rans_decode(&r, room, base, n, slots, KVC_RANS_MIN_BITS);
+    kvc_kernels_get()->rans_decode(&r, room, room + n, n, slots, KVC_RANS_MIN_BITS);
     for (size_t i = 0; i < n; i++) step[i] = (int8_t)((int)room[i] + LEAST);
     free(room);
     return kvc_rans_decode_end(&r, e) ? kvc_error_prefix(e, "STEPS") : 0;

@@ -1,5 +1,6 @@
 /* zstd.c: the stage that splits rows into byte planes and compresses each. Spec: zstd.md. */
 #include "codecs/args.h"
+#include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/stage.h"
 
@@ -60,7 +61,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     size_t blocks = (size_t)(block->shape.tokens * kvc_row_blocks(&block->shape)), at = 0, i = 0;
     int raw = kvc_section_raw(sections, n, block->rows, blocks * info->size, e);
     if (raw) return raw < 0 ? -1 : 0;
-    uint8_t *planes = malloc(blocks ? blocks * info->size : 1);
+    uint8_t *planes = kvc_alloc(blocks, info->size);
     if (!planes) return kvc_fail_memory(e, "byte planes");
     const struct kvc_section *next = sections, *end = sections + n;
     int status = 0;

@@ -1,6 +1,7 @@
 /* arrays.c: a cache's tensors listed and read as named arrays, for exports. Not for writing any format. */
 #include "formats/arrays.h"
 
+#include "codecs/memory.h"
 #include "formats/bytes.h"
 #include "formats/keys.h"
 #include "formats/model.h"
@@ -175,7 +176,7 @@ static void print_name(struct kvc_arrays_item *item, const struct kvc_cache *c, 
  * numbered from 0 as the live ones are (llama.cpp); two parts of one kind that do the same cannot be told
  * apart. */
 static int name_items(struct kvc_arrays *list, int mark_sliding, struct kvc_error *e) {
-    const struct kvc_arrays_item **sorted = malloc(list->n * sizeof *sorted), *twice = NULL;
+    const struct kvc_arrays_item **sorted = kvc_alloc(list->n, sizeof *sorted), *twice = NULL;
     if (!sorted) return kvc_fail_memory(e, "names");
     for (; mark_sliding < 2; mark_sliding++) {
         twice = NULL;
@@ -314,8 +315,8 @@ static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_it
     size_t row = (size_t)kvc_row_bytes(shape), values = (size_t)(shape->heads * shape->dim);
     int convert = item->dtype != shape->dtype, status = 0;
     size_t block = cells->n < KVC_BLOCK ? (size_t)cells->n : KVC_BLOCK;
-    uint8_t *rows = malloc(block * row + 1);
-    float *floats = convert ? malloc(block * values * sizeof *floats + 1) : NULL;
+    uint8_t *rows = kvc_alloc(block, row);
+    float *floats = convert ? kvc_alloc(block, values * sizeof *floats) : NULL;
     if (!rows || (convert && !floats)) status = kvc_fail_memory(e, "rows");
     for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
         uint64_t first = cells->block[b], n = cells->block[b + 1] - first;

@@ -1,6 +1,8 @@
 /* attention.c: logits, softmax and outputs of two caches side by side. Not for their values (compare.c). */
 #include "formats/attention.h"
 
+#include "codecs/memory.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -90,7 +92,7 @@ static int load(const struct kvc_attention_layer *l, struct arrays *x, struct kv
     const size_t queries = x->n_queries * x->heads * x->group * x->dim_k;
     const size_t piece = x->heads * (x->dim_k > x->dim_v ? x->dim_k : x->dim_v) * KVC_BLOCK;
     float *p = x->memory = calloc(2 * (keys + values + x->value_room) + 3 * x->row_room + queries + piece, sizeof *p);
-    x->position = malloc((x->rows + 1) * sizeof *x->position);
+    x->position = kvc_alloc(x->rows + 1, sizeof *x->position);
     if (!p || !x->position) return kvc_fail_memory(e, "a layer's K and V");
     for (int s = 0; s < 2; s++) {
         x->key[s] = p, p += keys;
@@ -200,7 +202,7 @@ int kvc_attention_compare(const struct kvc_attention_layer *l, struct kvc_attent
     int status = load(l, &x, e);
     const struct kvc_cells *cells = &kvc_tensor_part(l->queries, l->q)->cells;
     for (size_t h = 0; h < x.heads && !status; h++)
-        if (!(out[h].output = malloc((x.n_queries * x.group + 1) * sizeof *out[h].output)))
+        if (!(out[h].output = kvc_alloc(x.n_queries * x.group + 1, sizeof *out[h].output)))
             status = kvc_fail_memory(e, "measures");
     for (size_t i = 0; i < x.n_queries && !status; i++) {
         const int64_t position = kvc_cells_position(cells, i);
@@ -218,7 +220,7 @@ int kvc_attention_compare(const struct kvc_attention_layer *l, struct kvc_attent
 }
 
 int kvc_attention_add(struct kvc_attention *total, const struct kvc_attention *part, struct kvc_error *e) {
-    float *output = realloc(total->output, (size_t)(total->queries + part->queries + 1) * sizeof *output);
+    float *output = kvc_realloc(total->output, total->queries + part->queries + 1, sizeof *output);
     if (!output) return kvc_fail_memory(e, "measures");
     if (part->queries) memcpy(output + total->queries, part->output, (size_t)part->queries * sizeof *output);
     total->output = output;

@@ -1,52 +1,16 @@
 /* batch.c: programs of blocks put together for one launch. Not for what programs are made of (codecs/program.h). */
 #include "formats/batch.h"
 
+#include "codecs/memory.h"
 #include "formats/records.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 enum { ALIGN = 16, COUNTERS = 1 + KVC_DEVICE_LEVELS };
 
 static size_t aligned(size_t n) {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-/* --- what is kept --- */
-
-static uint64_t hash_key(const struct kvc_program_key *key) {
-    const uint64_t seed = (uint64_t)key->which << 1 | (key->size != 0);
-    const uint64_t hash = key->size ? XXH3_64bits_withSeed(key->bytes, key->size, seed)
-                                    : XXH3_64bits_withSeed(&key->bytes, sizeof key->bytes, seed);
-    return hash ? hash : 1;
-}
-
-/* The place of a hash, or where it would go. */
-static struct kvc_kept_table *find_place(const struct kvc_kept *k, uint64_t hash) {
-    size_t i = (size_t)hash & (k->places - 1);
-    while (k->table[i].hash && k->table[i].hash != hash) i = (i + 1) & (k->places - 1);
-    return &k->table[i];
-}
-
-static int more_places(struct kvc_kept *k, struct kvc_error *e) {
-    struct kvc_kept old = *k;
-    if (2 * k->n < k->places) return 0;
-    k->places = k->places ? 2 * k->places : 64;
-    if (!(k->table = calloc(k->places, sizeof *k->table))) {
-        *k = old;
-        return kvc_fail_memory(e, "tables");
-    }
-    for (size_t i = 0; i < old.places; i++)
-        if (old.table[i].hash) *find_place(k, old.table[i].hash) = old.table[i];
-    free(old.table);
-    return 0;
-}
-
-void kvc_kept_free(struct kvc_kept *k) {
-    free(k->table);
-    free(k->bytes);
-    memset(k, 0, sizeof *k);
 }
 
 /* --- dry runs --- */
@@ -82,22 +46,10 @@ static int dry_keep(void *owner, const struct kvc_program_key *key, size_t n, vo
                     struct kvc_error *e) {
     struct dry *d = owner;
     struct kvc_kept *k = d->kept;
-    if (more_places(k, e)) return -1;
-    struct kvc_kept_table *t = find_place(k, hash_key(key));
     *bytes = NULL;
     *address = ALIGN;
-    if (t->hash) return 0;
-    if (k->room - k->used < aligned(n)) {
-        const size_t room = 2 * k->room + aligned(n);
-        uint8_t *grown = realloc(k->bytes, room);
-        if (!grown) return kvc_fail_memory(e, "tables");
-        k->bytes = grown;
-        k->room = room;
-    }
-    *t = (struct kvc_kept_table){hash_key(key), k->used, n};
-    *bytes = k->bytes + k->used;
-    k->used += aligned(n);
-    k->n++;
+    if (kvc_kept_find(k, key, n)) return 0;
+    if (kvc_kept_add(k, key, n, bytes, e)) return -1;
     d->more |= key->size != 0 && key->which != 0;
     return 0;
 }
@@ -156,8 +108,8 @@ static uint64_t scratch(void *owner, size_t n) {
 /* What planning has not met goes with the batch. */
 static int keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address, struct kvc_error *e) {
     struct kvc_batch *b = owner;
-    const struct kvc_kept_table *t = b->kept && b->kept->places ? find_place(b->kept, hash_key(key)) : NULL;
-    if (t && t->hash && t->size == n) {
+    const struct kvc_kept_table *t = b->kept ? kvc_kept_find(b->kept, key, n) : NULL;
+    if (t) {
         *bytes = NULL;
         *address = b->kept->address + t->offset;
         return 0;
@@ -172,7 +124,7 @@ static int keep(void *owner, const struct kvc_program_key *key, size_t n, void *
 static void *append(struct kvc_list *l, size_t n, size_t size, struct kvc_error *e) {
     if (l->room - l->n < n) {
         const size_t room = 2 * l->room + n;
-        void *grown = realloc(l->at, room * size);
+        void *grown = kvc_realloc(l->at, room, size);
         if (!grown) {
             kvc_fail_memory(e, "a queue");
             return NULL;
@@ -316,7 +268,7 @@ static int runs_are_whole(const struct kvc_program *p, uint64_t rows) {
 /* Where it was learnt only after packing how many heads a row has, operations that take rows as one head take them as several;
  * 1: some cannot. */
 static int fit_heads(struct kvc_batch *b, uint32_t tensor) {
-    const struct kvc_records *k = b->cache->impl;
+    const struct kvc_records *k = kvc_records_of(b->cache);
     const struct kvc_device_target *g = &b->target[tensor];
     if (k->shape[tensor].heads == g->heads) return 0;
     for (size_t i = 0; i < b->program.n_runs; i++)

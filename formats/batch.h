@@ -5,24 +5,10 @@
 
 #include "codecs/program.h"
 #include "formats/cache.h"
+#include "formats/kept_tables.h"
 #include "kernels/device.h"
 
 /* --- tables that stay on the device for a whole load --- */
-
-struct kvc_kept_table {
-    uint64_t hash; /* of the key; 0: an empty place */
-    size_t offset, size;
-};
-
-/* Zero-initialise. Planning fills it, loading only looks things up. */
-struct kvc_kept {
-    struct kvc_kept_table *table;
-    size_t n, places;
-    uint8_t *bytes; /* what goes to the device */
-    size_t used, room;
-    uint64_t address; /* where it is there */
-};
-void kvc_kept_free(struct kvc_kept *k);
 
 /* Adds what a block needs that other blocks share: a dry run of its program. *more becomes 1 when something was added whose key is
  * its content (other blocks of the tensor may have more of that), else 0. */

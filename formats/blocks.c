@@ -2,6 +2,7 @@
  * (reader.c). */
 #include "formats/records.h"
 
+#include "codecs/memory.h"
 #include "formats/keys.h"
 #include "formats/layout.h"
 #include "formats/parallel.h"
@@ -27,7 +28,7 @@ static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows,
     uint64_t next = 0;
     int status = 0;
     split->n_same = n / KVC_SAME_ENTRY;
-    split->same = malloc(n ? split->n_same * sizeof *split->same : 1);
+    split->same = kvc_alloc(split->n_same, sizeof *split->same);
     if (!split->same) status = kvc_fail_memory(e, "references");
     else if (!n || n % KVC_SAME_ENTRY) status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME holds no whole entries");
     for (size_t i = 0; i < split->n_same && !status; i++) {
@@ -53,7 +54,7 @@ static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows,
 
 /* Puts "record 12 (layer 3 K, tokens 256-511): " before the message. */
 static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor, uint64_t block) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     char label[64], where[128];
     kvc_tensor_label(c, tensor, label, sizeof label);
@@ -76,7 +77,7 @@ static void coded_free(struct coded *x) {
 /* `bytes`: a copy of the block's record, or NULL. */
 static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct coded *x,
                       struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
     const uint64_t record = k->block_record[k->first_block[tensor] + block];
     const uint64_t side = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
     memset(x, 0, sizeof *x);
@@ -92,7 +93,7 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
 /* The first tensor of the pair of which `tensor` is the second, as its side data says; KVC_NONE when it is none. */
 static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, uint32_t *first,
                       struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
     *first = KVC_NONE;
     for (unsigned i = 0; i < x->n_side; i++) {
         const struct kvc_section *s = &x->side[i];
@@ -124,7 +125,7 @@ static void list_own(const struct kvc_cells *cells, uint64_t block, const struct
 
 static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cache *c = owner;
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)
         return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is rebuilt itself: nothing can be rebuilt from it", tensor);
@@ -134,7 +135,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
 /* Positions of a block's rows. */
 static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t **position, struct kvc_error *e) {
     const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
-    if (!(*position = malloc((size_t)n * sizeof **position + 1))) return kvc_fail_memory(e, "positions");
+    if (!(*position = kvc_alloc(n, sizeof **position))) return kvc_fail_memory(e, "positions");
     for (uint64_t i = 0; i < n; i++) (*position)[i] = kvc_cells_position(cells, first + i);
     return 0;
 }
@@ -143,7 +144,7 @@ static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t
  * of, that it takes from the profile. */
 static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, const struct kvc_profile_part **part,
                         struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
     int own = 0;
     *part = NULL;
     if (!kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
@@ -160,7 +161,7 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct
 /* Decodes the rows that are coded in a block, `own` of them, to the front of dst; or makes the program by which a device does. */
 static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
                          const struct split *split, uint8_t *dst, struct kvc_program *program, struct kvc_error *e) {
-    struct kvc_records *k = c->impl;
+    struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned skip = split->n_same != 0;
     int64_t *position = NULL;
@@ -211,7 +212,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     split->own = rows;
     int status = coded_read(c, tensor, block, NULL, &x, e);
     const unsigned first = !status && x.n && x.list[0].type == KVC_SECTION_SAME;
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME stands in a block of a pair");
@@ -242,7 +243,7 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     struct split split;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
     if (decode_coded(c, tensor, block, dst, &split, e)) return -1;
-    uint8_t *there = split.n_same ? malloc((size_t)row * KVC_BLOCK) : NULL;
+    uint8_t *there = split.n_same ? kvc_alloc(row, KVC_BLOCK) : NULL;
     int status = split.n_same && !there ? kvc_fail_memory(e, "rows") : 0;
     uint32_t have_tensor = KVC_NONE, have_block = KVC_NONE;
     struct split origin = {0};
@@ -266,9 +267,14 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return status;
 }
 
+static int not_a_container(struct kvc_error *e) {
+    return kvc_fail(e, KVC_ERR_USAGE, "the cache does not come from a .kvc file: it has no records");
+}
+
 int kvc_blocks_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
                      struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return not_a_container(e);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct split split = {.own = cells->block[block + 1] - cells->block[block]};
@@ -285,13 +291,13 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
     uint8_t *whole = NULL;
-    int status = 0;
+    int status = kvc_cache_is_container(c) ? 0 : not_a_container(e);
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
         uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
         if (take == stop - start) {
             status = decode_block(c, tensor, b, dst, e);
         } else {
-            if (!whole && !(whole = malloc((size_t)row * KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
+            if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
             else status = decode_block(c, tensor, b, whole, e);
             if (!status) memcpy(dst, whole + (first - start) * row, (size_t)(take * row));
         }
@@ -304,8 +310,8 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
 
 int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
                                   struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
-    int status = 0;
+    const struct kvc_records *k = kvc_records_of(c);
+    int status = k ? 0 : not_a_container(e);
     while (n && !status) {
         uint64_t number = offset / KVC_LITERAL_CHUNK, skip_bytes = offset % KVC_LITERAL_CHUNK, i = k->chunk[number];
         struct kvc_section *list;
@@ -329,21 +335,25 @@ int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t
 /* --- looking inside, checking --- */
 
 int kvc_cache_is_container(const struct kvc_cache *c) {
-    return c->read == kvc_blocks_read;
+    return kvc_records_of(c) != NULL;
 }
 
 struct kvc_container_header kvc_container_header(const struct kvc_cache *c) {
-    const uint8_t *p = ((const struct kvc_records *)c->impl)->data;
-    return (struct kvc_container_header){get_u16(p + 8), get_u16(p + 10), 1u << p[12]};
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return (struct kvc_container_header){0};
+    return (struct kvc_container_header){get_u16(k->data + 8), get_u16(k->data + 10), 1u << k->data[12]};
 }
 
 uint64_t kvc_container_records(const struct kvc_cache *c) {
-    return ((const struct kvc_records *)c->impl)->n_records;
+    const struct kvc_records *k = kvc_records_of(c);
+    return k ? k->n_records : 0;
 }
 
 int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
                          struct kvc_section *section, unsigned n_max, struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return not_a_container(e);
+    if (i >= k->n_records) return kvc_fail(e, KVC_ERR_USAGE, "there is no record %" PRIu64, i);
     const struct kvc_record *r = &k->record[i];
     struct kvc_section *list;
     unsigned n;
@@ -364,20 +374,22 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
 }
 
 const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor) {
-    const struct kvc_records *k = c->impl;
-    return k->pipeline_text[k->pipeline_of[tensor]];
+    const struct kvc_records *k = kvc_records_of(c);
+    return k ? k->pipeline_text[k->pipeline_of[tensor]] : "";
 }
 
 int kvc_container_lossless(const struct kvc_cache *c) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return 0;
     for (uint32_t t = 0; t < c->n_tensors; t++)
         if (!kvc_pipeline_lossless(&k->pipeline[k->pipeline_of[t]])) return 0;
     return 1;
 }
 
 uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
     uint64_t sum = 0;
+    if (!k) return 0;
     for (uint64_t b = k->first_block[tensor]; b < k->first_block[tensor + 1]; b++)
         sum += k->record[k->block_record[b]].size;
     for (uint64_t s = k->first_side[tensor]; s < k->first_side[tensor + 1]; s++)
@@ -386,15 +398,15 @@ uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {
 }
 
 const uint8_t *kvc_container_keys(const struct kvc_cache *c, uint64_t *n) {
-    const struct kvc_records *k = c->impl;
-    *n = k->n_keys;
-    return k->keys;
+    const struct kvc_records *k = kvc_records_of(c);
+    *n = k ? k->n_keys : 0;
+    return k ? k->keys : NULL;
 }
 
 /* One record, all of it: hash, padding, and for blocks the digest of what it decodes to. */
 static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e) {
     const struct kvc_cache *c = state;
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[i];
     struct kvc_section *list;
     unsigned n;
@@ -414,7 +426,7 @@ static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e
     const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[r->subject].shape), first = cells->block[r->number],
              rows = cells->block[r->number + 1] - first;
-    uint8_t *dst = malloc((size_t)(row * rows));
+    uint8_t *dst = kvc_alloc(row, rows);
     if (!dst) return kvc_fail_memory(e, "a block");
     status = decode_block(c, r->subject, r->number, dst, e);
     if (!status && kvc_digest_rows(dst, row, first, rows) != get_u64(k->data + r->offset + 16)) {
@@ -431,7 +443,8 @@ static int check_commit(void *state, uint64_t item, void *result, struct kvc_err
 }
 
 int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return not_a_container(e);
     for (uint64_t i = 0; i < k->n_records; i++) {
         struct kvc_section *list;
         unsigned n;
@@ -443,6 +456,7 @@ int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
 }
 
 int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e) {
+    if (!kvc_cache_is_container(c)) return not_a_container(e);
     /* check_one only reads the cache; the job's state is not const because other jobs write theirs */
     struct kvc_job job = {.n = kvc_container_records(c), .work = check_one, .commit = check_commit,
                           .state = (void *)(uintptr_t)c};
@@ -451,7 +465,8 @@ int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_
 
 
 int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e) {
-    const struct kvc_records *k = c->impl;
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return not_a_container(e);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const uint64_t side = k->first_side[tensor] < k->first_side[tensor + 1] ? k->side_record[k->first_side[tensor]] : 0;
     struct kvc_section *list;

@@ -1,6 +1,7 @@
 /* cache.c: building and walking the cache model. Knows no format. */
 #include "formats/cache.h"
 
+#include "codecs/memory.h"
 #include "formats/keys.h"
 
 #include <stdio.h>
@@ -52,8 +53,7 @@ void kvc_cache_free(struct kvc_cache *c) {
 /* Makes room for one more element when n is a power of two (or zero): amortised, without a capacity field. */
 static void *room_for_one(void *array, uint64_t n, size_t size) {
     if (n & (n - 1)) return array;
-    uint64_t capacity = n ? 2 * n : 1;
-    return capacity > SIZE_MAX / size ? NULL : realloc(array, (size_t)capacity * size);
+    return kvc_realloc(array, n ? 2 * n : 1, size);
 }
 
 uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e) {
@@ -62,7 +62,7 @@ uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64
         return KVC_NONE;
     }
     struct kvc_part *grown = room_for_one(c->part, c->n_parts, sizeof *grown);
-    int64_t *pos = malloc(cells ? (size_t)cells * sizeof *pos : 1);
+    int64_t *pos = kvc_alloc(cells, sizeof *pos);
     if (grown) c->part = grown;
     if (!grown || !pos) {
         free(pos);
@@ -124,7 +124,7 @@ uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role
 int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e) {
     free(c->tokens);
     c->n_tokens = 0;
-    c->tokens = malloc(n ? (size_t)n * sizeof *tokens : 1);
+    c->tokens = kvc_alloc(n, sizeof *tokens);
     if (!c->tokens) return kvc_fail_memory(e, "tokens");
     if (n) memcpy(c->tokens, tokens, (size_t)n * sizeof *tokens);
     c->n_tokens = n;
@@ -152,7 +152,7 @@ int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
     cells->n_blocks = 0;
     for (uint64_t i = 1; i < cells->n && sorted; i++) sorted = cells->pos[i - 1] <= cells->pos[i];
     if (!sorted) {
-        cells->order = malloc((size_t)cells->n * sizeof *cells->order);
+        cells->order = kvc_alloc(cells->n, sizeof *cells->order);
         if (!cells->order) return kvc_fail_memory(e, "the order of cells");
         for (uint64_t i = 0; i < cells->n; i++) cells->order[i] = (uint32_t)i;
         qsort_r(cells->order, (size_t)cells->n, sizeof *cells->order, by_position, cells->pos);
@@ -169,7 +169,7 @@ int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
             start = i;
         }
         if (!pass) {
-            cells->block = malloc(((size_t)blocks + 1) * sizeof *cells->block);
+            cells->block = kvc_alloc((size_t)blocks + 1, sizeof *cells->block);
             if (!cells->block) return kvc_fail_memory(e, "blocks");
         }
     }
@@ -267,7 +267,7 @@ static uint64_t first_token(const struct kvc_cache *c) {
 int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e) {
     int by_row = tokens_follow_rows(c);
     uint64_t first = first_token(c);
-    int64_t *pos = malloc(c->n_tokens ? (size_t)c->n_tokens * sizeof *pos : 1);
+    int64_t *pos = kvc_alloc(c->n_tokens, sizeof *pos);
     if (!pos) kvc_fail_memory(e, "positions");
     for (uint64_t i = 0; pos && i < c->n_tokens; i++) pos[i] = token_position(c, by_row, first, i);
     return pos;
@@ -315,9 +315,16 @@ struct mapped {
     uint64_t n_pieces;
 };
 
+/* What the cache's impl is. */
+static const char kind[] = "mapped";
+
+static struct mapped *mapped_of(const struct kvc_cache *c) {
+    return c->kind == kind ? c->impl : NULL;
+}
+
 static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
                        struct kvc_error *e) {
-    const struct mapped *m = c->impl;
+    const struct mapped *m = mapped_of(c);
     const struct kvc_tensor *t = &c->tensor[tensor];
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     (void)e;
@@ -329,7 +336,7 @@ static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t firs
 
 static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
                                struct kvc_error *e) {
-    const struct mapped *m = c->impl;
+    const struct mapped *m = mapped_of(c);
     uint64_t low = 0, high = m->n_pieces;
     (void)e;
     while (high - low > 1) {
@@ -349,7 +356,7 @@ static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint6
 }
 
 static void mapped_close(struct kvc_cache *c) {
-    struct mapped *m = c->impl;
+    struct mapped *m = mapped_of(c);
     if (!m) return;
     if (m->close) m->close(m->owner);
     free(m->base);
@@ -363,6 +370,7 @@ int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, 
     if (!m) return kvc_fail_memory(e, "a cache");
     m->close = close;
     m->owner = owner;
+    c->kind = kind;
     c->impl = m;
     c->read = mapped_read;
     c->read_literal = mapped_read_literal;
@@ -371,8 +379,9 @@ int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, 
 }
 
 int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e) {
-    struct mapped *m = c->impl;
+    struct mapped *m = mapped_of(c);
     const struct kvc_tensor *tensor = &c->tensor[t];
+    if (!m) return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in memory");
     if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size)) {
         char label[64];
         kvc_tensor_label(c, t, label, sizeof label);
@@ -397,7 +406,8 @@ static int add_extent(struct kvc_cache *c, uint32_t tensor, uint64_t size, uint6
 }
 
 int kvc_cache_extent_literal(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e) {
-    struct mapped *m = c->impl;
+    struct mapped *m = mapped_of(c);
+    if (!m) return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in memory");
     if (!size) return 0;
     struct piece *grown = room_for_one(m->piece, m->n_pieces, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "private bytes");

@@ -111,7 +111,8 @@ struct kvc_cache {
     int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst,
                         struct kvc_error *e);
     void (*close)(struct kvc_cache *cache); /* frees impl; may be NULL */
-    void *impl;                             /* the reader's own */
+    const char *kind; /* tells readers whether impl is theirs: the address of the reader's own name; NULL: no reader asks */
+    void *impl;       /* the reader's own; whoever changes it sets kind too */
 };
 
 /* An empty cache; kvc_cache_free(NULL) is legal. The caller owns what it gets. */

@@ -1,6 +1,8 @@
 /* compare.c: matching the rows of two caches and measuring how far their values are apart. */
 #include "formats/compare.h"
 
+#include "codecs/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,7 @@ struct list {
 static void *list_add(struct list *l, size_t size) {
     if (l->n == l->capacity) {
         uint64_t capacity = l->capacity ? 2 * l->capacity : 4;
-        void *grown = capacity > SIZE_MAX / size ? NULL : realloc(l->items, (size_t)capacity * size);
+        void *grown = kvc_realloc(l->items, capacity, size);
         if (!grown) return NULL;
         l->items = grown;
         l->capacity = capacity;
@@ -285,8 +287,8 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     uint64_t most = CHUNK_BYTES / widest;
     most = most > KVC_BLOCK ? KVC_BLOCK : most ? most : 1;
     if (most > rows->rows) most = rows->rows ? rows->rows : 1;
-    c->a.rows = malloc((size_t)(most * c->a.row_bytes));
-    c->b.rows = malloc((size_t)(most * c->b.row_bytes));
+    c->a.rows = kvc_alloc(most, c->a.row_bytes);
+    c->b.rows = kvc_alloc(most, c->b.row_bytes);
     int rc = c->a.rows && c->b.rows ? 0 : kvc_fail_memory(e, "rows to compare");
 
     /* Most tensors of most comparisons are equal: look at bytes first, at values only where these differ. */

@@ -60,6 +60,10 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
 /* Opens a .kvc: checks header, footer, index and all records but the blocks', which are checked as they are read.
  * `in` must outlive the cache. */
 struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e);
+/* 1 when `c` came from kvc_container_open(). The functions below are for such caches. Given any other, as that of an engine's
+ * file or a view of a container, those that take an error fail, setters do nothing, and the others return 0, NULL or "". */
+int kvc_cache_is_container(const struct kvc_cache *c);
+
 /* Gives it the model's weights, which must outlive it: for files whose K and V are rebuilt from hidden states. */
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights);
 /* Where to look for the profile that a file names: `given` (a path, or NULL) and `folder` (likewise). One that the file
@@ -69,8 +73,6 @@ void kvc_container_set_profile(struct kvc_cache *c, const char *given, const cha
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded);
 /* What the transform codec made of a tensor, in words: "K before RoPE, the profile's basis"; "" where it is not coded so. */
 int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e);
-/* 1 when `c` came from kvc_container_open(). */
-int kvc_cache_is_container(const struct kvc_cache *c);
 
 /* What the file's header says: the version whose features it uses, the oldest reader that understands them, and the
  * alignment of its extents in bytes. */
@@ -90,7 +92,8 @@ struct kvc_record_info {
     unsigned n_sections;
 };
 uint64_t kvc_container_records(const struct kvc_cache *c);
-/* Reads and checks one record's header and directory. `section` (may be NULL) gets up to n_max entries. */
+/* Reads and checks the header and directory of record i, which must be below kvc_container_records(). `section` (may be NULL)
+ * gets up to n_max entries. */
 int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
                          struct kvc_section *section, unsigned n_max, struct kvc_error *e);
 /* The canonical pipeline text of a tensor ("zstd"). */

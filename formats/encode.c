@@ -6,6 +6,7 @@
 #include "formats/encode.h"
 
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "formats/build.h"
 #include "formats/container.h"
 #include "formats/keys.h"
@@ -80,7 +81,7 @@ static int read_values(const struct kvc_encoding *encoding, unsigned role, uint6
     if (t == KVC_NONE || !kvc_is_float(c->tensor[t].shape.dtype))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no %s in f32, f16 or bf16", role == KVC_SELECT_V ? "V" : "K");
     const size_t values = (size_t)(n * c->tensor[t].shape.heads * c->tensor[t].shape.dim);
-    uint8_t *rows = malloc(values * kvc_dtype_info(c->tensor[t].shape.dtype)->size + 1);
+    uint8_t *rows = kvc_alloc(values, kvc_dtype_info(c->tensor[t].shape.dtype)->size);
     if (!rows) return kvc_fail_memory(e, "rows");
     const int status = c->read(c, t, first, n, rows, e);
     if (!status) kvc_to_floats(dst, rows, values, c->tensor[t].shape.dtype);
@@ -106,8 +107,8 @@ static int read_queries(struct lane *l, struct kvc_error *e) {
                         "--kv-heads or --model",
                         shape->heads, shape->dim, key->heads, key->dim);
     const struct kvc_cells *cells = cells_of(q, t);
-    l->query = malloc((size_t)(shape->tokens * kvc_row_bytes(shape)) + 1);
-    l->query_position = malloc((size_t)shape->tokens * sizeof *l->query_position + 1);
+    l->query = kvc_alloc(shape->tokens, kvc_row_bytes(shape));
+    l->query_position = kvc_alloc(shape->tokens, sizeof *l->query_position);
     if (!l->query || !l->query_position) return kvc_fail_memory(e, "queries");
     for (uint64_t i = 0; i < shape->tokens; i++) l->query_position[i] = kvc_cells_position(cells, i);
     l->encoding.query = l->query;
@@ -161,7 +162,7 @@ static int turn_queries(struct lane *l, const struct kvc_profile_part *part, str
     struct kvc_rope rope;
     if (!part->n_queries || part->dim != l->encoding.key.dim || part->query_heads % l->encoding.key.heads || !l->encoding.rows)
         return 0;
-    if (!(l->profile_query = malloc(part->n_queries * row * sizeof *l->profile_query))) return kvc_fail_memory(e, "queries");
+    if (!(l->profile_query = kvc_alloc(part->n_queries, row * sizeof *l->profile_query))) return kvc_fail_memory(e, "queries");
     memcpy(l->profile_query, part->query, part->n_queries * row * sizeof *l->profile_query);
     l->encoding.profile_query = l->profile_query;
     l->encoding.profile_queries = part->n_queries;
@@ -221,7 +222,7 @@ static int describe(struct lane *l, uint64_t block, uint64_t end, struct kvc_err
         n->deeper = c->layer[c->tensor[partner].layer].index < layer->index;
     }
     if (cells->order) {
-        if (!(l->position = malloc((size_t)cells->n * sizeof *l->position))) return kvc_fail_memory(e, "positions");
+        if (!(l->position = kvc_alloc(cells->n, sizeof *l->position))) return kvc_fail_memory(e, "positions");
         for (uint64_t i = 0; i < cells->n; i++) l->position[i] = kvc_cells_position(cells, i);
         n->position = l->position;
     }

@@ -6,6 +6,7 @@
 #include "formats/fit.h"
 
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "codecs/rope.h"
 #include "formats/keys.h"
 #include "formats/layers.h"
@@ -138,8 +139,8 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct
     const struct kvc_cells *cells = &kvc_tensor_part(m->cache, t)->cells;
     const struct kvc_shape *shape = &m->cache->tensor[t].shape;
     const size_t width = part->heads * part->dim;
-    uint8_t *bytes = malloc(RUN_ROWS * (size_t)kvc_row_bytes(shape));
-    float *rows = malloc((RUN_ROWS * width + part->dim) * sizeof *rows);
+    uint8_t *bytes = kvc_alloc(RUN_ROWS, kvc_row_bytes(shape));
+    float *rows = kvc_alloc(RUN_ROWS * width + part->dim, sizeof *rows);
     int64_t measured = bytes && rows ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t run = 0, next = 0; run < SAMPLE_RUNS && measured >= 0 && next < cells->n; run++) {
         uint64_t first = cells->n > RUN_ROWS ? (cells->n - RUN_ROWS) * run / (SAMPLE_RUNS - 1) : 0;
@@ -187,7 +188,7 @@ static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio
     if (kvc_profile_part(m->profile, c->layer[c->tensor[t].layer].index, role, m->pairing, 1, &part, e)) return -1;
     if (!part || !part->variance || part->heads != c->tensor[t].shape.heads || part->dim != c->tensor[t].shape.dim) return 0;
     const size_t width = part->heads * part->dim;
-    double *sum = calloc(width, sizeof *sum);
+    double *sum = kvc_alloc_zeros(width, sizeof *sum);
     if (!sum) return kvc_fail_memory(e, "coefficients");
     const int turned = role == KVC_ROLE_K && part->angle && (m->pairing == KVC_PAIRING_HALVES || m->pairing == KVC_PAIRING_INTERLEAVED);
     int64_t rows = 0;
@@ -277,9 +278,9 @@ int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc
                     unsigned threads, struct kvc_error *e) {
     struct measurement m = {.profile = p, .cache = c, .pairing = pairing};
     struct kvc_job job = {.n = c->n_layers, .work = measure_layer, .commit = commit_layer, .discard = discard_layer, .state = &m};
-    double *room = calloc((size_t)c->n_layers + 1, sizeof *room);
+    double *room = kvc_alloc_zeros((size_t)c->n_layers + 1, sizeof *room);
     memset(fit, 0, sizeof *fit);
-    m.layer = calloc((size_t)c->n_layers + 1, sizeof *m.layer);
+    m.layer = kvc_alloc_zeros((size_t)c->n_layers + 1, sizeof *m.layer);
     int status = m.layer && room ? kvc_parallel(&job, threads, e) : kvc_fail_memory(e, "the fit of a profile");
     if (!status) {
         fit->layer = m.layer;

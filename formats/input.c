@@ -170,12 +170,8 @@ int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) 
     struct stat st;
     int is_stdin = strcmp(path, "-") == 0, fd = 0, status;
     memset(in, 0, sizeof *in);
-    in->name = strdup(is_stdin ? "(stdin)" : path);
-    if (!is_stdin) in->path = strdup(path);
-    if (!in->name || (!is_stdin && !in->path)) {
-        kvc_input_close(in);
-        return kvc_fail_memory(e, "a name");
-    }
+    if (!is_stdin && !(in->path = strdup(path))) return kvc_fail_memory(e, "a name");
+    in->name = is_stdin ? "(stdin)" : in->path;
     if (!is_stdin && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) {
         status = kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
     } else if (fstat(fd, &st)) {
@@ -205,7 +201,7 @@ int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) 
 
 void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size) {
     memset(in, 0, sizeof *in);
-    in->name = strdup(name);
+    in->name = name;
     in->data = data;
     in->size = size;
     in->mode = 0666;
@@ -213,7 +209,6 @@ void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, 
 
 void kvc_input_close(struct kvc_input *in) {
     if (in->map) munmap(in->map, (size_t)in->size);
-    free(in->name);
     free(in->path);
     memset(in, 0, sizeof *in);
 }

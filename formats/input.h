@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 struct kvc_input {
-    char *name;          /* for messages; "(stdin)" for "-" */
+    const char *name;    /* for messages: the path, "(stdin)" for "-", or what kvc_input_memory() was given */
     char *path;          /* NULL when there is no file behind it */
     const uint8_t *data; /* never NULL; size 0 points at nothing readable */
     uint64_t size;
@@ -26,7 +26,7 @@ struct kvc_input {
 
 /* path "-" is standard input. On failure *in is empty and needs no close. */
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
-/* Bytes that stay the caller's: for tests, fuzzing and the library. */
+/* Bytes and a name that stay the caller's and outlive *in. */
 void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size);
 void kvc_input_close(struct kvc_input *in);
 

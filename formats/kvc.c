@@ -9,6 +9,7 @@
 #include "formats/view.h"
 #include "kernels/kernels.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,8 @@ static struct kvc_file *open_input(struct kvc_file *f, const struct kvc_open_opt
     import.weights = f->weights;
     import.profile = o ? o->profile : NULL;
     if (!status && !(f->cache = kvc_import(&f->input, &import, &f->format, e))) status = -1;
+    if (!status && kvc_cache_is_container(f->cache) && !(f->kept = calloc((size_t)f->cache->n_tensors + 1, sizeof *f->kept)))
+        status = kvc_fail_memory(e, "a file");
     if (!status && model && kvc_model_apply(model, f->cache, note, sizeof note, e))
         status = kvc_error_prefix(e, f->input.name);
     free(model);
@@ -101,6 +104,8 @@ struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struc
 
 void kvc_file_close(struct kvc_file *f) {
     if (!f) return;
+    for (uint32_t t = 0; f->kept && t < f->cache->n_tensors; t++) free(f->kept[t]);
+    free(f->kept);
     kvc_cache_free(f->cache);
     kvc_weights_close(f->weights);
     kvc_input_close(&f->input);
@@ -113,9 +118,14 @@ const char *kvc_file_format(const struct kvc_file *f) {
 
 const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size) {
     const struct kvc_meta_entry *entry = kvc_meta_find(&f->cache->meta, key);
-    if (!entry || !size) return NULL;
-    kvc_meta_print(entry, text, size);
-    return text;
+    if (entry && kvc_meta_print(entry, text, size) < size) return text;
+    if (size) *text = '\0';
+    return NULL;
+}
+
+size_t kvc_file_meta_size(const struct kvc_file *f, const char *key) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(&f->cache->meta, key);
+    return entry ? kvc_meta_print(entry, NULL, 0) + 1 : 0;
 }
 
 const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n) {
@@ -151,12 +161,46 @@ int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t ro
     return kvc_cells_position(cells, row);
 }
 
+/* Rows [first, first + n) of one block, by way of the one that the tensor keeps. Whoever uses a kept block takes it out
+ * meanwhile; another thread then finds none and decodes for itself. */
+static int read_kept(const struct kvc_file *f, uint32_t tensor, uint64_t block, uint64_t first, uint64_t n, uint8_t *dst,
+                     struct kvc_error *e) {
+    const struct kvc_cache *c = f->cache;
+    const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
+    struct kvc_file_block *kept = atomic_exchange(&f->kept[tensor], NULL);
+    const int was_kept = kept != NULL;
+    int status = 0;
+    if (!kept && !(kept = malloc(sizeof *kept + (size_t)row * KVC_BLOCK))) return kvc_fail_memory(e, "a block");
+    if (!was_kept || kept->number != block) status = c->read(c, tensor, start[0], start[1] - start[0], kept->bytes, e);
+    kept->number = block;
+    if (!status) memcpy(dst, kept->bytes + (first - start[0]) * row, (size_t)(n * row));
+    free(status ? kept : atomic_exchange(&f->kept[tensor], kept));
+    return status;
+}
+
+/* Whole blocks are decoded into their places, rows of others by way of kept blocks. */
+static int read_blocks(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_cache *c = f->cache;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; n; b++) {
+        const uint64_t end = cells->block[b + 1], take = end - first < n ? end - first : n;
+        if (take == end - cells->block[b] ? c->read(c, tensor, first, take, dst, e)
+                                          : read_kept(f, tensor, b, first, take, dst, e))
+            return -1;
+        dst += take * kvc_row_bytes(&c->tensor[tensor].shape);
+        first += take;
+        n -= take;
+    }
+    return 0;
+}
+
 int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
                   struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens || n > c->tensor[tensor].shape.tokens - first)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->input.name);
-    return c->read(c, tensor, first, n, dst, e) ? kvc_error_prefix(e, f->input.name) : 0;
+    const int status = f->kept ? read_blocks(f, tensor, first, n, dst, e) : c->read(c, tensor, first, n, dst, e);
+    return status ? kvc_error_prefix(e, f->input.name) : 0;
 }
 
 int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {

@@ -62,7 +62,10 @@ KVC_API struct kvc_file *kvc_file_open_memory(const void *data, size_t size, con
 KVC_API void kvc_file_close(struct kvc_file *f); /* kvc_file_close(NULL) is legal */
 
 KVC_API const char *kvc_file_format(const struct kvc_file *f); /* "kvc", "llama", ... */
-/* A metadata key (kvc.5) as text, into a caller's buffer; returns the buffer, or NULL when the key is absent. */
+/* Bytes that the value of a metadata key (kvc.5) takes as text, with the NUL at its end; 0 when the key is absent. */
+KVC_API size_t kvc_file_meta_size(const struct kvc_file *f, const char *key);
+/* Writes the text into a caller's buffer of `size` bytes and returns the buffer. Returns NULL, and makes the buffer empty, when
+ * the key is absent or when the text has no room: nothing is cut off. */
 KVC_API const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size);
 /* Token ids of positions 0, 1, ...; owned by f; NULL and 0 when the file has none. */
 KVC_API const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n);
@@ -82,7 +85,11 @@ KVC_API uint32_t kvc_file_tensors(const struct kvc_file *f);
 KVC_API int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info *info);
 /* Position of a tensor's row. Rows are sorted by position. `row` must be below info.rows. */
 KVC_API int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t row);
-/* Canonical rows [first, first + n) of a tensor into dst, which holds n * row_bytes bytes. */
+/* Canonical rows [first, first + n) of a tensor into dst, which holds n * row_bytes bytes.
+ *
+ * A .kvc is decoded in blocks of up to 256 rows: a single row costs its whole block. For each tensor, f keeps the last block that
+ * was read in part until it is closed. Reading row after row therefore decodes every block once, while random access, or several
+ * threads that read single rows of one tensor, decode blocks again. Reading many rows in one call is fastest. */
 KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
                           struct kvc_error *e);
 /* Reads everything and verifies every hash and digest of a .kvc; other formats have none and give 0. threads 0: one

@@ -4,6 +4,7 @@
 
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "formats/bytes.h"
 #include "formats/hash.h"
 #include "formats/keys.h"
@@ -77,7 +78,7 @@ static struct layer *layer_at(struct kvc_learner *l, uint32_t index, struct kvc_
         return NULL;
     }
     if (index >= l->layers) {
-        struct layer *grown = realloc(l->layer, (index + 1) * sizeof *grown);
+        struct layer *grown = kvc_realloc(l->layer, index + 1, sizeof *grown);
         if (!grown) {
             kvc_fail_memory(e, "a profile");
             return NULL;
@@ -99,8 +100,8 @@ static int part_begin(struct part *p, const struct kvc_shape *shape, struct kvc_
     if (dim > MAX_DIM) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "heads of %zu channels are too large for a profile", dim);
     p->heads = heads;
     p->dim = dim;
-    p->sum = calloc(heads * dim, sizeof *p->sum);
-    p->gram = calloc(heads * dim * dim, sizeof *p->gram);
+    p->sum = kvc_alloc_zeros(heads, dim * sizeof *p->sum);
+    p->gram = kvc_alloc_zeros(heads * dim, dim * sizeof *p->gram);
     return p->sum && p->gram ? 0 : kvc_fail_memory(e, "a profile");
 }
 
@@ -132,8 +133,8 @@ static int add_tensor(const struct kvc_cache *c, uint32_t t, struct part *p, str
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
     const size_t heads = p->heads, dim = p->dim, width = heads * dim;
-    uint8_t *bytes = malloc(KVC_BLOCK * (size_t)kvc_row_bytes(shape));
-    float *rows = malloc((KVC_BLOCK * width + dim) * sizeof *rows);
+    uint8_t *bytes = kvc_alloc(KVC_BLOCK, kvc_row_bytes(shape));
+    float *rows = kvc_alloc(KVC_BLOCK * width + dim, sizeof *rows);
     int status = bytes && rows ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
         const uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
@@ -166,7 +167,7 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct layer *l, s
         (have && (l->query_heads != shape->heads || l->query_dim != dim)))
         return kvc_fail(e, KVC_ERR_MODEL, "queries of %" PRIu64 " heads of %zu channels do not go with K", shape->heads, dim);
     if (!n || have + n > MOST_QUERIES) return 0;
-    float *grown = realloc(l->query, ((have + n) * width + dim) * sizeof *grown);
+    float *grown = kvc_realloc(l->query, (have + n) * width + dim, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "queries");
     l->query = grown;
     if (q->read(q, t, 0, n, (uint8_t *)(grown + have * width), e)) return -1;
@@ -334,9 +335,9 @@ static int find_head(const struct layer *l, int is_v, size_t h, const double *co
                      struct result *r, struct kvc_error *e) {
     const struct part *p = &l->part[is_v];
     const size_t dim = p->dim;
-    double *gram = malloc((dim * dim + 3 * dim) * sizeof *gram), *variance = gram + dim * dim, *weight = variance + dim;
-    double *value = weight + dim;
-    float *vector = malloc(dim * dim * sizeof *vector);
+    double *gram = kvc_alloc(dim + 3, dim * sizeof *gram), *variance = gram ? gram + dim * dim : NULL;
+    double *weight = gram ? variance + dim : NULL, *value = gram ? weight + dim : NULL;
+    float *vector = kvc_alloc(dim, dim * sizeof *vector);
     int status = gram && vector ? 0 : kvc_fail_memory(e, "a profile");
     for (size_t d = 0; d < dim && !status; d++) variance[d] = covariance[d * dim + d];
     if (!status) weigh(l, is_v, h, variance, layer_variance, weight);
@@ -363,12 +364,12 @@ static int find_head(const struct layer *l, int is_v, size_t h, const double *co
 static int find_part(const struct layer *l, int is_v, struct result *r, struct kvc_error *e) {
     const struct part *p = &l->part[is_v];
     const size_t heads = p->heads, dim = p->dim;
-    double *covariance = malloc(heads * dim * dim * sizeof *covariance), total = 0;
-    r->mean = malloc(heads * dim * sizeof *r->mean);
-    r->scale = malloc(heads * dim * sizeof *r->scale);
-    r->variance = malloc(heads * dim * sizeof *r->variance);
-    r->weight = malloc(heads * sizeof *r->weight);
-    r->basis = malloc(heads * dim * dim);
+    double *covariance = kvc_alloc(heads * dim, dim * sizeof *covariance), total = 0;
+    r->mean = kvc_alloc(heads, dim * sizeof *r->mean);
+    r->scale = kvc_alloc(heads, dim * sizeof *r->scale);
+    r->variance = kvc_alloc(heads, dim * sizeof *r->variance);
+    r->weight = kvc_alloc(heads, sizeof *r->weight);
+    r->basis = kvc_alloc(heads * dim, dim);
     int status = covariance && r->mean && r->scale && r->variance && r->weight && r->basis ? 0 : kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < heads && !status; h++)
         for (size_t i = 0; i < dim; i++) {
@@ -420,8 +421,8 @@ static int add_array(struct file *f, uint32_t layer, const char *name, const cha
 
 static int write_queries(struct file *f, uint32_t number, const struct layer *l, struct kvc_error *e) {
     const size_t n = l->n_queries < QUERIES ? l->n_queries : QUERIES, dim = l->query_dim, heads = l->query_heads;
-    int8_t *code = malloc(heads * n * dim + 1);
-    float *scale = malloc(heads * n * sizeof *scale + 1);
+    int8_t *code = kvc_alloc(heads * n, dim);
+    float *scale = kvc_alloc(heads, n * sizeof *scale);
     int status = code && scale ? 0 : kvc_fail_memory(e, "queries");
     for (size_t h = 0; h < heads && !status; h++)
         for (size_t i = 0; i < n; i++) {

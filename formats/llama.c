@@ -15,6 +15,7 @@
  * Real files of GGSQ 3 and 4 and GGSN 10 and 11 were read with this; GGSQ 2, GGSN 9, recurrent states and M-RoPE
  * extensions were built to the layout in the engine's source only. */
 #include "formats/bytes.h"
+#include "codecs/memory.h"
 #include "formats/format.h"
 #include "formats/keys.h"
 #include "formats/model.h"
@@ -104,8 +105,8 @@ static int take_cells(struct parser *p, uint32_t count, unsigned ext, int recurr
     if (*part == KVC_NONE) return -1;
     struct kvc_cells *cells = &p->cache->part[*part].cells;
     if (!plain) {
-        cells->words = malloc((size_t)(words ? words : 1) * sizeof *cells->words);
-        cells->word_at = malloc(((size_t)count + 1) * sizeof *cells->word_at);
+        cells->words = kvc_alloc(words, sizeof *cells->words);
+        cells->word_at = kvc_alloc((size_t)count + 1, sizeof *cells->word_at);
         if (!cells->words || !cells->word_at) return kvc_fail_memory(p->e, "cells");
     }
     const uint8_t *q = p->data + start;
@@ -410,7 +411,7 @@ static int read_tokens(struct kvc_cache *c, const uint8_t *data, const struct he
     }
     if (kvc_meta_set_text(&c->meta, KVC_KEY_LLAMA_TOKEN_FORM, n ? form : "none", e)) return -1;
     if (!n) return 0;
-    int32_t *tokens = malloc((size_t)n * sizeof *tokens);
+    int32_t *tokens = kvc_alloc(n, sizeof *tokens);
     if (!tokens) return kvc_fail_memory(e, "tokens");
     for (uint32_t i = 0; i < n; i++) tokens[i] = (int32_t)get_u32(words + 4 * ((uint64_t)first + i));
     int status = kvc_cache_set_tokens(c, tokens, n, e);
@@ -485,7 +486,7 @@ static int emit_tensor(struct out *o, uint32_t t) {
     const struct kvc_tensor *tensor = &o->cache->tensor[t];
     const struct kvc_cells *cells = &kvc_tensor_part(o->cache, t)->cells;
     uint64_t row = kvc_row_bytes(&tensor->shape);
-    uint8_t head[12], *rows = malloc((size_t)row * KVC_BLOCK);
+    uint8_t head[12], *rows = kvc_alloc(row, KVC_BLOCK);
     int status = rows ? 0 : kvc_fail_memory(o->e, "rows");
     put_u32(head, (uint32_t)kvc_dtype_info(tensor->shape.dtype)->ggml);
     put_u64(head + 4, row);

@@ -2,6 +2,7 @@
  * their programs, and in the order of the file copies and launches are queued. What a block's program is: batch.h. */
 #include "formats/load.h"
 
+#include "codecs/memory.h"
 #include "formats/batch.h"
 #include "formats/bytes.h"
 #include "formats/records.h"
@@ -90,8 +91,8 @@ static int by_offset(const void *a, const void *b) {
 
 /* The blocks that have wanted rows, in the order of the file. */
 static int list_blocks(struct kvc_load *l, struct kvc_error *e) {
-    const struct kvc_records *k = l->cache->impl;
-    if (!(l->block = malloc((size_t)k->n_blocks * sizeof *l->block + 1))) return kvc_fail_memory(e, "a plan");
+    const struct kvc_records *k = kvc_records_of(l->cache);
+    if (!(l->block = kvc_alloc(k->n_blocks, sizeof *l->block))) return kvc_fail_memory(e, "a plan");
     for (uint32_t t = 0; t < l->cache->n_tensors; t++) {
         const struct kvc_cells *cells = &kvc_tensor_part(l->cache, t)->cells;
         uint64_t first, n;
@@ -128,8 +129,8 @@ static int list_pieces(struct kvc_load *l, struct kvc_error *e) {
     if (!l->options.slot_bytes) l->options.slot_bytes = usual_slot(l);
     for (size_t i = 0; i < l->n_blocks; i++)
         if (l->block[i].size > l->options.slot_bytes) l->options.slot_bytes = l->block[i].size;
-    l->piece = malloc(l->n_blocks * sizeof *l->piece + 1);
-    l->range = malloc(l->n_blocks * sizeof *l->range + 1);
+    l->piece = kvc_alloc(l->n_blocks, sizeof *l->piece);
+    l->range = kvc_alloc(l->n_blocks, sizeof *l->range);
     if (!l->piece || !l->range) return kvc_fail_memory(e, "a plan");
     for (size_t i = 0; i < l->n_blocks; i++) {
         const struct wanted *b = &l->block[i];
@@ -256,7 +257,7 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, c
     if (!o->threads) o->threads = THREADS;
     int status = 0;
     if (!kvc_cache_is_container(c)) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "only .kvc files are decoded on a device");
-    if (!status && !(l->target = malloc(c->n_tensors * sizeof *l->target + 1))) status = kvc_fail_memory(e, "a plan");
+    if (!status && !(l->target = kvc_alloc(c->n_tensors, sizeof *l->target))) status = kvc_fail_memory(e, "a plan");
     if (!status && c->n_tensors) memcpy(l->target, target, c->n_tensors * sizeof *l->target);
     if (!status) status = list_blocks(l, e) || list_pieces(l, e) || find_kept(l, e);
     if (!status && o->slots > l->n_pieces) o->slots = l->n_pieces > FEWEST_SLOTS ? (unsigned)l->n_pieces : FEWEST_SLOTS;
@@ -408,7 +409,7 @@ static void begin_batch(struct work *w) {
 static int prepare(struct work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     const struct piece *p = &l->piece[w->number];
-    const struct kvc_records *k = l->cache->impl;
+    const struct kvc_records *k = kvc_records_of(l->cache);
     begin_batch(w);
     for (size_t i = p->first; i < p->first + p->n;) {
         struct wanted *b = &l->block[i];
@@ -530,7 +531,7 @@ static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) 
 static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_ring_source source = {.fd = -1, .map = l->in->data, .size = l->in->size};
     uint8_t *slots[MOST_SLOTS];
-    if (l->options.direct_fd > 0) source = (struct kvc_ring_source){.fd = l->options.direct_fd, .size = l->in->size, .direct = 1};
+    if (l->options.direct) source = (struct kvc_ring_source){.fd = l->options.direct_fd, .size = l->in->size, .direct = 1};
     for (unsigned i = 0; i < l->options.slots; i++) {
         slots[i] = l->slot[i].bytes;
         l->slot[i].launches = 0;
@@ -594,7 +595,7 @@ static const char *fault_text(uint32_t fault) {
 }
 
 static int block_failed(const struct kvc_load *l, size_t i, const char *what, struct kvc_error *e) {
-    const struct kvc_records *k = l->cache->impl;
+    const struct kvc_records *k = kvc_records_of(l->cache);
     const struct wanted *b = &l->block[i];
     char label[64];
     kvc_tensor_label(l->cache, b->tensor, label, sizeof label);

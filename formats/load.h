@@ -18,7 +18,8 @@ struct kvc_load_options {
     uint64_t scratch_bytes;   /* of the device, for what rANS gives; 0: as the greatest slot needs, at most 1 GiB */
     unsigned multiprocessors; /* most that a launch holds; 0: all */
     int verify;               /* digests of whole blocks, on the device */
-    int direct_fd;            /* open file with O_DIRECT, read in the mapped one's place; 0: none */
+    int direct;               /* direct_fd is the file, opened with O_DIRECT, and is read in the mapped one's place */
+    int direct_fd;
     /* Which rows of a tensor: those at positions from first to end - 1; both 0: all. */
     int64_t first, end;
 };

@@ -1,6 +1,7 @@
 /* meta.c: the sorted list of typed metadata, and its encoding as a META section. */
 #include "formats/meta.h"
 
+#include "codecs/memory.h"
 #include "formats/bytes.h"
 
 #include <inttypes.h>
@@ -83,7 +84,7 @@ static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int
     } else {
         if (m->n == m->capacity) {
             size_t capacity = m->capacity ? 2 * m->capacity : 16;
-            struct kvc_meta_entry *grown = realloc(m->entry, capacity * sizeof *grown);
+            struct kvc_meta_entry *grown = kvc_realloc(m->entry, capacity, sizeof *grown);
             if (!grown) goto memory;
             m->entry = grown;
             m->capacity = capacity;
@@ -134,7 +135,7 @@ int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_
 }
 
 int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n, struct kvc_error *e) {
-    uint8_t *bytes = malloc(n ? 8 * n : 1);
+    uint8_t *bytes = kvc_alloc(n, 8);
     if (!bytes) return kvc_fail_memory(e, "metadata");
     for (size_t i = 0; i < n; i++) put_u64(bytes + 8 * i, v[i]);
     int status = set(m, key, KVC_META_U64S, 0, bytes, 8 * n, e);
@@ -202,27 +203,32 @@ int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise) {
     return x ? x->value[0] : otherwise;
 }
 
-void kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
+/* What snprintf() returned, as a size. */
+static size_t printed(int n) {
+    return n > 0 ? (size_t)n : 0;
+}
+
+size_t kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
     size_t used = 0;
-    if (!size) return;
-    *text = '\0';
+    if (size) *text = '\0';
     switch (x->type) {
-    case KVC_META_BOOL: snprintf(text, size, "%s", x->value[0] ? "true" : "false"); return;
-    case KVC_META_U64: snprintf(text, size, "%" PRIu64, get_u64(x->value)); return;
-    case KVC_META_I64: snprintf(text, size, "%" PRId64, (int64_t)get_u64(x->value)); return;
-    case KVC_META_F64: snprintf(text, size, "%.17g", as_double(x->value)); return;
-    case KVC_META_TEXT: snprintf(text, size, "%s", (const char *)x->value); return;
-    case KVC_META_BYTES:
+    case KVC_META_BOOL: return printed(snprintf(text, size, "%s", x->value[0] ? "true" : "false"));
+    case KVC_META_U64: return printed(snprintf(text, size, "%" PRIu64, get_u64(x->value)));
+    case KVC_META_I64: return printed(snprintf(text, size, "%" PRId64, (int64_t)get_u64(x->value)));
+    case KVC_META_F64: return printed(snprintf(text, size, "%.17g", as_double(x->value)));
+    case KVC_META_TEXT: return printed(snprintf(text, size, "%s", (const char *)x->value));
+    case KVC_META_BYTES: /* whole bytes, as many as there is room for */
         for (uint64_t i = 0; i < x->size && used + 3 <= size; i++, used += 2)
             snprintf(text + used, size - used, "%02x", x->value[i]);
-        return;
+        return 2 * (size_t)x->size;
     case KVC_META_U64S:
-        for (uint64_t i = 0; i + 8 <= x->size && used < size; i += 8) {
-            int n = snprintf(text + used, size - used, "%s%" PRIu64, i ? " " : "", get_u64(x->value + i));
-            used += n > 0 ? (size_t)n : 0;
+        for (uint64_t i = 0; i + 8 <= x->size; i += 8) {
+            const size_t room = used < size ? size - used : 0;
+            used += printed(snprintf(room ? text + used : NULL, room, "%s%" PRIu64, i ? " " : "", get_u64(x->value + i)));
         }
-        return;
+        return used;
     }
+    return 0;
 }
 
 int kvc_meta_encode(const struct kvc_meta *m, uint8_t **bytes, size_t *n, struct kvc_error *e) {

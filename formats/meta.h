@@ -51,8 +51,9 @@ uint64_t kvc_meta_u64(const struct kvc_meta *m, const char *key, uint64_t otherw
 int64_t kvc_meta_i64(const struct kvc_meta *m, const char *key, int64_t otherwise);
 double kvc_meta_f64(const struct kvc_meta *m, const char *key, double otherwise);
 int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise);
-/* One entry as text ("0.5", "true", hex bytes): for printing. */
-void kvc_meta_print(const struct kvc_meta_entry *entry, char *text, size_t size);
+/* Writes one entry as text ("0.5", "true", hex bytes), as much of it as `size` bytes hold with the NUL at the end; returns the
+ * length of the whole text, as snprintf() does. `text` may be NULL where size is 0. */
+size_t kvc_meta_print(const struct kvc_meta_entry *entry, char *text, size_t size);
 
 /* The META section (FORMAT.md): encode allocates *bytes (caller frees); decode refuses what breaks the rules:
  * order, duplicates, unknown types, unknown critical keys. */

@@ -6,6 +6,7 @@
 
 #include "formats/cache.h"
 #include "formats/format.h"
+#include "formats/hash.h"
 #include "formats/layers.h"
 
 struct kvc_model {
@@ -21,10 +22,10 @@ struct kvc_model {
     double rope_factor; /* 0: none */
     uint64_t rope_dim;  /* 0: unknown */
     int has_tokenizer;
-    uint8_t tokenizer[32];
-    uint8_t sampled[32];
+    uint8_t tokenizer[KVC_SHA256_BYTES];
+    uint8_t sampled[KVC_SHA256_BYTES];
     int has_full;
-    uint8_t full[32];
+    uint8_t full[KVC_SHA256_BYTES];
 };
 
 /* Reads a GGUF file, or a safetensors file (or a directory that holds model.safetensors or its shards) with

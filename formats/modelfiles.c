@@ -1,6 +1,8 @@
 /* modelfiles.c: shards, directories of weights, and what stands beside them. Not for reading any of them. */
 #include "formats/modelfiles.h"
 
+#include "codecs/memory.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -32,7 +34,7 @@ static char *join(const char *directory, size_t size, const char *between, const
 
 /* Takes over `path`, which may be NULL after a failed allocation. */
 static int add(struct kvc_model_files *f, char *path, struct kvc_error *e) {
-    char **grown = path ? realloc(f->path, (f->n + 1) * sizeof *grown) : NULL;
+    char **grown = path ? kvc_realloc(f->path, f->n + 1, sizeof *grown) : NULL;
     if (!grown) {
         free(path);
         return kvc_fail_memory(e, "file names");

@@ -2,6 +2,7 @@
  * finding arrays in a file (safetensors.c, npz.c) or writing them (arrays.c). */
 #include "formats/names.h"
 
+#include "codecs/memory.h"
 #include "formats/bytes.h"
 #include "formats/keys.h"
 #include "formats/view.h"
@@ -232,7 +233,7 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     describe(a, what, sizeof what);
     if (c->tokens) return kvc_fail(e, KVC_ERR_DAMAGED, "%s: there are two arrays of tokens", what);
     if (count_integers(a, "tokens", &n, e)) return -1;
-    int32_t *tokens = malloc(n ? (size_t)n * sizeof *tokens : 1);
+    int32_t *tokens = kvc_alloc(n, sizeof *tokens);
     if (!tokens) return kvc_fail_memory(e, "tokens");
     int status = 0;
     for (uint64_t i = 0; i < n && !status; i++) {

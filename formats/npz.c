@@ -5,6 +5,7 @@
  * into the mapped file, so stored arrays are used where they lie and the file can be put together again; a
  * deflated member is decompressed into a temporary file, and then only an equal npz can be exported. */
 #include "formats/arrays.h"
+#include "codecs/memory.h"
 #include "formats/bytes.h"
 #include "formats/format.h"
 #include "formats/keys.h"
@@ -112,7 +113,7 @@ static int add_member(struct zip *z, struct archive_entry *entry, const struct k
     if (!path || !archive_entry_size_is_set(entry) || size < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "a member has no name or no size");
     if (!(z->n & (z->n - 1))) {
-        struct member *grown = realloc(z->member, (z->n ? 2 * z->n : 1) * sizeof *grown);
+        struct member *grown = kvc_realloc(z->member, z->n ? 2 * z->n : 1, sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "members");
         z->member = grown;
     }
@@ -140,7 +141,7 @@ static int compare_members(const void *pa, const void *pb) {
 }
 
 static int check_duplicates(const struct zip *z, struct kvc_error *e) {
-    const struct member **sorted = malloc(z->n ? z->n * sizeof *sorted : 1);
+    const struct member **sorted = kvc_alloc(z->n, sizeof *sorted);
     int status = sorted ? 0 : kvc_fail_memory(e, "names");
     for (size_t i = 0; i < z->n && !status; i++) sorted[i] = &z->member[i];
     if (!status) qsort(sorted, z->n, sizeof *sorted, compare_members);

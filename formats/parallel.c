@@ -1,6 +1,8 @@
 /* parallel.c: an ordered window of items over a few threads. */
 #include "formats/parallel.h"
 
+#include "codecs/memory.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -61,7 +63,7 @@ int kvc_parallel(const struct kvc_job *job, unsigned threads, struct kvc_error *
     if (threads > job->n) threads = (unsigned)job->n;
     if (threads <= 1) return run_alone(job, e);
     struct pool p = {.job = job, .window = 2 * (uint64_t)threads};
-    pthread_t *thread = malloc(threads * sizeof *thread);
+    pthread_t *thread = kvc_alloc(threads, sizeof *thread);
     p.slot = calloc((size_t)p.window, sizeof *p.slot);
     if (!thread || !p.slot) {
         free(thread);

@@ -1,6 +1,7 @@
 /* plan.c: which pipeline codes which tensor of a cache, and which layers pair. */
 #include "formats/plan.h"
 
+#include "codecs/memory.h"
 #include "formats/layout.h"
 #include "formats/rebuild.h"
 
@@ -102,7 +103,7 @@ static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc
     while (p < plan->n_pipelines && !same_pipeline(&plan->pipeline[p], line)) p++;
     if (p == plan->n_pipelines) {
         if (p == KVC_MAX_PIPELINES) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %u pipelines", p);
-        struct kvc_pipeline *grown = realloc(plan->pipeline, (p + 1) * sizeof *grown);
+        struct kvc_pipeline *grown = kvc_realloc(plan->pipeline, p + 1, sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "pipelines");
         plan->pipeline = grown;
         plan->pipeline[plan->n_pipelines++] = *line;

@@ -3,6 +3,7 @@
 #include "formats/profile.h"
 
 #include "codecs/eigen.h"
+#include "codecs/memory.h"
 #include "codecs/rope.h"
 #include "formats/bytes.h"
 #include "formats/input.h"
@@ -152,7 +153,7 @@ static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *
     struct array a;
     const int found = find(p, layer, "rope", "F64", 1, &a, e);
     if (found <= 0) return found;
-    if (!(p->angle[layer] = malloc((size_t)a.dim[0] * sizeof(double)))) return kvc_fail_memory(e, "RoPE");
+    if (!(p->angle[layer] = kvc_alloc(a.dim[0], sizeof(double)))) return kvc_fail_memory(e, "RoPE");
     p->half[layer] = (size_t)a.dim[0];
     for (size_t i = 0; i < p->half[layer]; i++) {
         p->angle[layer][i] = f64_at(a.data, i);
@@ -197,7 +198,7 @@ static int check_all(struct kvc_profile *p, struct kvc_error *e) {
     int any = 0;
     p->angle = calloc(p->layers, sizeof *p->angle);
     p->half = calloc(p->layers, sizeof *p->half);
-    p->slot = calloc((size_t)p->layers * 2 * VARIANTS, sizeof *p->slot);
+    p->slot = kvc_alloc_zeros((size_t)p->layers * 2, VARIANTS * sizeof *p->slot);
     if (!p->angle || !p->half || !p->slot) return kvc_fail_memory(e, "a profile");
     for (uint32_t l = 0; l < p->layers; l++) {
         if (read_angles(p, l, e)) return -1;
@@ -312,7 +313,7 @@ static int make_part(const struct kvc_profile *p, uint32_t layer, const struct a
                      struct slot *s, struct kvc_error *e) {
     const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1], half = is_v ? 0 : p->half[layer];
     const size_t width = heads * dim;
-    if (!(s->memory = malloc((width * dim + 3 * width) * sizeof *s->memory + width * dim))) return kvc_fail_memory(e, "a profile");
+    if (!(s->memory = kvc_alloc(width, (dim + 3) * sizeof *s->memory + dim))) return kvc_fail_memory(e, "a profile");
     float *mean = s->memory, *scale = mean + width, *variance = scale + width, *basis = variance + width;
     int8_t *code = (int8_t *)(basis + width * dim);
     for (size_t h = 0; h < heads; h++)
@@ -331,8 +332,8 @@ static int make_part(const struct kvc_profile *p, uint32_t layer, const struct a
 
 static int make_inverse(struct slot *s, struct kvc_error *e) {
     const size_t heads = s->part.heads, dim = s->part.dim;
-    double *a = malloc(dim * dim * sizeof *a);
-    s->inverse = malloc(heads * dim * dim * sizeof *s->inverse);
+    double *a = kvc_alloc(dim, dim * sizeof *a);
+    s->inverse = kvc_alloc(heads * dim, dim * sizeof *s->inverse);
     int status = a && s->inverse ? 0 : kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < heads && !status; h++) {
         for (size_t i = 0; i < dim * dim; i++) a[i] = (double)s->part.basis[h * dim * dim + i];
@@ -354,7 +355,7 @@ static int make_queries(const struct kvc_profile *p, uint32_t layer, const struc
                         struct kvc_error *e) {
     if (!a->has_queries || s->query) return 0;
     const size_t heads = (size_t)a->queries.dim[0], n = (size_t)a->queries.dim[1], dim = (size_t)a->queries.dim[2];
-    if (!(s->query = malloc(heads * n * dim * sizeof *s->query))) return kvc_fail_memory(e, "a profile");
+    if (!(s->query = kvc_alloc(heads * n, dim * sizeof *s->query))) return kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < heads; h++)
         for (size_t q = 0; q < n; q++)
             for (size_t d = 0; d < dim; d++)

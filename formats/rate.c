@@ -232,7 +232,7 @@ int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *op
     const int asked = (rate->kld > 0) + (rate->ratio > 0) + (rate->output_error > 0) + (rate->logit_error > 0);
     unsigned codes = 0;
     *report = (struct kvc_rate_report){.step = 0};
-    if (kvc_recipe_parse(options->recipe ? options->recipe : "split", &recipe, e)) return -1;
+    if (kvc_recipe_parse(options->recipe ? options->recipe : KVC_DEFAULT_STAGE, &recipe, e)) return -1;
     for (unsigned i = 0; i < recipe.n; i++) {
         double kld;
         if (!code_stage(&recipe.item[i])) continue;

@@ -4,6 +4,7 @@
  * The order is a permutation of the letters "lcthd", slowest first: layer, cache (K, then V), token, head,
  * dim. Block dtypes need d last, and a head a whole number of blocks. Export writes "lcthd". */
 #include "formats/arrays.h"
+#include "codecs/memory.h"
 #include "formats/format.h"
 #include "formats/keys.h"
 #include "formats/view.h"
@@ -154,7 +155,7 @@ static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_imp
 static int write_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_sink *out, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[t].shape), most = cells->n < KVC_BLOCK ? cells->n : KVC_BLOCK;
-    uint8_t *rows = malloc((size_t)(most * row) + 1);
+    uint8_t *rows = kvc_alloc(most, row);
     int status = rows ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
         uint64_t first = cells->block[b], n = cells->block[b + 1] - first;

@@ -2,9 +2,11 @@
  * (records.c) and not for blocks (blocks.c). Spec: FORMAT.md 4, 5 and 7. */
 #include "formats/records.h"
 
+#include "codecs/memory.h"
 #include "formats/format.h"
 #include "formats/keys.h"
 #include "formats/layout.h"
+#include "formats/prefix.h"
 #include "formats/view.h"
 
 #include <inttypes.h>
@@ -40,7 +42,7 @@ static int read_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t 
         if (number == KVC_NONE) return -1;
         c->layer[number].window = get_u32(p + 12);
     }
-    k->pipeline_of = malloc((size_t)(tensors + 1) * sizeof *k->pipeline_of);
+    k->pipeline_of = kvc_alloc(tensors + 1, sizeof *k->pipeline_of);
     if (!k->pipeline_of) return kvc_fail_memory(e, "the table of tensors");
     for (uint64_t i = 0; i < tensors; i++, p += KVC_TENSOR_ENTRY) {
         uint32_t layer = get_u32(p);
@@ -117,7 +119,7 @@ static int read_positions(struct kvc_cells *cells, const uint8_t *p, size_t n, s
 static int read_words(struct kvc_cells *cells, const uint8_t *p, size_t n, struct kvc_error *e) {
     const uint8_t *end = p + n;
     uint64_t total = 0;
-    cells->word_at = malloc((size_t)(cells->n + 1) * sizeof *cells->word_at);
+    cells->word_at = kvc_alloc(cells->n + 1, sizeof *cells->word_at);
     if (!cells->word_at) return kvc_fail_memory(e, "cell words");
     for (uint64_t i = 0; i < cells->n; i++) {
         uint64_t count;
@@ -129,7 +131,7 @@ static int read_words(struct kvc_cells *cells, const uint8_t *p, size_t n, struc
     if ((uint64_t)(end - p) % 4 || total != (uint64_t)(end - p) / 4)
         return kvc_fail(e, KVC_ERR_DAMAGED, "cell words: %" PRIu64 " are announced, %zu bytes follow", total,
                         (size_t)(end - p));
-    cells->words = malloc(total ? (size_t)total * sizeof *cells->words : 1);
+    cells->words = kvc_alloc(total, sizeof *cells->words);
     if (!cells->words) return kvc_fail_memory(e, "cell words");
     for (uint64_t i = 0; i < total; i++, p += 4) cells->words[i] = get_u32(p);
     return 0;
@@ -164,7 +166,7 @@ static int read_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, s
     int status = n && n == ids + keys ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "needs TOKENS, KEYS, or both in this order");
     for (unsigned s = 0; s < n && !status; s++) {
         uint8_t *bytes;
-        size_t size, unit = s < ids ? 4 : 32;
+        size_t size, unit = s < ids ? 4 : KVC_KEY_BYTES;
         status = kvc_records_decode(&list[s], &bytes, &size, e);
         if (status) break;
         if (size % unit) {
@@ -191,7 +193,7 @@ static int read_extents(struct kvc_cache *c, const uint8_t *p, size_t n, struct 
     uint64_t count, tensors = 0, total = 0;
     if (get_varint(&p, end, &count) || count > 2 * (uint64_t)c->n_tensors + 1)
         return kvc_fail(e, KVC_ERR_DAMAGED, "extents are cut short, or more than tensors call for");
-    c->extent = malloc((size_t)(count ? count : 1) * sizeof *c->extent);
+    c->extent = kvc_alloc(count, sizeof *c->extent);
     uint8_t *seen = calloc(1, (size_t)c->n_tensors + 1);
     int status = c->extent && seen ? 0 : kvc_fail_memory(e, "extents");
     for (uint64_t i = 0; i < count && !status; i++) {
@@ -228,7 +230,7 @@ static int read_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, s
     unsigned n;
     uint32_t number = k->record[i].number;
     if (number != k->n_chunks) return kvc_fail(e, KVC_ERR_DAMAGED, "SOURCE chunk %" PRIu32 " is out of order", number);
-    uint64_t *grown = realloc(k->chunk, (size_t)(k->n_chunks + 1) * sizeof *grown);
+    uint64_t *grown = kvc_realloc(k->chunk, k->n_chunks + 1, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "chunks");
     k->chunk = grown;
     k->chunk[k->n_chunks++] = i;
@@ -267,9 +269,9 @@ static uint64_t segments_of(const struct kvc_cache *c, uint32_t tensor) {
 static int count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e) {
     uint64_t segments = 0;
     *due = 0;
-    k->first_block = malloc(((size_t)c->n_tensors + 1) * sizeof *k->first_block);
-    k->first_side = malloc(((size_t)c->n_tensors + 1) * sizeof *k->first_side);
-    k->block_record = malloc((size_t)(k->n_blocks + 1) * sizeof *k->block_record);
+    k->first_block = kvc_alloc((size_t)c->n_tensors + 1, sizeof *k->first_block);
+    k->first_side = kvc_alloc((size_t)c->n_tensors + 1, sizeof *k->first_side);
+    k->block_record = kvc_alloc(k->n_blocks + 1, sizeof *k->block_record);
     if (!k->first_block || !k->first_side || !k->block_record) return kvc_fail_memory(e, "blocks");
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         k->first_block[t] = *due;
@@ -362,16 +364,23 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)
         return kvc_fail(e, KVC_ERR_DAMAGED, "literal bytes of the source file are missing");
     if (kvc_cache_finish(c, e)) return -1;
-    k->shape = malloc((size_t)(c->n_tensors + 1) * sizeof *k->shape);
+    k->shape = kvc_alloc(c->n_tensors + 1, sizeof *k->shape);
     if (!k->shape) return kvc_fail_memory(e, "shapes");
     for (uint32_t t = 0; t < c->n_tensors; t++) k->shape[t] = c->tensor[t].shape;
-    if (c->tokens && k->n_keys != kvc_cache_prefix_tokens(c) / KVC_BLOCK)
+    if (c->tokens && k->n_keys != kvc_cache_prefix_tokens(c) / KVC_PREFIX_TOKENS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", k->n_keys, c->n_tokens);
     return place_blocks(c, k, i, e);
 }
 
+/* What the cache's impl is. */
+static const char kind[] = "container";
+
+struct kvc_records *kvc_records_of(const struct kvc_cache *c) {
+    return c->kind == kind ? c->impl : NULL;
+}
+
 static void container_close(struct kvc_cache *c) {
-    struct kvc_records *k = c->impl;
+    struct kvc_records *k = kvc_records_of(c);
     if (!k) return;
     for (uint32_t i = 0; i < k->n_pipelines; i++) free(k->pipeline_text[i]);
     free(k->pipeline_text);
@@ -404,6 +413,7 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     }
     k->data = in->data;
     k->size = in->size;
+    c->kind = kind;
     c->impl = k;
     c->close = container_close;
     c->read = kvc_blocks_read;
@@ -419,7 +429,8 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
 }
 
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights) {
-    ((struct kvc_records *)c->impl)->projections.weights = weights;
+    struct kvc_records *k = kvc_records_of(c);
+    if (k) k->projections.weights = weights;
 }
 
 /* --- the profile --- */
@@ -442,8 +453,9 @@ static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint
 }
 
 void kvc_container_set_profile(struct kvc_cache *c, const char *given, const char *folder) {
-    struct kvc_records *k = c->impl;
+    struct kvc_records *k = kvc_records_of(c);
     const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
+    if (!k) return;
     k->profile_record = 0;
     for (uint64_t i = 0; i < k->n_records && !k->profile_record; i++)
         if (k->record[i].type == KVC_RECORD_PROFILE) k->profile_record = i;
@@ -459,9 +471,9 @@ void kvc_container_set_profile(struct kvc_cache *c, const char *given, const cha
 }
 
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {
-    const struct kvc_records *k = c->impl;
-    *embedded = k->profile_record != 0;
-    return k->profile;
+    const struct kvc_records *k = kvc_records_of(c);
+    *embedded = k && k->profile_record;
+    return k ? k->profile : NULL;
 }
 
 /* --- the row in the table of formats --- */

@@ -2,6 +2,7 @@
 #include "formats/rebuild.h"
 
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "formats/keys.h"
 #include "formats/view.h"
 
@@ -9,12 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(KVC_FINGERPRINT_BYTES == KVC_SHA256_BYTES, "a fingerprint is a SHA-256");
+
 /* --- projections --- */
 
 struct kvc_projections_slot {
     uint32_t layer;
     struct kvc_projection projection;
-    uint8_t fingerprint[KVC_SHA256_BYTES];
+    uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
     unsigned users; /* one of them the cache of slots itself, while it is the last one used */
 };
 
@@ -131,7 +134,7 @@ static int hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *ro
             return kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " has no hidden state", x->position[row[i]]);
     const uint64_t first = row[0], rows = row[n - 1] - first + 1;
     const size_t bytes = (size_t)kvc_row_bytes(&c->tensor[from].shape);
-    uint8_t *piece = malloc((size_t)rows * bytes);
+    uint8_t *piece = kvc_alloc(rows, bytes);
     if (!piece) return kvc_fail_memory(e, "hidden states");
     const int status = r->read(r->read_owner, from, first, rows, piece, e);
     for (size_t i = 0; i < n && !status; i++)
@@ -147,7 +150,7 @@ int kvc_rebuilder_init(struct kvc_rebuilder *r, const struct kvc_cache *c, uint3
                                             .release = release},
                                 .cache = c, .tensor = tensor, .projections = p, .read = read, .read_owner = read_owner};
     if (!cells->order) return 0;
-    if (!(r->position = malloc((size_t)cells->n * sizeof *r->position + 1))) return kvc_fail_memory(e, "positions");
+    if (!(r->position = kvc_alloc(cells->n, sizeof *r->position))) return kvc_fail_memory(e, "positions");
     for (uint64_t i = 0; i < cells->n; i++) r->position[i] = kvc_cells_position(cells, i);
     r->rebuild.position = r->position;
     return 0;

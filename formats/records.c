@@ -2,6 +2,7 @@
  * what records mean (reader.c) and not for blocks (blocks.c). Spec: FORMAT.md 3 and 4. */
 #include "formats/records.h"
 
+#include "codecs/memory.h"
 #include "formats/layout.h"
 
 #include <inttypes.h>
@@ -106,7 +107,7 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
     if (r->type == KVC_RECORD_PAD) return read_padding(r, h, *n, list, e);
     uint64_t at = KVC_RECORD_HEADER + (uint64_t)*n * KVC_DIRECTORY_ENTRY;
     if (at > r->size) return kvc_record_damaged(e, r->offset, "its directory reaches beyond it");
-    *list = malloc((*n ? *n : 1) * sizeof **list);
+    *list = kvc_alloc(*n, sizeof **list);
     if (!*list) return kvc_fail_memory(e, "sections");
     int status = 0;
     for (unsigned j = 0; j < *n && !status; j++) status = read_section(r, h, j, &at, *list + j, e);
@@ -223,7 +224,7 @@ int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *
     if (kvc_records_single(k, 0, KVC_SECTION_INDEX, &bytes, &n, e)) return kvc_error_prefix(e, "index");
     /* an entry takes at least 4 bytes here, and its record at least a header in the file */
     uint64_t most = (offset - KVC_HEADER_SIZE) / KVC_RECORD_HEADER;
-    struct kvc_record *all = malloc((size_t)((most < n / 4 ? most : n / 4) + 1) * sizeof *all);
+    struct kvc_record *all = kvc_alloc((most < n / 4 ? most : n / 4) + 1, sizeof *all);
     int status = -1;
     if (all) {
         free(k->record);

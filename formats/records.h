@@ -17,7 +17,7 @@ struct kvc_record {
     uint8_t type;
 };
 
-/* What kvc_cache.impl points at. */
+/* What kvc_cache.impl of a container points at: see kvc_records_of(). */
 struct kvc_records {
     const uint8_t *data; /* the whole file */
     uint64_t size;
@@ -42,6 +42,9 @@ struct kvc_records {
     uint64_t *chunk; /* record numbers of the SOURCE chunks */
     uint64_t n_chunks;
 };
+
+/* The records of a cache that kvc_container_open() made; NULL of any other cache. */
+struct kvc_records *kvc_records_of(const struct kvc_cache *c);
 
 /* Fills *e with what is wrong in a record at byte `offset`; callers put its number and content before it. */
 int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what);

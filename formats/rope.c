@@ -1,6 +1,7 @@
 /* rope.c: how K of a layer was turned. Not for other facts about a model (model.c). */
 #include "formats/rope.h"
 
+#include "codecs/memory.h"
 #include "formats/keys.h"
 #include "formats/view.h"
 
@@ -46,7 +47,7 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kv
     if (cells->n && (kvc_cells_position(cells, 0) < 0 || kvc_cells_position(cells, cells->n - 1) >= KVC_ROPE_POSITIONS)) return 0;
     if (!plain || !(base > 1) || !(factor >= 1) || rotated % 2 || !rotated || rotated > dim || rotated / 2 > UINT16_MAX) return 0;
     facts->half = (size_t)(rotated / 2);
-    if (!(*room = malloc(facts->half * sizeof **room))) return kvc_fail_memory(e, "RoPE");
+    if (!(*room = kvc_alloc(facts->half, sizeof **room))) return kvc_fail_memory(e, "RoPE");
     for (size_t i = 0; i < facts->half; i++) (*room)[i] = pow(base, -2.0 * (double)i / (double)rotated) / factor;
     facts->angle = *room;
     return 0;

@@ -2,6 +2,8 @@
  * cache, streams share prefixes. Not for how that is stored (writer.c, FORMAT.md "SAME"). */
 #include "formats/same.h"
 
+#include "codecs/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +34,7 @@ int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, ui
         /* in pieces, so that memory stays bounded however many rows share these positions */
         while (begin < end) {
             uint64_t part = end - begin < KVC_BLOCK ? end - begin : KVC_BLOCK, i = 0;
-            uint8_t *there = malloc((size_t)(part * row_bytes));
+            uint8_t *there = kvc_alloc(part, row_bytes);
             if (!there) return kvc_fail_memory(e, "rows");
             if (c->read(c, other, begin, part, there, e)) {
                 free(there);

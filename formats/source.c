@@ -3,6 +3,7 @@
  * The file is written front to back while several threads decode ahead. A tensor whose source is token-major with cells
  * in sorted order streams in runs of blocks; any other order needs that one tensor in memory. */
 #include "formats/container.h"
+#include "codecs/memory.h"
 #include "formats/format.h"
 #include "formats/parallel.h"
 
@@ -61,7 +62,7 @@ static int read_item(void *state, uint64_t number, void **result, struct kvc_err
     struct item item = find_item(s, number);
     uint32_t t = item.extent->tensor;
     uint64_t unit = t == KVC_NONE ? 1 : kvc_row_bytes(&s->cache->tensor[t].shape);
-    uint8_t *bytes = malloc((size_t)(item.n * unit));
+    uint8_t *bytes = kvc_alloc(item.n, unit);
     if (!bytes) return kvc_fail_memory(e, "rows");
     int status = t == KVC_NONE ? s->cache->read_literal(s->cache, item.extent->literal + item.begin, item.n, bytes, e)
                                : s->cache->read(s->cache, t, item.begin, item.n, bytes, e);
@@ -115,7 +116,7 @@ int kvc_source_write(const struct kvc_cache *c, unsigned threads, struct kvc_sin
     if (!c->n_extents)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "the source file's own layout is not recorded (compressed npz, or a selection): use --to FORMAT");
-    s.first = malloc((size_t)(c->n_extents + 1) * sizeof *s.first);
+    s.first = kvc_alloc(c->n_extents + 1, sizeof *s.first);
     if (!s.first) return kvc_fail_memory(e, "extents");
     for (uint64_t i = 0; i < c->n_extents; i++) {
         s.first[i] = job.n;

@@ -1,6 +1,8 @@
 /* stats.c: statistics of one tensor's values per head. Not for comparing two tensors (compare.c). */
 #include "formats/stats.h"
 
+#include "codecs/memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,10 +116,10 @@ static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w, 
 int kvc_tensor_stats(const struct kvc_cache *c, uint32_t tensor, struct kvc_stats *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     uint64_t width = shape->heads * shape->dim, most = batch_rows(shape);
-    struct work w = {.rows = malloc((size_t)(most * kvc_row_bytes(shape))),
-                     .values = malloc((size_t)(most * width) * sizeof *w.values),
+    struct work w = {.rows = kvc_alloc(most, kvc_row_bytes(shape)),
+                     .values = kvc_alloc(most * width, sizeof *w.values),
                      .channel = calloc((size_t)width, sizeof *w.channel),
-                     .rms = malloc((size_t)shape->dim * sizeof *w.rms)};
+                     .rms = kvc_alloc(shape->dim, sizeof *w.rms)};
     int status = -1;
     memset(out, 0, (size_t)shape->heads * sizeof *out);
     if (!w.rows || !w.values || !w.channel || !w.rms) {

@@ -3,6 +3,7 @@
  * Every view keeps its cells in sorted order, so row i of a view's part is row first[part] + i of the parent's. */
 #include "formats/view.h"
 
+#include "codecs/memory.h"
 #include "formats/keys.h"
 #include "kernels/kernels.h"
 
@@ -92,8 +93,8 @@ static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint
     const struct kvc_shape *shape = &v->parent->tensor[t].shape;
     const uint64_t tile = tile_of(v->tile, v->parent->tensor[t].role);
     const size_t values = (size_t)(n * shape->heads * shape->dim);
-    uint8_t *bytes = malloc((size_t)(n * kvc_row_bytes(shape)));
-    float *floats = malloc(values * sizeof *floats);
+    uint8_t *bytes = kvc_alloc(n, kvc_row_bytes(shape));
+    float *floats = kvc_alloc(values, sizeof *floats);
     int status = bytes && floats ? v->parent->read(v->parent, t, first, n, bytes, e) : kvc_fail_memory(e, "rows");
     if (!status) {
         kvc_dtype_info(shape->dtype)->to_f32(floats, bytes, (size_t)(n * kvc_row_blocks(shape)));
@@ -118,7 +119,7 @@ static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
         return read_floats(v, original, t->shape.dtype, first, n, dst, e);
     if (parent->read(parent, original, first, n, dst, e)) return -1;
     if (v->transform == REPAIR && carries_rope(t->role)) {
-        uint8_t *head = malloc((size_t)(shape->dim * kvc_dtype_info(shape->dtype)->size));
+        uint8_t *head = kvc_alloc(shape->dim, kvc_dtype_info(shape->dtype)->size);
         if (!head) return kvc_fail_memory(e, "a head");
         repair_rows(dst, shape, n, rotated_channels(c, shape), v->to, head);
         free(head);
@@ -153,8 +154,8 @@ static int add_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t f
     for (uint64_t i = first; i < end; i++) part->cells.pos[i - first] = from->cells.pos[kvc_cell_at(&from->cells, i)];
     if (!from->cells.words) return 0;
     uint64_t total = from->cells.word_at[from->cells.n], at = 0;
-    part->cells.words = malloc(total ? (size_t)total * sizeof *part->cells.words : 1);
-    part->cells.word_at = malloc((size_t)(end - first + 1) * sizeof *part->cells.word_at);
+    part->cells.words = kvc_alloc(total, sizeof *part->cells.words);
+    part->cells.word_at = kvc_alloc(end - first + 1, sizeof *part->cells.word_at);
     if (!part->cells.words || !part->cells.word_at) return kvc_fail_memory(e, "cells");
     for (uint64_t i = first; i < end; i++) {
         uint32_t cell = kvc_cell_at(&from->cells, i);
@@ -199,8 +200,8 @@ static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct 
                                    struct kvc_error *e) {
     struct kvc_cache *c = kvc_cache_new(e);
     struct view *v = calloc(1, sizeof *v);
-    uint32_t *part = malloc(((size_t)parent->n_parts + 1) * sizeof *part),
-             *layer = malloc(((size_t)parent->n_layers + 1) * sizeof *layer);
+    uint32_t *part = kvc_alloc((size_t)parent->n_parts + 1, sizeof *part),
+             *layer = kvc_alloc((size_t)parent->n_layers + 1, sizeof *layer);
     if (!c || !v || !part || !layer) goto memory;
     c->impl = v;
     c->close = view_close;
@@ -208,8 +209,8 @@ static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct 
     c->read_literal = view_read_literal;
     v->parent = parent;
     v->transform = transform;
-    v->tensor = malloc(((size_t)parent->n_tensors + 1) * sizeof *v->tensor);
-    v->first = malloc(((size_t)parent->n_parts + 1) * sizeof *v->first);
+    v->tensor = kvc_alloc((size_t)parent->n_tensors + 1, sizeof *v->tensor);
+    v->first = kvc_alloc((size_t)parent->n_parts + 1, sizeof *v->first);
     if (!v->tensor || !v->first) goto memory;
     if (kvc_meta_copy(&c->meta, &parent->meta, e)) goto failed;
     if (parent->tokens && kvc_cache_set_tokens(c, parent->tokens, parent->n_tokens, e)) goto failed;

@@ -3,6 +3,7 @@
 #include "formats/weights.h"
 
 #include "codecs/dtype.h"
+#include "codecs/memory.h"
 #include "formats/bytes.h"
 #include "formats/gguf.h"
 #include "formats/input.h"
@@ -60,7 +61,7 @@ static int read_header(struct part *part, struct kvc_error *e) {
 }
 
 static int add_part(struct kvc_weights *w, const char *path, struct kvc_error *e) {
-    struct part *grown = realloc(w->part, (w->n + 1) * sizeof *grown);
+    struct part *grown = kvc_realloc(w->part, w->n + 1, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "the weights files");
     w->part = grown;
     struct part *part = &w->part[w->n];
@@ -363,7 +364,7 @@ static int check_dims(const struct tensor *t, uint64_t rank, const uint64_t *dim
 }
 
 static float *new_floats(uint64_t n, const struct tensor *t, struct kvc_error *e) {
-    float *f = n <= SIZE_MAX / sizeof *f ? malloc((size_t)n * sizeof *f) : NULL;
+    float *f = kvc_alloc(n, sizeof *f);
     if (!f) {
         kvc_fail_memory(e, "weights");
         kvc_error_prefix(e, t->name);
@@ -520,7 +521,7 @@ int kvc_projection_fingerprint(const struct kvc_projection *p, uint8_t sha256[KV
     const struct order norm = {s->in, 0, to, to};
     uint64_t out = s->heads * s->dim, out_v = s->heads * s->dim_v, widest = out > out_v ? out : out_v;
     if (widest < s->in) widest = s->in;
-    float *row = malloc((size_t)widest * sizeof *row);
+    float *row = kvc_alloc(widest, sizeof *row);
     if (!row) return kvc_fail_memory(e, "a SHA-256 hash");
     struct kvc_sha256 h;
     kvc_sha256_init(&h);

@@ -3,6 +3,7 @@
  * Tensors are encoded in runs of blocks by several threads, each run into finished records in memory; the calling
  * thread writes the runs in order. So the bytes do not depend on the number of threads. */
 #include "formats/container.h"
+#include "codecs/memory.h"
 #include "formats/keys.h"
 #include "formats/build.h"
 #include "formats/encode.h"
@@ -16,8 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define DEFAULT_RECIPE "split"
 
 struct entry {
     uint8_t type;
@@ -52,7 +51,7 @@ struct writer {
 static int note_entry(struct writer *w, struct entry entry, struct kvc_error *e) {
     if (w->n_entries == w->capacity) {
         uint64_t capacity = w->capacity ? 2 * w->capacity : 64;
-        struct entry *grown = realloc(w->entry, (size_t)capacity * sizeof *grown);
+        struct entry *grown = kvc_realloc(w->entry, capacity, sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "the index");
         w->entry = grown;
         w->capacity = capacity;
@@ -208,7 +207,7 @@ static int add_positions(struct kvc_sections *list, const struct kvc_cells *cell
 
 static int add_words(struct kvc_sections *list, const struct kvc_cells *cells, struct kvc_error *e) {
     uint64_t words = cells->word_at[cells->n];
-    uint8_t *bytes = malloc((size_t)(10 * cells->n + 4 * words + 1)), *p = bytes;
+    uint8_t *bytes = kvc_alloc(10 * cells->n + 4 * words, 1), *p = bytes;
     if (!bytes) return kvc_fail_memory(e, "cell words");
     for (uint64_t i = 0; i < cells->n; i++) p += put_varint(p, cells->word_at[i + 1] - cells->word_at[i]);
     for (uint64_t i = 0; i < words; i++, p += 4) put_u32(p, cells->words[i]);
@@ -241,7 +240,7 @@ static int write_tokens(struct writer *w, const struct kvc_meta *meta, struct kv
     if (!c->tokens && !n_keys) return 0;
     struct kvc_sections list;
     kvc_sections_init(&list);
-    uint8_t *ids = malloc((size_t)(4 * c->n_tokens + 1)), *keys = malloc((size_t)(KVC_KEY_BYTES * n_keys + 1));
+    uint8_t *ids = kvc_alloc(c->n_tokens, 4), *keys = kvc_alloc(n_keys, KVC_KEY_BYTES);
     int status = ids && keys ? 0 : kvc_fail_memory(e, "tokens");
     if (!status && kept) memcpy(keys, kept, (size_t)n_keys * KVC_KEY_BYTES);
     if (!status && c->tokens) {
@@ -495,7 +494,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     char text[2048];
     if (!kvc_kernels_get())
         return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
-    if (kvc_recipe_parse(options->recipe ? options->recipe : DEFAULT_RECIPE, &recipe, e)) return -1;
+    if (kvc_recipe_parse(options->recipe ? options->recipe : KVC_DEFAULT_STAGE, &recipe, e)) return -1;
     if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = kvc_plan_make(&w.plan, cache, &recipe, e) || find_fit(&w, e) || prepare(&w, &own_queries, e);

@@ -30,7 +30,7 @@ struct kvc_cuda_plan {
     int finished;                     /* what was loaded may be read back */
     uint64_t own_bytes;
     struct kvc_load_options options;
-    int direct_fd;
+    int direct_fd; /* -1: none */
 };
 
 const char *kvc_cuda_version(void) {
@@ -216,7 +216,6 @@ static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination
 
 static int open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc_cuda_options *o, struct kvc_error *e) {
     const struct kvc_open_options open_options = {.format = "kvc", .model = o->model, .profile = o->profile, .weights = o->weights};
-    p->direct_fd = -1;
     if (!(p->file = kvc_file_open(path, &open_options, e))) return -1;
     p->options = (struct kvc_load_options){.threads = o->threads,
                                            .slots = o->slots,
@@ -228,7 +227,8 @@ static int open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc
     if (o->first < 0 || o->end < o->first) return kvc_fail(e, KVC_ERR_USAGE, "positions end before they begin");
     if (o->direct && strcmp(path, "-") != 0 && !*p->file->input.filter) {
         p->direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-        if (p->direct_fd > 0) p->options.direct_fd = p->direct_fd; /* else the mapped file serves */
+        p->options.direct = p->direct_fd >= 0; /* else the mapped file serves */
+        p->options.direct_fd = p->direct_fd;
     }
     return 0;
 }
@@ -269,6 +269,7 @@ struct kvc_cuda_plan *kvc_cuda_plan_new(const char *path, const struct kvc_cuda_
         kvc_fail_memory(e, "a plan");
         return NULL;
     }
+    p->direct_fd = -1;
     if (!make_plan(p, path, options ? options : &none, destination, e)) return p;
     kvc_cuda_plan_free(p);
     return NULL;
@@ -282,7 +283,7 @@ void kvc_cuda_plan_free(struct kvc_cuda_plan *p) {
         p->device->free(p->device, p->table);
         p->device->close(p->device);
     }
-    if (p->direct_fd > 0) close(p->direct_fd);
+    if (p->direct_fd >= 0) close(p->direct_fd);
     kvc_file_close(p->file);
     free(p->target);
     free(p->tensor);

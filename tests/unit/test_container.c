@@ -4,6 +4,8 @@
 #include "formats/format.h"
 #include "formats/keys.h"
 #include "formats/prefix.h"
+#include "formats/records.h"
+#include "formats/view.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -846,6 +848,71 @@ static void damage_of_references_and_padding(void **state) {
            &(struct kvc_pack_options){.recipe = "zstd", .threads = 1, .align = 4096});
 }
 
+/* What container.h promises of a cache that is no container: errors, or nothing. */
+static void refused_of(struct kvc_cache *c) {
+    struct kvc_error e;
+    struct kvc_record_info info;
+    struct kvc_program program = {0};
+    const struct kvc_container_header header = kvc_container_header(c);
+    char text[64];
+    uint8_t row[1024];
+    int embedded = 1;
+    uint64_t n = 1;
+    assert_false(kvc_cache_is_container(c));
+    assert_null(kvc_records_of(c));
+    kvc_container_set_weights(c, NULL);
+    kvc_container_set_profile(c, "no/such/profile", NULL);
+    assert_null(kvc_container_profile(c, &embedded));
+    assert_int_equal(embedded, 0);
+    assert_int_equal(header.write_version | header.read_version | header.align, 0);
+    assert_int_equal(kvc_container_records(c), 0);
+    assert_string_equal(kvc_container_pipeline(c, 0), "");
+    assert_int_equal(kvc_container_lossless(c), 0);
+    assert_int_equal(kvc_container_stored(c, 0), 0);
+    assert_null(kvc_container_keys(c, &n));
+    assert_int_equal(n, 0);
+#define REFUSED(call)                          \
+    e.code = KVC_OK;                           \
+    assert_int_equal(call, -1);                \
+    assert_int_equal(e.code, KVC_ERR_USAGE);   \
+    assert_non_null(strstr(e.message, ".kvc"))
+    REFUSED(kvc_container_transform(c, 0, text, sizeof text, &e));
+    REFUSED(kvc_container_record(c, 0, &info, NULL, 0, &e));
+    REFUSED(kvc_container_check(c, 1, &e));
+    REFUSED(kvc_container_check_rest(c, &e));
+    REFUSED(kvc_blocks_read(c, 0, 0, 1, row, &e));
+    REFUSED(kvc_blocks_read_literal(c, 0, 1, row, &e));
+    REFUSED(kvc_blocks_lower(c, 0, 0, NULL, &program, &e));
+#undef REFUSED
+}
+
+static void other_caches_are_refused(void **state) {
+    (void)state;
+    struct builder b = simple(KVC_F16, 20, 1, 1, 8);
+    struct kvc_cache *c = finish(&b);
+    struct kvc_pack_options o = {.recipe = "store"};
+    struct kvc_record_info info;
+    struct kvc_input in;
+    struct kvc_error e;
+    refused_of(c); /* as importers make them */
+    struct kvc_buffer packed = pack(c, &o, NULL);
+    struct kvc_cache *d = open_bytes(&in, packed.data, packed.n);
+    struct kvc_cache *view = kvc_view_float(d, &e);
+    assert_non_null(view);
+    refused_of(view); /* of a container, but none */
+    assert_int_equal(kvc_container_record(d, kvc_container_records(d), &info, NULL, 0, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    assert_int_equal(kvc_cache_map_tensor(d, 0, packed.data, &e), -1); /* and the other way round */
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    assert_int_equal(kvc_cache_extent_literal(d, packed.data, 1, &e), -1);
+    assert_int_equal(kvc_container_check(d, 1, &e), 0);
+    kvc_cache_free(view);
+    kvc_cache_free(d);
+    kvc_input_close(&in);
+    free(packed.data);
+    kvc_cache_free(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_dtype_and_ragged_size),
@@ -872,6 +939,7 @@ int main(void) {
         cmocka_unit_test(any_range_of_rows),
         cmocka_unit_test(damage_of_a_stored_file),
         cmocka_unit_test(damage_of_a_compressed_file),
+        cmocka_unit_test(other_caches_are_refused),
         cmocka_unit_test(damage_of_references_and_padding),
     };
     return cmocka_run_group_tests_name("container", tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* test_kvc.c: the public interface alone, as a program that links libkvc uses it. */
 #include "formats/kvc.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,6 +71,12 @@ static void a_slot_through_the_library(void **state) {
     char text[64];
     assert_string_equal(kvc_file_meta(f, "source.format", text, sizeof text), "llama.cpp GGSQ");
     assert_null(kvc_file_meta(f, "no.such.key", text, sizeof text));
+    assert_int_equal(kvc_file_meta_size(f, "no.such.key"), 0);
+    assert_int_equal(kvc_file_meta_size(f, "source.format"), sizeof "llama.cpp GGSQ");
+    assert_ptr_equal(kvc_file_meta(f, "source.format", text, sizeof "llama.cpp GGSQ"), text);
+    assert_null(kvc_file_meta(f, "source.format", text, sizeof "llama.cpp GGSQ" - 1)); /* nothing is cut off */
+    assert_string_equal(text, "");
+    assert_null(kvc_file_meta(f, "source.format", NULL, 0));
 
     struct kvc_write_options pack = {.recipe = "zstd", .threads = 2};
     assert_int_equal(kvc_file_pack(f, &pack, append, &packed, e), 0);
@@ -110,6 +117,86 @@ static void a_slot_through_the_library(void **state) {
     free(converted.data);
 }
 
+static void metadata_lists_are_whole_or_absent(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = kvc_file_open("tests/golden/profile-v0.kvc", NULL, e);
+    if (!f) fail_msg("%s", kvc_error_message(e));
+    char text[65];
+    assert_int_equal(kvc_file_meta_size(f, "profile.sha256"), 65); /* hex */
+    assert_null(kvc_file_meta(f, "profile.sha256", text, 64));
+    assert_ptr_equal(kvc_file_meta(f, "profile.sha256", text, 65), text);
+    assert_int_equal(strlen(text), 64);
+    kvc_file_close(f);
+    kvc_error_free(e);
+}
+
+/* Row after row decodes a block once: the second row is still to be had when the file's bytes are gone. */
+static void rows_come_from_a_kept_block(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct memory packed = file_bytes("tests/golden/split-v0.kvc");
+    struct kvc_file *f = kvc_file_open_memory(packed.data, packed.n, NULL, e);
+    struct kvc_tensor_info info;
+    if (!f) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_tensor(f, 1, &info), 0);
+    assert_true(info.rows > 2);
+    uint8_t *rows = malloc(info.rows * info.row_bytes), *row = malloc(info.row_bytes);
+    assert_true(rows && row);
+    assert_int_equal(kvc_file_read(f, 1, 0, info.rows, rows, e), 0);
+    assert_int_equal(kvc_file_read(f, 1, 0, 1, row, e), 0);
+    assert_memory_equal(row, rows, info.row_bytes);
+    memset(packed.data + 64, 0, packed.n - 64);
+    assert_int_equal(kvc_file_read(f, 1, 1, 1, row, e), 0);
+    assert_memory_equal(row, rows + info.row_bytes, info.row_bytes);
+    assert_int_equal(kvc_file_read(f, 1, 1, 0, row, e), 0);
+    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), -1); /* of another tensor none is kept */
+    assert_int_equal(kvc_error_code(e), 31);
+    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), -1);
+    assert_int_equal(kvc_file_check(f, 1, e), -1);
+    kvc_file_close(f);
+    kvc_error_free(e);
+    free(packed.data);
+    free(rows);
+    free(row);
+}
+
+/* Each thread reads all rows one by one, all of them the same tensors. */
+static void *read_rows(void *state) {
+    const struct kvc_file *f = state;
+    struct kvc_tensor_info info;
+    uint8_t *row = NULL, *rows = NULL;
+    void *bad = NULL;
+    for (uint32_t t = 0; !bad && !kvc_file_tensor(f, t, &info); t++) {
+        uint8_t *more = realloc(row, info.row_bytes), *all = more ? realloc(rows, info.row_bytes * info.rows) : NULL;
+        if (more) row = more;
+        if (all) rows = all;
+        if (!more || !all || kvc_file_read(f, t, 0, info.rows, rows, NULL)) bad = state;
+        for (uint64_t r = 0; !bad && r < info.rows; r++)
+            if (kvc_file_read(f, t, r, 1, row, NULL) || memcmp(row, rows + r * info.row_bytes, info.row_bytes) != 0) bad = state;
+    }
+    free(row);
+    free(rows);
+    return bad;
+}
+
+static void threads_share_kept_blocks(void **state) {
+    enum { THREADS = 4 };
+    pthread_t thread[THREADS];
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = kvc_file_open("tests/golden/kivi-v0.kvc", NULL, e);
+    void *bad;
+    (void)state;
+    if (!f) fail_msg("%s", kvc_error_message(e));
+    for (unsigned i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&thread[i], NULL, read_rows, f), 0);
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(thread[i], &bad);
+        assert_null(bad);
+    }
+    kvc_file_close(f);
+    kvc_error_free(e);
+}
+
 static void what_cannot_be_opened(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -139,6 +226,9 @@ static void versions(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slot_through_the_library),
+        cmocka_unit_test(metadata_lists_are_whole_or_absent),
+        cmocka_unit_test(rows_come_from_a_kept_block),
+        cmocka_unit_test(threads_share_kept_blocks),
         cmocka_unit_test(what_cannot_be_opened),
         cmocka_unit_test(versions),
     };

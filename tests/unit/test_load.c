@@ -14,6 +14,7 @@
 #include "kernels/kernels.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,6 +270,35 @@ static void missing_pages_are_a_failure(void **state) {
     assert_int_equal(load(&o, &options, NULL, &e), -1);
     assert_non_null(strstr(e.message, "no page"));
     assert_int_equal(o.rows[0][(o.cache->tensor[0].shape.tokens - 1) * (uint64_t)o.target[0].token], 0xa5);
+    close_file(&o);
+}
+
+/* A file with descriptor 0, which programs without standard input get, is read in the place of the mapped bytes: zeros here. */
+static void descriptor_0_is_a_file(void **state) {
+    (void)state;
+    const char *const path = "tests/golden/kivi-v0.kvc";
+    const struct kvc_load_options options = {.slots = 2, .threads = 1, .direct = 1, .direct_fd = 0};
+    struct opened o;
+    struct kvc_error e;
+    open_file(&o, path);
+    const uint8_t *const data = o.in.data;
+    uint8_t *nothing = calloc((size_t)o.in.size, 1);
+    const int standard_input = dup(0);
+    close(0);
+    assert_non_null(nothing);
+    assert_int_equal(open(path, O_RDONLY), 0);
+    o.in.data = nothing;
+    aim(&o, -1, &options);
+    const int status = load(&o, &options, NULL, &e);
+    o.in.data = data;
+    close(0);
+    if (standard_input >= 0) {
+        dup2(standard_input, 0);
+        close(standard_input);
+    }
+    if (status) fail_msg("%s", e.message);
+    compare_all(&o, path, &options);
+    free(nothing);
     close_file(&o);
 }
 
@@ -551,6 +581,7 @@ static void only_containers_are_loaded(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stored_files_decode_alike),   cmocka_unit_test(rows_go_where_they_should),
+        cmocka_unit_test(descriptor_0_is_a_file),
         cmocka_unit_test(missing_pages_are_a_failure), cmocka_unit_test(devices_may_fail_anywhere),
         cmocka_unit_test(damage_is_noticed),           cmocka_unit_test(digests_are_compared),
         cmocka_unit_test(loads_are_cancelled),         cmocka_unit_test(only_containers_are_loaded),

@@ -1,0 +1,31 @@
+/* memory.h: allocation of n things of some size. A product that overflows gives NULL, as does a lack of memory; no things at all
+ * give a pointer that can be freed, so NULL is always a failure. Not for single objects, nor for sums of bytes of one block,
+ * which are far from overflowing (tensor.h: KVC_MAX_BLOCK_BYTES). */
+#ifndef KVC_MEMORY_H
+#define KVC_MEMORY_H
+
+#include <stdint.h>
+#include <stdlib.h>
+
+/* n things of `size` bytes; the caller frees. */
+static inline void *kvc_alloc(uint64_t n, uint64_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes)) return NULL;
+    return malloc(bytes ? bytes : 1);
+}
+
+/* The same, all zero. */
+static inline void *kvc_alloc_zeros(uint64_t n, uint64_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes)) return NULL;
+    return calloc(bytes ? bytes : 1, 1);
+}
+
+/* As realloc(): p stays as it is, and the caller's, where this fails. */
+static inline void *kvc_realloc(void *p, uint64_t n, uint64_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes)) return NULL;
+    return realloc(p, bytes ? bytes : 1);
+}
+
+#endif
