@@ -34,8 +34,9 @@ static const char help[] =
     "                          K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
     "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of each head\n"
     "      --check             read everything and verify every checksum\n"
-    "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS: a file of\n"
-    "                          token ids, or any cache file; - is standard input\n"
+    "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS, and how many\n"
+    "                          it has, the best first; TOKENS: a file of token ids (JSON as\n"
+    "                          engines answer, or a list), any cache file, - standard input\n"
     "How to show it:\n"
     "      --part=N            only part N of the file (the summary numbers them)\n"
     "      --json              one JSON object, or an array of them for several files\n"
@@ -121,12 +122,13 @@ static int each_file(struct dump_out *o, char **path, int n, struct settings *s)
         int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
         if (status > worst) worst = status;
     }
+    const uint64_t sharing = s->mode == MATCH ? dump_match_end(o, &s->options) : 0;
     if (o->style == DUMP_JSON) {
         if (o->several && !o->any) cli_json_open(&o->json, NULL, '[');
         if (o->several) cli_json_close(&o->json);
         if (o->several || o->any) cli_json_end(&o->json);
     }
-    return worst == EXIT_SAME && s->mode == MATCH && !s->options.matched ? EXIT_DIFFER : worst;
+    return worst == EXIT_SAME && s->mode == MATCH && !sharing ? EXIT_DIFFER : worst;
 }
 
 /* 0, or EXIT_TROUBLE with a message printed. */
