@@ -1,5 +1,6 @@
 /* kvc-dump.c: looking inside cache files: options, modes, files one after another, and --check. Not for what
  * the modes print (dump_*.c). */
+#include "cli/damage.h"
 #include "cli/dump.h"
 #include "cli/text.h"
 #include "formats/container.h"
@@ -57,13 +58,14 @@ struct settings {
     int quiet, version;
 };
 
-/* One line of --check's own. `message` NULL: nothing to add. */
+/* One line of --check's own, and for programs all damage. `message`, `damage` NULL: nothing to add. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict,
-                        const char *message) {
+                        const char *message, const struct kvc_survey *damage) {
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
         cli_json_text(&o->json, "check", verdict);
         cli_json_text(&o->json, "message", message);
+        if (damage) cli_json_damage(&o->json, damage);
         dump_end(o);
     } else if (o->style == DUMP_TSV) {
         fprintf(o->out, "check\t%s\t", verdict);
@@ -71,6 +73,7 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
         fputc('\t', o->out);
         cli_print_safe(o->out, message ? message : "-");
         fputc('\n', o->out);
+        if (damage) cli_tsv_damage(o->out, damage);
     } else if (s->options.verbose && strcmp(verdict, "ok") == 0) {
         cli_print_safe(o->out, name);
         fputs(": ok", o->out);
@@ -81,15 +84,19 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
 
 static int check_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_error e = {.code = KVC_OK};
-    int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &e);
+    struct kvc_survey *damage;
+    int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &damage, &e);
     const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
     if (status == EXIT_SAME) {
-        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums");
+        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums",
+                    NULL);
         return status;
     }
-    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message);
+    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message, damage);
+    if (damage) cli_say_damage(name, damage);
     if (checksums) kvc_error_prefix(&e, name);
-    cli_error(&e);
+    if (!damage || status == EXIT_TROUBLE) cli_error(&e);
+    kvc_survey_free(damage);
     return status;
 }
 
