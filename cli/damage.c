@@ -26,9 +26,13 @@ void cli_say_damage(const char *name, const struct kvc_survey *s) {
         cli_warn("%s: %s: %s", name, place, s->damage[i].reason);
     }
     if (s->n > MOST_LINES) cli_warn("%s: and %" PRIu64 " more", name, s->n - MOST_LINES);
+    if (!s->whole_layers) {
+        cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; which rows are whole cannot be told", name,
+                 s->damaged, s->records);
+        return;
+    }
     cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; whole layers: %s; tokens whole in all layers: %s", name,
-             s->damaged, s->records, s->whole_layers && *s->whole_layers ? s->whole_layers : "none",
-             s->whole_tokens && *s->whole_tokens ? s->whole_tokens : "none");
+             s->damaged, s->records, *s->whole_layers ? s->whole_layers : "none", *s->whole_tokens ? s->whole_tokens : "none");
 }
 
 static void json_or_null(struct cli_json *j, const char *key, int known, int64_t value) {

@@ -185,17 +185,18 @@ static void find_range(const struct kvc_cache *c, const struct kvc_selection *s,
     if (s->first && *first < (int64_t)s->first) *first = (int64_t)s->first;
 }
 
-/* What is written, against what was asked for. */
-static void say_salvaged(struct unpack *u, const struct cli_file *f, const struct kvc_selection *given) {
+/* What is written, against what was asked for; as_it_was: that was the source's own file, and a new one it has become. */
+static void say_salvaged(struct unpack *u, const struct cli_file *f, const struct kvc_selection *given, int as_it_was) {
     const struct kvc_survey *s = u->survey;
     int64_t first, end, given_first, given_end;
     find_range(f->cache, &u->selection, &first, &end);
     find_range(f->cache, given, &given_first, &given_end);
-    u->incomplete = given_end < end || given->no_companions || s->no_meta || s->no_tokens || s->no_source;
+    u->incomplete = given_end < end || given->no_companions || s->no_meta || s->no_tokens ||
+                    (as_it_was && (s->no_source || f->cache->n_extents));
     if (u->job.input.quiet) return;
     cli_warn("%s: given back: tokens %" PRId64 "-%" PRId64 " of %" PRId64 "-%" PRId64 "%s%s%s%s%s", f->input.name, given_first,
              given_end - 1, first, end - 1, u->selection.layers ? " of the layers asked for" : "",
-             s->no_source && !u->to ? ", as a new file" : "", s->no_tokens ? ", without token ids" : "",
+             as_it_was ? ", as a new file" : "", s->no_tokens ? ", without token ids" : "",
              s->no_meta ? ", without metadata" : "", given->no_companions ? ", without queries and hidden states" : "");
 }
 
@@ -218,7 +219,7 @@ static int write_salvaged(struct unpack *u, const struct cli_file *f, struct kvc
     if (kvc_survey_narrow(s, f->cache, &some.selection, e)) return -1;
     some.selects = 1;
     if (write_cache(&some, f, f->cache, out, e)) return -1;
-    say_salvaged(u, f, &some.selection);
+    say_salvaged(u, f, &some.selection, as_it_was);
     return 0;
 }
 

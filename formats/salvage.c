@@ -32,6 +32,19 @@ static int add_bytes(struct kvc_survey *s, const char *kind, uint64_t offset, ui
     return 0;
 }
 
+/* The same of header, footer or index, whose messages name them. */
+static int add_frame(struct kvc_survey *s, const char *kind, uint64_t offset, uint64_t size, const struct kvc_error *why,
+                     struct kvc_error *e) {
+    static const char *const said[] = {"header: ", "footer: ", "index: record 0 (INDEX): ", "index: "};
+    char reason[sizeof why->message], *behind;
+    const char *from = why->message;
+    for (size_t i = 0; i < sizeof said / sizeof said[0] && from == why->message; i++)
+        if (strncmp(from, said[i], strlen(said[i])) == 0) from += strlen(said[i]);
+    snprintf(reason, sizeof reason, "%s", from);
+    if ((behind = strstr(reason, " (at byte "))) *behind = '\0';
+    return add_bytes(s, kind, offset, size, reason, e);
+}
+
 /* --- walking --- */
 
 /* Whether the bytes at `at` may begin a record; its header is then in *r. */
@@ -152,16 +165,16 @@ static int find_records(struct kvc_records *k, const struct kvc_input *in, struc
             *e = why;
             return -1;
         }
-        if (add_bytes(k->survey, "header", 0, KVC_HEADER_SIZE, why.message, e)) return -1;
+        if (add_frame(k->survey, "header", 0, KVC_HEADER_SIZE, &why, e)) return -1;
     }
     if (kvc_records_footer(in, &index, &why)) {
-        if (add_bytes(k->survey, "footer", in->size - KVC_FOOTER_SIZE, KVC_FOOTER_SIZE, why.message, e) ||
+        if (add_frame(k->survey, "footer", in->size - KVC_FOOTER_SIZE, KVC_FOOTER_SIZE, &why, e) ||
             find_by_walking(k, in, in->size, e))
             return -1;
     } else if (kvc_records_index(k, index, &why)) {
         k->survey->records++;
         k->survey->damaged++;
-        if (add_bytes(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, why.message, e) ||
+        if (add_frame(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, &why, e) ||
             find_by_walking(k, in, index, e))
             return -1;
     }

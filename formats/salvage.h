@@ -36,7 +36,8 @@ struct kvc_survey {
     struct kvc_error trouble; /* why rows could not be decoded though their bytes are whole: no profile; KVC_OK: none */
     uint8_t *noted;           /* by record: its damage is listed */
     uint8_t *whole;           /* by block, tensor after tensor: its rows can be read */
-    char *whole_layers, *whole_tokens; /* "0-6,8" and "0-511,768-1999": whole layers, and tokens whole in every layer */
+    char *whole_layers, *whole_tokens; /* "0-6,8" and "0-511,768-1999": whole layers, and tokens whole in every layer; NULL:
+                                          nobody knows, as nothing could be read or because of `trouble` */
 };
 
 /* Opens a container that may be damaged anywhere; NULL where there is no record at all, or it needs a newer reader. `in` must

@@ -106,14 +106,17 @@ int kvc_survey_record(struct kvc_survey *s, const struct kvc_cache *c, uint64_t 
         const uint64_t blocks = kvc_tensor_part(c, r->subject)->cells.n_blocks;
         end = first + KVC_SEGMENT_BLOCKS < blocks ? first + KVC_SEGMENT_BLOCKS : blocks;
     }
+    const int is_rows = r->type == KVC_RECORD_BLOCK || r->type == KVC_RECORD_SIDE;
+    const int of_tensor = placed || (is_rows && k->lost && !r->doubtful && r->subject < c->n_tensors);
     if (placed) name_rows(c, r->subject, first, end, place, sizeof place);
+    else if (of_tensor) kvc_tensor_label(c, r->subject, place, sizeof place);
     bare_reason(why, r, i, reason, sizeof reason);
     struct kvc_damage *d = kvc_survey_add(s, kind ? kind : "unknown", place, reason, e);
     if (!d) return -1;
     d->record = i;
     d->offset = r->offset;
     d->size = r->size;
-    if (placed) describe(d, c, r->subject, first, end);
+    if (of_tensor) describe(d, c, r->subject, placed ? first : 0, placed ? end : 0);
     return 0;
 }
 
@@ -177,6 +180,11 @@ static int take_record(void *state, uint64_t i, void *result, struct kvc_error *
 /* Blocks without a record: an entry for each run of them. */
 static int list_missing(struct kvc_survey *s, const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_records *k = c->impl;
+    for (uint64_t i = 0; i < k->n_records; i++) { /* of a part without cells nothing can be read, whole records or not */
+        const struct kvc_record *r = &k->record[i];
+        if (r->type != KVC_RECORD_BLOCK || s->noted[i] || r->subject >= c->n_tensors) continue;
+        s->damaged += k->lost[c->layer[c->tensor[r->subject].layer].part];
+    }
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const uint64_t *record = k->block_record + k->first_block[t], blocks = k->first_block[t + 1] - k->first_block[t];
         const int lost = k->lost[c->layer[c->tensor[t].layer].part];
@@ -190,8 +198,9 @@ static int list_missing(struct kvc_survey *s, const struct kvc_cache *c, struct 
                                                                           : "is missing", e);
             if (!d) return -1;
             describe(d, c, t, b, lost ? b : end);
+            if (lost) continue;
             s->damaged += end - b;
-            if (!lost) s->records += end - b;
+            s->records += end - b;
         }
     }
     return 0;
@@ -327,6 +336,11 @@ const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned thread
         return NULL;
     }
     if (kvc_parallel(&job, threads, e) || (usable && (list_missing(s, c, e) || say_whole(s, c, e)))) return NULL;
+    if (s->trouble.code != KVC_OK) { /* nobody knows */
+        free(s->whole_layers);
+        free(s->whole_tokens);
+        s->whole_layers = s->whole_tokens = NULL;
+    }
     if (s->n > 1) qsort(s->damage, (size_t)s->n, sizeof *s->damage, by_place);
     return s;
 }
@@ -356,9 +370,12 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, str
                 else end = r.first > first ? r.first : first;
             }
         }
-    if (end <= 0 || end <= first)
+    if (end <= 0 || end <= first) {
+        const int some = s->whole_layers && *s->whole_layers && !strstr(s->whole_layers, "...");
         return kvc_fail(e, KVC_ERR_DAMAGED, "no token from %" PRIu64 " on is whole in all layers asked for: nothing can be given "
-                        "back; --tokens=A:B and --layers=LIST ask for less", selection->first);
+                        "back%s%s%s", selection->first, some ? "; --layers=" : "", some ? s->whole_layers : "",
+                        some ? " asks for whole ones" : "");
+    }
     selection->end = (uint64_t)end;
     return 0;
 }
