@@ -3,20 +3,22 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { MOST_LINES = 1000 };
 
 /* "record 35 (layer 0 V, tokens 0-199), bytes 1982880-2040351" */
 static void name_place(const struct kvc_damage *d, char *text, size_t size) {
-    int n = 0;
-    if (d->record != KVC_NOWHERE) n = snprintf(text, size, "record %" PRIu64 " (%s%s%s)", d->record,
-                                               *d->place && d->kind[0] == 'B' ? "" : d->kind,
-                                               *d->place && d->kind[0] != 'B' ? ": " : "", d->place);
-    else if (*d->place) n = snprintf(text, size, "%s%s", d->kind[0] == 'B' ? "" : "CELLS of ", d->place);
-    else n = snprintf(text, size, "%s", d->kind);
-    if (n < 0 || (size_t)n >= size || d->offset == KVC_NOWHERE) return;
-    snprintf(text + n, size - (size_t)n, "%s%" PRIu64 "-%" PRIu64, d->record == KVC_NOWHERE && d->kind[0] == 'b' ? " " : ", bytes ",
-             d->offset, d->offset + d->size - 1);
+    const int is_block = strcmp(d->kind, "BLOCK") == 0, is_bytes = strcmp(d->kind, "bytes") == 0;
+    char what[192];
+    if (!*d->place) snprintf(what, sizeof what, "%s", d->kind);
+    else if (is_block) snprintf(what, sizeof what, "%s", d->place);
+    else snprintf(what, sizeof what, "%s: %s", d->kind, d->place);
+    if (d->record != KVC_NOWHERE) snprintf(text, size, "record %" PRIu64 " (%s)", d->record, what);
+    else snprintf(text, size, "%s", what);
+    const size_t n = strlen(text);
+    if (d->offset == KVC_NOWHERE) return;
+    snprintf(text + n, size - n, "%s%" PRIu64 "-%" PRIu64, is_bytes ? " " : ", bytes ", d->offset, d->offset + d->size - 1);
 }
 
 void cli_say_damage(const char *name, const struct kvc_survey *s) {
@@ -31,8 +33,8 @@ void cli_say_damage(const char *name, const struct kvc_survey *s) {
                  s->damaged, s->records);
         return;
     }
-    cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; whole layers: %s; tokens whole in all layers: %s", name,
-             s->damaged, s->records, *s->whole_layers ? s->whole_layers : "none", *s->whole_tokens ? s->whole_tokens : "none");
+    cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; whole layers: %s; tokens whole in all layers: %s",
+             name, s->damaged, s->records, *s->whole_layers ? s->whole_layers : "none", *s->whole_tokens ? s->whole_tokens : "none");
 }
 
 static void json_or_null(struct cli_json *j, const char *key, int known, int64_t value) {

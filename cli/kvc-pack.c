@@ -248,7 +248,8 @@ static int pack_cache(struct pack *p, const struct cli_file *f, const struct kvc
                       struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_pack_options options = p->options;
     struct kvc_cache *queries = NULL;
-    const struct kvc_cache *asked = p->queries.cache ? p->queries.cache : c != full && kvc_cache_has_queries(full) ? full : NULL;
+    const struct kvc_cache *asked = p->queries.cache;
+    if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
     if (asked && !(queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
     if (p->queries.cache && !p->job.input.quiet && of_other_tokens(c, p->queries.cache))
         cli_warn("%s: the queries of %s are those of other tokens", f->input.name, p->queries.input.name);

@@ -250,7 +250,8 @@ static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_record *r = &k->record[k->block_record[k->first_block[tensor] + block]];
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const uint64_t first = cells->block[block], rows = cells->block[block + 1] - first;
-    if (kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first, rows) == get_u64(k->data + r->offset + 16)) return 0;
+    const uint64_t digest = kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first, rows);
+    if (digest == get_u64(k->data + r->offset + 16)) return 0;
     kvc_record_damaged(e, r->offset, "decoded values do not match the digest");
     return in_block(c, e, tensor, block);
 }

@@ -49,9 +49,9 @@ struct kvc_records {
     uint8_t *lost;             /* likewise, by part: nobody knows its cells */
 };
 
-/* Most cells and blocks of a damaged file, whose blocks no longer say how many there can be: 128 MB to keep track of. */
-#define KVC_SALVAGE_CELLS (UINT64_C(1) << 24)
-#define KVC_SALVAGE_BLOCKS (UINT64_C(1) << 24)
+/* Most cells and blocks of a damaged file, whose blocks no longer say how many there can be: 32 MB each to keep track of. */
+#define KVC_SALVAGE_CELLS (UINT64_C(1) << 22)
+#define KVC_SALVAGE_BLOCKS (UINT64_C(1) << 22)
 
 /* Fills *e with what is wrong in a record at byte `offset`; callers put its number and content before it. */
 int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what);

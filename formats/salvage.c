@@ -306,7 +306,7 @@ static int read_source(struct kvc_cache *c, struct kvc_error *e) {
         break;
     }
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK || (k->survey->gaps && !chunks)) k->survey->no_source = 1;
-    if (k->survey->no_source) c->n_extents = 0;
+    if (k->survey->no_source) c->n_extents = c->literal_size = 0;
     return 0;
 }
 

@@ -41,7 +41,7 @@ struct kvc_survey {
 };
 
 /* Opens a container that may be damaged anywhere; NULL where there is no record at all, or it needs a newer reader. `in` must
- * outlive the cache. survey.unusable says whether it may be read. */
+ * outlive the cache. kvc_salvage_refusal() says whether rows may be read. */
 struct kvc_cache *kvc_salvage_open(const struct kvc_input *in, struct kvc_error *e);
 /* The same with the caller's weights and profile, as kvc_import() gives them to a whole container. */
 struct kvc_cache *kvc_import_damaged(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e);
@@ -58,7 +58,8 @@ void kvc_survey_free(struct kvc_survey *s);
 int kvc_survey_all_whole(const struct kvc_survey *s, const struct kvc_cache *c);
 /* Narrows a selection to the longest run of positions, from its first on, that is whole in all K, V, latents and states of its
  * layers, and leaves companions out where they are not whole there. -1: no position is left. */
-int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, struct kvc_selection *selection, struct kvc_error *e);
+int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, struct kvc_selection *selection,
+                      struct kvc_error *e);
 
 /* --- for salvage.c and survey.c --- */
 

@@ -188,14 +188,14 @@ static int list_missing(struct kvc_survey *s, const struct kvc_cache *c, struct 
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const uint64_t *record = k->block_record + k->first_block[t], blocks = k->first_block[t + 1] - k->first_block[t];
         const int lost = k->lost[c->layer[c->tensor[t].layer].part];
+        static const char no_positions[] = "nothing says any more at which positions its rows stand";
         for (uint64_t b = 0, end; b < blocks; b = end + 1) {
             char place[128];
             for (end = b; end < blocks && record[end] == KVC_NOWHERE;) end++;
             if (end == b) continue;
             if (lost) kvc_tensor_label(c, t, place, sizeof place);
             else name_rows(c, t, b, end, place, sizeof place);
-            struct kvc_damage *d = kvc_survey_add(s, "BLOCK", place, lost ? "nothing says any more at which positions its rows stand"
-                                                                          : "is missing", e);
+            struct kvc_damage *d = kvc_survey_add(s, "BLOCK", place, lost ? no_positions : "is missing", e);
             if (!d) return -1;
             describe(d, c, t, b, lost ? b : end);
             if (lost) continue;
@@ -353,7 +353,8 @@ struct kvc_survey *kvc_salvage_end(struct kvc_cache *c) {
     return s;
 }
 
-int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, struct kvc_selection *selection, struct kvc_error *e) {
+int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, struct kvc_selection *selection,
+                      struct kvc_error *e) {
     const struct kvc_records *k = c->impl;
     const uint64_t asked = selection->end ? selection->end : INT64_MAX, limit = asked < INT64_MAX ? asked : INT64_MAX;
     const int64_t first = selection->first ? (int64_t)(selection->first < INT64_MAX ? selection->first : INT64_MAX) : INT64_MIN;

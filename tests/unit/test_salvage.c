@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-enum { ROWS = 600, STREAM_ROWS = 300, LAYERS = 4, HEADS = 2, DIM = 32, ROW = HEADS * DIM * 2, TENSORS = 4 * LAYERS };
+enum { ROWS = 600, STREAM_ROWS = 300, LAYERS = 4, HEADS = 2, DIM = 32 };
+enum { ROW = HEADS * DIM * 2, TENSORS = 4 * LAYERS };
 
 #define TRANSFORM "sink:4,center,basis,steps,code:step=0.4"
 
