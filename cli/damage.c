@@ -34,7 +34,8 @@ void cli_say_damage(const char *name, const struct kvc_survey *s) {
         return;
     }
     cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; whole layers: %s; tokens whole in all layers: %s",
-             name, s->damaged, s->records, *s->whole_layers ? s->whole_layers : "none", *s->whole_tokens ? s->whole_tokens : "none");
+             name, s->damaged, s->records, *s->whole_layers ? s->whole_layers : "none",
+             *s->whole_tokens ? s->whole_tokens : "none");
 }
 
 static void json_or_null(struct cli_json *j, const char *key, int known, int64_t value) {

@@ -45,7 +45,7 @@ struct kvc_records {
     uint64_t *chunk; /* record numbers of the SOURCE chunks */
     uint64_t n_chunks;
     uint64_t most_cells;       /* that the blocks can hold: the TABLE may not claim more */
-    struct kvc_survey *survey; /* of a file opened though it is damaged: block_record may be KVC_NOWHERE then; NULL: it is whole */
+    struct kvc_survey *survey; /* of a file opened though it is damaged: block_record may be KVC_NOWHERE then; else NULL */
     uint8_t *lost;             /* likewise, by part: nobody knows its cells */
 };
 

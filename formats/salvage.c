@@ -84,6 +84,10 @@ static int walk(struct walk *w, struct kvc_error *e) {
     uint64_t at = KVC_HEADER_SIZE;
     while (at < w->end) {
         if (is_record(w, at, &r)) {
+            if (!kvc_record_name(r.type) && (w->k->data[at + 1] & KVC_RECORD_CRITICAL))
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                                "record %" PRIu64 " of type %u is critical and unknown to this reader: use a newer kvc",
+                                w->k->n_records, r.type);
             if (append(w, &r, e)) return -1;
             at += r.size;
             continue;
@@ -238,9 +242,10 @@ static int read_table(struct kvc_cache *c, struct kvc_error *e) {
                  kvc_reader_table(c, k, bytes, n, &why);
     free(bytes);
     if (!status) return 0;
-    kvc_fail(&k->survey->unusable, why.code == KVC_ERR_DAMAGED ? KVC_ERR_DAMAGED : why.code,
-             "the TABLE record is damaged, which says what tensors there are: nothing can be given back%s%s",
-             *why.message ? ": " : "", why.message);
+    if (why.code == KVC_ERR_DAMAGED)
+        kvc_fail(&k->survey->unusable, KVC_ERR_DAMAGED, "the TABLE record is damaged, which says what tensors there are: nothing "
+                 "can be given back%s%s", *why.message ? ": " : "", why.message);
+    else k->survey->unusable = why;
     return note(c, i, KVC_RECORD_TABLE, "", &why, e);
 }
 
