@@ -461,10 +461,11 @@ void kvc_container_set_profile(struct kvc_cache *c, const char *given, const cha
     k->profile = NULL;
     kvc_fail(&k->no_profile, KVC_ERR_DAMAGED, "the metadata name no profile, and rows of this file need one");
     if (!m || m->type != KVC_META_BYTES || m->size != KVC_SHA256_BYTES) return;
+    const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
     if (k->profile_record) k->profile = open_embedded(k, m->value, &k->no_profile);
-    if (!k->profile_record || (k->survey && !k->profile)) /* one inside that is damaged may be whole elsewhere */
-        k->profile =
-            kvc_profile_find(m->value, kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, ""), given, folder, &k->no_profile);
+    else k->profile = kvc_profile_find(m->value, model, given, folder, &k->no_profile);
+    if (k->survey && k->profile_record && !k->profile) /* the one inside is damaged; another copy may be at hand */
+        k->profile = kvc_profile_find(m->value, model, given, folder, NULL);
     if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
     kvc_profile_free(k->profile);
     k->profile = NULL;
