@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "formats/container.h"
+#include "formats/salvage.h"
 
 #include <string.h>
 
@@ -19,29 +20,64 @@ static int check_all(void *threads, const struct kvc_input *in, const struct kvc
     return kvc_container_check(c, *(const unsigned *)threads, e);
 }
 
-int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e) {
-    return cli_check_with(path, options, check_all, &threads, checksums, e);
+/* EXIT_SAME, EXIT_DIFFER where a .kvc is damaged, or EXIT_TROUBLE. */
+static int check_input(const struct kvc_input *in, struct cli_input *options, cli_checker *check, void *state, int *checksums,
+                       struct kvc_error *e) {
+    int status = EXIT_SAME;
+    struct kvc_cache *c;
+    *checksums = claims_kvc(in, options);
+    if (*checksums) {
+        struct kvc_import_options import = options->import;
+        import.weights = options->weights;
+        c = kvc_format_kvc.import(in, &import, e);
+        if (!c || check(state, in, c, e))
+            status = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN ? EXIT_DIFFER : EXIT_TROUBLE;
+    } else if (!(c = kvc_import(in, &options->import, NULL, e))) {
+        status = EXIT_TROUBLE;
+    }
+    kvc_cache_free(c);
+    return status;
+}
+
+/* All that is damaged; NULL where nothing can be said but what *why, of the first damage, says. What keeps rows from being
+ * decoded although they are whole counts for more than damage does. */
+static struct kvc_survey *survey(const struct kvc_input *in, const struct kvc_import_options *o, unsigned threads, int *status,
+                                 struct kvc_error *why) {
+    struct kvc_error e;
+    struct kvc_cache *c = kvc_import_damaged(in, o, &e);
+    if (!c) return NULL;
+    if (!kvc_salvage_survey(c, threads, &e)) {
+        kvc_cache_free(c);
+        return NULL;
+    }
+    struct kvc_survey *s = kvc_salvage_end(c);
+    if (s->trouble.code != KVC_OK) {
+        *why = s->trouble;
+        *status = EXIT_TROUBLE;
+    }
+    if (s->n) return s;
+    kvc_survey_free(s);
+    return NULL;
+}
+
+int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_survey **damage,
+              struct kvc_error *e) {
+    struct kvc_input in;
+    *damage = NULL;
+    if (cli_check_kernels(e) || cli_open_weights(options, e) || kvc_input_open(&in, path, e)) return EXIT_TROUBLE;
+    int status = check_input(&in, options, check_all, &threads, checksums, e);
+    struct kvc_import_options import = options->import;
+    import.weights = options->weights;
+    if (status == EXIT_DIFFER) *damage = survey(&in, &import, threads, &status, e);
+    kvc_input_close(&in);
+    return status;
 }
 
 int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
                    struct kvc_error *e) {
     struct kvc_input in;
     if (cli_check_kernels(e) || cli_open_weights(options, e) || kvc_input_open(&in, path, e)) return EXIT_TROUBLE;
-    int status = EXIT_SAME;
-    *checksums = claims_kvc(&in, options);
-    if (*checksums) {
-        struct kvc_import_options import = options->import;
-        import.weights = options->weights;
-        struct kvc_cache *c = kvc_format_kvc.import(&in, &import, e);
-        if (!c || check(state, &in, c, e)) {
-            status = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN ? EXIT_DIFFER : EXIT_TROUBLE;
-        }
-        kvc_cache_free(c);
-    } else {
-        struct kvc_cache *c = kvc_import(&in, &options->import, NULL, e);
-        if (!c) status = EXIT_TROUBLE;
-        kvc_cache_free(c);
-    }
+    const int status = check_input(&in, options, check, state, checksums, e);
     kvc_input_close(&in);
     return status;
 }

@@ -89,9 +89,12 @@ void cli_close(struct cli_file *f);
 
 /* Reads all of a file and verifies what can be verified: EXIT_SAME, EXIT_DIFFER for a damaged .kvc, else EXIT_TROUBLE;
  * *e says why. *checksums is 1 for a .kvc, whose message does not name the file yet; other formats have none, so that
- * reading them is all the check there is. */
-int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_error *e);
-/* The same with another way to verify an open .kvc than kvc_container_check(). */
+ * reading them is all the check there is. *damage lists all of it, for the caller to free, where more can be said than *e
+ * does; else it is NULL. */
+struct kvc_survey;
+int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_survey **damage,
+              struct kvc_error *e);
+/* The first damage alone, with another way to verify an open .kvc than kvc_container_check(). */
 typedef int cli_checker(void *state, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e);
 int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
                    struct kvc_error *e);

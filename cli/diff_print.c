@@ -102,8 +102,10 @@ void diff_fact_presence(struct diff *d, const char *where, const char *what, int
 /* What says which tensor a row of TSV is about. */
 static void tsv_tensor(const struct diff_tensors *t, const char *type) {
     const struct kvc_part *part = part_of(t->parts);
-    printf("%s\t%s\t%" PRIu32 "\t%" PRIu32 "\t%" PRIu32 "\t%s\t", type, kvc_part_kind_name(part->kind),
-           part->stream, part->checkpoint, t->layer, kvc_role_name(t->role));
+    char checkpoint[16] = "-";
+    if (part->kind == KVC_PART_CHECKPOINT) snprintf(checkpoint, sizeof checkpoint, "%" PRIu32, part->checkpoint);
+    printf("%s\t%s\t%" PRIu32 "\t%s\t%" PRIu32 "\t%s\t", type, kvc_part_kind_name(part->kind), part->stream, checkpoint,
+           t->layer, kvc_role_name(t->role));
 }
 
 /* Opens the object of d->now, which a reported value may have done. */
@@ -113,7 +115,8 @@ static void json_tensor(struct diff *d) {
     cli_json_open(&d->json, NULL, '{');
     cli_json_text(&d->json, "part", kvc_part_kind_name(part->kind));
     cli_json_u64(&d->json, "stream", part->stream);
-    cli_json_u64(&d->json, "checkpoint", part->checkpoint);
+    if (part->kind == KVC_PART_CHECKPOINT) cli_json_u64(&d->json, "checkpoint", part->checkpoint);
+    else cli_json_text(&d->json, "checkpoint", NULL);
     cli_json_u64(&d->json, "layer", d->now->layer);
     cli_json_text(&d->json, "role", kvc_role_name(d->now->role));
     if (d->compare.report) cli_json_open(&d->json, "values", '[');

@@ -51,7 +51,8 @@ struct dump_options {
     struct dump_values values;
     int32_t *tokens; /* of --match */
     uint64_t n_tokens;
-    uint64_t matched; /* --match: files that share a token */
+    struct dump_matched *matched; /* --match: what was found, file by file */
+    uint64_t n_matched;
 };
 
 typedef int dump_fn(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
@@ -65,13 +66,15 @@ dump_fn dump_tokens;   /* dump_tables.c */
 dump_fn dump_sections; /* dump_sections.c */
 dump_fn dump_values;   /* dump_values.c */
 dump_fn dump_stats;    /* dump_values.c */
-dump_fn dump_match;    /* dump_match.c */
+dump_fn dump_match;    /* dump_match.c: notes what a file shares; dump_match_end() prints */
 
 /* "L:K:H[:T0:T1]". 0, or -1 when malformed. */
 int dump_values_parse(const char *text, struct dump_values *v);
-/* The token ids of --match: a list of numbers or a cache file's. */
+/* The token ids of --match: JSON of an engine, a list of numbers, or a cache file's. */
 int dump_match_tokens(const char *path, const struct kvc_import_options *import, struct dump_options *options,
                       struct kvc_error *e);
+/* Prints what --match found, the best file first, and forgets it; returns how many files share a token. */
+uint64_t dump_match_end(struct dump_out *o, struct dump_options *options);
 /* Refuses a part number that the file does not have. */
 int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e);
 /* 1 when the mode should show part p. */

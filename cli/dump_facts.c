@@ -274,7 +274,8 @@ static void print_sizes(struct dump_out *o, const struct dump_facts *x) {
     dump_key_u64(o, "file", x->file->input.size);
     dump_key_text(o, "filter", *filter ? filter : NULL);
     dump_key_u64(o, "tensors", x->tensor_bytes);
-    dump_key_f64(o, "ratio", dump_ratio(x));
+    if (x->is_container) dump_key_f64(o, "ratio", dump_ratio(x));
+    else dump_key_none(o, "ratio"); /* nothing was packed */
     dump_group_end(o);
 }
 

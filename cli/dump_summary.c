@@ -187,7 +187,8 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
     say(l, "file %s (%" PRIu64 " bytes)", size, x->file->input.size);
     if (*x->file->input.filter) say(l, " after undoing %s", x->file->input.filter);
     cli_size_text(x->tensor_bytes, size);
-    say(l, ", tensors %s, ratio %.3f", size, dump_ratio(x));
+    say(l, ", tensors %s", size);
+    if (x->is_container) say(l, ", ratio %.3f", dump_ratio(x));
     if (x->checkpoints) say(l, ", %" PRIu64 " checkpoint%s", x->checkpoints, x->checkpoints == 1 ? "" : "s");
     end(o, l, "size");
 }

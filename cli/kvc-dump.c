@@ -1,5 +1,6 @@
 /* kvc-dump.c: looking inside cache files: options, modes, files one after another, and --check. Not for what
  * the modes print (dump_*.c). */
+#include "cli/damage.h"
 #include "cli/dump.h"
 #include "cli/text.h"
 #include "formats/container.h"
@@ -34,8 +35,9 @@ static const char help[] =
     "                          K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
     "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of each head\n"
     "      --check             read everything and verify every checksum\n"
-    "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS: a file of\n"
-    "                          token ids, or any cache file; - is standard input\n"
+    "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS, and how many\n"
+    "                          it has, the best first; TOKENS: a file of token ids (JSON as\n"
+    "                          engines answer, or a list), any cache file, - standard input\n"
     "How to show it:\n"
     "      --part=N            only part N of the file (the summary numbers them)\n"
     "      --json              one JSON object, or an array of them for several files\n"
@@ -56,13 +58,14 @@ struct settings {
     int quiet, version;
 };
 
-/* One line of --check's own. `message` NULL: nothing to add. */
+/* One line of --check's own, and for programs all damage. `message`, `damage` NULL: nothing to add. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict,
-                        const char *message) {
+                        const char *message, const struct kvc_survey *damage) {
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
         cli_json_text(&o->json, "check", verdict);
         cli_json_text(&o->json, "message", message);
+        if (damage) cli_json_damage(&o->json, damage);
         dump_end(o);
     } else if (o->style == DUMP_TSV) {
         fprintf(o->out, "check\t%s\t", verdict);
@@ -70,6 +73,7 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
         fputc('\t', o->out);
         cli_print_safe(o->out, message ? message : "-");
         fputc('\n', o->out);
+        if (damage) cli_tsv_damage(o->out, damage);
     } else if (s->options.verbose && strcmp(verdict, "ok") == 0) {
         cli_print_safe(o->out, name);
         fputs(": ok", o->out);
@@ -80,15 +84,19 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
 
 static int check_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_error e = {.code = KVC_OK};
-    int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &e);
+    struct kvc_survey *damage;
+    int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &damage, &e);
     const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
     if (status == EXIT_SAME) {
-        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums");
+        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums",
+                    NULL);
         return status;
     }
-    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message);
+    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message, damage);
+    if (damage) cli_say_damage(name, damage);
     if (checksums) kvc_error_prefix(&e, name);
-    cli_error(&e);
+    if (!damage || status == EXIT_TROUBLE) cli_error(&e);
+    kvc_survey_free(damage);
     return status;
 }
 
@@ -121,12 +129,13 @@ static int each_file(struct dump_out *o, char **path, int n, struct settings *s)
         int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
         if (status > worst) worst = status;
     }
+    const uint64_t sharing = s->mode == MATCH ? dump_match_end(o, &s->options) : 0;
     if (o->style == DUMP_JSON) {
         if (o->several && !o->any) cli_json_open(&o->json, NULL, '[');
         if (o->several) cli_json_close(&o->json);
         if (o->several || o->any) cli_json_end(&o->json);
     }
-    return worst == EXIT_SAME && s->mode == MATCH && !s->options.matched ? EXIT_DIFFER : worst;
+    return worst == EXIT_SAME && s->mode == MATCH && !sharing ? EXIT_DIFFER : worst;
 }
 
 /* 0, or EXIT_TROUBLE with a message printed. */

@@ -18,7 +18,7 @@
 
 enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, OPT_QUERIES, OPT_DEQUANTIZE,
        OPT_EMBED_PROFILE, OPT_TARGET_KLD, OPT_TARGET_RATIO, OPT_MAX_ERROR,
-       OPT_LEARN_PROFILE, OPT_FORCE_PROFILE };
+       OPT_LEARN_PROFILE, OPT_FORCE_PROFILE, OPT_COMPANIONS };
 
 static const struct option long_options[] = {
     CLI_INPUT_OPTIONS,
@@ -35,6 +35,7 @@ static const struct option long_options[] = {
     {"no-verify", no_argument, NULL, OPT_NO_VERIFY},
     {"align", required_argument, NULL, OPT_ALIGN},
     {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
+    {"companions", required_argument, NULL, OPT_COMPANIONS},
     {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
     {NULL, 0, NULL, 0},
 };
@@ -66,6 +67,8 @@ static const char help[] =
     "      --no-verify         do not decode what was encoded\n"
     "      --no-tokens         leave the token ids out, and with them the source file's own\n"
     "                          bytes, which hold them too; their prefix keys stay\n"
+    "      --companions=no     leave queries and hidden states out, and with them the source\n"
+    "                          file's own bytes; recipes still ask them (default yes)\n"
     "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
     "      --json              print a report as JSON\n"
     "  -q, --quiet             no warnings\n"
@@ -98,6 +101,9 @@ struct pack {
     struct kvc_fit fit;            /* of the profile and the file at hand */
     struct kvc_pack_report report; /* of the file at hand */
     int dequantized;               /* likewise */
+    int no_companions;
+    int left_out;                  /* the file at hand has companions, and they were left out */
+    uint64_t packed_bytes;         /* of its source, without them */
     struct progress progress;
 };
 
@@ -243,20 +249,39 @@ static int settle_profile(struct pack *p, const struct cli_file *f, struct kvc_c
     return 0;
 }
 
-/* Packs a cache, with queries that are paired as its K. */
-static int pack_cache(struct pack *p, const struct cli_file *f, struct kvc_cache *c, struct kvc_sink *out, struct kvc_error *e) {
+static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
+    return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
+}
+
+/* What companions take of their file; nothing where it does not say, as in a compressed npz. */
+static uint64_t companion_bytes(const struct kvc_cache *c) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        if (!is_companion(c, t)) continue;
+        if (kvc_cache_is_container(c)) n += kvc_container_stored(c, t);
+        else if (c->n_extents) n += c->tensor[t].source_size;
+    }
+    return n;
+}
+
+/* Packs a cache, with queries that are paired as its K: those of --queries, or of `full`, its companions' if it is without. */
+static int pack_cache(struct pack *p, const struct cli_file *f, struct kvc_cache *c, const struct kvc_cache *full,
+                      struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_pack_options options = p->options;
     struct kvc_cache *queries = NULL;
+    const struct kvc_cache *asked = p->queries.cache;
     if (settle_profile(p, f, c, e)) return -1;
-    if (p->queries.cache && !(queries = kvc_view_queries(p->queries.cache, kvc_cache_pairing(c), e))) return -1;
-    if (queries && !p->job.input.quiet && of_other_tokens(c, p->queries.cache))
+    if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
+    if (asked && !(queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
+    if (p->queries.cache && !p->job.input.quiet && of_other_tokens(c, p->queries.cache))
         cli_warn("%s: the queries of %s are those of other tokens", f->input.name, p->queries.input.name);
     options.queries = queries;
     options.weights = p->job.input.weights;
     options.profile = p->profile;
     options.fit = p->profile && takes_profile(options.recipe) ? &p->fit : NULL;
     options.measure = p->job.verbose || p->job.json;
-    p->rate.source_bytes = f->input.size;
+    options.keys = f->cache;
+    p->rate.source_bytes = p->packed_bytes;
     char recipe[2048];
     int status = kvc_rate_settle(c, &options, &p->rate, recipe, sizeof recipe, &p->rated, e);
     if (p->rated.step > 0) options.recipe = recipe;
@@ -281,6 +306,22 @@ static void warn_rotation(const struct cli_file *f) {
              "say), so nothing is rotated back", f->input.name);
 }
 
+/* Packs a cache, without its companions where --companions=no says so and there are any. */
+static int pack_chosen(struct pack *p, const struct cli_file *f, struct kvc_cache *c, struct kvc_sink *out,
+                       struct kvc_error *e) {
+    const struct kvc_selection others = {.no_companions = 1};
+    p->left_out = 0;
+    p->packed_bytes = f->input.size;
+    for (uint32_t t = 0; t < c->n_tensors && p->no_companions; t++) p->left_out |= is_companion(c, t);
+    if (!p->left_out) return pack_cache(p, f, c, c, out, e);
+    p->packed_bytes -= companion_bytes(f->cache);
+    struct kvc_cache *view = kvc_view_select(c, &others, e);
+    if (!view) return -1;
+    const int status = pack_cache(p, f, view, c, out, e);
+    kvc_cache_free(view);
+    return status;
+}
+
 static int pack_file(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
     struct pack *p = state;
     p->progress = (struct progress){.start = now()};
@@ -289,11 +330,11 @@ static int pack_file(void *state, const struct cli_file *f, struct kvc_sink *out
     p->options.progress_state = &p->progress;
     p->dequantized = p->dequantize && kvc_cache_is_quantized(f->cache);
     if (p->profile && kvc_profile_adopt(p->profile, f->cache, e)) return kvc_error_prefix(e, "profile");
-    if (!p->dequantized) return pack_cache(p, f, f->cache, out, e);
+    if (!p->dequantized) return pack_chosen(p, f, f->cache, out, e);
     struct kvc_cache *view = kvc_view_dequantize(f->cache, e);
     if (!view) return -1;
     if (!p->job.input.quiet) warn_rotation(f);
-    const int status = pack_cache(p, f, view, out, e);
+    const int status = pack_chosen(p, f, view, out, e);
     kvc_cache_free(view);
     return status;
 }
@@ -324,7 +365,7 @@ static void report_fit(struct cli_json *j, const struct kvc_fit *fit) {
 static void say_done(void *state, const struct cli_file *f) {
     struct pack *p = state;
     const struct kvc_pack_report *r = &p->report;
-    double ratio = r->stored_bytes ? (double)f->input.size / (double)r->stored_bytes : 0;
+    double ratio = r->stored_bytes ? (double)p->packed_bytes / (double)r->stored_bytes : 0;
     double seconds = now() - p->progress.start;
     const int lossless = r->lossless && !p->dequantized;
     if (p->job.json) {
@@ -335,6 +376,7 @@ static void say_done(void *state, const struct cli_file *f) {
         cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
         cli_json_u64(j, "stored_bytes", r->stored_bytes);
         cli_json_f64(j, "ratio", ratio);
+        cli_json_bool(j, "companions", !p->left_out);
         cli_json_u64(j, "records", r->records);
         cli_json_u64(j, "sections", r->sections);
         cli_json_u64(j, "same_rows", r->same_rows);
@@ -357,12 +399,15 @@ static void say_done(void *state, const struct cli_file *f) {
     if (p->options.no_tokens && !p->job.input.quiet && f->cache->n_extents)
         cli_warn("%s: without its token ids, and so without the file's own bytes: it cannot be given back as it was",
                  f->input.name);
+    if (p->left_out && !p->job.input.quiet)
+        cli_warn("%s: without its queries and hidden states, and so without the file's own bytes: it cannot be given back as it "
+                 "was", f->input.name);
     if (p->dequantized && !p->job.input.quiet)
         cli_warn("%s: dequantised, and so without the file's own bytes: it cannot be given back as it was",
                  f->input.name);
     if (!p->job.verbose) return;
     char from[32], to[32];
-    cli_size_text(f->input.size, from);
+    cli_size_text(p->packed_bytes, from);
     cli_size_text(r->stored_bytes, to);
     if (!p->job.input.quiet && !has_fingerprint(&f->cache->meta))
         cli_warn("%s: packed without a model fingerprint; --model=FILE adds one", f->input.name);
@@ -402,6 +447,10 @@ static int take_option(struct pack *p, int opt, const char *arg) {
         return strncmp(arg, "logit:", 6) == 0 ? take_target(arg + 6, "max-error", 1e-6, 1e3, &p->rate.logit_error)
                                               : take_target(strncmp(arg, "output:", 7) == 0 ? arg + 7 : arg, "max-error", 1e-6, 1e3,
                                                             &p->rate.output_error);
+    case OPT_COMPANIONS:
+        if (strcmp(arg, "no") != 0 && strcmp(arg, "yes") != 0) return cli_usage("--companions=%s is neither yes nor no", arg);
+        p->no_companions = strcmp(arg, "no") == 0;
+        return 0;
     case OPT_LEARN_PROFILE: p->learn_path = arg; return 0;
     case OPT_EMBED_PROFILE: p->options.embed_profile = 1; return 0;
     case OPT_FORCE_PROFILE: p->force_profile = 1; return 0;
@@ -527,7 +576,10 @@ int main(int argc, char **argv) {
     if (check_queries(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if ((p.options.embed_profile || p.force_profile) && !p.job.input.import.profile)
         return cli_usage("--%s-profile wants a --profile=FILE", p.force_profile ? "force" : "embed");
-    if ((p.options.no_tokens || p.dequantize) && p.job.remove)
-        return cli_usage("--%s leaves out what --rm would remove for good", p.dequantize ? "dequantize" : "no-tokens");
+    if ((p.options.no_tokens || p.dequantize || p.no_companions) && p.job.remove)
+        return cli_usage("--%s leaves out what --rm would remove for good",
+                         p.dequantize ? "dequantize" : p.options.no_tokens ? "no-tokens" : "companions=no");
+    if (p.no_companions && kvc_recipe_has(p.options.recipe, KVC_STAGE_REBUILDS))
+        return cli_usage("--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
     return cli_finish(run(&p, argc - optind, argv + optind));
 }

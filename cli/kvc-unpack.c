@@ -1,4 +1,5 @@
 /* kvc-unpack.c: .kvc (or any supported file) to an engine's file. Knows no byte of either. */
+#include "cli/damage.h"
 #include "cli/device.h"
 #include "cli/job.h"
 
@@ -6,10 +7,12 @@
 #include "formats/keys.h"
 #include "formats/view.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_LLAMA_VERSION, OPT_DEVICE, OPT_INTO };
+enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_LLAMA_VERSION, OPT_DEVICE, OPT_INTO,
+       OPT_SALVAGE };
 
 static const struct option long_options[] = {
     CLI_INPUT_OPTIONS,
@@ -21,6 +24,7 @@ static const struct option long_options[] = {
     {"llama-version", required_argument, NULL, OPT_LLAMA_VERSION},
     {"device", required_argument, NULL, OPT_DEVICE},
     {"into", required_argument, NULL, OPT_INTO},
+    {"salvage", no_argument, NULL, OPT_SALVAGE},
     {NULL, 0, NULL, 0},
 };
 
@@ -43,6 +47,8 @@ static const char help[] =
     "                          keep it until standard input ends\n"
     "      --into=HANDLES      decode into device memory that another process exported, as\n"
     "                          the JSON file HANDLES says; see kvc-unpack(1)\n"
+    "      --salvage           of a damaged or truncated .kvc give back what is whole, and say\n"
+    "                          what is not; exit 1 when something is missing\n"
     "  -t, --test              check everything, write nothing; exit 1 when damaged\n"
     "  -T, --threads=N         threads; 0: one per core (default)\n"
     "  -f, --force             replace existing files, write to a terminal\n"
@@ -55,7 +61,7 @@ static const char help[] =
     "  -V, --version           the version; with -v also kernels, stages and devices\n"
     "\n" CLI_INPUT_HELP
     "\nWith --model (or $KVC_MODEL) a .kvc of another model is refused.\n"
-    "Exit status: 0 ok, 1 damaged (with -t), 2 trouble.\n";
+    "Exit status: 0 ok, 1 damaged (with -t) or not all given back (--salvage), 2 trouble.\n";
 
 struct unpack {
     struct job job;
@@ -67,6 +73,9 @@ struct unpack {
     struct cli_device device;
     int to_ipc;
     const char *into;     /* --into; NULL: none */
+    int salvage;
+    int incomplete;                   /* with it, of the file at hand: something was lost */
+    const struct kvc_survey *survey;  /* likewise; the cache's */
     uint64_t written;     /* bytes of the file at hand */
     int loaded;           /* it was decoded on the device: */
     struct cli_load load; /* so; without its plan */
@@ -159,6 +168,61 @@ static int write_cache(const struct unpack *u, const struct cli_file *f, const s
     return status;
 }
 
+/* --- of damaged containers --- */
+
+/* Positions that a selection asks for: [*first, *end). */
+static void find_range(const struct kvc_cache *c, const struct kvc_selection *s, int64_t *first, int64_t *end) {
+    *first = INT64_MAX;
+    *end = INT64_MIN;
+    for (uint32_t p = 0; p < c->n_parts; p++) {
+        const struct kvc_cells *cells = &c->part[p].cells;
+        if ((c->part[p].kind != KVC_PART_LIVE && c->part[p].kind != KVC_PART_SLIDING) || !cells->n) continue;
+        const int64_t begin = kvc_cells_position(cells, 0), last = kvc_cells_position(cells, cells->n - 1);
+        if (begin < *first) *first = begin;
+        if (last >= *end) *end = last + 1;
+    }
+    if (s->end && (uint64_t)*end > s->end) *end = (int64_t)s->end;
+    if (s->first && *first < (int64_t)s->first) *first = (int64_t)s->first;
+}
+
+/* What is written, against what was asked for; as_it_was: that was the source's own file, and a new one it has become. */
+static void say_salvaged(struct unpack *u, const struct cli_file *f, const struct kvc_selection *given, int as_it_was) {
+    const struct kvc_survey *s = u->survey;
+    int64_t first, end, given_first, given_end;
+    find_range(f->cache, &u->selection, &first, &end);
+    find_range(f->cache, given, &given_first, &given_end);
+    u->incomplete = given_end < end || given->no_companions || s->no_meta || s->no_tokens ||
+                    (as_it_was && (s->no_source || f->cache->n_extents));
+    if (u->job.input.quiet) return;
+    cli_warn("%s: given back: tokens %" PRId64 "-%" PRId64 " of %" PRId64 "-%" PRId64 "%s%s%s%s%s", f->input.name, given_first,
+             given_end - 1, first, end - 1, u->selection.layers ? " of the layers asked for" : "",
+             as_it_was ? ", as a new file" : "", s->no_tokens ? ", without token ids" : "",
+             s->no_meta ? ", without metadata" : "", given->no_companions ? ", without queries and hidden states" : "");
+}
+
+/* Of a container that may be damaged: its source's own file where all of that is whole; else a new one of the longest run of
+ * tokens that is whole in all layers asked for. */
+static int write_salvaged(struct unpack *u, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+    const int as_it_was = !u->selects && (!u->to || u->to == format_of_source(f->cache)) && !u->export.pairing &&
+                          !u->export.llama_version;
+    u->incomplete = 0;
+    if (!(u->survey = kvc_salvage_survey(f->cache, u->job.threads, e))) return -1;
+    const struct kvc_survey *s = u->survey;
+    if (s->n && !u->job.input.quiet) cli_say_damage(f->input.name, s);
+    if (s->trouble.code != KVC_OK) {
+        *e = s->trouble;
+        return -1;
+    }
+    if (!s->n || (as_it_was && f->cache->n_extents && kvc_survey_all_whole(s, f->cache) && !s->no_source))
+        return write_cache(u, f, f->cache, out, e);
+    struct unpack some = *u;
+    if (kvc_survey_narrow(s, f->cache, &some.selection, e)) return -1;
+    some.selects = 1;
+    if (write_cache(&some, f, f->cache, out, e)) return -1;
+    say_salvaged(u, f, &some.selection, as_it_was);
+    return 0;
+}
+
 /* --- on a device --- */
 
 /* 1: the device decodes this input; 0: the CPU, which --device=auto takes for what the device cannot; -1: refused. */
@@ -240,6 +304,11 @@ static int write_and_count(void *state, const struct cli_file *f, struct kvc_sin
     uint64_t start = out->offset;
     int device = on_device(u, &f->input, e);
     u->loaded = 0;
+    if (u->salvage) {
+        if (write_salvaged(u, f, out, e)) return -1;
+        u->written = out->offset - start;
+        return 0;
+    }
     if (device < 0 || (device ? unpack_from_device(u, f, out, e) : write_cache(u, f, f->cache, out, e))) return -1;
     u->written = out->offset - start;
     return 0;
@@ -253,6 +322,8 @@ static void say_done(void *state, const struct cli_file *f) {
         cli_json_text(j, "to", u->to ? u->to->name : "source");
         cli_json_u64(j, "bytes", u->written);
         if (u->loaded) cli_load_json(&u->load, j);
+        if (u->salvage) cli_json_bool(j, "complete", !u->incomplete);
+        if (u->salvage) cli_json_damage(j, u->survey);
         cli_json_close(j);
     }
     if (u->job.verbose) {
@@ -290,6 +361,7 @@ static int unpack_one(struct job *j, const char *path) {
     if (j->test) status = test_one(j, path, &e);
     else status = (u->to_ipc || u->into ? share(u, path, &e) : job_file(j, path, &e)) ? EXIT_TROUBLE : EXIT_SAME;
     if (status != EXIT_SAME) cli_error(&e);
+    else if (u->salvage && u->incomplete) status = EXIT_DIFFER;
     if (j->test && j->json) {
         job_report(j, path);
         cli_json_text(&j->report, "check", status == EXIT_SAME ? "ok" : status == EXIT_DIFFER ? "damaged" : "trouble");
@@ -339,6 +411,7 @@ static int take_option(struct unpack *u, int opt, const char *arg) {
         if (cli_device_parse(&u->device, arg)) return cli_usage("--device=%s is none of cpu, cuda, cuda:N, auto", arg);
         return 0;
     case OPT_INTO: u->into = arg; return 0;
+    case OPT_SALVAGE: u->salvage = u->job.input.import.salvage = 1; return 0;
     default: return cli_try_help();
     }
 }
@@ -357,6 +430,18 @@ static int check_sharing(const struct unpack *u, int n, char **paths) {
     if (u->to_ipc && from_stdin) return cli_usage("--to=ipc needs a FILE: standard input says when its memory is free to go");
     if (u->to_ipc && j->json) return cli_usage("--to=ipc prints JSON of its own: it does not go with --json");
     if (u->into && from_stdin && strcmp(u->into, "-") == 0) return cli_usage("standard input can be read only once");
+    return 0;
+}
+
+/* What --salvage does not go with; 0, or EXIT_TROUBLE (message printed). */
+static int check_salvage(struct unpack *u) {
+    const char *from = u->job.input.import.format;
+    if (!u->salvage) return 0;
+    if (u->job.test) return cli_usage("--salvage writes what is whole: kvc-dump --check says what is damaged");
+    if (u->job.remove) return cli_usage("--salvage keeps its input: not all of it may have been given back");
+    if (u->device.kind != CLI_DEVICE_CPU || u->into || u->to_ipc) return cli_usage("--salvage decodes on the CPU only");
+    if (from && strcmp(from, "kvc") != 0) return cli_usage("--salvage is about .kvc files, not %s", from);
+    u->job.input.import.format = "kvc"; /* its first bytes may be damaged */
     return 0;
 }
 
@@ -391,7 +476,7 @@ int main(int argc, char **argv) {
     if (u.job.version) return cli_version(u.job.verbose);
     if (check_sharing(&u, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (!u.to_ipc && !u.into && job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (open_device(&u)) return EXIT_TROUBLE;
+    if (check_salvage(&u) || open_device(&u)) return EXIT_TROUBLE;
     int status = job_run(&u.job, argc - optind, argv + optind, unpack_one);
     free(u.layers);
     return cli_finish(status);

@@ -40,6 +40,7 @@ struct kvc_pack_options {
     int embed_profile;                 /* carry it inside */
     int measure;        /* fill in the report's errors */
     int no_tokens;      /* leave token ids out, and the source's private bytes, which hold them (prefix keys stay) */
+    const struct kvc_cache *keys; /* whose prefix keys to keep where no token ids are left to make them from; NULL: the cache's */
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;
 };

@@ -3,10 +3,10 @@
 #include "formats/records.h"
 
 #include "codecs/memory.h"
-#include "formats/format.h"
 #include "formats/keys.h"
 #include "formats/layout.h"
 #include "formats/prefix.h"
+#include "formats/salvage.h"
 #include "formats/view.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int read_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p, size_t n, struct kvc_error *e) {
+int kvc_reader_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p, size_t n, struct kvc_error *e) {
     const uint8_t *end = p + n;
     if (n < 16) return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
     uint64_t parts = get_u32(p), layers = get_u32(p + 4), tensors = get_u32(p + 8), pipelines = get_u32(p + 12);
@@ -26,7 +26,7 @@ static int read_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t 
         if (!kvc_part_kind_name(p[0])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "part kind %u is unknown", p[0]);
         if (p[1] | p[2] | p[3] | get_u32(p + 12)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "table: reserved bytes are set");
         uint64_t part_cells = get_u64(p + 16);
-        if (part_cells > KVC_MAX_CELLS || (cells += part_cells) > KVC_BLOCK * k->n_blocks)
+        if (part_cells > KVC_MAX_CELLS || (cells += part_cells) > k->most_cells)
             return kvc_fail(e, KVC_ERR_DAMAGED, "table: %" PRIu64 " cells are more than the blocks can hold", cells);
         uint32_t number = kvc_cache_add_part(c, (enum kvc_part_kind)p[0], part_cells, e);
         if (number == KVC_NONE) return -1;
@@ -137,7 +137,7 @@ static int read_words(struct kvc_cells *cells, const uint8_t *p, size_t n, struc
     return 0;
 }
 
-static int read_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     struct kvc_section *list;
     unsigned n;
     if (k->record[i].subject >= c->n_parts) return kvc_fail(e, KVC_ERR_DAMAGED, "CELLS of a part that is not there");
@@ -158,7 +158,7 @@ static int read_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
     return status;
 }
 
-static int read_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     struct kvc_section *list;
     unsigned n;
     if (kvc_records_sections(k, i, &list, &n, e)) return -1;
@@ -225,7 +225,7 @@ static int read_extents(struct kvc_cache *c, const uint8_t *p, size_t n, struct 
 }
 
 /* Chunk 0 is read; all chunks' literals are only measured here and decoded when asked for. */
-static int read_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     struct kvc_section *list;
     unsigned n;
     uint32_t number = k->record[i].number;
@@ -266,13 +266,12 @@ static uint64_t segments_of(const struct kvc_cache *c, uint32_t tensor) {
 }
 
 /* Where the blocks and the side data of each tensor begin among all; *due blocks are due. */
-static int count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e) {
+int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e) {
     uint64_t segments = 0;
     *due = 0;
     k->first_block = kvc_alloc((size_t)c->n_tensors + 1, sizeof *k->first_block);
     k->first_side = kvc_alloc((size_t)c->n_tensors + 1, sizeof *k->first_side);
-    k->block_record = kvc_alloc(k->n_blocks + 1, sizeof *k->block_record);
-    if (!k->first_block || !k->first_side || !k->block_record) return kvc_fail_memory(e, "blocks");
+    if (!k->first_block || !k->first_side) return kvc_fail_memory(e, "blocks");
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         k->first_block[t] = *due;
         k->first_side[t] = segments;
@@ -281,17 +280,18 @@ static int count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *du
     }
     k->first_block[c->n_tensors] = *due;
     k->first_side[c->n_tensors] = segments;
-    if (*due != k->n_blocks)
+    if (k->survey ? *due > KVC_SALVAGE_BLOCKS && *due > k->n_blocks : *due != k->n_blocks)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " blocks are due, %" PRIu64 " are there", *due, k->n_blocks);
-    k->side_record = calloc((size_t)segments + 1, sizeof *k->side_record);
-    return k->side_record ? 0 : kvc_fail_memory(e, "side data");
+    k->block_record = kvc_alloc(*due + 1, sizeof *k->block_record);
+    k->side_record = kvc_alloc_zeros(segments + 1, sizeof *k->side_record);
+    return k->block_record && k->side_record ? 0 : kvc_fail_memory(e, "blocks");
 }
 
 /* Checks that the BLOCK records are exactly the blocks due, in order, each segment's behind its side data where it has
  * some, and notes where they are. */
 static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     uint64_t due;
-    if (count_blocks(c, k, &due, e)) return -1;
+    if (kvc_reader_count_blocks(c, k, &due, e)) return -1;
     uint32_t tensor = 0;
     uint64_t placed = 0;
     for (; i < k->n_records; i++) {
@@ -341,7 +341,7 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     if (status) return kvc_record_context(e, i, "META");
     i = skip(k, i + 1);
     if (expect(k, i, KVC_RECORD_TABLE, e) || kvc_records_single(k, i, KVC_SECTION_TABLE, &bytes, &n, e)) return -1;
-    status = read_table(c, k, bytes, n, e);
+    status = kvc_reader_table(c, k, bytes, n, e);
     free(bytes);
     if (status) return kvc_record_context(e, i, "TABLE");
     for (uint32_t part = 0; part < c->n_parts; part++) {
@@ -351,16 +351,16 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
             kvc_record_damaged(e, k->record[i].offset, "cells of another part");
             return kvc_record_context(e, i, "CELLS");
         }
-        if (read_cells(c, k, i, e)) return kvc_record_context(e, i, "CELLS");
+        if (kvc_reader_cells(c, k, i, e)) return kvc_record_context(e, i, "CELLS");
     }
     i = skip(k, i + 1);
     if (i < k->n_records && k->record[i].type == KVC_RECORD_TOKENS) {
-        if (read_tokens(c, k, i, e)) return kvc_record_context(e, i, "TOKENS");
+        if (kvc_reader_tokens(c, k, i, e)) return kvc_record_context(e, i, "TOKENS");
         i = skip(k, i + 1);
     }
     k->pairing = kvc_cache_pairing(c);
     for (; i < k->n_records && k->record[i].type == KVC_RECORD_SOURCE; i = skip(k, i + 1))
-        if (read_source(c, k, i, e)) return kvc_record_context(e, i, "SOURCE");
+        if (kvc_reader_source(c, k, i, e)) return kvc_record_context(e, i, "SOURCE");
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)
         return kvc_fail(e, KVC_ERR_DAMAGED, "literal bytes of the source file are missing");
     if (kvc_cache_finish(c, e)) return -1;
@@ -394,15 +394,15 @@ static void container_close(struct kvc_cache *c) {
     free(k->side_record);
     free(k->keys);
     free(k->chunk);
+    free(k->lost);
+    kvc_survey_free(k->survey);
     kvc_profile_free(k->profile);
     kvc_projections_free(&k->projections);
     free(k);
     c->impl = NULL;
 }
 
-struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e) {
-    uint64_t index = 0;
-    if (kvc_records_frame(in, &index, e)) return NULL;
+struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e) {
     struct kvc_cache *c = kvc_cache_new(e);
     struct kvc_records *k = calloc(1, sizeof *k);
     if (!c || !k || kvc_projections_init(&k->projections, NULL, e)) {
@@ -418,8 +418,18 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     c->close = container_close;
     c->read = kvc_blocks_read;
     c->read_literal = kvc_blocks_read_literal;
+    return c;
+}
+
+struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e) {
+    uint64_t index = 0;
+    if (kvc_records_frame(in, &index, e)) return NULL;
+    struct kvc_cache *c = kvc_reader_new(in, e);
+    if (!c) return NULL;
+    struct kvc_records *k = c->impl;
     int status = kvc_records_index(k, index, e);
     for (uint64_t i = 0; !status && i < k->n_records; i++) k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
+    k->most_cells = KVC_BLOCK * k->n_blocks;
     if (!status) status = read_all(c, k, e);
     if (status) {
         kvc_cache_free(c);
@@ -463,8 +473,11 @@ void kvc_container_set_profile(struct kvc_cache *c, const char *given, const cha
     k->profile = NULL;
     kvc_fail(&k->no_profile, KVC_ERR_DAMAGED, "the metadata name no profile, and rows of this file need one");
     if (!m || m->type != KVC_META_BYTES || m->size != KVC_SHA256_BYTES) return;
+    const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
     if (k->profile_record) k->profile = open_embedded(k, m->value, &k->no_profile);
-    else k->profile = kvc_profile_find(m->value, kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, ""), given, folder, &k->no_profile);
+    else k->profile = kvc_profile_find(m->value, model, given, folder, &k->no_profile);
+    if (k->survey && k->profile_record && !k->profile) /* the one inside is damaged; another copy may be at hand */
+        k->profile = kvc_profile_find(m->value, model, given, folder, NULL);
     if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
     kvc_profile_free(k->profile);
     k->profile = NULL;
@@ -475,33 +488,3 @@ const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *
     *embedded = k && k->profile_record;
     return k ? k->profile : NULL;
 }
-
-/* --- the row in the table of formats --- */
-
-static int probe(const struct kvc_input *in, char *why, size_t size) {
-    uint64_t n = in->size < 8 ? in->size : 8;
-    if (n >= 4 && memcmp(in->data, KVC_MAGIC, (size_t)n) == 0) return 1;
-    snprintf(why, size, "no .kvc magic at the start");
-    return 0;
-}
-
-static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
-    struct kvc_cache *c = kvc_container_open(in, e);
-    if (!c) return NULL;
-    if (o) kvc_container_set_weights(c, o->weights);
-    char folder[4096] = "";
-    const char *slash = in->path ? strrchr(in->path, '/') : NULL;
-    const size_t n = slash ? (size_t)(slash - in->path) + (slash == in->path) : 0;
-    if (slash && n < sizeof folder) memcpy(folder, in->path, n);
-    else if (in->path && !slash) memcpy(folder, ".", 2);
-    kvc_container_set_profile(c, o ? o->profile : NULL, *folder ? folder : NULL);
-    return c;
-}
-
-const struct kvc_format kvc_format_kvc = {
-    .name = "kvc",
-    .summary = "kvc's own container",
-    .suffix = ".kvc",
-    .probe = probe,
-    .import = import,
-};

@@ -154,7 +154,7 @@ int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section,
 
 /* --- header, footer, index --- */
 
-int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_error *e) {
+int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
     const uint8_t *p = in->data;
     if (in->size < 8 || memcmp(p, KVC_MAGIC, in->size < 8 ? (size_t)in->size : 8) != 0)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "not a .kvc file");
@@ -171,7 +171,11 @@ int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_er
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: alignment 2^%u is out of range", p[12]);
     for (int i = 13; i < 24; i++)
         if (p[i]) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "header: reserved byte %d is set", i);
-    const uint8_t *f = p + in->size - KVC_FOOTER_SIZE;
+    return 0;
+}
+
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_error *e) {
+    const uint8_t *f = in->data + in->size - KVC_FOOTER_SIZE;
     if (memcmp(f + 16, KVC_MAGIC_END, 8) != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "truncated, or bytes follow the end: no footer in the last 32 bytes");
     if (get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
@@ -182,6 +186,10 @@ int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_er
     if (*index < KVC_HEADER_SIZE || *index % KVC_UNIT || *index > in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER)
         return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the index offset %" PRIu64 " is not in the file", *index);
     return 0;
+}
+
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_error *e) {
+    return kvc_records_header(in, e) || kvc_records_footer(in, index, e) ? -1 : 0;
 }
 
 /* Lays out the records that the INDEX section lists; the INDEX record itself is the last. */

@@ -322,9 +322,12 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
     if (keep_all(c, &k, e)) return NULL;
     int status = s->end ? keep_tokens(c, s, &k, e) : 0;
     uint32_t layers = 0;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (s->no_companions && c->part[i].kind == KVC_PART_COMPANION) k.part[i] = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t index = c->layer[i].index;
         if (s->layers) k.layer[i] = index < s->n_layers && s->layers[index];
+        if (s->no_companions && c->part[c->layer[i].part].kind == KVC_PART_COMPANION) k.layer[i] = 0;
         layers += k.layer[i];
     }
     if (!status && !layers) status = kvc_fail(e, KVC_ERR_USAGE, "no layer of this cache is selected");

@@ -236,7 +236,8 @@ static int write_tokens(struct writer *w, const struct kvc_meta *meta, struct kv
     const struct kvc_cache *c = w->cache;
     uint64_t n_keys = kvc_cache_prefix_tokens(c) / KVC_PREFIX_TOKENS;
     const uint8_t *kept = NULL;
-    if (!c->tokens && kvc_cache_is_container(c)) kept = kvc_container_keys(c, &n_keys);
+    const struct kvc_cache *keyed = w->options->keys ? w->options->keys : c;
+    if (!c->tokens && kvc_cache_is_container(keyed)) kept = kvc_container_keys(keyed, &n_keys);
     if (!c->tokens && !n_keys) return 0;
     struct kvc_sections list;
     kvc_sections_init(&list);

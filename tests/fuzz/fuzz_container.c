@@ -2,6 +2,8 @@
  * hashes: 0 not at all; 1 every check, as the records stand; 2 the index and the footer as well. */
 #include "tests/fuzz/mend.h"
 
+#include "formats/salvage.h"
+
 static void walk(const struct kvc_cache *c, size_t choice) {
     struct kvc_error e;
     struct kvc_record_info info;
@@ -20,6 +22,20 @@ static void walk(const struct kvc_cache *c, size_t choice) {
     fuzz_export(c, choice);
 }
 
+/* The same bytes as a damaged file: what can be read must be what the survey calls whole. */
+static void salvage(const struct kvc_input *in) {
+    struct kvc_error e;
+    struct kvc_cache *c = kvc_salvage_open(in, &e);
+    if (!c) return;
+    if (kvc_salvage_refusal(c) || fuzz_is_small(c)) {
+        const struct kvc_survey *s = kvc_salvage_survey(c, 1, &e);
+        uint64_t digest;
+        if (s && !kvc_salvage_refusal(c) && !s->no_source && kvc_survey_all_whole(s, c) != !fuzz_read(c, &digest, &e))
+            fuzz_die("what is whole cannot be read, or the other way round", &e);
+    }
+    kvc_cache_free(c);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct kvc_input in;
     struct kvc_error e;
@@ -30,6 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (c) walk(c, size);
     else if (!*e.message) fuzz_die("refused without a word", NULL);
     kvc_cache_free(c);
+    salvage(&in);
     kvc_input_close(&in);
     free(f.data);
     return 0;

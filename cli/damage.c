@@ -1,0 +1,93 @@
+/* damage.c: printing what is damaged in a container. Not for finding it (formats/survey.c). */
+#include "cli/damage.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_LINES = 1000 };
+
+/* "record 35 (layer 0 V, tokens 0-199), bytes 1982880-2040351" */
+static void name_place(const struct kvc_damage *d, char *text, size_t size) {
+    const int is_block = strcmp(d->kind, "BLOCK") == 0, is_bytes = strcmp(d->kind, "bytes") == 0;
+    char what[192];
+    if (!*d->place) snprintf(what, sizeof what, "%s", d->kind);
+    else if (is_block) snprintf(what, sizeof what, "%s", d->place);
+    else snprintf(what, sizeof what, "%s: %s", d->kind, d->place);
+    if (d->record != KVC_NOWHERE) snprintf(text, size, "record %" PRIu64 " (%s)", d->record, what);
+    else snprintf(text, size, "%s", what);
+    const size_t n = strlen(text);
+    if (d->offset == KVC_NOWHERE) return;
+    snprintf(text + n, size - n, "%s%" PRIu64 "-%" PRIu64, is_bytes ? " " : ", bytes ", d->offset, d->offset + d->size - 1);
+}
+
+void cli_say_damage(const char *name, const struct kvc_survey *s) {
+    char place[256];
+    for (uint64_t i = 0; i < s->n && i < MOST_LINES; i++) {
+        name_place(&s->damage[i], place, sizeof place);
+        cli_warn("%s: %s: %s", name, place, s->damage[i].reason);
+    }
+    if (s->n > MOST_LINES) cli_warn("%s: and %" PRIu64 " more", name, s->n - MOST_LINES);
+    if (!s->whole_layers) {
+        cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; which rows are whole cannot be told", name,
+                 s->damaged, s->records);
+        return;
+    }
+    cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; whole layers: %s; tokens whole in all layers: %s",
+             name, s->damaged, s->records, *s->whole_layers ? s->whole_layers : "none",
+             *s->whole_tokens ? s->whole_tokens : "none");
+}
+
+static void json_or_null(struct cli_json *j, const char *key, int known, int64_t value) {
+    if (known) cli_json_i64(j, key, value);
+    else cli_json_text(j, key, NULL);
+}
+
+void cli_json_damage(struct cli_json *j, const struct kvc_survey *s) {
+    cli_json_u64(j, "records", s->records);
+    cli_json_u64(j, "damaged_records", s->damaged);
+    cli_json_text(j, "whole_layers", s->whole_layers);
+    cli_json_text(j, "whole_tokens", s->whole_tokens);
+    cli_json_open(j, "damage", '[');
+    for (uint64_t i = 0; i < s->n; i++) {
+        const struct kvc_damage *d = &s->damage[i];
+        const int there = d->offset != KVC_NOWHERE;
+        cli_json_open(j, NULL, '{');
+        json_or_null(j, "record", d->record != KVC_NOWHERE, (int64_t)d->record);
+        cli_json_text(j, "kind", d->kind);
+        cli_json_text(j, "part", d->has_tensor ? kvc_part_kind_name(d->part) : NULL);
+        json_or_null(j, "layer", d->has_tensor, d->layer);
+        cli_json_text(j, "role", d->has_tensor ? kvc_role_name(d->role) : NULL);
+        json_or_null(j, "first_token", d->has_tokens, d->first);
+        json_or_null(j, "end_token", d->has_tokens, d->end);
+        json_or_null(j, "offset", there, (int64_t)d->offset);
+        json_or_null(j, "bytes", there, (int64_t)d->size);
+        cli_json_text(j, "reason", d->reason);
+        cli_json_close(j);
+    }
+    cli_json_close(j);
+}
+
+static void print_or_dash(FILE *out, int known, int64_t value) {
+    if (known) fprintf(out, "\t%" PRId64, value);
+    else fputs("\t-", out);
+}
+
+void cli_tsv_damage(FILE *out, const struct kvc_survey *s) {
+    for (uint64_t i = 0; i < s->n; i++) {
+        const struct kvc_damage *d = &s->damage[i];
+        const int there = d->offset != KVC_NOWHERE;
+        fputs("damage", out);
+        print_or_dash(out, d->record != KVC_NOWHERE, (int64_t)d->record);
+        fprintf(out, "\t%s\t%s", d->kind, d->has_tensor ? kvc_part_kind_name(d->part) : "-");
+        print_or_dash(out, d->has_tensor, d->layer);
+        fprintf(out, "\t%s", d->has_tensor ? kvc_role_name(d->role) : "-");
+        print_or_dash(out, d->has_tokens, d->first);
+        print_or_dash(out, d->has_tokens, d->end);
+        print_or_dash(out, there, (int64_t)d->offset);
+        print_or_dash(out, there, (int64_t)d->size);
+        fputc('\t', out);
+        cli_print_safe(out, d->reason);
+        fputc('\n', out);
+    }
+}

@@ -1,0 +1,16 @@
+/* damage.h: printing what is damaged in a container: for kvc-dump --check and kvc-unpack --salvage. */
+#ifndef KVC_CLI_DAMAGE_H
+#define KVC_CLI_DAMAGE_H
+
+#include "cli/cli.h"
+#include "cli/text.h"
+#include "formats/salvage.h"
+
+/* A line on standard error for each entry, up to 1000, and one that sums them up. */
+void cli_say_damage(const char *name, const struct kvc_survey *s);
+/* Adds the keys records, damaged_records, whole_layers, whole_tokens and the array damage to the open object. */
+void cli_json_damage(struct cli_json *j, const struct kvc_survey *s);
+/* A row "damage" for each entry. */
+void cli_tsv_damage(FILE *out, const struct kvc_survey *s);
+
+#endif

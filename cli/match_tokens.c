@@ -1,0 +1,138 @@
+/* match_tokens.c: the prompt of kvc-dump --match: token ids as engines print them, as a list, or out of a cache file. Not for
+ * matching (dump_match.c). */
+#include "cli/dump.h"
+#include "codecs/memory.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANGE "token ids are whole numbers from 0 to 4294967295"
+
+static int is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static int is_separator(char c) {
+    return is_space(c) || c == ',';
+}
+
+/* The first byte that is no white space; 0 where there is none. */
+static char first_byte(const struct kvc_input *in) {
+    for (uint64_t i = 0; i < in->size; i++)
+        if (!is_space((char)in->data[i])) return (char)in->data[i];
+    return 0;
+}
+
+/* A list begins with a number, and has nothing in it that only bytes of a cache file would have. */
+static int is_list(const struct kvc_input *in) {
+    for (uint64_t i = 0; i < in->size; i++)
+        if (!is_separator((char)in->data[i]) && !strchr("+-.0123456789eE", in->data[i])) return 0;
+    return memchr(in->data, '\0', (size_t)in->size) == NULL;
+}
+
+static int make_room(struct dump_options *options, uint64_t n, struct kvc_error *e) {
+    options->tokens = kvc_alloc((uint64_t)n + 1, sizeof *options->tokens);
+    return options->tokens ? 0 : kvc_fail_memory(e, "tokens");
+}
+
+/* --- numbers separated by white space or commas --- */
+
+/* The decimal number from *at on; -1 when there is none or it is no token id. */
+static int take_id(const struct kvc_input *in, uint64_t *at, int32_t *id) {
+    uint64_t n = 0, first = *at;
+    for (; *at < in->size && in->data[*at] >= '0' && in->data[*at] <= '9'; ++*at) {
+        n = 10 * n + (uint64_t)(in->data[*at] - '0');
+        if (n > UINT32_MAX) return -1;
+    }
+    *id = (int32_t)(uint32_t)n;
+    return *at == first || (*at < in->size && !is_separator((char)in->data[*at])) ? -1 : 0;
+}
+
+static int read_list(const struct kvc_input *in, struct dump_options *options, struct kvc_error *e) {
+    if (make_room(options, in->size / 2 + 1, e)) return -1; /* an id and its separator take two bytes at least */
+    for (uint64_t at = 0; at < in->size;) {
+        const uint64_t start = at;
+        if (is_separator((char)in->data[at])) at++;
+        else if (take_id(in, &at, &options->tokens[options->n_tokens++]))
+            return kvc_fail_at(e, KVC_ERR_UNKNOWN, start, "%s: not a token id; " RANGE, in->name);
+    }
+    return 0;
+}
+
+/* --- JSON --- */
+
+/* The array of ids in what an engine answers: the array itself, "tokens" or "input_ids" of an object, the only row of a batch. */
+static const json_t *find_ids(const struct kvc_input *in, const json_t *root, struct kvc_error *e) {
+    const json_t *x = root;
+    if (json_is_object(root)) {
+        x = json_object_get(root, "tokens");
+        if (!x) x = json_object_get(root, "input_ids");
+    }
+    if (json_is_array(x) && json_is_array(json_array_get(x, 0))) {
+        if (json_array_size(x) > 1) {
+            kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds %zu rows of token ids: --match takes one prompt", in->name,
+                     json_array_size(x));
+            return NULL;
+        }
+        x = json_array_get(x, 0);
+    }
+    if (json_is_array(x)) return x;
+    kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is JSON without token ids: an array of them is wanted, or an object with 'tokens' or "
+             "'input_ids'", in->name);
+    return NULL;
+}
+
+static int read_json(const struct kvc_input *in, struct dump_options *options, struct kvc_error *e) {
+    json_error_t why;
+    json_t *root = json_loadb((const char *)in->data, (size_t)in->size, 0, &why);
+    if (!root)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is no valid JSON: line %d, column %d: %s", in->name, why.line, why.column,
+                        why.text);
+    const json_t *list = find_ids(in, root, e);
+    int status = list ? make_room(options, json_array_size(list), e) : -1;
+    for (size_t i = 0; !status && i < json_array_size(list); i++) {
+        const json_t *x = json_array_get(list, i);
+        if (json_is_object(x)) x = json_object_get(x, "id"); /* with its piece of text beside it */
+        const json_int_t id = json_integer_value(x);
+        if (!json_is_integer(x) || id < 0 || id > (json_int_t)UINT32_MAX)
+            status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: element %zu of the tokens, counted from 0, is no token id; " RANGE,
+                              in->name, i);
+        options->tokens[options->n_tokens++] = (int32_t)(uint32_t)id;
+    }
+    json_decref(root);
+    return status;
+}
+
+/* --- another cache --- */
+
+static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import,
+                      struct dump_options *options, struct kvc_error *e) {
+    const struct kvc_format *format;
+    struct kvc_cache *c = kvc_import(in, import, &format, e);
+    if (!c && e->code == KVC_ERR_UNKNOWN)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: neither a list of token ids nor a cache file that kvc knows",
+                        in->name);
+    if (!c) return -1;
+    options->tokens = c->tokens;
+    options->n_tokens = c->n_tokens;
+    c->tokens = NULL;
+    c->n_tokens = 0;
+    kvc_cache_free(c);
+    return 0;
+}
+
+int dump_match_tokens(const char *path, const struct kvc_import_options *import, struct dump_options *options,
+                      struct kvc_error *e) {
+    struct kvc_input in;
+    if (kvc_input_open(&in, path, e)) return -1;
+    const char first = first_byte(&in);
+    int status = first == '[' || first == '{' ? read_json(&in, options, e)
+                 : is_list(&in)               ? read_list(&in, options, e)
+                                              : read_cache(&in, import, options, e);
+    if (!status && !options->n_tokens)
+        status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
+    kvc_input_close(&in);
+    return status;
+}
