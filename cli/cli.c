@@ -42,9 +42,10 @@ static void on_interrupt(int number) {
 }
 
 void cli_start(char **argv, const char *name) {
-    static char copy[32];
+    static char copy[32], buffer[64 << 10]; /* most reports are written at the end, where cli_finish() learns why they cannot be */
     snprintf(copy, sizeof copy, "%s", name);
     tool = argv[0] = copy;
+    if (!isatty(STDOUT_FILENO)) setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     /* A closed descriptor would be given to the next file that is opened, and messages would end up in it. Opened this
      * way round, reading and writing one that was closed still fails. */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
