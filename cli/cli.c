@@ -64,6 +64,10 @@ void cli_start(char **argv, const char *name) {
 #endif
 }
 
+const char *cli_tool(void) {
+    return tool;
+}
+
 /* File names and metadata get into messages: what a terminal would obey is shown as \xNN. */
 static void print_message(const char *message) {
     fprintf(stderr, "%s: ", tool);

@@ -15,6 +15,7 @@
 /* Sets the tool's name ("kvc-dump"), also in argv[0], which getopt_long() puts into its messages, and the signal handling: SIGPIPE default, SIGINT, SIGTERM and SIGBUS remove the
  * temporary output first. Call first in main(). */
 void cli_start(char **argv, const char *tool);
+const char *cli_tool(void); /* that name */
 /* "kvc-dump: MESSAGE" on stderr. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_error(const struct kvc_error *e);
@@ -128,7 +129,8 @@ void cli_size_text(uint64_t bytes, char text[32]);
 /* A JSON writer: commas, indentation and escapes are its business. One object or array at a time on `out`.
  * Keys are given inside objects and NULL inside arrays. Doubles that JSON cannot say become the strings "NaN",
  * "Infinity" and "-Infinity". Invalid UTF-8 bytes are written as U+FFFD. */
-struct cli_json { FILE *out; unsigned depth; uint64_t in_array; int first; int compact; };
+/* `compact`: on one line, until it is 0 again; `lines`: everything. */
+struct cli_json { FILE *out; unsigned depth; uint64_t in_array; int first; int compact, lines; };
 void cli_json_start(struct cli_json *j, FILE *out);
 void cli_json_open(struct cli_json *j, const char *key, char bracket); /* '{' or '[' */
 void cli_json_close(struct cli_json *j);
@@ -139,5 +141,22 @@ void cli_json_f64(struct cli_json *j, const char *key, double value);
 void cli_json_bool(struct cli_json *j, const char *key, int value);
 void cli_json_hex(struct cli_json *j, const char *key, const void *bytes, size_t n);
 void cli_json_end(struct cli_json *j); /* newline */
+/* The key "error" with an object of `kind` (a word) and `message`. */
+void cli_json_error(struct cli_json *j, const struct kvc_error *e);
+
+/* What --json prints: one object with "schema", "tool" and the array "files", an object for each input in order; or, with
+ * --json=lines, those objects alone, one a line, each with "schema" and "tool". One that failed has "error". */
+struct cli_report { struct cli_json json; int lines; };
+/* For the optional argument of --json. 0, or EXIT_TROUBLE (message printed). */
+int cli_report_option(const char *arg, int *lines);
+void cli_report_start(struct cli_report *r, FILE *out);
+/* An input's object, to be filled in; `name` "-" is shown as "(stdin)". */
+void cli_report_file(struct cli_report *r, const char *name);
+void cli_report_file_end(struct cli_report *r);
+void cli_report_failed(struct cli_report *r, const char *name, const struct kvc_error *e);
+void cli_report_end(struct cli_report *r);
+/* A report without "files": one object, to be filled in. The end closes what is open inside, and adds the error unless NULL. */
+void cli_report_alone(struct cli_report *r, FILE *out);
+void cli_report_alone_end(struct cli_report *r, const struct kvc_error *e);
 
 #endif

@@ -83,8 +83,8 @@ int dump_match(struct dump_out *o, const struct cli_file *f, struct dump_options
     options->matched += common > 0;
     if (o->style == DUMP_JSON) {
         dump_begin(o, f->input.name);
-        cli_json_u64(&o->json, "common", common);
-        cli_json_text(&o->json, "by", how);
+        cli_json_u64(&o->report.json, "common", common);
+        cli_json_text(&o->report.json, "by", how);
         return 0;
     }
     if (o->style == DUMP_TSV) fputs("match\t", o->out);

@@ -22,7 +22,9 @@ int job_option(struct job *j, int opt, const char *arg) {
         }
         j->threads = (unsigned)n;
         return 1;
-    case JOB_OPT_JSON: j->json = 1; return 1;
+    case JOB_OPT_JSON:
+        j->json = 1;
+        return cli_report_option(arg, &j->report.lines) ? -1 : 1;
     case 'h': j->help = 1; return 1;
     case 'V': j->version = 1; return 1;
     default: return cli_input_option(&j->input, opt, arg);
@@ -66,10 +68,8 @@ static int convert(struct job *j, const char *path, int to_stdout, const struct 
         else if (!j->test) status = cli_output_commit(&out, e);
         if (status && !j->test) cli_output_abandon(&out);
     }
-    if (!status) {
-        j->done(j->state, f);
-        if (j->remove && is_file) status = cli_remove_input(&f->input, e);
-    }
+    if (!status && j->remove && is_file) status = cli_remove_input(&f->input, e);
+    if (!status) j->done(j->state, f);
     free(name);
     return status;
 }
@@ -84,21 +84,13 @@ int job_file(struct job *j, const char *path, struct kvc_error *e) {
     return status;
 }
 
-void job_report(struct job *j, const char *name) {
-    j->reported++;
-    cli_json_open(&j->report, NULL, '{');
-    cli_json_text(&j->report, "file", name);
-}
-
 int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const char *path)) {
     int worst = EXIT_SAME;
-    if (j->json) cli_json_start(&j->report, stdout);
-    if (j->json && n > 1) cli_json_open(&j->report, NULL, '[');
+    if (j->json) cli_report_start(&j->report, stdout);
     for (int i = 0; i < (n ? n : 1); i++) {
         int status = one(j, n ? paths[i] : "-");
         if (status > worst) worst = status;
     }
-    if (j->json && n > 1) cli_json_close(&j->report);
-    if (j->json && (j->reported || n > 1)) cli_json_end(&j->report);
+    if (j->json) cli_report_end(&j->report);
     return worst;
 }

@@ -18,7 +18,7 @@ enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_FREE = CLI_OPT_FREE + 20
     {"verbose", no_argument, NULL, 'v'},          \
     {"test", no_argument, NULL, 't'},             \
     {"threads", required_argument, NULL, 'T'},    \
-    {"json", no_argument, NULL, JOB_OPT_JSON},    \
+    {"json", optional_argument, NULL, JOB_OPT_JSON},    \
     {"help", no_argument, NULL, 'h'},             \
     {"version", no_argument, NULL, 'V'}
 
@@ -27,8 +27,7 @@ struct job {
     const char *output;
     int to_stdout, force, remove, verbose, test, json, version, help;
     unsigned threads;
-    struct cli_json report; /* with json */
-    int reported;           /* objects in it */
+    struct cli_report report; /* with json */
 
     void *state; /* the tool's own, handed to the functions below */
     /* The output's default name for an input; the caller frees it. */
@@ -43,12 +42,10 @@ struct job {
 int job_option(struct job *j, int opt, const char *arg);
 /* Settles -o, -c and standard output for n operands; 0, or EXIT_TROUBLE (message printed). */
 int job_check(struct job *j, int n, char **paths);
-/* Opens the report's JSON object about one input; the caller adds to it and closes it. */
-void job_report(struct job *j, const char *name);
 /* One input to its output (with job->test: to nowhere): the output appears whole or not at all. */
 int job_file(struct job *j, const char *path, struct kvc_error *e);
 /* Runs `one` on each operand (standard input when there is none), which returns an exit status after printing its own
- * message; returns the worst. */
+ * message and reporting with json; returns the worst. */
 int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const char *path));
 
 #endif

@@ -38,7 +38,7 @@ static const char help[] =
     "                          token ids, or any cache file; - is standard input\n"
     "How to show it:\n"
     "      --part=N            only part N of the file (the summary numbers them)\n"
-    "      --json              one JSON object, or an array of them for several files\n"
+    "      --json[=lines]      a report as JSON; lines: an object a line\n"
     "      --tsv               tab-separated columns, the first is the row's type\n"
     "  -T, --threads=N         threads for --check (default: one for each core)\n"
     "  -q, --quiet             print nothing: only the exit status and errors\n"
@@ -56,14 +56,15 @@ struct settings {
     int quiet, version;
 };
 
-/* One line of --check's own. `message` NULL: nothing to add. */
+/* One line of --check's own. `message` NULL: nothing to add; `e`: what is wrong, or NULL. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict,
-                        const char *message) {
+                        const char *message, const struct kvc_error *e) {
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
-        cli_json_text(&o->json, "check", verdict);
-        cli_json_text(&o->json, "message", message);
-        dump_end(o);
+        cli_json_text(&o->report.json, "check", verdict);
+        if (!e) cli_json_text(&o->report.json, "message", message);
+        if (e) dump_failed(o, name, e);
+        else dump_end(o);
     } else if (o->style == DUMP_TSV) {
         fprintf(o->out, "check\t%s\t", verdict);
         cli_print_safe(o->out, name);
@@ -83,10 +84,10 @@ static int check_file(struct dump_out *o, const char *path, struct settings *s) 
     int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &e);
     const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
     if (status == EXIT_SAME) {
-        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums");
+        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums", NULL);
         return status;
     }
-    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message);
+    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message, &e);
     if (checksums) kvc_error_prefix(&e, name);
     cli_error(&e);
     return status;
@@ -97,13 +98,14 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_error e = {.code = KVC_OK};
     int status = EXIT_SAME;
     if (cli_open(&f, path, &s->input, &e)) {
+        dump_failed(o, path, &e);
         cli_error(&e);
         return EXIT_TROUBLE;
     }
     if (modes[s->mode].print(o, &f, &s->options, &e)) {
-        dump_end(o);
-        fflush(o->out); /* what was shown comes before why it ends */
         kvc_error_prefix(&e, f.input.name);
+        dump_failed(o, path, &e);
+        fflush(o->out); /* what was shown comes before why it ends */
         cli_error(&e);
         status = EXIT_TROUBLE;
     }
@@ -117,15 +119,12 @@ static int each_file(struct dump_out *o, char **path, int n, struct settings *s)
     int worst = EXIT_SAME;
     if (!n) path = standard_input, n = 1;
     o->several = n > 1;
+    if (o->style == DUMP_JSON) cli_report_start(&o->report, o->out);
     for (int i = 0; i < n; i++) {
         int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
         if (status > worst) worst = status;
     }
-    if (o->style == DUMP_JSON) {
-        if (o->several && !o->any) cli_json_open(&o->json, NULL, '[');
-        if (o->several) cli_json_close(&o->json);
-        if (o->several || o->any) cli_json_end(&o->json);
-    }
+    if (o->style == DUMP_JSON) cli_report_end(&o->report);
     return worst == EXIT_SAME && s->mode == MATCH && !s->options.matched ? EXIT_DIFFER : worst;
 }
 
@@ -151,7 +150,7 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
         if (o->style != DUMP_TEXT && o->style != style)
             return cli_usage("--json and --tsv exclude each other");
         o->style = style;
-        return 0;
+        return opt == OPT_JSON ? cli_report_option(arg, &o->report.lines) : 0;
     }
     case OPT_PART:
         if (cli_parse_u64(arg, &n) || n >= KVC_NONE)
@@ -182,7 +181,7 @@ static const struct option long_options[] = {
     {"match", required_argument, NULL, OPT_MODE + MATCH},
     {"check", no_argument, NULL, OPT_MODE + CHECK},
     {"part", required_argument, NULL, OPT_PART},
-    {"json", no_argument, NULL, OPT_JSON},
+    {"json", optional_argument, NULL, OPT_JSON},
     {"tsv", no_argument, NULL, OPT_TSV},
     {"threads", required_argument, NULL, 'T'},
     {"quiet", no_argument, NULL, 'q'},
@@ -216,7 +215,6 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
         return EXIT_TROUBLE;
     }
     o->out = nowhere ? nowhere : stdout;
-    cli_json_start(&o->json, o->out);
     int status = each_file(o, path, n, s);
     if (nowhere) fclose(nowhere);
     return status;

@@ -62,7 +62,7 @@ static const char help[] =
     "      --no-tokens         leave the token ids out, and with them the source file's own\n"
     "                          bytes, which hold them too; their prefix keys stay\n"
     "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
-    "      --json              print a report as JSON\n"
+    "      --json[=lines]      print a report as JSON; lines: an object a line\n"
     "  -q, --quiet             no warnings\n"
     "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
@@ -193,6 +193,7 @@ static int pack_one(struct job *j, const char *path) {
     struct kvc_error e;
     if (!job_file(j, path, &e)) return EXIT_SAME;
     cli_error(&e);
+    if (j->json) cli_report_failed(&j->report, path, &e);
     return EXIT_TROUBLE;
 }
 

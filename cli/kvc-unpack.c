@@ -48,7 +48,7 @@ static const char help[] =
     "  -f, --force             replace existing files, write to a terminal\n"
     "  -k, --keep              keep the input (default)\n"
     "      --rm                remove each input once its output is complete\n"
-    "      --json              print a report as JSON\n"
+    "      --json[=lines]      print a report as JSON; lines: an object a line\n"
     "  -q, --quiet             no warnings\n"
     "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
@@ -224,9 +224,9 @@ static int share(struct unpack *u, const char *path, struct kvc_error *e) {
     if (status) return -1;
     if (u->job.verbose) cli_load_say(&l, path);
     if (u->job.json) {
-        job_report(&u->job, path);
-        cli_load_json(&l, &u->job.report);
-        cli_json_close(&u->job.report);
+        cli_report_file(&u->job.report, path);
+        cli_load_json(&l, &u->job.report.json);
+        cli_report_file_end(&u->job.report);
     }
     if (u->to_ipc) status = cli_device_lend(&l, path, e);
     cli_load_free(&l);
@@ -248,12 +248,12 @@ static int write_and_count(void *state, const struct cli_file *f, struct kvc_sin
 static void say_done(void *state, const struct cli_file *f) {
     struct unpack *u = state;
     if (u->job.json) {
-        struct cli_json *j = &u->job.report;
-        job_report(&u->job, f->input.name);
+        struct cli_json *j = &u->job.report.json;
+        cli_report_file(&u->job.report, f->input.name);
         cli_json_text(j, "to", u->to ? u->to->name : "source");
         cli_json_u64(j, "bytes", u->written);
         if (u->loaded) cli_load_json(&u->load, j);
-        cli_json_close(j);
+        cli_report_file_end(&u->job.report);
     }
     if (u->job.verbose) {
         char size[32];
@@ -291,11 +291,13 @@ static int unpack_one(struct job *j, const char *path) {
     else status = (u->to_ipc || u->into ? share(u, path, &e) : job_file(j, path, &e)) ? EXIT_TROUBLE : EXIT_SAME;
     if (status != EXIT_SAME) cli_error(&e);
     if (j->test && j->json) {
-        job_report(j, path);
-        cli_json_text(&j->report, "check", status == EXIT_SAME ? "ok" : status == EXIT_DIFFER ? "damaged" : "trouble");
-        if (status != EXIT_SAME) cli_json_text(&j->report, "message", e.message);
-        if (status == EXIT_SAME && u->loaded) cli_load_json(&u->load, &j->report);
-        cli_json_close(&j->report);
+        cli_report_file(&j->report, path);
+        cli_json_text(&j->report.json, "check", status == EXIT_SAME ? "ok" : status == EXIT_DIFFER ? "damaged" : "trouble");
+        if (status != EXIT_SAME) cli_json_error(&j->report.json, &e);
+        else if (u->loaded) cli_load_json(&u->load, &j->report.json);
+        cli_report_file_end(&j->report);
+    } else if (j->json && status != EXIT_SAME) {
+        cli_report_failed(&j->report, path, &e);
     }
     return status;
 }

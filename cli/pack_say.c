@@ -125,8 +125,8 @@ void pack_say_done(void *state, const struct cli_file *f) {
     double seconds = pack_now() - p->progress.start;
     const int lossless = r->lossless && !p->dequantized;
     if (p->job.json) {
-        struct cli_json *j = &p->job.report;
-        job_report(&p->job, f->input.name);
+        struct cli_json *j = &p->job.report.json;
+        cli_report_file(&p->job.report, f->input.name);
         cli_json_text(j, "format", f->format->name);
         cli_json_u64(j, "source_bytes", f->input.size);
         cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
@@ -148,7 +148,7 @@ void pack_say_done(void *state, const struct cli_file *f) {
         }
         cli_json_bool(j, "verified", !p->options.no_verify);
         cli_json_f64(j, "seconds", seconds);
-        cli_json_close(j);
+        cli_report_file_end(&p->job.report);
     }
     if (p->options.no_tokens && !p->job.input.quiet && f->cache->n_extents)
         cli_warn("%s: without its token ids, and so without the file's own bytes: it cannot be given back as it was",

@@ -71,10 +71,11 @@ zeros() {
     truncate -s $(($2 * 2 * $3 * 8 * 128 * 2)) "$1"
 }
 
-# json FILE EXPRESSION: prints a Python expression over the value x in FILE, which must be JSON.
+# json FILE EXPRESSION: prints a Python expression over the value x in FILE, which must be JSON; f is the first of its "files".
 json() {
     "$PYTHON" -c 'import json, sys
 x = json.load(open(sys.argv[1]), parse_constant=lambda name: sys.exit("not JSON: " + name))
+f = (x.get("files") or [None])[0] if isinstance(x, dict) else None
 print(eval(sys.argv[2]))' "$1" "$2"
 }
 
