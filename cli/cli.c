@@ -3,6 +3,7 @@
 #include "cli/device.h"
 #include "cli/text.h"
 
+#include "codecs/near.h"
 #include "codecs/presets.h"
 #include "codecs/stage.h"
 #include "formats/container.h"
@@ -178,7 +179,10 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     switch (opt) {
     case CLI_OPT_FROM:
         if (!kvc_format_find(arg)) {
-            cli_usage("--from=%s: there is no such format (kvc, llama, safetensors, npz, raw)", arg);
+            struct kvc_near near = {.word = arg};
+            for (size_t i = 0; kvc_format_at(i); i++) kvc_near_offer(&near, kvc_format_at(i)->name);
+            if (*near.text) cli_usage("--from=%s: there is no such format; did you mean %s?", arg, near.text);
+            else cli_usage("--from=%s: there is no such format (kvc, llama, safetensors, npz, raw)", arg);
             return -1;
         }
         in->import.format = arg;
@@ -245,7 +249,7 @@ int cli_open(struct cli_file *f, const char *path, struct cli_input *options, st
     import.weights = options->weights;
     if (options->has_model && !import.kv_heads && options->model.kv_heads <= UINT16_MAX)
         import.kv_heads = (uint32_t)options->model.kv_heads;
-    if (kvc_input_open(&f->input, path, e)) return -1;
+    if (kvc_input_open_sniffed(&f->input, path, kvc_format_sniff, &import, e)) return -1;
     f->cache = kvc_import(&f->input, &import, &f->format, e);
     char note[512] = "";
     int status = f->cache ? 0 : -1;

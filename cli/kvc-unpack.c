@@ -2,6 +2,7 @@
 #include "cli/device.h"
 #include "cli/job.h"
 
+#include "codecs/near.h"
 #include "formats/container.h"
 #include "formats/keys.h"
 #include "formats/view.h"
@@ -136,6 +137,18 @@ static int check_rest(const struct cli_file *f, struct kvc_error *e) {
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
 }
 
+/* Why the source's file cannot be given back: as far as what is left of it tells. */
+static const char *why_new(const struct kvc_cache *c) {
+    const char *source = kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "");
+    const char *form = kvc_meta_text(&c->meta, KVC_KEY_LLAMA_TOKEN_FORM, "none");
+    uint64_t n_keys = 0;
+    if (kvc_cache_is_container(c)) kvc_container_keys(c, &n_keys);
+    if (!c->tokens && (n_keys || strcmp(form, "none") != 0))
+        return "packed without its token ids (--no-tokens), and so without the source file's own bytes";
+    if (strcmp(source, "npz") == 0) return "a compressed npz's own bytes are not recorded";
+    return "packed without the source file's own bytes (with --dequantize or --no-tokens)";
+}
+
 /* `c` is the file's cache, or one that has its rows from a device. */
 static int write_cache(const struct unpack *u, const struct cli_file *f, const struct kvc_cache *c, struct kvc_sink *out,
                        struct kvc_error *e) {
@@ -143,8 +156,7 @@ static int write_cache(const struct unpack *u, const struct cli_file *f, const s
     int as_it_was = !u->selects && (!to || to == own) && !u->export.pairing && !u->export.llama_version;
     if (as_it_was && c->n_extents) return kvc_source_write(c, u->job.threads, out, e) || check_rest(f, e) ? -1 : 0;
     if (as_it_was && !to && !u->job.input.quiet)
-        cli_warn("%s: the source file's own bytes are not recorded (a compressed npz or a dequantised cache, for instance): "
-                 "writing one with equal content", f->input.name);
+        cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
     if (!to) to = own;
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");
     struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
@@ -313,6 +325,14 @@ static int take_layers(struct unpack *u, const char *arg) {
     return 0;
 }
 
+static int fail_target(const char *name) {
+    struct kvc_near near = {.word = name};
+    for (size_t i = 0; kvc_format_at(i); i++)
+        if (kvc_format_at(i)->export) kvc_near_offer(&near, kvc_format_at(i)->name);
+    if (*near.text) return cli_usage("--to=%s: there is no such format; did you mean %s?", name, near.text);
+    return cli_usage("--to=%s is none of llama, safetensors, npz, raw, ipc", name);
+}
+
 /* An option of kvc-unpack alone; 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct unpack *u, int opt, const char *arg) {
     uint64_t n;
@@ -326,8 +346,7 @@ static int take_option(struct unpack *u, int opt, const char *arg) {
     case OPT_TO:
         u->to_ipc = strcmp(arg, "ipc") == 0;
         u->to = u->to_ipc ? NULL : kvc_format_find(arg);
-        if (!u->to_ipc && (!u->to || !u->to->export))
-            return cli_usage("--to=%s is none of llama, safetensors, npz, raw, ipc", arg);
+        if (!u->to_ipc && (!u->to || !u->to->export)) return fail_target(arg);
         return 0;
     case OPT_TO_PAIRING:
         if (!kvc_pairing_parse(arg, &u->export.pairing))

@@ -57,6 +57,11 @@ static int is_special(const char *path) {
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
+static int is_directory(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 /* Writes to the descriptor; a failure names the output. */
 static int write_named(void *state, const void *data, size_t n, struct kvc_error *e) {
     struct cli_output *o = state;
@@ -74,6 +79,8 @@ int cli_output_open(struct cli_output *o, const char *path, int force, unsigned 
     } else if (is_special(path)) {
         o->fd = open(path, O_WRONLY | O_CLOEXEC);
         if (o->fd < 0) return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
+    } else if (is_directory(path)) {
+        return kvc_fail(e, KVC_ERR_USAGE, "%s is a directory: name a file in it", path);
     } else {
         if (!force && access(path, F_OK) == 0)
             return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", path);

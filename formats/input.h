@@ -26,6 +26,12 @@ struct kvc_input {
 
 /* path "-" is standard input. On failure *in is empty and needs no close. */
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
+/* The same; a pipe, a device or compressed data is looked at before more than a few thousand bytes of it are read or
+ * spooled: sniff() gets its first bytes, all there are of a short one. -1 with *e refuses it. A pipe of compressed data is
+ * not shown, what is inside is. */
+typedef int kvc_input_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e);
+int kvc_input_open_sniffed(struct kvc_input *in, const char *path, kvc_input_sniff *sniff, const void *state,
+                           struct kvc_error *e);
 /* Bytes that stay the caller's: for tests, fuzzing and the library. */
 void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size);
 void kvc_input_close(struct kvc_input *in);

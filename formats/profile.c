@@ -394,10 +394,10 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
         const int found = find_part(p, layer, tensor->role == KVC_ROLE_V, &a, e);
         if (found < 0) return -1;
         if (found && (a.basis.dim[0] != tensor->shape.heads || a.basis.dim[1] != tensor->shape.dim))
-            return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " has %" PRIu64 " heads of %" PRIu64 " channels, the profile (%s) "
+            return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " has %" PRIu64 " head%s of %" PRIu64 " channels, the profile (%s) "
                             "has %" PRIu64 " of %" PRIu64 "; where a file does not say how many heads there are, give "
-                            "--kv-heads or --model", layer, tensor->shape.heads, tensor->shape.dim, p->model, a.basis.dim[0],
-                            a.basis.dim[1]);
+                            "--kv-heads or --model", layer, tensor->shape.heads, tensor->shape.heads == 1 ? "" : "s",
+                            tensor->shape.dim, p->model, a.basis.dim[0], a.basis.dim[1]);
         if (found && tensor->role == KVC_ROLE_K && p->angle[layer] && kvc_cache_pairing(c) == KVC_PAIRING_UNKNOWN)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown, and a profile needs it: give --pairing "
                             "or --model");
