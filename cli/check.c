@@ -30,7 +30,7 @@ int cli_check_with(const char *path, struct cli_input *options, cli_checker *che
                    struct kvc_error *e) {
     struct kvc_input in;
     kvc_input_sniff *sniff = named_kvc(path) ? NULL : kvc_format_sniff;
-    if (cli_check_kernels(e) || cli_open_weights(options, e) ||
+    if (cli_check_kernels(e) || cli_refuse_terminal(path, e) || cli_open_weights(options, e) ||
         kvc_input_open_sniffed(&in, path, sniff, &options->import, e)) return EXIT_TROUBLE;
     int status = EXIT_SAME;
     *checksums = claims_kvc(&in, options);

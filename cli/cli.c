@@ -43,7 +43,8 @@ static void on_interrupt(int number) {
 }
 
 void cli_start(char **argv, const char *name) {
-    static char copy[32], buffer[64 << 10]; /* most reports are written at the end, where cli_finish() learns why they cannot be */
+    static char copy[32];
+    static char buffer[64 << 10]; /* so that most reports are written at the end, where cli_finish() learns why they cannot be */
     snprintf(copy, sizeof copy, "%s", name);
     tool = argv[0] = copy;
     if (!isatty(STDOUT_FILENO)) setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
@@ -174,6 +175,11 @@ static int parse_raw(struct cli_input *in, const char *arg) {
     return status ? -1 : 1;
 }
 
+void cli_input_environment(struct cli_input *in) {
+    const char *model = getenv("KVC_MODEL");
+    if (model && *model) in->model_path = model;
+}
+
 int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     uint64_t n;
     switch (opt) {
@@ -236,9 +242,14 @@ int cli_open_weights(struct cli_input *options, struct kvc_error *e) {
     return 0;
 }
 
+int cli_refuse_terminal(const char *path, struct kvc_error *e) {
+    if (strcmp(path, "-") != 0 || !isatty(STDIN_FILENO)) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "standard input is a terminal: give a FILE or a pipe");
+}
+
 int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e) {
     memset(f, 0, sizeof *f);
-    if (cli_check_kernels(e)) return -1;
+    if (cli_check_kernels(e) || cli_refuse_terminal(path, e)) return -1;
     if (options->model_path && !options->has_model) {
         if (kvc_model_read(options->model_path, options->full_fingerprint, &options->model, e))
             return kvc_error_prefix(e, options->model_path);

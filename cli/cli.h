@@ -47,6 +47,7 @@ enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_
     "Reading input:\n"                                                                               \
     "      --from=FORMAT       input is kvc, llama, safetensors, npz or raw (default: look)\n"       \
     "      --model=FILE        the model's weights (GGUF or safetensors): geometry and RoPE facts\n" \
+    "                          (default: $KVC_MODEL)\n"                                         \
     "      --weights=FILE      weights that K and V are rebuilt with (recipe project)\n"             \
     "      --profile=FILE      the model's profile (kvc-profile(5)), to pack with or to unpack\n"    \
     "                          what was; also sought beside a .kvc and in $KVC_PROFILE_PATH\n"       \
@@ -72,6 +73,8 @@ struct cli_input {
 };
 /* Opens --weights=FILE, once; it is closed when the program ends. */
 int cli_open_weights(struct cli_input *options, struct kvc_error *e);
+/* Takes $KVC_MODEL as --model=FILE, which an option replaces. Call before the options are taken. */
+void cli_input_environment(struct cli_input *in);
 /* Takes one of the options above. 1: taken, 0: not one of them, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);
 
@@ -82,6 +85,8 @@ struct cli_file {
 };
 /* Refuses a $KVC_KERNEL that names no kernels this CPU can run. cli_open() and cli_check() call it. */
 int cli_check_kernels(struct kvc_error *e);
+/* Refuses "-" where standard input is a terminal: nobody types a cache. cli_open() and cli_check() call it. */
+int cli_refuse_terminal(const char *path, struct kvc_error *e);
 /* Opens and imports path ("-": stdin). On failure prints nothing, fills *e and leaves *f empty. Facts of --model go
  * into the metadata of engine files; a .kvc of another model is refused. A note goes to stderr where the match
  * could not use fingerprints. */
@@ -104,11 +109,13 @@ struct cli_output {
     const char *name;          /* for messages; the caller's path, or "standard output" */
     int fd;
     char *path, *temporary; /* NULL for standard output and devices */
+    const struct timespec *times; /* of last access and modification, for a file to get; NULL: now */
     int force;
 };
 int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary; safe to call twice */
+int cli_output_exists(const char *path); /* 1 when a regular file is there */
 /* For --rm: removes an input file whose output is complete, unless the output has taken its place. */
 int cli_remove_input(const struct kvc_input *in, struct kvc_error *e);
 void cli_output_remove_all(void); /* for signal handlers: removes the temporary of the output in progress */

@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 
-enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
+enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_SKIP, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
 
 #define JOB_SHORT "o:cfkqvtT:hV"
 #define JOB_OPTIONS                               \
@@ -14,6 +14,7 @@ enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_FREE = CLI_OPT_FREE + 20
     {"force", no_argument, NULL, 'f'},            \
     {"keep", no_argument, NULL, 'k'},             \
     {"rm", no_argument, NULL, JOB_OPT_RM},        \
+    {"skip-existing", no_argument, NULL, JOB_OPT_SKIP}, \
     {"quiet", no_argument, NULL, 'q'},            \
     {"verbose", no_argument, NULL, 'v'},          \
     {"test", no_argument, NULL, 't'},             \
@@ -25,9 +26,14 @@ enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_FREE = CLI_OPT_FREE + 20
 struct job {
     struct cli_input input;
     const char *output;
-    int to_stdout, force, remove, verbose, test, json, version, help;
+    int to_stdout, force, remove, skip_existing, verbose, test, json, version, help;
     unsigned threads;
     struct cli_report report; /* with json */
+    struct job_total {
+        unsigned failed, skipped;
+        uint64_t in, out; /* bytes of the inputs that became outputs, after decompression, and of these */
+        double start;
+    } total;
 
     void *state; /* the tool's own, handed to the functions below */
     /* The output's default name for an input; the caller frees it. */
@@ -37,6 +43,9 @@ struct job {
     /* Says what was done, as job->json and job->verbose ask for. */
     void (*done)(void *state, const struct cli_file *f);
 };
+
+/* Seconds of a clock that only goes forward. */
+double job_now(void);
 
 /* Takes one of the options above or of CLI_INPUT_OPTIONS: 1 taken, 0 not one of them, -1 bad value (message printed). */
 int job_option(struct job *j, int opt, const char *arg);

@@ -191,6 +191,7 @@ int main(int argc, char **argv) {
                  .last = INT64_MAX}};
     int opt, status;
     cli_start(argv, "kvc-diff");
+    cli_input_environment(&s.input);
     while ((opt = getopt_long(argc, argv, "n:qvhV", long_options, NULL)) != -1) {
         if (opt == 'h') {
             fputs(help, stdout);

@@ -225,6 +225,7 @@ int main(int argc, char **argv) {
     struct dump_out o = {.style = DUMP_TEXT};
     int opt, status;
     cli_start(argv, "kvc-dump");
+    cli_input_environment(&s.input);
     while ((opt = getopt_long(argc, argv, "hVqvT:", long_options, NULL)) != -1) {
         if (opt == 'h') {
             fputs(help, stdout);

@@ -55,6 +55,7 @@ static const char help[] =
     "  -k, --keep              keep the input (default)\n"
     "      --rm                remove each input once its .kvc is complete; with a lossy\n"
     "                          recipe only where -f is given as well\n"
+    "      --skip-existing     leave inputs alone whose output exists; no error\n"
     "  -t, --test              do everything but write\n"
     "  -T, --threads=N         threads; 0: one per core (default)\n"
     "      --align=SIZE        start extents on multiples of SIZE, e.g. 4k for O_DIRECT\n"
@@ -72,28 +73,47 @@ static const char help[] =
 /* Only on a terminal, and only for work of more than a second. */
 static void show_progress(void *state, uint64_t done, uint64_t total) {
     struct pack_progress *p = state;
-    double t = pack_now();
+    double t = job_now();
     if (t - p->start < 1 || t - p->shown < 0.1) return;
     p->shown = t;
     fprintf(stderr, "\r%3d %%", total ? (int)(100 * ((double)done / (double)total)) : 100);
 }
 
-/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking gives back what was inside. */
+static int ends_in(const char *path, size_t n, const char *suffix) {
+    const size_t m = strlen(suffix);
+    return n > m && memcmp(path + n - m, suffix, m) == 0;
+}
+
+/* 1 when the options ask for something that packing a container again gives. */
+static int packs_anew(const struct pack *p) {
+    const struct kvc_pack_options *o = &p->options;
+    return o->recipe || o->align || o->no_tokens || o->embed_profile || p->dequantize || p->rate.kld > 0 || p->rate.ratio > 0 ||
+           p->rate.output_error > 0 || p->rate.logit_error > 0;
+}
+
+/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking gives back what was inside. A container keeps its name. */
 static char *default_name(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e) {
     static const char *const outer[] = {".gz", ".xz", ".zst"};
+    const struct pack *p = state;
+    char why[128];
+    const int packed = kvc_format_kvc.probe(in, why, sizeof why);
     size_t n = strlen(path);
+    if (packed && !packs_anew(p) && !p->job.skip_existing) {
+        kvc_fail(e, KVC_ERR_USAGE, "%s: is packed already; -r RECIPE packs it anew", path);
+        return NULL;
+    }
     char *name = malloc(n + sizeof ".kvc");
-    (void)state;
     if (!name) {
         kvc_fail_memory(e, "a name");
         return NULL;
     }
     memcpy(name, path, n + 1);
     for (int i = 0; *in->filter && i < 3; i++)
-        if (n > strlen(outer[i]) && strcmp(name + n - strlen(outer[i]), outer[i]) == 0) {
+        if (ends_in(name, n, outer[i])) {
             n -= strlen(outer[i]);
             break;
         }
+    if (packed && ends_in(name, n, ".kvc")) n -= strlen(".kvc");
     memcpy(name + n, ".kvc", sizeof ".kvc");
     return name;
 }
@@ -175,7 +195,7 @@ static void warn_rotation(const struct cli_file *f) {
 
 static int pack_file(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
     struct pack *p = state;
-    p->progress = (struct pack_progress){.start = pack_now()};
+    p->progress = (struct pack_progress){.start = job_now()};
     p->options.threads = p->job.threads;
     p->options.progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     p->options.progress_state = &p->progress;
@@ -332,6 +352,7 @@ int main(int argc, char **argv) {
     int opt;
     cli_start(argv, "kvc-pack");
     p.job.state = &p;
+    cli_input_environment(&p.job.input);
     while ((opt = getopt_long(argc, argv, "r:" JOB_SHORT, long_options, NULL)) != -1) {
         int taken = job_option(&p.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&p, opt, optarg))) return EXIT_TROUBLE;

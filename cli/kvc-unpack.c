@@ -49,6 +49,7 @@ static const char help[] =
     "  -f, --force             replace existing files, write to a terminal\n"
     "  -k, --keep              keep the input (default)\n"
     "      --rm                remove each input once its output is complete\n"
+    "      --skip-existing     leave inputs alone whose output exists; no error\n"
     "      --json[=lines]      print a report as JSON; lines: an object a line\n"
     "  -q, --quiet             no warnings\n"
     "  -v, --verbose           say what was done\n"
@@ -396,11 +397,10 @@ static int open_device(struct unpack *u) {
 
 int main(int argc, char **argv) {
     static struct unpack u = {.job = {.name = default_name, .write = write_and_count, .done = say_done}};
-    const char *model = getenv("KVC_MODEL");
     int opt;
     cli_start(argv, "kvc-unpack");
     u.job.state = &u;
-    if (model && *model) u.job.input.model_path = model;
+    cli_input_environment(&u.job.input);
     while ((opt = getopt_long(argc, argv, JOB_SHORT, long_options, NULL)) != -1) {
         int taken = job_option(&u.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&u, opt, optarg))) return EXIT_TROUBLE;

@@ -57,6 +57,11 @@ static int is_special(const char *path) {
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
+int cli_output_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
 static int is_directory(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -106,6 +111,7 @@ int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
     }
     int status = 0, dir = directory_of(o->path, e);
     if (dir < 0) return -1;
+    if (o->times) futimens(o->fd, o->times); /* a file system that cannot is no reason to fail */
     if (fsync(o->fd)) status = kvc_fail(e, KVC_ERR_IO, "%s: write error: %s", o->path, strerror(errno));
     if (close(o->fd) && !status) status = kvc_fail(e, KVC_ERR_IO, "%s: write error: %s", o->path, strerror(errno));
     o->fd = -1;

@@ -23,10 +23,8 @@ struct pack {
     struct kvc_pack_report report; /* of the file at hand */
     int dequantized;               /* likewise */
     struct pack_progress progress;
+    int hinted; /* that --model adds a fingerprint */
 };
-
-/* Seconds of a clock that only goes forward. */
-double pack_now(void);
 
 /* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
 void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cache *c, const char *recipe);

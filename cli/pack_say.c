@@ -8,13 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-double pack_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* --- what a lossy recipe left as it was --- */
 
@@ -118,11 +111,18 @@ static int has_fingerprint(const struct kvc_meta *m) {
     return 0;
 }
 
+/* Once a run. */
+static void hint_fingerprint(struct pack *p, const struct kvc_meta *m) {
+    if (p->hinted || p->job.input.quiet || has_fingerprint(m)) return;
+    p->hinted = 1;
+    cli_warn("packed without a model fingerprint; --model=FILE adds one");
+}
+
 void pack_say_done(void *state, const struct cli_file *f) {
     struct pack *p = state;
     const struct kvc_pack_report *r = &p->report;
     double ratio = r->stored_bytes ? (double)f->input.size / (double)r->stored_bytes : 0;
-    double seconds = pack_now() - p->progress.start;
+    double seconds = job_now() - p->progress.start;
     const int lossless = r->lossless && !p->dequantized;
     if (p->job.json) {
         struct cli_json *j = &p->job.report.json;
@@ -161,8 +161,7 @@ void pack_say_done(void *state, const struct cli_file *f) {
     char from[32], to[32];
     cli_size_text(f->input.size, from);
     cli_size_text(r->stored_bytes, to);
-    if (!p->job.input.quiet && !has_fingerprint(&f->cache->meta))
-        cli_warn("%s: packed without a model fingerprint; --model=FILE adds one", f->input.name);
+    hint_fingerprint(p, &f->cache->meta);
     cli_warn("%s: %s -> %s (%.3f), %s%s, %.2f s", f->input.name, from, to, ratio, lossless ? "lossless" : "lossy",
              p->options.no_verify ? "" : ", verified", seconds);
 }

@@ -1,4 +1,5 @@
-/* report.c: the frame of --json, which the four tools share. Not for writing JSON (json.c), nor for what a tool says of a file. */
+/* report.c: the frame of --json, which the four tools share. Not for writing JSON (json.c), nor for what a tool says of a
+ * file. */
 #include "cli/cli.h"
 
 #include <string.h>

@@ -244,6 +244,9 @@ int kvc_input_open_sniffed(struct kvc_input *in, const char *path, kvc_input_sni
         in->device = st.st_dev;
         in->inode = st.st_ino;
         in->mode = st.st_mode & 07777;
+        in->times[0] = st.st_atim;
+        in->times[1] = st.st_mtim;
+        in->has_times = !is_stdin;
         status = map_fd(fd, &in->map, &in->size, e);
     } else {
         in->mode = 0666;

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 struct kvc_input {
     char *name;          /* for messages; "(stdin)" for "-" */
@@ -21,6 +22,8 @@ struct kvc_input {
     unsigned mode;       /* permission bits of the file, 0666 for pipes */
     dev_t device;        /* which file it is; 0 for pipes */
     ino_t inode;
+    int has_times;       /* 0 for standard input and pipes */
+    struct timespec times[2]; /* of last access and modification, as futimens() takes them, where has_times */
     void *map;
 };
 
