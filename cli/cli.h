@@ -102,17 +102,20 @@ typedef int cli_checker(void *state, const struct kvc_input *in, const struct kv
 int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
                    struct kvc_error *e);
 
-/* Output that appears whole or not at all: a temporary file beside `path`, made durable and renamed by
- * cli_output_commit(). path NULL: stdout (refused when it is a terminal, unless force). */
+/* Output that appears whole or not at all: a file without a name, or with a temporary one, that cli_output_commit() makes
+ * durable and names. path NULL: stdout (refused when it is a terminal, unless force). */
 struct cli_output {
     struct kvc_sink sink, raw; /* what callers write to; the descriptor behind it */
     const char *name;          /* for messages; the caller's path, or "standard output" */
     int fd;
-    char *path, *temporary; /* NULL for standard output and devices */
+    char *path;      /* NULL for standard output and devices */
+    char *temporary; /* the name that the file has meanwhile, or NULL */
     const struct timespec *times; /* of last access and modification, for a file to get; NULL: now */
     int force;
 };
 int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
+/* The same with a temporary name from the start, as cli_output_open() does where the file system needs it. */
+int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary; safe to call twice */
 int cli_output_exists(const char *path); /* 1 when a regular file is there */
