@@ -64,7 +64,7 @@ static const char help[] =
     "                          bytes, which hold them too; their prefix keys stay\n"
     "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
     "      --json[=lines]      print a report as JSON; lines: an object a line\n"
-    "  -q, --quiet             no warnings\n"
+    "  -q, --quiet             no notes, no progress; errors only\n"
     "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
     "  -V, --version           the version; with -v also kernels and stages\n"
@@ -152,7 +152,8 @@ static int refuse_loss(const struct kvc_cache *c, const char *text, struct kvc_e
     const int lossy = !kvc_plan_make(&plan, c, &recipe, e) && !plan.lossless;
     kvc_plan_free(&plan);
     if (!lossy) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "recipe %s is lossy, and --rm would remove the only exact copy: add -f if that is meant", text);
+    return kvc_fail(e, KVC_ERR_USAGE, "recipe %s is lossy, and --rm would remove the only exact copy: add -f if that is meant",
+                    text);
 }
 
 /* Packs a cache, with queries that are paired as its K. */

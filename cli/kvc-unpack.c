@@ -51,7 +51,7 @@ static const char help[] =
     "      --rm                remove each input once its output is complete\n"
     "      --skip-existing     leave inputs alone whose output exists; no error\n"
     "      --json[=lines]      print a report as JSON; lines: an object a line\n"
-    "  -q, --quiet             no warnings\n"
+    "  -q, --quiet             no notes; errors only\n"
     "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
     "  -V, --version           the version; with -v also kernels, stages and devices\n"

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Larger headers are not looked into: those of the files below have some tens of kilobytes. */
+#define MAX_HEADER (UINT64_C(4) << 20)
+
 static const struct magic {
     const char *bytes;
     size_t size, offset;
@@ -26,7 +29,8 @@ static int has_magic(const struct kvc_input *in, const struct magic *m) {
     return in->size >= m->offset + m->size && memcmp(in->data + m->offset, m->bytes, m->size) == 0;
 }
 
-/* torch.save() writes a zip whose first member is NAME/data.pkl, and before version 1.6 a pickle that begins with a magic number. */
+/* torch.save() writes a zip whose first member is NAME/data.pkl, and before version 1.6 a pickle that begins with a magic
+ * number. */
 static int is_torch(const struct kvc_input *in) {
     static const char member[] = "/data.pkl", old[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
     const size_t n = sizeof member - 1;
@@ -40,9 +44,10 @@ static int is_torch(const struct kvc_input *in) {
 static json_t *read_header(const struct kvc_input *in) {
     static const char *const words[] = {"\"kvc.profile\"", "\"kv_cache\"", "\"kvcache\""};
     const uint64_t n = in->size > 9 && in->data[8] == '{' ? get_u64(in->data) : 0;
-    if (!n || n > in->size - 8) return NULL;
+    if (!n || n > MAX_HEADER || n > in->size - 8) return NULL;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i]))) return json_loadb((const char *)in->data + 8, (size_t)n, 0, NULL);
+        if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i])))
+            return json_loadb((const char *)in->data + 8, (size_t)n, 0, NULL);
     return NULL;
 }
 
@@ -61,8 +66,8 @@ static int says_header(const json_t *header, char *text, size_t size) {
                  text_of(meta, "model.name", "a model that it does not name"), text_of(meta, "metric", "unknown"),
                  *texts ? ", made of " : "", texts);
     } else if (arrays == 1 && json_object_get(header, "kv_cache")) {
-        snprintf(text, size, "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no --map "
-                 "helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and layers.{i}.values");
+        snprintf(text, size, "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no "
+                 "--map helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and layers.{i}.values");
     } else if (arrays == 1 && json_object_get(header, "kvcache")) {
         snprintf(text, size, "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "
                  "safetensors file, named layers.{i}.keys and layers.{i}.values");
@@ -80,7 +85,8 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
         }
     if (is_torch(in)) {
         snprintf(text, size, "it is a PyTorch file (torch.save); load it there, and write K and V with "
-                 "safetensors.torch.save_file(), named layers.{i}.keys and layers.{i}.values, shaped [1, heads, tokens, channels]");
+                 "safetensors.torch.save_file(), named layers.{i}.keys and layers.{i}.values, shaped [1, heads, tokens, "
+                 "channels]");
         return 1;
     }
     json_t *header = read_header(in);
