@@ -6,13 +6,16 @@
 
 #include <string.h>
 
+static int named_kvc(const char *path) {
+    size_t n = strlen(path), suffix = strlen(kvc_format_kvc.suffix);
+    return n >= suffix && strcmp(path + n - suffix, kvc_format_kvc.suffix) == 0;
+}
+
 /* 1 when the input is a .kvc, or is said to be one by its name or by --from: then being unreadable is damage. */
 static int claims_kvc(const struct kvc_input *in, const struct cli_input *options) {
     char why[256];
-    size_t n = strlen(in->name), suffix = strlen(kvc_format_kvc.suffix);
     if (options->import.format) return strcmp(options->import.format, kvc_format_kvc.name) == 0;
-    return kvc_format_kvc.probe(in, why, sizeof why) ||
-           (n >= suffix && strcmp(in->name + n - suffix, kvc_format_kvc.suffix) == 0);
+    return kvc_format_kvc.probe(in, why, sizeof why) || named_kvc(in->name);
 }
 
 static int check_all(void *threads, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e) {
@@ -60,11 +63,18 @@ static struct kvc_survey *survey(const struct kvc_input *in, const struct kvc_im
     return NULL;
 }
 
+/* Opens what is to be checked; a pipe that is no cache is refused by its first bytes, unless its name says that it is a .kvc. */
+static int open_input(struct kvc_input *in, const char *path, struct cli_input *options, struct kvc_error *e) {
+    kvc_input_sniff *sniff = named_kvc(path) ? NULL : kvc_format_sniff;
+    return cli_check_kernels(e) || cli_refuse_terminal(path, e) || cli_open_weights(options, e) ||
+           kvc_input_open_sniffed(in, path, sniff, &options->import, e);
+}
+
 int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_survey **damage,
               struct kvc_error *e) {
     struct kvc_input in;
     *damage = NULL;
-    if (cli_check_kernels(e) || cli_open_weights(options, e) || kvc_input_open(&in, path, e)) return EXIT_TROUBLE;
+    if (open_input(&in, path, options, e)) return EXIT_TROUBLE;
     int status = check_input(&in, options, check_all, &threads, checksums, e);
     struct kvc_import_options import = options->import;
     import.weights = options->weights;
@@ -76,7 +86,7 @@ int cli_check(const char *path, struct cli_input *options, unsigned threads, int
 int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
                    struct kvc_error *e) {
     struct kvc_input in;
-    if (cli_check_kernels(e) || cli_open_weights(options, e) || kvc_input_open(&in, path, e)) return EXIT_TROUBLE;
+    if (open_input(&in, path, options, e)) return EXIT_TROUBLE;
     const int status = check_input(&in, options, check, state, checksums, e);
     kvc_input_close(&in);
     return status;

@@ -3,6 +3,7 @@
 #include "cli/device.h"
 #include "cli/text.h"
 
+#include "codecs/near.h"
 #include "codecs/presets.h"
 #include "codecs/stage.h"
 #include "formats/container.h"
@@ -43,8 +44,10 @@ static void on_interrupt(int number) {
 
 void cli_start(char **argv, const char *name) {
     static char copy[32];
+    static char buffer[64 << 10]; /* so that most reports are written at the end, where cli_finish() learns why they cannot be */
     snprintf(copy, sizeof copy, "%s", name);
     tool = argv[0] = copy;
+    if (!isatty(STDOUT_FILENO)) setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     /* A closed descriptor would be given to the next file that is opened, and messages would end up in it. Opened this
      * way round, reading and writing one that was closed still fails. */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -61,6 +64,10 @@ void cli_start(char **argv, const char *name) {
     mallopt(M_MMAP_THRESHOLD, KEPT_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
 #endif
+}
+
+const char *cli_tool(void) {
+    return tool;
 }
 
 /* File names and metadata get into messages: what a terminal would obey is shown as \xNN. */
@@ -168,12 +175,20 @@ static int parse_raw(struct cli_input *in, const char *arg) {
     return status ? -1 : 1;
 }
 
+void cli_input_environment(struct cli_input *in) {
+    const char *model = getenv("KVC_MODEL");
+    if (model && *model) in->model_path = model;
+}
+
 int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     uint64_t n;
     switch (opt) {
     case CLI_OPT_FROM:
         if (!kvc_format_find(arg)) {
-            cli_usage("--from=%s: there is no such format (kvc, llama, safetensors, npz, raw)", arg);
+            struct kvc_near near = {.word = arg};
+            for (size_t i = 0; kvc_format_at(i); i++) kvc_near_offer(&near, kvc_format_at(i)->name);
+            if (*near.text) cli_usage("--from=%s: there is no such format; did you mean %s?", arg, near.text);
+            else cli_usage("--from=%s: there is no such format (kvc, llama, safetensors, npz, raw)", arg);
             return -1;
         }
         in->import.format = arg;
@@ -227,9 +242,14 @@ int cli_open_weights(struct cli_input *options, struct kvc_error *e) {
     return 0;
 }
 
+int cli_refuse_terminal(const char *path, struct kvc_error *e) {
+    if (strcmp(path, "-") != 0 || !isatty(STDIN_FILENO)) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "standard input is a terminal: give a FILE or a pipe");
+}
+
 int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e) {
     memset(f, 0, sizeof *f);
-    if (cli_check_kernels(e)) return -1;
+    if (cli_check_kernels(e) || cli_refuse_terminal(path, e)) return -1;
     if (options->model_path && !options->has_model) {
         if (kvc_model_read(options->model_path, options->full_fingerprint, &options->model, e))
             return kvc_error_prefix(e, options->model_path);
@@ -240,7 +260,7 @@ int cli_open(struct cli_file *f, const char *path, struct cli_input *options, st
     import.weights = options->weights;
     if (options->has_model && !import.kv_heads && options->model.kv_heads <= UINT16_MAX)
         import.kv_heads = (uint32_t)options->model.kv_heads;
-    if (kvc_input_open(&f->input, path, e)) return -1;
+    if (kvc_input_open_sniffed(&f->input, path, kvc_format_sniff, &import, e)) return -1;
     f->cache = kvc_import(&f->input, &import, &f->format, e);
     char note[512] = "";
     int status = f->cache ? 0 : -1;

@@ -15,6 +15,7 @@
 /* Sets the tool's name ("kvc-dump"), also in argv[0], which getopt_long() puts into its messages, and the signal handling: SIGPIPE default, SIGINT, SIGTERM and SIGBUS remove the
  * temporary output first. Call first in main(). */
 void cli_start(char **argv, const char *tool);
+const char *cli_tool(void); /* that name */
 /* "kvc-dump: MESSAGE" on stderr. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_error(const struct kvc_error *e);
@@ -46,6 +47,7 @@ enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_
     "Reading input:\n"                                                                               \
     "      --from=FORMAT       input is kvc, llama, safetensors, npz or raw (default: look)\n"       \
     "      --model=FILE        the model's weights (GGUF or safetensors): geometry and RoPE facts\n" \
+    "                          (default: $KVC_MODEL)\n"                                         \
     "      --weights=FILE      weights that K and V are rebuilt with (recipe project)\n"             \
     "      --profile=FILE      the model's profile (kvc-profile(5)), to pack with or to unpack\n"    \
     "                          what was; also sought beside a .kvc and in $KVC_PROFILE_PATH\n"       \
@@ -71,6 +73,8 @@ struct cli_input {
 };
 /* Opens --weights=FILE, once; it is closed when the program ends. */
 int cli_open_weights(struct cli_input *options, struct kvc_error *e);
+/* Takes $KVC_MODEL as --model=FILE, which an option replaces. Call before the options are taken. */
+void cli_input_environment(struct cli_input *in);
 /* Takes one of the options above. 1: taken, 0: not one of them, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);
 
@@ -81,6 +85,8 @@ struct cli_file {
 };
 /* Refuses a $KVC_KERNEL that names no kernels this CPU can run. cli_open() and cli_check() call it. */
 int cli_check_kernels(struct kvc_error *e);
+/* Refuses "-" where standard input is a terminal: nobody types a cache. cli_open() and cli_check() call it. */
+int cli_refuse_terminal(const char *path, struct kvc_error *e);
 /* Opens and imports path ("-": stdin). On failure prints nothing, fills *e and leaves *f empty. Facts of --model go
  * into the metadata of engine files; a .kvc of another model is refused. A note goes to stderr where the match
  * could not use fingerprints. */
@@ -99,18 +105,23 @@ typedef int cli_checker(void *state, const struct kvc_input *in, const struct kv
 int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
                    struct kvc_error *e);
 
-/* Output that appears whole or not at all: a temporary file beside `path`, made durable and renamed by
- * cli_output_commit(). path NULL: stdout (refused when it is a terminal, unless force). */
+/* Output that appears whole or not at all: a file without a name, or with a temporary one, that cli_output_commit() makes
+ * durable and names. path NULL: stdout (refused when it is a terminal, unless force). */
 struct cli_output {
     struct kvc_sink sink, raw; /* what callers write to; the descriptor behind it */
     const char *name;          /* for messages; the caller's path, or "standard output" */
     int fd;
-    char *path, *temporary; /* NULL for standard output and devices */
+    char *path;      /* NULL for standard output and devices */
+    char *temporary; /* the name that the file has meanwhile, or NULL */
+    const struct timespec *times; /* of last access and modification, for a file to get; NULL: now */
     int force;
 };
 int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
+/* The same with a temporary name from the start, as cli_output_open() does where the file system needs it. */
+int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary; safe to call twice */
+int cli_output_exists(const char *path); /* 1 when a regular file is there */
 /* For --rm: removes an input file whose output is complete, unless the output has taken its place. */
 int cli_remove_input(const struct kvc_input *in, struct kvc_error *e);
 void cli_output_remove_all(void); /* for signal handlers: removes the temporary of the output in progress */
@@ -131,7 +142,8 @@ void cli_size_text(uint64_t bytes, char text[32]);
 /* A JSON writer: commas, indentation and escapes are its business. One object or array at a time on `out`.
  * Keys are given inside objects and NULL inside arrays. Doubles that JSON cannot say become the strings "NaN",
  * "Infinity" and "-Infinity". Invalid UTF-8 bytes are written as U+FFFD. */
-struct cli_json { FILE *out; unsigned depth; uint64_t in_array; int first; int compact; };
+/* `compact`: on one line, until it is 0 again; `lines`: everything. */
+struct cli_json { FILE *out; unsigned depth; uint64_t in_array; int first; int compact, lines; };
 void cli_json_start(struct cli_json *j, FILE *out);
 void cli_json_open(struct cli_json *j, const char *key, char bracket); /* '{' or '[' */
 void cli_json_close(struct cli_json *j);
@@ -142,5 +154,22 @@ void cli_json_f64(struct cli_json *j, const char *key, double value);
 void cli_json_bool(struct cli_json *j, const char *key, int value);
 void cli_json_hex(struct cli_json *j, const char *key, const void *bytes, size_t n);
 void cli_json_end(struct cli_json *j); /* newline */
+/* The key "error" with an object of `kind` (a word) and `message`. */
+void cli_json_error(struct cli_json *j, const struct kvc_error *e);
+
+/* What --json prints: one object with "schema", "tool" and the array "files", an object for each input in order; or, with
+ * --json=lines, those objects alone, one a line, each with "schema" and "tool". One that failed has "error". */
+struct cli_report { struct cli_json json; int lines; };
+/* For the optional argument of --json. 0, or EXIT_TROUBLE (message printed). */
+int cli_report_option(const char *arg, int *lines);
+void cli_report_start(struct cli_report *r, FILE *out);
+/* An input's object, to be filled in; `name` "-" is shown as "(stdin)". */
+void cli_report_file(struct cli_report *r, const char *name);
+void cli_report_file_end(struct cli_report *r);
+void cli_report_failed(struct cli_report *r, const char *name, const struct kvc_error *e);
+void cli_report_end(struct cli_report *r);
+/* A report without "files": one object, to be filled in. The end closes what is open inside, and adds the error unless NULL. */
+void cli_report_alone(struct cli_report *r, FILE *out);
+void cli_report_alone_end(struct cli_report *r, const struct kvc_error *e);
 
 #endif

@@ -71,7 +71,7 @@ struct diff {
     struct kvc_attention attended_all;
 
     /* The printer's. */
-    struct cli_json json;
+    struct cli_report report;
     const struct diff_tensors *now; /* the tensors being compared */
     int opened, headed;             /* their JSON object is open; the table of text has its heading */
 };
@@ -103,6 +103,8 @@ void diff_attention_free(struct diff *d);
 
 /* What stands before, between and after facts and tensors. */
 void diff_begin(struct diff *d);
+/* Ends the JSON object with an error, begun or not; `a` and `b` are the files' names. */
+void diff_failed(struct diff *d, const char *a, const char *b, const struct kvc_error *e);
 void diff_begin_tensors(struct diff *d);
 void diff_end(struct diff *d);
 

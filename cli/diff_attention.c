@@ -154,13 +154,13 @@ static void json_measures(struct cli_json *j, struct kvc_attention *a) {
 }
 
 static void json_head(struct diff *d, const struct diff_attention *l, uint64_t head) {
-    cli_json_open(&d->json, NULL, '{');
-    cli_json_text(&d->json, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
-    cli_json_u64(&d->json, "stream", l->k->parts->part[0]->stream);
-    cli_json_u64(&d->json, "layer", l->k->layer);
-    cli_json_u64(&d->json, "head", head);
-    json_measures(&d->json, &l->head[head]);
-    cli_json_close(&d->json);
+    cli_json_open(&d->report.json, NULL, '{');
+    cli_json_text(&d->report.json, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
+    cli_json_u64(&d->report.json, "stream", l->k->parts->part[0]->stream);
+    cli_json_u64(&d->report.json, "layer", l->k->layer);
+    cli_json_u64(&d->report.json, "head", head);
+    json_measures(&d->report.json, &l->head[head]);
+    cli_json_close(&d->report.json);
 }
 
 static void tsv_measures(struct kvc_attention *a) {
@@ -183,7 +183,7 @@ static void text_measures(struct kvc_attention *a) {
 
 void diff_print_attention(struct diff *d) {
     if (!d->attention) return;
-    if (d->style == DIFF_JSON) cli_json_open(&d->json, "attention", '[');
+    if (d->style == DIFF_JSON) cli_json_open(&d->report.json, "attention", '[');
     if (d->style == DIFF_TEXT)
         printf("%-20s %5s %10s %12s %12s %12s %12s\n", "attention", "head", "queries", "logit-rms", "kl", "out-median",
                "out-p99");
@@ -205,10 +205,10 @@ void diff_print_attention(struct diff *d) {
         }
     }
     if (d->style == DIFF_JSON) {
-        cli_json_close(&d->json);
-        cli_json_open(&d->json, "attention_total", '{');
-        json_measures(&d->json, &d->attended_all);
-        cli_json_close(&d->json);
+        cli_json_close(&d->report.json);
+        cli_json_open(&d->report.json, "attention_total", '{');
+        json_measures(&d->report.json, &d->attended_all);
+        cli_json_close(&d->report.json);
     } else if (d->style == DIFF_TSV) {
         fputs("attention\tall\t\t\t", stdout);
         tsv_measures(&d->attended_all);

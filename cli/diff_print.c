@@ -81,7 +81,7 @@ void diff_fact(struct diff *d, const char *where, const char *what, const char *
                const char *note) {
     d->facts++;
     if (d->quiet) return;
-    if (d->style == DIFF_JSON) json_fact(&d->json, where, what, a, b, note);
+    if (d->style == DIFF_JSON) json_fact(&d->report.json, where, what, a, b, note);
     else if (d->style == DIFF_TSV) tsv_fact(where, what, a, b, note);
     else print_fact(where, what, a, b, note);
 }
@@ -112,27 +112,28 @@ static void tsv_tensor(const struct diff_tensors *t, const char *type) {
 static void json_tensor(struct diff *d) {
     const struct kvc_part *part = part_of(d->now->parts);
     if (d->opened) return;
-    cli_json_open(&d->json, NULL, '{');
-    cli_json_text(&d->json, "part", kvc_part_kind_name(part->kind));
-    cli_json_u64(&d->json, "stream", part->stream);
-    if (part->kind == KVC_PART_CHECKPOINT) cli_json_u64(&d->json, "checkpoint", part->checkpoint);
-    else cli_json_text(&d->json, "checkpoint", NULL);
-    cli_json_u64(&d->json, "layer", d->now->layer);
-    cli_json_text(&d->json, "role", kvc_role_name(d->now->role));
-    if (d->compare.report) cli_json_open(&d->json, "values", '[');
+    struct cli_json *j = &d->report.json;
+    cli_json_open(j, NULL, '{');
+    cli_json_text(j, "part", kvc_part_kind_name(part->kind));
+    cli_json_u64(j, "stream", part->stream);
+    if (part->kind == KVC_PART_CHECKPOINT) cli_json_u64(j, "checkpoint", part->checkpoint);
+    else cli_json_text(j, "checkpoint", NULL);
+    cli_json_u64(j, "layer", d->now->layer);
+    cli_json_text(j, "role", kvc_role_name(d->now->role));
+    if (d->compare.report) cli_json_open(j, "values", '[');
     d->opened = 1;
 }
 
 static void json_value(struct diff *d, int64_t position, uint64_t head, uint64_t channel, double a,
                        double b) {
     json_tensor(d);
-    cli_json_open(&d->json, NULL, '{');
-    cli_json_i64(&d->json, "position", position);
-    cli_json_u64(&d->json, "head", head);
-    cli_json_u64(&d->json, "channel", channel);
-    cli_json_f64(&d->json, "a", a);
-    cli_json_f64(&d->json, "b", b);
-    cli_json_close(&d->json);
+    cli_json_open(&d->report.json, NULL, '{');
+    cli_json_i64(&d->report.json, "position", position);
+    cli_json_u64(&d->report.json, "head", head);
+    cli_json_u64(&d->report.json, "channel", channel);
+    cli_json_f64(&d->report.json, "a", a);
+    cli_json_f64(&d->report.json, "b", b);
+    cli_json_close(&d->report.json);
 }
 
 int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
@@ -212,34 +213,34 @@ void diff_print_tensor(struct diff *d, const struct kvc_difference *head, int un
     if (d->quiet || (!unequal && !d->verbose)) return;
     if (d->style == DIFF_JSON) {
         json_tensor(d);
-        if (d->compare.report) cli_json_close(&d->json);
-        cli_json_open(&d->json, "heads", '[');
+        if (d->compare.report) cli_json_close(&d->report.json);
+        cli_json_open(&d->report.json, "heads", '[');
     }
     for (uint64_t h = 0; h < d->now->heads; h++) {
         if (!head[h].differ && !d->verbose) continue;
-        if (d->style == DIFF_JSON) json_head(&d->json, h, &head[h]);
+        if (d->style == DIFF_JSON) json_head(&d->report.json, h, &head[h]);
         else if (d->style == DIFF_TSV) tsv_head(d->now, h, &head[h]);
         else print_head(d, h, &head[h]);
     }
     if (d->style == DIFF_JSON) {
-        cli_json_close(&d->json);
-        cli_json_close(&d->json);
+        cli_json_close(&d->report.json);
+        cli_json_close(&d->report.json);
     }
 }
 
 /* --- the whole --- */
 
 static void json_summary(struct diff *d) {
-    cli_json_open(&d->json, "summary", '{');
-    cli_json_bool(&d->json, "same", !diff_differs(d));
-    cli_json_u64(&d->json, "facts", d->facts);
-    cli_json_u64(&d->json, "tensors_differ", d->unequal);
-    cli_json_u64(&d->json, "tensors", d->compared);
-    cli_json_u64(&d->json, "differ", d->total.differ);
-    cli_json_u64(&d->json, "values", d->values);
-    cli_json_u64(&d->json, "nonfinite", d->total.nonfinite);
-    if (d->unequal) json_measures(&d->json, &d->total);
-    cli_json_close(&d->json);
+    cli_json_open(&d->report.json, "summary", '{');
+    cli_json_bool(&d->report.json, "same", !diff_differs(d));
+    cli_json_u64(&d->report.json, "facts", d->facts);
+    cli_json_u64(&d->report.json, "tensors_differ", d->unequal);
+    cli_json_u64(&d->report.json, "tensors", d->compared);
+    cli_json_u64(&d->report.json, "differ", d->total.differ);
+    cli_json_u64(&d->report.json, "values", d->values);
+    cli_json_u64(&d->report.json, "nonfinite", d->total.nonfinite);
+    if (d->unequal) json_measures(&d->report.json, &d->total);
+    cli_json_close(&d->report.json);
 }
 
 static void tsv_summary(const struct diff *d) {
@@ -266,29 +267,37 @@ static void print_summary(const struct diff *d) {
     putchar('\n');
 }
 
+static void json_begin(struct diff *d, const char *a, const char *b) {
+    cli_report_alone(&d->report, stdout);
+    cli_json_text(&d->report.json, "a", a);
+    cli_json_text(&d->report.json, "b", b);
+}
+
 void diff_begin(struct diff *d) {
     if (d->quiet || d->style != DIFF_JSON) return;
-    cli_json_start(&d->json, stdout);
-    cli_json_open(&d->json, NULL, '{');
-    cli_json_text(&d->json, "a", d->file[0].input.name);
-    cli_json_text(&d->json, "b", d->file[1].input.name);
-    cli_json_open(&d->json, "facts", '[');
+    json_begin(d, d->file[0].input.name, d->file[1].input.name);
+    cli_json_open(&d->report.json, "facts", '[');
+}
+
+void diff_failed(struct diff *d, const char *a, const char *b, const struct kvc_error *e) {
+    if (d->quiet || d->style != DIFF_JSON) return;
+    if (!d->report.json.out) json_begin(d, a, b);
+    cli_report_alone_end(&d->report, e);
 }
 
 void diff_begin_tensors(struct diff *d) {
     if (d->quiet || d->style != DIFF_JSON) return;
-    cli_json_close(&d->json);
-    cli_json_open(&d->json, "tensors", '[');
+    cli_json_close(&d->report.json);
+    cli_json_open(&d->report.json, "tensors", '[');
 }
 
 void diff_end(struct diff *d) {
     if (d->quiet) return;
     if (d->style == DIFF_JSON) {
-        cli_json_close(&d->json);
+        cli_json_close(&d->report.json);
         diff_print_attention(d);
         json_summary(d);
-        cli_json_close(&d->json);
-        cli_json_end(&d->json);
+        cli_report_alone_end(&d->report, NULL);
         return;
     }
     diff_print_attention(d);

@@ -25,7 +25,7 @@ struct dump_out {
     int several;          /* more than one file: name each */
     int begun;            /* the file's title stands: dump_end() is due */
     int any;              /* something was printed */
-    struct cli_json json; /* open for the mode's own keys while a file is printed */
+    struct cli_report report; /* its JSON is open for the mode's own keys while a file is printed */
     const char *group;    /* of facts, or NULL */
     unsigned depth;       /* tables open: 0 to 2 */
     struct {
@@ -84,6 +84,8 @@ int dump_wants_part(const struct dump_options *options, uint32_t p);
  * it any more, so that what fails at once prints nothing. */
 void dump_begin(struct dump_out *o, const char *name);
 void dump_end(struct dump_out *o);
+/* The same where an error ends it, or came before dump_begin(): JSON tells of it. */
+void dump_failed(struct dump_out *o, const char *name, const struct kvc_error *e);
 
 /* Facts outside tables: a key of the file's JSON object; TSV's row "fact", its name and its value; a line of
  * text. Those of a group are an object in JSON, and "group.name" in TSV. Not known: text NULL, or

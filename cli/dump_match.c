@@ -53,9 +53,9 @@ static void print_one(struct dump_out *o, const struct dump_matched *m, const st
     const char *how = m->by_keys ? "prefix keys" : "token ids";
     if (o->style == DUMP_JSON) {
         dump_begin(o, m->name);
-        cli_json_u64(&o->json, "common", m->common);
-        cli_json_u64(&o->json, "tokens", m->tokens);
-        cli_json_text(&o->json, "by", how);
+        cli_json_u64(&o->report.json, "common", m->common);
+        cli_json_u64(&o->report.json, "tokens", m->tokens);
+        cli_json_text(&o->report.json, "by", how);
         dump_end(o);
     } else if (o->style == DUMP_TSV) {
         fprintf(o->out, "match\t%" PRIu64 "\t", m->common);

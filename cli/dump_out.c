@@ -8,9 +8,7 @@
 
 void dump_begin(struct dump_out *o, const char *name) {
     if (o->style == DUMP_JSON) {
-        if (o->several && !o->any) cli_json_open(&o->json, NULL, '[');
-        cli_json_open(&o->json, NULL, '{');
-        cli_json_text(&o->json, "file", name);
+        cli_report_file(&o->report, name);
     } else if (o->style == DUMP_TSV) {
         fputs("file\t", o->out);
         cli_print_safe(o->out, name);
@@ -24,23 +22,35 @@ void dump_begin(struct dump_out *o, const char *name) {
     o->inner_heading = 0;
 }
 
-void dump_end(struct dump_out *o) {
+static void end(struct dump_out *o, const struct kvc_error *e) {
     if (!o->begun) return;
     while (o->depth) { /* a damaged file may have stopped a mode anywhere: what stands stays well-formed */
         if (o->table[o->depth].in_line) dump_row_end(o);
         dump_table_end(o);
     }
-    if (o->style == DUMP_JSON) cli_json_close(&o->json);
+    if (o->style == DUMP_JSON) {
+        if (e) cli_json_error(&o->report.json, e);
+        cli_report_file_end(&o->report);
+    }
     o->begun = 0;
 }
 
+void dump_end(struct dump_out *o) {
+    end(o, NULL);
+}
+
+void dump_failed(struct dump_out *o, const char *name, const struct kvc_error *e) {
+    if (!o->begun && o->style == DUMP_JSON) cli_report_failed(&o->report, name, e);
+    end(o, e);
+}
+
 void dump_group(struct dump_out *o, const char *name) {
-    if (o->style == DUMP_JSON) cli_json_open(&o->json, name, '{');
+    if (o->style == DUMP_JSON) cli_json_open(&o->report.json, name, '{');
     o->group = name;
 }
 
 void dump_group_end(struct dump_out *o) {
-    if (o->style == DUMP_JSON) cli_json_close(&o->json);
+    if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
     o->group = NULL;
 }
 
@@ -57,7 +67,7 @@ static void fact(struct dump_out *o, const char *name, const char *text) {
 }
 
 void dump_key_text(struct dump_out *o, const char *name, const char *v) {
-    if (o->style == DUMP_JSON) cli_json_text(&o->json, name, v);
+    if (o->style == DUMP_JSON) cli_json_text(&o->report.json, name, v);
     else fact(o, name, v ? v : "-");
 }
 
@@ -68,19 +78,19 @@ void dump_key_none(struct dump_out *o, const char *name) {
 void dump_key_u64(struct dump_out *o, const char *name, uint64_t v) {
     char text[32];
     snprintf(text, sizeof text, "%" PRIu64, v);
-    if (o->style == DUMP_JSON) cli_json_u64(&o->json, name, v);
+    if (o->style == DUMP_JSON) cli_json_u64(&o->report.json, name, v);
     else fact(o, name, text);
 }
 
 void dump_key_f64(struct dump_out *o, const char *name, double v) {
     char text[32];
     cli_double_text(v, text);
-    if (o->style == DUMP_JSON) cli_json_f64(&o->json, name, v);
+    if (o->style == DUMP_JSON) cli_json_f64(&o->report.json, name, v);
     else fact(o, name, text);
 }
 
 void dump_key_bool(struct dump_out *o, const char *name, int v) {
-    if (o->style == DUMP_JSON) cli_json_bool(&o->json, name, v);
+    if (o->style == DUMP_JSON) cli_json_bool(&o->report.json, name, v);
     else fact(o, name, v ? "true" : "false");
 }
 
@@ -90,7 +100,7 @@ static void print_hex(struct dump_out *o, const uint8_t *v, uint64_t n) {
 
 void dump_key_hex(struct dump_out *o, const char *name, const uint8_t *v, uint64_t n) {
     if (o->style == DUMP_JSON) {
-        cli_json_hex(&o->json, name, v, (size_t)n);
+        cli_json_hex(&o->report.json, name, v, (size_t)n);
         return;
     }
     lead(o, name);
@@ -100,12 +110,12 @@ void dump_key_hex(struct dump_out *o, const char *name, const uint8_t *v, uint64
 
 void dump_key_i32s(struct dump_out *o, const char *name, const int32_t *v, uint64_t n) {
     if (o->style == DUMP_JSON) {
-        int compact = o->json.compact;
-        cli_json_open(&o->json, name, '[');
-        o->json.compact = 1;
-        for (uint64_t i = 0; i < n; i++) cli_json_i64(&o->json, NULL, v[i]);
-        cli_json_close(&o->json);
-        o->json.compact = compact;
+        int compact = o->report.json.compact;
+        cli_json_open(&o->report.json, name, '[');
+        o->report.json.compact = 1;
+        for (uint64_t i = 0; i < n; i++) cli_json_i64(&o->report.json, NULL, v[i]);
+        cli_json_close(&o->report.json);
+        o->report.json.compact = compact;
         return;
     }
     lead(o, name);
@@ -130,7 +140,7 @@ static void heading(struct dump_out *o, const struct dump_column *c) {
 
 void dump_table(struct dump_out *o, const char *key, const char *row, const struct dump_column *columns) {
     if (o->style == DUMP_JSON) {
-        cli_json_open(&o->json, key, '[');
+        cli_json_open(&o->report.json, key, '[');
     } else {
         end_line(o, o->depth);
     }
@@ -144,16 +154,16 @@ void dump_table(struct dump_out *o, const char *key, const char *row, const stru
 
 void dump_table_end(struct dump_out *o) {
     o->depth--;
-    if (o->style == DUMP_JSON) cli_json_close(&o->json);
+    if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
 }
 
 void dump_row(struct dump_out *o) {
     o->table[o->depth].at = 0;
     o->table[o->depth].in_line = 1;
     if (o->style == DUMP_JSON) {
-        if (o->depth == 1) o->json.compact = 0;
-        cli_json_open(&o->json, NULL, '{');
-        o->json.compact = 1;
+        if (o->depth == 1) o->report.json.compact = 0;
+        cli_json_open(&o->report.json, NULL, '{');
+        o->report.json.compact = 1;
     } else if (o->style == DUMP_TSV) {
         fputs(o->table[o->depth].row, o->out);
     } else {
@@ -163,9 +173,9 @@ void dump_row(struct dump_out *o) {
 
 void dump_row_end(struct dump_out *o) {
     if (o->style == DUMP_JSON) {
-        cli_json_close(&o->json);
+        cli_json_close(&o->report.json);
         o->table[o->depth].in_line = 0;
-        if (o->depth == 1) o->json.compact = 0;
+        if (o->depth == 1) o->report.json.compact = 0;
     } else {
         end_line(o, o->depth);
     }
@@ -196,7 +206,7 @@ static void cell(struct dump_out *o, const char *text) {
 void dump_u64(struct dump_out *o, uint64_t v) {
     char text[32];
     if (o->style == DUMP_JSON) {
-        cli_json_u64(&o->json, next_column(o)->name, v);
+        cli_json_u64(&o->report.json, next_column(o)->name, v);
         return;
     }
     snprintf(text, sizeof text, "%" PRIu64, v);
@@ -206,7 +216,7 @@ void dump_u64(struct dump_out *o, uint64_t v) {
 void dump_i64(struct dump_out *o, int64_t v) {
     char text[32];
     if (o->style == DUMP_JSON) {
-        cli_json_i64(&o->json, next_column(o)->name, v);
+        cli_json_i64(&o->report.json, next_column(o)->name, v);
         return;
     }
     snprintf(text, sizeof text, "%" PRId64, v);
@@ -216,7 +226,7 @@ void dump_i64(struct dump_out *o, int64_t v) {
 void dump_f64(struct dump_out *o, double v) {
     char text[32];
     if (o->style == DUMP_JSON) {
-        cli_json_f64(&o->json, next_column(o)->name, v);
+        cli_json_f64(&o->report.json, next_column(o)->name, v);
         return;
     }
     if (o->style == DUMP_TEXT) snprintf(text, sizeof text, "%.6g", v);
@@ -225,12 +235,12 @@ void dump_f64(struct dump_out *o, double v) {
 }
 
 void dump_text(struct dump_out *o, const char *v) {
-    if (o->style == DUMP_JSON) cli_json_text(&o->json, next_column(o)->name, v);
+    if (o->style == DUMP_JSON) cli_json_text(&o->report.json, next_column(o)->name, v);
     else cell(o, v ? v : "-");
 }
 
 void dump_bool(struct dump_out *o, int v) {
-    if (o->style == DUMP_JSON) cli_json_bool(&o->json, next_column(o)->name, v);
+    if (o->style == DUMP_JSON) cli_json_bool(&o->report.json, next_column(o)->name, v);
     else cell(o, v ? "true" : "false");
 }
 
@@ -246,7 +256,7 @@ void dump_none(struct dump_out *o) {
 
 void dump_hex(struct dump_out *o, const uint8_t *v, uint64_t n) {
     if (o->style == DUMP_JSON) {
-        cli_json_hex(&o->json, next_column(o)->name, v, (size_t)n);
+        cli_json_hex(&o->report.json, next_column(o)->name, v, (size_t)n);
         return;
     }
     separate(o, o->table[o->depth].at);
@@ -258,7 +268,7 @@ void dump_floats(struct dump_out *o, const float *v, uint64_t n) {
     unsigned at = o->table[o->depth].at;
     const struct dump_column *c = next_column(o);
     char text[32];
-    if (o->style == DUMP_JSON) cli_json_open(&o->json, c->name, '[');
+    if (o->style == DUMP_JSON) cli_json_open(&o->report.json, c->name, '[');
     for (uint64_t i = 0; i < n; i++) {
         cli_float_text(v[i], text);
         if (o->style != DUMP_JSON) {
@@ -268,24 +278,24 @@ void dump_floats(struct dump_out *o, const float *v, uint64_t n) {
             /* cli_json_f64() would print digits that a float does not have. */
             int is_number = text[0] == '-' ? text[1] != 'I' : text[0] != 'N' && text[0] != 'I';
             fprintf(o->out, is_number ? "%s%s" : "%s\"%s\"", i ? ", " : "", text);
-            o->json.first = 0;
+            o->report.json.first = 0;
         }
     }
-    if (o->style == DUMP_JSON) cli_json_close(&o->json);
+    if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
 }
 
 void dump_u64s(struct dump_out *o, const uint8_t *v, uint64_t n) {
     unsigned at = o->table[o->depth].at;
     const struct dump_column *c = next_column(o);
-    if (o->style == DUMP_JSON) cli_json_open(&o->json, c->name, '[');
+    if (o->style == DUMP_JSON) cli_json_open(&o->report.json, c->name, '[');
     for (uint64_t i = 0; i < n; i++) {
         uint64_t number = get_u64(v + 8 * i);
         if (o->style == DUMP_JSON) {
-            cli_json_u64(&o->json, NULL, number);
+            cli_json_u64(&o->report.json, NULL, number);
         } else {
             separate(o, at);
             fprintf(o->out, "%" PRIu64, number);
         }
     }
-    if (o->style == DUMP_JSON) cli_json_close(&o->json);
+    if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
 }

@@ -97,7 +97,7 @@ static void print_tokens(struct dump_out *o, const struct dump_facts *x, struct 
     const char *form = kvc_meta_text(x->meta, KVC_KEY_LLAMA_TOKEN_FORM, NULL);
     if (x->c->tokens) {
         say(l, "%" PRIu64, x->c->n_tokens);
-        if (form) say(l, " (%s list)", form);
+        if (form) say(l, " (%s)", strcmp(form, "server") == 0 ? "in a server's slot" : "a plain list");
         for (uint64_t i = 0; i < x->c->n_tokens && i < SHOWN_TOKENS; i++)
             say(l, "%s %" PRId32, i ? "" : ":", x->c->tokens[i]);
         if (x->c->n_tokens > SHOWN_TOKENS) say(l, " ...");

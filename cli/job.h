@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 
-enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
+enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_SKIP, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
 
 #define JOB_SHORT "o:cfkqvtT:hV"
 #define JOB_OPTIONS                               \
@@ -14,21 +14,26 @@ enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_FREE = CLI_OPT_FREE + 20
     {"force", no_argument, NULL, 'f'},            \
     {"keep", no_argument, NULL, 'k'},             \
     {"rm", no_argument, NULL, JOB_OPT_RM},        \
+    {"skip-existing", no_argument, NULL, JOB_OPT_SKIP}, \
     {"quiet", no_argument, NULL, 'q'},            \
     {"verbose", no_argument, NULL, 'v'},          \
     {"test", no_argument, NULL, 't'},             \
     {"threads", required_argument, NULL, 'T'},    \
-    {"json", no_argument, NULL, JOB_OPT_JSON},    \
+    {"json", optional_argument, NULL, JOB_OPT_JSON},    \
     {"help", no_argument, NULL, 'h'},             \
     {"version", no_argument, NULL, 'V'}
 
 struct job {
     struct cli_input input;
     const char *output;
-    int to_stdout, force, remove, verbose, test, json, version, help;
+    int to_stdout, force, remove, skip_existing, verbose, test, json, version, help;
     unsigned threads;
-    struct cli_json report; /* with json */
-    int reported;           /* objects in it */
+    struct cli_report report; /* with json */
+    struct job_total {
+        unsigned failed, skipped;
+        uint64_t in, out; /* bytes of the inputs that became outputs, after decompression, and of these */
+        double start;
+    } total;
 
     void *state; /* the tool's own, handed to the functions below */
     /* The output's default name for an input; the caller frees it. */
@@ -39,16 +44,17 @@ struct job {
     void (*done)(void *state, const struct cli_file *f);
 };
 
+/* Seconds of a clock that only goes forward. */
+double job_now(void);
+
 /* Takes one of the options above or of CLI_INPUT_OPTIONS: 1 taken, 0 not one of them, -1 bad value (message printed). */
 int job_option(struct job *j, int opt, const char *arg);
 /* Settles -o, -c and standard output for n operands; 0, or EXIT_TROUBLE (message printed). */
 int job_check(struct job *j, int n, char **paths);
-/* Opens the report's JSON object about one input; the caller adds to it and closes it. */
-void job_report(struct job *j, const char *name);
 /* One input to its output (with job->test: to nowhere): the output appears whole or not at all. */
 int job_file(struct job *j, const char *path, struct kvc_error *e);
 /* Runs `one` on each operand (standard input when there is none), which returns an exit status after printing its own
- * message; returns the worst. */
+ * message and reporting with json; returns the worst. */
 int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const char *path));
 
 #endif

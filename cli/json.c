@@ -44,8 +44,9 @@ static void quoted(FILE *out, const char *text) {
 /* What stands before a value: the comma, the line and the key. */
 static void lead(struct cli_json *j, const char *key) {
     if (j->depth) {
-        if (!j->first) fputs(j->compact ? ", " : ",", j->out);
-        if (!j->compact) new_line(j);
+        const int in_line = j->compact || j->lines;
+        if (!j->first) fputs(in_line ? ", " : ",", j->out);
+        if (!in_line) new_line(j);
     }
     j->first = 0;
     if (key && !in_array(j)) {
@@ -67,7 +68,7 @@ void cli_json_close(struct cli_json *j) {
     char bracket = in_array(j) ? ']' : '}';
     int empty = j->first;
     if (j->depth) j->depth--;
-    if (!empty && !j->compact) new_line(j);
+    if (!empty && !j->compact && !j->lines) new_line(j);
     fputc(bracket, j->out);
     j->first = 0;
 }

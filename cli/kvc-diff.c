@@ -26,7 +26,7 @@ static const char help[] =
     "  -n, --count=COUNT       report at most COUNT values (implies --report)\n"
     "  -q, --quiet             nothing: the exit status tells\n"
     "  -v, --verbose           equal tensors and notes, too\n"
-    "      --json              one JSON object\n"
+    "      --json[=lines]      one JSON object; lines: on one line\n"
     "      --tsv               tab-separated rows\n" CLI_INPUT_HELP
     "                          for kvc-diff, --pairing=P,Q gives that of A and that of B\n"
     "\n"
@@ -76,6 +76,8 @@ static int compare_files(struct diff *d, struct kvc_error *e) {
 static int run(struct settings *s, char **path) {
     struct kvc_error e = {.code = KVC_OK};
     if (open_files(s, path, &e) || compare_files(&s->diff, &e)) {
+        diff_failed(&s->diff, path[0], path[1], &e);
+        fflush(stdout); /* what was found comes before why it ends */
         cli_error(&e);
         return EXIT_TROUBLE;
     }
@@ -151,7 +153,7 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case 'n': return count_option(d, arg);
     case 'q': d->quiet = s->input.quiet = 1; return 0;
     case 'v': d->verbose = 1; return 0;
-    case OPT_JSON: return style_option(d, DIFF_JSON);
+    case OPT_JSON: return style_option(d, DIFF_JSON) || cli_report_option(arg, &d->report.lines) ? EXIT_TROUBLE : 0;
     case OPT_TSV: return style_option(d, DIFF_TSV);
     case CLI_OPT_PAIRING: return pairing_option(s->pairing, arg);
     case 'V': s->version = 1; return 0;
@@ -173,7 +175,7 @@ static const struct option long_options[] = {
     {"count", required_argument, NULL, 'n'},
     {"quiet", no_argument, NULL, 'q'},
     {"verbose", no_argument, NULL, 'v'},
-    {"json", no_argument, NULL, OPT_JSON},
+    {"json", optional_argument, NULL, OPT_JSON},
     {"tsv", no_argument, NULL, OPT_TSV},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -189,6 +191,7 @@ int main(int argc, char **argv) {
                  .last = INT64_MAX}};
     int opt, status;
     cli_start(argv, "kvc-diff");
+    cli_input_environment(&s.input);
     while ((opt = getopt_long(argc, argv, "n:qvhV", long_options, NULL)) != -1) {
         if (opt == 'h') {
             fputs(help, stdout);

@@ -40,7 +40,7 @@ static const char help[] =
     "                          engines answer, or a list), any cache file, - standard input\n"
     "How to show it:\n"
     "      --part=N            only part N of the file (the summary numbers them)\n"
-    "      --json              one JSON object, or an array of them for several files\n"
+    "      --json[=lines]      a report as JSON; lines: an object a line\n"
     "      --tsv               tab-separated columns, the first is the row's type\n"
     "  -T, --threads=N         threads for --check (default: one for each core)\n"
     "  -q, --quiet             print nothing: only the exit status and errors\n"
@@ -58,15 +58,16 @@ struct settings {
     int quiet, version;
 };
 
-/* One line of --check's own, and for programs all damage. `message`, `damage` NULL: nothing to add. */
+/* One line of --check's own, and for programs all damage. `message`, `e`, `damage` NULL: nothing to add. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict,
-                        const char *message, const struct kvc_survey *damage) {
+                        const char *message, const struct kvc_error *e, const struct kvc_survey *damage) {
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
-        cli_json_text(&o->json, "check", verdict);
-        cli_json_text(&o->json, "message", message);
-        if (damage) cli_json_damage(&o->json, damage);
-        dump_end(o);
+        cli_json_text(&o->report.json, "check", verdict);
+        if (!e) cli_json_text(&o->report.json, "message", message);
+        if (damage) cli_json_damage(&o->report.json, damage);
+        if (e) dump_failed(o, name, e);
+        else dump_end(o);
     } else if (o->style == DUMP_TSV) {
         fprintf(o->out, "check\t%s\t", verdict);
         cli_print_safe(o->out, name);
@@ -88,11 +89,10 @@ static int check_file(struct dump_out *o, const char *path, struct settings *s) 
     int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &damage, &e);
     const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
     if (status == EXIT_SAME) {
-        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums",
-                    NULL);
+        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums", NULL, NULL);
         return status;
     }
-    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message, damage);
+    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message, &e, damage);
     if (damage) cli_say_damage(name, damage);
     if (checksums) kvc_error_prefix(&e, name);
     if (!damage || status == EXIT_TROUBLE) cli_error(&e);
@@ -105,13 +105,14 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_error e = {.code = KVC_OK};
     int status = EXIT_SAME;
     if (cli_open(&f, path, &s->input, &e)) {
+        dump_failed(o, path, &e);
         cli_error(&e);
         return EXIT_TROUBLE;
     }
     if (modes[s->mode].print(o, &f, &s->options, &e)) {
-        dump_end(o);
-        fflush(o->out); /* what was shown comes before why it ends */
         kvc_error_prefix(&e, f.input.name);
+        dump_failed(o, path, &e);
+        fflush(o->out); /* what was shown comes before why it ends */
         cli_error(&e);
         status = EXIT_TROUBLE;
     }
@@ -125,16 +126,13 @@ static int each_file(struct dump_out *o, char **path, int n, struct settings *s)
     int worst = EXIT_SAME;
     if (!n) path = standard_input, n = 1;
     o->several = n > 1;
+    if (o->style == DUMP_JSON) cli_report_start(&o->report, o->out);
     for (int i = 0; i < n; i++) {
         int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
         if (status > worst) worst = status;
     }
     const uint64_t sharing = s->mode == MATCH ? dump_match_end(o, &s->options) : 0;
-    if (o->style == DUMP_JSON) {
-        if (o->several && !o->any) cli_json_open(&o->json, NULL, '[');
-        if (o->several) cli_json_close(&o->json);
-        if (o->several || o->any) cli_json_end(&o->json);
-    }
+    if (o->style == DUMP_JSON) cli_report_end(&o->report);
     return worst == EXIT_SAME && s->mode == MATCH && !sharing ? EXIT_DIFFER : worst;
 }
 
@@ -160,7 +158,7 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
         if (o->style != DUMP_TEXT && o->style != style)
             return cli_usage("--json and --tsv exclude each other");
         o->style = style;
-        return 0;
+        return opt == OPT_JSON ? cli_report_option(arg, &o->report.lines) : 0;
     }
     case OPT_PART:
         if (cli_parse_u64(arg, &n) || n >= KVC_NONE)
@@ -191,7 +189,7 @@ static const struct option long_options[] = {
     {"match", required_argument, NULL, OPT_MODE + MATCH},
     {"check", no_argument, NULL, OPT_MODE + CHECK},
     {"part", required_argument, NULL, OPT_PART},
-    {"json", no_argument, NULL, OPT_JSON},
+    {"json", optional_argument, NULL, OPT_JSON},
     {"tsv", no_argument, NULL, OPT_TSV},
     {"threads", required_argument, NULL, 'T'},
     {"quiet", no_argument, NULL, 'q'},
@@ -225,7 +223,6 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
         return EXIT_TROUBLE;
     }
     o->out = nowhere ? nowhere : stdout;
-    cli_json_start(&o->json, o->out);
     int status = each_file(o, path, n, s);
     if (nowhere) fclose(nowhere);
     return status;
@@ -236,6 +233,7 @@ int main(int argc, char **argv) {
     struct dump_out o = {.style = DUMP_TEXT};
     int opt, status;
     cli_start(argv, "kvc-dump");
+    cli_input_environment(&s.input);
     while ((opt = getopt_long(argc, argv, "hVqvT:", long_options, NULL)) != -1) {
         if (opt == 'h') {
             fputs(help, stdout);

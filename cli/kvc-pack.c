@@ -1,19 +1,15 @@
 /* kvc-pack.c: engine file (or standard input) to .kvc. Knows no byte of either. */
-#include "cli/job.h"
+#include "cli/pack.h"
 
 #include "codecs/presets.h"
 #include "codecs/recipe.h"
-#include "formats/container.h"
 #include "formats/keys.h"
 #include "formats/learn.h"
 #include "formats/plan.h"
-#include "formats/rate.h"
 #include "formats/view.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, OPT_QUERIES, OPT_DEQUANTIZE,
@@ -60,7 +56,9 @@ static const char help[] =
     "  -c, --stdout            write to standard output\n"
     "  -f, --force             replace existing files, write to a terminal\n"
     "  -k, --keep              keep the input (default)\n"
-    "      --rm                remove each input once its .kvc is complete\n"
+    "      --rm                remove each input once its .kvc is complete; with a lossy\n"
+    "                          recipe only where -f is given as well\n"
+    "      --skip-existing     leave inputs alone whose output exists; no error\n"
     "  -t, --test              do everything but write\n"
     "  -T, --threads=N         threads; 0: one per core (default)\n"
     "      --align=SIZE        start extents on multiples of SIZE, e.g. 4k for O_DIRECT\n"
@@ -70,122 +68,59 @@ static const char help[] =
     "      --companions=no     leave queries and hidden states out, and with them the source\n"
     "                          file's own bytes; recipes still ask them (default yes)\n"
     "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
-    "      --json              print a report as JSON\n"
-    "  -q, --quiet             no warnings\n"
-    "  -v, --verbose           say what was done; show progress\n"
+    "      --json[=lines]      print a report as JSON; lines: an object a line\n"
+    "  -q, --quiet             no notes, no progress; errors only\n"
+    "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
     "  -V, --version           the version; with -v also kernels and stages\n"
     "\n" CLI_INPUT_HELP;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-struct progress {
-    double start, shown;
-};
-
-struct pack {
-    struct job job;
-    struct kvc_pack_options options;
-    int dequantize;
-    const char *queries_path; /* NULL: none */
-    struct cli_file queries;
-    const char *learn_path; /* NULL: no profile is to be made */
-    struct kvc_rate rate;
-    struct kvc_rate_report rated;  /* of the file at hand */
-    struct kvc_profile *profile; /* that --profile names; NULL: none */
-    int force_profile;
-    struct kvc_fit fit;            /* of the profile and the file at hand */
-    struct kvc_pack_report report; /* of the file at hand */
-    int dequantized;               /* likewise */
-    int no_companions;
-    int left_out;                  /* the file at hand has companions, and they were left out */
-    uint64_t packed_bytes;         /* of its source, without them */
-    struct progress progress;
-};
-
 /* Only on a terminal, and only for work of more than a second. */
 static void show_progress(void *state, uint64_t done, uint64_t total) {
-    struct progress *p = state;
-    double t = now();
+    struct pack_progress *p = state;
+    double t = job_now();
     if (t - p->start < 1 || t - p->shown < 0.1) return;
     p->shown = t;
     fprintf(stderr, "\r%3d %%", total ? (int)(100 * ((double)done / (double)total)) : 100);
 }
 
-/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking gives back what was inside. */
+static int ends_in(const char *path, size_t n, const char *suffix) {
+    const size_t m = strlen(suffix);
+    return n > m && memcmp(path + n - m, suffix, m) == 0;
+}
+
+/* 1 when the options ask for something that packing a container again gives. */
+static int packs_anew(const struct pack *p) {
+    const struct kvc_pack_options *o = &p->options;
+    return o->recipe || o->align || o->no_tokens || o->embed_profile || p->dequantize || p->rate.kld > 0 || p->rate.ratio > 0 ||
+           p->rate.output_error > 0 || p->rate.logit_error > 0;
+}
+
+/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking gives back what was inside. A container keeps its name. */
 static char *default_name(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e) {
     static const char *const outer[] = {".gz", ".xz", ".zst"};
+    const struct pack *p = state;
+    char why[128];
+    const int packed = kvc_format_kvc.probe(in, why, sizeof why);
     size_t n = strlen(path);
+    if (packed && !packs_anew(p) && !p->job.skip_existing) {
+        kvc_fail(e, KVC_ERR_USAGE, "%s: is packed already; -r RECIPE packs it anew", path);
+        return NULL;
+    }
     char *name = malloc(n + sizeof ".kvc");
-    (void)state;
     if (!name) {
         kvc_fail_memory(e, "a name");
         return NULL;
     }
     memcpy(name, path, n + 1);
     for (int i = 0; *in->filter && i < 3; i++)
-        if (n > strlen(outer[i]) && strcmp(name + n - strlen(outer[i]), outer[i]) == 0) {
+        if (ends_in(name, n, outer[i])) {
             n -= strlen(outer[i]);
             break;
         }
+    if (packed && ends_in(name, n, ".kvc")) n -= strlen(".kvc");
     memcpy(name + n, ".kvc", sizeof ".kvc");
     return name;
-}
-
-/* --- what a lossy recipe left as it was --- */
-
-/* The lowest model layer from `from` on with a tensor of this role that comes back bit by bit, or KVC_NONE. */
-static uint32_t next_lossless(const struct kvc_cache *c, const struct kvc_plan *plan, enum kvc_role role,
-                              uint32_t from) {
-    uint32_t next = KVC_NONE;
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const uint32_t index = c->layer[c->tensor[t].layer].index;
-        if (c->tensor[t].role == role && index >= from && index < next &&
-            kvc_pipeline_lossless(&plan->pipeline[plan->pipeline_of[t]]))
-            next = index;
-    }
-    return next;
-}
-
-/* "K of layers 0-14,20; V of layer 3" */
-static void print_lossless(FILE *out, const struct kvc_cache *c, const struct kvc_plan *plan) {
-    const char *between = "";
-    for (enum kvc_role role = KVC_ROLE_K; role <= KVC_ROLE_HIDDEN; role++) {
-        uint32_t next = next_lossless(c, plan, role, 0);
-        if (next == KVC_NONE) continue;
-        const int one = next_lossless(c, plan, role, next + 1) == KVC_NONE;
-        fprintf(out, "%s%s of layer%s ", between, kvc_role_name(role), one ? "" : "s");
-        between = "";
-        while (next != KVC_NONE) {
-            const uint32_t first = next;
-            uint32_t last = first;
-            while ((next = next_lossless(c, plan, role, last + 1)) == last + 1 && next != KVC_NONE) last = next;
-            fprintf(out, "%s%" PRIu32, between, first);
-            if (last > first) fprintf(out, "-%" PRIu32, last);
-            between = ",";
-        }
-        between = "; ";
-    }
-}
-
-static void say_lossless(const char *name, const struct kvc_cache *c, const char *recipe) {
-    struct kvc_recipe items;
-    struct kvc_plan plan;
-    char *text = NULL;
-    size_t n;
-    FILE *out = open_memstream(&text, &n);
-    if (!out) return;
-    /* it was planned while packing, so it can be planned */
-    if (!kvc_recipe_parse(recipe, &items, NULL) && !kvc_plan_make(&plan, c, &items, NULL)) {
-        print_lossless(out, c, &plan);
-        kvc_plan_free(&plan);
-    }
-    if (!fclose(out) && *text) cli_warn("%s: left lossless: %s", name, text);
-    free(text);
 }
 
 /* --- packing --- */
@@ -208,37 +143,27 @@ static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b)
     return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
 }
 
-#define MOST_PREDICTED 0.2
-
-static void say_errors(const struct pack *p, const char *name, const char *recipe) {
-    const struct kvc_rate_report *r = &p->rated;
-    if (p->fit.ratio[0] > 0 || p->fit.ratio[1] > 0)
-        cli_warn("%s: fit of the profile: %s; mean square of coefficients to the profile's: K %.3g, V %.3g (1: as in its texts)",
-                 name, kvc_fit_name(p->fit.verdict), p->fit.ratio[0], p->fit.ratio[1]);
-    if (r->step > 0) cli_warn("%s: recipe %s", name, recipe);
-    if (r->kld[0] > MOST_PREDICTED)
-        cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
-    else if (r->kld[0] > 0)
-        cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
-                 r->kld[0], r->kld[1]);
-    else if (p->profile && p->fit.verdict != KVC_FIT_GOOD && kvc_profile_metric(p->profile) == KVC_METRIC_FISHER)
-        cli_warn("%s: no KLD is predicted, as %s", name, p->fit.verdict == KVC_FIT_UNKNOWN
-                 ? "whether the profile fits could not be measured" : "the profile does not fit the cache well");
-    else if (r->step > 0)
-        cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no KLD is predicted", name);
-    if (r->error > 0)
-        cli_warn("%s: verified error of attention: %s %.4g", name, p->rate.logit_error > 0 ? "logits, root mean square," :
-                 "outputs, 0.99 of them below", r->error);
-    if (p->options.no_verify) return;
-    cli_warn("%s: verified errors, relative: K %.4g, V %.4g", name, p->report.error[0], p->report.error[1]);
+/* For --rm: refuses a recipe that would leave nothing of the exact values. */
+static int refuse_loss(const struct kvc_cache *c, const char *text, struct kvc_error *e) {
+    struct kvc_recipe recipe;
+    struct kvc_plan plan;
+    if (!is_lossy(text) || kvc_recipe_parse(text, &recipe, e)) return 0;
+    /* A recipe that fits no tensor is refused later, with the reason. */
+    const int lossy = !kvc_plan_make(&plan, c, &recipe, e) && !plan.lossless;
+    kvc_plan_free(&plan);
+    if (!lossy) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "recipe %s is lossy, and --rm would remove the only exact copy: add -f if that is meant",
+                    text);
 }
 
 /* Makes sure that the profile is this cache's, before anything is asked of it. */
 static int settle_profile(struct pack *p, const struct cli_file *f, struct kvc_cache *c, struct kvc_error *e) {
     const int to_read = kvc_meta_find(&f->cache->meta, KVC_KEY_PROFILE) != NULL;
     kvc_fit_free(&p->fit);
+    p->fitted = 0;
     if (!p->profile) return 0;
     if (takes_profile(p->options.recipe)) {
+        p->fitted = 1;
         const enum kvc_pairing was = kvc_cache_pairing(c);
         if (kvc_profile_settle(p->profile, c, p->options.threads, p->force_profile, &p->fit, e)) return kvc_error_prefix(e, "profile");
         if (p->job.verbose && kvc_cache_pairing(c) != was)
@@ -270,6 +195,7 @@ static int pack_cache(struct pack *p, const struct cli_file *f, struct kvc_cache
     struct kvc_pack_options options = p->options;
     struct kvc_cache *queries = NULL;
     const struct kvc_cache *asked = p->queries.cache;
+    if (p->job.remove && !p->job.force && refuse_loss(c, options.recipe, e)) return -1;
     if (settle_profile(p, f, c, e)) return -1;
     if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
     if (asked && !(queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
@@ -278,7 +204,7 @@ static int pack_cache(struct pack *p, const struct cli_file *f, struct kvc_cache
     options.queries = queries;
     options.weights = p->job.input.weights;
     options.profile = p->profile;
-    options.fit = p->profile && takes_profile(options.recipe) ? &p->fit : NULL;
+    options.fit = p->fitted ? &p->fit : NULL;
     options.measure = p->job.verbose || p->job.json;
     options.keys = f->cache;
     p->rate.source_bytes = p->packed_bytes;
@@ -292,10 +218,7 @@ static int pack_cache(struct pack *p, const struct cli_file *f, struct kvc_cache
         const size_t used = strlen(e->message);
         snprintf(e->message + used, sizeof e->message - used, "; --dequantize makes K and V of block types f16 first");
     }
-    if (!status && p->job.verbose && !p->report.lossless) {
-        say_lossless(f->input.name, c, options.recipe);
-        say_errors(p, f->input.name, options.recipe);
-    }
+    if (!status && p->job.verbose && !p->report.lossless) pack_say_lossy(p, f->input.name, c, options.recipe);
     return status;
 }
 
@@ -324,7 +247,7 @@ static int pack_chosen(struct pack *p, const struct cli_file *f, struct kvc_cach
 
 static int pack_file(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
     struct pack *p = state;
-    p->progress = (struct progress){.start = now()};
+    p->progress = (struct pack_progress){.start = job_now()};
     p->options.threads = p->job.threads;
     p->options.progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     p->options.progress_state = &p->progress;
@@ -339,86 +262,11 @@ static int pack_file(void *state, const struct cli_file *f, struct kvc_sink *out
     return status;
 }
 
-static int has_fingerprint(const struct kvc_meta *m) {
-    for (size_t i = 0; i < m->n; i++)
-        if (strncmp(m->entry[i].key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0) return 1;
-    return 0;
-}
-
-static void report_fit(struct cli_json *j, const struct kvc_fit *fit) {
-    cli_json_open(j, "profile_fit", '{');
-    cli_json_text(j, "verdict", kvc_fit_name(fit->verdict));
-    cli_json_f64(j, "k", fit->ratio[0]);
-    cli_json_f64(j, "v", fit->ratio[1]);
-    cli_json_open(j, "layers", '[');
-    for (uint32_t i = 0; i < fit->n; i++) {
-        cli_json_open(j, NULL, '{');
-        cli_json_u64(j, "layer", fit->layer[i].layer);
-        cli_json_f64(j, "k", fit->layer[i].ratio[0]);
-        cli_json_f64(j, "v", fit->layer[i].ratio[1]);
-        cli_json_close(j);
-    }
-    cli_json_close(j);
-    cli_json_close(j);
-}
-
-static void say_done(void *state, const struct cli_file *f) {
-    struct pack *p = state;
-    const struct kvc_pack_report *r = &p->report;
-    double ratio = r->stored_bytes ? (double)p->packed_bytes / (double)r->stored_bytes : 0;
-    double seconds = now() - p->progress.start;
-    const int lossless = r->lossless && !p->dequantized;
-    if (p->job.json) {
-        struct cli_json *j = &p->job.report;
-        job_report(&p->job, f->input.name);
-        cli_json_text(j, "format", f->format->name);
-        cli_json_u64(j, "source_bytes", f->input.size);
-        cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
-        cli_json_u64(j, "stored_bytes", r->stored_bytes);
-        cli_json_f64(j, "ratio", ratio);
-        cli_json_bool(j, "companions", !p->left_out);
-        cli_json_u64(j, "records", r->records);
-        cli_json_u64(j, "sections", r->sections);
-        cli_json_u64(j, "same_rows", r->same_rows);
-        cli_json_bool(j, "lossless", lossless);
-        if (!r->lossless && !p->options.no_verify) {
-            cli_json_f64(j, "error_k", r->error[0]);
-            cli_json_f64(j, "error_v", r->error[1]);
-        }
-        if (p->rated.step > 0) cli_json_f64(j, "step", p->rated.step);
-        if (p->rated.error > 0) cli_json_f64(j, p->rate.logit_error > 0 ? "logit_rms" : "output_p99", p->rated.error);
-        if (p->profile && takes_profile(p->options.recipe)) report_fit(j, &p->fit);
-        if (p->rated.kld[0] > 0) {
-            cli_json_f64(j, "predicted_kld", p->rated.kld[0]);
-            cli_json_f64(j, "predicted_kld_recall", p->rated.kld[1]);
-        }
-        cli_json_bool(j, "verified", !p->options.no_verify);
-        cli_json_f64(j, "seconds", seconds);
-        cli_json_close(j);
-    }
-    if (p->options.no_tokens && !p->job.input.quiet && f->cache->n_extents)
-        cli_warn("%s: without its token ids, and so without the file's own bytes: it cannot be given back as it was",
-                 f->input.name);
-    if (p->left_out && !p->job.input.quiet)
-        cli_warn("%s: without its queries and hidden states, and so without the file's own bytes: it cannot be given back as it "
-                 "was", f->input.name);
-    if (p->dequantized && !p->job.input.quiet)
-        cli_warn("%s: dequantised, and so without the file's own bytes: it cannot be given back as it was",
-                 f->input.name);
-    if (!p->job.verbose) return;
-    char from[32], to[32];
-    cli_size_text(p->packed_bytes, from);
-    cli_size_text(r->stored_bytes, to);
-    if (!p->job.input.quiet && !has_fingerprint(&f->cache->meta))
-        cli_warn("%s: packed without a model fingerprint; --model=FILE adds one", f->input.name);
-    cli_warn("%s: %s -> %s (%.3f), %s%s, %.2f s", f->input.name, from, to, ratio, lossless ? "lossless" : "lossy",
-             p->options.no_verify ? "" : ", verified", seconds);
-}
-
 static int pack_one(struct job *j, const char *path) {
     struct kvc_error e;
     if (!job_file(j, path, &e)) return EXIT_SAME;
     cli_error(&e);
+    if (j->json) cli_report_failed(&j->report, path, &e);
     return EXIT_TROUBLE;
 }
 
@@ -559,10 +407,11 @@ static void print_help(void) {
 }
 
 int main(int argc, char **argv) {
-    static struct pack p = {.job = {.name = default_name, .write = pack_file, .done = say_done}};
+    static struct pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done}};
     int opt;
     cli_start(argv, "kvc-pack");
     p.job.state = &p;
+    cli_input_environment(&p.job.input);
     while ((opt = getopt_long(argc, argv, "r:" JOB_SHORT, long_options, NULL)) != -1) {
         int taken = job_option(&p.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&p, opt, optarg))) return EXIT_TROUBLE;

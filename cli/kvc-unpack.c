@@ -3,6 +3,7 @@
 #include "cli/device.h"
 #include "cli/job.h"
 
+#include "codecs/near.h"
 #include "formats/container.h"
 #include "formats/keys.h"
 #include "formats/view.h"
@@ -54,8 +55,9 @@ static const char help[] =
     "  -f, --force             replace existing files, write to a terminal\n"
     "  -k, --keep              keep the input (default)\n"
     "      --rm                remove each input once its output is complete\n"
-    "      --json              print a report as JSON\n"
-    "  -q, --quiet             no warnings\n"
+    "      --skip-existing     leave inputs alone whose output exists; no error\n"
+    "      --json[=lines]      print a report as JSON; lines: an object a line\n"
+    "  -q, --quiet             no notes; errors only\n"
     "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
     "  -V, --version           the version; with -v also kernels, stages and devices\n"
@@ -145,6 +147,18 @@ static int check_rest(const struct cli_file *f, struct kvc_error *e) {
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
 }
 
+/* Why the source's file cannot be given back: as far as what is left of it tells. */
+static const char *why_new(const struct kvc_cache *c) {
+    const char *source = kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "");
+    const char *form = kvc_meta_text(&c->meta, KVC_KEY_LLAMA_TOKEN_FORM, "none");
+    uint64_t n_keys = 0;
+    if (kvc_cache_is_container(c)) kvc_container_keys(c, &n_keys);
+    if (!c->tokens && (n_keys || strcmp(form, "none") != 0))
+        return "packed without its token ids (--no-tokens), and so without the source file's own bytes";
+    if (strcmp(source, "npz") == 0) return "a compressed npz's own bytes are not recorded";
+    return "packed without the source file's own bytes (with --dequantize, --no-tokens or --companions=no)";
+}
+
 /* `c` is the file's cache, or one that has its rows from a device. */
 static int write_cache(const struct unpack *u, const struct cli_file *f, const struct kvc_cache *c, struct kvc_sink *out,
                        struct kvc_error *e) {
@@ -152,8 +166,7 @@ static int write_cache(const struct unpack *u, const struct cli_file *f, const s
     int as_it_was = !u->selects && (!to || to == own) && !u->export.pairing && !u->export.llama_version;
     if (as_it_was && c->n_extents) return kvc_source_write(c, u->job.threads, out, e) || check_rest(f, e) ? -1 : 0;
     if (as_it_was && !to && !u->job.input.quiet)
-        cli_warn("%s: the source file's own bytes are not recorded (a compressed npz or a dequantised cache, for instance): "
-                 "writing one with equal content", f->input.name);
+        cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
     if (!to) to = own;
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");
     struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
@@ -288,9 +301,9 @@ static int share(struct unpack *u, const char *path, struct kvc_error *e) {
     if (status) return -1;
     if (u->job.verbose) cli_load_say(&l, path);
     if (u->job.json) {
-        job_report(&u->job, path);
-        cli_load_json(&l, &u->job.report);
-        cli_json_close(&u->job.report);
+        cli_report_file(&u->job.report, path);
+        cli_load_json(&l, &u->job.report.json);
+        cli_report_file_end(&u->job.report);
     }
     if (u->to_ipc) status = cli_device_lend(&l, path, e);
     cli_load_free(&l);
@@ -317,14 +330,14 @@ static int write_and_count(void *state, const struct cli_file *f, struct kvc_sin
 static void say_done(void *state, const struct cli_file *f) {
     struct unpack *u = state;
     if (u->job.json) {
-        struct cli_json *j = &u->job.report;
-        job_report(&u->job, f->input.name);
+        struct cli_json *j = &u->job.report.json;
+        cli_report_file(&u->job.report, f->input.name);
         cli_json_text(j, "to", u->to ? u->to->name : "source");
         cli_json_u64(j, "bytes", u->written);
         if (u->loaded) cli_load_json(&u->load, j);
         if (u->salvage) cli_json_bool(j, "complete", !u->incomplete);
         if (u->salvage) cli_json_damage(j, u->survey);
-        cli_json_close(j);
+        cli_report_file_end(&u->job.report);
     }
     if (u->job.verbose) {
         char size[32];
@@ -363,11 +376,13 @@ static int unpack_one(struct job *j, const char *path) {
     if (status != EXIT_SAME) cli_error(&e);
     else if (u->salvage && u->incomplete) status = EXIT_DIFFER;
     if (j->test && j->json) {
-        job_report(j, path);
-        cli_json_text(&j->report, "check", status == EXIT_SAME ? "ok" : status == EXIT_DIFFER ? "damaged" : "trouble");
-        if (status != EXIT_SAME) cli_json_text(&j->report, "message", e.message);
-        if (status == EXIT_SAME && u->loaded) cli_load_json(&u->load, &j->report);
-        cli_json_close(&j->report);
+        cli_report_file(&j->report, path);
+        cli_json_text(&j->report.json, "check", status == EXIT_SAME ? "ok" : status == EXIT_DIFFER ? "damaged" : "trouble");
+        if (status != EXIT_SAME) cli_json_error(&j->report.json, &e);
+        else if (u->loaded) cli_load_json(&u->load, &j->report.json);
+        cli_report_file_end(&j->report);
+    } else if (j->json && status != EXIT_SAME) {
+        cli_report_failed(&j->report, path, &e);
     }
     return status;
 }
@@ -383,6 +398,14 @@ static int take_layers(struct unpack *u, const char *arg) {
     return 0;
 }
 
+static int fail_target(const char *name) {
+    struct kvc_near near = {.word = name};
+    for (size_t i = 0; kvc_format_at(i); i++)
+        if (kvc_format_at(i)->export) kvc_near_offer(&near, kvc_format_at(i)->name);
+    if (*near.text) return cli_usage("--to=%s: there is no such format; did you mean %s?", name, near.text);
+    return cli_usage("--to=%s is none of llama, safetensors, npz, raw, ipc", name);
+}
+
 /* An option of kvc-unpack alone; 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct unpack *u, int opt, const char *arg) {
     uint64_t n;
@@ -396,8 +419,7 @@ static int take_option(struct unpack *u, int opt, const char *arg) {
     case OPT_TO:
         u->to_ipc = strcmp(arg, "ipc") == 0;
         u->to = u->to_ipc ? NULL : kvc_format_find(arg);
-        if (!u->to_ipc && (!u->to || !u->to->export))
-            return cli_usage("--to=%s is none of llama, safetensors, npz, raw, ipc", arg);
+        if (!u->to_ipc && (!u->to || !u->to->export)) return fail_target(arg);
         return 0;
     case OPT_TO_PAIRING:
         if (!kvc_pairing_parse(arg, &u->export.pairing))
@@ -460,11 +482,10 @@ static int open_device(struct unpack *u) {
 
 int main(int argc, char **argv) {
     static struct unpack u = {.job = {.name = default_name, .write = write_and_count, .done = say_done}};
-    const char *model = getenv("KVC_MODEL");
     int opt;
     cli_start(argv, "kvc-unpack");
     u.job.state = &u;
-    if (model && *model) u.job.input.model_path = model;
+    cli_input_environment(&u.job.input);
     while ((opt = getopt_long(argc, argv, JOB_SHORT, long_options, NULL)) != -1) {
         int taken = job_option(&u.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&u, opt, optarg))) return EXIT_TROUBLE;

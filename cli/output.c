@@ -1,7 +1,9 @@
 /* output.c: output files that appear whole or not at all. Not for text on standard output.
  *
- * A named file is written under a temporary name in its directory, made durable (fsync), renamed, and the directory made
- * durable too. Whatever ends the program on the way removes the temporary name; only kill -9 leaves it behind. */
+ * A file is written without a name (O_TMPFILE), made durable (fsync), given its name (linkat), and the directory made durable
+ * too; so whatever ends the program on the way leaves nothing, kill -9 included. linkat() cannot replace: an existing file is
+ * replaced by linking a temporary name beside it and renaming that, when all is written. Where the file system has no files
+ * without names, the temporary name is there from the start; signals remove it, only kill -9 leaves it behind. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -19,42 +21,77 @@ void cli_output_remove_all(void) {
     pending = NULL;
 }
 
-static int directory_of(const char *path, struct kvc_error *e) {
+static int directory_of(const char *path, int flags, struct kvc_error *e) {
     const char *slash = strrchr(path, '/');
     char *dir = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
     if (!dir) return kvc_fail_memory(e, "a path");
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(dir, flags | O_CLOEXEC, 0600);
     if (fd < 0) kvc_fail(e, KVC_ERR_IO, "%s: %s", dir, strerror(errno));
     free(dir);
     return fd;
 }
 
-/* "dir/.name.PID-RANDOM.tmp" made with O_EXCL in path's directory. */
-static int make_temporary(struct cli_output *o, unsigned mode, struct kvc_error *e) {
+/* "dir/.name.XXXXXX" beside path. */
+static int temporary_name(struct cli_output *o, struct kvc_error *e) {
     size_t size = strlen(o->path) + 32;
     const char *slash = strrchr(o->path, '/');
     int dir = slash ? (int)(slash + 1 - o->path) : 0;
     o->temporary = malloc(size);
     if (!o->temporary) return kvc_fail_memory(e, "a path");
     snprintf(o->temporary, size, "%.*s.%.200s.XXXXXX", dir, o->path, o->path + dir);
+    return 0;
+}
+
+static void drop_temporary(struct cli_output *o) {
+    free(o->temporary);
+    o->temporary = NULL;
+}
+
+/* A file without a name. -1 where there can be none, or it could not be given one. */
+static int open_unnamed(struct cli_output *o) {
+    char self[32];
+    o->fd = directory_of(o->path, O_TMPFILE | O_RDWR, NULL);
+    if (o->fd < 0) return -1;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
+    if (access(self, F_OK) == 0) return 0;
+    close(o->fd);
+    o->fd = -1;
+    return -1;
+}
+
+static int open_named(struct cli_output *o, struct kvc_error *e) {
+    if (temporary_name(o, e)) return -1;
     o->fd = mkostemp(o->temporary, O_CLOEXEC);
-    if (o->fd < 0) {
-        kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", o->path, strerror(errno));
-        free(o->temporary);
-        o->temporary = NULL;
-        return -1;
+    if (o->fd >= 0) {
+        pending = o->temporary;
+        return 0;
     }
-    pending = o->temporary;
+    kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", o->path, strerror(errno));
+    drop_temporary(o);
+    return -1;
+}
+
+static int open_file(struct cli_output *o, int named, unsigned mode, struct kvc_error *e) {
+    if ((named || open_unnamed(o)) && open_named(o, e)) return -1;
     mode_t mask = umask(0);
     umask(mask);
-    if (fchmod(o->fd, mode & 0777 & ~mask)) return kvc_fail(e, KVC_ERR_IO, "%s: %s", o->temporary, strerror(errno));
-    return 0;
+    return fchmod(o->fd, mode & 0777 & ~mask) ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno)) : 0;
 }
 
 /* Existing devices and pipes (/dev/null, /dev/stdout) are written to directly: there is nothing to replace. */
 static int is_special(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+int cli_output_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static int is_directory(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 /* Writes to the descriptor; a failure names the output. */
@@ -64,7 +101,8 @@ static int write_named(void *state, const void *data, size_t n, struct kvc_error
     return kvc_error_prefix(e, o->name);
 }
 
-int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e) {
+static int open_output(struct cli_output *o, const char *path, int named, int force, unsigned mode, struct kvc_error *e) {
+    struct stat st;
     memset(o, 0, sizeof *o);
     o->force = force;
     o->fd = STDOUT_FILENO;
@@ -74,12 +112,16 @@ int cli_output_open(struct cli_output *o, const char *path, int force, unsigned 
     } else if (is_special(path)) {
         o->fd = open(path, O_WRONLY | O_CLOEXEC);
         if (o->fd < 0) return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
+    } else if (is_directory(path)) {
+        return kvc_fail(e, KVC_ERR_USAGE, "%s is a directory: name a file in it", path);
+    } else if (lstat(path, &st) && errno != ENOENT) { /* a name that could not be given in the end */
+        return kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", path, strerror(errno));
     } else {
         if (!force && access(path, F_OK) == 0)
             return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", path);
         o->path = strdup(path);
         if (!o->path) return kvc_fail_memory(e, "a path");
-        if (make_temporary(o, mode, e)) {
+        if (open_file(o, named, mode, e)) {
             cli_output_abandon(o);
             return -1;
         }
@@ -90,33 +132,78 @@ int cli_output_open(struct cli_output *o, const char *path, int force, unsigned 
     return 0;
 }
 
-int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
+int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e) {
+    return open_output(o, path, 0, force, mode, e);
+}
+
+int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e) {
+    return open_output(o, path, 1, force, mode, e);
+}
+
+/* Gives the file without a name one; never replaces. */
+static int link_fd(const struct cli_output *o, const char *name) {
+    char self[32];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
+    return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+}
+
+/* Gives it a temporary one. */
+static int link_temporary(struct cli_output *o, struct kvc_error *e) {
+    for (int tries = 0; tries < 100; tries++) {
+        if (temporary_name(o, e)) return -1;
+        int fd = mkostemp(o->temporary, O_CLOEXEC); /* finds a name that is free */
+        if (fd < 0) break;
+        close(fd);
+        unlink(o->temporary);
+        pending = o->temporary;
+        if (link_fd(o, o->temporary) == 0) return 0;
+        pending = NULL;
+        if (errno != EEXIST) break;
+        drop_temporary(o);
+    }
+    kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+    drop_temporary(o);
+    return -1;
+}
+
+static int exists_already(const struct cli_output *o, struct kvc_error *e) {
+    return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", o->path);
+}
+
+/* The complete file takes its name. Unlike rename(), link() and linkat() never replace a newcomer. */
+static int take_name(struct cli_output *o, struct kvc_error *e) {
     if (!o->temporary) {
+        if (link_fd(o, o->path) == 0) return 0;
+        if (errno != EEXIST) return kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+        if (!o->force) return exists_already(o, e);
+        if (link_temporary(o, e)) return -1;
+    }
+    if (!o->force && link(o->temporary, o->path) == 0) return 0;
+    if (!o->force && errno == EEXIST) return exists_already(o, e);
+    return rename(o->temporary, o->path) ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno)) : 0;
+}
+
+int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
+    if (!o->path) {
         int fd = o->fd, special = fd != STDOUT_FILENO;
         o->fd = -1;
         if (special && close(fd)) return kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno));
         return 0;
     }
-    int status = 0, dir = directory_of(o->path, e);
+    int status = 0, dir = directory_of(o->path, O_RDONLY | O_DIRECTORY, e);
     if (dir < 0) return -1;
+    if (o->times) futimens(o->fd, o->times); /* a file system that cannot is no reason to fail */
     if (fsync(o->fd)) status = kvc_fail(e, KVC_ERR_IO, "%s: write error: %s", o->path, strerror(errno));
-    if (close(o->fd) && !status) status = kvc_fail(e, KVC_ERR_IO, "%s: write error: %s", o->path, strerror(errno));
+    if (!status) status = take_name(o, e);
+    close(o->fd); /* fsync() has said what could go wrong */
     o->fd = -1;
-    if (status)
-        ; /* nothing takes the file's name */
-    else if (!o->force && link(o->temporary, o->path)) { /* unlike rename, link never replaces a newcomer */
-        if (errno == EEXIST) status = kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", o->path);
-        else if (rename(o->temporary, o->path)) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
-    } else if (o->force && rename(o->temporary, o->path)) {
-        status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
-    }
     if (!status) {
-        unlink(o->temporary); /* left over by link(), gone after rename() */
+        if (o->temporary) unlink(o->temporary); /* left over by link(), gone after rename() */
         pending = NULL;
         if (fsync(dir) && errno != EINVAL) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
-        free(o->temporary);
+        drop_temporary(o);
         free(o->path);
-        o->temporary = o->path = NULL;
+        o->path = NULL;
     }
     close(dir);
     return status;

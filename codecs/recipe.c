@@ -2,6 +2,7 @@
 #include "codecs/recipe.h"
 
 #include "codecs/args.h"
+#include "codecs/near.h"
 #include "codecs/presets.h"
 
 #include <inttypes.h>
@@ -48,6 +49,21 @@ static int parse_selector(const char *text, struct kvc_item *item, struct kvc_er
     return kvc_fail(e, KVC_ERR_USAGE, "recipe: selector '@%s' is none of @k, @v, @l0-15", text);
 }
 
+static int fail_unknown(const char *name, struct kvc_error *e) {
+    struct kvc_near near = {.word = name};
+    char known[400] = "";
+    for (size_t i = 0; kvc_stage_at(i); i++) {
+        kvc_near_offer(&near, kvc_stage_at(i)->name);
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", kvc_stage_at(i)->name);
+    }
+    for (size_t i = 0; kvc_preset_at(i); i++) {
+        kvc_near_offer(&near, kvc_preset_at(i)->name);
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "; presets: ", kvc_preset_at(i)->name);
+    }
+    if (*near.text) return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage or preset '%s'; did you mean %s?", name, near.text);
+    return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage or preset '%s' (stages: %s)", name, known);
+}
+
 /* One item; `text` is cut apart. */
 static int parse_item(char *text, struct kvc_item *item, struct kvc_error *e) {
     memset(item, 0, sizeof *item);
@@ -58,14 +74,7 @@ static int parse_item(char *text, struct kvc_item *item, struct kvc_error *e) {
     if (!*text) return kvc_fail(e, KVC_ERR_USAGE, "recipe: a stage's name is missing");
     item->stage = kvc_stage_find(text);
     if (!item->stage) {
-        char known[400] = "";
-        for (size_t i = 0; kvc_stage_at(i); i++)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
-                     kvc_stage_at(i)->name);
-        for (size_t i = 0; kvc_preset_at(i); i++)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "; presets: ",
-                     kvc_preset_at(i)->name);
-        return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage '%s' (stages: %s)", text, known);
+        return fail_unknown(text, e);
     }
     if (args && !*args) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: an argument is missing after ':'", text);
     if (args && strlen(args) >= KVC_MAX_ARGS) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: arguments are too long", text);

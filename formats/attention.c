@@ -41,9 +41,9 @@ static int check_shapes(const struct kvc_attention_layer *l, struct kvc_error *e
         const struct kvc_shape *other_k = shape_of(l->cache[s], l->k[s]), *other_v = shape_of(l->cache[s], l->v[s]);
         if (other_k->heads != k->heads || other_k->dim != k->dim || other_v->heads != k->heads || other_v->dim != v->dim)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "K and V of %" PRIu64 " heads of %" PRIu64 " and %" PRIu64 " channels here, of %" PRIu64
-                            " heads of %" PRIu64 " and %" PRIu64 " there: give --kv-heads or --model",
-                            k->heads, k->dim, v->dim, other_k->heads, other_k->dim, other_v->dim);
+                            "A and B do not agree on heads x channels: K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64
+                            " here, K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64 " there: give --kv-heads or --model",
+                            k->heads, k->dim, v->heads, v->dim, other_k->heads, other_k->dim, other_v->heads, other_v->dim);
     }
     if (q->dim != k->dim || q->heads % k->heads)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,

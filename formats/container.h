@@ -51,6 +51,7 @@ struct kvc_pack_report {
     uint64_t same_rows;    /* rows stored as references */
     uint64_t records, sections;
     int lossless;
+    int uses_profile;      /* reading takes the options' profile */
     double error[2];       /* of K and of V, where measured: Frobenius norms of difference and source, their ratio; lossy rows */
 };
 

@@ -70,9 +70,10 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
     const int found = kvc_profile_shape(p, layer, tensor->role, &heads, &dim, e);
     if (found != 1) return found;
     if (heads != tensor->shape.heads || dim != tensor->shape.dim)
-        return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " has %" PRIu64 " heads of %" PRIu64 " channels, the profile (%s) "
+        return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " has %" PRIu64 " head%s of %" PRIu64 " channels, the profile (%s) "
                         "has %" PRIu64 " of %" PRIu64 "; where a file does not say how many heads there are, give "
-                        "--kv-heads or --model", layer, tensor->shape.heads, tensor->shape.dim, kvc_profile_model(p), heads, dim);
+                        "--kv-heads or --model", layer, tensor->shape.heads, tensor->shape.heads == 1 ? "" : "s",
+                        tensor->shape.dim, kvc_profile_model(p), heads, dim);
     if (tensor->role != KVC_ROLE_K) return 0;
     if (kvc_profile_angles(p, layer, &half) && pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown, and a profile needs it: give --pairing or --model");

@@ -49,6 +49,10 @@ struct kvc_format {
 const struct kvc_format *kvc_format_find(const char *name);
 const struct kvc_format *kvc_format_at(size_t i); /* NULL past the end */
 
+/* For kvc_input_open_sniffed(), with the import options as `state` (or NULL): refuses what no format begins with. What
+ * o->format names is not looked at. */
+int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e);
+
 /* Probes (or takes o->format) and imports. `*format` says which row. An unknown input's message lists what was
  * tried and why each refused. Messages carry in->name. */
 struct kvc_cache *kvc_import(const struct kvc_input *in, const struct kvc_import_options *o,

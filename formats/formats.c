@@ -1,6 +1,7 @@
 /* formats.c: the table of file formats and the choice among them. Knows no byte of any. */
 #include "formats/format.h"
 
+#include "formats/foreign.h"
 #include "formats/keys.h"
 #include "formats/view.h"
 
@@ -26,11 +27,19 @@ const struct kvc_format *kvc_format_at(size_t i) {
 
 static const struct kvc_format *choose(const struct kvc_input *in, const struct kvc_import_options *o,
                                        struct kvc_error *e) {
-    char tried[640] = "", why[128];
+    char tried[640] = "", why[512];
     if (o->format) {
         const struct kvc_format *f = kvc_format_find(o->format);
         if (!f) kvc_fail(e, KVC_ERR_USAGE, "there is no format '%s'", o->format);
         return f;
+    }
+    if (!in->size) {
+        kvc_fail(e, KVC_ERR_UNKNOWN, "is empty");
+        return NULL;
+    }
+    if (kvc_foreign(in, why, sizeof why)) {
+        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
+        return NULL;
     }
     for (size_t i = 0; i < N; i++) {
         *why = '\0';
@@ -40,6 +49,11 @@ static const struct kvc_format *choose(const struct kvc_input *in, const struct 
     }
     kvc_fail(e, KVC_ERR_UNKNOWN, "not a cache file that kvc knows (%s)", tried);
     return NULL;
+}
+
+int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e) {
+    const struct kvc_import_options *o = state, nothing = {.format = NULL};
+    return (o && o->format) || choose(head, &nothing, e) ? 0 : -1;
 }
 
 /* Adds what the caller knows and the file does not say. */

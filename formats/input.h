@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 struct kvc_input {
     const char *name;    /* for messages: the path, "(stdin)" for "-", or what kvc_input_memory() was given */
@@ -21,11 +22,19 @@ struct kvc_input {
     unsigned mode;       /* permission bits of the file, 0666 for pipes */
     dev_t device;        /* which file it is; 0 for pipes */
     ino_t inode;
+    int has_times;       /* 0 for standard input and pipes */
+    struct timespec times[2]; /* of last access and modification, as futimens() takes them, where has_times */
     void *map;
 };
 
 /* path "-" is standard input. On failure *in is empty and needs no close. */
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
+/* The same; a pipe, a device or compressed data is looked at before more than a few thousand bytes of it are read or
+ * spooled: sniff() gets its first bytes, all there are of a short one. -1 with *e refuses it. A pipe of compressed data is
+ * not shown, what is inside is. */
+typedef int kvc_input_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e);
+int kvc_input_open_sniffed(struct kvc_input *in, const char *path, kvc_input_sniff *sniff, const void *state,
+                           struct kvc_error *e);
 /* Bytes and a name that stay the caller's and outlive *in. */
 void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size);
 void kvc_input_close(struct kvc_input *in);

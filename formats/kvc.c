@@ -84,7 +84,7 @@ struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *
         kvc_fail_memory(e, "a file");
         return NULL;
     }
-    if (kvc_input_open(&f->input, path, e)) {
+    if (kvc_input_open_sniffed(&f->input, path, kvc_format_sniff, NULL, e)) {
         free(f);
         return NULL;
     }

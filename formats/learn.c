@@ -94,8 +94,8 @@ static int part_begin(struct part *p, const struct kvc_shape *shape, struct kvc_
     const size_t heads = (size_t)shape->heads, dim = (size_t)shape->dim;
     if (p->sum) {
         if (p->heads == heads && p->dim == dim) return 0;
-        return kvc_fail(e, KVC_ERR_MODEL, "%zu heads of %zu channels, where another cache has %zu of %zu: not of one model", heads,
-                        dim, p->heads, p->dim);
+        return kvc_fail(e, KVC_ERR_MODEL, "%zu head%s of %zu channels, where another cache has %zu of %zu: not of one model", heads,
+                        heads == 1 ? "" : "s", dim, p->heads, p->dim);
     }
     if (dim > MAX_DIM) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "heads of %zu channels are too large for a profile", dim);
     p->heads = heads;

@@ -59,7 +59,7 @@ struct parser {
 };
 
 static int cut(struct parser *p, const char *what) {
-    return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "cut short, or a count is wrong: %s does not fit", what);
+    return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "cut short, or a count is wrong: no room for %s", what);
 }
 
 static int take(struct parser *p, uint64_t n, const char *what) {

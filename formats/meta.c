@@ -291,7 +291,7 @@ int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct k
         if (i && strcmp(last, key) >= 0)
             return kvc_fail(e, KVC_ERR_DAMAGED, "metadata keys are not sorted and unique at '%s'", key);
         if (critical && !understands_critical(key))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "metadata key '%s' is critical and unknown to this reader", key);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "this kvc does not know the metadata key '%s', and must not read the file without: a newer kvc can", key);
         if (!value_is_valid(type, value, value_size))
             return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '%s' has no valid value of type %u", key, type);
         if (set(m, key, (enum kvc_meta_type)type, (int)critical, value, value_size, e)) return -1;

@@ -53,7 +53,7 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc
         return kvc_record_damaged(e, r->offset, "checksum mismatch");
     int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
     if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != critical)
-        return kvc_record_damaged(e, r->offset, "its critical flag does not fit its type");
+        return kvc_record_damaged(e, r->offset, "the flag that says whether readers may skip it does not fit its type");
     if (!fields_fit(r, get_u64(h + 16)))
         return kvc_record_damaged(e, r->offset, "a field that this type of record does not use is set");
     if (h[1] & ~KVC_RECORD_CRITICAL) {
@@ -206,7 +206,8 @@ static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64
             return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " does not fit the file", count);
         if (!kvc_record_name((unsigned)type) && (k->data[at + 1] & KVC_RECORD_CRITICAL))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "record %" PRIu64 " of type %" PRIu64 " is critical and unknown to this reader", count, type);
+                            "record %" PRIu64 " is of type %" PRIu64 ", which this kvc does not know and must not skip: a newer kvc can read it",
+                            count, type);
         k->record[count++] = (struct kvc_record){.offset = at, .size = units * KVC_UNIT,
                                              .subject = subject ? (uint32_t)(subject - 1) : KVC_NONE,
                                              .number = (uint32_t)number, .type = (uint8_t)type};

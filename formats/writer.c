@@ -482,6 +482,7 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
                                     .projections = &w->projections, .profile = w->options->profile,
                                     .no_verify = w->options->no_verify, .measure = w->options->measure};
     w->report.lossless = w->plan.lossless;
+    w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;
     return 0;
 }

@@ -43,7 +43,7 @@ def dump_json(checks, tool, path, *arguments):
     run = dump(tool, "--json", *arguments, path)
     checks.same(path, f"exit status with {arguments}", run.returncode, 0)
     checks.same(path, "standard error", run.stderr, "")
-    return json.loads(run.stdout) if run.returncode == 0 else None
+    return json.loads(run.stdout)["files"][0] if run.returncode == 0 else None
 
 
 def check_sum(checks, tool, path, part, layers_sum, arguments):

@@ -71,10 +71,11 @@ zeros() {
     truncate -s $(($2 * 2 * $3 * 8 * 128 * 2)) "$1"
 }
 
-# json FILE EXPRESSION: prints a Python expression over the value x in FILE, which must be JSON.
+# json FILE EXPRESSION: prints a Python expression over the value x in FILE, which must be JSON; f is the first of its "files".
 json() {
     "$PYTHON" -c 'import json, sys
 x = json.load(open(sys.argv[1]), parse_constant=lambda name: sys.exit("not JSON: " + name))
+f = (x.get("files") or [None])[0] if isinstance(x, dict) else None
 print(eval(sys.argv[2]))' "$1" "$2"
 }
 
@@ -83,10 +84,15 @@ start_slow_pack() {
     zeros big.raw 8 65536
     env --default-signal=INT,HUP kvc-pack -r store -T 1 --from=raw "$raw" big.raw -o big.kvc 2>log &
     slow=$!
-    slow_tries=0
-    until [ -n "$(find . -name '.big.kvc.*' -size +0)" ]; do
-        slow_tries=$((slow_tries + 1))
-        [ $slow_tries -lt 500 ] && kill -0 $slow 2>/dev/null || fail "the pack ended too early"
+    wait_writing $slow || fail "the pack ended too early"
+}
+
+# wait_writing PROCESS: until it has written a megabyte; its output need not have a name.
+wait_writing() {
+    wait_tries=0
+    until [ "$(sed -n 's/^wchar: //p' /proc/$1/io 2>/dev/null || echo 0)" -gt 1000000 ] 2>/dev/null; do
+        wait_tries=$((wait_tries + 1))
+        [ $wait_tries -lt 1000 ] && kill -0 $1 2>/dev/null || return 1
         sleep 0.01
     done
 }

@@ -28,11 +28,11 @@ class Tools:
     def pack(self, recipe, source, target, model, queries=None):
         """kvc-pack's report."""
         how = [f"--model={model.path}"] + ([f"--queries={queries}"] if queries else [])
-        return json.loads(self.run("kvc-pack", "--json", "-q", "-f", "-r", recipe, *how, "-o", target, source))
+        return json.loads(self.run("kvc-pack", "--json", "-q", "-f", "-r", recipe, *how, "-o", target, source))["files"][0]
 
     def kv_bytes(self, packed):
         """What the records of K and V take in a .kvc."""
-        layers = json.loads(self.run("kvc-dump", "--layers", "--json", packed))["layers"]
+        layers = json.loads(self.run("kvc-dump", "--layers", "--json", packed))["files"][0]["layers"]
         return sum(layer["stored"] for layer in layers if layer["roles"] == "K,V")
 
     def attention(self, exact, decoded, model, queries=None):

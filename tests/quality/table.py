@@ -257,7 +257,7 @@ class Subject:
         if profile:
             facts.append(f"--profile={profile}")
         pack = ["--json", "-q", "-f", "-r", recipe, *options, *facts, "-o", packed, source or self.plain]
-        report = json.loads(self.tools.run("kvc-pack", *pack))
+        report = json.loads(self.tools.run("kvc-pack", *pack))["files"][0]
         self.tools.run("kvc-unpack", "-q", "-f", *facts, "--to", "safetensors", "-o", decoded, packed)
         keys, values, _ = read_cache(decoded, self.model.n_layers)
         figures = {"bytes": os.path.getsize(packed), **self.judge.judge(keys, values)}

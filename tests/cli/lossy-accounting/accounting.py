@@ -228,7 +228,7 @@ class Packed:
 
     def dump(self, how):
         done = subprocess.run(["kvc-dump", "--json", "--" + how, self.name], check=True, capture_output=True)
-        return json.loads(done.stdout)
+        return json.loads(done.stdout)["files"][0]
 
     def sizes(self, tensor):
         """Stored bytes by type, those of rows without loss under `kept` and `split`."""

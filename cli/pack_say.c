@@ -1,0 +1,197 @@
+/* pack_say.c: what kvc-pack says of a packed file. Not for packing (kvc-pack.c). */
+#include "cli/pack.h"
+
+#include "formats/hash.h"
+#include "formats/keys.h"
+#include "formats/plan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- what a lossy recipe left as it was --- */
+
+/* The lowest model layer from `from` on with a tensor of this role that comes back bit by bit, or KVC_NONE. */
+static uint32_t next_lossless(const struct kvc_cache *c, const struct kvc_plan *plan, enum kvc_role role,
+                              uint32_t from) {
+    uint32_t next = KVC_NONE;
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        const uint32_t index = c->layer[c->tensor[t].layer].index;
+        if (c->tensor[t].role == role && index >= from && index < next &&
+            kvc_pipeline_lossless(&plan->pipeline[plan->pipeline_of[t]]))
+            next = index;
+    }
+    return next;
+}
+
+/* "K of layers 0-14,20; V of layer 3" */
+static void print_lossless(FILE *out, const struct kvc_cache *c, const struct kvc_plan *plan) {
+    const char *between = "";
+    for (enum kvc_role role = KVC_ROLE_K; role <= KVC_ROLE_HIDDEN; role++) {
+        uint32_t next = next_lossless(c, plan, role, 0);
+        if (next == KVC_NONE) continue;
+        const int one = next_lossless(c, plan, role, next + 1) == KVC_NONE;
+        fprintf(out, "%s%s of layer%s ", between, kvc_role_name(role), one ? "" : "s");
+        between = "";
+        while (next != KVC_NONE) {
+            const uint32_t first = next;
+            uint32_t last = first;
+            while ((next = next_lossless(c, plan, role, last + 1)) == last + 1 && next != KVC_NONE) last = next;
+            fprintf(out, "%s%" PRIu32, between, first);
+            if (last > first) fprintf(out, "-%" PRIu32, last);
+            between = ",";
+        }
+        between = "; ";
+    }
+}
+
+static void say_lossless(const char *name, const struct kvc_cache *c, const char *recipe) {
+    struct kvc_recipe items;
+    struct kvc_plan plan;
+    char *text = NULL;
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+    if (!out) return;
+    /* it was planned while packing, so it can be planned */
+    if (!kvc_recipe_parse(recipe, &items, NULL) && !kvc_plan_make(&plan, c, &items, NULL)) {
+        print_lossless(out, c, &plan);
+        kvc_plan_free(&plan);
+    }
+    if (!fclose(out) && *text) cli_warn("%s: left lossless: %s", name, text);
+    free(text);
+}
+
+#define MOST_PREDICTED 0.2
+
+static void say_errors(const struct pack *p, const char *name, const char *recipe) {
+    const struct kvc_rate_report *r = &p->rated;
+    if (p->fit.ratio[0] > 0 || p->fit.ratio[1] > 0)
+        cli_warn("%s: fit of the profile: %s; mean square of coefficients to the profile's: K %.3g, V %.3g (1: as in its texts)",
+                 name, kvc_fit_name(p->fit.verdict), p->fit.ratio[0], p->fit.ratio[1]);
+    if (r->step > 0) cli_warn("%s: recipe %s", name, recipe);
+    if (r->kld[0] > MOST_PREDICTED)
+        cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
+    else if (r->kld[0] > 0)
+        cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
+                 r->kld[0], r->kld[1]);
+    else if (p->profile && p->fit.verdict != KVC_FIT_GOOD && kvc_profile_metric(p->profile) == KVC_METRIC_FISHER)
+        cli_warn("%s: no KLD is predicted, as %s", name, p->fit.verdict == KVC_FIT_UNKNOWN
+                 ? "whether the profile fits could not be measured" : "the profile does not fit the cache well");
+    else if (r->step > 0)
+        cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no KLD is predicted", name);
+    if (r->error > 0)
+        cli_warn("%s: error left in attention, measured: %s %.4g", name, p->rate.logit_error > 0 ? "logits, root mean square," :
+                 "outputs, 0.99 of them below", r->error);
+    if (p->options.no_verify) return;
+    cli_warn("%s: error left in the values, measured: K %.4g, V %.4g of their root mean square", name, p->report.error[0],
+             p->report.error[1]);
+}
+
+void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cache *c, const char *recipe) {
+    say_lossless(name, c, recipe);
+    say_errors(p, name, recipe);
+}
+
+/* "; reading needs the profile of ...", or nothing, into text. */
+static void profile_text(const struct pack *p, char *text, size_t size) {
+    char hash[2 * KVC_SHA256_BYTES + 1];
+    const char *model = p->profile ? kvc_profile_model(p->profile) : "";
+    *text = '\0';
+    if (!p->report.uses_profile || p->options.embed_profile) return;
+    kvc_hex(kvc_profile_sha256(p->profile), KVC_SHA256_BYTES, hash);
+    snprintf(text, size, "; reading needs the profile%s%s (sha256 %.8s...): keep it, or use --embed-profile", *model ? " of " : "",
+             model, hash);
+}
+
+/* The one line that every lossy container gets. */
+static void say_lossy(const struct pack *p, const char *name, double ratio) {
+    char profile[512];
+    if (p->job.input.quiet || p->report.lossless) return;
+    profile_text(p, profile, sizeof profile);
+    cli_warn("%s: lossy: recipe %s, %.1f times smaller%s", name, p->options.recipe, ratio, profile);
+}
+
+static int has_fingerprint(const struct kvc_meta *m) {
+    for (size_t i = 0; i < m->n; i++)
+        if (strncmp(m->entry[i].key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0) return 1;
+    return 0;
+}
+
+/* Once a run. */
+static void hint_fingerprint(struct pack *p, const struct kvc_meta *m) {
+    if (p->hinted || p->job.input.quiet || has_fingerprint(m)) return;
+    p->hinted = 1;
+    cli_warn("packed without a model fingerprint; --model=FILE adds one");
+}
+
+static void report_fit(struct cli_json *j, const struct kvc_fit *fit) {
+    cli_json_open(j, "profile_fit", '{');
+    cli_json_text(j, "verdict", kvc_fit_name(fit->verdict));
+    cli_json_f64(j, "k", fit->ratio[0]);
+    cli_json_f64(j, "v", fit->ratio[1]);
+    cli_json_open(j, "layers", '[');
+    for (uint32_t i = 0; i < fit->n; i++) {
+        cli_json_open(j, NULL, '{');
+        cli_json_u64(j, "layer", fit->layer[i].layer);
+        cli_json_f64(j, "k", fit->layer[i].ratio[0]);
+        cli_json_f64(j, "v", fit->layer[i].ratio[1]);
+        cli_json_close(j);
+    }
+    cli_json_close(j);
+    cli_json_close(j);
+}
+
+/* What the container lacks of its source, so that the source cannot be given back. */
+static void say_missing(const struct pack *p, const struct cli_file *f) {
+    static const char outcome[] = ", and so without the file's own bytes: it cannot be given back as it was";
+    if (p->job.input.quiet) return;
+    if (p->options.no_tokens && f->cache->n_extents) cli_warn("%s: without its token ids%s", f->input.name, outcome);
+    if (p->left_out) cli_warn("%s: without its queries and hidden states%s", f->input.name, outcome);
+    if (p->dequantized) cli_warn("%s: dequantised%s", f->input.name, outcome);
+}
+
+void pack_say_done(void *state, const struct cli_file *f) {
+    struct pack *p = state;
+    const struct kvc_pack_report *r = &p->report;
+    double ratio = r->stored_bytes ? (double)p->packed_bytes / (double)r->stored_bytes : 0;
+    double seconds = job_now() - p->progress.start;
+    const int lossless = r->lossless && !p->dequantized;
+    if (p->job.json) {
+        struct cli_json *j = &p->job.report.json;
+        cli_report_file(&p->job.report, f->input.name);
+        cli_json_text(j, "format", f->format->name);
+        cli_json_u64(j, "source_bytes", f->input.size);
+        cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
+        cli_json_u64(j, "stored_bytes", r->stored_bytes);
+        cli_json_f64(j, "ratio", ratio);
+        cli_json_bool(j, "companions", !p->left_out);
+        cli_json_u64(j, "records", r->records);
+        cli_json_u64(j, "sections", r->sections);
+        cli_json_u64(j, "same_rows", r->same_rows);
+        cli_json_bool(j, "lossless", lossless);
+        if (!r->lossless && !p->options.no_verify) {
+            cli_json_f64(j, "error_k", r->error[0]);
+            cli_json_f64(j, "error_v", r->error[1]);
+        }
+        if (p->rated.step > 0) cli_json_f64(j, "step", p->rated.step);
+        if (p->rated.error > 0) cli_json_f64(j, p->rate.logit_error > 0 ? "logit_rms" : "output_p99", p->rated.error);
+        if (p->fitted) report_fit(j, &p->fit);
+        if (p->rated.kld[0] > 0) {
+            cli_json_f64(j, "predicted_kld", p->rated.kld[0]);
+            cli_json_f64(j, "predicted_kld_recall", p->rated.kld[1]);
+        }
+        cli_json_bool(j, "verified", !p->options.no_verify);
+        cli_json_f64(j, "seconds", seconds);
+        cli_report_file_end(&p->job.report);
+    }
+    say_missing(p, f);
+    say_lossy(p, f->input.name, ratio);
+    if (!p->job.verbose) return;
+    char from[32], to[32];
+    cli_size_text(p->packed_bytes, from);
+    cli_size_text(r->stored_bytes, to);
+    hint_fingerprint(p, &f->cache->meta);
+    cli_warn("%s: %s -> %s (%.3f), %s%s, %.2f s", f->input.name, from, to, ratio, lossless ? "lossless" : "lossy",
+             p->options.no_verify ? "" : ", verified", seconds);
+}
+

@@ -1,0 +1,86 @@
+/* report.c: the frame of --json, which the four tools share. Not for writing JSON (json.c), nor for what a tool says of a
+ * file. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+/* Goes up when a key goes away or means something else; new keys leave it as it is. */
+#define SCHEMA 1
+
+static void head(struct cli_json *j) {
+    cli_json_u64(j, "schema", SCHEMA);
+    cli_json_text(j, "tool", cli_tool());
+}
+
+void cli_report_start(struct cli_report *r, FILE *out) {
+    cli_json_start(&r->json, out);
+    r->json.lines = r->lines;
+    if (r->lines) return;
+    cli_json_open(&r->json, NULL, '{');
+    head(&r->json);
+    cli_json_open(&r->json, "files", '[');
+}
+
+void cli_report_file(struct cli_report *r, const char *name) {
+    cli_json_open(&r->json, NULL, '{');
+    if (r->lines) head(&r->json);
+    cli_json_text(&r->json, "file", strcmp(name, "-") == 0 ? "(stdin)" : name);
+}
+
+void cli_report_file_end(struct cli_report *r) {
+    cli_json_close(&r->json);
+    if (r->lines) cli_json_end(&r->json);
+}
+
+void cli_report_failed(struct cli_report *r, const char *name, const struct kvc_error *e) {
+    cli_report_file(r, name);
+    cli_json_error(&r->json, e);
+    cli_report_file_end(r);
+}
+
+void cli_report_end(struct cli_report *r) {
+    if (r->lines) return;
+    cli_json_close(&r->json);
+    cli_json_close(&r->json);
+    cli_json_end(&r->json);
+}
+
+void cli_report_alone(struct cli_report *r, FILE *out) {
+    cli_json_start(&r->json, out);
+    r->json.lines = r->lines;
+    cli_json_open(&r->json, NULL, '{');
+    head(&r->json);
+}
+
+void cli_report_alone_end(struct cli_report *r, const struct kvc_error *e) {
+    while (r->json.depth > 1) cli_json_close(&r->json); /* an error may have come anywhere */
+    if (e) cli_json_error(&r->json, e);
+    cli_json_close(&r->json);
+    cli_json_end(&r->json);
+}
+
+static const char *kind_of(enum kvc_code code) {
+    switch (code) {
+    case KVC_ERR_USAGE: return "usage";
+    case KVC_ERR_MEMORY: return "memory";
+    case KVC_ERR_IO: return "io";
+    case KVC_ERR_UNKNOWN: return "unknown-format";
+    case KVC_ERR_DAMAGED: return "damaged";
+    case KVC_ERR_UNSUPPORTED: return "unsupported";
+    case KVC_ERR_MODEL: return "other-model";
+    case KVC_ERR_VERIFY: return "verify";
+    default: return "other";
+    }
+}
+
+void cli_json_error(struct cli_json *j, const struct kvc_error *e) {
+    cli_json_open(j, "error", '{');
+    cli_json_text(j, "kind", kind_of(e->code));
+    cli_json_text(j, "message", e->message);
+    cli_json_close(j);
+}
+
+int cli_report_option(const char *arg, int *lines) {
+    *lines = arg != NULL;
+    return arg && strcmp(arg, "lines") != 0 ? cli_usage("--json=%s is not --json or --json=lines", arg) : 0;
+}
