@@ -30,13 +30,17 @@ CUDA ?= auto
 CUDA_HOME ?= /usr/local/cuda
 CUDA_ARCHS ?= 80 90 100
 NVCCFLAGS ?=
+# WERROR=1 makes every warning an error, as .ci/run does. A compiler that kvc has not met yet may have warnings of its own.
+WERROR ?= 0
 V ?= 0
 
 DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
 PKG_CFLAGS := $(shell pkg-config --cflags $(DEPS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(DEPS) 2>/dev/null)
 
-WARN := -Wall -Wextra -Wpedantic -Wconversion -Werror
+WARN := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wundef \
+  -Wvla -Wpointer-arith -Wredundant-decls -Wwrite-strings -Wformat=2 -Wcast-qual -Wcast-align \
+  $(if $(filter 1,$(WERROR)),-Werror)
 override KVC_CFLAGS := -std=c11 $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden -pthread
 override KVC_CPPFLAGS := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(PKG_CFLAGS)
 override KVC_LDLIBS := $(PKG_LIBS) -lm -ldl -pthread
@@ -84,7 +88,7 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
 .PHONY: help
 help:
 	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-14s %s\n' "$$t" "$$d"; done
-	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS V=1"
+	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 V=1"
 
 $B/%.o: %.c
 	@mkdir -p $(@D)
@@ -156,15 +160,15 @@ CUDA_BUILD := $(CUDA_KNOWN:%=sm_%) PTX compute_$(CUDA_PTX), CUDA $(CUDA_RELEASE)
 # where its headers and libraries are, it knows best
 CUDA_PATHS := $(shell $(NVCC) --dryrun -c kernels/device.cu 2>&1 | sed -n 's/^.. \(INCLUDES\|LIBRARIES\)=//p' | tr -d '"')
 # C++ without its run-time library: no exceptions, no guards of statics
-NVCC_ALL := $(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Werror all-warnings -Xptxas -v \
-  --threads 0 -Xcompiler -Wall,-Wextra,-Werror,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics -I. \
+NVCC_ALL := $(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Xptxas -v \
+  --threads 0 -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics -I. \
   $(foreach a,$(CUDA_KNOWN),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX) \
   $(NVCCFLAGS) '-DKVC_CUDA_BUILD="$(CUDA_BUILD)"'
 # the kernel takes long and does not depend on CFLAGS: it has a folder of its own
 C := build/cuda-$(shell printf '%s' "$(subst ",,$(NVCC_ALL))" | cksum | cut -d' ' -f1)
 CUDA_OBJ := $(patsubst %.c,$B/%.o,$(sort $(wildcard formats/cuda/*.c)))
 
-# what ptxas says of registers and spills stays beside the object
+# what nvcc and ptxas say of warnings, registers and spills stays beside the object, for check-cuda
 $C/kernels/device.o: kernels/device.cu
 	@mkdir -p $(@D)
 	$(SAY) NVCC $<
