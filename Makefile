@@ -22,6 +22,7 @@ MANDIR ?= $(PREFIX)/share/man
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 DESTDIR ?=
 INSTALL ?= install
+PKG_CONFIG ?= pkg-config
 PYTHON ?= python3
 FUZZ_CC ?= clang
 FUZZ_SECONDS ?= 60
@@ -35,8 +36,8 @@ WERROR ?= 0
 V ?= 0
 
 DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
-PKG_CFLAGS := $(shell pkg-config --cflags $(DEPS) 2>/dev/null)
-PKG_LIBS := $(shell pkg-config --libs $(DEPS) 2>/dev/null)
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) 2>/dev/null)
+PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(DEPS) 2>/dev/null)
 
 WARN := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wundef \
   -Wvla -Wpointer-arith -Wredundant-decls -Wwrite-strings -Wformat=2 -Wcast-qual -Wcast-align \
@@ -45,7 +46,7 @@ override KVC_CFLAGS := -std=c11 $(WARN) -ffp-contract=off -fPIC -fvisibility=hid
 override KVC_CPPFLAGS := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(PKG_CFLAGS)
 override KVC_LDLIBS := $(PKG_LIBS) -lm -ldl -pthread
 
-ALL_FLAGS := $(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS)
+ALL_FLAGS := $(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) $(PKG_LIBS)
 HASH := $(shell printf '%s' "$(subst ",,$(ALL_FLAGS))" | cksum | cut -d' ' -f1)
 B := build/$(HASH)
 
@@ -90,15 +91,22 @@ help:
 	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-14s %s\n' "$$t" "$$d"; done
 	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 V=1"
 
-$B/%.o: %.c
+# Before anything is compiled: does kvc support the machine that CC, if there is one, compiles for? Are the packages there?
+$B/ready: kernels/target.h
+	@! command -v $(firstword $(CC)) >/dev/null || $(CC) $(CPPFLAGS) $(CFLAGS) -E -x c $< >/dev/null
+	@sh tests/deps.sh check build
+	@mkdir -p $(@D) && touch $@
+
+$B/%.o: %.c | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) CC $<
 	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 
-AVX2 := $(if $(filter x86_64,$(shell uname -m)),-mavx2 -mf16c -mfma)
-AVX512 := $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
-$B/kernels/%_avx2.o: ISA := $(AVX2)
-$B/kernels/%_avx512.o: ISA := $(AVX512)
+# The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
+AVX2 = $(eval AVX2 := $(if $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -w __x86_64__),-mavx2 -mf16c -mfma))$(AVX2)
+AVX512 = $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
+$B/kernels/%_avx2.o: ISA = $(AVX2)
+$B/kernels/%_avx512.o: ISA = $(AVX512)
 
 $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@
@@ -169,7 +177,7 @@ C := build/cuda-$(shell printf '%s' "$(subst ",,$(NVCC_ALL))" | cksum | cut -d' 
 CUDA_OBJ := $(patsubst %.c,$B/%.o,$(sort $(wildcard formats/cuda/*.c)))
 
 # what nvcc and ptxas say of warnings, registers and spills stays beside the object, for check-cuda
-$C/kernels/device.o: kernels/device.cu
+$C/kernels/device.o: kernels/device.cu | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) NVCC $<
 	$(Q)$(NVCC_ALL) -MMD -MP -o $@ -c $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
@@ -222,7 +230,7 @@ $B/tests/simde/test_rans: $B/tests/unit/test_rans.o $B/tests/simde/emulated.o $B
 ## demo: install what is missing, build, pack, inspect, unpack and compare a real sample
 .PHONY: demo
 demo:
-	@sh tests/deps.sh build
+	@sh tests/deps.sh install build
 	@$(MAKE) --no-print-directory all
 	@sh tests/demo.sh
 
@@ -234,7 +242,7 @@ check: all $(UNIT_BIN) check-layers check-symbols
 ## test: everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
 .PHONY: test
 test:
-	@sh tests/deps.sh test
+	@sh tests/deps.sh install test
 	@$(MAKE) --no-print-directory test-all
 
 .PHONY: test-all
@@ -298,7 +306,7 @@ $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
 
 # libFuzzer needs its instrumentation in the library too: all sources at once, with clang
-$B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC))
+$B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
 	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
@@ -368,6 +376,16 @@ check-install: all
 .PHONY: check-vars
 check-vars:
 	@sh tests/check-vars.sh $(MAKE)
+
+## check-target: machines that kvc does not support are refused; vector flags follow the compiler's machine
+.PHONY: check-target
+check-target:
+	@sh tests/check-target.sh $(MAKE)
+
+## check-deps: missing packages are named, and installed only where that was asked for or announced
+.PHONY: check-deps
+check-deps:
+	@sh tests/check-deps.sh $(MAKE)
 
 ## check-simde: AVX-512's rANS, emulated where SIMDe's headers are installed
 .PHONY: check-simde
