@@ -20,8 +20,11 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+DATADIR ?= $(PREFIX)/share/kvc
+DOCDIR ?= $(PREFIX)/share/doc/kvc
 DESTDIR ?=
 INSTALL ?= install
+STRIP ?= strip
 PKG_CONFIG ?= pkg-config
 PYTHON ?= python3
 FUZZ_CC ?= clang
@@ -89,7 +92,7 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
 .PHONY: help
 help:
 	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-14s %s\n' "$$t" "$$d"; done
-	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 V=1"
+	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 V=1"
 
 # Before anything is compiled: does kvc support the machine that CC, if there is one, compiles for? Are the packages there?
 $B/ready: kernels/target.h
@@ -227,7 +230,7 @@ $B/tests/simde/test_rans: $B/tests/unit/test_rans.o $B/tests/simde/emulated.o $B
 
 # --- proofs ---
 
-## demo: install what is missing, build, pack, inspect, unpack and compare a real sample
+## demo: install missing packages (as root; KVC_INSTALL=no: do not), build, pack, inspect, unpack and compare a real sample
 .PHONY: demo
 demo:
 	@sh tests/deps.sh install build
@@ -239,7 +242,7 @@ demo:
 check: all $(UNIT_BIN) check-layers check-symbols
 	@sh tests/run.sh unit $B
 
-## test: everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
+## test: install missing packages as demo does, then everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
 .PHONY: test
 test:
 	@sh tests/deps.sh install test
@@ -405,7 +408,10 @@ man-lint:
 # --- installing ---
 
 MAN1 := $(TOOLS:%=%.1)
-## install: tools, library, header, kvc.pc and man pages below DESTDIR and PREFIX
+# documents keep their folders: man pages name them so
+DOCS := $(filter-out %/README.md,$(sort $(wildcard formats/*.md codecs/*.md)))
+PROFILES := $(sort $(wildcard samples/*.kvcp))
+## install: tools, libraries, headers, pkg-config files, man pages, documents and profiles below DESTDIR and PREFIX
 .PHONY: install
 install: all
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
@@ -427,6 +433,18 @@ endif
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
 	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
+	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/formats $(DESTDIR)$(DOCDIR)/codecs $(DESTDIR)$(DATADIR)/profiles
+	$(INSTALL) -m 644 $(filter formats/%,$(DOCS)) $(DESTDIR)$(DOCDIR)/formats
+	$(INSTALL) -m 644 $(filter codecs/%,$(DOCS)) $(DESTDIR)$(DOCDIR)/codecs
+	$(INSTALL) -m 755 samples/python/make_profile.py $(DESTDIR)$(DATADIR)
+	$(INSTALL) -m 644 $(PROFILES) $(DESTDIR)$(DATADIR)/profiles
+
+## install-strip: install, and strip tools and shared libraries of their symbols
+.PHONY: install-strip
+install-strip: install
+	$(STRIP) $(TOOLS:%=$(DESTDIR)$(BINDIR)/%)
+	$(STRIP) --strip-unneeded $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(DESTDIR)$(LIBDIR)/$(CUDA_SO))
+	$(STRIP) --strip-debug $(DESTDIR)$(LIBDIR)/libkvc.a
 
 ## uninstall: remove what install put there
 .PHONY: uninstall
@@ -437,6 +455,8 @@ uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
 	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man5/kvc-profile.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
+	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
+	for d in $(DOCDIR)/formats $(DOCDIR)/codecs $(DOCDIR) $(DATADIR)/profiles $(DATADIR); do rmdir $(DESTDIR)$$d 2>/dev/null; done; true
 
 ## clean: remove everything that was built
 .PHONY: clean
