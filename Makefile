@@ -20,8 +20,12 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+DATADIR ?= $(PREFIX)/share/kvc
+DOCDIR ?= $(PREFIX)/share/doc/kvc
 DESTDIR ?=
 INSTALL ?= install
+STRIP ?= strip
+PKG_CONFIG ?= pkg-config
 PYTHON ?= python3
 FUZZ_CC ?= clang
 FUZZ_SECONDS ?= 60
@@ -30,19 +34,23 @@ CUDA ?= auto
 CUDA_HOME ?= /usr/local/cuda
 CUDA_ARCHS ?= 80 90 100
 NVCCFLAGS ?=
+# WERROR=1 makes every warning an error, as .ci/run does. A compiler that kvc has not met yet may have warnings of its own.
+WERROR ?= 0
 V ?= 0
 
 DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
-PKG_CFLAGS := $(shell pkg-config --cflags $(DEPS) 2>/dev/null)
-PKG_LIBS := $(shell pkg-config --libs $(DEPS) 2>/dev/null)
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) 2>/dev/null)
+PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(DEPS) 2>/dev/null)
 
 comma := ,
-WARN := -Wall -Wextra -Wpedantic -Wconversion -Werror
+WARN := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wundef \
+  -Wvla -Wpointer-arith -Wredundant-decls -Wwrite-strings -Wformat=2 -Wcast-qual -Wcast-align \
+  $(if $(filter 1,$(WERROR)),-Werror)
 override KVC_CFLAGS := -std=c11 $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden -pthread
 override KVC_CPPFLAGS := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(PKG_CFLAGS)
 override KVC_LDLIBS := $(PKG_LIBS) -lm -ldl -pthread
 
-ALL_FLAGS := $(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS)
+ALL_FLAGS := $(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) $(PKG_LIBS)
 HASH := $(shell printf '%s' "$(subst ",,$(ALL_FLAGS))" | cksum | cut -d' ' -f1)
 B := build/$(HASH)
 
@@ -85,17 +93,24 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
 .PHONY: help
 help:
 	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-14s %s\n' "$$t" "$$d"; done
-	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS V=1"
+	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 V=1"
 
-$B/%.o: %.c
+# Before anything is compiled: does kvc support the machine that CC, if there is one, compiles for? Are the packages there?
+$B/ready: kernels/target.h
+	@! command -v $(firstword $(CC)) >/dev/null || $(CC) $(CPPFLAGS) $(CFLAGS) -E -x c $< >/dev/null
+	@sh tests/deps.sh check build
+	@mkdir -p $(@D) && touch $@
+
+$B/%.o: %.c | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) CC $<
 	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 
-AVX2 := $(if $(filter x86_64,$(shell uname -m)),-mavx2 -mf16c -mfma)
-AVX512 := $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
-$B/kernels/%_avx2.o: ISA := $(AVX2)
-$B/kernels/%_avx512.o: ISA := $(AVX512)
+# The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
+AVX2 = $(eval AVX2 := $(if $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -w __x86_64__),-mavx2 -mf16c -mfma))$(AVX2)
+AVX512 = $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
+$B/kernels/%_avx2.o: ISA = $(AVX2)
+$B/kernels/%_avx512.o: ISA = $(AVX512)
 
 $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@
@@ -160,16 +175,16 @@ CUDA_BUILD := $(CUDA_KNOWN:%=sm_%) PTX compute_$(CUDA_PTX), CUDA $(CUDA_RELEASE)
 # where its headers and libraries are, it knows best
 CUDA_PATHS := $(shell $(NVCC) --dryrun -c kernels/device.cu 2>&1 | sed -n 's/^.. \(INCLUDES\|LIBRARIES\)=//p' | tr -d '"')
 # C++ without its run-time library: no exceptions, no guards of statics
-NVCC_ALL := $(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Werror all-warnings -Xptxas -v \
-  --threads 0 -Xcompiler -Wall,-Wextra,-Werror,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics -I. \
+NVCC_ALL := $(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Xptxas -v \
+  --threads 0 -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics -I. \
   $(foreach a,$(CUDA_KNOWN),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX) \
   $(NVCCFLAGS) '-DKVC_CUDA_BUILD="$(CUDA_BUILD)"'
 # the kernel takes long and does not depend on CFLAGS: it has a folder of its own
 C := build/cuda-$(shell printf '%s' "$(subst ",,$(NVCC_ALL))" | cksum | cut -d' ' -f1)
 CUDA_OBJ := $(patsubst %.c,$B/%.o,$(sort $(wildcard formats/cuda/*.c)))
 
-# what ptxas says of registers and spills stays beside the object
-$C/kernels/device.o: kernels/device.cu
+# what nvcc and ptxas say of warnings, registers and spills stays beside the object, for check-cuda
+$C/kernels/device.o: kernels/device.cu | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) NVCC $<
 	$(Q)$(NVCC_ALL) -MMD -MP -o $@ -c $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
@@ -219,10 +234,10 @@ $B/tests/simde/test_rans: $B/tests/unit/test_rans.o $B/tests/simde/emulated.o $B
 
 # --- proofs ---
 
-## demo: install what is missing, build, pack, inspect, unpack and compare a real sample
+## demo: install missing packages (as root; KVC_INSTALL=no: do not), build, pack, inspect, unpack and compare a real sample
 .PHONY: demo
 demo:
-	@sh tests/deps.sh build
+	@sh tests/deps.sh install build
 	@$(MAKE) --no-print-directory all
 	@sh tests/demo.sh
 
@@ -231,10 +246,10 @@ demo:
 check: all $(UNIT_BIN) check-layers check-symbols
 	@sh tests/run.sh unit $B
 
-## test: everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
+## test: install missing packages as demo does, then everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
 .PHONY: test
 test:
-	@sh tests/deps.sh test
+	@sh tests/deps.sh install test
 	@$(MAKE) --no-print-directory test-all
 
 .PHONY: test-all
@@ -298,7 +313,7 @@ $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
 
 # libFuzzer needs its instrumentation in the library too: all sources at once, with clang
-$B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC))
+$B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
 	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
@@ -369,6 +384,16 @@ check-install: all
 check-vars:
 	@sh tests/check-vars.sh $(MAKE)
 
+## check-target: machines that kvc does not support are refused; vector flags follow the compiler's machine
+.PHONY: check-target
+check-target:
+	@sh tests/check-target.sh $(MAKE)
+
+## check-deps: missing packages are named, and installed only where that was asked for or announced
+.PHONY: check-deps
+check-deps:
+	@sh tests/check-deps.sh $(MAKE)
+
 ## check-simde: AVX-512's rANS, emulated where SIMDe's headers are installed
 .PHONY: check-simde
 check-simde:
@@ -387,7 +412,10 @@ man-lint:
 # --- installing ---
 
 MAN1 := $(TOOLS:%=%.1)
-## install: tools, library, header, kvc.pc and man pages below DESTDIR and PREFIX
+# documents keep their folders: man pages name them so
+DOCS := $(filter-out %/README.md,$(sort $(wildcard formats/*.md codecs/*.md)))
+PROFILES := $(sort $(wildcard samples/*.kvcp))
+## install: tools, libraries, headers, pkg-config files, man pages, documents and profiles below DESTDIR and PREFIX
 .PHONY: install
 install: all
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
@@ -409,6 +437,18 @@ endif
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
 	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
+	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/formats $(DESTDIR)$(DOCDIR)/codecs $(DESTDIR)$(DATADIR)/profiles
+	$(INSTALL) -m 644 $(filter formats/%,$(DOCS)) $(DESTDIR)$(DOCDIR)/formats
+	$(INSTALL) -m 644 $(filter codecs/%,$(DOCS)) $(DESTDIR)$(DOCDIR)/codecs
+	$(INSTALL) -m 755 samples/python/make_profile.py $(DESTDIR)$(DATADIR)
+	$(INSTALL) -m 644 $(PROFILES) $(DESTDIR)$(DATADIR)/profiles
+
+## install-strip: install, and strip tools and shared libraries of their symbols
+.PHONY: install-strip
+install-strip: install
+	$(STRIP) $(TOOLS:%=$(DESTDIR)$(BINDIR)/%)
+	$(STRIP) --strip-unneeded $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(DESTDIR)$(LIBDIR)/$(CUDA_SO))
+	$(STRIP) --strip-debug $(DESTDIR)$(LIBDIR)/libkvc.a
 
 ## uninstall: remove what install put there
 .PHONY: uninstall
@@ -419,6 +459,8 @@ uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
 	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man5/kvc-profile.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
+	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
+	for d in $(DOCDIR)/formats $(DOCDIR)/codecs $(DOCDIR) $(DATADIR)/profiles $(DATADIR); do rmdir $(DESTDIR)$$d 2>/dev/null; done; true
 
 ## clean: remove everything that was built
 .PHONY: clean

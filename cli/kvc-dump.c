@@ -122,7 +122,7 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
 }
 
 static int each_file(struct dump_out *o, char **path, int n, struct settings *s) {
-    static char *standard_input[] = {"-"};
+    static char dash[] = "-", *standard_input[] = {dash};
     int worst = EXIT_SAME;
     if (!n) path = standard_input, n = 1;
     o->several = n > 1;

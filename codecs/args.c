@@ -152,7 +152,7 @@ void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stag
     if (size) *text = '\0';
     for (size_t i = 0; i < n && used < size; i++) {
         const struct kvc_arg *arg = &table[i];
-        char value[32];
+        char value[64];
         const int same = arg->kind == KVC_ARG_REAL ? args->f[i] == arg->otherwise : args->i[i] == arg->fallback;
         if (same && (arg->key || !arg->required)) continue;
         switch (arg->kind) {

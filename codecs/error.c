@@ -18,8 +18,8 @@ static enum kvc_severity severity_of(enum kvc_code code) {
     }
 }
 
-static void fill(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format,
-                 va_list ap) {
+__attribute__((format(printf, 4, 0))) static void fill(struct kvc_error *e, enum kvc_code code, uint64_t offset,
+                                                       const char *format, va_list ap) {
     e->code = code;
     e->severity = severity_of(code);
     e->offset = offset;
@@ -28,7 +28,7 @@ static void fill(struct kvc_error *e, enum kvc_code code, uint64_t offset, const
     vsnprintf(e->message, sizeof e->message, format, ap);
 }
 
-int kvc_fail(struct kvc_error *e, enum kvc_code code, const char *format, ...) {
+int (kvc_fail)(struct kvc_error *e, enum kvc_code code, const char *format, ...) {
     if (e) {
         va_list ap;
         va_start(ap, format);
@@ -38,7 +38,7 @@ int kvc_fail(struct kvc_error *e, enum kvc_code code, const char *format, ...) {
     return -1;
 }
 
-int kvc_fail_at(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...) {
+int (kvc_fail_at)(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...) {
     if (e) {
         va_list ap;
         va_start(ap, format);
@@ -50,7 +50,7 @@ int kvc_fail_at(struct kvc_error *e, enum kvc_code code, uint64_t offset, const 
     return -1;
 }
 
-int kvc_error_prefix(struct kvc_error *e, const char *prefix) {
+int (kvc_error_prefix)(struct kvc_error *e, const char *prefix) {
     if (e) {
         char old[sizeof e->message];
         memcpy(old, e->message, sizeof old);
@@ -62,6 +62,6 @@ int kvc_error_prefix(struct kvc_error *e, const char *prefix) {
     return -1;
 }
 
-int kvc_fail_memory(struct kvc_error *e, const char *what) {
+int (kvc_fail_memory)(struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_MEMORY, "out of memory for %s", what);
 }

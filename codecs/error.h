@@ -51,4 +51,15 @@ int kvc_error_prefix(struct kvc_error *e, const char *prefix);
 /* Out of memory for `what`; returns -1. */
 int kvc_fail_memory(struct kvc_error *e, const char *what);
 
+/* Repeats in the caller's file that a failing function returns -1. A compiler then sees that no caller goes on to use what the
+ * function had left unset, and does not warn of it. */
+static inline int kvc_failed(int status) {
+    (void)status;
+    return -1;
+}
+#define kvc_fail(...) kvc_failed(kvc_fail(__VA_ARGS__))
+#define kvc_fail_at(...) kvc_failed(kvc_fail_at(__VA_ARGS__))
+#define kvc_error_prefix(...) kvc_failed(kvc_error_prefix(__VA_ARGS__))
+#define kvc_fail_memory(...) kvc_failed(kvc_fail_memory(__VA_ARGS__))
+
 #endif

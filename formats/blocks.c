@@ -236,11 +236,11 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     /* The coded rows stand packed at the front of dst: spread them from the end, past the rows of each entry. */
     uint64_t end = rows, left = split->own;
     for (size_t s = split->n_same; s-- > 0;) {
-        const struct kvc_same *x = &split->same[s];
-        uint64_t after = end - (x->row + x->count);
+        const struct kvc_same *same = &split->same[s];
+        uint64_t after = end - (same->row + same->count);
         left -= after;
         memmove(dst + (end - after) * row, dst + left * row, (size_t)(after * row));
-        end = x->row;
+        end = same->row;
     }
     return 0;
 }

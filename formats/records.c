@@ -22,7 +22,7 @@ int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what) {
 }
 
 /* Puts the record's place before a message that a decoder left in *e. */
-int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label) {
+int (kvc_record_context)(struct kvc_error *e, uint64_t record, const char *label) {
     char where[192];
     snprintf(where, sizeof where, "record %" PRIu64 "%s%s%s", record, label ? " (" : "", label ? label : "",
              label ? ")" : "");

@@ -7,6 +7,7 @@
 #define KVC_KERNELS_H
 
 #include "kernels/rans.h"
+#include "kernels/target.h"
 
 #include <stddef.h>
 #include <stdint.h>

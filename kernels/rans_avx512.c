@@ -13,11 +13,24 @@ struct decoding {
     __m128i bits;
 };
 
+/* Without optimisation GCC makes the gathers macros, in which a mask of 16 ones becomes a signed short. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+
+/* The 32-bit words at base + 4 at, base + 8 at. */
+static inline __attribute__((always_inline)) __m512i gather4(__m512i at, const void *base) {
+    return _mm512_i32gather_epi32(at, base, 4);
+}
+static inline __attribute__((always_inline)) __m512i gather8(__m512i at, const void *base) {
+    return _mm512_i32gather_epi32(at, base, 8);
+}
+#pragma GCC diagnostic pop
+
 /* Sixteen lanes by one symbol each; takes words from *next on. */
 static inline __attribute__((always_inline)) __m512i decode_sixteen(__m512i x, uint16_t *symbols, const uint16_t *base, const uint8_t **next,
                                      const struct decoding *d) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)base));
-    __m512i slot = _mm512_i32gather_epi32(_mm512_add_epi32(at, _mm512_and_si512(x, d->mask)), d->table, 4);
+    __m512i slot = gather4(_mm512_add_epi32(at, _mm512_and_si512(x, d->mask)), d->table);
     __m256i symbol = _mm512_cvtepi32_epi16(_mm512_and_si512(slot, d->symbol));
     _mm256_storeu_si256((__m256i *)(void *)symbols, symbol);
     x = _mm512_add_epi32(_mm512_mullo_epi32(_mm512_srli_epi32(slot, 21), _mm512_srl_epi32(x, d->bits)),
@@ -57,8 +70,8 @@ struct encoding {
 /* Sixteen lanes by one symbol each; gives words below *next. */
 static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next, const struct encoding *e) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)s));
-    __m512i reciprocal = _mm512_i32gather_epi32(at, &e->table->reciprocal, 8);
-    __m512i packed = _mm512_i32gather_epi32(at, &e->table->packed, 8);
+    __m512i reciprocal = gather8(at, &e->table->reciprocal);
+    __m512i packed = gather8(at, &e->table->packed);
     __m512i frequency = _mm512_and_si512(packed, e->field);
     __m512i limit = _mm512_sub_epi32(_mm512_sll_epi32(frequency, e->top), e->one);
     __mmask16 give = _mm512_cmpgt_epu32_mask(x, limit);

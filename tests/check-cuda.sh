@@ -1,7 +1,7 @@
 #!/bin/sh
-# check-cuda.sh NVCC [LOG LIBRARY] ARCH...: the kernel, compiled for each ARCH (LOG: what ptxas said), spills no register to
-# memory, and the library needs neither a driver nor CUDA's run-time library nor that of C++ to be loaded. NVCC empty: says that
-# nothing was checked.
+# check-cuda.sh NVCC [LOG LIBRARY] ARCH...: the kernel, compiled for each ARCH (LOG: what nvcc and ptxas said), compiles without
+# a warning and spills no register to memory, and the library needs neither a driver nor CUDA's run-time library nor that of
+# C++ to be loaded. NVCC empty: says that nothing was checked.
 set -eu
 nvcc=$1
 shift
@@ -13,6 +13,12 @@ fi
 log=$1 library=$2
 shift 2
 passed=0 failed=0 skipped=0
+if grep -i 'warning' "$log"; then
+    echo "FAIL the kernel compiles with warnings: see $log"
+    failed=$((failed + 1))
+else
+    passed=$((passed + 1))
+fi
 for arch in "$@"; do
     if ! "$nvcc" --list-gpu-code | grep -qx "sm_$arch"; then
         echo "SKIPPED: $nvcc knows no sm_$arch"

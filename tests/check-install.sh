@@ -1,6 +1,6 @@
 #!/bin/sh
 # check-install.sh MAKE: installs into an empty place, builds and runs a program against it with pkg-config, and one against
-# libkvc_cuda where that was built; uninstalls, and finds nothing left.
+# libkvc_cuda where that was built; packs with the installed profile; strips; uninstalls, and finds nothing left.
 set -eu
 make=$1
 root=$(mktemp -d)
@@ -55,7 +55,29 @@ C
 fi
 [ "$("$root/usr/bin/kvc-pack" --version | cut -d' ' -f1)" = kvc-pack ]
 rm "$root/program" "$root/program.c"
+doc=$root/usr/share/doc/kvc data=$root/usr/share/kvc
+for document in formats/FORMAT.md codecs/*.md; do
+    [ "$document" = codecs/README.md ] || cmp "$document" "$doc/$document" || exit 1
+done
+[ -x "$data/make_profile.py" ] || { echo "make_profile.py is not installed, or no program" >&2; exit 1; }
+for profile in samples/*.kvcp; do cmp "$profile" "$data/profiles/${profile#samples/}" || exit 1; done
+"$root/usr/bin/kvc-pack" -r small --profile="$data/profiles/smollm2-135m-instruct.kvcp" -o "$root/packed.kvc" \
+    samples/transformers-16.safetensors 2>/dev/null
+rm "$root/packed.kvc"
+
+nm "$root/usr/lib/libkvc.a" >"$root/symbols"
+$make -s install-strip PREFIX=/usr DESTDIR="$root" >/dev/null
+for file in bin/kvc-dump bin/kvc-pack bin/kvc-unpack bin/kvc-diff lib/libkvc.so; do
+    if readelf -S "$root/usr/$file" | grep -qE '[.](symtab|debug_info)'; then
+        echo "install-strip leaves symbols in $file" >&2
+        exit 1
+    fi
+done
+nm -D --defined-only "$root/usr/lib/libkvc.so" | grep -q ' T kvc_file_open' || { echo "libkvc.so lost its symbols" >&2; exit 1; }
+nm "$root/usr/lib/libkvc.a" | cmp - "$root/symbols" || exit 1 # programs still link with it
+"$root/usr/bin/kvc-pack" --version >/dev/null
+rm "$root/symbols"
 $make -s uninstall PREFIX=/usr DESTDIR="$root" >/dev/null
-left=$(find "$root" ! -type d)
+left=$(find "$root" ! -type d; find "$root" -name kvc)
 [ -z "$left" ] || { echo "uninstall leaves: $left" >&2; exit 1; }
 echo "install: ok"

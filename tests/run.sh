@@ -1,5 +1,6 @@
 #!/bin/sh
-# run.sh unit|all|san BUILD: runs the tests that were built below BUILD and prints the totals as its last line.
+# run.sh unit|all|san BUILD: runs the tests that were built below BUILD, lists what was skipped and why, and prints the totals as
+# its last line.
 # unit: unit tests. san: what a sanitizer build runs. all: everything.
 set -u
 what=$1
@@ -30,10 +31,12 @@ count() { # count STATUS LOG NAME
         cat "$log"
     else
         echo "ok   $3: $p passed$([ "$s" = 0 ] || echo ", $s skipped")"
-        grep '^SKIPPED:' "$log" || true
     fi
+    # reasons as the suites give them: "SKIPPED: WHY", or "skip TEST: WHY" of the command line
+    [ "$s" = 0 ] || sed -n -e "s|^SKIPPED: |  $3: |p" -e "s|^skip |  $3, |p" "$log" >>"$logs/skipped"
 }
 run() { # run NAME COMMAND...
+    [ $counting = 0 ] || { suites=$((suites + 1)); return 0; }
     name=$1
     shift
     "$@" >"$logs/one" 2>&1
@@ -43,6 +46,7 @@ run() { # run NAME COMMAND...
 run_all() { # run_all KIND ARGUMENTS PROGRAM...
     kind=$1 arguments=$2
     shift 2
+    [ $counting = 0 ] || { suites=$((suites + $#)); return 0; }
     printf '%s\n' "$@" | xargs -P "$jobs" -I {} sh -c '
         name=$(basename "$1")
         "$1" ${2:+"$2/${name#*_}"} >"$3/$name" 2>&1
@@ -53,22 +57,38 @@ run_all() { # run_all KIND ARGUMENTS PROGRAM...
     done
 }
 
-run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d) ;; *) echo "$t" ;; esac; done)
-if [ "$what" != unit ]; then
+run_suites() {
+    # shellcheck disable=SC2046
+    run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d) ;; *) echo "$t" ;; esac; done)
+    [ "$what" != unit ] || return 0
     run golden "$build/tests/golden/golden" tests/golden
     run_all replay tests/fuzz/corpus "$build"/replay/fuzz_*
-    [ "$what" = san ] && export KVC_SANITIZED=1 # sanitizers have memory of their own: tests of limits skip
-    export KVC_FAKE_CUDA="$(cd "$build" && pwd)/tests/cuda/libkvc_cuda_fake.so"
     run "command line" env KVC_BIN="$(cd "$build" && pwd)" sh tests/cli/run.sh
     if [ -n "${KVC_TEST_DATA:-}" ]; then
         run "real files" python3 tests/cli/check_index.py "$build/kvc-dump" "$KVC_TEST_DATA"
         run "real round trips" sh tests/real.sh "$build" "$KVC_TEST_DATA"
     fi
-fi
-if [ "$what" = all ]; then
+    [ "$what" = all ] || return 0
     run "GPU's tests, on the host" "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc
     run "check-layers" sh tests/check-layers.sh
-    for t in check-symbols check-install check-vars check-simde check-cuda man-lint; do run "$t" "${MAKE:-make}" -s $t; done
-fi
+    for t in check-symbols check-install check-vars check-target check-deps check-simde check-cuda man-lint; do
+        run "$t" "${MAKE:-make}" -s $t
+    done
+}
+
+[ "$what" = san ] && export KVC_SANITIZED=1 # sanitizers have memory of their own: tests of limits skip
+KVC_FAKE_CUDA="$(cd "$build" && pwd)/tests/cuda/libkvc_cuda_fake.so"
+export KVC_FAKE_CUDA
+case $what in
+unit) minutes=1 ;;
+all) minutes=6 ;;
+san) minutes=40 ;;
+esac
+suites=0 counting=1
+run_suites
+echo "$suites suites, about $minutes min of processor time, on up to $jobs cores"
+counting=0
+run_suites
+[ ! -s "$logs/skipped" ] || { echo "skipped:"; cat "$logs/skipped"; }
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

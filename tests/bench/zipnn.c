@@ -58,13 +58,13 @@ const char *zipnn_version(void) {
     static char version[sizeof text];
     static int tried;
     if (!tried++) {
-        char venv[] = VENV, *python = getenv("PYTHON");
+        char venv[] = VENV, standard[] = "python3", *python = getenv("PYTHON");
         signal(SIGPIPE, SIG_IGN); /* should it end early */
         /* ZipNN makes its output anew each time. Let its process keep the memory, as buffers are kept here: page faults
          * then count for neither. */
         setenv("MALLOC_MMAP_MAX_", "0", 0);
         setenv("MALLOC_TRIM_THRESHOLD_", "4000000000", 0);
-        if (!start(python && *python ? python : "python3") || !start(venv)) memcpy(version, text, sizeof text);
+        if (!start(python && *python ? python : standard) || !start(venv)) memcpy(version, text, sizeof text);
     }
     return *version ? version : NULL;
 }

@@ -28,8 +28,6 @@
 
 enum { POISON = 0xa5, GUARD = 64, CHUNK = 1 << 26 };
 
-extern char **environ;
-
 static struct kvc_device *device; /* number 0 */
 static int faked;                 /* it is the host */
 static json_t *failures;

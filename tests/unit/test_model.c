@@ -589,7 +589,10 @@ static void test_match(void **state) {
 static void test_real(void **state) {
     (void)state;
     const char *path = getenv("KVC_TEST_GGUF");
-    if (!path || !*path) skip();
+    if (!path || !*path) {
+        print_message("SKIPPED: KVC_TEST_GGUF names no GGUF file\n");
+        skip();
+    }
     struct kvc_model m;
     struct kvc_error e;
     assert_int_equal(kvc_model_read(path, 1, &m, &e), 0);

@@ -149,7 +149,7 @@ static struct key *key_of(struct maker *m, const char *name) {
     return &m->key[i];
 }
 
-static void append(char *text, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void append(char *text, const char *format, ...) {
     const size_t used = strlen(text);
     va_list args;
     va_start(args, format);

@@ -776,7 +776,10 @@ static double difference(const double *hidden, const float *w, const double *cac
 static void test_real(void **state) {
     (void)state;
     const char *data = getenv("KVC_TEST_DATA");
-    if (!data) skip();
+    if (!data) {
+        print_message("SKIPPED: KVC_TEST_DATA names no folder of real files\n");
+        skip();
+    }
     static const struct {
         const char *file;
         size_t layers, tokens, heads;

@@ -1,0 +1,37 @@
+#!/bin/sh
+# check-target.sh MAKE: machines that kvc does not support are refused in one sentence before anything is compiled, and vector
+# flags follow the machine that is compiled for, not the one that compiles.
+set -eu
+make=$1
+cc=${CC:-cc}
+status=0
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+bad() { echo "$*" >&2; status=1; }
+big="-U__BYTE_ORDER__ -D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__"
+narrow="-U__SIZEOF_POINTER__ -D__SIZEOF_POINTER__=4"
+sentence="kvc needs a 64-bit little-endian machine"
+
+# shellcheck disable=SC2086
+preprocess() { $cc $1 -I. -E -x c "$2" >/dev/null 2>"$root/log"; } # preprocess FLAGS FILE
+preprocess "" kernels/target.h || bad "this machine is refused: $(cat "$root/log")"
+for flags in "$big" "$narrow" -m32; do
+    if [ "$flags" = -m32 ] && ! echo | $cc -m32 -E -x c - >/dev/null 2>&1; then continue; fi
+    for file in kernels/target.h kernels/kernels.h; do
+        [ "$flags$file" != -m32kernels/kernels.h ] || continue # the C library's headers for it may be missing
+        if preprocess "$flags" $file; then bad "$file is not refused with $flags"; fi
+        [ "$(grep -c "error: .*$sentence" "$root/log")" = 1 ] || bad "$file with $flags: $(cat "$root/log")"
+    done
+    if $make -k -j2 CUDA=0 CPPFLAGS="$flags" all >"$root/out" 2>"$root/log"; then bad "make does not fail with $flags"; fi
+    if [ "$(grep -c "error: .*$sentence" "$root/log")" != 1 ] || grep -E ' (CC|AR|LD) ' "$root/out"; then
+        bad "make with $flags: $(cat "$root/out" "$root/log")"
+    fi
+done
+
+vector_flags() { $make -n V=1 CUDA=0 CC="$1" CPPFLAGS="$2" all | grep -c -e '-mavx2 .*kernels/[a-z]*_avx2.c' || true; }
+[ "$(vector_flags "$cc" -U__x86_64__)" = 0 ] || bad "AVX2's flags are passed to a compiler for another machine"
+if echo __x86_64__ | $cc -E -x c - | grep -qx 1; then
+    [ "$(vector_flags "$cc" "")" -gt 0 ] || bad "AVX2's flags are missing on x86-64"
+fi
+[ $status = 0 ] && echo "target: ok"
+exit $status
