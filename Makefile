@@ -254,10 +254,16 @@ golden-update: $B/tests/golden/golden
 	@$< --update tests/golden
 
 BENCH_FILES ?= $(wildcard samples/slot-*.bin samples/transformers-*.safetensors build/engine/slot-2000.bin)
-## bench: rates of kernels, stages and whole files beside memcpy, zstd and ZipNN, and ratios, of BENCH_FILES
+BENCH ?=
+## bench: rates of kernels, stages and BENCH_FILES beside memcpy, zstd and ZipNN, and ratios; BENCH="--help": its tables
 .PHONY: bench
 bench: all $B/tests/bench/bench
-	@PYTHON="$(PYTHON)" $B/tests/bench/bench $(BENCH_FILES)
+	@PYTHON="$(PYTHON)" $B/tests/bench/bench $(BENCH) $(BENCH_FILES)
+
+## bench-smoke: every table of bench, of one run each: shows that they are printed, not how fast anything is
+.PHONY: bench-smoke
+bench-smoke: $B/tests/bench/bench
+	@PYTHON="$(PYTHON)" sh tests/bench/smoke.sh $B/tests/bench/bench samples/slot-f16.bin samples/transformers-16.safetensors
 
 QUALITY_FILE ?=
 QUALITY_RECIPES ?= split kivi4 gear4 gear-l4 kcvt4 kivi2 gear gear-l zipcache think think-kivi minicache minicache-kivi4
@@ -304,6 +310,7 @@ $B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
 
+$B/tests/bench/bench.o: ISA := '-DBENCH_CFLAGS="$(subst ",,$(CFLAGS))"'
 $B/tests/bench/bench: $(BENCH_OBJ) $B/libkvc.a
 	$(SAY) LD $@
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)

@@ -68,7 +68,7 @@ fi
 if [ "$what" = all ]; then
     run "GPU's tests, on the host" "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc
     run "check-layers" sh tests/check-layers.sh
-    for t in check-symbols check-install check-vars check-simde check-cuda man-lint; do run "$t" "${MAKE:-make}" -s $t; done
+    for t in check-symbols check-install check-vars check-simde check-cuda man-lint bench-smoke; do run "$t" "${MAKE:-make}" -s $t; done
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]
