@@ -117,7 +117,9 @@ static void print_machine(void) {
 #else
     printf("\ncompiler: gcc %s %s", __VERSION__, BENCH_CFLAGS);
 #endif
-    printf("; libzstd %s; kernels: %s\n\n", ZSTD_versionString(), kvc_kernels_get()->name);
+    const struct kvc_kernels_choice choice = kvc_kernels_choice();
+    printf("; libzstd %s\nkernels: %s; rANS: %s encodes, %s decodes (%s)\n\n", ZSTD_versionString(), choice.name,
+           choice.rans_encode, choice.rans_decode, choice.by_trial ? "by trial" : "by KVC_KERNEL");
 }
 
 unsigned cores(void) {

@@ -20,6 +20,7 @@ has() { # has HEADING
 }
 has "; CPU: "
 has "compiler: "
+has "kernels: "
 has "Kernels, one core"
 has "Transform codec, 3 heads of 64 channels"
 has "Transform codec, 8 heads of 128 channels"
