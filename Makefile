@@ -253,8 +253,14 @@ golden: $B/tests/golden/golden
 golden-update: $B/tests/golden/golden
 	@$< --update tests/golden
 
-BENCH_FILES ?= $(wildcard samples/slot-*.bin samples/transformers-*.safetensors build/engine/slot-2000.bin)
+BENCH_FILES ?= $(or $(wildcard build/bench/*.safetensors build/bench/*.bin),$(wildcard samples/slot-*.bin samples/transformers-*.safetensors))
 BENCH ?=
+BENCH_FOLDER := build/bench
+## bench-files: real caches for BENCH_FILES into build/bench, made by a model and an engine from PyPI
+.PHONY: bench-files
+bench-files:
+	@PYTHON="$(PYTHON)" sh tests/bench/make_files.sh $(BENCH_FOLDER)
+
 ## bench: rates of kernels, stages and BENCH_FILES beside memcpy, zstd and ZipNN, and ratios; BENCH="--help": its tables
 .PHONY: bench
 bench: all $B/tests/bench/bench
