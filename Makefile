@@ -271,6 +271,17 @@ bench: all $B/tests/bench/bench
 bench-smoke: $B/tests/bench/bench
 	@PYTHON="$(PYTHON)" sh tests/bench/smoke.sh $B/tests/bench/bench samples/slot-f16.bin samples/transformers-16.safetensors
 
+## bench-memory: the most memory that packing and unpacking take; makes caches of up to 2 GB in TMPDIR
+.PHONY: bench-memory
+bench-memory: all
+	@"$(PYTHON)" tests/bench/memory.py .
+
+## bench-sizes: sizes of the lossy presets beside those that the papers publish
+.PHONY: bench-sizes
+bench-sizes: all
+	@here=$$(pwd) && scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && cd "$$scratch" && \
+	  PATH="$$here:$$PATH" "$(PYTHON)" "$$here/tests/cli/lossy-accounting/accounting.py"
+
 QUALITY_FILE ?=
 QUALITY_RECIPES ?= split kivi4 gear4 gear-l4 kcvt4 kivi2 gear gear-l zipcache think think-kivi minicache minicache-kivi4
 ## quality: what the real model makes of caches decoded from QUALITY_RECIPES: samples, or QUALITY_FILE
@@ -282,11 +293,12 @@ QUALITY_MODEL ?= smollm2
 QUALITY_N ?= 2048
 QUALITY_TEXTS ?= gpl3 code german table chat
 QUALITY_PROFILE ?=
+QUALITY_ROWS ?=
 ## quality-table: ratios of the transform codec at equal KLD beside its peers' and its targets, for QUALITY_TEXTS
 .PHONY: quality-table
 quality-table: all
 	@PYTHON="$(PYTHON)" sh tests/quality/table.sh . --model=$(QUALITY_MODEL) -n $(QUALITY_N) \
-	  --texts="$(QUALITY_TEXTS)" $(QUALITY_PROFILE:%=--profile=%)
+	  --texts="$(QUALITY_TEXTS)" $(if $(QUALITY_ROWS),--rows="$(QUALITY_ROWS)") $(QUALITY_PROFILE:%=--profile=%)
 
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz
