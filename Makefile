@@ -272,11 +272,34 @@ golden: $B/tests/golden/golden
 golden-update: $B/tests/golden/golden
 	@$< --update tests/golden
 
-BENCH_FILES ?= $(wildcard samples/slot-*.bin samples/transformers-*.safetensors build/engine/slot-2000.bin)
-## bench: rates of kernels, stages and whole files beside memcpy, zstd and ZipNN, and ratios, of BENCH_FILES
+BENCH_FILES ?= $(or $(wildcard build/bench/*.safetensors build/bench/*.bin),$(wildcard samples/slot-*.bin samples/transformers-*.safetensors))
+BENCH ?=
+BENCH_FOLDER := build/bench
+## bench-files: real caches for BENCH_FILES into build/bench, made by a model and an engine from PyPI
+.PHONY: bench-files
+bench-files:
+	@PYTHON="$(PYTHON)" sh tests/bench/make_files.sh $(BENCH_FOLDER)
+
+## bench: rates of kernels, stages and BENCH_FILES beside memcpy, zstd and ZipNN, and ratios; BENCH="--help": its tables
 .PHONY: bench
 bench: all $B/tests/bench/bench
-	@PYTHON="$(PYTHON)" $B/tests/bench/bench $(BENCH_FILES)
+	@PYTHON="$(PYTHON)" $B/tests/bench/bench $(BENCH) $(BENCH_FILES)
+
+## bench-smoke: every table of bench, of one run each: shows that they are printed, not how fast anything is
+.PHONY: bench-smoke
+bench-smoke: $B/tests/bench/bench
+	@PYTHON="$(PYTHON)" sh tests/bench/smoke.sh $B/tests/bench/bench samples/slot-f16.bin samples/transformers-16.safetensors
+
+## bench-memory: the most memory that packing and unpacking take; makes caches of up to 2 GB in TMPDIR
+.PHONY: bench-memory
+bench-memory: all
+	@"$(PYTHON)" tests/bench/memory.py .
+
+## bench-sizes: sizes of the lossy presets beside those that the papers publish
+.PHONY: bench-sizes
+bench-sizes: all
+	@here=$$(pwd) && scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && cd "$$scratch" && \
+	  PATH="$$here:$$PATH" "$(PYTHON)" "$$here/tests/cli/lossy-accounting/accounting.py"
 
 QUALITY_FILE ?=
 QUALITY_RECIPES ?= split kivi4 gear4 gear-l4 kcvt4 kivi2 gear gear-l zipcache think think-kivi minicache minicache-kivi4
@@ -289,11 +312,12 @@ QUALITY_MODEL ?= smollm2
 QUALITY_N ?= 2048
 QUALITY_TEXTS ?= gpl3 code german table chat
 QUALITY_PROFILE ?=
+QUALITY_ROWS ?=
 ## quality-table: ratios of the transform codec at equal KLD beside its peers' and its targets, for QUALITY_TEXTS
 .PHONY: quality-table
 quality-table: all
 	@PYTHON="$(PYTHON)" sh tests/quality/table.sh . --model=$(QUALITY_MODEL) -n $(QUALITY_N) \
-	  --texts="$(QUALITY_TEXTS)" $(QUALITY_PROFILE:%=--profile=%)
+	  --texts="$(QUALITY_TEXTS)" $(if $(QUALITY_ROWS),--rows="$(QUALITY_ROWS)") $(QUALITY_PROFILE:%=--profile=%)
 
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz
@@ -323,6 +347,7 @@ $B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
 
+$B/tests/bench/bench.o: ISA := '-DBENCH_CFLAGS="$(subst ",,$(CFLAGS))"'
 $B/tests/bench/bench: $(BENCH_OBJ) $B/libkvc.a
 	$(SAY) LD $@
 	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)

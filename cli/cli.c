@@ -114,10 +114,14 @@ int cli_usage(const char *format, ...) {
 int cli_version(int verbose) {
     printf("%s %s (format %d)\n", tool, KVC_VERSION, KVC_FORMAT_VERSION);
     if (verbose) {
-        const struct kvc_kernels *kernels = kvc_kernels_get();
-        printf("kernels: %s (of", kernels ? kernels->name : "none");
+        const struct kvc_kernels_choice kernels = kvc_kernels_choice();
+        printf("kernels: %s (of", kernels.name ? kernels.name : "none");
         for (const char *const *name = kvc_kernels_names(); *name; name++) printf(" %s", *name);
-        printf(")\nstages:");
+        printf(")\n");
+        if (kernels.name)
+            printf("rANS: %s encodes, %s decodes (%s)\n", kernels.rans_encode, kernels.rans_decode,
+                   kernels.by_trial ? "by trial" : "by KVC_KERNEL");
+        printf("stages:");
         for (size_t i = 0; kvc_stage_at(i); i++) printf(" %s", kvc_stage_at(i)->name);
         printf("\npresets:");
         for (size_t i = 0; kvc_preset_at(i); i++) printf(" %s", kvc_preset_at(i)->name);

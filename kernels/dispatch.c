@@ -1,7 +1,13 @@
-/* dispatch.c: which table of kernels this CPU gets. Not for the kernels. */
+/* dispatch.c: which kernels this CPU gets. Not for the kernels.
+ *
+ * $KVC_KERNEL names a table, or else it is that of the widest instruction set, with whichever rANS is fastest here (trial.c).
+ * The trial is made when rANS is first called, so that whoever needs none does not wait for it: until then the table has
+ * functions that make it and then call what it found. */
 #include "kernels/kernels.h"
+#include "kernels/trial.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -27,7 +33,7 @@ static int runs_avx512(void) {
 #endif
 #endif
 
-/* Best first. */
+/* Widest first. */
 static const struct {
     const struct kvc_kernels *kernels;
     int (*runs)(void);
@@ -44,8 +50,10 @@ static const struct {
 #define N_TABLES (sizeof table / sizeof table[0])
 
 static const char *names[N_TABLES + 1];
-static const struct kvc_kernels *chosen;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_once_t once = PTHREAD_ONCE_INIT, trial_once = PTHREAD_ONCE_INIT;
+static struct kvc_kernels untried, tried; /* the widest table before and after the trial */
+static const struct kvc_kernels *rans_encode_of, *rans_decode_of;
+static const struct kvc_kernels *_Atomic chosen;
 
 const struct kvc_kernels *kvc_kernels_find(const char *name) {
     for (size_t i = 0; i < N_TABLES; i++)
@@ -53,20 +61,66 @@ const struct kvc_kernels *kvc_kernels_find(const char *name) {
     return NULL;
 }
 
+/* --- rANS --- */
+
+static void try_rans(void) {
+    const struct kvc_kernels *runs[N_TABLES];
+    size_t n = 0;
+    for (size_t i = N_TABLES; i-- > 0;)
+        if (table[i].runs()) runs[n++] = table[i].kernels;
+    kvc_trial_rans(runs, n, &rans_encode_of, &rans_decode_of);
+    tried = untried;
+    tried.rans_encode = rans_encode_of->rans_encode;
+    tried.rans_decode = rans_decode_of->rans_decode;
+    atomic_store_explicit(&chosen, &tried, memory_order_release);
+}
+
+static void first_rans_decode(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
+                              const uint32_t *slots, unsigned bits) {
+    pthread_once(&trial_once, try_rans);
+    tried.rans_decode(r, symbols, base, n, slots, bits);
+}
+
+static void first_rans_encode(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
+                              const struct kvc_rans_symbol *rows, unsigned bits) {
+    pthread_once(&trial_once, try_rans);
+    tried.rans_encode(r, symbols, n, rows, bits);
+}
+
+/* --- the choice --- */
+
 static void choose(void) {
     for (size_t i = 0; i < N_TABLES; i++) names[i] = table[i].kernels->name;
     const char *forced = getenv("KVC_KERNEL");
+    const struct kvc_kernels *widest = NULL;
     if (forced && *forced) {
-        chosen = kvc_kernels_find(forced);
+        rans_encode_of = rans_decode_of = kvc_kernels_find(forced);
+        atomic_init(&chosen, rans_encode_of);
         return;
     }
-    for (size_t i = 0; i < N_TABLES && !chosen; i++)
-        if (table[i].runs()) chosen = table[i].kernels;
+    for (size_t i = 0; i < N_TABLES && !widest; i++)
+        if (table[i].runs()) widest = table[i].kernels;
+    untried = *widest;
+    untried.rans_encode = first_rans_encode;
+    untried.rans_decode = first_rans_decode;
+    atomic_init(&chosen, &untried);
 }
 
 const struct kvc_kernels *kvc_kernels_get(void) {
     pthread_once(&once, choose);
-    return chosen;
+    return atomic_load_explicit(&chosen, memory_order_acquire);
+}
+
+struct kvc_kernels_choice kvc_kernels_choice(void) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    const int forced = k != &untried && k != &tried;
+    struct kvc_kernels_choice choice = {.by_trial = !forced};
+    if (!forced) pthread_once(&trial_once, try_rans);
+    if (!k) return choice;
+    choice.name = k->name;
+    choice.rans_encode = rans_encode_of->name;
+    choice.rans_decode = rans_decode_of->name;
+    return choice;
 }
 
 const char *const *kvc_kernels_names(void) {

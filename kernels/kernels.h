@@ -180,14 +180,24 @@ extern const struct kvc_kernels kvc_kernels_avx512;
 #endif
 #endif
 
-/* The best table this CPU runs, or the one $KVC_KERNEL names. Chosen once, thread-safe.
+/* The table $KVC_KERNEL names, or that of the widest instruction set this CPU runs, with the rANS that is fastest on it; which
+ * is tried, in less than a millisecond, when rANS is first called. Thread-safe. All tables give the same bytes, so what the
+ * trial finds matters for speed only.
  * NULL when $KVC_KERNEL names a table that does not exist or that this CPU cannot run. */
 const struct kvc_kernels *kvc_kernels_get(void);
+
+/* The names of the tables that were chosen: for all kernels but rANS, and for rANS; makes the trial. Names are NULL where
+ * kvc_kernels_get() is. by_trial: 0 when $KVC_KERNEL named the table. */
+struct kvc_kernels_choice {
+    const char *name, *rans_encode, *rans_decode;
+    int by_trial;
+};
+struct kvc_kernels_choice kvc_kernels_choice(void);
 
 /* A table by name ("ref", "avx2", "avx512"); NULL when unknown or when this CPU cannot run it. */
 const struct kvc_kernels *kvc_kernels_find(const char *name);
 
-/* Names of all tables in this build, best first, NULL-terminated. */
+/* Names of all tables in this build, the widest instruction set first, NULL-terminated. */
 const char *const *kvc_kernels_names(void);
 
 /* --- conversions without a fast twin: for looking at values, not for hot paths --- */

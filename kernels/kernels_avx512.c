@@ -1,4 +1,5 @@
-/* kernels_avx512.c: the table for AVX-512 (F, BW, VL, DQ): its own rANS, the rest AVX2's. Not compiled elsewhere. */
+/* kernels_avx512.c: the table for AVX-512 (F, BW, VL, DQ): its own rANS, which dispatch.c takes where it is faster than AVX2's,
+ * the rest AVX2's. Not compiled elsewhere. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)

@@ -24,6 +24,12 @@ struct line {
     struct job job[MAX_JOBS];
 };
 
+/* 1: each job runs once, on small data: tables are printed, rates say nothing. */
+extern int quick;
+
+/* At least 1. */
+unsigned cores(void);
+
 /* Times every job of n lines, all of them in turn in each of several rounds: the clock of a machine may jump, and the
  * best runs of all then fall into the same times. */
 void race(struct line *lines, size_t n);
@@ -34,13 +40,19 @@ double rate(const struct line *line, unsigned job);
 _Noreturn void give_up(const char *what, const char *why);
 void *need_memory(size_t n);
 
+/* The cache of an engine's file, of which the program ends where it cannot be read. */
+struct kvc_input;
+struct kvc_cache *open_cache(struct kvc_input *in, const char *path);
+
 /* kernels.c: every kernel of every table of this CPU, in cache. */
 void bench_kernels(void);
 
-/* files.c: whole files and their blocks. bench_file() prints one; the tables compare all that were. */
+/* files.c: whole files and their blocks. bench_file() prints one; bench_files_done() compares all that were. */
 void bench_file(const char *path);
-void bench_tables(void);
 void bench_files_done(void);
+
+/* ratios.c: sizes of whole files. */
+void bench_ratios(char **paths, int n);
 
 /* lossy.c: the presets of lossy recipes on one file. */
 void bench_lossy(const char *path);

@@ -45,6 +45,7 @@ static void blocks_read(struct blocks *b, const struct kvc_cache *c) {
         b->bytes += (size_t)kvc_tensor_bytes(&c->tensor[t]);
     }
     b->block = need_memory(b->n * sizeof *b->block);
+    memset(b->block, 0, b->n * sizeof *b->block); /* what no stage here asks for is absent */
     uint8_t *rows = need_memory(b->bytes);
     b->n = b->bytes = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -222,19 +223,18 @@ static void packed_free(struct packed *p) {
     free(p->buffer.data);
 }
 
-/* libzstd on the raw file. */
+/* libzstd on the raw file, level 1. */
 struct zstd {
     const struct file *file;
     ZSTD_CCtx *encoder;
     ZSTD_DCtx *decoder;
     uint8_t *bytes;
     size_t room, size;
-    int level;
 };
 
 static void zstd_compress(struct job *job) {
     struct zstd *z = job->what;
-    z->size = ZSTD_compressCCtx(z->encoder, z->bytes, z->room, z->file->in.data, (size_t)z->file->in.size, z->level);
+    z->size = ZSTD_compressCCtx(z->encoder, z->bytes, z->room, z->file->in.data, (size_t)z->file->in.size, 1);
     if (ZSTD_isError(z->size)) give_up("zstd", ZSTD_getErrorName(z->size));
 }
 
@@ -244,8 +244,8 @@ static void zstd_decompress(struct job *job) {
         give_up("zstd", "another size came back");
 }
 
-static void zstd_init(struct zstd *z, const struct file *file, int level) {
-    *z = (struct zstd){.file = file, .encoder = ZSTD_createCCtx(), .decoder = ZSTD_createDCtx(), .level = level};
+static void zstd_init(struct zstd *z, const struct file *file) {
+    *z = (struct zstd){.file = file, .encoder = ZSTD_createCCtx(), .decoder = ZSTD_createDCtx()};
     if (!z->encoder || !z->decoder) give_up("zstd", "there is not enough memory");
     z->room = ZSTD_compressBound((size_t)file->in.size);
     z->bytes = need_memory(z->room);
@@ -299,10 +299,10 @@ static void print_lines(void) {
     }
 }
 
-/* What the tables at the end say of a file. */
+/* What the table at the end says of a file. */
 struct result {
     char *name;
-    size_t bytes, stage[STAGES], zstd_1, zstd_19, zipnn;
+    size_t bytes, stage[STAGES], zipnn;
     double relative[PLACES][STAGES][2]; /* rates of encoding and decoding to ZipNN's */
 };
 static struct result *results;
@@ -321,10 +321,12 @@ static struct result *add_result(const char *path, size_t bytes) {
     return r;
 }
 
-/* Stage i of those that are a recipe by themselves; NULL past the last. */
+/* Stage i of those that are a lossless recipe by themselves; NULL past the last. */
 static const struct kvc_stage *stage_at(unsigned i) {
-    for (size_t s = 0; kvc_stage_at(s); s++)
-        if (kvc_stage_at(s)->flags & KVC_STAGE_TERMINAL && i-- == 0) return kvc_stage_at(s);
+    for (size_t s = 0; kvc_stage_at(s); s++) {
+        const unsigned flags = kvc_stage_at(s)->flags;
+        if (flags & KVC_STAGE_TERMINAL && flags & KVC_STAGE_LOSSLESS && i-- == 0) return kvc_stage_at(s);
+    }
     return NULL;
 }
 
@@ -334,21 +336,9 @@ static unsigned stages(void) {
     return n;
 }
 
-static unsigned cores(void) {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 1 ? (unsigned)n : 1;
-}
-
 /* With one core all of them are no place of their own. */
 static unsigned last_place(void) {
     return cores() > 1 ? ALL_CORES : ONE_CORE;
-}
-
-static size_t zstd_size(const struct file *file, int level) {
-    struct zstd z;
-    zstd_init(&z, file, level);
-    zstd_free(&z);
-    return z.size;
 }
 
 static void bench_open_file(const char *path, struct file *file) {
@@ -364,7 +354,7 @@ static void bench_open_file(const char *path, struct file *file) {
     blocks_read(&blocks, file->cache);
     const struct kvc_dtype_info *dtype = blocks.n ? kvc_dtype_info(blocks.block[0].shape.dtype) : NULL;
     r->zipnn = dtype ? zipnn_file(dtype->name, path) : 0;
-    zstd_init(&zstd, file, 1);
+    zstd_init(&zstd, file);
     n_lines = 0;
     set(add("blocks, one core", "memcpy", blocks.bytes, 0, 0), ENCODE, copy_blocks, &blocks);
     for (unsigned i = 0; i < n; i++) {
@@ -415,8 +405,6 @@ static void bench_open_file(const char *path, struct file *file) {
     print_lines();
     fflush(stdout);
 
-    r->zstd_1 = zstd.size;
-    r->zstd_19 = zstd_size(file, 19);
     for (unsigned place = 0; place <= last; place++) {
         const struct line *theirs = peer[place ? place : ONE_CORE];
         for (unsigned job = ENCODE; job <= DECODE && theirs; job++)
@@ -431,48 +419,22 @@ static void bench_open_file(const char *path, struct file *file) {
 }
 
 void bench_file(const char *path) {
-    struct kvc_error e;
     struct file file;
-    if (kvc_input_open(&file.in, path, &e)) {
-        fprintf(stderr, "bench: %s\n", e.message);
-        return;
-    }
-    file.cache = kvc_import(&file.in, NULL, NULL, &e);
-    if (file.cache) {
-        /* Aligned as the mapped file is: where the two differ by a few bytes, memcpy is slow on some CPUs. */
-        file.out = aligned_alloc(4096, ((size_t)file.in.size + 4095) / 4096 * 4096);
-        if (!file.out) give_up("memory", "there is not enough of it");
-        bench_open_file(path, &file);
-        free(file.out);
-        kvc_cache_free(file.cache);
-    } else {
-        fprintf(stderr, "bench: %s\n", e.message);
-    }
+    file.cache = open_cache(&file.in, path);
+    /* Aligned as the mapped file is: where the two differ by a few bytes, memcpy is slow on some CPUs. */
+    file.out = aligned_alloc(4096, ((size_t)file.in.size + 4095) / 4096 * 4096);
+    if (!file.out) give_up("memory", "there is not enough of it");
+    bench_open_file(path, &file);
+    free(file.out);
+    kvc_cache_free(file.cache);
     kvc_input_close(&file.in);
 }
 
 /* --- all files --- */
 
-static void print_ratio(size_t bytes, size_t coded) {
-    if (coded) printf("%10.4f", (double)bytes / (double)coded);
-    else printf("%10s", "-");
-}
-
-void bench_tables(void) {
+static void print_relative(void) {
     const unsigned n = stages();
-    if (!n_results) return;
-    printf("\nWhole files, headers included: ratio\n  %-34s%10s", "", "bytes");
-    for (unsigned i = 0; i < n; i++) printf("%10s", stage_at(i)->name);
-    printf("%10s%10s%10s\n", "zstd -1", "zstd -19", "ZipNN");
-    for (const struct result *r = results; r < results + n_results; r++) {
-        printf("  %-34s%10zu", r->name, r->bytes);
-        for (unsigned i = 0; i < n; i++) print_ratio(r->bytes, r->stage[i]);
-        print_ratio(r->bytes, r->zstd_1);
-        print_ratio(r->bytes, r->zstd_19);
-        print_ratio(r->bytes, r->zipnn);
-        putchar('\n');
-    }
-    if (!zipnn_version()) return;
+    if (!n_results || !zipnn_version()) return;
     printf("\nRates to ZipNN's of the whole file on as many cores; stages that save nothing are left out\n  %-42s", "");
     printf("%18s%18s", "blocks, one core", "file, one core");
     if (last_place() == ALL_CORES) printf("     file, %2u cores", cores());
@@ -490,6 +452,9 @@ void bench_tables(void) {
 }
 
 void bench_files_done(void) {
+    print_relative();
     for (size_t i = 0; i < n_results; i++) free(results[i].name);
     free(results);
+    results = NULL;
+    n_results = 0;
 }

@@ -26,6 +26,11 @@ static struct {
     struct kvc_rans_decoder decoder;
     float result[VALUES], exponents[VALUES], low_end[N], step[N], inverse[N]; /* of lossy stages */
     uint8_t codes[VALUES];
+    float unit[N], sparse[VALUES / HEAD], turned[VALUES]; /* of the transform codec */
+    int32_t integers[VALUES], small[VALUES];
+    uint16_t others[HEAD];
+    uint8_t limit[HEAD];
+    double angle[2][2 * N];
     uint64_t hash;
 } d;
 
@@ -207,12 +212,46 @@ static void exponentials(const struct kvc_kernels *k) {
     d.sums[0][0] = k->exponentials(d.exponents, VALUES, 1);
 }
 
+static void multiply(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->multiply(d.unit, d.unit, N);
+}
+
+static void multiply_sparse(const struct kvc_kernels *k) {
+    k->multiply_sparse(d.result, d.sparse, d.values, VALUES / HEAD, HEAD, HEAD);
+}
+
+static void angles(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->angles(d.sums[0], d.sums[1], d.angle[0], d.angle[1], N);
+}
+
+static void turn_halves(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += 2 * PERIOD)
+        k->turn_halves(d.turned + i, d.turned + i + PERIOD, d.cosine, d.sine, PERIOD);
+}
+
+static void turn_pairs(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += 2 * PERIOD) k->turn_pairs(d.turned + i, d.cosine, d.sine, PERIOD);
+}
+
+static void symbols_to_floats(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += HEAD) k->symbols_to_floats(d.result + i, d.symbols + i, HEAD, 512, 0.5f);
+}
+
+static void round_codes(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += HEAD) k->round_codes(d.integers + i, d.values + i, HEAD, 2, 1 << 24);
+}
+
+static void codes_to_symbols(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += HEAD)
+        k->codes_to_symbols(d.out + i, d.others, d.small + i, d.context, d.limit, HEAD, 32);
+}
+
 static const struct kernel {
     const char *name;
     void (*run)(const struct kvc_kernels *k);
     int alone; /* 1: the same whatever the table */
 } kernels[] = {
-    {"memcpy", copy, 1},
+    {"memcpy", copy, 1}, /* the first: others are compared with it */
     {"XXH3-64", hash, 1},
     {"row digest", digest, 1},
     {"split_planes, 2 bytes", split_2, 0},
@@ -249,6 +288,14 @@ static const struct kernel {
     {"scale", scale, 0},
     {"dot, 128 values", dot, 0},
     {"exponentials", exponentials, 0},
+    {"multiply", multiply, 0},
+    {"multiply_sparse, 1 of 4", multiply_sparse, 0},
+    {"angles", angles, 0},
+    {"turn_halves", turn_halves, 0},
+    {"turn_pairs", turn_pairs, 0},
+    {"symbols_to_floats", symbols_to_floats, 0},
+    {"round_codes", round_codes, 0},
+    {"codes_to_symbols", codes_to_symbols, 0},
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
@@ -272,6 +319,14 @@ static void fill(void) {
         d.step[i] = (float)sqrt(d.variance[i]) / 2; /* four bits a value, over eight spreads */
         d.inverse[i] = 1 / d.step[i];
         d.low_end[i] = -7.5f * d.step[i];
+    }
+    for (size_t i = 0; i < N; i++) d.unit[i] = 1;
+    for (size_t i = 0; i < VALUES / HEAD; i++) d.sparse[i] = i % 4 ? 0 : 1;
+    for (size_t i = 0; i < VALUES; i++) d.turned[i] = (float)(i % HEAD), d.small[i] = (int32_t)(i * 7 % 16) - 8;
+    memset(d.limit, 7, sizeof d.limit);
+    for (size_t i = 0; i < N; i++) {
+        d.angle[0][i] = d.angle[1][i] = cos((double)i);
+        d.angle[0][N + i] = d.angle[1][N + i] = sin((double)i);
     }
     for (size_t i = 0; i < PERIOD; i++) {
         d.cosine[i] = d.step_cosine[i] = (float)cos(exp(-0.15 * (double)i));

@@ -12,8 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 4096, LAYERS = 4, HEADS = 8, DIM = 128, WIDTH = HEADS * DIM, MOST_RECIPES = 8 };
-#define BYTES ((size_t)ROWS * WIDTH * 2 * 2 * LAYERS)
+enum { MOST_ROWS = 4096, LAYERS = 4, HEADS = 8, DIM = 128, WIDTH = HEADS * DIM, MOST_RECIPES = 8 };
+#define BYTES (rows() * WIDTH * 2 * 2 * LAYERS)
+
+static size_t rows(void) {
+    return quick ? MOST_ROWS / 16 : MOST_ROWS;
+}
 
 struct loaded {
     struct kvc_input in;
@@ -38,11 +42,11 @@ static int copy_nothing(struct kvc_device *d, void *stream, void *to, const void
 static struct kvc_cache *make(uint8_t *values) {
     struct kvc_error e;
     struct kvc_cache *c = kvc_cache_new(&e);
-    const struct kvc_shape shape = {.dtype = KVC_BF16, .tokens = ROWS, .heads = HEADS, .dim = DIM};
-    if (!c || kvc_cache_add_part(c, KVC_PART_LIVE, ROWS, &e) == KVC_NONE) give_up("a cache", e.message);
+    const struct kvc_shape shape = {.dtype = KVC_BF16, .tokens = rows(), .heads = HEADS, .dim = DIM};
+    if (!c || kvc_cache_add_part(c, KVC_PART_LIVE, rows(), &e) == KVC_NONE) give_up("a cache", e.message);
     uint64_t state = 1;
     float row[WIDTH];
-    for (size_t t = 0; t < (size_t)ROWS * 2 * LAYERS; t++) {
+    for (size_t t = 0; t < rows() * 2 * LAYERS; t++) {
         for (size_t i = 0; i < WIDTH; i++) {
             float sum = -3;
             for (unsigned k = 0; k < 6; k++) {
@@ -59,7 +63,7 @@ static struct kvc_cache *make(uint8_t *values) {
             give_up("a cache", e.message);
     if (kvc_cache_finish(c, &e) || kvc_cache_map(c, NULL, NULL, &e)) give_up("a cache", e.message);
     for (uint32_t t = 0; t < 2 * LAYERS; t++)
-        if (kvc_cache_map_tensor(c, t, values + (size_t)t * ROWS * WIDTH * 2, &e)) give_up("a cache", e.message);
+        if (kvc_cache_map_tensor(c, t, values + (size_t)t * rows() * WIDTH * 2, &e)) give_up("a cache", e.message);
     return c;
 }
 
@@ -72,7 +76,7 @@ static void open_packed(struct loaded *l, const struct kvc_cache *c, const char 
     kvc_input_memory(&l->in, "a pack", l->buffer.data, l->buffer.n);
     if (!(l->cache = kvc_format_kvc.import(&l->in, NULL, &e)) || !(l->device = kvc_device_host(&e))) give_up(recipe, e.message);
     for (uint32_t t = 0; t < 2 * LAYERS; t++) /* nothing is written there */
-        target[t] = (struct kvc_device_target){.base = 4096, .pages = ROWS, .page = WIDTH * 2, .token = WIDTH * 2, .head = DIM * 2,
+        target[t] = (struct kvc_device_target){.base = 4096, .pages = rows(), .page = WIDTH * 2, .token = WIDTH * 2, .head = DIM * 2,
                                                .dim = 2, .page_size = 1, .dtype = KVC_BF16, .from = KVC_BF16, .heads = HEADS,
                                                .channels = DIM};
     if (!(l->load = kvc_load_new(l->device, l->cache, &l->in, options, target, &e))) give_up(recipe, e.message);

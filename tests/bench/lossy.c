@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { PRESETS = 32, ENCODE = 0, DECODE = 1 };
 
@@ -109,8 +108,8 @@ static void bench_cache(const char *path, struct file *f) {
     f->from = need_memory(largest);
     f->to = need_memory(largest);
     memset(f->from, 1, largest);
-    printf("\n%s, lossy recipes: K and V %.1f MB; GB/s (to memcpy), %ld cores in the last two columns\n", path,
-           (double)f->values_bytes / 1e6, sysconf(_SC_NPROCESSORS_ONLN));
+    printf("\n%s, lossy recipes: K and V %.1f MB; GB/s (to memcpy), %u cores in the last two columns\n", path,
+           (double)f->values_bytes / 1e6, cores());
     for (size_t i = 0; kvc_preset_at(i) && n < PRESETS; i++) {
         if (!packed_init(&packed[n], f, kvc_preset_at(i)->name)) continue;
         struct line *one = &lines[1 + 2 * n], *all = one + 1;
@@ -146,15 +145,9 @@ static void bench_cache(const char *path, struct file *f) {
 }
 
 void bench_lossy(const char *path) {
-    struct kvc_error e;
     struct file f = {.all_bytes = 0};
-    if (kvc_input_open(&f.in, path, &e)) {
-        fprintf(stderr, "bench: %s\n", e.message);
-        return;
-    }
-    f.cache = kvc_import(&f.in, NULL, NULL, &e);
-    if (f.cache) bench_cache(path, &f);
-    else fprintf(stderr, "bench: %s\n", e.message);
+    f.cache = open_cache(&f.in, path);
+    bench_cache(path, &f);
     kvc_cache_free(f.cache);
     kvc_input_close(&f.in);
 }

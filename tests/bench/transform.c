@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 2048, LAYERS = 4, RECIPES = 5, ENCODE = 0, DECODE = 1 };
+enum { MOST_ROWS = 2048, LAYERS = 4, RECIPES = 5, ENCODE = 0, DECODE = 1 };
 #define RATIO 12.0 /* where KLDs of 0.01 lie */
 #define DECAY 0.08 /* of components' deviations: what makes about a quarter of the codes non-zero there */
 
@@ -35,6 +35,10 @@ struct packed {
     struct kvc_cache *cache;
 };
 
+static size_t rows(void) {
+    return quick ? MOST_ROWS / 16 : MOST_ROWS;
+}
+
 /* --- a cache --- */
 
 static float normal(uint64_t *state) {
@@ -49,7 +53,7 @@ static float normal(uint64_t *state) {
 /* Rows whose components fall off, as those of real heads do, turned by a Hadamard matrix: bf16. */
 static void fill(uint8_t *to, size_t heads, size_t dim, struct kvc_rope *rope, uint64_t *state) {
     float *row = need_memory(heads * dim * sizeof *row);
-    for (int64_t t = 0; t < ROWS; t++) {
+    for (int64_t t = 0; t < (int64_t)rows(); t++) {
         for (size_t i = 0; i < heads * dim; i++) row[i] = normal(state) * expf(-(float)DECAY * (float)(i % dim));
         kvc_hadamard(row, heads * dim, dim);
         if (rope) {
@@ -66,15 +70,15 @@ static void make(struct made *m, size_t heads, size_t dim) {
     struct kvc_rope rope;
     uint64_t state = 1;
     double angle[128];
-    const struct kvc_shape shape = {.dtype = KVC_BF16, .tokens = ROWS, .heads = heads, .dim = dim};
-    const size_t size = ROWS * heads * dim * 2;
+    const struct kvc_shape shape = {.dtype = KVC_BF16, .tokens = rows(), .heads = heads, .dim = dim};
+    const size_t size = rows() * heads * dim * 2;
     for (size_t i = 0; i < dim / 2; i++) angle[i] = pow(1e5, -2.0 * (double)i / (double)dim);
     m->bytes = size * LAYERS * 2;
     m->values = need_memory(m->bytes);
     m->to = need_memory(size);
     m->cache = kvc_cache_new(&e);
     if (!m->cache || kvc_rope_init(&rope, angle, dim / 2, 1, &e)) give_up("a cache", e.message);
-    kvc_cache_add_part(m->cache, KVC_PART_LIVE, ROWS, &e);
+    kvc_cache_add_part(m->cache, KVC_PART_LIVE, rows(), &e);
     if (kvc_cache_map(m->cache, NULL, NULL, &e)) give_up("a cache", e.message);
     for (uint32_t l = 0; l < LAYERS; l++) {
         kvc_cache_add_layer(m->cache, 0, l, KVC_LAYER_FULL, &e);
@@ -122,7 +126,7 @@ static void decode(struct job *job) {
     const struct packed *p = job->what;
     struct kvc_error e;
     for (uint32_t t = 0; t < p->cache->n_tensors; t++)
-        if (p->cache->read(p->cache, t, 0, ROWS, p->made->to, &e)) give_up(p->recipe, e.message);
+        if (p->cache->read(p->cache, t, 0, rows(), p->made->to, &e)) give_up(p->recipe, e.message);
 }
 
 static void copy(struct job *job) {

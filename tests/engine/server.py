@@ -19,7 +19,8 @@ def model_path():
 
 
 class Server:
-    """with Server(directory_of_slot_files) as s: ...   Nothing of an earlier server is left in a new one."""
+    """with Server(directory_of_slot_files) as s: ...   Nothing of an earlier server is left in a new one. cache_type: of K and
+    V, or a pair of them."""
 
     def __init__(self, directory, cache_type=F16, context=2560, flash=True):
         p = xllamacpp.CommonParams()
@@ -27,7 +28,8 @@ class Server:
         p.n_ctx, p.n_parallel = context, 1
         p.slot_save_path = os.path.join(directory, "")
         p.endpoint_slots = True
-        p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type(cache_type)
+        of_k, of_v = cache_type if isinstance(cache_type, tuple) else (cache_type, cache_type)
+        p.cache_type_k, p.cache_type_v = xllamacpp.ggml_type(of_k), xllamacpp.ggml_type(of_v)
         kinds = xllamacpp.llama_flash_attn_type
         p.flash_attn_type = (
             kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED

@@ -70,12 +70,13 @@ def read_safetensors(path):
     return arrays
 
 
-def write_safetensors(path, arrays, metadata):
-    """arrays: name -> array of float32, stored as bf16, or int32."""
+def write_safetensors(path, arrays, metadata, f16=False):
+    """arrays: name -> array of float32, stored as bf16, or with f16 as that, or int32."""
+    floats = (lambda x: ("F16", x)) if f16 else (lambda x: ("BF16", f32_to_bf16(x)))
     header, body = {"__metadata__": metadata}, []
     at = 0
     for name, array in arrays.items():
-        dtype, array = ("I32", array) if array.dtype == np.int32 else ("BF16", f32_to_bf16(array))
+        dtype, array = ("I32", array) if array.dtype == np.int32 else floats(array)
         body.append(array.astype(DTYPES[dtype]).tobytes())
         header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [at, at + len(body[-1])]}
         at += len(body[-1])
@@ -123,8 +124,8 @@ class CacheFile:
         return read_safetensors(converted)
 
 
-def write_made_cache(path, model, tokens, continuation=None, context=None):
-    """The model's own cache of tokens, K and V and the last 64 queries rounded to bf16, in transformers' layout."""
+def write_made_cache(path, model, tokens, continuation=None, context=None, f16=False):
+    """The model's own cache of tokens, K and V and the last 64 queries rounded to bf16 or f16, in transformers' layout."""
     cache, queries = model.prefill(tokens)
     arrays = {"tokens": np.asarray(tokens, np.int32)}
     if continuation is not None:
@@ -135,9 +136,9 @@ def write_made_cache(path, model, tokens, continuation=None, context=None):
         arrays[f"queries.{i}"] = queries[i][None]
     facts = {"n_layers": model.n_layers, "n_heads": model.n_heads, "n_kv_heads": model.n_kv_heads,
              "head_dim": model.head_dim, "k_rope": "post", "rope_pairing": "half", "rope_type": "default",
-             "rope_dim": model.head_dim, "rope_theta": model.theta, "dtype": "bfloat16",
+             "rope_dim": model.head_dim, "rope_theta": model.theta, "dtype": "float16" if f16 else "bfloat16",
              "model": f"{model.field('general.name')} ({os.path.basename(model.path)} dequantised to float32)"}
     if context:
         facts["context"] = context
-    write_safetensors(path, arrays, {name: str(fact) for name, fact in facts.items()})
+    write_safetensors(path, arrays, {name: str(fact) for name, fact in facts.items()}, f16)
     return cache

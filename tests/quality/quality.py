@@ -155,6 +155,12 @@ def print_figures(judge, all_figures):
         rows.append([name, *ratios, *errors, f"{worst['kld']:.5f}", f"{worst['kld_p99']:.4f}",
                      f"{100 * worst['top1']:.1f}"])
     print_table(rows)
+    names = list(judge.tokens)
+    rows = [["preset", "ratio", "K", "V", "attn", "p99", *names, "top-1"]]
+    for name, f in all_figures:
+        rows.append([name, f"{f['ratio']:.2f}" if "ratio" in f else "-", *(f"{f[e]:.3f}" for e in ("k", "v", "median", "p99")),
+                     *(f"{f['runs'][n]['kld']:.4f}" for n in names), f"{100 * f['worst']['top1']:.1f}"])
+    print_table(rows)
     rows = [["recipe", "continuation", "tokens", "KLD", "KLD p99", "top-1 %", "PPL", "PPL change %"]]
     for name, f in all_figures:
         for which, run in f["runs"].items():

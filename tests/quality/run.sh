@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh BUILD_DIR "RECIPE..." [FILE...]: tests the harness, then judges the recipes; see README.md. Without a FILE it
-# takes two samples and a cache of 1024 tokens that it makes of the licence.
+# takes a sample and two caches that it makes: 1024 tokens of the GPL-3 in bf16, 160 of a German text in f16.
 set -u
 if [ $# -lt 2 ] || [ ! -x "$1/kvc-pack" ]; then
     echo "Usage: run.sh BUILD_DIR \"RECIPE...\" [FILE...]    BUILD_DIR holds kvc-pack and the other tools" >&2
@@ -32,13 +32,25 @@ if ! "$python" -c "$has_all" 2>/dev/null; then
 fi
 
 "$python" "$here/test_quality.py" "$tools" || exit 1
-if [ $# = 0 ]; then
-    made=$top/build/quality/licence-1024.safetensors
-    if [ ! -e "$made" ] || [ -n "$(find "$top/LICENSE" -newer "$made")" ]; then
+# made NAME TEXT TOKENS [OPTION]: build/quality/NAME, a cache of the text's first tokens; made again when the text is newer.
+made() {
+    file=$top/build/quality/$1 text=$2 tokens=$3
+    shift 3
+    if [ ! -e "$file" ] || [ -n "$(find "$text" -newer "$file")" ]; then
         mkdir -p "$top/build/quality" || exit 2
-        "$python" "$here/make_cache.py" "$top/LICENSE" 1024 -o "$made.part" && mv "$made.part" "$made" || exit 2
+        "$python" "$here/make_cache.py" "$text" "$tokens" -o "$file.part" "$@" && mv "$file.part" "$file" || exit 2
     fi
-    set -- "$top/samples/slot-f16.bin" "$top/samples/transformers-16.safetensors" "$made"
+}
+if [ $# = 0 ]; then
+    licence=/usr/share/common-licenses/GPL-3
+    if [ ! -e "$licence" ]; then
+        echo "run.sh: $licence is missing (on Debian: apt-get install base-files); give QUALITY_FILE" >&2
+        exit 2
+    fi
+    made gpl3-1024-bf16.safetensors "$licence" 1024
+    made german-160-f16.safetensors "$here/texts/german.txt" 160 --f16
+    set -- "$top/samples/slot-f16.bin" "$top/build/quality/gpl3-1024-bf16.safetensors" \
+        "$top/build/quality/german-160-f16.safetensors"
 fi
 set -f # recipes are words, not patterns
 for recipe in $recipes; do set -- "$@" "--recipe=$recipe"; done

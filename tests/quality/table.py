@@ -42,7 +42,7 @@ TEXTS = {"gpl3": ("/usr/share/common-licenses/GPL-3", "base-files"),
          "table": ("/usr/share/zoneinfo/zone.tab", "tzdata"),
          "chat": (os.path.join(HERE, "texts/chat.txt"), None)}
 PROFILES = {"smollm2": "smollm2-135m-instruct.kvcp", "gemma": "gemma-3-270m.kvcp"}  # in samples/ or the work folder
-GROUPS = "profile", "queries", "bare", "peers"
+GROUPS = "profile", "presets", "queries", "bare", "peers"
 PRESETS = {"near-lossless": 0.003, "small": 0.01, "tiny": 0.03}
 LOSSLESS = "split"
 HADAMARD = "q4_0 + Hadamard"
@@ -225,6 +225,11 @@ def next_target(points, measure, level):
     return float(f"{target:.2g}")
 
 
+def bare_preset(preset):
+    """The row of a preset without a profile."""
+    return f"{preset}, no profile, queries"
+
+
 class Subject:
     """One text's cache, and the rows measured on it: dicts of figures."""
 
@@ -310,10 +315,14 @@ class Subject:
         if "peers" in groups:
             for name, recipe in PRESET_PEERS.items():
                 self.add("peers", name, lambda: self.packed(recipe, f"--queries={self.full}"))
-        if "profile" in groups:
+        if "profile" in groups or "presets" in groups:
             for preset, target in PRESETS.items():
                 self.add("profile", preset, lambda: self.packed(preset, profile=self.profile, embed=True),
                          target=target)
+        if "presets" in groups:
+            for preset in PRESETS:
+                self.add("presets", bare_preset(preset), lambda: self.packed(preset, f"--queries={self.full}"))
+        if "profile" in groups:
             self.curve("profile", "profile", lambda target: self.packed("small", f"--target-kld={target}",
                                                                         profile=self.profile),
                        self.goals("profile"), [])
@@ -368,7 +377,7 @@ def print_subject(options, model, text, subject):
           f"{options.n} tokens, K and V {subject.bits16} bytes; perplexity {perplexity}")
     table = [["row", "target", "predicted", "recall", "ratio", "embedded", "natural", "early", "middle", "worst",
               "top-1 %"]]
-    order = ["profile", "queries", "bare", "peers", "lossless"]
+    order = ["profile", "presets", "queries", "bare", "peers", "lossless"]
     for row in sorted(subject.rows, key=lambda r: (order.index(r["group"]), r.get("ratio", 0))):
         if "error" in row:
             continue
@@ -382,7 +391,27 @@ def print_subject(options, model, text, subject):
             print(f"{row['name']}: {row['error']}\n")
 
 
+def print_presets(subjects):
+    print("Presets with the profile beside the file and inside, and without one but with the cache's queries")
+    table = [["preset", "text", "ratio", "inside", "text", "early", "middle", "without: ratio", "text", "early", "middle"]]
+    for text, subject in subjects.items():
+        for preset in PRESETS:
+            line = [preset, text]
+            for name in preset, bare_preset(preset):
+                row = next(row for row in subject.rows if row["name"] == name)
+                line.append(f"{row['ratio']:.2f}" if "ratio" in row else "-")
+                if name == preset:
+                    line.append(cell(row.get("ratio_embedded"), ".2f"))
+                line += [cell(row.get(kld), ".4f") for kld in ("natural", "early", "middle")]
+            table.append(line)
+    print_table(table)
+
+
 def print_summary(options, subjects, goals):
+    if "presets" in options.rows:
+        print_presets(subjects)
+    if not goals:
+        return
     print(f"Ratio, {options.n} tokens, by text; the lowest counts")
     table = [["", "must", "aim", *subjects, "met"]]
     for goal in goals:
@@ -418,7 +447,7 @@ def parse(arguments):
         setattr(options, name, words)
     if options.n < 2 * lm.RECALL_TOKENS:
         parser.error(f"-n: {2 * lm.RECALL_TOKENS} or more")
-    if "profile" in options.rows and not options.profile:
+    if {"profile", "presets"} & set(options.rows) and not options.profile:
         folders = os.path.join(TOP, "samples"), options.work
         places = [os.path.join(folder, PROFILES[options.model]) for folder in folders]
         options.profile = next(filter(os.path.exists, places), None)
