@@ -30,32 +30,40 @@ static const struct kvc_stage *code_stage(const struct kvc_item *item) {
     return item->stage == &kvc_stage_code ? item->stage : NULL;
 }
 
-/* Coefficients of one stream of the cache, of as many tokens as a profile is made from. */
-static double coefficients_of(const struct kvc_cache *c, uint32_t stream) {
+/* Coefficients of one stream of a cache, of as many tokens as a profile is made from. Where the cache holds a part of the model's
+ * layers, as a file of one pipeline stage does, those of all `layers`: a KLD is the model's, and the other layers drift as well. */
+static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32_t layers) {
     double n = 0;
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const struct kvc_shape *s = &c->tensor[t].shape;
-        const struct kvc_part *part = kvc_tensor_part(c, t);
-        if (c->tensor[t].role != KVC_ROLE_K && c->tensor[t].role != KVC_ROLE_V) continue;
+    uint32_t here = 0;
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        const struct kvc_layer *layer = &c->layer[l];
+        const struct kvc_part *part = &c->part[layer->part];
         if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || part->stream != stream) continue;
-        const double window = (double)kvc_layer_window(c, &c->layer[c->tensor[t].layer]);
-        const double rows = window > 0 && window < CONTEXT                                   ? window
-                            : part->kind == KVC_PART_SLIDING && (double)s->tokens < CONTEXT ? (double)s->tokens
-                                                                                             : CONTEXT;
-        n += rows * (double)s->heads * (double)s->dim;
+        const double window = (double)kvc_layer_window(c, layer), cells = (double)part->cells.n;
+        const double rows = window > 0 && window < CONTEXT                       ? window
+                            : part->kind == KVC_PART_SLIDING && cells < CONTEXT ? cells
+                                                                                 : CONTEXT;
+        int any = 0;
+        for (int r = 0; r < 2; r++) {
+            const struct kvc_tensor *t = layer->tensor[r] == KVC_NONE ? NULL : &c->tensor[layer->tensor[r]];
+            if (!t || (t->role != KVC_ROLE_K && t->role != KVC_ROLE_V)) continue;
+            n += rows * (double)t->shape.heads * (double)t->shape.dim;
+            any = 1;
+        }
+        here += (uint32_t)any;
     }
-    return n;
+    return here && here < layers ? n * layers / here : n;
 }
 
 /* Of the largest stream: what drifts is one sequence. */
-static double coefficients(const struct kvc_cache *c) {
+static double coefficients(const struct kvc_cache *c, uint32_t layers) {
     double most = 0;
-    for (uint32_t p = 0; p < c->n_parts; p++) most = fmax(most, coefficients_of(c, c->part[p].stream));
+    for (uint32_t p = 0; p < c->n_parts; p++) most = fmax(most, coefficients_of(c, c->part[p].stream, layers));
     return most;
 }
 
-static double kld_per_square(const struct kvc_cache *c) {
-    return FIT * coefficients(c) / (24 * TOKENS);
+static double kld_per_square(const struct kvc_cache *c, const struct kvc_profile *p) {
+    return FIT * coefficients(c, kvc_profile_layers(p)) / (24 * TOKENS);
 }
 
 static int has_metric(const struct kvc_pack_options *o) {
@@ -64,7 +72,7 @@ static int has_metric(const struct kvc_pack_options *o) {
 
 /* The step whose worst KLD is estimated to be this. */
 static double step_for(const struct kvc_cache *c, const struct kvc_pack_options *o, double kld) {
-    if (has_metric(o)) return sqrt(kld / (RECALL * kld_per_square(c)));
+    if (has_metric(o)) return sqrt(kld / (RECALL * kld_per_square(c, o->profile)));
     return RELATIVE * sqrt(kld / DEFAULT_KLD);
 }
 
@@ -249,7 +257,7 @@ int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *op
     if ((rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0) && by_trial(c, options, rate, &recipe, report, e))
         return -1;
     if (codes && has_metric(options) && (!options->fit || options->fit->verdict == KVC_FIT_GOOD)) {
-        report->kld[0] = kld_per_square(c) * report->step * report->step;
+        report->kld[0] = kld_per_square(c, options->profile) * report->step * report->step;
         report->kld[1] = RECALL * report->kld[0];
     }
     return kvc_recipe_print(&recipe, text, size) ? kvc_fail(e, KVC_ERR_USAGE, "recipe: too long") : 0;

@@ -43,7 +43,6 @@ printf '\nA slot of llama.cpp, and the same prompt in the cache of another engin
 run kvc-pack -v slot.bin
 run kvc-diff --abs=0.02 --layers=0-1 slot.bin transformers.safetensors || [ $? = 1 ]
 
-# The sample has 2 of the model's 30 layers, so these three take 2/30 of their presets' KLD: the step is that of a whole cache.
 printf '\nEvery preset on the prompt: bytes, and how many times smaller. What each costs the model: BENCHMARKS.md.\n\n'
 printf '%-16s %8s %7s\n' recipe bytes ratio
 for recipe in fast split; do row $recipe -r $recipe; done
@@ -52,7 +51,7 @@ for recipe in think gear4 gear-l4 kivi4 gear think-kivi kcvt4 gear-l zipcache ki
     row $recipe -r $recipe --queries="$queries"
 done
 echo "lossy, with the model's profile:"
-row near-lossless -r near-lossless --target-kld=0.0002 --profile="$profile"
-row small -r small --target-kld=0.00067 --profile="$profile"
-row tiny -r tiny --target-kld=0.002 --profile="$profile"
+row near-lossless -r near-lossless --profile="$profile"
+row small -r small --profile="$profile"
+row tiny -r tiny --profile="$profile"
 echo "(minicache needs neighbouring layers and hidden needs hidden states, which the sample has not)"
