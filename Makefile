@@ -107,7 +107,8 @@ $B/%.o: %.c | $B/ready
 	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 
 # The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
-AVX2 = $(eval AVX2 := $(if $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -w __x86_64__),-mavx2 -mf16c -mfma))$(AVX2)
+X86_64 = $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -w __x86_64__)
+AVX2 = $(eval AVX2 := $(if $(X86_64),-mavx2 -mf16c -mfma))$(AVX2)
 AVX512 = $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
 $B/kernels/%_avx2.o: ISA = $(AVX2)
 $B/kernels/%_avx512.o: ISA = $(AVX512)
@@ -484,8 +485,10 @@ uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
 	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man5/kvc-profile.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
-	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
-	for d in $(DOCDIR)/formats $(DOCDIR)/codecs $(DOCDIR) $(DATADIR)/profiles $(DATADIR); do rmdir $(DESTDIR)$$d 2>/dev/null; done; true
+	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py
+	rm -f $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
+	for d in $(DOCDIR)/formats $(DOCDIR)/codecs $(DOCDIR) $(DATADIR)/profiles $(DATADIR); do \
+	  rmdir $(DESTDIR)$$d 2>/dev/null; done; true
 
 ## clean: remove everything that was built
 .PHONY: clean

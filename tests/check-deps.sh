@@ -24,7 +24,8 @@ expect() {
     got=0
     eval "$4" >"$root/out" 2>"$root/log" </dev/null || got=$?
     [ "$got" = "$1" ] || bad "$4: exit status $got, expected $1"
-    if [ -z "$2" ]; then [ ! -s "$root/log" ] || bad "$4 says"; else grep -qF -- "$2" "$root/log" || bad "$4 does not say '$2'"; fi
+    if [ -z "$2" ] && [ -s "$root/log" ]; then bad "$4 says"; fi
+    grep -qF -- "$2" "$root/log" || [ -z "$2" ] || bad "$4 does not say '$2'"
     [ "$(tail -n 1 "$root/installed")" = "$3" ] || bad "$4 installed '$(cat "$root/installed")', expected '$3'"
 }
 deps="sh tests/deps.sh"
