@@ -108,7 +108,7 @@ struct kvc_write_options {
     int no_verify;      /* do not decode what was encoded */
     const struct kvc_file *queries; /* for recipes that ask attention: a file with queries; NULL: f's own */
     int dequantize;     /* K and V of block dtypes become f16 first */
-    const char *profile; /* path of a profile to pack with; NULL: none */
+    const char *profile; /* path of a profile to pack with, refused where it does not fit the cache; NULL: none */
     int embed_profile;   /* carry it inside, so that the file stands alone */
     int force_profile;   /* pack with the profile also where the cache's numbers say that it is another model's */
     /* For recipes with the stage code; 0: as the recipe says. At most one: an estimated drift in nats; a ratio of the source's
