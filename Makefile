@@ -273,7 +273,8 @@ golden: $B/tests/golden/golden
 golden-update: $B/tests/golden/golden
 	@$< --update tests/golden
 
-BENCH_FILES ?= $(or $(wildcard build/bench/*.safetensors build/bench/*.bin),$(wildcard samples/slot-*.bin samples/transformers-*.safetensors))
+BENCH_FILES ?= $(or $(wildcard build/bench/*.safetensors build/bench/*.bin),\
+  $(wildcard samples/slot-*.bin samples/transformers-*.safetensors))
 BENCH ?=
 BENCH_FOLDER := build/bench
 ## bench-files: real caches for BENCH_FILES into build/bench, made by a model and an engine from PyPI

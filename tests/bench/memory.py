@@ -69,13 +69,14 @@ def main():
             raw = geometry(layers, tokens, heads, dim)
             for recipe in "split", "fast", "store":
                 row = f"rows of {heads * dim * 2} bytes, {recipe}"
-                show(f"pack, {row}", size, f"{peak(pack, '-q', '-f', '-T2', '-r', recipe, '--from=raw', raw, source, '-o', packed):.0f} MB")
+                most = peak(pack, "-q", "-f", "-T2", "-r", recipe, "--from=raw", raw, source, "-o", packed)
+                show(f"pack, {row}", size, f"{most:.0f} MB")
                 show(f"unpack, {row}", size, f"{peak(unpack, '-q', '-T2', '-c', packed):.0f} MB")
         layers, tokens = 32, 1 << 20
         size = layers * 2 * tokens * 16
         noise(source, size)
-        subprocess.run([pack, "-q", "-f", "-r", "store", "--no-verify", "--from=raw", geometry(layers, tokens, 1, 8), source, "-o",
-                        packed], check=True)
+        subprocess.run([pack, "-q", "-f", "-r", "store", "--no-verify", "--from=raw", geometry(layers, tokens, 1, 8), source,
+                        "-o", packed], check=True)
         os.remove(source)
         print("Opening a container of 262 144 blocks, the best of 9")
         best = 1e9

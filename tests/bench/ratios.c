@@ -70,12 +70,14 @@ static void print_file(const char *path, const struct kvc_input *in, const struc
     print_ratio(bytes, zstd_size(in, 1));
     print_ratio(bytes, zstd_size(in, 19));
     print_ratio(bytes, zipnn_file(dtype_name(cache), path));
-    printf("%10.2f%10.2f\n", 100.0 * (double)rest[STORE] / (double)size[STORE], 100.0 * (double)rest[SPLIT] / (double)size[SPLIT]);
+    printf("%10.2f%10.2f\n", 100.0 * (double)rest[STORE] / (double)size[STORE],
+           100.0 * (double)rest[SPLIT] / (double)size[SPLIT]);
     fflush(stdout);
 }
 
 void bench_ratios(char **paths, int n) {
-    printf("\nWhole files, headers included: ratio; zs:19: the stage zstd:level=19. Last: what is not coded rows, in %% of the .kvc\n"
+    printf("\nWhole files, headers included: ratio; zs:19: the stage zstd:level=19. Last: what is not coded rows, in %% "
+           "of the .kvc\n"
            "  %-32s%10s%10s%10s%10s%10s%10s%10s%10s%10s%10s%10s\n", "", "bytes", "store", "fast", "split", "zstd", "zs:19",
            "zstd -1", "zstd -19", "ZipNN", "of store", "of split");
     for (int i = 0; i < n; i++) {
