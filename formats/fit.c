@@ -330,7 +330,7 @@ static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c, st
 
 /* Heads of K and V whose number the cache does not tell, if the profile's make rows of that length. */
 static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
-    uint64_t heads = 0, dim, all = 0;
+    uint64_t heads = 0, dim = 0, all = 0;
     if (kvc_cache_heads_known(c)) return 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];

@@ -82,7 +82,7 @@ export KVC_FAKE_CUDA
 case $what in
 unit) time=", about 1 min of processor time" ;;
 all) time=", about 5 min of processor time" ;;
-san) time= ;; # ten times as long or more, as the sanitizer has it
+san) time=", about 10 min of processor time" ;;
 esac
 suites=0 counting=1
 run_suites
