@@ -1,0 +1,141 @@
+/* test_fit.c: the fit of the shipped profile and a real cache, through the library. Not for the tools (tests/cli/profile-*). */
+#include "formats/container.h"
+
+#include "formats/format.h"
+#include "formats/keys.h"
+#include "formats/view.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct kvc_profile *profile;
+static struct kvc_input input;
+
+static struct kvc_cache *open_cache(const char *path) {
+    struct kvc_error e;
+    assert_int_equal(kvc_input_open(&input, path, &e), 0);
+    struct kvc_cache *c = kvc_import(&input, &(struct kvc_import_options){.kv_heads = 3}, NULL, &e);
+    assert_non_null(c);
+    return c;
+}
+
+static void close_cache(struct kvc_cache *c) {
+    kvc_cache_free(c);
+    kvc_input_close(&input);
+}
+
+static int take_nothing(void *s, const void *data, size_t n, struct kvc_error *e) {
+    (void)s, (void)data, (void)n, (void)e;
+    return 0;
+}
+
+static int pack(const struct kvc_cache *c, const struct kvc_fit *fit, struct kvc_error *e) {
+    struct kvc_sink nowhere = {.write = take_nothing};
+    const struct kvc_pack_options options = {
+        .recipe = "derope@k,center,basis,steps,code:step=0.01", .profile = profile, .fit = fit};
+    return kvc_container_write(c, &options, &nowhere, NULL, e);
+}
+
+static void a_cache_of_the_model_fits(void **state) {
+    (void)state;
+    struct kvc_error e;
+    struct kvc_fit fit;
+    struct kvc_cache *c = open_cache("samples/transformers-16.safetensors");
+    assert_int_equal(kvc_profile_settle(profile, c, 1, 0, &fit, &e), 0);
+    assert_int_equal(fit.verdict, KVC_FIT_GOOD);
+    assert_int_equal(fit.n, 30);
+    for (uint32_t i = 0; i < fit.n; i++)
+        for (int r = 0; r < 2; r++) assert_true(fit.layer[i].layer == i && fit.layer[i].ratio[r] > 0.5 && fit.layer[i].ratio[r] < 2);
+    kvc_fit_free(&fit);
+    assert_int_equal(pack(c, NULL, &e), 0);
+    close_cache(c);
+}
+
+/* One thread and several find the same, to the last bit: the medians stand in the container. */
+static void threads_agree(void **state) {
+    (void)state;
+    struct kvc_error e;
+    struct kvc_fit one, four;
+    struct kvc_cache *c = open_cache("samples/transformers-16.safetensors");
+    assert_int_equal(kvc_fit_measure(&one, profile, c, KVC_PAIRING_HALVES, 1, &e), 0);
+    assert_int_equal(kvc_fit_measure(&four, profile, c, KVC_PAIRING_HALVES, 4, &e), 0);
+    assert_memory_equal(one.ratio, four.ratio, sizeof one.ratio);
+    kvc_fit_free(&one);
+    kvc_fit_free(&four);
+    close_cache(c);
+}
+
+/* Packing measures by itself where it is given no fit, and takes the caller's word where it is given one. */
+static void layers_in_another_order_are_refused(void **state) {
+    (void)state;
+    struct kvc_error e;
+    struct kvc_fit fit;
+    struct kvc_cache *c = open_cache("samples/transformers-16.safetensors");
+    for (uint32_t i = 0; i < c->n_layers; i++) c->layer[i].index = c->n_layers - 1 - c->layer[i].index;
+    assert_int_equal(pack(c, NULL, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(kvc_profile_settle(profile, c, 0, 0, &fit, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_MODEL);
+    assert_int_equal(kvc_profile_settle(profile, c, 0, 1, &fit, &e), 0);
+    assert_int_equal(fit.verdict, KVC_FIT_BAD);
+    assert_int_equal(pack(c, &fit, &e), 0);
+    kvc_fit_free(&fit);
+    close_cache(c);
+}
+
+/* A slot does not tell how K is paired: the way that fits is noted. One that it tells wrongly is refused, and the right one named. */
+static void the_pairing_that_fits_is_taken(void **state) {
+    (void)state;
+    struct kvc_error e;
+    struct kvc_fit fit;
+    struct kvc_cache *c = open_cache("samples/slot-f16.bin");
+    assert_int_equal(kvc_cache_pairing(c), KVC_PAIRING_UNKNOWN);
+    assert_int_equal(kvc_profile_settle(profile, c, 0, 0, &fit, &e), 0);
+    assert_int_equal(kvc_cache_pairing(c), KVC_PAIRING_INTERLEAVED);
+    kvc_fit_free(&fit);
+    assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, "halves", &e), 0);
+    assert_int_equal(kvc_profile_settle(profile, c, 0, 0, &fit, &e), -1);
+    assert_non_null(strstr(e.message, "--pairing=interleaved"));
+    close_cache(c);
+}
+
+/* Rows of block types are not measured: nothing is said of their fit. */
+static void block_types_are_unknown(void **state) {
+    (void)state;
+    struct kvc_error e;
+    struct kvc_fit fit;
+    struct kvc_cache *c = open_cache("samples/slot-q4_1-q5_0.bin");
+    assert_int_equal(kvc_fit_measure(&fit, profile, c, KVC_PAIRING_INTERLEAVED, 0, &e), 0);
+    assert_int_equal(fit.verdict, KVC_FIT_UNKNOWN);
+    assert_int_equal(fit.n, 0);
+    kvc_fit_free(&fit);
+    close_cache(c);
+}
+
+static int open_profile(void **state) {
+    (void)state;
+    return (profile = kvc_profile_open("samples/smollm2-135m-instruct.kvcp", NULL)) ? 0 : -1;
+}
+
+static int close_profile(void **state) {
+    (void)state;
+    kvc_profile_free(profile);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_cache_of_the_model_fits),
+        cmocka_unit_test(threads_agree),
+        cmocka_unit_test(layers_in_another_order_are_refused),
+        cmocka_unit_test(the_pairing_that_fits_is_taken),
+        cmocka_unit_test(block_types_are_unknown),
+    };
+    return cmocka_run_group_tests(tests, open_profile, close_profile);
+}
