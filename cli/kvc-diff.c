@@ -57,6 +57,8 @@ static int open_files(struct settings *s, char **path, struct kvc_error *e) {
         d->compare.name[i] = d->file[i].input.name;
     }
     s->input.import.pairing = KVC_PAIRING_UNKNOWN;
+    for (int i = 0; i < 2; i++)
+        if (kvc_layers_borrow(d->file[i].cache, d->file[1 - i].cache, e)) return -1;
     return s->queries ? cli_open(&d->queries, s->queries, &s->input, e) : 0;
 }
 

@@ -346,7 +346,8 @@ static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct 
 
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern pattern;
-    if (pattern_of(p, c, &pattern) && kvc_layers_settle(c, &pattern, e) < 0) return -1;
+    const int placed = kvc_meta_find(&c->meta, KVC_KEY_PROFILE) != NULL; /* a container whose parts are found by number */
+    if (!placed && pattern_of(p, c, &pattern) && kvc_layers_settle(c, &pattern, e) < 0) return -1;
     return adopt_heads(p, c, e);
 }
 

@@ -95,6 +95,19 @@ int kvc_layers_settle(struct kvc_cache *c, const struct kvc_layer_pattern *p, st
     return 1;
 }
 
+int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct kvc_error *e) {
+    struct kvc_layer_pattern p = {.n = 0};
+    if (!kvc_layers_ambiguous(c) || !are_known(from)) return 0;
+    for (uint32_t i = 0; i < from->n_layers; i++) {
+        const struct kvc_layer *layer = &from->layer[i];
+        const enum kvc_part_kind kind = from->part[layer->part].kind;
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || layer->index >= KVC_MAX_PATTERN) continue;
+        if (layer->index >= p.n) p.n = layer->index + 1;
+        p.sliding[layer->index] = kind == KVC_PART_SLIDING || layer->kind == KVC_LAYER_SLIDING;
+    }
+    return kvc_layers_settle(c, &p, e) < 0 ? -1 : 0;
+}
+
 uint64_t kvc_layer_window(const struct kvc_cache *c, const struct kvc_layer *layer) {
     if (layer->kind != KVC_LAYER_SLIDING) return 0;
     return layer->window ? layer->window : kvc_meta_u64(&c->meta, KVC_KEY_WINDOW, 0);

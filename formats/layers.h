@@ -30,6 +30,10 @@ int kvc_layers_need_numbers(const struct kvc_cache *c, struct kvc_error *e);
  * not go with the cache's numbers of layers, which stays as it was; -1 and *e when out of memory. */
 int kvc_layers_settle(struct kvc_cache *c, const struct kvc_layer_pattern *p, struct kvc_error *e);
 
+/* Gives a cache whose layer numbers are not the model's those of another cache of the model, where that one knows them and the
+ * numbers of layers go together. -1 and *e when out of memory. For caches that are to be compared. */
+int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct kvc_error *e);
+
 /* Tokens of a layer's sliding window, 0 where it has none or nobody knows it. */
 uint64_t kvc_layer_window(const struct kvc_cache *c, const struct kvc_layer *layer);
 
