@@ -191,7 +191,8 @@ static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio
     const size_t width = part->heads * part->dim;
     double *sum = kvc_alloc_zeros(width, sizeof *sum);
     if (!sum) return kvc_fail_memory(e, "coefficients");
-    const int turned = role == KVC_ROLE_K && part->angle && (m->pairing == KVC_PAIRING_HALVES || m->pairing == KVC_PAIRING_INTERLEAVED);
+    const int turned = role == KVC_ROLE_K && part->angle && strcmp(kvc_meta_text(&c->meta, KVC_KEY_ROPE_K, "post"), "post") == 0 &&
+                       (m->pairing == KVC_PAIRING_HALVES || m->pairing == KVC_PAIRING_INTERLEAVED);
     int64_t rows = 0;
     if (turned && kvc_rope_init(&rope, part->angle, part->half, m->pairing == KVC_PAIRING_HALVES ? 1 : 2, e)) rows = -1;
     if (!rows) rows = sum_squares(m, t, part, &rope, sum, e);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make_transform.py: caches of a made-up model in safetensors, and its profile, for the transform codec. Not for real ones.
 
-    make_transform.py cache FILE TOKENS [queries=N] [hidden] [other] [dtype=bf16] [interleaved] [no-rope] [text=N] [MODEL]
+    make_transform.py cache FILE TOKENS [queries=N] [hidden] [other] [dtype=bf16] [interleaved] [no-rope] [pre] [text=N] [MODEL]
     make_transform.py slot FILE TOKENS [window=N] [text=N] [MODEL]
     make_transform.py profile FILE [sliding-facts] [metric=fisher] [no-queries] [no-rope] [name=NAME] [fingerprint=KIND.ALGORITHM=HEX] [MODEL]
 
@@ -10,7 +10,8 @@ layer, 1 for those with a window, whose RoPE has the base `local`. A slot is lla
 which only the last `window` tokens are there; f16, channels paired as halves. `sliding-facts`: the profile says which layers have a window. A row of K or V is a mean and a sum of `dim` orthogonal
 directions of falling size; K is turned by RoPE behind that. The profile holds those means and directions.
 Two query heads read a KV head. `text` chooses the rows; `hidden` and `other` add hidden states and an array that is no part
-of a cache; `no-rope`: nothing turns, and no file says so; interleaved: channels 2i and 2i + 1 are a pair, else i and i + dim / 2."""
+of a cache; `no-rope`: nothing turns, and no file says so; `pre`: K before RoPE, which the file says;
+interleaved: channels 2i and 2i + 1 are a pair, else i and i + dim / 2."""
 import json
 import math
 import operator
@@ -92,7 +93,7 @@ def channel(i):
 def turned(row, position, layer=0):
     to = [0.0] * DIM
     for i in range(HALF):
-        c, s = (1, 0) if "no-rope" in flags else (
+        c, s = (1, 0) if flags & {"no-rope", "pre"} else (
             math.cos(position * angle(i, layer)), math.sin(position * angle(i, layer)))
         to[channel(i)] = row[i] * c - row[i + HALF] * s
         to[channel(i + HALF)] = row[i] * s + row[i + HALF] * c
@@ -131,7 +132,7 @@ def make_cache():
     facts = {"rope_pairing": "interleaved" if "interleaved" in flags else "halves", "model": options.get("name", "made-up"),
              "n_layers": str(LAYERS)}
     if "no-rope" not in flags:
-        facts |= {"k_rope": "post", "rope_type": "default", "rope_theta": str(THETA), "rope_dim": str(DIM)}
+        facts |= {"k_rope": "pre" if "pre" in flags else "post", "rope_type": "default", "rope_theta": str(THETA), "rope_dim": str(DIM)}
     write(facts, arrays)
 
 
