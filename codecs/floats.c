@@ -11,6 +11,12 @@
 
 enum { MIN_EXPONENT = -126, MAX_EXPONENT = 112 };
 
+int kvc_all_finite(const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) < 0x1p50f)) return 0;
+    return 1;
+}
+
 int kvc_is_float(enum kvc_dtype dtype) {
     return dtype == KVC_F32 || dtype == KVC_F16 || dtype == KVC_BF16;
 }

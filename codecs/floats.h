@@ -15,6 +15,9 @@ int kvc_is_float(enum kvc_dtype dtype);
 void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtype);
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype);
 
+/* 1 when all n values are finite and below 2^50 in size, so that sums of their squares are finite too. */
+int kvc_all_finite(const float *x, size_t n);
+
 /* Most bytes of n stored halves. */
 #define KVC_HALVES_BOUND(n) (9 + 2 * ((size_t)(n) + 32))
 /* Writes n finite values below 2^126 in size and replaces each by what it reads back as; *bytes moves behind them. */

@@ -52,12 +52,12 @@ static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows,
     return status;
 }
 
-void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, char *text, size_t size) {
+void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     char label[64];
     kvc_tensor_label(c, tensor, label, sizeof label);
     snprintf(text, size, "%s, tokens %" PRId64 "-%" PRId64, label, kvc_cells_position(cells, cells->block[block]),
-             kvc_cells_position(cells, cells->block[block + 1] - 1));
+             kvc_cells_position(cells, cells->block[end] - 1));
 }
 
 /* Puts "record 12 (layer 3 K, tokens 256-511): " before the message. */
@@ -65,7 +65,7 @@ static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t ten
     const struct kvc_records *k = kvc_records_of(c);
     const uint64_t record = k->block_record[k->first_block[tensor] + block];
     char where[128];
-    kvc_blocks_label(c, tensor, block, where, sizeof where);
+    kvc_blocks_label(c, tensor, block, block + 1, where, sizeof where);
     return record == KVC_NOWHERE ? kvc_error_prefix(e, where) : kvc_record_context(e, record, where);
 }
 
@@ -455,11 +455,6 @@ static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e
     return kvc_blocks_check(state, i, e);
 }
 
-static int check_commit(void *state, uint64_t item, void *result, struct kvc_error *e) {
-    (void)state, (void)item, (void)result, (void)e;
-    return 0;
-}
-
 int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return not_a_container(e);
@@ -476,11 +471,9 @@ int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
 int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e) {
     if (!kvc_cache_is_container(c)) return not_a_container(e);
     /* check_one only reads the cache; the job's state is not const because other jobs write theirs */
-    struct kvc_job job = {.n = kvc_container_records(c), .work = check_one, .commit = check_commit,
-                          .state = (void *)(uintptr_t)c};
+    struct kvc_job job = {.n = kvc_container_records(c), .work = check_one, .state = (void *)(uintptr_t)c};
     return kvc_parallel(&job, threads, e);
 }
-
 
 int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);

@@ -12,6 +12,7 @@
 #include "formats/layers.h"
 #include "formats/parallel.h"
 #include "formats/rope.h"
+#include "formats/stats.h"
 #include "formats/view.h"
 #include "kernels/kernels.h"
 
@@ -32,7 +33,8 @@ static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache
             continue;
         kvc_hex(m->value, KVC_SHA256_BYTES, hex);
         if (strcmp(hex, mine) != 0)
-            return kvc_fail(e, KVC_ERR_MODEL, "the cache is of other weights than the profile's (%s): %s", kvc_profile_model(p), m->key);
+            return kvc_fail(e, KVC_ERR_MODEL, "the cache is of other weights than the profile's (%s): %s", kvc_profile_model(p),
+                            m->key);
     }
     return 0;
 }
@@ -65,8 +67,8 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
     uint64_t heads, dim;
     size_t half;
     if (layer >= layers)
-        return kvc_fail(e, KVC_ERR_MODEL, "the cache has a layer %" PRIu32 ", the model of the profile (%s) has %" PRIu32 " layers",
-                        layer, kvc_profile_model(p), layers);
+        return kvc_fail(e, KVC_ERR_MODEL, "the cache has a layer %" PRIu32 ", the model of the profile (%s) has %" PRIu32
+                        " layers", layer, kvc_profile_model(p), layers);
     const int found = kvc_profile_shape(p, layer, tensor->role, &heads, &dim, e);
     if (found != 1) return found;
     if (heads != tensor->shape.heads || dim != tensor->shape.dim)
@@ -76,7 +78,8 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
                         tensor->shape.dim, kvc_profile_model(p), heads, dim);
     if (tensor->role != KVC_ROLE_K) return 0;
     if (kvc_profile_angles(p, layer, &half) && pairing == KVC_PAIRING_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown, and a profile needs it: give --pairing or --model");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown, and a profile needs it: give --pairing "
+                        "or --model");
     if (*paired && pairing && strcmp(paired, kvc_pairing_name(pairing)) != 0)
         return kvc_fail(e, KVC_ERR_MODEL, "K is paired as %s, in the profile as %s", kvc_pairing_name(pairing), paired);
     return other_angles(p, c, tensor->layer, e);
@@ -100,7 +103,7 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
 
 /* --- measuring --- */
 
-enum { SAMPLE_RUNS = 8, RUN_ROWS = 8, FIRST = 4 };
+enum { SAMPLE_RUNS = 8, RUN_ROWS = 8 };
 
 /* What the threads share, and what they find. */
 struct measurement {
@@ -117,12 +120,6 @@ static int is_measured(const struct kvc_cache *c, uint32_t t) {
            (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING);
 }
 
-static int all_finite(const float *x, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!(fabsf(x[i]) < 0x1p50f)) return 0;
-    return 1;
-}
-
 /* Adds the squares of a row's coefficients to `sum`. `room` holds as many floats as a head has channels. */
 static void add_squares(const struct kvc_profile_part *part, float *row, double *sum, float *room) {
     const size_t dim = part->dim;
@@ -133,8 +130,8 @@ static void add_squares(const struct kvc_profile_part *part, float *row, double 
     }
 }
 
-/* Squares of the coefficients of some rows: runs of RUN_ROWS, evenly over the cache, but for the first tokens, which attention
- * makes unlike all others (a profile's variances leave them out too). Returns the number of rows, or -1. */
+/* Squares of the coefficients of some rows: runs of RUN_ROWS, evenly over the cache, but for the first tokens. Returns the number
+ * of rows, or -1. */
 static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct kvc_profile_part *part, struct kvc_rope *rope,
                            double *sum, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(m->cache, t)->cells;
@@ -152,31 +149,20 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct
         else kvc_to_floats(rows, bytes, (size_t)n * width, shape->dtype);
         for (uint64_t i = 0; i < n && measured >= 0; i++) {
             const int64_t position = kvc_cells_position(cells, first + i);
-            if (position < FIRST || position >= KVC_ROPE_POSITIONS || !all_finite(rows + i * width, width)) continue;
+            float *row = rows + i * width;
+            if (position < KVC_PROFILE_FIRST || position >= KVC_ROPE_POSITIONS || !kvc_all_finite(row, width)) continue;
             if (rope->half) {
                 kvc_rope_at(rope, position);
                 kvc_rope_backwards(rope);
-                kvc_rope_turn(rope, rows + i * width, part->heads, part->dim);
+                kvc_rope_turn(rope, row, part->heads, part->dim);
             }
-            add_squares(part, rows + i * width, sum, rows + RUN_ROWS * width);
+            add_squares(part, row, sum, rows + RUN_ROWS * width);
             measured++;
         }
     }
     free(bytes);
     free(rows);
     return measured;
-}
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median; orders the values. 0 when there are none. */
-static double median(double *x, size_t n) {
-    if (!n) return 0;
-    qsort(x, n, sizeof *x, by_size);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
 /* The ratio of one tensor; 0 where it cannot be measured. */
@@ -191,7 +177,8 @@ static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio
     const size_t width = part->heads * part->dim;
     double *sum = kvc_alloc_zeros(width, sizeof *sum);
     if (!sum) return kvc_fail_memory(e, "coefficients");
-    const int turned = role == KVC_ROLE_K && part->angle && strcmp(kvc_meta_text(&c->meta, KVC_KEY_ROPE_K, "post"), "post") == 0 &&
+    const int behind_rope = strcmp(kvc_meta_text(&c->meta, KVC_KEY_ROPE_K, "post"), "post") == 0;
+    const int turned = role == KVC_ROLE_K && part->angle && behind_rope &&
                        (m->pairing == KVC_PAIRING_HALVES || m->pairing == KVC_PAIRING_INTERLEAVED);
     int64_t rows = 0;
     if (turned && kvc_rope_init(&rope, part->angle, part->half, m->pairing == KVC_PAIRING_HALVES ? 1 : 2, e)) rows = -1;
@@ -200,7 +187,7 @@ static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio
     size_t n = 0;
     for (size_t i = 0; i < width && rows > 0; i++)
         if (part->variance[i] > 0) sum[n++] = sum[i] / (double)rows / (double)part->variance[i];
-    *ratio = median(sum, n);
+    *ratio = kvc_median(sum, n);
     free(sum);
     return rows < 0 ? -1 : 0;
 }
@@ -222,21 +209,12 @@ static int measure_layer(void *state, uint64_t item, void **result, struct kvc_e
     return 0;
 }
 
-static int commit_layer(void *state, uint64_t item, void *result, struct kvc_error *e) {
-    (void)state, (void)item, (void)result, (void)e;
-    return 0;
-}
-
-static void discard_layer(void *result) {
-    (void)result;
-}
-
 /* The median over layers of one role. */
 static double over_layers(const struct kvc_fit *fit, int role, double *room) {
     size_t n = 0;
     for (uint32_t i = 0; i < fit->n; i++)
         if (fit->layer[i].ratio[role] > 0) room[n++] = fit->layer[i].ratio[role];
-    return median(room, n);
+    return kvc_median(room, n);
 }
 
 void kvc_fit_free(struct kvc_fit *fit) {
@@ -279,7 +257,7 @@ static enum kvc_fit_verdict judge(const struct kvc_fit *fit) {
 int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc_cache *c, enum kvc_pairing pairing,
                     unsigned threads, struct kvc_error *e) {
     struct measurement m = {.profile = p, .cache = c, .pairing = pairing};
-    struct kvc_job job = {.n = c->n_layers, .work = measure_layer, .commit = commit_layer, .discard = discard_layer, .state = &m};
+    struct kvc_job job = {.n = c->n_layers, .work = measure_layer, .state = &m};
     double *room = kvc_alloc_zeros((size_t)c->n_layers + 1, sizeof *room);
     memset(fit, 0, sizeof *fit);
     m.layer = kvc_alloc_zeros((size_t)c->n_layers + 1, sizeof *m.layer);
@@ -362,7 +340,8 @@ static void worst_layers(const struct kvc_fit *fit, int role, char *text, size_t
     for (int i = 0; i < 3; i++) {
         const struct kvc_fit_layer *most = NULL;
         for (uint32_t l = 0; l < fit->n; l++)
-            if (fit->layer[l].ratio[role] < below && (!most || fit->layer[l].ratio[role] > most->ratio[role])) most = &fit->layer[l];
+            if (fit->layer[l].ratio[role] < below && (!most || fit->layer[l].ratio[role] > most->ratio[role]))
+                most = &fit->layer[l];
         if (!most || !(most->ratio[role] > 0) || used >= size) return;
         below = most->ratio[role];
         const int n = snprintf(text + used, size - used, "%s%" PRIu32 " (%.3g)", i ? ", " : "", most->layer, most->ratio[role]);

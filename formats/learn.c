@@ -9,6 +9,7 @@
 #include "formats/hash.h"
 #include "formats/keys.h"
 #include "formats/layers.h"
+#include "formats/profile.h"
 #include "formats/rope.h"
 #include "formats/view.h"
 
@@ -18,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST = 4, QUERIES = 20, MOST_QUERIES = 4096, MAX_LAYERS = 4096, MAX_DIM = 1024 };
+enum { QUERIES = 20, MOST_QUERIES = 4096, MAX_LAYERS = 4096, MAX_DIM = 1024 };
 /* How much coarser than V's errors those of K may be, in the metrics above: measured on SmolLM2 and Gemma 3. */
 #define K_STEP 0.18
 #define LEAST_WEIGHT 0.02
@@ -123,12 +124,6 @@ static void normalise(struct kvc_rope *rope, float *row, size_t heads, size_t di
     for (size_t h = 0; h < heads && rope->pairing == 2; h++) to_halves(row + h * dim, rope->half, room);
 }
 
-static int all_finite(const float *x, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!(fabsf(x[i]) < 0x1p50f)) return 0;
-    return 1;
-}
-
 static int add_tensor(const struct kvc_cache *c, uint32_t t, struct part *p, struct kvc_rope *rope, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
@@ -144,7 +139,7 @@ static int add_tensor(const struct kvc_cache *c, uint32_t t, struct part *p, str
         for (uint64_t i = 0; i < n; i++) {
             float *row = rows + i * width;
             const int64_t position = kvc_cells_position(cells, first + i);
-            if (position < FIRST || !all_finite(row, width)) continue;
+            if (position < KVC_PROFILE_FIRST || !kvc_all_finite(row, width)) continue;
             normalise(rope, row, heads, dim, position, rows + KVC_BLOCK * width);
             memmove(rows + kept++ * width, row, width * sizeof *row);
         }
@@ -173,7 +168,7 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct layer *l, s
     if (q->read(q, t, 0, n, (uint8_t *)(grown + have * width), e)) return -1;
     for (size_t i = 0; i < n; i++) {
         float *row = grown + (have + i) * width;
-        if (!all_finite(row, width)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "queries that are not finite");
+        if (!kvc_all_finite(row, width)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "queries that are not finite");
         normalise(rope, row, (size_t)shape->heads, dim, kvc_cells_position(cells, i), grown + (have + n) * width);
     }
     l->query_heads = (size_t)shape->heads;

@@ -46,11 +46,15 @@ static void *worker(void *arg) {
     return NULL;
 }
 
+static int commit(const struct kvc_job *job, uint64_t item, void *result, struct kvc_error *e) {
+    return job->commit ? job->commit(job->state, item, result, e) : 0;
+}
+
 /* One thread: no pool at all. */
 static int run_alone(const struct kvc_job *job, struct kvc_error *e) {
     for (uint64_t i = 0; i < job->n; i++) {
         void *result = NULL;
-        if (job->work(job->state, i, &result, e) || job->commit(job->state, i, result, e)) return -1;
+        if (job->work(job->state, i, &result, e) || commit(job, i, result, e)) return -1;
     }
     return 0;
 }
@@ -89,7 +93,7 @@ int kvc_parallel(const struct kvc_job *job, unsigned threads, struct kvc_error *
             }
             void *result = slot->result;
             pthread_mutex_unlock(&p.lock);
-            status = job->commit(job->state, i, result, e);
+            status = commit(job, i, result, e);
             pthread_mutex_lock(&p.lock);
             slot->state = EMPTY;
             slot->result = NULL;

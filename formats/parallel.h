@@ -10,9 +10,9 @@ struct kvc_job {
     uint64_t n; /* items 0 .. n - 1 */
     /* Called from several threads, items in no particular order; makes *result. */
     int (*work)(void *state, uint64_t item, void **result, struct kvc_error *e);
-    /* Called from the calling thread, items in order; takes *result over and frees it. */
+    /* Called from the calling thread, items in order; takes *result over and frees it. NULL: there are no results. */
     int (*commit)(void *state, uint64_t item, void *result, struct kvc_error *e);
-    /* Frees a result that is not committed because of an error. */
+    /* Frees a result that is not committed because of an error; NULL where there are none. */
     void (*discard)(void *result);
     void *state;
 };

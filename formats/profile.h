@@ -9,6 +9,7 @@
 #include "formats/hash.h"
 
 #define KVC_PROFILE_SUFFIX ".kvcp"
+#define KVC_PROFILE_FIRST 4 /* tokens: attention makes the first ones unlike all others, so no statistic of a profile counts them */
 #define KVC_PROFILE_BYTES (UINT64_C(1) << 32) /* the largest profile */
 
 /* What a step of 1 means: an error in the model's own metric (Fisher), or what caches alone tell. */

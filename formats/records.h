@@ -92,8 +92,10 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
 /* Where the blocks and the side data of each tensor begin among all; *due blocks are due, none has a record yet. */
 int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e);
 
-/* "layer 3 K, tokens 256-511": the rows of a block. */
-void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, char *text, size_t size);
+/* "layer 3 K, tokens 256-511": the rows of blocks [block, end), at least one. */
+void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size);
+/* 1 when nobody knows any more at which positions a tensor's rows stand. For caches of kvc_salvage_open() whose TABLE is whole. */
+int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
 /* Checks all of record i: its hash, its padding, of a BLOCK the digest of what it decodes to. */
 int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e);
 

@@ -212,15 +212,25 @@ static int note(const struct kvc_cache *c, uint64_t i, unsigned type, const char
     return kvc_survey_add(k->survey, kvc_record_name(type), place, "is missing", e) ? 0 : -1;
 }
 
+/* Finds the one record of a type, *i, and the bytes of its one section, which the caller frees. -1 and *why where the record is
+ * missing or damaged. */
+static int open_single(const struct kvc_records *k, unsigned type, uint8_t section, uint64_t *i, uint8_t **bytes, size_t *n,
+                       struct kvc_error *why) {
+    *why = (struct kvc_error){.code = KVC_ERR_DAMAGED};
+    *bytes = NULL;
+    *i = find(k, type, KVC_NONE);
+    return *i == k->n_records || kvc_records_single(k, *i, section, bytes, n, why) ? -1 : 0;
+}
+
 /* Without metadata nobody knows how many heads a row of one head has, or from where the ids of tokens count. */
 static int read_meta(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
-    const uint64_t i = find(k, KVC_RECORD_META, KVC_NONE);
-    struct kvc_error why = {.code = KVC_ERR_DAMAGED};
-    uint8_t *bytes = NULL;
+    struct kvc_error why;
+    uint64_t i;
+    uint8_t *bytes;
     size_t n;
-    int status = i == k->n_records || kvc_records_single(k, i, KVC_SECTION_META, &bytes, &n, &why) ||
-                 kvc_meta_decode(&c->meta, bytes, n, &why);
+    const int status = open_single(k, KVC_RECORD_META, KVC_SECTION_META, &i, &bytes, &n, &why) ||
+                       kvc_meta_decode(&c->meta, bytes, n, &why);
     free(bytes);
     if (!status) return 0;
     if (why.code != KVC_ERR_DAMAGED) {
@@ -235,12 +245,12 @@ static int read_meta(struct kvc_cache *c, struct kvc_error *e) {
 
 static int read_table(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
-    const uint64_t i = find(k, KVC_RECORD_TABLE, KVC_NONE);
-    struct kvc_error why = {.code = KVC_ERR_DAMAGED};
-    uint8_t *bytes = NULL;
+    struct kvc_error why;
+    uint64_t i;
+    uint8_t *bytes;
     size_t n;
-    int status = i == k->n_records || kvc_records_single(k, i, KVC_SECTION_TABLE, &bytes, &n, &why) ||
-                 kvc_reader_table(c, k, bytes, n, &why);
+    const int status = open_single(k, KVC_RECORD_TABLE, KVC_SECTION_TABLE, &i, &bytes, &n, &why) ||
+                       kvc_reader_table(c, k, bytes, n, &why);
     free(bytes);
     if (!status) return 0;
     if (why.code == KVC_ERR_DAMAGED)
@@ -325,7 +335,7 @@ static int place_blocks(struct kvc_cache *c, struct kvc_error *e) {
     for (uint64_t i = 0; i < k->n_records; i++) {
         const struct kvc_record *r = &k->record[i];
         if ((r->type != KVC_RECORD_BLOCK && r->type != KVC_RECORD_SIDE) || r->subject >= c->n_tensors ||
-            k->lost[c->layer[c->tensor[r->subject].layer].part])
+            kvc_survey_lost(c, r->subject))
             continue;
         const int is_block = r->type == KVC_RECORD_BLOCK;
         const uint64_t *first = is_block ? k->first_block : k->first_side;

@@ -56,7 +56,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double median(double *v, uint64_t n) {
+double kvc_median(double *v, uint64_t n) {
+    if (!n) return 0;
     qsort(v, (size_t)n, sizeof *v, ascending);
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
@@ -83,7 +84,7 @@ static void finish_head(const struct channel *channel, uint64_t dim, double *rms
         s->mean = sum / (double)n;
         s->rms = sqrt(squares / (double)n);
     }
-    double limit = OUTLIER_RATIO * median(rms, dim);
+    double limit = OUTLIER_RATIO * kvc_median(rms, dim);
     for (uint64_t d = 0; d < dim; d++) s->outlier_channels += channel_rms(&channel[d]) > limit;
 }
 

@@ -15,4 +15,7 @@ struct kvc_stats {
 /* Into out[heads of the tensor]. Block types are dequantised (not rotated back). */
 int kvc_tensor_stats(const struct kvc_cache *c, uint32_t tensor, struct kvc_stats *out, struct kvc_error *e);
 
+/* The median of n values, which it orders; 0 when there are none. */
+double kvc_median(double *v, uint64_t n);
+
 #endif

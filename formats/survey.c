@@ -60,13 +60,8 @@ static void describe(struct kvc_damage *d, const struct kvc_cache *c, uint32_t t
     d->end = kvc_cells_position(cells, cells->block[end] - 1) + 1;
 }
 
-/* Words for rows of blocks [block, end). */
-static void name_rows(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    char label[64];
-    kvc_tensor_label(c, tensor, label, sizeof label);
-    snprintf(text, size, "%s, tokens %" PRId64 "-%" PRId64, label, kvc_cells_position(cells, cells->block[block]),
-             kvc_cells_position(cells, cells->block[end] - 1));
+int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor) {
+    return kvc_records_of(c)->lost[c->layer[c->tensor[tensor].layer].part];
 }
 
 /* Whether a BLOCK or SIDE record is the one of its tensor and number. */
@@ -109,7 +104,7 @@ int kvc_survey_record(struct kvc_survey *s, const struct kvc_cache *c, uint64_t 
     }
     const int is_rows = r->type == KVC_RECORD_BLOCK || r->type == KVC_RECORD_SIDE;
     const int of_tensor = placed || (is_rows && k->lost && !r->doubtful && r->subject < c->n_tensors);
-    if (placed) name_rows(c, r->subject, first, end, place, sizeof place);
+    if (placed) kvc_blocks_label(c, r->subject, first, end, place, sizeof place);
     else if (of_tensor) kvc_tensor_label(c, r->subject, place, sizeof place);
     bare_reason(why, r, i, reason, sizeof reason);
     struct kvc_damage *d = kvc_survey_add(s, kind ? kind : "unknown", place, reason, e);
@@ -142,9 +137,7 @@ static int read_record(void *state, uint64_t i, void **result, struct kvc_error 
         /* its rows cannot be told; its bytes can be checked */
         if (!kvc_records_sections(k, i, &list, &n, &why)) {
             free(list);
-            if (x->s->unusable.code != KVC_OK || (r->subject < x->c->n_tensors &&
-                                                  k->lost[x->c->layer[x->c->tensor[r->subject].layer].part]))
-                return 0;
+            if (x->s->unusable.code != KVC_OK || (r->subject < x->c->n_tensors && kvc_survey_lost(x->c, r->subject))) return 0;
             kvc_fail(&why, KVC_ERR_DAMAGED, "is not the record due here");
         }
     } else if (!kvc_blocks_check(x->c, i, &why)) {
@@ -184,18 +177,18 @@ static int list_missing(struct kvc_survey *s, const struct kvc_cache *c, struct 
     for (uint64_t i = 0; i < k->n_records; i++) { /* of a part without cells nothing can be read, whole records or not */
         const struct kvc_record *r = &k->record[i];
         if (r->type != KVC_RECORD_BLOCK || s->noted[i] || r->subject >= c->n_tensors) continue;
-        s->damaged += k->lost[c->layer[c->tensor[r->subject].layer].part];
+        if (kvc_survey_lost(c, r->subject)) s->damaged++;
     }
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const uint64_t *record = k->block_record + k->first_block[t], blocks = k->first_block[t + 1] - k->first_block[t];
-        const int lost = k->lost[c->layer[c->tensor[t].layer].part];
+        const int lost = kvc_survey_lost(c, t);
         static const char no_positions[] = "nothing says any more at which positions its rows stand";
         for (uint64_t b = 0, end; b < blocks; b = end + 1) {
             char place[128];
             for (end = b; end < blocks && record[end] == KVC_NOWHERE;) end++;
             if (end == b) continue;
             if (lost) kvc_tensor_label(c, t, place, sizeof place);
-            else name_rows(c, t, b, end, place, sizeof place);
+            else kvc_blocks_label(c, t, b, end, place, sizeof place);
             struct kvc_damage *d = kvc_survey_add(s, "BLOCK", place, lost ? no_positions : "is missing", e);
             if (!d) return -1;
             describe(d, c, t, b, lost ? b : end);
@@ -235,9 +228,8 @@ static int counts(const struct kvc_cache *c, uint32_t tensor) {
 
 /* The positions of a block; all of them where these are lost. */
 static struct range range_of(const struct kvc_cache *c, uint32_t tensor, uint64_t block) {
-    const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    if (k->lost[c->layer[c->tensor[tensor].layer].part]) return (struct range){INT64_MIN, INT64_MAX};
+    if (kvc_survey_lost(c, tensor)) return (struct range){INT64_MIN, INT64_MAX};
     return (struct range){kvc_cells_position(cells, cells->block[block]),
                           kvc_cells_position(cells, cells->block[block + 1] - 1) + 1};
 }
@@ -265,7 +257,7 @@ static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc
     unsigned printed = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
-        if (!counts(c, t) || !cells->n || k->lost[c->layer[c->tensor[t].layer].part]) continue;
+        if (!counts(c, t) || !cells->n || kvc_survey_lost(c, t)) continue;
         const struct range all = {kvc_cells_position(cells, 0), kvc_cells_position(cells, cells->n - 1) + 1};
         if (all.first < first) first = all.first;
         if (all.end > end) end = all.end;
