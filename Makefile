@@ -63,8 +63,10 @@ SAY = @true
 endif
 
 TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff
-LIB_SRC := $(sort $(wildcard kernels/*.c codecs/*.c formats/*.c))
-CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c),$(sort $(wildcard cli/*.c)))
+# libkvc_cuda alone has what is in a folder cuda/
+LIB_SRC := $(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/stages formats/*)))
+CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c),$(sort $(wildcard cli/*.c cli/*/*.c)))
+CUDA_SRC := $(sort $(wildcard formats/*/cuda/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$B/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$B/%.o)
 UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
@@ -95,6 +97,10 @@ help:
 	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-14s %s\n' "$$t" "$$d"; done
 	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 V=1"
 
+# links a program, or with -shared a library
+LINK = $(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@
+LIBS = $(KVC_LDLIBS) $(LDLIBS)
+
 # Before anything is compiled: does kvc support the machine that CC, if there is one, compiles for? Are the packages there?
 $B/ready: kernels/target.h
 	@! command -v $(firstword $(CC)) >/dev/null || $(CC) $(CPPFLAGS) $(CFLAGS) -E -x c $< >/dev/null
@@ -119,7 +125,7 @@ $B/libkvc.a: $(LIB_OBJ)
 
 $B/libkvc.so.$(VERSION): $(LIB_OBJ)
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libkvc.so.$(SOVERSION) -Wl,-z,defs -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) -shared -Wl,-soname,libkvc.so.$(SOVERSION) -Wl,-z,defs $^ $(LIBS)
 
 # what the tools share; an archive, so that each takes only what it uses
 $B/libcli.a: $(CLI_OBJ)
@@ -128,7 +134,7 @@ $B/libcli.a: $(CLI_OBJ)
 
 $B/%: $B/cli/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libcli.a $B/libkvc.a $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) $< $B/libcli.a $B/libkvc.a $(LIBS)
 
 $(TOOLS) libkvc.a libkvc.so.$(VERSION): %: $B/%
 	$(Q)cp -f $< $@
@@ -142,29 +148,29 @@ kvc.pc: # anew each time: PREFIX may have changed
 
 $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) $(WRAP) -o $@ $< $B/libcli.a $B/libkvc.a -lcmocka $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
 
 # its allocations fail when it says so
 $B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
 
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TOOLS:%=$B/cli/%.d) $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d)
--include $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d $B/tests/cuda/fake.d $B/formats/cuda/kvc_cuda.d
+-include $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d $B/tests/cuda/fake.d $B/formats/api/cuda/kvc_cuda.d
 
 # --- libkvc_cuda ---
 
 # the same over the host in a GPU's place, for tests
 FAKE_CUDA := $B/tests/cuda/libkvc_cuda_fake.so
-$(FAKE_CUDA): $B/tests/cuda/fake.o $B/formats/cuda/kvc_cuda.o $B/libkvc.a
+$(FAKE_CUDA): $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) -shared -Wl,--exclude-libs,ALL $^ $(LIBS)
 -include $B/tests/cuda/fake.d
 
 # the GPU's tests; over the host too, so that they stay sound where there is no GPU
 CUDA_TEST := $B/tests/cuda/test_cuda.o $B/tests/cuda/made.o
 FAKE_TEST := $B/tests/cuda/test_cuda_fake
-$(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/cuda/kvc_cuda.o $B/libkvc.a
+$(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) $^ $(LIBS)
 -include $(CUDA_TEST:.o=.d)
 
 ifneq ($(HAVE_CUDA),)
@@ -174,7 +180,7 @@ CUDA_PTX := $(lastword $(CUDA_KNOWN))
 CUDA_RELEASE := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 CUDA_BUILD := $(CUDA_KNOWN:%=sm_%) PTX compute_$(CUDA_PTX), CUDA $(CUDA_RELEASE)
 # where its headers and libraries are, it knows best
-CUDA_PATHS := $(shell $(NVCC) --dryrun -c kernels/device.cu 2>&1 | sed -n 's/^.. \(INCLUDES\|LIBRARIES\)=//p' | tr -d '"')
+CUDA_PATHS := $(shell $(NVCC) --dryrun -c kernels/device/decode.cu 2>&1 | sed -n 's/^.. \(INCLUDES\|LIBRARIES\)=//p' | tr -d '"')
 # C++ without its run-time library: no exceptions, no guards of statics
 NVCC_ALL := $(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Xptxas -v \
   --threads 0 -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics -I. \
@@ -182,31 +188,30 @@ NVCC_ALL := $(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-s
   $(NVCCFLAGS) '-DKVC_CUDA_BUILD="$(CUDA_BUILD)"'
 # the kernel takes long and does not depend on CFLAGS: it has a folder of its own
 C := build/cuda-$(shell printf '%s' "$(subst ",,$(NVCC_ALL))" | cksum | cut -d' ' -f1)
-CUDA_OBJ := $(patsubst %.c,$B/%.o,$(sort $(wildcard formats/cuda/*.c)))
+CUDA_OBJ := $(CUDA_SRC:%.c=$B/%.o)
 
 # what nvcc and ptxas say of warnings, registers and spills stays beside the object, for check-cuda
-$C/kernels/device.o: kernels/device.cu | $B/ready
+$C/kernels/device/decode.o: kernels/device/decode.cu | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) NVCC $<
 	$(Q)$(NVCC_ALL) -MMD -MP -o $@ -c $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
 
-$B/formats/cuda/%.o: ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
+$(CUDA_OBJ): ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
 
 # self-contained: libkvc and CUDA's runtime are inside and not to be seen from outside
-$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $C/kernels/device.o $B/libkvc.a
+$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $C/kernels/device/decode.o $B/libkvc.a
 	@mkdir -p $(@D)
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libkvc_cuda.so.$(SOVERSION) -Wl,-z,defs \
-	  -Wl,--exclude-libs,ALL -o $@ $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) -shared -Wl,-soname,libkvc_cuda.so.$(SOVERSION) -Wl,-z,defs -Wl,--exclude-libs,ALL $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(LIBS)
 
 # tests and benchmarks on a GPU
 $B/tests/cuda/bench_cuda.o: ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
-$B/$(notdir $C)/%_cuda: $B/tests/cuda/%_cuda.o $B/tests/cuda/made.o $(CUDA_OBJ) $C/kernels/device.o $B/libkvc.a
+$B/$(notdir $C)/%_cuda: $B/tests/cuda/%_cuda.o $B/tests/cuda/made.o $(CUDA_OBJ) $C/kernels/device/decode.o $B/libkvc.a
 	@mkdir -p $(@D)
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(LIBS)
 
--include $(CUDA_OBJ:.o=.d) $C/kernels/device.d $B/tests/cuda/bench_cuda.d
+-include $(CUDA_OBJ:.o=.d) $C/kernels/device/decode.d $B/tests/cuda/bench_cuda.d
 
 .PHONY: cuda $(CUDA_SO)
 cuda: $(CUDA_SO) kvc_cuda.pc
@@ -230,7 +235,7 @@ $B/tests/simde/%.o: ISA := -isystem tests/simde -Wno-psabi -fno-sanitize=signed-
 $B/tests/simde/emulated.o: tests/simde/immintrin.h
 $B/tests/simde/test_rans: $B/tests/unit/test_rans.o $B/tests/simde/emulated.o $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) $^ -lcmocka $(LIBS)
 -include $B/tests/simde/emulated.d
 
 # --- proofs ---
@@ -336,7 +341,7 @@ fuzz-replay: $(FUZZ_NAMES:%=$B/replay/%)
 $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
 	@mkdir -p $(@D)
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) $^ $(LIBS)
 
 # libFuzzer needs its instrumentation in the library too: all sources at once, with clang
 $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
@@ -347,12 +352,12 @@ $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
 
 $B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) $^ $(LIBS)
 
 $B/tests/bench/bench.o: ISA := '-DBENCH_CFLAGS="$(subst ",,$(CFLAGS))"'
 $B/tests/bench/bench: $(BENCH_OBJ) $B/libkvc.a
 	$(SAY) LD $@
-	$(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(KVC_LDLIBS) $(LDLIBS)
+	$(LINK) $^ $(LIBS)
 
 SAN_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
 ## asan: all tests under the address and undefined-behaviour sanitizers
@@ -375,20 +380,20 @@ tsan:
 test-san: $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
 	@sh tests/run.sh san $B
 
-## check-layers: includes point one way: kernels <- codecs <- formats <- cli
+## check-layers: rooms use each other one way, by includes and by symbols; no cycles, unique names, no long files
 .PHONY: check-layers
-check-layers:
-	@sh tests/check-layers.sh
+check-layers: $(TOOLS:%=$B/%)
+	@"$(PYTHON)" tests/check-layers.py $B
 
 ## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
 .PHONY: check-symbols
 check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
-	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/kvc_cuda.h)
+	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/api/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
 
 ## check-cuda: nvcc compiles the kernel for all targets without a warning, and no register of it is spilt
 .PHONY: check-cuda
 check-cuda: $(if $(HAVE_CUDA),$(CUDA_SO))
-	@sh tests/check-cuda.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$C/kernels/device.log $(CUDA_SO)) $(CUDA_ARCHS)
+	@sh tests/check-cuda.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$C/kernels/device/decode.log $(CUDA_SO)) $(CUDA_ARCHS)
 
 ## test-cuda: libkvc_cuda on a real GPU: every file, preset and layout, a cache of more than 4 GiB, NVIDIA's sanitizer
 .PHONY: test-cuda
@@ -440,7 +445,7 @@ man-lint:
 
 MAN1 := $(TOOLS:%=%.1)
 # documents keep their folders: man pages name them so
-DOCS := $(filter-out %/README.md,$(sort $(wildcard formats/*.md codecs/*.md)))
+DOCS := $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md codecs/*.md codecs/stages/*.md)))
 PROFILES := $(sort $(wildcard samples/*.kvcp))
 ## install: tools, libraries, headers, pkg-config files, man pages, documents and profiles below DESTDIR and PREFIX
 .PHONY: install
@@ -452,21 +457,20 @@ install: all
 	$(INSTALL) -m 755 libkvc.so.$(VERSION) $(DESTDIR)$(LIBDIR)
 	ln -sf libkvc.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libkvc.so.$(SOVERSION)
 	ln -sf libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so
-	$(INSTALL) -m 644 formats/kvc.h $(DESTDIR)$(INCLUDEDIR)
+	$(INSTALL) -m 644 formats/api/kvc.h $(DESTDIR)$(INCLUDEDIR)
 	$(INSTALL) -m 644 kvc.pc $(DESTDIR)$(PKGCONFIGDIR)
 ifneq ($(HAVE_CUDA),)
 	$(INSTALL) -m 755 $(CUDA_SO) $(DESTDIR)$(LIBDIR)
 	ln -sf $(CUDA_SO) $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION)
 	ln -sf libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc_cuda.so
-	$(INSTALL) -m 644 formats/kvc_cuda.h $(DESTDIR)$(INCLUDEDIR)
+	$(INSTALL) -m 644 formats/api/kvc_cuda.h $(DESTDIR)$(INCLUDEDIR)
 	$(INSTALL) -m 644 kvc_cuda.pc $(DESTDIR)$(PKGCONFIGDIR)
 endif
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
 	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
-	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/formats $(DESTDIR)$(DOCDIR)/codecs $(DESTDIR)$(DATADIR)/profiles
-	$(INSTALL) -m 644 $(filter formats/%,$(DOCS)) $(DESTDIR)$(DOCDIR)/formats
-	$(INSTALL) -m 644 $(filter codecs/%,$(DOCS)) $(DESTDIR)$(DOCDIR)/codecs
+	$(INSTALL) -d $(DESTDIR)$(DATADIR)/profiles
+	for d in $(DOCS); do $(INSTALL) -d $(DESTDIR)$(DOCDIR)/$${d%/*} && $(INSTALL) -m 644 $$d $(DESTDIR)$(DOCDIR)/$$d || exit 1; done
 	$(INSTALL) -m 755 samples/python/make_profile.py $(DESTDIR)$(DATADIR)
 	$(INSTALL) -m 644 $(PROFILES) $(DESTDIR)$(DATADIR)/profiles
 
@@ -488,7 +492,7 @@ uninstall:
 	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man5/kvc-profile.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
 	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py
 	rm -f $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
-	for d in $(DOCDIR)/formats $(DOCDIR)/codecs $(DOCDIR) $(DATADIR)/profiles $(DATADIR); do \
+	for d in $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS))) codecs formats) $(DOCDIR) $(DATADIR)/profiles $(DATADIR); do \
 	  rmdir $(DESTDIR)$$d 2>/dev/null; done; true
 
 ## clean: remove everything that was built

@@ -1,8 +1,8 @@
 /* check.c: the check that kvc-dump --check and kvc-unpack --test share. Not for printing its result. */
 #include "cli/cli.h"
 
-#include "formats/container.h"
-#include "formats/salvage.h"
+#include "formats/container/container.h"
+#include "formats/container/salvage.h"
 
 #include <string.h>
 

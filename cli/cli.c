@@ -1,14 +1,14 @@
 /* cli.c: messages, versions, input options and opening caches, for all four tools. Not for output (output.c). */
 #include "cli/cli.h"
-#include "cli/device.h"
 #include "cli/text.h"
 
 #include "codecs/near.h"
 #include "codecs/presets.h"
 #include "codecs/stage.h"
-#include "formats/container.h"
-#include "formats/keys.h"
-#include "formats/view.h"
+#include "formats/file/open.h"
+#include "formats/container/container.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
 #include "kernels/kernels.h"
 
 #include <errno.h>
@@ -111,7 +111,7 @@ int cli_usage(const char *format, ...) {
     return cli_try_help();
 }
 
-int cli_version(int verbose) {
+int cli_version(int verbose, void (*more)(void)) {
     printf("%s %s (format %d)\n", tool, KVC_VERSION, KVC_FORMAT_VERSION);
     if (verbose) {
         const struct kvc_kernels_choice kernels = kvc_kernels_choice();
@@ -128,7 +128,7 @@ int cli_version(int verbose) {
         printf("\nformats:");
         for (size_t i = 0; kvc_format_at(i); i++) printf(" %s", kvc_format_at(i)->name);
         putchar('\n');
-        cli_cuda_version();
+        more();
     }
     return cli_finish(EXIT_SAME);
 }

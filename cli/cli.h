@@ -2,8 +2,8 @@
 #ifndef KVC_CLI_H
 #define KVC_CLI_H
 
-#include "formats/format.h"
-#include "formats/model.h"
+#include "formats/cache/format.h"
+#include "formats/model/model.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -25,8 +25,9 @@ int cli_error_about(struct kvc_error *e, const char *name);
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* For getopt_long's '?' and ':' after it printed its own line. Returns EXIT_TROUBLE. */
 int cli_try_help(void);
-/* "kvc-dump 0.1.0 (format 0)"; `verbose` adds kernels, codecs and devices. Returns EXIT_SAME. */
-int cli_version(int verbose);
+/* "kvc-dump 0.1.0 (format 0)"; `verbose` adds kernels and codecs, and calls more(), which prints lines about devices. Returns
+ * EXIT_SAME. */
+int cli_version(int verbose, void (*more)(void));
 /* Flushes and closes stdout; EXIT_TROUBLE with a message when anything was not written, else `status`. */
 int cli_finish(int status);
 

@@ -1,4 +1,4 @@
-/* damage.c: printing what is damaged in a container. Not for finding it (formats/survey.c). */
+/* damage.c: printing what is damaged in a container. Not for finding it (formats/container/survey.c). */
 #include "cli/damage.h"
 
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/text.h"
-#include "formats/salvage.h"
+#include "formats/container/salvage.h"
 
 /* A line on standard error for each entry, up to 1000, and one that sums them up. */
 void cli_say_damage(const char *name, const struct kvc_survey *s);

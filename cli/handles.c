@@ -3,8 +3,8 @@
 
 #include "codecs/dtype.h"
 #include "codecs/memory.h"
-#include "formats/input.h"
-#include "formats/layouts.h"
+#include "formats/io/input.h"
+#include "formats/api/pool_layouts.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,10 +1,10 @@
 /* handles.h: the file of --into: memory that another process exported, and what belongs where in it, as JSON. Not for opening
- * the memory (device.h). kvc-unpack(1) documents the file. */
+ * the memory (gpu.h). kvc-unpack(1) documents the file. */
 #ifndef KVC_CLI_HANDLES_H
 #define KVC_CLI_HANDLES_H
 
 #include "codecs/error.h"
-#include "formats/kvc_cuda.h"
+#include "formats/api/kvc_cuda.h"
 
 struct cli_base {
     uint8_t handle[KVC_CUDA_HANDLE];

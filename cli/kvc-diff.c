@@ -1,7 +1,8 @@
 /* kvc-diff.c: comparing two cache files: options and the order of things. Not for how they are compared
  * (diff_*.c). */
-#include "cli/diff.h"
-#include "formats/view.h"
+#include "cli/diff/diff.h"
+#include "cli/gpu.h"
+#include "formats/cache/view.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -201,7 +202,7 @@ int main(int argc, char **argv) {
         }
         if ((status = take_option(&s, opt, optarg))) return status;
     }
-    if (s.version) return cli_version(s.diff.verbose);
+    if (s.version) return cli_version(s.diff.verbose, cli_cuda_version);
     char **path = argv + optind;
     if (argc - optind != 2) return cli_usage("two files are needed, %d given", argc - optind);
     if (strcmp(path[0], "-") == 0 && strcmp(path[1], "-") == 0)

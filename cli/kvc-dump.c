@@ -1,9 +1,10 @@
 /* kvc-dump.c: looking inside cache files: options, modes, files one after another, and --check. Not for what
  * the modes print (dump_*.c). */
 #include "cli/damage.h"
-#include "cli/dump.h"
+#include "cli/gpu.h"
+#include "cli/dump/dump.h"
 #include "cli/text.h"
-#include "formats/container.h"
+#include "formats/container/container.h"
 #include "kernels/kernels.h"
 
 #include <stdlib.h>
@@ -241,7 +242,7 @@ int main(int argc, char **argv) {
         }
         if ((status = take_option(&s, &o, opt, optarg))) return status;
     }
-    if (s.version) return cli_version(s.options.verbose);
+    if (s.version) return cli_version(s.options.verbose, cli_cuda_version);
     if (stdin_twice(&s, argv + optind, argc - optind))
         return cli_usage("standard input can be read only once");
     status = run(&s, &o, argv + optind, argc - optind);

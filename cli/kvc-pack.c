@@ -1,12 +1,13 @@
 /* kvc-pack.c: engine file (or standard input) to .kvc. Knows no byte of either. */
 #include "cli/pack.h"
+#include "cli/gpu.h"
 
 #include "codecs/presets.h"
 #include "codecs/recipe.h"
-#include "formats/keys.h"
-#include "formats/learn.h"
-#include "formats/plan.h"
-#include "formats/view.h"
+#include "formats/cache/keys.h"
+#include "formats/model/profile_learn.h"
+#include "formats/container/plan.h"
+#include "formats/cache/view.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -420,7 +421,7 @@ int main(int argc, char **argv) {
         print_help();
         return cli_finish(EXIT_SAME);
     }
-    if (p.job.version) return cli_version(p.job.verbose);
+    if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
     if (job_check(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (check_queries(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if ((p.options.embed_profile || p.force_profile) && !p.job.input.import.profile)

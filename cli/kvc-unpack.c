@@ -1,12 +1,12 @@
 /* kvc-unpack.c: .kvc (or any supported file) to an engine's file. Knows no byte of either. */
 #include "cli/damage.h"
-#include "cli/device.h"
+#include "cli/gpu.h"
 #include "cli/job.h"
 
 #include "codecs/near.h"
-#include "formats/container.h"
-#include "formats/keys.h"
-#include "formats/view.h"
+#include "formats/container/container.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -151,9 +151,7 @@ static int check_rest(const struct cli_file *f, struct kvc_error *e) {
 static const char *why_new(const struct kvc_cache *c) {
     const char *source = kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "");
     const char *form = kvc_meta_text(&c->meta, KVC_KEY_LLAMA_TOKEN_FORM, "none");
-    uint64_t n_keys = 0;
-    if (kvc_cache_is_container(c)) kvc_container_keys(c, &n_keys);
-    if (!c->tokens && (n_keys || strcmp(form, "none") != 0))
+    if (!c->tokens && (c->n_prefix_keys || strcmp(form, "none") != 0))
         return "packed without its token ids (--no-tokens), and so without the source file's own bytes";
     if (strcmp(source, "npz") == 0) return "a compressed npz's own bytes are not recorded";
     return "packed without the source file's own bytes (with --dequantize, --no-tokens or --companions=no)";
@@ -494,7 +492,7 @@ int main(int argc, char **argv) {
         fputs(help, stdout);
         return cli_finish(EXIT_SAME);
     }
-    if (u.job.version) return cli_version(u.job.verbose);
+    if (u.job.version) return cli_version(u.job.verbose, cli_cuda_version);
     if (check_sharing(&u, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (!u.to_ipc && !u.into && job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (check_salvage(&u) || open_device(&u)) return EXIT_TROUBLE;

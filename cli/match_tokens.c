@@ -1,6 +1,6 @@
 /* match_tokens.c: the prompt of kvc-dump --match: token ids as engines print them, as a list, or out of a cache file. Not for
  * matching (dump_match.c). */
-#include "cli/dump.h"
+#include "cli/dump/dump.h"
 #include "codecs/memory.h"
 
 #include <inttypes.h>

@@ -3,8 +3,8 @@
 #define KVC_CLI_PACK_H
 
 #include "cli/job.h"
-#include "formats/container.h"
-#include "formats/rate.h"
+#include "formats/container/container.h"
+#include "formats/file/rate.h"
 
 struct pack_progress {
     double start, shown;

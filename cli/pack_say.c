@@ -1,9 +1,9 @@
 /* pack_say.c: what kvc-pack says of a packed file. Not for packing (kvc-pack.c). */
 #include "cli/pack.h"
 
-#include "formats/hash.h"
-#include "formats/keys.h"
-#include "formats/plan.h"
+#include "formats/io/hash.h"
+#include "formats/cache/keys.h"
+#include "formats/container/plan.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

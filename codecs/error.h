@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Stable numbers: they are part of the public interface (formats/kvc.h). */
+/* Stable numbers: they are part of the public interface (formats/api/kvc.h). */
 enum kvc_code {
     KVC_OK = 0,
     KVC_ERR_USAGE = 10,       /* the caller asked for something that makes no sense */

@@ -1,5 +1,5 @@
 /* probes.h: what attention gives each key and value for the queries that are at hand: probes of what later tokens will look
- * at. For encoders. Not for the measures of a decoded cache (formats/attention.h). */
+ * at. For encoders. Not for the measures of a decoded cache (formats/compare/attention.h). */
 #ifndef KVC_PROBES_H
 #define KVC_PROBES_H
 

@@ -31,7 +31,7 @@ static int grow(void **array, size_t n, size_t *room, size_t size, struct kvc_er
     return 0;
 }
 
-static struct kvc_program_run *add_run(struct kvc_program *p, uint64_t first, uint64_t rows, struct kvc_error *e) {
+struct kvc_program_run *kvc_program_run(struct kvc_program *p, uint64_t first, uint64_t rows, struct kvc_error *e) {
     void *array = p->run;
     if (grow(&array, p->n_runs, &p->run_room, sizeof *p->run, e)) return NULL;
     p->run = array;
@@ -44,7 +44,7 @@ static struct kvc_program_run *add_run(struct kvc_program *p, uint64_t first, ui
 
 int kvc_program_begin(struct kvc_program *p, uint64_t rows, struct kvc_error *e) {
     p->n_runs = 0;
-    return !rows || add_run(p, 0, rows, e) ? 0 : -1;
+    return !rows || kvc_program_run(p, 0, rows, e) ? 0 : -1;
 }
 
 static int add_op(struct kvc_program_run *run, const struct kvc_device_op *op, struct kvc_error *e) {
@@ -159,59 +159,6 @@ int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, s
     return kvc_program_begin(p, shape->tokens, e) || kvc_program_op(p, &op, e) ? -1 : 1;
 }
 
-int kvc_program_kept(struct kvc_program *p, const struct kvc_shape *shape, const uint8_t *mask, const struct kvc_section *sections,
-                     size_t n, struct kvc_error *e) {
-    const struct kvc_stored stored = {.section = sections, .n = n};
-    struct kvc_block kept = {.shape = *shape, .own = shape->dtype};
-    struct kvc_stage_args args;
-    struct kvc_program own = *p; /* shares the memory and the jobs; its runs are of its own */
-    kept.shape.tokens = 0;
-    for (uint64_t i = 0; i < shape->tokens; i++) kept.shape.tokens += mask[i] != 0;
-    if (!kept.shape.tokens) return kvc_section_none_left(sections, sections + n, e);
-    kept.handed = kept.shape;
-    own.run = NULL;
-    own.n_runs = own.run_room = 0;
-    if (kvc_stage_split.parse("", &args, e)) return -1;
-    int status = kvc_stage_split.lower(&args, &stored, &kept, &own, e);
-    p->job = own.job;
-    p->n_jobs = own.n_jobs;
-    p->job_room = own.job_room;
-    /* both matrices' runs, cut where rows of the other stand between */
-    struct kvc_program_run *const left = p->run;
-    const size_t n_left = p->n_runs;
-    uint64_t at[2] = {0, 0}; /* next row of those at hand, and of the kept ones */
-    p->run = NULL;
-    p->n_runs = p->run_room = 0;
-    for (uint64_t i = 0, end; i < shape->tokens && !status; i = end) {
-        const unsigned from = mask[i] != 0;
-        for (end = i; end < shape->tokens && (mask[end] != 0) == from;) end++;
-        for (uint64_t row = i; row < end && !status;) {
-            const struct kvc_program_run *list = from ? own.run : left, *run = NULL;
-            for (size_t k = 0; k < (from ? own.n_runs : n_left); k++)
-                if (at[from] >= list[k].first && at[from] < list[k].first + list[k].rows) run = &list[k];
-            if (!run) {
-                status = kvc_fail(e, KVC_ERR_DAMAGED, "rows are missing");
-                break;
-            }
-            const uint64_t skip = at[from] - run->first, most = run->rows - skip, rows = end - row < most ? end - row : most;
-            struct kvc_program_run *to = add_run(p, row, rows, e);
-            if (!to) {
-                status = -1;
-                break;
-            }
-            to->n = run->n;
-            for (unsigned k = 0; k < run->n; k++) {
-                to->op[k] = run->op[k];
-                to->op[k].row += (uint32_t)skip;
-            }
-            at[from] += rows;
-            row += rows;
-        }
-    }
-    free(left);
-    free(own.run);
-    return status;
-}
 
 /* Values between stages of different dtypes. */
 static int convert(struct kvc_program *p, const struct kvc_shape *shape, enum kvc_dtype own, enum kvc_dtype from,

@@ -1,7 +1,7 @@
-/* program.h: turns the decoding of a block into jobs and operations of the device decoder (kernels/device.h). Stages that can
+/* program.h: turns the decoding of a block into jobs and operations of the device decoder (kernels/device/launch.h). Stages that can
  * be decoded there have a function `lower` beside `decode`: it checks their sections in the same way, says where they lie in the
- * device's memory, and adds what is to be computed. Not for running it (kernels/decode.h), nor for where rows go
- * (formats/load.h).
+ * device's memory, and adds what is to be computed. Not for running it (kernels/device/decode.h), nor for where rows go
+ * (formats/device/load.h).
  *
  * Addresses are of the device's memory. Host pointers that go with them are where their bytes can be written before they are
  * copied there. */
@@ -9,7 +9,7 @@
 #define KVC_PROGRAM_H
 
 #include "codecs/pipeline.h"
-#include "kernels/device.h"
+#include "kernels/device/launch.h"
 
 #define KVC_PROGRAM_OPS (3 * KVC_MAX_STEPS)
 
@@ -59,6 +59,8 @@ int kvc_pipeline_lower(const struct kvc_pipeline *line, struct kvc_block *block,
 
 /* The matrix begins: one run of `rows` rows. */
 int kvc_program_begin(struct kvc_program *p, uint64_t rows, struct kvc_error *e);
+/* Adds a run without operations; NULL when out of memory. */
+struct kvc_program_run *kvc_program_run(struct kvc_program *p, uint64_t first, uint64_t rows, struct kvc_error *e);
 /* Adds an operation to every run, its row being each run's; `op` has all but that. Fails where a run has too many. */
 int kvc_program_op(struct kvc_program *p, const struct kvc_device_op *op, struct kvc_error *e);
 /* Adds a job; NULL when out of memory. */
@@ -83,10 +85,5 @@ uint64_t kvc_program_halves_to_end(struct kvc_program *p, const struct kvc_secti
 /* Begins with a stage's one RAW section: 1. 0 when its sections are something else, -1 when that one has another size. */
 int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, size_t n, const struct kvc_shape *shape,
                     struct kvc_error *e);
-
-/* Puts rows between those at hand: of `rows` rows mask[i] != 0 says which come from a matrix of their own, one of canonical rows
- * that `split` coded (kept.md); the others are those at hand. 0, 1 or -1 as kvc_pipeline_lower(). */
-int kvc_program_kept(struct kvc_program *p, const struct kvc_shape *shape, const uint8_t *mask, const struct kvc_section *sections,
-                     size_t n, struct kvc_error *e);
 
 #endif

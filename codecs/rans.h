@@ -1,5 +1,5 @@
 /* rans.h: frequency tables and streams of the 32-lane rANS coder, specified in rans.md. Not for what the symbols mean
- * (the stages) and not for the inner loops (kernels/rans.h). */
+ * (the stages) and not for the inner loops (kernels/rans_state.h). */
 #ifndef KVC_RANS_H
 #define KVC_RANS_H
 

@@ -4,6 +4,7 @@
 #define KVC_REBUILD_H
 
 #include "codecs/error.h"
+#include "codecs/rope.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,7 +43,7 @@ struct kvc_rebuild_source {
     const char *rope_type;   /* "default", "linear"; "": unknown */
     double theta, factor;    /* 0: unknown, none */
     size_t rotated;
-    unsigned pairing;        /* of K: 0 no RoPE, 1 halves, 2 interleaved */
+    enum kvc_pairing pairing; /* of K; UNKNOWN or NONE: no RoPE */
 };
 
 #endif

@@ -54,7 +54,7 @@ static void digit(double *to, const double *base, double *next, size_t half) {
     multiply(next, to + 2 * half * (DIGIT - 1), base, half);
 }
 
-int kvc_rope_init(struct kvc_rope *r, const double *angle, size_t half, unsigned pairing, struct kvc_error *e) {
+int kvc_rope_init(struct kvc_rope *r, const double *angle, size_t half, enum kvc_pairing pairing, struct kvc_error *e) {
     const size_t pair = 2 * half;
     double *room = kvc_alloc(pair, (2 * DIGIT + 4) * sizeof *room + sizeof(float));
     memset(r, 0, sizeof *r);
@@ -112,7 +112,7 @@ void kvc_rope_backwards(struct kvc_rope *r) {
 void kvc_rope_turn(struct kvc_rope *r, float *row, size_t heads, size_t dim) {
     const struct kvc_kernels *k = kvc_kernels_get();
     for (size_t h = 0; h < heads; h++, row += dim) {
-        if (r->pairing == 1) k->turn_halves(row, row + r->half, r->cosine, r->sine, r->half);
+        if (r->pairing == KVC_PAIRING_HALVES) k->turn_halves(row, row + r->half, r->cosine, r->sine, r->half);
         else k->turn_pairs(row, r->cosine, r->sine, r->half);
     }
 }

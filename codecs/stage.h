@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Section types: the numbers stand in .kvc files (formats/FORMAT.md, "Section types"). */
+/* Section types: the numbers stand in .kvc files (formats/container/FORMAT.md, "Section types"). */
 enum kvc_section_type {
     KVC_SECTION_RAW = 1,   /* canonical rows as they are */
     KVC_SECTION_PLANE = 2, /* one byte plane of the rows' blocks, or bits that are kept as they are */
@@ -165,7 +165,7 @@ struct kvc_block {
     const struct kvc_rebuild *rebuild; /* for stages that rebuild: hidden states and weights, or NULL */
     const int64_t *position; /* decoding: of the tensor's rows from first_row on; NULL: nobody asks */
     uint64_t first_row;
-    const struct kvc_profile_part *profile; /* what a profile knows of the tensor (profile.h), or NULL */
+    const struct kvc_profile_part *profile; /* what a profile knows of the tensor (profile_part.h), or NULL */
     int8_t *step; /* [row][head]: class of its step, in half octaves; NULL: no stage has told. Of the pipeline. */
     /* encoding only */
     const struct kvc_encoding *encoding;

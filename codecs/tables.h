@@ -3,7 +3,7 @@
 #ifndef KVC_TABLES_H
 #define KVC_TABLES_H
 
-#include "kernels/rans.h"
+#include "kernels/rans_state.h"
 
 #include <stdint.h>
 

@@ -6,7 +6,7 @@
 #ifndef KVC_KERNELS_H
 #define KVC_KERNELS_H
 
-#include "kernels/rans.h"
+#include "kernels/rans_state.h"
 #include "kernels/target.h"
 
 #include <stddef.h>

@@ -56,7 +56,7 @@ fi
 [ "$("$root/usr/bin/kvc-pack" --version | cut -d' ' -f1)" = kvc-pack ]
 rm "$root/program" "$root/program.c"
 doc=$root/usr/share/doc/kvc data=$root/usr/share/kvc
-for document in formats/FORMAT.md codecs/*.md; do
+for document in formats/*/*.md codecs/*.md codecs/stages/*.md; do
     [ "$document" = codecs/README.md ] || cmp "$document" "$doc/$document" || exit 1
 done
 [ -x "$data/make_profile.py" ] || { echo "make_profile.py is not installed, or no program" >&2; exit 1; }

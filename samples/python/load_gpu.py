@@ -11,7 +11,7 @@ of the same model, computed by the same program on the same device, the tokens a
 As a module: Library().load(path, dtype, device) gives a DynamicCache and the prefix's tokens.
 
 Not for caches with latent, recurrent or sliding-window layers, for several sequences in a file, or for engines with pages
-(vLLM, SGLang, TensorRT-LLM: other names of layouts, in formats/layouts.c). Needs torch and transformers, accelerate and gguf
+(vLLM, SGLang, TensorRT-LLM: other names of layouts, in formats/api/pool_layouts.c). Needs torch and transformers, accelerate and gguf
 for --gguf; libkvc.so.0 and libkvc_cuda.so.0, which $KVC_LIBRARY and $KVC_CUDA_LIBRARY name where they are not installed."""
 import argparse
 import ctypes

@@ -5,8 +5,8 @@
  * what else the machine does disturbs least, on several of time. */
 #include "tests/bench/bench.h"
 
-#include "formats/container.h"
-#include "formats/format.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #include "tests/bench/bench.h"
 
 #include "codecs/recipe.h"
-#include "formats/container.h"
-#include "formats/format.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
  * nothing. Not for the GPU's part (tests/cuda). */
 #include "tests/bench/bench.h"
 
-#include "formats/container.h"
-#include "formats/format.h"
-#include "formats/load.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
+#include "formats/device/load.h"
 #include "kernels/kernels.h"
 
 #include <math.h>

@@ -3,10 +3,10 @@
 #include "tests/bench/bench.h"
 
 #include "codecs/presets.h"
-#include "formats/container.h"
-#include "formats/format.h"
-#include "formats/plan.h"
-#include "formats/rate.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
+#include "formats/container/plan.h"
+#include "formats/file/rate.h"
 
 #include <stdio.h>
 #include <stdlib.h>

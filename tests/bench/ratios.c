@@ -2,8 +2,8 @@
  * (lossy.c): these figures are the same on every machine. */
 #include "tests/bench/bench.h"
 
-#include "formats/container.h"
-#include "formats/format.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,12 +3,12 @@
 #include "tests/bench/bench.h"
 
 #include "codecs/rope.h"
-#include "formats/container.h"
-#include "formats/format.h"
-#include "formats/keys.h"
-#include "formats/learn.h"
-#include "formats/plan.h"
-#include "formats/rate.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
+#include "formats/cache/keys.h"
+#include "formats/model/profile_learn.h"
+#include "formats/container/plan.h"
+#include "formats/file/rate.h"
 #include "kernels/kernels.h"
 
 #include <math.h>

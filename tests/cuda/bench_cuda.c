@@ -2,11 +2,11 @@
  * output, what it is at on standard error. Caches are made up (made.h): 32 layers, 8 heads of 128, bf16. Times are medians
  * after a warm-up; a buffer greater than the GPU's cache is written between repetitions. Not over the host in a GPU's place,
  * whose figures would mean nothing; not for whether what is decoded is right (test_cuda.c), though every file is verified. */
-#include "formats/cuda/devices.h"
-#include "formats/file.h"
-#include "formats/kvc.h"
-#include "formats/kvc_cuda.h"
-#include "formats/load.h"
+#include "formats/device/cuda/devices.h"
+#include "formats/api/kvc_file.h"
+#include "formats/api/kvc.h"
+#include "formats/api/kvc_cuda.h"
+#include "formats/device/load.h"
 #include "tests/cuda/made.h"
 
 #include <cuda_runtime_api.h>

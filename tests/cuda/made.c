@@ -3,10 +3,10 @@
 
 #include "codecs/floats.h"
 #include "codecs/rope.h"
-#include "formats/container.h"
-#include "formats/keys.h"
-#include "formats/learn.h"
-#include "formats/rate.h"
+#include "formats/container/container.h"
+#include "formats/cache/keys.h"
+#include "formats/model/profile_learn.h"
+#include "formats/file/rate.h"
 #include "kernels/kernels.h"
 
 #include <errno.h>

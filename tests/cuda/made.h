@@ -4,8 +4,8 @@
 #ifndef KVC_TEST_MADE_H
 #define KVC_TEST_MADE_H
 
-#include "formats/cache.h"
-#include "formats/profile.h"
+#include "formats/cache/cache.h"
+#include "formats/model/profile.h"
 
 struct made_shape {
     uint64_t tokens, layers, heads, dim_k, dim_v; /* dim_v 0: a latent, no V */

@@ -7,11 +7,11 @@
  *
  * Standard output is one JSON object, standard error has what failed and the totals. Run from the checkout's root. */
 #include "codecs/presets.h"
-#include "formats/cuda/devices.h"
-#include "formats/file.h"
-#include "formats/kvc.h"
-#include "formats/kvc_cuda.h"
-#include "formats/load.h"
+#include "formats/device/cuda/devices.h"
+#include "formats/api/kvc_file.h"
+#include "formats/api/kvc.h"
+#include "formats/api/kvc_cuda.h"
+#include "formats/device/load.h"
 #include "tests/cuda/made.h"
 
 #include <fcntl.h>

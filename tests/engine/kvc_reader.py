@@ -1,4 +1,4 @@
-"""kvc_reader.py: a small second reader of .kvc files, written from formats/FORMAT.md and codecs/*.md alone,
+"""kvc_reader.py: a small second reader of .kvc files, written from formats/container/FORMAT.md and codecs/*.md alone,
 to show that those pages are enough. It reads a whole file into memory, checks everything and rebuilds the
 source file. Not for daily use: it is slow and trusts its memory to be larger than the file.
 
@@ -890,7 +890,7 @@ class Block:
         return m.packed(out) if stage in TAKE_DTYPE else out
 
     def finite(self, i, m, _, sections):
-        """codecs/finite.md"""
+        """codecs/stages/finite.md"""
         if not sections.has(S_ESCAPES):
             sections.end()
             return self.decode(i + 1, m)
@@ -939,13 +939,13 @@ class Block:
         return self.ends(i, m, sections, S_TAIL, False)
 
     def saliency(self, i, m, _, sections):
-        """codecs/saliency.md"""
+        """codecs/stages/saliency.md"""
         self.salient = take_bits(sections, S_MASK, m.rows * m.heads, "MASK").reshape(m.rows, m.heads)
         sections.end()
         return self.decode(i + 1, m)
 
     def prune(self, i, m, _, sections):
-        """codecs/prune.md"""
+        """codecs/stages/prune.md"""
         sections.end()
         if i not in self.side:
             return self.decode(i + 1, m)
@@ -958,7 +958,7 @@ class Block:
         return rows.reshape(m.rows, -1)
 
     def outlier(self, i, m, _, sections):
-        """codecs/outlier.md"""
+        """codecs/stages/outlier.md"""
         x = m.floats(self.decode(i + 1, m))
         if not sections.has(S_OUTLIERS):
             sections.end()
@@ -988,7 +988,7 @@ class Block:
         return np.ascontiguousarray(vectors if self.role_v else vectors.T).reshape(m.rows, m.heads, m.dim)
 
     def lowrank(self, i, m, args, sections):
-        """codecs/lowrank.md"""
+        """codecs/stages/lowrank.md"""
         b = self.side[i]
         heads, rank, width = b.shape
         a = take_floats(sections, S_FACTOR_A, 0, m.rows * heads * rank)[0].reshape(m.rows, heads, rank)
@@ -1003,7 +1003,7 @@ class Block:
         return x if rest is None else x + m.floats(rest)
 
     def merge(self, i, m, args, sections):
-        """codecs/merge.md"""
+        """codecs/stages/merge.md"""
         if self.is_first:
             kept = np.zeros(m.rows, bool)
             if sections.has(S_KEPT):
@@ -1030,7 +1030,7 @@ class Block:
         return rows
 
     def quant(self, i, m, args, sections):
-        """codecs/quant.md"""
+        """codecs/stages/quant.md"""
         scheme, group = args[""], args["g"]
         how = {"kivi": "tokens", "kcvt": "all", "token": "channels", "zip": "all"}[scheme]
         if self.role_v:
@@ -1098,7 +1098,7 @@ def params_of(how, shape, group):
 
 
 def decode_terminal(stage, sections, m, where):
-    """Rows of one block as the pages of the stages say: codecs/store.md, zstd.md, split.md, fast.md."""
+    """Rows of one block as the pages of the stages say: codecs/stages/store.md, zstd.md, split.md, fast.md."""
     raw_only = stage == STORE or stage == FAST and m.dtype not in FAST_MANTISSA
     if raw_only or [s.type for s in sections] == [S_RAW]:
         need(
@@ -1136,7 +1136,7 @@ class Sections:
 
 
 def decode_zstd(sections, tensor, n):
-    """codecs/zstd.md: uint8 [blocks, bytes a block]"""
+    """codecs/stages/zstd.md: uint8 [blocks, bytes a block]"""
     blocks = n * tensor.row_blocks
     planes = [
         sections.take(S_PLANE, i, blocks * group).reshape(blocks, group)
@@ -1181,7 +1181,7 @@ class Bits:
 
 
 def unpack(data, width, count, what):
-    """`count` numbers of `width` bits, as codecs/fast.md packs them, 32 in a group."""
+    """`count` numbers of `width` bits, as codecs/stages/fast.md packs them, 32 in a group."""
     groups = data.reshape(-1, 4 * width)
     values, shift, at = np.zeros((len(groups), 32), np.uint8), 0, 0
     for bits in (4, 2, 1):
@@ -1200,7 +1200,7 @@ def packed_size(width, count):
 
 
 def decode_fast(sections, tensor, n):
-    """codecs/fast.md: uint8 [values, bytes a value]"""
+    """codecs/stages/fast.md: uint8 [values, bytes a value]"""
     channels, count, mantissa = tensor.row_blocks, n * tensor.row_blocks, FAST_MANTISSA[tensor.dtype]
     planes = [sections.take(S_PLANE, i, count) for i in range(tensor.bytes - 2)]
     bits = Bits(sections.take(S_PARAMS, 0, stored=True), f"{sections.where}: PARAMS")
@@ -1390,7 +1390,7 @@ def rans_codes(data, context, alphabet, what):
 
 
 def decode_split(sections, tensor, n):
-    """codecs/split.md: uint8 [blocks, bytes a block]"""
+    """codecs/stages/split.md: uint8 [blocks, bytes a block]"""
     n_planes, width, shift = SPLIT_WORDS[tensor.dtype]
     blocks = n * tensor.row_blocks
     planes = [sections.take(S_PLANE, i, blocks) for i in range(n_planes)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """make_files.py: makes the .kvc files beside it and their README.md. A second writer of the format, made from
-formats/FORMAT.md alone and without a line of kvc's own code, so that a shared misreading shows.
+formats/container/FORMAT.md alone and without a line of kvc's own code, so that a shared misreading shows.
 
     make_files.py [DIRECTORY]
 
@@ -341,7 +341,7 @@ def repeated(**options):
     return c
 
 
-# --- split and fast (codecs/split.md, channels.md, rans.md, fast.md) ---
+# --- split and fast (codecs/stages/split.md, channels.md, rans.md, fast.md) ---
 
 class Bits:
     """A string of bits, in each byte the lowest first."""
@@ -1476,7 +1476,7 @@ def stage_files():
          **with_sections(lambda x: x.insert(0, Section(RAW, bytes(80), stage=0))))
 
 
-# --- lossy stages (codecs/finite.md to merge.md, floats.md, kept.md) ---
+# --- lossy stages (codecs/stages/finite.md to merge.md, floats.md, kept.md) ---
 
 MERGED, NORMS, KEPT, MASK, FACTOR_A, FACTOR_B, OUTLIERS = range(6, 13)
 MEAN, SINK_ROWS, TAIL_ROWS, HIDDEN = 14, 16, 17, 20
@@ -2324,7 +2324,7 @@ def lossy_files():
 README = """# Container files
 
 Small .kvc files that every reader must take (`good-`), refuse as broken (`bad-`) or refuse as beyond it
-(`unsupported-`). `make_files.py` writes them and this page from `formats/FORMAT.md` and the stages' pages, without
+(`unsupported-`). `make_files.py` writes them and this page from `formats/container/FORMAT.md` and the stages' pages, without
 kvc's own code; `tests/unit/test_files.c` reads the tables below and holds the reader to them.
 
 A good file opens, reads whole and passes `--check`. Where it holds the key `x-test.source`, that is the XXH3 of its

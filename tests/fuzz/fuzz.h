@@ -6,8 +6,8 @@
 #ifndef FUZZ_H
 #define FUZZ_H
 
-#include "formats/container.h"
-#include "formats/format.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>

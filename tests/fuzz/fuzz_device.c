@@ -4,8 +4,8 @@
  * loaded. Not for engines' layouts. */
 #include "tests/fuzz/mend.h"
 
-#include "formats/load.h"
-#include "kernels/warp.h"
+#include "formats/device/load.h"
+#include "kernels/device/warp.h"
 
 #include <sanitizer/asan_interface.h>
 

@@ -7,12 +7,12 @@
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/presets.h"
-#include "codecs/profile.h"
+#include "codecs/profile_part.h"
 #include "codecs/rebuild.h"
 #include "codecs/recipe.h"
 #include "codecs/rope.h"
 #include "codecs/shared.h"
-#include "formats/bytes.h"
+#include "formats/io/bytes.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
  * and encoders, the same each time. */
 #include "tests/fuzz/fuzz.h"
 
-#include "formats/profile.h"
+#include "formats/model/profile.h"
 
 #include <math.h>
 

@@ -4,7 +4,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "codecs/recipe.h"
-#include "formats/bytes.h"
+#include "formats/io/bytes.h"
 
 enum { HEADER = 8, ENTRY = 8, MAX_SECTIONS = 12, SECTION_COST = 24 };
 enum { FEW_VALUES = 1 << 12, MANY_VALUES = 1 << 15 }; /* decoded and encoded at most: small ones run often */

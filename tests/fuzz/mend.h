@@ -5,7 +5,7 @@
 
 #include "tests/fuzz/fuzz.h"
 
-#include "formats/layout.h"
+#include "formats/container/offsets.h"
 
 /* How far: not at all; every check, as the records stand; the index and the footer as well. */
 enum { RAW, CHECKS, INDEX, MODES };

@@ -7,9 +7,9 @@
  * Encoded bytes are not compared: they depend on the version of libzstd, and those of lossy recipes on LAPACK and libm;
  * decoded values of a file never may. */
 #include "codecs/stage.h"
-#include "formats/container.h"
-#include "formats/format.h"
-#include "formats/keys.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
+#include "formats/cache/keys.h"
 #include "kernels/kernels.h"
 
 #include <inttypes.h>

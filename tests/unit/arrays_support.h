@@ -2,8 +2,8 @@
 #ifndef ARRAYS_SUPPORT_H
 #define ARRAYS_SUPPORT_H
 
-#include "formats/format.h"
-#include "formats/keys.h"
+#include "formats/cache/format.h"
+#include "formats/cache/keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

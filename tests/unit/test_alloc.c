@@ -3,12 +3,12 @@
  * clang's undefined-behaviour sanitizer that no null pointer is moved. The linker puts the functions below in place of malloc()
  * and its kin (Makefile); allocations that other libraries make do not fail. */
 #include "codecs/memory.h"
-#include "formats/container.h"
-#include "formats/format.h"
-#include "formats/input.h"
-#include "formats/learn.h"
-#include "formats/rate.h"
-#include "formats/view.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
+#include "formats/io/input.h"
+#include "formats/model/profile_learn.h"
+#include "formats/file/rate.h"
+#include "formats/cache/view.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* test_attention.c: the measures of attention.h beside slow ones in double precision, written here from its
  * definitions. Not for kvc-diff's choice of tensors and printing (tests/cli/diff-attention). */
-#include "formats/attention.h"
+#include "formats/compare/attention.h"
 
 #include <math.h>
 #include <setjmp.h>

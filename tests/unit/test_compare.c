@@ -1,5 +1,5 @@
 /* test_compare.c: row matching and the comparison of tensors, on caches made in memory. */
-#include "formats/compare.h"
+#include "formats/compare/compare.h"
 
 #include <math.h>
 #include <setjmp.h>

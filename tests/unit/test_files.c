@@ -1,9 +1,9 @@
 /* test_files.c: the container's reader against the files of tests/files: what is accepted, what is refused,
  * and with which words. The tables of README.md there say what is expected of each; $KVC_TEST_FILES names another
  * directory. */
-#include "formats/bytes.h"
-#include "formats/container.h"
-#include "formats/format.h"
+#include "formats/io/bytes.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
 
 #include <dirent.h>
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 /* test_fit.c: the fit of the shipped profile and a real cache, through the library. Not for the tools (tests/cli/profile-*). */
-#include "formats/container.h"
+#include "formats/container/container.h"
 
-#include "formats/format.h"
-#include "formats/keys.h"
-#include "formats/view.h"
+#include "formats/cache/format.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

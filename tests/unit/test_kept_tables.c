@@ -1,5 +1,5 @@
 /* test_kept_tables.c: tables kept on a device are told apart by their keys, whatever the keys' hashes are. */
-#include "formats/kept_tables.h"
+#include "formats/device/kept_tables.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

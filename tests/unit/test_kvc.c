@@ -1,5 +1,5 @@
 /* test_kvc.c: the public interface alone, as a program that links libkvc uses it. */
-#include "formats/kvc.h"
+#include "formats/api/kvc.h"
 
 #include <pthread.h>
 #include <setjmp.h>

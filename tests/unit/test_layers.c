@@ -1,8 +1,8 @@
 /* test_layers.c: layer numbers and windows of caches that do and do not tell them. Not for where patterns come from
  * (test_model.c, tests/cli/profile-windows). */
-#include "formats/layers.h"
+#include "formats/cache/layers.h"
 
-#include "formats/keys.h"
+#include "formats/cache/keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* test_layouts.c: the table of engines' pools (formats/layouts.c), against index arithmetic written out from the shapes that
+/* test_layouts.c: the table of engines' pools (formats/api/pool_layouts.c), against index arithmetic written out from the shapes that
  * the engines document. Not for what is written to them. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "formats/layouts.h"
+#include "formats/api/pool_layouts.h"
 
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* test_llama.c: llama.cpp states built byte by byte to the layout, those included of which no real file is at hand:
  * GGSQ 2, GGSN 9, M-RoPE extensions, recurrent states, latent attention. Each must be understood, come back byte for
  * byte through a .kvc, and be refused at every truncation. */
-#include "formats/bytes.h"
-#include "formats/container.h"
-#include "formats/format.h"
-#include "formats/keys.h"
+#include "formats/io/bytes.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
+#include "formats/cache/keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -7,10 +7,10 @@
 #include <cmocka.h>
 
 #include "codecs/floats.h"
-#include "formats/container.h"
-#include "formats/format.h"
-#include "formats/load.h"
-#include "kernels/device_host.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
+#include "formats/device/load.h"
+#include "kernels/device/decode_host.h"
 #include "kernels/kernels.h"
 
 #include <dirent.h>

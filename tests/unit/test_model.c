@@ -1,10 +1,10 @@
 /* test_model.c: GGUF headers, facts, fingerprints, tokenizer hash, matching. Hashes come from FORMAT.md's
  * worked examples, which were computed by an independent program. */
-#include "formats/gguf.h"
-#include "formats/hash.h"
-#include "formats/keys.h"
-#include "formats/model.h"
-#include "formats/vocab.h"
+#include "formats/model/gguf.h"
+#include "formats/io/hash.h"
+#include "formats/cache/keys.h"
+#include "formats/model/model.h"
+#include "formats/model/vocab.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_names.c: what names mean, --map patterns, and the parts built from arrays of different lengths. */
-#include "formats/names.h"
+#include "formats/engines/arrays_read.h"
 
-#include "formats/bytes.h"
+#include "formats/io/bytes.h"
 #include "tests/unit/arrays_support.h"
 
 static void assert_name(const char *name, const struct kvc_import_options *o, enum kvc_name_kind kind,

@@ -1,6 +1,6 @@
 /* test_npz.c: .npy headers, stored and deflated members, the way there and back, and real files when
  * $KVC_TEST_DATA is set. */
-#include "formats/bytes.h"
+#include "formats/io/bytes.h"
 #include "tests/unit/arrays_support.h"
 
 #include <archive.h>

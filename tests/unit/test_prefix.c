@@ -1,7 +1,7 @@
 /* test_prefix.c: identities and the chain of prefix keys. Hashes come from FORMAT.md's worked examples. */
-#include "formats/hash.h"
-#include "formats/keys.h"
-#include "formats/prefix.h"
+#include "formats/io/hash.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/prefix.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 /* test_profile.c: profile files, built here byte by byte as kvc-profile(5) lays them out: what is read out of good
  * ones, and that all others are refused; which caches one fits, and where one is found. Not for what stages do with
  * them (test_transform.c). */
-#include "formats/fit.h"
+#include "formats/model/profile_fit.h"
 
-#include "formats/keys.h"
-#include "formats/rope.h"
+#include "formats/cache/keys.h"
+#include "formats/model/layer_rope.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* test_ring.c: a ring delivers every piece in order and byte for byte, whatever the slots, the threads and the source; where
  * reading fails it says at which byte, and never delivers what was not read. */
-#include "formats/ring.h"
-#include "formats/uring.h"
+#include "formats/device/ring.h"
+#include "formats/device/uring.h"
 
 #include <errno.h>
 #include <fcntl.h>

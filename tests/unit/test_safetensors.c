@@ -1,5 +1,5 @@
 /* test_safetensors.c: the strict header, the way there and back, real files when $KVC_TEST_DATA is set. */
-#include "formats/bytes.h"
+#include "formats/io/bytes.h"
 #include "kernels/kernels.h"
 #include "tests/unit/arrays_support.h"
 

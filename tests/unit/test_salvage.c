@@ -1,9 +1,9 @@
 /* test_salvage.c: damaged containers: whatever is done to the bytes, nothing crashes, all damage is listed, and every row that
  * is said to be whole is the row that was packed. KVC_ROUNDS=N: so many random damages of each container instead of 60. */
-#include "formats/container.h"
-#include "formats/format.h"
-#include "formats/keys.h"
-#include "formats/salvage.h"
+#include "formats/container/container.h"
+#include "formats/cache/format.h"
+#include "formats/cache/keys.h"
+#include "formats/container/salvage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* test_stats.c: statistics of tensors (formats/stats.c). */
+/* test_stats.c: statistics of tensors (formats/compare/stats.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "formats/stats.h"
+#include "formats/compare/stats.h"
 
 #include <math.h>
 #include <stdlib.h>

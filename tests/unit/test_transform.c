@@ -9,7 +9,7 @@
 
 #include "codecs/code.h"
 #include "codecs/eigen.h"
-#include "codecs/profile.h"
+#include "codecs/profile_part.h"
 #include "codecs/rope.h"
 #include "codecs/tables.h"
 

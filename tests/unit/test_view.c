@@ -1,6 +1,6 @@
 /* test_view.c: the cache model (order, blocks) and what is derived from it: selections, RoPE pairing, floats. */
-#include "formats/keys.h"
-#include "formats/view.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
 #include "kernels/kernels.h"
 
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 /* test_weights.c: projections out of safetensors and GGUF: values, permutation, bias, norm, identity, refusals; and K
  * and V rebuilt from the hidden states of real files when $KVC_TEST_DATA is set. */
-#include "formats/bytes.h"
-#include "formats/gguf.h"
-#include "formats/input.h"
-#include "formats/weights.h"
+#include "formats/io/bytes.h"
+#include "formats/model/gguf.h"
+#include "formats/io/input.h"
+#include "formats/model/weights.h"
 #include "kernels/kernels.h"
 
 #include <inttypes.h>

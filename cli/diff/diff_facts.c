@@ -1,0 +1,148 @@
+/* diff_facts.c: token ids, metadata and private bytes that differ. Not for parts and tensors
+ * (diff_geometry.c). */
+#include "cli/diff/diff.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* The first of several differences of one kind. */
+static void fact_first(struct diff *d, const char *unit, uint64_t at, uint64_t differ, const char *what,
+                       const char *a, const char *b) {
+    char where[48], note[64];
+    snprintf(where, sizeof where, "%s %" PRIu64, unit, at);
+    snprintf(note, sizeof note, "first of %" PRIu64 " that differ", differ);
+    diff_fact(d, where, what, a, b, note);
+}
+
+/* --- token ids --- */
+
+/* The ids of positions first to end - 1. */
+struct ids {
+    const int32_t *id; /* NULL: none known */
+    uint64_t first, end;
+};
+
+/* What a cache has for the selected positions. */
+static struct ids selected_ids(const struct diff *d, const struct kvc_cache *c) {
+    uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
+    if (base > INT64_MAX) base = INT64_MAX; /* no position is that high */
+    uint64_t from = d->first < 0 ? 0 : (uint64_t)d->first, to = (uint64_t)d->last + 1;
+    uint64_t end = base + c->n_tokens;
+    struct ids ids = {NULL, from > base ? from : base, end < to ? end : to};
+    if (ids.end < ids.first) ids.end = ids.first;
+    uint64_t skip = ids.first - base;
+    if (c->tokens) ids.id = c->tokens + (skip < c->n_tokens ? skip : c->n_tokens);
+    return ids;
+}
+
+static void compare_tokens(struct diff *d) {
+    struct ids a = selected_ids(d, d->cache[0]), b = selected_ids(d, d->cache[1]);
+    if (!a.id || !b.id) {
+        if (d->all && (a.id || b.id)) diff_fact_presence(d, "", "tokens", a.id != NULL, b.id != NULL);
+        return;
+    }
+    uint64_t from = a.first > b.first ? a.first : b.first, to = a.end < b.end ? a.end : b.end;
+    uint64_t differ = 0, at = 0;
+    for (uint64_t i = from; i < to; i++)
+        if (a.id[i - a.first] != b.id[i - b.first] && !differ++) at = i;
+    if (differ) {
+        char text[2][16];
+        snprintf(text[0], sizeof text[0], "%" PRId32, a.id[at - a.first]);
+        snprintf(text[1], sizeof text[1], "%" PRId32, b.id[at - b.first]);
+        fact_first(d, "token", at, differ, "id", text[0], text[1]);
+    }
+    if (a.first != b.first) diff_fact_u64(d, "", "first token", a.first, b.first);
+    uint64_t n[2] = {a.end - a.first, b.end - b.first};
+    if (n[0] != n[1]) diff_fact_u64(d, "", "number of tokens", n[0], n[1]);
+}
+
+/* --- metadata --- */
+
+/* Facts that change what values mean: a difference when both sides know them. The others: with `all` only. */
+static int counts(const struct diff *d, const char *key) {
+    static const char *const keys[] = {KVC_KEY_ROPE_K,   KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA,
+                                       KVC_KEY_ROPE_DIM, KVC_KEY_ROPE_FACTOR, KVC_KEY_WINDOW};
+    /* Pairings that differ are aligned before values are compared, unless one side's K has no RoPE at all. */
+    if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)
+        return kvc_cache_pairing(d->cache[0]) == KVC_PAIRING_NONE ||
+               kvc_cache_pairing(d->cache[1]) == KVC_PAIRING_NONE;
+    /* How values are stored, as the dtype: no difference within a tolerance. */
+    if (strcmp(key, KVC_KEY_HADAMARD_K) == 0 || strcmp(key, KVC_KEY_HADAMARD_V) == 0)
+        return d->all || d->compare.exact;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strcmp(keys[i], key) == 0) return 1;
+    return d->all;
+}
+
+/* Entries of one key; NULL where one cache has none. */
+static void compare_entry(struct diff *d, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
+    char text[2][600];
+    if (a) kvc_meta_print(a, text[0], sizeof text[0]);
+    if (b) kvc_meta_print(b, text[1], sizeof text[1]);
+    if (a && b) {
+        int same = a->type != b->type
+                       ? strcmp(text[0], text[1]) == 0
+                       : a->size == b->size && (!a->size || memcmp(a->value, b->value, a->size) == 0);
+        if (same || !counts(d, a->key)) return;
+    } else if (!d->all) {
+        return;
+    }
+    diff_fact(d, "", a ? a->key : b->key, a ? text[0] : NULL, b ? text[1] : NULL, NULL);
+}
+
+static void compare_metadata(struct diff *d) {
+    const struct kvc_meta *a = &d->cache[0]->meta, *b = &d->cache[1]->meta;
+    for (size_t i = 0, j = 0; i < a->n || j < b->n;) {
+        int order = i == a->n ? 1 : j == b->n ? -1 : strcmp(a->entry[i].key, b->entry[j].key);
+        compare_entry(d, order <= 0 ? &a->entry[i] : NULL, order >= 0 ? &b->entry[j] : NULL);
+        i += order <= 0;
+        j += order >= 0;
+    }
+}
+
+/* --- private bytes --- */
+
+static int read_private(const struct diff *d, int side, uint64_t offset, uint64_t n, uint8_t *to,
+                        struct kvc_error *e) {
+    const struct kvc_cache *c = d->cache[side];
+    return c->read_literal(c, offset, n, to, e) ? kvc_error_prefix(e, d->compare.name[side]) : 0;
+}
+
+static int compare_private(struct diff *d, struct kvc_error *e) {
+    const struct kvc_cache *a = d->cache[0], *b = d->cache[1];
+    uint64_t size = a->literal_size, differ = 0, at = 0;
+    uint8_t x[4096], y[4096], byte[2] = {0, 0};
+    if (!a->n_extents || !b->n_extents) {
+        if (a->n_extents || b->n_extents)
+            diff_fact_presence(d, "", "private bytes", a->n_extents > 0, b->n_extents > 0);
+        return 0;
+    }
+    if (size != b->literal_size) {
+        diff_fact_u64(d, "", "private bytes", size, b->literal_size);
+        return 0;
+    }
+    for (uint64_t done = 0, n; done < size; done += n) {
+        n = size - done < sizeof x ? size - done : sizeof x;
+        if (read_private(d, 0, done, n, x, e) || read_private(d, 1, done, n, y, e)) return -1;
+        for (uint64_t i = 0; i < n; i++) {
+            if (x[i] == y[i] || differ++) continue;
+            at = done + i;
+            byte[0] = x[i];
+            byte[1] = y[i];
+        }
+    }
+    if (differ) {
+        char text[2][8];
+        for (int s = 0; s < 2; s++) snprintf(text[s], sizeof text[s], "0x%02x", byte[s]);
+        fact_first(d, "private byte", at, differ, "value", text[0], text[1]);
+    }
+    return 0;
+}
+
+int diff_facts(struct diff *d, struct kvc_error *e) {
+    compare_tokens(d);
+    compare_metadata(d);
+    return d->all ? compare_private(d, e) : 0;
+}

@@ -1,0 +1,32 @@
+/* diff_labels.c: how kvc-diff names parts and layers that both files have. */
+#include "cli/diff/diff.h"
+
+#include <inttypes.h>
+
+/* Of either side: kind, stream and checkpoint are the same on both. */
+const struct kvc_part *diff_part_of(const struct diff_parts *parts) {
+    return parts->part[0] ? parts->part[0] : parts->part[1];
+}
+
+void diff_part_label(const struct diff_parts *parts, char *text, size_t size) {
+    const struct kvc_part *part = diff_part_of(parts);
+    char checkpoint[16] = "", stream[24] = "";
+    if (part->kind == KVC_PART_CHECKPOINT)
+        snprintf(checkpoint, sizeof checkpoint, " %" PRIu32, part->checkpoint);
+    if (part->stream) snprintf(stream, sizeof stream, " stream %" PRIu32, part->stream);
+    snprintf(text, size, "%s%s%s", kvc_part_kind_name(part->kind), checkpoint, stream);
+}
+
+void diff_layers_label(const struct diff_tensors *first, const struct diff_tensors *last, char *text,
+                       size_t size) {
+    const struct kvc_part *part = diff_part_of(first->parts);
+    const char *role = kvc_role_name(first->role);
+    char where[64] = "";
+    if (part->kind != KVC_PART_LIVE || part->stream) diff_part_label(first->parts, where, sizeof where);
+    const char *space = *where ? " " : "";
+    if (first->layer == last->layer)
+        snprintf(text, size, "%s%slayer %" PRIu32 " %s", where, space, first->layer, role);
+    else
+        snprintf(text, size, "%s%slayers %" PRIu32 "-%" PRIu32 " %s", where, space, first->layer, last->layer,
+                 role);
+}

@@ -1,0 +1,175 @@
+/* diff_match.c: which parts and tensors of two caches belong together. Not for rows (formats/compare/compare.c). */
+#include "cli/diff/diff.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A part or a tensor. Those of two caches belong together when their keys are equal. */
+struct item {
+    uint32_t key[4]; /* parts: kind, stream, checkpoint, companion's role; tensors: parts, layer, role */
+    uint32_t number;
+};
+
+static int key_order(const struct item *a, const struct item *b) {
+    for (int i = 0; i < 4; i++)
+        if (a->key[i] != b->key[i]) return a->key[i] < b->key[i] ? -1 : 1;
+    return 0;
+}
+
+/* For sorting: equal keys keep their order. */
+static int item_order(const void *x, const void *y) {
+    const struct item *a = x, *b = y;
+    int order = key_order(a, b);
+    return order ? order : a->number < b->number ? -1 : a->number > b->number;
+}
+
+/* The sorted items of two caches. */
+struct merge {
+    struct item *item[2];
+    size_t n[2], at[2];
+};
+
+/* The next item of either, or of both where keys are equal; number[] is KVC_NONE where one has none.
+ * NULL: the end. */
+static const struct item *next_pair(struct merge *m, uint32_t number[2]) {
+    const struct item *next[2];
+    for (int s = 0; s < 2; s++) next[s] = m->at[s] < m->n[s] ? &m->item[s][m->at[s]] : NULL;
+    int order = next[0] && next[1] ? key_order(next[0], next[1]) : 0;
+    if (order) next[order < 0] = NULL;
+    for (int s = 0; s < 2; s++) {
+        number[s] = next[s] ? next[s]->number : KVC_NONE;
+        m->at[s] += next[s] != NULL;
+    }
+    return next[0] ? next[0] : next[1];
+}
+
+static void *array_of(size_t n, size_t size, struct kvc_error *e) {
+    void *p = calloc(n ? n : 1, size);
+    if (!p) kvc_fail_memory(e, "the list of tensors");
+    return p;
+}
+
+static int wants_layer(const struct diff *d, uint32_t layer) {
+    return !d->keep || (layer < d->n_keep && d->keep[layer]);
+}
+
+/* The parts of a cache that the selection reaches, sorted. */
+static struct item *part_items(const struct diff *d, const struct kvc_cache *c, size_t *n,
+                               struct kvc_error *e) {
+    struct item *item = array_of(c->n_parts, sizeof *item, e);
+    uint8_t *wanted = item ? array_of(c->n_parts, 1, e) : NULL;
+    if (!wanted) {
+        free(item);
+        return NULL;
+    }
+    if (!d->keep) memset(wanted, 1, c->n_parts); /* also a part without layers */
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct kvc_part *part = &c->part[i];
+        item[i] = (struct item){{part->kind, part->stream, part->checkpoint, 0}, i};
+    }
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
+        if (c->part[layer->part].kind == KVC_PART_COMPANION) item[layer->part].key[3] = c->tensor[t].role;
+        if (wants_layer(d, layer->index)) wanted[layer->part] = 1;
+    }
+    *n = 0;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (wanted[i]) item[(*n)++] = item[i];
+    free(wanted);
+    qsort(item, *n, sizeof *item, item_order);
+    return item;
+}
+
+/* The tensors of a cache that the selection reaches, sorted; pair_of maps part numbers. */
+static struct item *tensor_items(const struct diff *d, const struct kvc_cache *c, const uint32_t *pair_of,
+                                 size_t *n, struct kvc_error *e) {
+    struct item *item = array_of(c->n_tensors, sizeof *item, e);
+    if (!item) return NULL;
+    *n = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
+        if (wants_layer(d, layer->index))
+            item[(*n)++] = (struct item){{pair_of[layer->part], layer->index, c->tensor[t].role, 0}, t};
+    }
+    qsort(item, *n, sizeof *item, item_order);
+    return item;
+}
+
+/* The number of heads to report a pair by: an engine that does not record it gives one head of all channels,
+ * and then the other side's number serves. 0 when rows are not comparable. */
+static uint64_t heads_of(const struct diff *d, const uint32_t tensor[2]) {
+    if (tensor[0] == KVC_NONE || tensor[1] == KVC_NONE) return 0;
+    const struct kvc_shape *a = &d->cache[0]->tensor[tensor[0]].shape,
+                           *b = &d->cache[1]->tensor[tensor[1]].shape;
+    if (a->heads * a->dim != b->heads * b->dim) return 0;
+    if (a->heads == b->heads) return a->heads;
+    if (a->heads == 1 && !kvc_cache_heads_known(d->cache[0])) return b->heads;
+    if (b->heads == 1 && !kvc_cache_heads_known(d->cache[1])) return a->heads;
+    return 0;
+}
+
+static int match_parts(struct diff *d, uint32_t *pair_of[2], struct kvc_error *e) {
+    struct merge m = {0};
+    uint32_t number[2];
+    for (int s = 0; s < 2; s++) m.item[s] = part_items(d, d->cache[s], &m.n[s], e);
+    d->part = array_of(m.n[0] + m.n[1], sizeof *d->part, e);
+    int status = m.item[0] && m.item[1] && d->part ? 0 : -1;
+    while (!status && next_pair(&m, number)) {
+        struct diff_parts *pair = &d->part[d->n_parts];
+        for (int s = 0; s < 2; s++) {
+            if (number[s] == KVC_NONE) continue;
+            pair->part[s] = &d->cache[s]->part[number[s]];
+            pair_of[s][number[s]] = (uint32_t)d->n_parts;
+        }
+        d->n_parts++;
+        if (pair->part[0] && pair->part[1])
+            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, d->first, d->last,
+                                    &pair->rows, e);
+    }
+    for (int s = 0; s < 2; s++) free(m.item[s]);
+    return status;
+}
+
+static int match_tensors(struct diff *d, uint32_t *const pair_of[2], struct kvc_error *e) {
+    struct merge m = {0};
+    uint32_t number[2];
+    for (int s = 0; s < 2; s++) m.item[s] = tensor_items(d, d->cache[s], pair_of[s], &m.n[s], e);
+    d->tensor = array_of(m.n[0] + m.n[1], sizeof *d->tensor, e);
+    int status = m.item[0] && m.item[1] && d->tensor ? 0 : -1;
+    for (const struct item *any; !status && (any = next_pair(&m, number));)
+        d->tensor[d->n_tensors++] = (struct diff_tensors){.parts = &d->part[any->key[0]],
+                                                          .layer = any->key[1],
+                                                          .role = (enum kvc_role)any->key[2],
+                                                          .tensor = {number[0], number[1]},
+                                                          .heads = heads_of(d, number)};
+    for (int s = 0; s < 2; s++) free(m.item[s]);
+    return status;
+}
+
+static int reaches_position(const struct diff *d, const struct kvc_part *part) {
+    for (uint64_t i = 0; part && i < part->cells.n; i++)
+        if (part->cells.pos[i] >= d->first && part->cells.pos[i] <= d->last) return 1;
+    return 0;
+}
+
+/* A selection that reaches nothing would make any two files the same. */
+static int check_selection(const struct diff *d, struct kvc_error *e) {
+    if (d->keep && !d->n_tensors)
+        return kvc_fail(e, KVC_ERR_USAGE, "--layers: neither file has any of these layers");
+    if (d->first == INT64_MIN) return 0;
+    for (size_t i = 0; i < d->n_parts; i++)
+        for (int s = 0; s < 2; s++)
+            if (reaches_position(d, d->part[i].part[s])) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "--tokens: neither file has any of these positions");
+}
+
+int diff_match(struct diff *d, struct kvc_error *e) {
+    uint32_t *pair_of[2];
+    for (int s = 0; s < 2; s++) pair_of[s] = array_of(d->cache[s]->n_parts, sizeof *pair_of[s], e);
+    int status = pair_of[0] && pair_of[1] ? 0 : -1;
+    if (!status) status = match_parts(d, pair_of, e);
+    if (!status) status = match_tensors(d, pair_of, e);
+    if (!status) status = check_selection(d, e);
+    for (int s = 0; s < 2; s++) free(pair_of[s]);
+    return status;
+}

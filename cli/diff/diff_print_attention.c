@@ -1,0 +1,87 @@
+/* diff_print_attention.c: what kvc-diff found about attention, as text, JSON or TSV. Not for how it was found. */
+#include "cli/diff/diff.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { MEASURES = 4 };
+static const char *const names[MEASURES] = {"logit_rms", "kl", "output_median", "output_p99"};
+
+static void make_measures(struct kvc_attention *a, double m[MEASURES]) {
+    m[0] = kvc_attention_logit_rms(a);
+    m[1] = kvc_attention_kl(a);
+    m[2] = kvc_attention_output(a, 0.5);
+    m[3] = kvc_attention_output(a, 0.99);
+}
+
+static void json_measures(struct cli_json *j, struct kvc_attention *a) {
+    double m[MEASURES];
+    make_measures(a, m);
+    cli_json_u64(j, "queries", a->queries);
+    for (int i = 0; i < MEASURES; i++) cli_json_f64(j, names[i], m[i]);
+}
+
+static void json_head(struct diff *d, const struct diff_attention *l, uint64_t head) {
+    cli_json_open(&d->report.json, NULL, '{');
+    cli_json_text(&d->report.json, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
+    cli_json_u64(&d->report.json, "stream", l->k->parts->part[0]->stream);
+    cli_json_u64(&d->report.json, "layer", l->k->layer);
+    cli_json_u64(&d->report.json, "head", head);
+    json_measures(&d->report.json, &l->head[head]);
+    cli_json_close(&d->report.json);
+}
+
+static void tsv_measures(struct kvc_attention *a) {
+    double m[MEASURES];
+    char text[32];
+    make_measures(a, m);
+    printf("\t%" PRIu64, a->queries);
+    for (int i = 0; i < MEASURES; i++) {
+        cli_double_text(m[i], text);
+        printf("\t%s", text);
+    }
+    putchar('\n');
+}
+
+static void text_measures(struct kvc_attention *a) {
+    double m[MEASURES];
+    make_measures(a, m);
+    printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, m[0], m[1], m[2], m[3]);
+}
+
+void diff_print_attention(struct diff *d) {
+    if (!d->attention) return;
+    if (d->style == DIFF_JSON) cli_json_open(&d->report.json, "attention", '[');
+    if (d->style == DIFF_TEXT)
+        printf("%-20s %5s %10s %12s %12s %12s %12s\n", "attention", "head", "queries", "logit-rms", "kl", "out-median",
+               "out-p99");
+    for (size_t i = 0; i < d->n_attended; i++) {
+        const struct diff_attention *l = &d->attended[i];
+        char label[128];
+        diff_layers_label(l->k, l->k, label, sizeof label);
+        label[strlen(label) - 2] = '\0'; /* " K": K and V are in it */
+        for (uint64_t h = 0; h < l->heads; h++) {
+            if (d->style == DIFF_JSON) json_head(d, l, h);
+            else if (d->style == DIFF_TSV) {
+                printf("attention\t%s\t%" PRIu32 "\t%" PRIu32 "\t%" PRIu64, kvc_part_kind_name(l->k->parts->part[0]->kind),
+                       l->k->parts->part[0]->stream, l->k->layer, h);
+                tsv_measures(&l->head[h]);
+            } else {
+                printf("%-20s %5" PRIu64, label, h);
+                text_measures(&l->head[h]);
+            }
+        }
+    }
+    if (d->style == DIFF_JSON) {
+        cli_json_close(&d->report.json);
+        cli_json_open(&d->report.json, "attention_total", '{');
+        json_measures(&d->report.json, &d->attended_all);
+        cli_json_close(&d->report.json);
+    } else if (d->style == DIFF_TSV) {
+        fputs("attention\tall\t\t\t", stdout);
+        tsv_measures(&d->attended_all);
+    } else {
+        printf("%-20s %5s", "all layers", "");
+        text_measures(&d->attended_all);
+    }
+}

@@ -1,0 +1,59 @@
+/* dump_facts.h: what one screen says of a file. Not for printing it. */
+#ifndef KVC_DUMP_FACTS_H
+#define KVC_DUMP_FACTS_H
+
+#include "cli/dump/dump.h"
+
+/* A number that layers share, or do not. */
+struct shared {
+    uint64_t value;
+    int seen, mixed;
+};
+
+/* The dtypes of one role, in order of layers. */
+struct dtypes {
+    unsigned n;
+    const char *name[4];
+};
+
+struct part_facts {
+    uint32_t layers;
+    struct dtypes k, v;
+    struct shared k_row, v_row;
+    uint64_t bytes;
+};
+
+struct unknown {
+    const char *fact, *option; /* option NULL: none supplies it */
+};
+
+struct dump_facts {
+    const struct cli_file *file;
+    const struct kvc_cache *c;
+    const struct kvc_meta *meta;
+    int is_container, heads_known;
+    struct shared heads, k_dim, v_dim;
+    struct dtypes k, v, others;
+    uint32_t layers; /* that hold K, V, latents or states */
+    uint64_t checkpoints;
+    uint64_t tensor_bytes;
+    int has_k, has_sliding, window_known;
+    struct part_facts *part;
+    unsigned n_unknown;
+    struct unknown unknown[12];
+};
+
+/* Looks at everything but values. 0, or -1 with *e filled; then free facts.part. */
+int dump_facts_gather(struct dump_facts *x, const struct cli_file *f, struct kvc_error *e);
+/* "f16", or "f32,f16" for a mixture; NULL without any. */
+const char *dump_dtypes_text(const struct dtypes *d, char *text, size_t size);
+/* 1 when the value is known and the same in all layers. */
+int dump_is_one(const struct shared *s);
+/* "kvc", "llama.cpp GGSQ", ... */
+const char *dump_format_name(const struct dump_facts *x);
+/* Positions ascend in the engine's own order of cells. */
+int dump_is_ascending(const struct kvc_cells *cells);
+/* Bytes of the tensors over bytes of the file. */
+double dump_ratio(const struct dump_facts *x);
+
+#endif

@@ -1,0 +1,83 @@
+/* dump_match.c: kvc-dump --match: how much of a prompt each file already holds, the best first. Not for reading the prompt
+ * (match_tokens.c). */
+#include "cli/dump/dump.h"
+#include "cli/text.h"
+#include "codecs/memory.h"
+#include "formats/cache/prefix.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dump_matched {
+    char *name;
+    uint64_t order;  /* among the operands */
+    uint64_t common; /* leading tokens that the file shares with the prompt */
+    uint64_t tokens; /* that the file's cache has */
+    int by_keys;
+};
+
+/* 1 when all of the cache is a beginning of the prompt. */
+static int is_whole(const struct dump_matched *m) {
+    return m->common && m->common == m->tokens;
+}
+
+/* How many tokens a cache has: its ids, or the rows of its live part, of which keys tell whole runs only. */
+static uint64_t count_tokens(const struct kvc_cache *c) {
+    if (c->tokens) return c->n_tokens;
+    return c->n_parts ? c->part[0].cells.n : 0;
+}
+
+int dump_match(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e) {
+    (void)o; /* printed when all files are known */
+    struct dump_matched m = {.order = options->n_matched, .tokens = count_tokens(f->cache)};
+    if (kvc_prefix_match(f->cache, options->tokens, options->n_tokens, &m.common, &m.by_keys, e)) return -1;
+    struct dump_matched *grown = kvc_realloc(options->matched, options->n_matched + 1, sizeof *grown);
+    if (!grown) return kvc_fail_memory(e, "the list of files");
+    options->matched = grown;
+    if (!(m.name = strdup(f->input.name))) return kvc_fail_memory(e, "a name");
+    options->matched[options->n_matched++] = m;
+    return 0;
+}
+
+/* Caches that are whole beginnings of the prompt, the longest first; then the others by what they share; then by name. */
+static int compare(const void *a, const void *b) {
+    const struct dump_matched *x = a, *y = b;
+    if (is_whole(x) != is_whole(y)) return is_whole(x) ? -1 : 1;
+    if (x->common != y->common) return x->common > y->common ? -1 : 1;
+    const int names = strcmp(x->name, y->name);
+    return names ? names : x->order < y->order ? -1 : 1;
+}
+
+static void print_one(struct dump_out *o, const struct dump_matched *m, const struct dump_options *options) {
+    const char *how = m->by_keys ? "prefix keys" : "token ids";
+    if (o->style == DUMP_JSON) {
+        dump_begin(o, m->name);
+        cli_json_u64(&o->report.json, "common", m->common);
+        cli_json_u64(&o->report.json, "tokens", m->tokens);
+        cli_json_text(&o->report.json, "by", how);
+        dump_end(o);
+    } else if (o->style == DUMP_TSV) {
+        fprintf(o->out, "match\t%" PRIu64 "\t", m->common);
+        cli_print_safe(o->out, m->name);
+        fprintf(o->out, "\t%s\t%" PRIu64 "\n", how, m->tokens);
+    } else {
+        fprintf(o->out, "%" PRIu64 "\t%" PRIu64 "\t", m->common, m->tokens);
+        cli_print_safe(o->out, m->name);
+        fprintf(o->out, "%s%s\n", options->verbose ? "\t" : "", options->verbose ? how : "");
+    }
+}
+
+uint64_t dump_match_end(struct dump_out *o, struct dump_options *options) {
+    uint64_t sharing = 0;
+    if (options->n_matched > 1) qsort(options->matched, (size_t)options->n_matched, sizeof *options->matched, compare);
+    for (uint64_t i = 0; i < options->n_matched; i++) {
+        print_one(o, &options->matched[i], options);
+        sharing += options->matched[i].common > 0;
+        free(options->matched[i].name);
+    }
+    free(options->matched);
+    options->matched = NULL;
+    options->n_matched = 0;
+    return sharing;
+}

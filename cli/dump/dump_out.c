@@ -1,0 +1,301 @@
+/* dump_out.c: tables as text, JSON or TSV. Knows nothing of what is in them. */
+#include "cli/dump/dump.h"
+#include "cli/text.h"
+#include "formats/io/bytes.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+void dump_begin(struct dump_out *o, const char *name) {
+    if (o->style == DUMP_JSON) {
+        cli_report_file(&o->report, name);
+    } else if (o->style == DUMP_TSV) {
+        fputs("file\t", o->out);
+        cli_print_safe(o->out, name);
+        fputc('\n', o->out);
+    } else if (o->several) {
+        if (o->any) fputc('\n', o->out);
+        cli_print_safe(o->out, name);
+        fputs(":\n", o->out);
+    }
+    o->begun = o->any = 1;
+    o->inner_heading = 0;
+}
+
+static void end(struct dump_out *o, const struct kvc_error *e) {
+    if (!o->begun) return;
+    while (o->depth) { /* a damaged file may have stopped a mode anywhere: what stands stays well-formed */
+        if (o->table[o->depth].in_line) dump_row_end(o);
+        dump_table_end(o);
+    }
+    if (o->style == DUMP_JSON) {
+        if (e) cli_json_error(&o->report.json, e);
+        cli_report_file_end(&o->report);
+    }
+    o->begun = 0;
+}
+
+void dump_end(struct dump_out *o) {
+    end(o, NULL);
+}
+
+void dump_failed(struct dump_out *o, const char *name, const struct kvc_error *e) {
+    if (!o->begun && o->style == DUMP_JSON) cli_report_failed(&o->report, name, e);
+    end(o, e);
+}
+
+void dump_group(struct dump_out *o, const char *name) {
+    if (o->style == DUMP_JSON) cli_json_open(&o->report.json, name, '{');
+    o->group = name;
+}
+
+void dump_group_end(struct dump_out *o) {
+    if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
+    o->group = NULL;
+}
+
+/* What stands before a fact's value in text and TSV. */
+static void lead(struct dump_out *o, const char *name) {
+    if (o->style == DUMP_TEXT) fprintf(o->out, "%-13s ", name);
+    else fprintf(o->out, "fact\t%s%s%s\t", o->group ? o->group : "", o->group ? "." : "", name);
+}
+
+static void fact(struct dump_out *o, const char *name, const char *text) {
+    lead(o, name);
+    cli_print_safe(o->out, text);
+    fputc('\n', o->out);
+}
+
+void dump_key_text(struct dump_out *o, const char *name, const char *v) {
+    if (o->style == DUMP_JSON) cli_json_text(&o->report.json, name, v);
+    else fact(o, name, v ? v : "-");
+}
+
+void dump_key_none(struct dump_out *o, const char *name) {
+    dump_key_text(o, name, NULL);
+}
+
+void dump_key_u64(struct dump_out *o, const char *name, uint64_t v) {
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, v);
+    if (o->style == DUMP_JSON) cli_json_u64(&o->report.json, name, v);
+    else fact(o, name, text);
+}
+
+void dump_key_f64(struct dump_out *o, const char *name, double v) {
+    char text[32];
+    cli_double_text(v, text);
+    if (o->style == DUMP_JSON) cli_json_f64(&o->report.json, name, v);
+    else fact(o, name, text);
+}
+
+void dump_key_bool(struct dump_out *o, const char *name, int v) {
+    if (o->style == DUMP_JSON) cli_json_bool(&o->report.json, name, v);
+    else fact(o, name, v ? "true" : "false");
+}
+
+static void print_hex(struct dump_out *o, const uint8_t *v, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) fprintf(o->out, "%02x", v[i]);
+}
+
+void dump_key_hex(struct dump_out *o, const char *name, const uint8_t *v, uint64_t n) {
+    if (o->style == DUMP_JSON) {
+        cli_json_hex(&o->report.json, name, v, (size_t)n);
+        return;
+    }
+    lead(o, name);
+    print_hex(o, v, n);
+    fputc('\n', o->out);
+}
+
+void dump_key_i32s(struct dump_out *o, const char *name, const int32_t *v, uint64_t n) {
+    if (o->style == DUMP_JSON) {
+        int compact = o->report.json.compact;
+        cli_json_open(&o->report.json, name, '[');
+        o->report.json.compact = 1;
+        for (uint64_t i = 0; i < n; i++) cli_json_i64(&o->report.json, NULL, v[i]);
+        cli_json_close(&o->report.json);
+        o->report.json.compact = compact;
+        return;
+    }
+    lead(o, name);
+    for (uint64_t i = 0; i < n; i++) fprintf(o->out, "%s%" PRId32, i ? " " : "", v[i]);
+    fputc('\n', o->out);
+}
+
+static void end_line(struct dump_out *o, unsigned depth) {
+    if (!o->table[depth].in_line) return;
+    fputc('\n', o->out);
+    o->table[depth].in_line = 0;
+}
+
+static void heading(struct dump_out *o, const struct dump_column *c) {
+    fprintf(o->out, "%*s", 2 * (int)(o->depth - 1), "");
+    for (unsigned i = 0; c[i].name; i++) {
+        int last = !c[i + 1].name;
+        fprintf(o->out, "%s%*s", i ? " " : "", last && c[i].width < 0 ? 0 : c[i].width, c[i].name);
+    }
+    fputc('\n', o->out);
+}
+
+void dump_table(struct dump_out *o, const char *key, const char *row, const struct dump_column *columns) {
+    if (o->style == DUMP_JSON) {
+        cli_json_open(&o->report.json, key, '[');
+    } else {
+        end_line(o, o->depth);
+    }
+    o->depth++;
+    o->table[o->depth].column = columns;
+    o->table[o->depth].row = row;
+    o->table[o->depth].in_line = 0;
+    if (o->style == DUMP_TEXT && (o->depth == 1 || !o->inner_heading)) heading(o, columns);
+    if (o->depth > 1) o->inner_heading = 1;
+}
+
+void dump_table_end(struct dump_out *o) {
+    o->depth--;
+    if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
+}
+
+void dump_row(struct dump_out *o) {
+    o->table[o->depth].at = 0;
+    o->table[o->depth].in_line = 1;
+    if (o->style == DUMP_JSON) {
+        if (o->depth == 1) o->report.json.compact = 0;
+        cli_json_open(&o->report.json, NULL, '{');
+        o->report.json.compact = 1;
+    } else if (o->style == DUMP_TSV) {
+        fputs(o->table[o->depth].row, o->out);
+    } else {
+        fprintf(o->out, "%*s", 2 * (int)(o->depth - 1), "");
+    }
+}
+
+void dump_row_end(struct dump_out *o) {
+    if (o->style == DUMP_JSON) {
+        cli_json_close(&o->report.json);
+        o->table[o->depth].in_line = 0;
+        if (o->depth == 1) o->report.json.compact = 0;
+    } else {
+        end_line(o, o->depth);
+    }
+}
+
+static const struct dump_column *next_column(struct dump_out *o) {
+    return &o->table[o->depth].column[o->table[o->depth].at++];
+}
+
+/* What stands before a cell of a line. */
+static void separate(struct dump_out *o, unsigned at) {
+    if (o->style == DUMP_TSV) fputc('\t', o->out);
+    else if (at) fputc(' ', o->out);
+}
+
+/* A cell of text or TSV. */
+static void cell(struct dump_out *o, const char *text) {
+    unsigned at = o->table[o->depth].at;
+    const struct dump_column *c = next_column(o);
+    separate(o, at);
+    int length = (int)strnlen(text, 1000);
+    if (o->style == DUMP_TEXT && length < c->width) fprintf(o->out, "%*s", c->width - length, "");
+    size_t n = cli_print_safe(o->out, text);
+    if (o->style == DUMP_TEXT && c->width < 0 && c[1].name && n < (size_t)-c->width)
+        fprintf(o->out, "%*s", -c->width - (int)n, "");
+}
+
+void dump_u64(struct dump_out *o, uint64_t v) {
+    char text[32];
+    if (o->style == DUMP_JSON) {
+        cli_json_u64(&o->report.json, next_column(o)->name, v);
+        return;
+    }
+    snprintf(text, sizeof text, "%" PRIu64, v);
+    cell(o, text);
+}
+
+void dump_i64(struct dump_out *o, int64_t v) {
+    char text[32];
+    if (o->style == DUMP_JSON) {
+        cli_json_i64(&o->report.json, next_column(o)->name, v);
+        return;
+    }
+    snprintf(text, sizeof text, "%" PRId64, v);
+    cell(o, text);
+}
+
+void dump_f64(struct dump_out *o, double v) {
+    char text[32];
+    if (o->style == DUMP_JSON) {
+        cli_json_f64(&o->report.json, next_column(o)->name, v);
+        return;
+    }
+    if (o->style == DUMP_TEXT) snprintf(text, sizeof text, "%.6g", v);
+    else cli_double_text(v, text);
+    cell(o, text);
+}
+
+void dump_text(struct dump_out *o, const char *v) {
+    if (o->style == DUMP_JSON) cli_json_text(&o->report.json, next_column(o)->name, v);
+    else cell(o, v ? v : "-");
+}
+
+void dump_bool(struct dump_out *o, int v) {
+    if (o->style == DUMP_JSON) cli_json_bool(&o->report.json, next_column(o)->name, v);
+    else cell(o, v ? "true" : "false");
+}
+
+void dump_hash(struct dump_out *o, uint64_t v) {
+    char text[32];
+    snprintf(text, sizeof text, "%016" PRIx64, v);
+    dump_text(o, text);
+}
+
+void dump_none(struct dump_out *o) {
+    dump_text(o, NULL);
+}
+
+void dump_hex(struct dump_out *o, const uint8_t *v, uint64_t n) {
+    if (o->style == DUMP_JSON) {
+        cli_json_hex(&o->report.json, next_column(o)->name, v, (size_t)n);
+        return;
+    }
+    separate(o, o->table[o->depth].at);
+    next_column(o);
+    print_hex(o, v, n);
+}
+
+void dump_floats(struct dump_out *o, const float *v, uint64_t n) {
+    unsigned at = o->table[o->depth].at;
+    const struct dump_column *c = next_column(o);
+    char text[32];
+    if (o->style == DUMP_JSON) cli_json_open(&o->report.json, c->name, '[');
+    for (uint64_t i = 0; i < n; i++) {
+        cli_float_text(v[i], text);
+        if (o->style != DUMP_JSON) {
+            separate(o, at);
+            fputs(text, o->out);
+        } else {
+            /* cli_json_f64() would print digits that a float does not have. */
+            int is_number = text[0] == '-' ? text[1] != 'I' : text[0] != 'N' && text[0] != 'I';
+            fprintf(o->out, is_number ? "%s%s" : "%s\"%s\"", i ? ", " : "", text);
+            o->report.json.first = 0;
+        }
+    }
+    if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
+}
+
+void dump_u64s(struct dump_out *o, const uint8_t *v, uint64_t n) {
+    unsigned at = o->table[o->depth].at;
+    const struct dump_column *c = next_column(o);
+    if (o->style == DUMP_JSON) cli_json_open(&o->report.json, c->name, '[');
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t number = get_u64(v + 8 * i);
+        if (o->style == DUMP_JSON) {
+            cli_json_u64(&o->report.json, NULL, number);
+        } else {
+            separate(o, at);
+            fprintf(o->out, "%" PRIu64, number);
+        }
+    }
+    if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
+}

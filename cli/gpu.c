@@ -1,0 +1,121 @@
+/* gpu.c: finds libkvc_cuda, which no tool is linked with, and the device that --device asks for. Not for what is done on
+ * it. */
+#include "cli/gpu.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char soname[] = "libkvc_cuda.so.0", file_name[] = "libkvc_cuda.so." KVC_VERSION;
+
+/* Its functions into *c, if all are there and of this version. */
+static int take_functions(struct cli_cuda *c, void *library, const char *name, struct kvc_error *e) {
+    static const struct {
+        const char *symbol;
+        size_t offset;
+    } functions[] = {
+#define F(name) {"kvc_cuda_" #name, offsetof(struct cli_cuda, name)},
+        CLI_CUDA_FUNCTIONS(F)
+#undef F
+    };
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *symbol = dlsym(library, functions[i].symbol);
+        if (!symbol) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is no libkvc_cuda: it lacks %s", name, functions[i].symbol);
+        memcpy((char *)c + functions[i].offset, &symbol, sizeof symbol);
+    }
+    const char *version = c->version();
+    if (strcmp(version, KVC_VERSION) == 0) return 0;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is of version %s, this is kvc %s", name, version, KVC_VERSION);
+}
+
+static int take_library(struct cli_cuda *c, const char *name, struct kvc_error *e) {
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s", dlerror());
+    int status = take_functions(c, library, name, e);
+    if (status) dlclose(library);
+    return status;
+}
+
+/* In a folder that is named from the program's own; 1 when it is not there. */
+static int take_near(struct cli_cuda *c, const char *folder, struct kvc_error *e) {
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    char *end = n > 0 && (size_t)n < sizeof path ? memrchr(path, '/', (size_t)n) : NULL;
+    size_t left = end ? sizeof path - (size_t)(end - path) : 0;
+    if (!end || (size_t)snprintf(end, left, "/%s%s", folder, file_name) >= left || access(path, F_OK)) return 1;
+    return take_library(c, path, e);
+}
+
+static int find_library(struct cli_cuda *c, struct kvc_error *e) {
+    const char *named = getenv("KVC_CUDA_LIBRARY");
+    struct kvc_error near;
+    if (named && *named) return take_library(c, named, e);
+    if (!take_library(c, soname, e)) return 0;
+    int status = take_near(c, "", &near);
+    if (status > 0) status = take_near(c, "../lib/", &near);
+    if (status < 0) *e = near;
+    return status ? -1 : 0;
+}
+
+const struct cli_cuda *cli_cuda_get(struct kvc_error *e) {
+    static struct cli_cuda cuda;
+    static int tried, status;
+    static struct kvc_error why;
+    if (!tried) status = find_library(&cuda, &why);
+    tried = 1;
+    if (status) *e = why;
+    return status ? NULL : &cuda;
+}
+
+void cli_cuda_version(void) {
+    struct kvc_error e;
+    char text[256];
+    const struct cli_cuda *cuda = cli_cuda_get(&e);
+    int n = cuda ? cuda->devices(&e) : 0;
+    printf("devices: cpu");
+    for (int i = 0; i < n; i++) {
+        struct kvc_error why;
+        printf("; cuda:%d %s", i, cuda->device_text(i, text, sizeof text, &why) ? why.message : text);
+    }
+    if (cuda) printf("\ncuda: %s%s%s\n", cuda->build(), n < 0 ? "; no devices: " : "", n < 0 ? e.message : "");
+    else printf("\ncuda: not available: %s\n", e.message);
+}
+
+int cli_device_parse(struct cli_device *d, const char *text) {
+    uint64_t n = 0;
+    *d = (struct cli_device){.kind = CLI_DEVICE_CUDA};
+    if (strcmp(text, "cpu") == 0) d->kind = CLI_DEVICE_CPU;
+    else if (strcmp(text, "auto") == 0) d->kind = CLI_DEVICE_AUTO;
+    else if (strncmp(text, "cuda:", 5) == 0) {
+        if (cli_parse_u64(text + 5, &n) || n > 1023) return -1;
+        d->number = (int)n;
+    } else if (strcmp(text, "cuda") != 0) return -1;
+    return 0;
+}
+
+static int open_cuda(struct cli_device *d, struct kvc_error *e) {
+    const struct cli_cuda *cuda = cli_cuda_get(e);
+    int n = cuda ? cuda->devices(e) : -1;
+    if (n < 0) return -1;
+    if (d->number >= n) {
+        if (!n) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no CUDA device");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no such device; the last is cuda:%d", n - 1);
+    }
+    d->cuda = cuda;
+    snprintf(d->name, sizeof d->name, "cuda:%d", d->number);
+    return 0;
+}
+
+int cli_device_open(struct cli_device *d, struct kvc_error *why, struct kvc_error *e) {
+    snprintf(d->name, sizeof d->name, "cpu");
+    if (d->kind == CLI_DEVICE_CPU) return 0;
+    if (d->kind == CLI_DEVICE_AUTO) {
+        open_cuda(d, why);
+        return 0;
+    }
+    if (!open_cuda(d, e)) return 0;
+    char option[32];
+    snprintf(option, sizeof option, "--device=cuda:%d", d->number);
+    return kvc_error_prefix(e, option);
+}

@@ -1,0 +1,139 @@
+/* center.c: the stage that takes the mean out of each channel. Spec: center.md. */
+#include "codecs/args.h"
+#include "codecs/floats.h"
+#include "codecs/memory.h"
+#include "codecs/profile_part.h"
+#include "codecs/program.h"
+
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    return kvc_args_parse("center", NULL, 0, text, args, e);
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    kvc_args_print(NULL, 0, args, text, size);
+}
+
+/* Where there is a profile, its means serve and there is no state. */
+struct state {
+    size_t width;
+    uint64_t rows;
+    double *sum;
+    float *mean; /* as it reads back */
+};
+
+static void end(void *state) {
+    struct state *s = state;
+    if (!s) return;
+    free(s->sum);
+    free(s->mean);
+    free(s);
+}
+
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                 void **state, struct kvc_error *e) {
+    (void)args, (void)x;
+    if (like->profile) return 0;
+    struct state *s = calloc(1, sizeof *s);
+    if (!s) return kvc_fail_memory(e, "means");
+    *state = s;
+    s->width = (size_t)(like->shape.heads * like->shape.dim);
+    s->sum = calloc(s->width, sizeof *s->sum);
+    s->mean = calloc(s->width, sizeof *s->mean);
+    return s->sum && s->mean ? 0 : kvc_fail_memory(e, "means");
+}
+
+static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+    struct state *s = state;
+    const float *x = (const float *)(const void *)block->rows;
+    (void)args, (void)e;
+    for (uint64_t t = 0; t < block->shape.tokens; t++, x += s->width)
+        for (size_t i = 0; i < s->width; i++) s->sum[i] += (double)x[i];
+    s->rows += block->shape.tokens;
+    return 0;
+}
+
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                  struct kvc_error *e) {
+    struct state *s = state;
+    (void)args;
+    if (!s) return 0;
+    for (size_t i = 0; i < s->width; i++) {
+        const double mean = s->rows ? s->sum[i] / (double)s->rows : 0;
+        s->mean[i] = fabs(mean) < 0x1p100 ? (float)mean : 0;
+    }
+    return kvc_halves_add(side, KVC_SECTION_MEAN, stage, s->mean, s->width, e);
+}
+
+static void shift(struct kvc_block *block, const float *mean, float sign) {
+    const size_t width = (size_t)(block->shape.heads * block->shape.dim);
+    float *x = (float *)(void *)block->rows;
+    for (uint64_t t = 0; t < block->shape.tokens; t++)
+        kvc_kernels_get()->add_scaled(x + t * width, mean, sign, width);
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    const struct state *s = state;
+    (void)args, (void)stage, (void)out, (void)e;
+    shift(block, s ? s->mean : block->profile->mean, -1);
+    return 0;
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    const size_t width = (size_t)(block->shape.heads * block->shape.dim);
+    const struct kvc_section *s;
+    (void)args;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!stored->n_side) {
+        if (!block->profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
+        shift(block, block->profile->mean, 1);
+        return 0;
+    }
+    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e))) return -1;
+    float *mean = kvc_alloc(width, sizeof *mean);
+    int status = mean ? kvc_halves_take(mean, s, width, e) : kvc_fail_memory(e, "means");
+    if (!status) shift(block, mean, 1);
+    free(mean);
+    return status;
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    const size_t width = (size_t)(block->shape.heads * block->shape.dim);
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_MEAN, &block->shape);
+    const struct kvc_section *s = NULL;
+    void *room;
+    (void)args;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!stored->n_side && !block->profile)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
+    if (stored->n_side && !(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e))) return -1;
+    const struct kvc_program_key key = {s ? (const void *)s->data : block->profile->mean, 0, 0};
+    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.at[0], e)) return -1;
+    if (room && s && kvc_halves_take(room, s, width, e)) return -1;
+    if (room && !s) memcpy(room, block->profile->mean, width * sizeof(float));
+    return kvc_program_op(program, &op, e);
+}
+
+const struct kvc_stage kvc_stage_center = {
+    .id = 16,
+    .name = "center",
+    .summary = "takes the mean out of each channel, the profile's or its own",
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_PROFILE,
+    .parse = parse,
+    .print = print,
+    .begin = begin,
+    .look = look,
+    .settle = settle,
+    .end = end,
+    .encode = encode,
+    .decode = decode,
+    .lower = lower,
+};

@@ -1,0 +1,210 @@
+/* derope.c: the stage that undoes RoPE. Spec: derope.md. Not for the tables (rope.c). */
+#include "codecs/args.h"
+#include "codecs/memory.h"
+#include "codecs/profile_part.h"
+#include "codecs/program.h"
+#include "codecs/rope.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADER = 4 };
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    return kvc_args_parse("derope", NULL, 0, text, args, e);
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    kvc_args_print(NULL, 0, args, text, size);
+}
+
+struct state {
+    const struct kvc_rope_facts *facts;
+    struct kvc_rope rope;
+};
+
+static void end(void *state) {
+    struct state *s = state;
+    if (!s) return;
+    kvc_rope_free(&s->rope);
+    free(s);
+}
+
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                 void **state, struct kvc_error *e) {
+    const struct kvc_rope_facts *f = x->rope;
+    (void)args;
+    if (like->role != KVC_SELECT_K || !f || !kvc_pairing_turns(f->pairing) || !f->angle || !f->half) return 0;
+    if (x->rows && (x->position[0] < 0 || x->position[x->rows - 1] >= KVC_ROPE_POSITIONS))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0 or from 2^32 on");
+    if (2 * f->half > like->shape.dim) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE turns more channels than a head has");
+    struct state *s = calloc(1, sizeof *s);
+    if (!s) return kvc_fail_memory(e, "RoPE");
+    *state = s;
+    s->facts = f;
+    return kvc_rope_init(&s->rope, f->angle, f->half, f->pairing, e);
+}
+
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                  struct kvc_error *e) {
+    const struct state *s = state;
+    (void)args;
+    if (!s) return 0;
+    const struct kvc_rope_facts *f = s->facts;
+    const size_t size = HEADER + (f->of_profile ? 0 : 8 * f->half);
+    uint8_t *bytes = malloc(size), *p = bytes;
+    if (!bytes) return kvc_fail_memory(e, "RoPE");
+    *p++ = (uint8_t)f->pairing;
+    *p++ = (uint8_t)f->of_profile;
+    *p++ = (uint8_t)(f->half & 255);
+    *p++ = (uint8_t)(f->half >> 8);
+    for (size_t i = 0; i < f->half && !f->of_profile; i++) {
+        uint64_t bits;
+        memcpy(&bits, &f->angle[i], sizeof bits);
+        for (unsigned b = 0; b < 8; b++) *p++ = (uint8_t)(bits >> 8 * b & 255);
+    }
+    const int status = kvc_sections_add(side, KVC_SECTION_ROPE, stage, 0, bytes, size, 0, e);
+    free(bytes);
+    return status;
+}
+
+/* Turns all rows, forwards or back. */
+static int turn(struct kvc_rope *r, struct kvc_block *block, int back, struct kvc_error *e) {
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
+    float *row = (float *)(void *)block->rows;
+    for (uint64_t i = 0; i < block->shape.tokens; i++, row += heads * dim) {
+        const int64_t position = kvc_block_position(block, i);
+        if (position < 0 || position >= KVC_ROPE_POSITIONS)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0, or 2^32 or more", (long long)position);
+        kvc_rope_at(r, position);
+        if (back) kvc_rope_backwards(r);
+        kvc_rope_turn(r, row, heads, dim);
+    }
+    return 0;
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    struct state *s = state;
+    (void)args, (void)stage, (void)out;
+    return s ? turn(&s->rope, block, 1, e) : 0;
+}
+
+/* The ROPE section; *angle, half of them, is the caller's to free. */
+static int read_section(const struct kvc_section *s, const struct kvc_block *block, enum kvc_pairing *pairing, size_t *half,
+                        double **angle, struct kvc_error *e) {
+    if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE is too short");
+    const uint8_t *p = s->data;
+    const int of_profile = p[1];
+    *pairing = (enum kvc_pairing)p[0];
+    *half = p[2] | (size_t)p[3] << 8;
+    if (!kvc_pairing_turns(*pairing) || of_profile > 1 || !*half || 2 * *half > block->shape.dim ||
+        s->size != HEADER + (of_profile ? 0 : 8 * *half))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE is out of range");
+    const struct kvc_profile_part *known = of_profile ? block->profile : NULL;
+    if (of_profile && !known) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's RoPE is needed to decode this");
+    if (of_profile && (known->half != *half || !known->angle))
+        return kvc_fail(e, KVC_ERR_MODEL, "the profile turns %zu pairs, not %zu", known->half, *half);
+    if (!(*angle = kvc_alloc(*half, sizeof **angle))) return kvc_fail_memory(e, "RoPE");
+    p += HEADER;
+    for (size_t i = 0; i < *half; i++) {
+        uint64_t bits = 0;
+        for (unsigned b = 8; b-- > 0 && !of_profile;) bits = bits << 8 | p[8 * i + b];
+        memcpy(&(*angle)[i], &bits, sizeof bits);
+        if (of_profile) (*angle)[i] = known->angle[i];
+        if (!kvc_rope_angle_is_sane((*angle)[i])) return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE: an angle is none");
+    }
+    return 0;
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    struct kvc_rope rope;
+    double *angle = NULL;
+    enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
+    size_t half = 0;
+    const struct kvc_section *s;
+    (void)args;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!stored->n_side) return 0; /* nothing was known of RoPE */
+    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e))) return -1;
+    int status = read_section(s, block, &pairing, &half, &angle, e);
+    if (!status) status = kvc_rope_init(&rope, angle, half, pairing, e);
+    free(angle);
+    if (status) return -1;
+    status = turn(&rope, block, 0, e);
+    kvc_rope_free(&rope);
+    return status;
+}
+
+/* Powers that a block's positions share: those of 16 m positions behind 256 h, or of 0 to 15; cosines, then sines, of each. */
+static void list_powers(double *to, struct kvc_rope *rope, int64_t h) {
+    const size_t pair = 2 * rope->half;
+    for (size_t i = 0; i < 16; i++) {
+        if (h >= 0) kvc_rope_at(rope, 256 * h + 16 * (int64_t)i);
+        memcpy(to + i * pair, h >= 0 ? rope->both : rope->low + i * pair, pair * sizeof *to);
+    }
+}
+
+/* Both tables of powers, kept on the device under what the angles are. */
+static int keep_powers(struct kvc_program *program, struct kvc_device_op *op, const double *angle, size_t half, int64_t h,
+                       struct kvc_error *e) {
+    struct kvc_rope rope = {.low = NULL};
+    int status = 0;
+    for (unsigned i = 0; i < 2 && !status; i++) {
+        const struct kvc_program_key key = {angle, half * sizeof *angle, i ? 0 : (uint32_t)h + 1};
+        void *room;
+        status = program->keep(program->owner, &key, 32 * half * sizeof(double), &room, &op->at[i], e);
+        if (!status && room && !rope.low) status = kvc_rope_init(&rope, angle, half, 1, e);
+        if (!status && room) list_powers(room, &rope, i ? -1 : h);
+    }
+    kvc_rope_free(&rope);
+    return status;
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    double *angle = NULL;
+    enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
+    size_t half = 0;
+    const size_t rows = (size_t)block->shape.tokens;
+    const struct kvc_section *s;
+    uint8_t low[KVC_MAX_BLOCK_ROWS];
+    (void)args;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!stored->n_side) return 0;
+    if (block->shape.dim > KVC_DEVICE_TILE) return 1; /* tiles are of whole heads there */
+    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e))) return -1;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_TURN, &block->shape);
+    int status = read_section(s, block, &pairing, &half, &angle, e);
+    const int64_t first = rows ? kvc_block_position(block, 0) : 0;
+    for (size_t i = 0; i < rows && !status; i++) {
+        const int64_t at = kvc_block_position(block, i);
+        if (at < 0 || at >= KVC_ROPE_POSITIONS) status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld has no angle", (long long)at);
+        else if (at >> 8 != first >> 8) status = 1; /* no block that is cut as it should be */
+        low[i] = (uint8_t)(at & 255);
+    }
+    if (!status && rows) status = keep_powers(program, &op, angle, half, first >> 8, e);
+    free(angle);
+    if (status || !rows) return status;
+    op.n[0] = (uint32_t)half;
+    op.n[1] = pairing;
+    op.at[2] = kvc_program_copy(program, low, rows, e);
+    return op.at[2] ? kvc_program_op(program, &op, e) : -1;
+}
+
+const struct kvc_stage kvc_stage_derope = {
+    .id = 15,
+    .name = "derope",
+    .summary = "undoes RoPE, where it is known",
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS |
+             KVC_STAGE_PROFILE,
+    .parse = parse,
+    .print = print,
+    .begin = begin,
+    .settle = settle,
+    .end = end,
+    .encode = encode,
+    .decode = decode,
+    .lower = lower,
+};

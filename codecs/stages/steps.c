@@ -1,0 +1,232 @@
+/* steps.c: the stage that gives each token and head a step by how much later tokens look at it. Spec: steps.md. Not for the
+ * step itself (code.c). */
+#include "codecs/args.h"
+#include "codecs/memory.h"
+#include "codecs/probes.h"
+#include "codecs/profile_part.h"
+#include "codecs/program.h"
+#include "codecs/rans.h"
+#include "codecs/shared.h"
+
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { POWER, FLOOR, TAIL, FINE, N_ARGS };
+enum { LEAST = -6, MOST = 4, CLASSES = MOST - LEAST + 1, ALPHABET = 12 }; /* the coder wants an even number */
+enum { SHARED_TAG = 0x5354 };
+enum { RAMP_FLOOR = 1 };
+
+static const struct kvc_arg arguments[N_ARGS] = {
+    [POWER] = {.key = "p", .kind = KVC_ARG_REAL, .least = 0, .most = 2, .otherwise = 0.5},
+    [FLOOR] = {.key = "c", .kind = KVC_ARG_REAL, .least = 0.001, .most = 1000, .otherwise = 0.3},
+    [TAIL] = {.key = "tail", .min = 0, .max = 65536, .fallback = 16},
+    [FINE] = {.key = "fine", .min = 0, .max = -LEAST, .fallback = 4},
+};
+
+static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
+    return kvc_args_parse("steps", arguments, N_ARGS, text, args, e);
+}
+
+static void print(const struct kvc_stage_args *args, char *text, size_t size) {
+    kvc_args_print(arguments, N_ARGS, args, text, size);
+}
+
+/* 2^(step / 2), rounded to binary32. */
+static float factor(int step) {
+    static const float table[CLASSES] = {0x1p-3f,        0x1.6a09e6p-3f, 0x1p-2f, 0x1.6a09e6p-2f, 0x1p-1f, 0x1.6a09e6p-1f,
+                                         0x1p+0f,        0x1.6a09e6p+0f, 0x1p+1f, 0x1.6a09e6p+1f, 0x1p+2f};
+    return table[step - LEAST];
+}
+
+/* --- encoding --- */
+
+struct state {
+    size_t heads;
+    uint64_t rows, first;
+    int8_t *step; /* [row of the segment][head] */
+    uint16_t frequency[ALPHABET];
+    struct kvc_rans_symbol symbol[ALPHABET];
+};
+
+static void end(void *state) {
+    struct state *s = state;
+    if (!s) return;
+    free(s->step);
+    free(s);
+}
+
+static int make_scores(const void *x, void *to, struct kvc_error *e) {
+    return kvc_probes_saliency(x, to, e);
+}
+
+/* Rows that a token past the last may still see: all, or those of the window. */
+static uint64_t first_seen(const struct kvc_encoding *x) {
+    uint64_t i = 0;
+    if (!x->window || !x->rows) return 0;
+    while (i < x->rows && x->position[x->rows - 1] - x->position[i] + 1 >= (int64_t)x->window) i++;
+    return i;
+}
+
+/* The class of a row: attention a, n times what an even spread would give, makes a step ((a + c) / (1 + c))^-p of 1. Behind a
+ * window's left edge it grows, as few later tokens will see the row; the last rows get fine ones. FRONTIER: steps.md, 4. */
+static int class_of(const struct kvc_stage_args *args, const struct kvc_encoding *x, uint64_t row, uint64_t seen_from,
+                    const float *score) {
+    const double c = args->f[FLOOR];
+    double step = score ? pow(((double)*score + c) / (1 + c), -args->f[POWER]) : 1;
+    if (x->window) {
+        const double left = row < seen_from ? RAMP_FLOOR
+                                            : fmax(RAMP_FLOOR, (double)((int64_t)x->window - 1 - (x->position[x->rows - 1] - x->position[row])));
+        step *= pow(2 * left / (double)x->window, -0.5);
+    }
+    int class = (int)lrint(2 * log2(step));
+    class = class < LEAST ? LEAST : class > MOST ? MOST : class;
+    if (x->position[x->rows - 1] - x->position[row] < args->i[TAIL] && class > -(int)args->i[FINE])
+        class = -(int)args->i[FINE];
+    return class;
+}
+
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                 void **state, struct kvc_error *e) {
+    struct state *s = calloc(1, sizeof *s);
+    if (!s) return kvc_fail_memory(e, "steps");
+    *state = s;
+    const int asks = args->f[POWER] > 0 && x->key.heads == like->shape.heads && (x->n_queries || x->profile_queries);
+    uint32_t count[ALPHABET] = {0};
+    s->heads = (size_t)like->shape.heads;
+    s->rows = x->rows;
+    s->first = x->first;
+    s->step = kvc_alloc(x->segment_rows, s->heads);
+    if (!s->step) return kvc_fail_memory(e, "steps");
+    const float *score = NULL;
+    if (asks && !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score, make_scores, x, e)))
+        return -1;
+    const uint64_t seen_from = first_seen(x);
+    for (uint64_t t = 0; t < x->segment_rows; t++)
+        for (size_t h = 0; h < s->heads; h++) {
+            const int class = class_of(args, x, x->first + t, seen_from, score ? &score[h * x->rows + x->first + t] : NULL);
+            s->step[t * s->heads + h] = (int8_t)class;
+            count[class - LEAST]++;
+        }
+    unsigned used = 0;
+    for (unsigned i = 0; i < CLASSES; i++) used += count[i] != 0;
+    if (used < 2) count[0] ? count[1]++ : count[0]++; /* a table wants two */
+    kvc_rans_normalise(s->frequency, count, ALPHABET, KVC_RANS_MIN_BITS);
+    kvc_rans_encoding_table(s->symbol, s->frequency, ALPHABET);
+    return 0;
+}
+
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                  struct kvc_error *e) {
+    const struct state *s = state;
+    uint8_t bytes[KVC_RANS_TABLE_BOUND];
+    struct kvc_bits bits = {.bytes = bytes};
+    (void)args;
+    kvc_rans_table_write(&bits, s->frequency, ALPHABET);
+    return kvc_sections_add(side, KVC_SECTION_STEPS, stage, 0, bytes, (bits.at + 7) / 8, 0, e);
+}
+
+static void scale(struct kvc_block *block, int invert) {
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
+    float *x = (float *)(void *)block->rows;
+    for (size_t i = 0; i < (size_t)block->shape.tokens * heads; i++, x += dim)
+        if (block->step[i]) kvc_kernels_get()->scale(x, x,
+                                                        invert ? 1 / factor(block->step[i]) : factor(block->step[i]), dim);
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    const struct state *s = state;
+    const size_t n = (size_t)block->shape.tokens * s->heads;
+    (void)args;
+    if (!n) return 0;
+    uint8_t *bytes = malloc(4 + KVC_RANS_BOUND(n));
+    uint16_t *symbols = kvc_alloc(n, sizeof *symbols);
+    block->step = malloc(n);
+    int status = bytes && symbols && block->step ? 0 : kvc_fail_memory(e, "steps");
+    if (!status) {
+        uint8_t *end = bytes + 4 + KVC_RANS_BOUND(n);
+        struct kvc_rans_encoder r;
+        for (size_t i = 0; i < n; i++) {
+            block->step[i] = s->step[(kvc_block_row(block, i / s->heads) - s->first) * s->heads + i % s->heads];
+            symbols[i] = (uint16_t)(block->step[i] - LEAST);
+        }
+        kvc_rans_encode_begin(&r, 1, end);
+        kvc_kernels_get()->rans_encode(&r, symbols, n, s->symbol, KVC_RANS_MIN_BITS);
+        kvc_rans_encode_end(&r, r.next - 4);
+        status = kvc_sections_add(out, KVC_SECTION_STEPS, stage, 0, r.next - 4, (size_t)(end - r.next) + 4, 0, e);
+        scale(block, 1);
+    }
+    free(bytes);
+    free(symbols);
+    return status;
+}
+
+/* --- decoding --- */
+
+static int read_steps(const struct kvc_section *table, const struct kvc_section *s, int8_t *step, size_t n,
+                      struct kvc_error *e) {
+    uint32_t slots[(1 << KVC_RANS_MIN_BITS) + KVC_RANS_SLACK];
+    uint16_t frequency[ALPHABET];
+    struct kvc_bits bits = {.read = table->data, .limit = 8 * (size_t)table->size};
+    struct kvc_rans_decoder r;
+    if (kvc_rans_table_read(&bits, frequency, ALPHABET, KVC_RANS_MIN_BITS, e)) return kvc_error_prefix(e, "STEPS");
+    if (!kvc_bits_ended(&bits) || frequency[CLASSES]) return kvc_fail(e, KVC_ERR_DAMAGED, "the table of STEPS is malformed");
+    kvc_rans_decoding_table(slots, frequency, ALPHABET);
+    if (s->size < 4) return kvc_fail(e, KVC_ERR_DAMAGED, "section STEPS is too short");
+    if (kvc_rans_decode_begin(&r, 1, s->data, s->data + 4, s->size - 4, e)) return kvc_error_prefix(e, "STEPS");
+    uint16_t *room = calloc(2 * n + 1, sizeof *room);
+    if (!room) return kvc_fail_memory(e, "steps");
+    kvc_kernels_get()->rans_decode(&r, room, room + n, n, slots, KVC_RANS_MIN_BITS);
+    for (size_t i = 0; i < n; i++) step[i] = (int8_t)((int)room[i] + LEAST);
+    free(room);
+    return kvc_rans_decode_end(&r, e) ? kvc_error_prefix(e, "STEPS") : 0;
+}
+
+static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                struct kvc_error *e) {
+    const size_t n = (size_t)(block->shape.tokens * block->shape.heads);
+    const struct kvc_section *table, *s;
+    (void)args;
+    if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_STEPS, e))) return -1;
+    if (!n) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (block->step) return kvc_fail(e, KVC_ERR_DAMAGED, "tokens had steps before");
+    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_STEPS, e))) return -1;
+    if (!(block->step = malloc(n))) return kvc_fail_memory(e, "steps");
+    return read_steps(table, s, block->step, n, e);
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    (void)args, (void)stored, (void)e;
+    if (!block->shape.tokens) return 0;
+    scale(block, 0);
+    return 0;
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args, (void)stored;
+    if (!block->shape.tokens) return 0;
+    struct kvc_device_op op = kvc_program_op_of(KVC_OP_STEPS, &block->shape);
+    op.at[0] = kvc_program_copy(program, block->step, (size_t)(block->shape.tokens * block->shape.heads), e);
+    return op.at[0] ? kvc_program_op(program, &op, e) : -1;
+}
+
+const struct kvc_stage kvc_stage_steps = {
+    .id = 18,
+    .name = "steps",
+    .summary = "finer steps for tokens that attention falls on",
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES,
+    .parse = parse,
+    .print = print,
+    .begin = begin,
+    .settle = settle,
+    .end = end,
+    .encode = encode,
+    .open = open,
+    .decode = decode,
+    .lower = lower,
+};

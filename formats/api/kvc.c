@@ -1,0 +1,283 @@
+/* kvc.c: the public interface (kvc.h) over the library's inside. */
+#include "formats/api/kvc.h"
+
+#include "formats/container/container.h"
+#include "formats/api/kvc_file.h"
+#include "formats/file/open.h"
+#include "formats/file/rate.h"
+#include "formats/cache/format.h"
+#include "formats/model/model.h"
+#include "formats/cache/view.h"
+#include "kernels/kernels.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *kvc_version(void) {
+    return KVC_VERSION;
+}
+
+unsigned kvc_version_of_format(void) {
+    return KVC_FORMAT_VERSION;
+}
+
+struct kvc_error *kvc_error_new(void) {
+    struct kvc_error *e = calloc(1, sizeof *e);
+    if (e) e->offset = e->record = e->section = KVC_NOWHERE;
+    return e;
+}
+
+void kvc_error_free(struct kvc_error *e) {
+    free(e);
+}
+
+int kvc_error_code(const struct kvc_error *e) {
+    return (int)e->code;
+}
+
+int kvc_error_severity(const struct kvc_error *e) {
+    return (int)e->severity;
+}
+
+uint64_t kvc_error_offset(const struct kvc_error *e) {
+    return e->offset;
+}
+
+const char *kvc_error_message(const struct kvc_error *e) {
+    return e->message;
+}
+
+/* Imports what f->input holds. */
+static struct kvc_file *open_input(struct kvc_file *f, const struct kvc_open_options *o, struct kvc_error *e) {
+    struct kvc_import_options import = {.format = o ? o->format : NULL, .kv_heads = o ? o->kv_heads : 0};
+    struct kvc_model *model = NULL;
+    char note[512];
+    int status = 0;
+    if (!kvc_kernels_get()) status = kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table this CPU can run");
+    if (!status && o && o->pairing && !kvc_pairing_parse(o->pairing, &import.pairing))
+        status = kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
+    if (!status && o && o->model) {
+        model = malloc(sizeof *model);
+        status = !model ? kvc_fail_memory(e, "a model")
+                 : kvc_model_read(o->model, 0, model, e) ? kvc_error_prefix(e, o->model)
+                                                         : 0;
+        if (!status && !import.kv_heads && model->kv_heads <= UINT16_MAX) import.kv_heads = (uint32_t)model->kv_heads;
+    }
+    if (!status && o && o->weights && !(f->weights = kvc_weights_open(o->weights, e)))
+        status = kvc_error_prefix(e, o->weights);
+    import.weights = f->weights;
+    import.profile = o ? o->profile : NULL;
+    if (!status && !(f->cache = kvc_import(&f->input, &import, &f->format, e))) status = -1;
+    if (!status && kvc_cache_is_container(f->cache) && !(f->kept = calloc((size_t)f->cache->n_tensors + 1, sizeof *f->kept)))
+        status = kvc_fail_memory(e, "a file");
+    if (!status && model && kvc_model_apply(model, f->cache, note, sizeof note, e))
+        status = kvc_error_prefix(e, f->input.name);
+    free(model);
+    if (!status) return f;
+    kvc_file_close(f);
+    return NULL;
+}
+
+struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options, struct kvc_error *e) {
+    struct kvc_file *f = calloc(1, sizeof *f);
+    if (!f) {
+        kvc_fail_memory(e, "a file");
+        return NULL;
+    }
+    if (kvc_input_open_sniffed(&f->input, path, kvc_format_sniff, NULL, e)) {
+        free(f);
+        return NULL;
+    }
+    return open_input(f, options, e);
+}
+
+struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struct kvc_open_options *options,
+                                      struct kvc_error *e) {
+    struct kvc_file *f = calloc(1, sizeof *f);
+    if (!f) {
+        kvc_fail_memory(e, "a file");
+        return NULL;
+    }
+    kvc_input_memory(&f->input, "(memory)", data, size);
+    return open_input(f, options, e);
+}
+
+void kvc_file_close(struct kvc_file *f) {
+    if (!f) return;
+    for (uint32_t t = 0; f->kept && t < f->cache->n_tensors; t++) free(f->kept[t]);
+    free(f->kept);
+    kvc_cache_free(f->cache);
+    kvc_weights_close(f->weights);
+    kvc_input_close(&f->input);
+    free(f);
+}
+
+const char *kvc_file_format(const struct kvc_file *f) {
+    return f->format->name;
+}
+
+const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(&f->cache->meta, key);
+    if (entry && kvc_meta_print(entry, text, size) < size) return text;
+    if (size) *text = '\0';
+    return NULL;
+}
+
+size_t kvc_file_meta_size(const struct kvc_file *f, const char *key) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(&f->cache->meta, key);
+    return entry ? kvc_meta_print(entry, NULL, 0) + 1 : 0;
+}
+
+const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n) {
+    *n = f->cache->n_tokens;
+    return f->cache->tokens;
+}
+
+uint32_t kvc_file_tensors(const struct kvc_file *f) {
+    return f->cache->n_tensors;
+}
+
+int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info *info) {
+    if (i >= f->cache->n_tensors) return -1;
+    const struct kvc_tensor *t = &f->cache->tensor[i];
+    const struct kvc_part *part = kvc_tensor_part(f->cache, i);
+    *info = (struct kvc_tensor_info){
+        .part = kvc_part_kind_name(part->kind),
+        .role = kvc_role_name(t->role),
+        .dtype = kvc_dtype_info(t->shape.dtype)->name,
+        .layer = f->cache->layer[t->layer].index,
+        .stream = part->stream,
+        .checkpoint = part->checkpoint,
+        .rows = t->shape.tokens,
+        .heads = t->shape.heads,
+        .dim = t->shape.dim,
+        .row_bytes = kvc_row_bytes(&t->shape),
+    };
+    return 0;
+}
+
+int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t row) {
+    const struct kvc_cells *cells = &kvc_tensor_part(f->cache, tensor)->cells;
+    return kvc_cells_position(cells, row);
+}
+
+/* Rows [first, first + n) of one block, by way of the one that the tensor keeps. Whoever uses a kept block takes it out
+ * meanwhile; another thread then finds none and decodes for itself. */
+static int read_kept(const struct kvc_file *f, uint32_t tensor, uint64_t block, uint64_t first, uint64_t n, uint8_t *dst,
+                     struct kvc_error *e) {
+    const struct kvc_cache *c = f->cache;
+    const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
+    struct kvc_file_block *kept = atomic_exchange(&f->kept[tensor], NULL);
+    const int was_kept = kept != NULL;
+    int status = 0;
+    if (!kept && !(kept = malloc(sizeof *kept + (size_t)row * KVC_BLOCK))) return kvc_fail_memory(e, "a block");
+    if (!was_kept || kept->number != block) status = c->read(c, tensor, start[0], start[1] - start[0], kept->bytes, e);
+    kept->number = block;
+    if (!status) memcpy(dst, kept->bytes + (first - start[0]) * row, (size_t)(n * row));
+    free(status ? kept : atomic_exchange(&f->kept[tensor], kept));
+    return status;
+}
+
+/* Whole blocks are decoded into their places, rows of others by way of kept blocks. */
+static int read_blocks(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_cache *c = f->cache;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; n; b++) {
+        const uint64_t end = cells->block[b + 1], take = end - first < n ? end - first : n;
+        if (take == end - cells->block[b] ? c->read(c, tensor, first, take, dst, e)
+                                          : read_kept(f, tensor, b, first, take, dst, e))
+            return -1;
+        dst += take * kvc_row_bytes(&c->tensor[tensor].shape);
+        first += take;
+        n -= take;
+    }
+    return 0;
+}
+
+int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
+                  struct kvc_error *e) {
+    const struct kvc_cache *c = f->cache;
+    if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens || n > c->tensor[tensor].shape.tokens - first)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->input.name);
+    const int status = f->kept ? read_blocks(f, tensor, first, n, dst, e) : c->read(c, tensor, first, n, dst, e);
+    return status ? kvc_error_prefix(e, f->input.name) : 0;
+}
+
+int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {
+    if (!kvc_cache_is_container(f->cache)) return 0;
+    return kvc_container_check(f->cache, threads, e) ? kvc_error_prefix(e, f->input.name) : 0;
+}
+
+struct callback {
+    kvc_write_fn *write;
+    void *state;
+};
+
+static int call_back(void *state, const void *data, size_t n, struct kvc_error *e) {
+    const struct callback *c = state;
+    return c->write(c->state, data, n) ? kvc_fail(e, KVC_ERR_IO, "the output was refused") : 0;
+}
+
+int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
+                  struct kvc_error *e) {
+    struct callback callback = {write, state};
+    struct kvc_sink sink = {.write = call_back, .state = &callback};
+    struct kvc_pack_options pack = {.weights = f->weights};
+    struct kvc_rate rate = {.source_bytes = f->input.size};
+    struct kvc_cache *halves = NULL, *queries = NULL, *c = f->cache;
+    struct kvc_fit fit = {.n = 0};
+    int status = 0;
+    if (options) {
+        pack.recipe = options->recipe;
+        pack.threads = options->threads;
+        pack.align = options->align;
+        pack.no_verify = options->no_verify;
+        pack.embed_profile = options->embed_profile;
+        rate.kld = options->target_kld;
+        rate.ratio = options->target_ratio;
+        rate.output_error = options->max_output_error;
+        rate.logit_error = options->max_logit_error;
+        if (options->profile && !(pack.profile = kvc_profile_open(options->profile, e)))
+            status = -1;
+        if (!status && pack.profile) status = kvc_profile_adopt(pack.profile, f->cache, e);
+        if (!status && options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
+        if (!status && pack.profile && kvc_recipe_has(pack.recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES)) {
+            status = kvc_profile_settle(pack.profile, c, pack.threads, options->force_profile, &fit, e);
+            if (status) kvc_error_prefix(e, "profile");
+            pack.fit = &fit;
+        }
+        if (!status && options->queries) {
+            queries = kvc_view_queries(options->queries->cache, kvc_cache_pairing(c), e);
+            status = queries ? 0 : kvc_error_prefix(e, options->queries->input.name);
+            pack.queries = queries;
+        }
+    }
+    struct kvc_rate_report rated;
+    char recipe[2048];
+    if (!status) status = kvc_rate_settle(c, &pack, &rate, recipe, sizeof recipe, &rated, e);
+    if (!status && rated.step > 0) pack.recipe = recipe;
+    if (!status) status = kvc_container_write(c, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->input.name) : 0;
+    kvc_fit_free(&fit);
+    kvc_profile_free(pack.profile);
+    kvc_cache_free(queries);
+    kvc_cache_free(halves);
+    return status;
+}
+
+int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
+                    kvc_write_fn *write, void *state, struct kvc_error *e) {
+    struct callback callback = {write, state};
+    struct kvc_sink sink = {.write = call_back, .state = &callback};
+    struct kvc_export_options export = {0};
+    int status;
+    if (format) {
+        const struct kvc_format *to = kvc_format_find(format);
+        if (!to || !to->export) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
+        status = to->export(f->cache, &export, &sink, e);
+        if (!status && kvc_cache_is_container(f->cache)) status = kvc_container_check_rest(f->cache, e);
+    } else {
+        status = kvc_source_write(f->cache, options ? options->threads : 0, &sink, e);
+    }
+    return status ? kvc_error_prefix(e, f->input.name) : 0;
+}

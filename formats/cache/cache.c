@@ -1,0 +1,429 @@
+/* cache.c: building and walking the cache model. Knows no format. */
+#include "formats/cache/cache.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/keys.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *kvc_part_kind_name(unsigned kind) {
+    static const char *const names[] = {"live", "sliding", "recurrent", "checkpoint", "companion"};
+    return kind < sizeof names / sizeof names[0] ? names[kind] : NULL;
+}
+
+const char *kvc_layer_kind_name(unsigned kind) {
+    static const char *const names[] = {"full", "sliding", "latent", "recurrent", "companion"};
+    return kind < sizeof names / sizeof names[0] ? names[kind] : NULL;
+}
+
+const char *kvc_role_name(unsigned role) {
+    static const char *const names[] = {"K", "V", "latent", "R", "S", "queries", "hidden"};
+    return role < sizeof names / sizeof names[0] ? names[role] : NULL;
+}
+
+struct kvc_cache *kvc_cache_new(struct kvc_error *e) {
+    struct kvc_cache *c = calloc(1, sizeof *c);
+    if (!c) kvc_fail_memory(e, "a cache");
+    return c;
+}
+
+static void cells_free(struct kvc_cells *cells) {
+    free(cells->pos);
+    free(cells->order);
+    free(cells->words);
+    free(cells->word_at);
+    free(cells->block);
+}
+
+void kvc_cache_free(struct kvc_cache *c) {
+    if (!c) return;
+    if (c->close) c->close(c);
+    for (uint32_t i = 0; i < c->n_parts; i++) cells_free(&c->part[i].cells);
+    kvc_meta_free(&c->meta);
+    free(c->tokens);
+    free(c->prefix_keys);
+    free(c->part);
+    free(c->layer);
+    free(c->tensor);
+    free(c->extent);
+    free(c);
+}
+
+/* Makes room for one more element when n is a power of two (or zero): amortised, without a capacity field. */
+static void *room_for_one(void *array, uint64_t n, size_t size) {
+    if (n & (n - 1)) return array;
+    return kvc_realloc(array, n ? 2 * n : 1, size);
+}
+
+uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e) {
+    if (cells > KVC_MAX_CELLS) {
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%llu cells in one part: more than kvc handles", (unsigned long long)cells);
+        return KVC_NONE;
+    }
+    struct kvc_part *grown = room_for_one(c->part, c->n_parts, sizeof *grown);
+    int64_t *pos = kvc_alloc(cells, sizeof *pos);
+    if (grown) c->part = grown;
+    if (!grown || !pos) {
+        free(pos);
+        kvc_fail_memory(e, "cells");
+        return KVC_NONE;
+    }
+    for (uint64_t i = 0; i < cells; i++) pos[i] = (int64_t)i;
+    memset(&c->part[c->n_parts], 0, sizeof *c->part);
+    c->part[c->n_parts].kind = kind;
+    c->part[c->n_parts].cells.n = cells;
+    c->part[c->n_parts].cells.pos = pos;
+    return c->n_parts++;
+}
+
+uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind,
+                             struct kvc_error *e) {
+    struct kvc_layer *grown = room_for_one(c->layer, c->n_layers, sizeof *grown);
+    if (!grown) {
+        kvc_fail_memory(e, "layers");
+        return KVC_NONE;
+    }
+    c->layer = grown;
+    c->layer[c->n_layers] =
+        (struct kvc_layer){.part = part, .index = index, .kind = kind, .tensor = {KVC_NONE, KVC_NONE}};
+    return c->n_layers++;
+}
+
+/* Which of a layer's two places a role takes. */
+static unsigned slot_of(enum kvc_role role) {
+    return role == KVC_ROLE_V || role == KVC_ROLE_S;
+}
+
+uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role, const struct kvc_shape *shape,
+                              struct kvc_error *e) {
+    if (!kvc_shape_check(shape)) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "%s of layer %u: %llu x %llu x %llu values of type %d make no tensor",
+                 kvc_role_name(role), c->layer[layer].index, (unsigned long long)shape->tokens,
+                 (unsigned long long)shape->heads, (unsigned long long)shape->dim, (int)shape->dtype);
+        return KVC_NONE;
+    }
+    struct kvc_tensor *grown = room_for_one(c->tensor, c->n_tensors, sizeof *grown);
+    if (!grown) {
+        kvc_fail_memory(e, "tensors");
+        return KVC_NONE;
+    }
+    c->tensor = grown;
+    uint32_t *place = &c->layer[layer].tensor[slot_of(role)];
+    if (*place != KVC_NONE) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "layer %u has two tensors for %s", c->layer[layer].index, kvc_role_name(role));
+        return KVC_NONE;
+    }
+    c->tensor[c->n_tensors] = (struct kvc_tensor){.layer = layer, .role = role, .shape = *shape,
+                                                  .source = kvc_strides_canonical(shape),
+                                                  .source_size = shape->tokens * kvc_row_bytes(shape)};
+    *place = c->n_tensors;
+    return c->n_tensors++;
+}
+
+int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e) {
+    free(c->tokens);
+    free(c->prefix_keys);
+    c->n_tokens = 0;
+    c->tokens = kvc_alloc(n, sizeof *tokens);
+    if (!c->tokens) return kvc_fail_memory(e, "tokens");
+    if (n) memcpy(c->tokens, tokens, (size_t)n * sizeof *tokens);
+    c->n_tokens = n;
+    return 0;
+}
+
+/* The 256-position window that pos lies in; rounds towards minus infinity. */
+static int64_t window_of(int64_t pos) {
+    return pos >> 8;
+}
+
+static int by_position(const void *a, const void *b, void *pos) {
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    int64_t x = ((const int64_t *)pos)[i], y = ((const int64_t *)pos)[j];
+    if (x != y) return x < y ? -1 : 1;
+    return i < j ? -1 : 1;
+}
+
+int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
+    int sorted = 1;
+    free(cells->order);
+    free(cells->block);
+    cells->order = NULL;
+    cells->block = NULL;
+    cells->n_blocks = 0;
+    for (uint64_t i = 1; i < cells->n && sorted; i++) sorted = cells->pos[i - 1] <= cells->pos[i];
+    if (!sorted) {
+        cells->order = kvc_alloc(cells->n, sizeof *cells->order);
+        if (!cells->order) return kvc_fail_memory(e, "the order of cells");
+        for (uint64_t i = 0; i < cells->n; i++) cells->order[i] = (uint32_t)i;
+        qsort_r(cells->order, (size_t)cells->n, sizeof *cells->order, by_position, cells->pos);
+    }
+    uint64_t blocks = 0, start = 0;
+    for (int pass = 0; pass < 2; pass++) { /* count, then fill */
+        blocks = 0;
+        for (uint64_t i = 0; i < cells->n; i++) {
+            if (i && i - start < KVC_BLOCK &&
+                window_of(kvc_cells_position(cells, i)) == window_of(kvc_cells_position(cells, i - 1)))
+                continue;
+            if (pass) cells->block[blocks] = i;
+            blocks++;
+            start = i;
+        }
+        if (!pass) {
+            cells->block = kvc_alloc((size_t)blocks + 1, sizeof *cells->block);
+            if (!cells->block) return kvc_fail_memory(e, "blocks");
+        }
+    }
+    cells->block[blocks] = cells->n;
+    cells->n_blocks = blocks;
+    return 0;
+}
+
+uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted) {
+    return cells->order ? cells->order[sorted] : (uint32_t)sorted;
+}
+
+int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted) {
+    return cells->pos[kvc_cell_at(cells, sorted)];
+}
+
+uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos) {
+    uint64_t low = 0, high = cells->n;
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (kvc_cells_position(cells, mid) < pos) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row) {
+    uint64_t low = 0, high = cells->n_blocks;
+    while (high - low > 1) {
+        uint64_t mid = low + (high - low) / 2;
+        if (cells->block[mid] <= row) low = mid;
+        else high = mid;
+    }
+    return low;
+}
+
+int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e) {
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (kvc_cells_arrange(&c->part[i].cells, e)) return -1;
+    for (uint32_t i = 1; i < c->n_layers; i++)
+        if (c->layer[i].part < c->layer[i - 1].part)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "layers are not ordered by part");
+    for (uint32_t i = 0; i < c->n_tensors; i++) {
+        char label[64];
+        kvc_tensor_label(c, i, label, sizeof label);
+        if (c->tensor[i].shape.tokens != kvc_tensor_part(c, i)->cells.n)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "%s has %llu rows for %llu cells", label,
+                            (unsigned long long)c->tensor[i].shape.tokens,
+                            (unsigned long long)kvc_tensor_part(c, i)->cells.n);
+    }
+    return 0;
+}
+
+const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tensor) {
+    return &c->part[c->layer[c->tensor[tensor].layer].part];
+}
+
+uint64_t kvc_tensor_bytes(const struct kvc_tensor *t) {
+    return t->shape.tokens * kvc_row_bytes(&t->shape);
+}
+
+void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size) {
+    const struct kvc_layer *layer = &c->layer[c->tensor[tensor].layer];
+    const struct kvc_part *part = &c->part[layer->part];
+    char where[48] = "";
+    if (part->kind == KVC_PART_CHECKPOINT) snprintf(where, sizeof where, "checkpoint %u ", part->checkpoint);
+    else if (part->kind == KVC_PART_SLIDING) snprintf(where, sizeof where, "sliding ");
+    if (part->stream) snprintf(where + strlen(where), sizeof where - strlen(where), "stream %u ", part->stream);
+    snprintf(text, size, "%slayer %u %s", where, layer->index, kvc_role_name(c->tensor[tensor].role));
+}
+
+uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index, enum kvc_role role) {
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint32_t t = c->layer[i].tensor[slot_of(role)];
+        if (c->layer[i].part == part && c->layer[i].index == layer_index && t != KVC_NONE && c->tensor[t].role == role)
+            return t;
+    }
+    return KVC_NONE;
+}
+
+/* Whether ids belong to the rows of part 0 rather than to positions from tokens.first on. */
+static int tokens_follow_rows(const struct kvc_cache *c) {
+    return c->n_parts && c->part[0].kind == KVC_PART_LIVE && c->part[0].cells.n == c->n_tokens;
+}
+
+static int64_t token_position(const struct kvc_cache *c, int by_row, uint64_t first, uint64_t i) {
+    return by_row ? c->part[0].cells.pos[kvc_cell_at(&c->part[0].cells, i)] : (int64_t)(first + i);
+}
+
+static uint64_t first_token(const struct kvc_cache *c) {
+    uint64_t first = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
+    return first <= INT64_MAX - c->n_tokens ? first : 0; /* a position beyond all others means nothing */
+}
+
+int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e) {
+    int by_row = tokens_follow_rows(c);
+    uint64_t first = first_token(c);
+    int64_t *pos = kvc_alloc(c->n_tokens, sizeof *pos);
+    if (!pos) kvc_fail_memory(e, "positions");
+    for (uint64_t i = 0; pos && i < c->n_tokens; i++) pos[i] = token_position(c, by_row, first, i);
+    return pos;
+}
+
+uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c) {
+    int by_row = tokens_follow_rows(c);
+    uint64_t n = 0, first = first_token(c);
+    while (n < c->n_tokens && token_position(c, by_row, first, n) == (int64_t)n) n++;
+    return n;
+}
+
+int kvc_cache_heads_known(const struct kvc_cache *c) {
+    return kvc_meta_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1);
+}
+
+int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e) {
+    for (uint32_t i = 0; i < c->n_tensors; i++) {
+        struct kvc_tensor *t = &c->tensor[i];
+        if ((t->role != KVC_ROLE_K && t->role != KVC_ROLE_V) || t->shape.heads != 1) continue;
+        uint32_t block = kvc_dtype_info(t->shape.dtype)->block;
+        if (t->shape.dim % heads)
+            return kvc_fail(e, KVC_ERR_USAGE, "rows of %llu values are not %u heads: wrong --kv-heads, or another model",
+                            (unsigned long long)t->shape.dim, heads);
+        t->shape.heads = heads;
+        t->shape.dim /= heads;
+        t->source.head = t->shape.dim % block ? 0 : t->shape.dim / block * t->source.block;
+    }
+    return kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e);
+}
+
+/* --- caches over mapped bytes --- */
+
+struct piece {
+    const uint8_t *bytes;
+    uint64_t size, offset; /* offset among all literal bytes */
+};
+
+struct mapped {
+    void (*close)(void *owner);
+    void *owner;
+    const uint8_t **base; /* by tensor number */
+    uint32_t n_base;
+    struct piece *piece; /* literals in order */
+    uint64_t n_pieces;
+};
+
+/* What the cache's impl is. */
+static const char kind[] = "mapped";
+
+static struct mapped *mapped_of(const struct kvc_cache *c) {
+    return c->kind == kind ? c->impl : NULL;
+}
+
+static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                       struct kvc_error *e) {
+    const struct mapped *m = mapped_of(c);
+    const struct kvc_tensor *t = &c->tensor[tensor];
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    (void)e;
+    uint64_t row = kvc_row_bytes(&t->shape);
+    for (uint64_t i = 0; i < n; i++)
+        kvc_row_gather(dst + i * row, m->base[tensor], &t->shape, &t->source, kvc_cell_at(cells, first + i));
+    return 0;
+}
+
+static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                               struct kvc_error *e) {
+    const struct mapped *m = mapped_of(c);
+    uint64_t low = 0, high = m->n_pieces;
+    (void)e;
+    while (high - low > 1) {
+        uint64_t mid = low + (high - low) / 2;
+        if (m->piece[mid].offset <= offset) low = mid;
+        else high = mid;
+    }
+    for (; n; low++) {
+        const struct piece *p = &m->piece[low];
+        uint64_t skip = offset - p->offset, part = p->size - skip < n ? p->size - skip : n;
+        memcpy(dst, p->bytes + skip, (size_t)part);
+        dst += part;
+        offset += part;
+        n -= part;
+    }
+    return 0;
+}
+
+static void mapped_close(struct kvc_cache *c) {
+    struct mapped *m = mapped_of(c);
+    if (!m) return;
+    if (m->close) m->close(m->owner);
+    free(m->base);
+    free(m->piece);
+    free(m);
+    c->impl = NULL;
+}
+
+int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, struct kvc_error *e) {
+    struct mapped *m = calloc(1, sizeof *m);
+    if (!m) return kvc_fail_memory(e, "a cache");
+    m->close = close;
+    m->owner = owner;
+    c->kind = kind;
+    c->impl = m;
+    c->read = mapped_read;
+    c->read_literal = mapped_read_literal;
+    c->close = mapped_close;
+    return 0;
+}
+
+int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e) {
+    struct mapped *m = mapped_of(c);
+    const struct kvc_tensor *tensor = &c->tensor[t];
+    if (!m) return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in memory");
+    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size)) {
+        char label[64];
+        kvc_tensor_label(c, t, label, sizeof label);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%s reaches beyond its bytes", label);
+    }
+    while (m->n_base <= t) {
+        const uint8_t **grown = room_for_one(m->base, m->n_base, sizeof *grown);
+        if (!grown) return kvc_fail_memory(e, "tensors");
+        m->base = grown;
+        m->base[m->n_base++] = NULL;
+    }
+    m->base[t] = base;
+    return 0;
+}
+
+static int add_extent(struct kvc_cache *c, uint32_t tensor, uint64_t size, uint64_t literal, struct kvc_error *e) {
+    struct kvc_extent *grown = room_for_one(c->extent, c->n_extents, sizeof *grown);
+    if (!grown) return kvc_fail_memory(e, "extents");
+    c->extent = grown;
+    c->extent[c->n_extents++] = (struct kvc_extent){.tensor = tensor, .size = size, .literal = literal};
+    return 0;
+}
+
+int kvc_cache_extent_literal(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e) {
+    struct mapped *m = mapped_of(c);
+    if (!m) return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in memory");
+    if (!size) return 0;
+    struct piece *grown = room_for_one(m->piece, m->n_pieces, sizeof *grown);
+    if (!grown) return kvc_fail_memory(e, "private bytes");
+    m->piece = grown;
+    m->piece[m->n_pieces++] = (struct piece){.bytes = bytes, .size = size, .offset = c->literal_size};
+    struct kvc_extent *last = c->n_extents ? &c->extent[c->n_extents - 1] : NULL;
+    if (last && last->tensor == KVC_NONE) last->size += size; /* neighbours become one extent */
+    else if (add_extent(c, KVC_NONE, size, c->literal_size, e)) return -1;
+    c->literal_size += size;
+    return 0;
+}
+
+int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
+    if (c->tensor[t].source_size != kvc_tensor_bytes(&c->tensor[t]))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a tensor's region of the source holds more than the tensor");
+    return add_extent(c, t, c->tensor[t].source_size, 0, e);
+}

@@ -1,0 +1,174 @@
+/* cache.h: the cache model: what every engine format is read into and written from.
+ * Not for bytes of any format; importers build it, exporters and the container's writer walk it.
+ *
+ * cache = metadata + tokens + parts[] + layers[] + tensors[]. A part is one consistent set of cells; its
+ * layers own tensors; a tensor has one row per cell. Rows are read in *sorted order*: cells by position,
+ * equal positions by cell number. So consumers see token order whatever order the engine kept. */
+#ifndef KVC_CACHE_H
+#define KVC_CACHE_H
+
+#include "codecs/error.h"
+#include "codecs/tensor.h"
+#include "formats/cache/meta.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The numbers of these enums stand in .kvc files. */
+enum kvc_part_kind {
+    KVC_PART_LIVE = 0,       /* the attention cache itself */
+    KVC_PART_SLIDING = 1,    /* llama.cpp's second cache: sliding-window layers */
+    KVC_PART_RECURRENT = 2,  /* recurrent state: R and S rows */
+    KVC_PART_CHECKPOINT = 3, /* a server checkpoint of the sliding-window cache */
+    KVC_PART_COMPANION = 4   /* queries, hidden states: no cache, but about one */
+};
+const char *kvc_part_kind_name(unsigned kind);
+
+enum kvc_layer_kind {
+    KVC_LAYER_FULL = 0,
+    KVC_LAYER_SLIDING = 1,
+    KVC_LAYER_LATENT = 2,
+    KVC_LAYER_RECURRENT = 3,
+    KVC_LAYER_COMPANION = 4
+};
+const char *kvc_layer_kind_name(unsigned kind);
+
+enum kvc_role {
+    KVC_ROLE_K = 0,
+    KVC_ROLE_V = 1,
+    KVC_ROLE_LATENT = 2,
+    KVC_ROLE_R = 3,
+    KVC_ROLE_S = 4,
+    KVC_ROLE_QUERIES = 5,
+    KVC_ROLE_HIDDEN = 6
+};
+const char *kvc_role_name(unsigned role);
+
+#define KVC_MAX_CELLS (UINT64_C(1) << 31) /* per part; also bounds token counts */
+#define KVC_BLOCK KVC_MAX_BLOCK_ROWS      /* most rows in a block, and the grid of its positions */
+#define KVC_SEGMENT_BLOCKS 128            /* blocks in a segment: at most 32 768 rows */
+#define KVC_NONE UINT32_MAX               /* "no such layer, tensor, ..." */
+
+struct kvc_cells {
+    uint64_t n;
+    int64_t *pos;      /* by cell number, as the engine kept them */
+    uint32_t *order;   /* sorted index -> cell number; NULL when cells are sorted already */
+    uint32_t *words;   /* engine-private words (sequence ids, M-RoPE positions), concatenated; may be NULL */
+    uint64_t *word_at; /* n + 1 offsets into words; NULL with words */
+    uint64_t *block;   /* n_blocks + 1 sorted indices where blocks start */
+    uint64_t n_blocks;
+};
+
+struct kvc_part {
+    enum kvc_part_kind kind;
+    uint32_t stream;     /* llama.cpp's stream number, else 0 */
+    uint32_t checkpoint; /* number of the checkpoint, else 0 */
+    struct kvc_cells cells;
+};
+
+struct kvc_layer {
+    uint32_t part;
+    uint32_t index;   /* layer number in the model, or in cache order when the engine does not say */
+    enum kvc_layer_kind kind;
+    uint32_t window;  /* sliding window in tokens; 0: none or unknown */
+    uint32_t tensor[2]; /* K and V (or latent; R and S; companion); KVC_NONE when absent */
+};
+
+struct kvc_tensor {
+    uint32_t layer;
+    enum kvc_role role;
+    struct kvc_shape shape;    /* shape.tokens == cells of the layer's part */
+    struct kvc_strides source; /* how the source file holds it: base + cell * token + head * head + ... */
+    uint64_t source_size;      /* bytes of that region in the source file */
+};
+
+/* The source file as a run of pieces, in file order: `tensor` regions and literal bytes. */
+struct kvc_extent {
+    uint32_t tensor;      /* KVC_NONE: literal bytes */
+    uint64_t size;
+    uint64_t literal;     /* for literals: offset in the cache's literal bytes */
+};
+
+struct kvc_cache {
+    struct kvc_meta meta;
+    uint64_t n_tokens;
+    int32_t *tokens; /* token ids (positions: kvc_cache_token_positions()); NULL when the source has none */
+    uint8_t *prefix_keys; /* [n_prefix_keys][KVC_KEY_BYTES] (prefix.h), as a .kvc stores them; NULL: none are stored */
+    uint64_t n_prefix_keys;
+
+    uint32_t n_parts, n_layers, n_tensors;
+    struct kvc_part *part;
+    struct kvc_layer *layer;   /* ordered by part */
+    struct kvc_tensor *tensor; /* in source file order */
+
+    uint64_t n_extents; /* 0: the source file cannot be put together again */
+    struct kvc_extent *extent;
+    uint64_t literal_size;
+
+    /* Rows [first, first + n) of a tensor in sorted order, canonical, into dst. Safe to call from several
+     * threads at once. Fastest when a call asks for whole blocks. */
+    int (*read)(const struct kvc_cache *cache, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                struct kvc_error *e);
+    /* Literal bytes [offset, offset + n). */
+    int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst,
+                        struct kvc_error *e);
+    void (*close)(struct kvc_cache *cache); /* frees impl; may be NULL */
+    const char *kind; /* tells readers whether impl is theirs: the address of the reader's own name; NULL: no reader asks */
+    void *impl;       /* the reader's own; whoever changes it sets kind too */
+};
+
+/* An empty cache; kvc_cache_free(NULL) is legal. The caller owns what it gets. */
+struct kvc_cache *kvc_cache_new(struct kvc_error *e);
+void kvc_cache_free(struct kvc_cache *cache);
+
+/* Builders: append and return the new number, or KVC_NONE with *e filled. */
+uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e);
+uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind,
+                             struct kvc_error *e);
+/* `shape` is checked, its tokens must equal the part's cells; hooks the tensor into layer->tensor[]. */
+uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role,
+                              const struct kvc_shape *shape, struct kvc_error *e);
+int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e);
+
+/* kvc_cache_add_part() gives positions 0, 1, ...; after changing pos[], call this: it sorts and cuts blocks.
+ * kvc_cache_finish() does it for every part and checks that the model is consistent. */
+int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e);
+int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e);
+
+/* For importers whose tensors lie in memory (a mapped file): gives the cache a `read` that gathers rows from
+ * base[tensor] with the tensor's source strides, and a `read_literal` over the literal pieces below. */
+int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, struct kvc_error *e);
+/* Where tensor t's region begins (kvc_tensor.source and source_size must be set and are checked). */
+int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e);
+/* Describes the source file front to back: appends literal bytes or a tensor's region as the next extent. */
+int kvc_cache_extent_literal(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e);
+int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e);
+
+/* The positions of the token ids, n_tokens of them; the caller frees. They count from metadata tokens.first (or 0); but
+ * where there are as many ids as part 0 has cells, they are the positions of its rows (a llama.cpp sequence with a hole). */
+int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e);
+/* How many ids stand at positions 0, 1, 2, ... without a gap: what prefix keys and prefix matching are about. */
+uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c);
+
+/* Gives K and V whose number of heads is unknown (heads = 1) `heads` heads, and notes that they are known. Refuses
+ * rows that do not divide. The rows' bytes stay the same. */
+int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e);
+
+/* 0 when heads = 1 stands for an unknown number of KV heads. */
+int kvc_cache_heads_known(const struct kvc_cache *c);
+
+/* The block that holds sorted row `row`. */
+uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
+uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted); /* sorted index -> cell number */
+int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted); /* position of a sorted row */
+/* The first sorted row at a position of at least pos; n when there is none. */
+uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos);
+
+const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tensor);
+uint64_t kvc_tensor_bytes(const struct kvc_tensor *t); /* canonical bytes of the whole tensor */
+/* "layer 3 K", "checkpoint 1 layer 0 V", "layer 2 queries": for messages and tables. */
+void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size);
+/* The first layer of `kind of part`, or KVC_NONE. */
+uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index, enum kvc_role role);
+
+#endif

@@ -1,0 +1,114 @@
+/* layers.c: layer numbers and sliding windows, as the model counts them. Not for reading a model's facts. */
+#include "formats/cache/layers.h"
+
+#include "formats/cache/keys.h"
+
+#include <string.h>
+
+void kvc_pattern_repeat(struct kvc_layer_pattern *p, uint32_t layers, uint32_t period, uint32_t window) {
+    memset(p, 0, sizeof *p);
+    if (layers > KVC_MAX_PATTERN) return;
+    p->n = layers;
+    p->window = window;
+    for (uint32_t i = 0; i < layers; i++) p->sliding[i] = !period || i % period < period - 1;
+}
+
+/* Layers of the parts of a kind and stream. */
+static uint32_t count(const struct kvc_cache *c, enum kvc_part_kind kind, uint32_t stream) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct kvc_part *part = &c->part[c->layer[i].part];
+        n += part->kind == kind && part->stream == stream;
+    }
+    return n;
+}
+
+static int has_part(const struct kvc_cache *c, enum kvc_part_kind kind) {
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (c->part[i].kind == kind) return 1;
+    return 0;
+}
+
+static int are_known(const struct kvc_cache *c) {
+    return kvc_meta_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1);
+}
+
+int kvc_layers_ambiguous(const struct kvc_cache *c) {
+    return !are_known(c) && has_part(c, KVC_PART_SLIDING);
+}
+
+int kvc_layers_need_numbers(const struct kvc_cache *c, struct kvc_error *e) {
+    if (!kvc_layers_ambiguous(c)) return 0;
+    return kvc_fail(e, KVC_ERR_MODEL, "llama.cpp numbers the layers of each of its two caches from 0, and nothing tells which "
+                    "layers of the model they are: give --model");
+}
+
+/* The model's number of the i-th layer with (sliding 1) or without a window; KVC_NONE when there are not as many. */
+static uint32_t number_of(const struct kvc_layer_pattern *p, int sliding, uint32_t i) {
+    for (uint32_t layer = 0; layer < p->n; layer++)
+        if (p->sliding[layer] == sliding && !i--) return layer;
+    return KVC_NONE;
+}
+
+/* Whether every stream's caches hold as many layers as the pattern says; a stream without cells has none. */
+static int counts_agree(const struct kvc_cache *c, const struct kvc_layer_pattern *p) {
+    uint32_t sliding = 0;
+    for (uint32_t i = 0; i < p->n; i++) sliding += p->sliding[i];
+    const int two = has_part(c, KVC_PART_SLIDING);
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct kvc_part *part = &c->part[i];
+        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || !part->cells.n) continue;
+        const uint32_t due = !two ? p->n : part->kind == KVC_PART_SLIDING ? sliding : p->n - sliding;
+        if (count(c, part->kind, part->stream) != due) return 0;
+    }
+    return 1;
+}
+
+/* Numbers the layers of caches that count from 0 each; checkpoints are copies of the cache of layers with a window. */
+static void renumber(struct kvc_cache *c, const struct kvc_layer_pattern *p) {
+    const int two = has_part(c, KVC_PART_SLIDING);
+    for (uint32_t i = 0; i < c->n_layers && two; i++) {
+        const enum kvc_part_kind kind = c->part[c->layer[i].part].kind;
+        if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING && kind != KVC_PART_CHECKPOINT) continue;
+        const uint32_t number = number_of(p, kind != KVC_PART_LIVE, c->layer[i].index);
+        if (number != KVC_NONE) c->layer[i].index = number;
+    }
+}
+
+static void set_windows(struct kvc_cache *c, const struct kvc_layer_pattern *p) {
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        struct kvc_layer *layer = &c->layer[i];
+        if (layer->index >= p->n || !p->sliding[layer->index]) continue;
+        if (layer->kind == KVC_LAYER_FULL) layer->kind = KVC_LAYER_SLIDING;
+        if (layer->kind == KVC_LAYER_SLIDING && !layer->window) layer->window = p->window;
+    }
+}
+
+int kvc_layers_settle(struct kvc_cache *c, const struct kvc_layer_pattern *p, struct kvc_error *e) {
+    if (!p->n) return are_known(c);
+    if (!are_known(c)) {
+        if (has_part(c, KVC_PART_RECURRENT) || !counts_agree(c, p)) return 0;
+        renumber(c, p);
+        if (kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e)) return -1;
+    }
+    set_windows(c, p);
+    return 1;
+}
+
+int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct kvc_error *e) {
+    struct kvc_layer_pattern p = {.n = 0};
+    if (!kvc_layers_ambiguous(c) || !are_known(from)) return 0;
+    for (uint32_t i = 0; i < from->n_layers; i++) {
+        const struct kvc_layer *layer = &from->layer[i];
+        const enum kvc_part_kind kind = from->part[layer->part].kind;
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || layer->index >= KVC_MAX_PATTERN) continue;
+        if (layer->index >= p.n) p.n = layer->index + 1;
+        p.sliding[layer->index] = kind == KVC_PART_SLIDING || layer->kind == KVC_LAYER_SLIDING;
+    }
+    return kvc_layers_settle(c, &p, e) < 0 ? -1 : 0;
+}
+
+uint64_t kvc_layer_window(const struct kvc_cache *c, const struct kvc_layer *layer) {
+    if (layer->kind != KVC_LAYER_SLIDING) return 0;
+    return layer->window ? layer->window : kvc_meta_u64(&c->meta, KVC_KEY_WINDOW, 0);
+}

@@ -1,0 +1,302 @@
+/* meta.c: the sorted list of typed metadata, and its encoding as a META section. */
+#include "formats/cache/meta.h"
+
+#include "codecs/memory.h"
+#include "formats/io/bytes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Keys that this reader understands although they are marked critical. There are none yet: kvc writes every key as
+ * ancillary, because no key of version 0 changes what the bytes mean. */
+static int understands_critical(const char *key) {
+    (void)key;
+    return 0;
+}
+
+static void entry_free(struct kvc_meta_entry *entry) {
+    free(entry->key);
+    free(entry->value);
+}
+
+void kvc_meta_free(struct kvc_meta *m) {
+    for (size_t i = 0; i < m->n; i++) entry_free(&m->entry[i]);
+    free(m->entry);
+    memset(m, 0, sizeof *m);
+}
+
+/* Index of key, or where it belongs; *found says which. */
+static size_t locate(const struct kvc_meta *m, const char *key, int *found) {
+    size_t low = 0, high = m->n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int c = strcmp(m->entry[mid].key, key);
+        if (c == 0) {
+            *found = 1;
+            return mid;
+        }
+        if (c < 0) low = mid + 1;
+        else high = mid;
+    }
+    *found = 0;
+    return low;
+}
+
+static int key_is_valid(const char *key, size_t n) {
+    if (n < 1 || n > 255) return 0;
+    for (size_t i = 0; i < n; i++)
+        if (!((key[i] >= 'a' && key[i] <= 'z') || (key[i] >= '0' && key[i] <= '9') || strchr("._-", key[i]) ) ||
+            !key[i])
+            return 0;
+    return 1;
+}
+
+/* Well-formed UTF-8 without NUL: no overlong forms, no surrogates, nothing beyond U+10FFFF. */
+static int text_is_valid(const uint8_t *s, size_t n) {
+    for (size_t i = 0; i < n;) {
+        unsigned more = s[i] < 0x80 ? 0 : s[i] < 0xc2 ? 9 : s[i] < 0xe0 ? 1 : s[i] < 0xf0 ? 2 : s[i] < 0xf5 ? 3 : 9;
+        if (!s[i] || more > 3 || n - i <= more) return 0;
+        if ((s[i] == 0xe0 && s[i + 1] < 0xa0) || (s[i] == 0xed && s[i + 1] > 0x9f) || (s[i] == 0xf0 && s[i + 1] < 0x90) ||
+            (s[i] == 0xf4 && s[i + 1] > 0x8f))
+            return 0;
+        for (unsigned k = 1; k <= more; k++)
+            if ((s[i + k] & 0xc0) != 0x80) return 0;
+        i += more + 1;
+    }
+    return 1;
+}
+
+/* Values carry one NUL more than their size, so that text can be used as it is. */
+static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int critical, const void *value,
+               uint64_t size, struct kvc_error *e) {
+    int found;
+    if (!key_is_valid(key, strlen(key))) return kvc_fail(e, KVC_ERR_USAGE, "metadata key '%s' is not [a-z0-9._-]", key);
+    size_t at = locate(m, key, &found);
+    struct kvc_meta_entry entry = {.key = strdup(key), .type = type, .critical = critical, .size = size,
+                                   .value = malloc((size_t)size + 1)};
+    if (!entry.key || !entry.value) goto memory;
+    if (size) memcpy(entry.value, value, (size_t)size);
+    entry.value[size] = '\0';
+    if (found) {
+        entry_free(&m->entry[at]);
+    } else {
+        if (m->n == m->capacity) {
+            size_t capacity = m->capacity ? 2 * m->capacity : 16;
+            struct kvc_meta_entry *grown = kvc_realloc(m->entry, capacity, sizeof *grown);
+            if (!grown) goto memory;
+            m->entry = grown;
+            m->capacity = capacity;
+        }
+        memmove(m->entry + at + 1, m->entry + at, (m->n - at) * sizeof *m->entry);
+        m->n++;
+    }
+    m->entry[at] = entry;
+    return 0;
+memory:
+    entry_free(&entry);
+    return kvc_fail_memory(e, "metadata");
+}
+
+int kvc_meta_set_bool(struct kvc_meta *m, const char *key, int v, struct kvc_error *e) {
+    uint8_t byte = v != 0;
+    return set(m, key, KVC_META_BOOL, 0, &byte, 1, e);
+}
+
+int kvc_meta_set_u64(struct kvc_meta *m, const char *key, uint64_t v, struct kvc_error *e) {
+    uint8_t bytes[8];
+    put_u64(bytes, v);
+    return set(m, key, KVC_META_U64, 0, bytes, sizeof bytes, e);
+}
+
+int kvc_meta_set_i64(struct kvc_meta *m, const char *key, int64_t v, struct kvc_error *e) {
+    uint8_t bytes[8];
+    put_u64(bytes, (uint64_t)v);
+    return set(m, key, KVC_META_I64, 0, bytes, sizeof bytes, e);
+}
+
+int kvc_meta_set_f64(struct kvc_meta *m, const char *key, double v, struct kvc_error *e) {
+    uint64_t bits;
+    uint8_t bytes[8];
+    memcpy(&bits, &v, sizeof bits);
+    put_u64(bytes, bits);
+    return set(m, key, KVC_META_F64, 0, bytes, sizeof bytes, e);
+}
+
+int kvc_meta_set_text(struct kvc_meta *m, const char *key, const char *v, struct kvc_error *e) {
+    if (!text_is_valid((const uint8_t *)v, strlen(v)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the text for %s is no valid UTF-8", key);
+    return set(m, key, KVC_META_TEXT, 0, v, strlen(v), e);
+}
+
+int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_t n, struct kvc_error *e) {
+    return set(m, key, KVC_META_BYTES, 0, v, n, e);
+}
+
+int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n, struct kvc_error *e) {
+    uint8_t *bytes = kvc_alloc(n, 8);
+    if (!bytes) return kvc_fail_memory(e, "metadata");
+    for (size_t i = 0; i < n; i++) put_u64(bytes + 8 * i, v[i]);
+    int status = set(m, key, KVC_META_U64S, 0, bytes, 8 * n, e);
+    free(bytes);
+    return status;
+}
+
+void kvc_meta_remove(struct kvc_meta *m, const char *key) {
+    int found;
+    size_t at = locate(m, key, &found);
+    if (!found) return;
+    entry_free(&m->entry[at]);
+    memmove(m->entry + at, m->entry + at + 1, (m->n - at - 1) * sizeof *m->entry);
+    m->n--;
+}
+
+int kvc_meta_copy(struct kvc_meta *to, const struct kvc_meta *from, struct kvc_error *e) {
+    for (size_t i = 0; i < from->n; i++) {
+        const struct kvc_meta_entry *x = &from->entry[i];
+        if (set(to, x->key, x->type, x->critical, x->value, x->size, e)) return -1;
+    }
+    return 0;
+}
+
+const struct kvc_meta_entry *kvc_meta_find(const struct kvc_meta *m, const char *key) {
+    int found;
+    size_t at = locate(m, key, &found);
+    return found ? &m->entry[at] : NULL;
+}
+
+static const struct kvc_meta_entry *typed(const struct kvc_meta *m, const char *key, enum kvc_meta_type type) {
+    const struct kvc_meta_entry *x = kvc_meta_find(m, key);
+    return x && x->type == type ? x : NULL;
+}
+
+const char *kvc_meta_text(const struct kvc_meta *m, const char *key, const char *otherwise) {
+    const struct kvc_meta_entry *x = typed(m, key, KVC_META_TEXT);
+    return x ? (const char *)x->value : otherwise;
+}
+
+uint64_t kvc_meta_u64(const struct kvc_meta *m, const char *key, uint64_t otherwise) {
+    const struct kvc_meta_entry *x = typed(m, key, KVC_META_U64);
+    return x ? get_u64(x->value) : otherwise;
+}
+
+int64_t kvc_meta_i64(const struct kvc_meta *m, const char *key, int64_t otherwise) {
+    const struct kvc_meta_entry *x = typed(m, key, KVC_META_I64);
+    return x ? (int64_t)get_u64(x->value) : otherwise;
+}
+
+static double as_double(const uint8_t *bytes) {
+    uint64_t bits = get_u64(bytes);
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+double kvc_meta_f64(const struct kvc_meta *m, const char *key, double otherwise) {
+    const struct kvc_meta_entry *x = typed(m, key, KVC_META_F64);
+    return x ? as_double(x->value) : otherwise;
+}
+
+int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise) {
+    const struct kvc_meta_entry *x = typed(m, key, KVC_META_BOOL);
+    return x ? x->value[0] : otherwise;
+}
+
+/* What snprintf() returned, as a size. */
+static size_t printed(int n) {
+    return n > 0 ? (size_t)n : 0;
+}
+
+size_t kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
+    size_t used = 0;
+    if (size) *text = '\0';
+    switch (x->type) {
+    case KVC_META_BOOL: return printed(snprintf(text, size, "%s", x->value[0] ? "true" : "false"));
+    case KVC_META_U64: return printed(snprintf(text, size, "%" PRIu64, get_u64(x->value)));
+    case KVC_META_I64: return printed(snprintf(text, size, "%" PRId64, (int64_t)get_u64(x->value)));
+    case KVC_META_F64: return printed(snprintf(text, size, "%.17g", as_double(x->value)));
+    case KVC_META_TEXT: return printed(snprintf(text, size, "%s", (const char *)x->value));
+    case KVC_META_BYTES: /* whole bytes, as many as there is room for */
+        for (uint64_t i = 0; i < x->size && used + 3 <= size; i++, used += 2)
+            snprintf(text + used, size - used, "%02x", x->value[i]);
+        return 2 * (size_t)x->size;
+    case KVC_META_U64S:
+        for (uint64_t i = 0; i + 8 <= x->size; i += 8) {
+            const size_t room = used < size ? size - used : 0;
+            used += printed(snprintf(room ? text + used : NULL, room, "%s%" PRIu64, i ? " " : "", get_u64(x->value + i)));
+        }
+        return used;
+    }
+    return 0;
+}
+
+int kvc_meta_encode(const struct kvc_meta *m, uint8_t **bytes, size_t *n, struct kvc_error *e) {
+    size_t size = 4;
+    for (size_t i = 0; i < m->n; i++) {
+        if (m->entry[i].size > UINT32_MAX)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "metadata key %s: the value is over 4 GiB", m->entry[i].key);
+        size += 8 + strlen(m->entry[i].key) + (size_t)m->entry[i].size;
+    }
+    uint8_t *p = *bytes = malloc(size);
+    if (!p) return kvc_fail_memory(e, "metadata");
+    *n = size;
+    put_u32(p, (uint32_t)m->n);
+    p += 4;
+    for (size_t i = 0; i < m->n; i++) {
+        const struct kvc_meta_entry *x = &m->entry[i];
+        size_t key = strlen(x->key), value = (size_t)x->size;
+        p[0] = (uint8_t)key;
+        p[1] = (uint8_t)x->type;
+        p[2] = (uint8_t)x->critical;
+        p[3] = 0;
+        put_u32(p + 4, (uint32_t)value);
+        memcpy(p + 8, x->key, key);
+        if (value) memcpy(p + 8 + key, x->value, value);
+        p += 8 + key + value;
+    }
+    return 0;
+}
+
+static int value_is_valid(unsigned type, const uint8_t *value, size_t n) {
+    switch (type) {
+    case KVC_META_BOOL: return n == 1 && value[0] <= 1;
+    case KVC_META_U64:
+    case KVC_META_I64:
+    case KVC_META_F64: return n == 8;
+    case KVC_META_TEXT: return text_is_valid(value, n);
+    case KVC_META_BYTES: return 1;
+    case KVC_META_U64S: return n % 8 == 0;
+    default: return 0;
+    }
+}
+
+int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct kvc_error *e) {
+    char last[256] = "";
+    if (n < 4) return kvc_fail(e, KVC_ERR_DAMAGED, "metadata is cut short");
+    uint32_t count = get_u32(bytes);
+    size_t at = 4;
+    for (uint32_t i = 0; i < count; i++) {
+        if (n - at < 8) return kvc_fail(e, KVC_ERR_DAMAGED, "metadata is cut short at key %" PRIu32, i);
+        size_t key_size = bytes[at], value_size = get_u32(bytes + at + 4);
+        unsigned type = bytes[at + 1], critical = bytes[at + 2];
+        if (critical > 1 || bytes[at + 3]) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "metadata: reserved bits are set");
+        if (n - at - 8 < key_size || n - at - 8 - key_size < value_size)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata is cut short at key %" PRIu32, i);
+        char key[256];
+        memcpy(key, bytes + at + 8, key_size);
+        key[key_size] = '\0';
+        const uint8_t *value = bytes + at + 8 + key_size;
+        if (!key_is_valid(key, key_size)) return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key %" PRIu32 " is malformed", i);
+        if (i && strcmp(last, key) >= 0)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata keys are not sorted and unique at '%s'", key);
+        if (critical && !understands_critical(key))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "this kvc does not know the metadata key '%s', and must not read the file without: a newer kvc can", key);
+        if (!value_is_valid(type, value, value_size))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '%s' has no valid value of type %u", key, type);
+        if (set(m, key, (enum kvc_meta_type)type, (int)critical, value, value_size, e)) return -1;
+        memcpy(last, key, sizeof last);
+        at += 8 + key_size + value_size;
+    }
+    return at == n ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "metadata: bytes follow the last key");
+}

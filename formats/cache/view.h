@@ -1,0 +1,37 @@
+/* view.h: caches derived from a cache without copying it: a range of tokens, some layers, another RoPE pairing,
+ * values as float32, block types dequantised. Not for writing them. The parent must outlive the view. */
+#ifndef KVC_VIEW_H
+#define KVC_VIEW_H
+
+#include "formats/cache/rope_pairing.h"
+
+struct kvc_selection {
+    uint64_t first, end;    /* positions [first, end); end 0: all */
+    const uint8_t *layers;  /* layers[i] != 0 keeps model layer i < n_layers; NULL: all */
+    uint32_t n_layers;
+    int no_companions;      /* leaves out queries and hidden states */
+};
+
+/* Keeps what the selection names. Refuses a token range for sliding-window, recurrent and checkpoint parts unless
+ * every position of the range is still there; such a view has no extents (it is not the source's file). */
+struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s, struct kvc_error *e);
+
+/* K in another RoPE pairing: a permutation inside each head over the first rope.dim channels. Needs a known
+ * pairing, a known number of heads and K without Hadamard rotation; block dtypes are refused (32 values share a
+ * scale), float them first. */
+struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e);
+
+/* Every tensor as float32: block types dequantised and, where the Hadamard tile is known, rotated back. */
+struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e);
+
+/* K, V and latents of block types as f16, rounded to nearest even, and rotated back where the Hadamard tile is known;
+ * other tensors as they are. Such a view has no extents. */
+struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_error *e);
+/* 1 when there is anything for it to do. */
+int kvc_cache_is_quantized(const struct kvc_cache *c);
+
+/* A cache as it is asked for its queries: float32, their channels paired as `of_k` says. */
+struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k, struct kvc_error *e);
+int kvc_cache_has_queries(const struct kvc_cache *c);
+
+#endif

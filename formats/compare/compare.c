@@ -1,0 +1,307 @@
+/* compare.c: matching the rows of two caches and measuring how far their values are apart. */
+#include "formats/compare/compare.h"
+
+#include "codecs/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE 4096                       /* values of a row converted at a time: whole blocks of any dtype */
+#define CHUNK_BYTES (UINT64_C(32) << 20) /* rows read at a time, unless one row is more */
+
+/* --- rows by position --- */
+
+struct list {
+    void *items;
+    uint64_t n, capacity;
+};
+
+/* Room for one more item of `size` bytes at the end; NULL when out of memory. */
+static void *list_add(struct list *l, size_t size) {
+    if (l->n == l->capacity) {
+        uint64_t capacity = l->capacity ? 2 * l->capacity : 4;
+        void *grown = kvc_realloc(l->items, capacity, size);
+        if (!grown) return NULL;
+        l->items = grown;
+        l->capacity = capacity;
+    }
+    return (char *)l->items + size * (size_t)l->n++;
+}
+
+static int add_pair(struct list *runs, uint64_t a, uint64_t b) {
+    struct kvc_run *last = runs->n ? (struct kvc_run *)runs->items + (runs->n - 1) : NULL;
+    if (last && last->a + last->n == a && last->b + last->n == b) {
+        last->n++;
+        return 0;
+    }
+    struct kvc_run *run = list_add(runs, sizeof *run);
+    if (!run) return -1;
+    *run = (struct kvc_run){a, b, 1};
+    return 0;
+}
+
+static int add_position(struct list *spans, int64_t position) {
+    struct kvc_span *last = spans->n ? (struct kvc_span *)spans->items + (spans->n - 1) : NULL;
+    if (last && (last->last == position || last->last + 1 == position)) { /* ascending: + 1 cannot overflow */
+        last->last = position;
+        return 0;
+    }
+    struct kvc_span *span = list_add(spans, sizeof *span);
+    if (!span) return -1;
+    *span = (struct kvc_span){position, position};
+    return 0;
+}
+
+int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last,
+                   struct kvc_matching *m, struct kvc_error *e) {
+    struct list runs = {0}, only[2] = {{0}, {0}};
+    uint64_t i = 0, j = 0, rows = 0;
+    int failed = 0;
+    while (!failed && (i < a->n || j < b->n)) {
+        int in_a = i < a->n, in_b = j < b->n;
+        int64_t x = in_a ? kvc_cells_position(a, i) : 0, y = in_b ? kvc_cells_position(b, j) : 0;
+        if (in_a && in_b && x != y) { /* the lower position stands alone */
+            in_a = x < y;
+            in_b = !in_a;
+        }
+        int64_t position = in_a ? x : y;
+        if (position >= first && position <= last) {
+            if (in_a && in_b) {
+                failed = add_pair(&runs, i, j);
+                rows++;
+            } else {
+                failed = add_position(&only[in_b], position);
+            }
+        }
+        i += (uint64_t)in_a;
+        j += (uint64_t)in_b;
+    }
+    *m = (struct kvc_matching){.run = runs.items,
+                               .n_runs = runs.n,
+                               .rows = rows,
+                               .only = {only[0].items, only[1].items},
+                               .n_only = {only[0].n, only[1].n}};
+    if (!failed) return 0;
+    kvc_matching_free(m);
+    return kvc_fail_memory(e, "the positions of two caches");
+}
+
+void kvc_matching_free(struct kvc_matching *m) {
+    free(m->run);
+    free(m->only[0]);
+    free(m->only[1]);
+    memset(m, 0, sizeof *m);
+}
+
+/* --- measures --- */
+
+static void measure(struct kvc_difference *d) {
+    double a = sqrt(d->aa), b = sqrt(d->bb), difference = sqrt(d->dd);
+    d->rms = d->finite ? sqrt(d->dd / (double)d->finite) : 0;
+    d->frobenius = a > 0 ? difference / a : difference > 0 ? (double)INFINITY : 0;
+    d->cosine = a > 0 && b > 0 ? d->ab / (a * b) : a > 0 || b > 0 ? 0 : 1;
+}
+
+void kvc_difference_add(struct kvc_difference *total, const struct kvc_difference *part) {
+    if (!total->differ && part->differ) {
+        total->at_position = part->at_position;
+        total->at_channel = part->at_channel;
+        total->at_a = part->at_a;
+        total->at_b = part->at_b;
+    }
+    total->values += part->values;
+    total->differ += part->differ;
+    total->nonfinite += part->nonfinite;
+    total->finite += part->finite;
+    if (part->max_abs > total->max_abs) total->max_abs = part->max_abs;
+    total->aa += part->aa;
+    total->bb += part->bb;
+    total->ab += part->ab;
+    total->dd += part->dd;
+    measure(total);
+}
+
+/* --- values --- */
+
+struct side {
+    const struct kvc_cache *cache;
+    const char *name;
+    uint32_t tensor;
+    const struct kvc_dtype_info *type;
+    uint64_t row_bytes;
+    uint8_t *rows;      /* a chunk of canonical rows */
+    float value[PIECE]; /* a piece of one of them */
+};
+
+struct comparison {
+    struct side a, b;
+    const struct kvc_compare_options *o;
+    kvc_report_fn *report; /* NULL once it asked for no more */
+    struct kvc_difference *out;
+    uint64_t row_values, dim;
+};
+
+static uint32_t bits_of(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+/* `encoded`: in exact comparisons, what the bytes behind the values say. */
+static int pair_differs(const struct kvc_compare_options *o, float a, float b, int encoded) {
+    if (o->exact) return encoded || bits_of(a) != bits_of(b);
+    if (!isfinite(a) || !isfinite(b)) return bits_of(a) != bits_of(b);
+    return !(fabs((double)a - (double)b) <= o->abs + o->rel * fabs((double)b));
+}
+
+static void note_pair(struct comparison *c, int64_t position, uint64_t head, uint64_t channel, double a,
+                      double b) {
+    struct kvc_difference *d = &c->out[head];
+    if (!d->differ++) {
+        d->at_position = position;
+        d->at_channel = channel;
+        d->at_a = a;
+        d->at_b = b;
+    }
+    if (!isfinite(a) || !isfinite(b)) d->nonfinite++;
+    if (c->report && c->report(c->o->state, position, head, channel, a, b)) c->report = NULL;
+}
+
+/* In exact comparisons of one dtype: whether value i of a piece differs in its encoded bytes. A block whose
+ * values are all the same though its bytes are not (the sign of a zero scale, say) differs in its first
+ * value. */
+static int encoded_differs(const struct comparison *c, const uint8_t *pa, const uint8_t *pb, size_t i) {
+    const struct kvc_dtype_info *type = c->a.type;
+    if (i % type->block) return 0;
+    size_t at = i / type->block * type->size;
+    if (!memcmp(pa + at, pb + at, type->size)) return 0;
+    return type->block == 1 || !memcmp(c->a.value + i, c->b.value + i, type->block * sizeof(float));
+}
+
+/* Values [first, first + n) of a row, already converted; pa and pb are their encoded bytes. */
+static void compare_piece(struct comparison *c, int64_t position, uint64_t first, size_t n, const uint8_t *pa,
+                          const uint8_t *pb) {
+    int one_dtype = c->a.type == c->b.type;
+    int same = one_dtype && !memcmp(pa, pb, n / c->a.type->block * c->a.type->size);
+    uint64_t head = first / c->dim, channel = first % c->dim;
+    for (size_t i = 0; i < n; i++) {
+        float a = c->a.value[i], b = c->b.value[i];
+        struct kvc_difference *d = &c->out[head];
+        d->values++;
+        if (isfinite(a) && isfinite(b)) {
+            double x = (double)a, y = (double)b, apart = fabs(x - y);
+            d->finite++;
+            d->aa += x * x;
+            d->bb += y * y;
+            d->ab += x * y;
+            d->dd += apart * apart;
+            if (apart > d->max_abs) d->max_abs = apart;
+        }
+        if (!same && pair_differs(c->o, a, b, c->o->exact && one_dtype && encoded_differs(c, pa, pb, i)))
+            note_pair(c, position, head, channel, (double)a, (double)b);
+        if (++channel == c->dim) {
+            channel = 0;
+            head++;
+        }
+    }
+}
+
+static void compare_row(struct comparison *c, int64_t position, const uint8_t *row_a, const uint8_t *row_b) {
+    for (uint64_t first = 0; first < c->row_values; first += PIECE) {
+        size_t n = c->row_values - first < PIECE ? (size_t)(c->row_values - first) : PIECE;
+        const uint8_t *pa = row_a + first / c->a.type->block * c->a.type->size;
+        const uint8_t *pb = row_b + first / c->b.type->block * c->b.type->size;
+        c->a.type->to_f32(c->a.value, pa, n / c->a.type->block);
+        c->b.type->to_f32(c->b.value, pb, n / c->b.type->block);
+        compare_piece(c, position, first, n, pa, pb);
+    }
+}
+
+static int read_rows(struct side *s, uint64_t first, uint64_t n, struct kvc_error *e) {
+    if (!s->cache->read(s->cache, s->tensor, first, n, s->rows, e)) return 0;
+    return s->name ? kvc_error_prefix(e, s->name) : -1;
+}
+
+/* Rows to read at once from `row` on: to the end of its block, as readers like it, and no more than `most`.
+ */
+static uint64_t chunk_at(const struct kvc_cells *cells, uint64_t row, uint64_t n, uint64_t most) {
+    uint64_t to_end = cells->block[kvc_cells_block_of(cells, row) + 1] - row;
+    if (n > to_end) n = to_end;
+    return n < most ? n : most;
+}
+
+/* Goes over all matched rows: with `values` to measure, without to see only whether all bytes are equal. */
+static int walk(struct comparison *c, const struct kvc_matching *rows, uint64_t most, int values, int *equal,
+                struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c->a.cache, c->a.tensor)->cells;
+    for (uint64_t r = 0; r < rows->n_runs; r++) {
+        struct kvc_run left = rows->run[r];
+        while (left.n) {
+            uint64_t n = chunk_at(cells, left.a, left.n, most);
+            if (read_rows(&c->a, left.a, n, e) || read_rows(&c->b, left.b, n, e)) return -1;
+            if (!values && memcmp(c->a.rows, c->b.rows, (size_t)(n * c->a.row_bytes))) {
+                *equal = 0;
+                return 0;
+            }
+            for (uint64_t i = 0; values && i < n; i++)
+                compare_row(c, kvc_cells_position(cells, left.a + i), c->a.rows + i * c->a.row_bytes,
+                            c->b.rows + i * c->b.row_bytes);
+            left.a += n;
+            left.b += n;
+            left.n -= n;
+        }
+    }
+    return 0;
+}
+
+static void side_start(struct side *s, const struct kvc_cache *cache, uint32_t tensor, const char *name) {
+    const struct kvc_shape *shape = &cache->tensor[tensor].shape;
+    s->cache = cache;
+    s->name = name;
+    s->tensor = tensor;
+    s->type = kvc_dtype_info(shape->dtype);
+    s->row_bytes = kvc_row_bytes(shape);
+}
+
+int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_cache *b, uint32_t tb,
+                       const struct kvc_matching *rows, uint64_t heads, const struct kvc_compare_options *o,
+                       struct kvc_difference *out, struct kvc_error *e) {
+    const struct kvc_shape *sa = &a->tensor[ta].shape, *sb = &b->tensor[tb].shape;
+    uint64_t row_values = sa->heads * sa->dim;
+    if (row_values != sb->heads * sb->dim || !heads || row_values % heads)
+        return kvc_fail(e, KVC_ERR_USAGE, "rows of %llu and %llu values cannot be compared by %llu heads",
+                        (unsigned long long)row_values, (unsigned long long)(sb->heads * sb->dim),
+                        (unsigned long long)heads);
+    struct comparison *c = calloc(1, sizeof *c);
+    if (!c) return kvc_fail_memory(e, "a comparison");
+    side_start(&c->a, a, ta, o->name[0]);
+    side_start(&c->b, b, tb, o->name[1]);
+    c->o = o;
+    c->report = o->report;
+    c->out = out;
+    c->row_values = row_values;
+    c->dim = row_values / heads;
+
+    uint64_t widest = c->a.row_bytes > c->b.row_bytes ? c->a.row_bytes : c->b.row_bytes;
+    uint64_t most = CHUNK_BYTES / widest;
+    most = most > KVC_BLOCK ? KVC_BLOCK : most ? most : 1;
+    if (most > rows->rows) most = rows->rows ? rows->rows : 1;
+    c->a.rows = kvc_alloc(most, c->a.row_bytes);
+    c->b.rows = kvc_alloc(most, c->b.row_bytes);
+    int rc = c->a.rows && c->b.rows ? 0 : kvc_fail_memory(e, "rows to compare");
+
+    /* Most tensors of most comparisons are equal: look at bytes first, at values only where these differ. */
+    int equal = c->a.type == c->b.type;
+    memset(out, 0, (size_t)heads * sizeof *out);
+    if (!rc && equal) rc = walk(c, rows, most, 0, &equal, e);
+    if (!rc && !equal) rc = walk(c, rows, most, 1, NULL, e);
+    for (uint64_t h = 0; h < heads; h++) {
+        if (equal) out[h].values = rows->rows * c->dim;
+        measure(&out[h]);
+    }
+    free(c->a.rows);
+    free(c->b.rows);
+    free(c);
+    return rc;
+}

@@ -1,0 +1,68 @@
+/* compare.h: how far two caches are apart. Not for printing it (cli/diff/diff_print.c). */
+#ifndef KVC_COMPARE_H
+#define KVC_COMPARE_H
+
+#include "formats/cache/cache.h"
+
+/* Rows of two parts paired by position; the n-th row of a position with the n-th of the same position. */
+struct kvc_run {
+    uint64_t a, b, n; /* rows [a, a + n) of one part stand beside rows [b, b + n) of the other */
+};
+struct kvc_span {
+    int64_t first, last; /* positions, both inclusive */
+};
+struct kvc_matching {
+    struct kvc_run *run; /* ascending */
+    uint64_t n_runs, rows;
+    struct kvc_span *only[2]; /* positions that only a, only b has */
+    uint64_t n_only[2];
+};
+/* Matches the rows at positions first..last (inclusive). On failure *m is empty. */
+int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last,
+                   struct kvc_matching *m, struct kvc_error *e);
+void kvc_matching_free(struct kvc_matching *m);
+
+/* One head's difference. A pair is finite when neither value is NaN or infinite; measures are over finite
+ * pairs. */
+struct kvc_difference {
+    uint64_t values;     /* pairs compared */
+    uint64_t differ;     /* pairs that do not count as equal */
+    uint64_t nonfinite;  /* of these, pairs that are not finite */
+    double max_abs;      /* largest |a - b| */
+    double rms;          /* root mean square of a - b */
+    double frobenius;    /* ||a - b|| / ||a||; 0 when both are 0, infinite when only ||a|| is */
+    double cosine;       /* a.b / (||a|| ||b||); 1 when both norms are 0, 0 when one is */
+    int64_t at_position; /* of the first pair that differs; unset when differ is 0 */
+    uint64_t at_channel;
+    double at_a, at_b;
+    uint64_t finite;       /* finite pairs in the sums below; 0 in tensors whose bytes are all equal */
+    double aa, bb, ab, dd; /* sums of a^2, b^2, ab and (a - b)^2 */
+};
+/* Adds `part` to `total` (zeroed at first) and computes total's measures again. */
+void kvc_difference_add(struct kvc_difference *total, const struct kvc_difference *part);
+
+/* Called for each pair that differs, in order of rows, heads and channels. Returning non-zero ends the
+ * reporting, not the comparison. */
+typedef int kvc_report_fn(void *state, int64_t position, uint64_t head, uint64_t channel, double a, double b);
+
+struct kvc_compare_options {
+    /* Exact: pairs are equal when their encoded bytes are. A block of 32 values whose bytes differ though its
+     * values are the same counts as one value that differs. Tensors of two dtypes are compared by the bits of
+     * their values as float32.
+     * Not exact: finite pairs are equal when |a - b| <= abs + rel * |b|, others when their float32 bits are.
+     */
+    int exact;
+    double abs, rel;
+    kvc_report_fn *report; /* may be NULL */
+    void *state;
+    const char *name[2]; /* of the two caches' files, for messages; may be NULL */
+};
+
+/* Compares matched rows of tensor ta of a and tb of b, whose rows must have equally many values, a multiple
+ * of `heads` (which need not be how the tensors say rows are divided). Fills out[heads]. Memory: two blocks
+ * of rows. */
+int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_cache *b, uint32_t tb,
+                       const struct kvc_matching *rows, uint64_t heads, const struct kvc_compare_options *o,
+                       struct kvc_difference *out, struct kvc_error *e);
+
+#endif

@@ -1,0 +1,376 @@
+/* blocks.c: decodes the blocks of an open container, looks at its records, checks all of it. Not for opening it
+ * (reader.c). */
+#include "formats/container/records.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/keys.h"
+#include "formats/container/offsets.h"
+#include "formats/io/parallel.h"
+#include "formats/container/plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows of a block that its stages code, and the entries for the others. */
+struct split {
+    struct kvc_same *same;
+    size_t n_same;
+    uint64_t own;
+};
+
+static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows, const struct kvc_section *s,
+                      struct split *split, struct kvc_error *e) {
+    uint8_t *bytes;
+    size_t n;
+    if (kvc_records_decode(s, &bytes, &n, e)) return -1;
+    uint64_t next = 0;
+    int status = 0;
+    split->n_same = n / KVC_SAME_ENTRY;
+    split->same = kvc_alloc(split->n_same, sizeof *split->same);
+    if (!split->same) status = kvc_fail_memory(e, "references");
+    else if (!n || n % KVC_SAME_ENTRY) status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME holds no whole entries");
+    for (size_t i = 0; i < split->n_same && !status; i++) {
+        const uint8_t *p = bytes + i * KVC_SAME_ENTRY;
+        struct kvc_same x = {get_u32(p), get_u32(p + 4), get_u32(p + 8), get_u32(p + 12), get_u32(p + 16)};
+        if (x.row < next || !x.count || x.count > rows || x.row > rows - x.count || x.tensor >= tensor) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME entry %zu is out of range", i);
+            break;
+        }
+        const struct kvc_shape *mine = &c->tensor[tensor].shape, *other = &c->tensor[x.tensor].shape;
+        const struct kvc_cells *cells = &kvc_tensor_part(c, x.tensor)->cells;
+        uint64_t there = x.block < cells->n_blocks ? cells->block[x.block + 1] - cells->block[x.block] : 0;
+        if (mine->dtype != other->dtype || mine->heads != other->heads || mine->dim != other->dim || x.count > there ||
+            x.there > there - x.count)
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME entry %zu refers to rows that are not there", i);
+        split->same[i] = x;
+        split->own -= x.count;
+        next = (uint64_t)x.row + x.count;
+    }
+    free(bytes);
+    return status;
+}
+
+void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    char label[64];
+    kvc_tensor_label(c, tensor, label, sizeof label);
+    snprintf(text, size, "%s, tokens %" PRId64 "-%" PRId64, label, kvc_cells_position(cells, cells->block[block]),
+             kvc_cells_position(cells, cells->block[end] - 1));
+}
+
+/* Puts "record 12 (layer 3 K, tokens 256-511): " before the message. */
+static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor, uint64_t block) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const uint64_t record = k->block_record[k->first_block[tensor] + block];
+    char where[128];
+    kvc_blocks_label(c, tensor, block, block + 1, where, sizeof where);
+    return record == KVC_NOWHERE ? kvc_error_prefix(e, where) : kvc_record_context(e, record, where);
+}
+
+/* The sections of one block's record and of its segment's side data; the caller frees both lists. */
+struct coded {
+    struct kvc_section *list, *side;
+    unsigned n, n_side;
+};
+
+static void coded_free(struct coded *x) {
+    free(x->list);
+    free(x->side);
+}
+
+/* `bytes`: a copy of the block's record, or NULL. */
+static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct coded *x,
+                      struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const uint64_t record = k->block_record[k->first_block[tensor] + block];
+    const uint64_t side = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
+    memset(x, 0, sizeof *x);
+    if (record == KVC_NOWHERE) return kvc_fail(e, KVC_ERR_DAMAGED, "its record is missing");
+    if (kvc_records_sections_of(k, record, bytes ? bytes : k->data + k->record[record].offset, &x->list, &x->n, e)) return -1;
+    if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e)) return kvc_record_context(e, side, "SIDE");
+    if (side && !x->n_side) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
+        return kvc_record_context(e, side, "SIDE");
+    }
+    return 0;
+}
+
+/* The first tensor of the pair of which `tensor` is the second, as its side data says; KVC_NONE when it is none. */
+static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, uint32_t *first,
+                      struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    *first = KVC_NONE;
+    for (unsigned i = 0; i < x->n_side; i++) {
+        const struct kvc_section *s = &x->side[i];
+        if (s->type != KVC_SECTION_MERGED) continue;
+        if (s->size != 4 || s->raw_size != 4 || s->coder != KVC_CODER_STORE || *first != KVC_NONE)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED is not the number of one tensor");
+        const uint32_t t = get_u32(s->data);
+        const struct kvc_shape *mine = &k->shape[tensor], *other = t < tensor ? &k->shape[t] : NULL;
+        if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) || other->dtype != mine->dtype ||
+            other->heads != mine->heads || other->dim != mine->dim || c->tensor[t].role != c->tensor[tensor].role ||
+            k->pipeline_of[t] != k->pipeline_of[tensor])
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED names a tensor that cannot be its pair's first");
+        *first = t;
+    }
+    return 0;
+}
+
+/* Numbers in the tensor of the rows that a block codes itself. */
+static void list_own(const struct kvc_cells *cells, uint64_t block, const struct split *split, uint64_t *row) {
+    const uint64_t end = cells->block[block + 1];
+    uint64_t at = cells->block[block], n = 0;
+    for (size_t s = 0; s <= split->n_same; s++) {
+        const struct kvc_same *x = s < split->n_same ? &split->same[s] : NULL;
+        const uint64_t stop = x ? cells->block[block] + x->row : end;
+        while (at < stop) row[n++] = at++;
+        if (x) at += x->count;
+    }
+}
+
+static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_cache *c = owner;
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is rebuilt itself: nothing can be rebuilt from it", tensor);
+    return kvc_blocks_read(c, tensor, first, n, dst, e);
+}
+
+/* Positions of a block's rows. */
+static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t **position, struct kvc_error *e) {
+    const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
+    if (!(*position = kvc_alloc(n, sizeof **position))) return kvc_fail_memory(e, "positions");
+    for (uint64_t i = 0; i < n; i++) (*position)[i] = kvc_cells_position(cells, first + i);
+    return 0;
+}
+
+/* What the file's profile knows of a tensor; refused where rows need one that is not at hand: what a stage has no side data
+ * of, that it takes from the profile. */
+static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, const struct kvc_profile_part **part,
+                        struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    int own = 0;
+    *part = NULL;
+    if (!kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
+    for (unsigned i = 0; i < x->n_side; i++)
+        own |= x->side[i].type == KVC_SECTION_MEAN || x->side[i].type == KVC_SECTION_BASIS;
+    if (k->profile)
+        return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index, c->tensor[tensor].role, k->pairing, 0, part,
+                                e);
+    if (own) return 0;
+    if (e) *e = k->no_profile;
+    return -1;
+}
+
+/* Decodes the rows that are coded in a block, `own` of them, to the front of dst; or makes the program by which a device does. */
+static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
+                         const struct split *split, uint8_t *dst, struct kvc_program *program, struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const unsigned skip = split->n_same != 0;
+    int64_t *position = NULL;
+    struct kvc_block b = {.shape = k->shape[tensor], .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
+    struct kvc_rebuilder rebuilder = {.position = NULL};
+    uint64_t row[KVC_BLOCK];
+    struct coded other = {0};
+    uint32_t first = KVC_NONE;
+    b.shape.tokens = split->own;
+    int status = find_first(c, tensor, x, &first, e);
+    if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS) < line->n) {
+        list_own(&kvc_tensor_part(c, tensor)->cells, block, split, row);
+        b.row = row;
+    }
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n) {
+        status = kvc_rebuilder_init(&rebuilder, c, tensor, &k->projections, read_hidden, c, e);
+        b.rebuild = &rebuilder.rebuild;
+    }
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_POSITIONS) < line->n)
+        status = list_positions(&kvc_tensor_part(c, tensor)->cells, block, &position, e);
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n) status = find_profile(c, tensor, x, &b.profile, e);
+    b.position = position;
+    b.first_row = kvc_tensor_part(c, tensor)->cells.block[block];
+    if (!status && first != KVC_NONE) {
+        status = coded_read(c, first, block, NULL, &other, e) ? in_block(c, e, first, block) : 0;
+        for (unsigned i = 0; i < other.n_side && !status; i++)
+            if (other.side[i].type == KVC_SECTION_MERGED)
+                status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's first tensor is another pair's second");
+    }
+    const struct kvc_coded mine = {x->list + skip, x->side, x->n - skip, x->n_side};
+    const struct kvc_coded base = {other.list, other.side, other.n, other.n_side};
+    if (!status)
+        status = program ? kvc_pipeline_lower(line, &b, &mine, first == KVC_NONE ? NULL : &base, program, e)
+                         : kvc_pipeline_decode_record(line, &b, &mine, first == KVC_NONE ? NULL : &base, e);
+    coded_free(&other);
+    kvc_rebuilder_free(&rebuilder);
+    free(position);
+    return status;
+}
+
+/* Decodes the rows that a block itself codes into their places in dst; `split` gets the entries for the others. */
+static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct split *split,
+                        struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const uint64_t rows = cells->block[block + 1] - cells->block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
+    struct coded x;
+    memset(split, 0, sizeof *split);
+    split->own = rows;
+    int status = coded_read(c, tensor, block, NULL, &x, e);
+    const unsigned first = !status && x.n && x.list[0].type == KVC_SECTION_SAME;
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME stands in a block of a pair");
+    else if (first) status = parse_same(c, tensor, rows, &x.list[0], split, e);
+    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, NULL, e);
+    else if (!status && x.n != first)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
+    coded_free(&x);
+    if (status) {
+        free(split->same);
+        split->same = NULL;
+        return in_block(c, e, tensor, block);
+    }
+    /* The coded rows stand packed at the front of dst: spread them from the end, past the rows of each entry. */
+    uint64_t end = rows, left = split->own;
+    for (size_t s = split->n_same; s-- > 0;) {
+        const struct kvc_same *same = &split->same[s];
+        uint64_t after = end - (same->row + same->count);
+        left -= after;
+        memmove(dst + (end - after) * row, dst + left * row, (size_t)(after * row));
+        end = same->row;
+    }
+    return 0;
+}
+
+/* Holds the rows of a block, decoded at dst, against its digest. */
+static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_record *r = &k->record[k->block_record[k->first_block[tensor] + block]];
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const uint64_t first = cells->block[block], rows = cells->block[block + 1] - first;
+    const uint64_t digest = kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first, rows);
+    if (digest == get_u64(k->data + r->offset + 16)) return 0;
+    kvc_record_damaged(e, r->offset, "decoded values do not match the digest");
+    return in_block(c, e, tensor, block);
+}
+
+/* Decodes a whole block into dst; of a damaged file only what its digest knows. */
+static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct kvc_error *e) {
+    struct split split;
+    uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
+    if (decode_coded(c, tensor, block, dst, &split, e)) return -1;
+    uint8_t *there = split.n_same ? kvc_alloc(row, KVC_BLOCK) : NULL;
+    int status = split.n_same && !there ? kvc_fail_memory(e, "rows") : 0;
+    uint32_t have_tensor = KVC_NONE, have_block = KVC_NONE;
+    struct split origin = {0};
+    for (size_t s = 0; s < split.n_same && !status; s++) {
+        const struct kvc_same *x = &split.same[s];
+        if (x->tensor != have_tensor || x->block != have_block) {
+            free(origin.same);
+            memset(&origin, 0, sizeof origin);
+            status = decode_coded(c, x->tensor, x->block, there, &origin, e);
+            have_tensor = x->tensor;
+            have_block = x->block;
+        }
+        for (size_t o = 0; o < origin.n_same && !status; o++)
+            if (origin.same[o].row < x->there + x->count && x->there < origin.same[o].row + origin.same[o].count)
+                status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME refers to rows that are references themselves");
+        if (!status) memcpy(dst + x->row * row, there + x->there * row, (size_t)(x->count * row));
+    }
+    free(origin.same);
+    free(there);
+    free(split.same);
+    const struct kvc_records *k = kvc_records_of(c);
+    return status || !k->survey ? status : check_digest(c, tensor, block, dst, e);
+}
+
+int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
+                     struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return kvc_records_none(e);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct split split = {.own = cells->block[block + 1] - cells->block[block]};
+    struct coded x;
+    int status = coded_read(c, tensor, block, bytes, &x, e);
+    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)) status = 1;
+    if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, p, e);
+    coded_free(&x);
+    return status < 0 ? in_block(c, e, tensor, block) : status;
+}
+
+int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                          struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
+    uint8_t *whole = NULL;
+    int status = kvc_records_of(c) ? 0 : kvc_records_none(e);
+    for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
+        uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
+        if (take == stop - start) {
+            status = decode_block(c, tensor, b, dst, e);
+        } else {
+            if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
+            else status = decode_block(c, tensor, b, whole, e);
+            if (!status) memcpy(dst, whole + (first - start) * row, (size_t)(take * row));
+        }
+        dst += take * row;
+        first += take;
+    }
+    free(whole);
+    return status;
+}
+
+int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                                  struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    int status = k ? 0 : kvc_records_none(e);
+    while (n && !status) {
+        uint64_t number = offset / KVC_LITERAL_CHUNK, skip_bytes = offset % KVC_LITERAL_CHUNK, i = k->chunk[number];
+        struct kvc_section *list;
+        unsigned count;
+        uint8_t *bytes = NULL;
+        size_t size = 0;
+        if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, "SOURCE");
+        status = kvc_records_decode(&list[count - 1], &bytes, &size, e);
+        free(list);
+        if (status) return kvc_record_context(e, i, "SOURCE");
+        uint64_t part = size - skip_bytes < n ? size - skip_bytes : n;
+        memcpy(dst, bytes + skip_bytes, (size_t)part);
+        free(bytes);
+        dst += part;
+        offset += part;
+        n -= part;
+    }
+    return status;
+}
+
+int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_record *r = &k->record[i];
+    struct kvc_section *list;
+    unsigned n;
+    int status = 0;
+    if (r->type != KVC_RECORD_BLOCK) {
+        if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
+        for (unsigned s = 0; r->type == KVC_RECORD_SOURCE && s < n && !status; s++) {
+            uint8_t *bytes; /* opening only measured the literals */
+            size_t size;
+            if (!(status = kvc_records_decode(&list[s], &bytes, &size, e))) free(bytes);
+            else kvc_record_context(e, i, "SOURCE");
+        }
+        free(list);
+        return status;
+    }
+    const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
+    const uint64_t rows = cells->block[r->number + 1] - cells->block[r->number];
+    uint8_t *dst = kvc_alloc(rows, kvc_row_bytes(&c->tensor[r->subject].shape));
+    if (!dst) return kvc_fail_memory(e, "a block");
+    status = decode_block(c, r->subject, r->number, dst, e);
+    if (!status && !k->survey) status = check_digest(c, r->subject, r->number, dst, e);
+    free(dst);
+    return status;
+}

@@ -1,0 +1,53 @@
+/* container_format.c: .kvc files as one of the formats: opens one, whole or damaged, with what the caller knows. Not for its inside
+ * (reader.c, salvage.c). */
+#include "formats/container/container.h"
+
+#include "formats/cache/format.h"
+#include "formats/container/offsets.h"
+#include "formats/container/salvage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int probe(const struct kvc_input *in, char *why, size_t size) {
+    uint64_t n = in->size < 8 ? in->size : 8;
+    if (n >= 4 && memcmp(in->data, KVC_MAGIC, (size_t)n) == 0) return 1;
+    snprintf(why, size, "no .kvc magic at the start");
+    return 0;
+}
+
+/* What the caller knows goes with the cache: weights, and where profiles are. */
+static void equip(struct kvc_cache *c, const struct kvc_input *in, const struct kvc_import_options *o) {
+    if (o) kvc_container_set_weights(c, o->weights);
+    char folder[4096] = "";
+    const char *slash = in->path ? strrchr(in->path, '/') : NULL;
+    const size_t n = slash ? (size_t)(slash - in->path) + (slash == in->path) : 0;
+    if (slash && n < sizeof folder) memcpy(folder, in->path, n);
+    else if (in->path && !slash) memcpy(folder, ".", 2);
+    kvc_container_set_profile(c, o ? o->profile : NULL, *folder ? folder : NULL);
+}
+
+struct kvc_cache *kvc_import_damaged(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
+    struct kvc_cache *c = kvc_salvage_open(in, e);
+    if (c && !kvc_salvage_refusal(c)) equip(c, in, o);
+    return c;
+}
+
+static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
+    struct kvc_cache *c = o && o->salvage ? kvc_import_damaged(in, o, e) : kvc_container_open(in, e);
+    if (c && kvc_salvage_refusal(c)) {
+        *e = *kvc_salvage_refusal(c);
+        kvc_cache_free(c);
+        return NULL;
+    }
+    if (c && !(o && o->salvage)) equip(c, in, o);
+    return c;
+}
+
+const struct kvc_format kvc_format_kvc = {
+    .name = "kvc",
+    .summary = "kvc's own container",
+    .suffix = ".kvc",
+    .probe = probe,
+    .import = import,
+};

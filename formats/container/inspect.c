@@ -1,0 +1,152 @@
+/* inspect.c: what a container tells about itself (header, records, pipelines, sizes), and checking all of it. Not for decoding
+ * (blocks.c). */
+#include "formats/container/records.h"
+
+#include "formats/io/bytes.h"
+#include "formats/io/parallel.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int kvc_cache_is_container(const struct kvc_cache *c) {
+    return kvc_records_of(c) != NULL;
+}
+
+struct kvc_container_header kvc_container_header(const struct kvc_cache *c) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return (struct kvc_container_header){0};
+    return (struct kvc_container_header){get_u16(k->data + 8), get_u16(k->data + 10), 1u << k->data[12]};
+}
+
+uint64_t kvc_container_records(const struct kvc_cache *c) {
+    const struct kvc_records *k = kvc_records_of(c);
+    return k ? k->n_records : 0;
+}
+
+int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
+                         struct kvc_section *section, unsigned n_max, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return kvc_records_none(e);
+    if (i >= k->n_records) return kvc_fail(e, KVC_ERR_USAGE, "there is no record %" PRIu64, i);
+    const struct kvc_record *r = &k->record[i];
+    struct kvc_section *list;
+    unsigned n;
+    if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
+    const uint8_t *h = k->data + r->offset;
+    *info = (struct kvc_record_info){.type = r->type, .tensor = KVC_NONE, .block = r->number, .offset = r->offset,
+                                     .size = r->size, .check = get_u64(h + 24), .digest = get_u64(h + 16),
+                                     .n_sections = n};
+    if (r->type == KVC_RECORD_SIDE) info->tensor = r->subject;
+    if (r->type == KVC_RECORD_BLOCK) {
+        const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
+        info->tensor = r->subject;
+        info->rows = cells->block[r->number + 1] - cells->block[r->number];
+    }
+    for (unsigned s = 0; section && s < n && s < n_max; s++) section[s] = list[s];
+    free(list);
+    return 0;
+}
+
+const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor) {
+    const struct kvc_records *k = kvc_records_of(c);
+    return k ? k->pipeline_text[k->pipeline_of[tensor]] : "";
+}
+
+int kvc_container_lossless(const struct kvc_cache *c) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (!kvc_pipeline_lossless(&k->pipeline[k->pipeline_of[t]])) return 0;
+    return 1;
+}
+
+uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {
+    const struct kvc_records *k = kvc_records_of(c);
+    uint64_t sum = 0;
+    if (!k) return 0;
+    for (uint64_t b = k->first_block[tensor]; b < k->first_block[tensor + 1]; b++)
+        sum += k->record[k->block_record[b]].size;
+    for (uint64_t s = k->first_side[tensor]; s < k->first_side[tensor + 1]; s++)
+        if (k->side_record[s]) sum += k->record[k->side_record[s]].size;
+    return sum;
+}
+
+static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e) {
+    *result = NULL;
+    return kvc_blocks_check(state, i, e);
+}
+
+int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return kvc_records_none(e);
+    for (uint64_t i = 0; i < k->n_records && !k->survey; i++) { /* a survey has told all there is */
+        struct kvc_section *list;
+        unsigned n;
+        if (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE) continue;
+        if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
+        free(list);
+    }
+    return 0;
+}
+
+int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e) {
+    if (!kvc_cache_is_container(c)) return kvc_records_none(e);
+    /* check_one only reads the cache; the job's state is not const because other jobs write theirs */
+    struct kvc_job job = {.n = kvc_container_records(c), .work = check_one, .state = (void *)(uintptr_t)c};
+    return kvc_parallel(&job, threads, e);
+}
+
+int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return kvc_records_none(e);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const uint64_t side = k->first_side[tensor] < k->first_side[tensor + 1] ? k->side_record[k->first_side[tensor]] : 0;
+    struct kvc_section *list;
+    unsigned n, has_basis = 0;
+    int turned = 0, kind = -1;
+    if (size) *text = '\0';
+    for (unsigned s = 0; s < line->n; s++) has_basis |= line->step[s].stage == &kvc_stage_basis;
+    if (!side || !has_basis) return 0;
+    if (kvc_records_sections(k, side, &list, &n, e)) return kvc_record_context(e, side, "SIDE");
+    for (unsigned s = 0; s < n; s++) {
+        turned |= list[s].type == KVC_SECTION_ROPE;
+        if (list[s].type == KVC_SECTION_BASIS && list[s].size) kind = list[s].data[0];
+    }
+    free(list);
+    const int is_key = c->tensor[tensor].role == KVC_ROLE_K;
+    snprintf(text, size, "%s%s, %s", is_key ? "K" : "V", !is_key ? "" : turned ? " before RoPE" : " as it is (RoPE unknown)",
+             kind < 0 ? "the profile's basis" : kind ? "a basis of its own" : "no basis, only scales");
+    return 0;
+}
+
+/* --- blocks --- */
+
+uint64_t kvc_container_blocks(const struct kvc_cache *c) {
+    const struct kvc_records *k = kvc_records_of(c);
+    return k ? k->n_blocks : 0;
+}
+
+struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return (struct kvc_container_block){0};
+    const uint64_t i = k->block_record[k->first_block[tensor] + block];
+    return (struct kvc_container_block){.record = i, .offset = k->record[i].offset, .size = k->record[i].size};
+}
+
+uint64_t kvc_container_block_digest(const uint8_t *record) {
+    return get_u64(record + 16);
+}
+
+const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uint32_t tensor) {
+    const struct kvc_records *k = kvc_records_of(c);
+    return k ? &k->shape[tensor] : &c->tensor[tensor].shape;
+}
+
+int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const char *what, struct kvc_error *e) {
+    const struct kvc_container_block at = kvc_container_block(c, tensor, block);
+    char label[64];
+    kvc_tensor_label(c, tensor, label, sizeof label);
+    kvc_record_damaged(e, at.offset, what);
+    return kvc_record_context(e, at.record, label);
+}

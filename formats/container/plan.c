@@ -1,0 +1,227 @@
+/* plan.c: which pipeline codes which tensor of a cache, and which layers pair. */
+#include "formats/container/plan.h"
+
+#include "codecs/memory.h"
+#include "formats/container/offsets.h"
+#include "formats/model/rebuild_source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+unsigned kvc_plan_select(const struct kvc_tensor *t) {
+    if (t->role == KVC_ROLE_K || t->role == KVC_ROLE_LATENT) return KVC_SELECT_K;
+    return t->role == KVC_ROLE_V ? KVC_SELECT_V : 0;
+}
+
+/* --- pairs --- */
+
+/* Whether two layers are of one kind and geometry: only such may pair. */
+static int alike(const struct kvc_cache *c, uint32_t a, uint32_t b) {
+    const struct kvc_layer *x = &c->layer[a], *y = &c->layer[b];
+    if (x->part != y->part || x->kind != y->kind || x->window != y->window) return 0;
+    for (int i = 0; i < 2; i++) {
+        if ((x->tensor[i] == KVC_NONE) != (y->tensor[i] == KVC_NONE)) return 0;
+        if (x->tensor[i] == KVC_NONE) continue;
+        const struct kvc_tensor *s = &c->tensor[x->tensor[i]], *t = &c->tensor[y->tensor[i]];
+        if (s->role != t->role || s->shape.dtype != t->shape.dtype || s->shape.heads != t->shape.heads ||
+            s->shape.dim != t->shape.dim)
+            return 0;
+    }
+    return 1;
+}
+
+/* Layers that are alike and below `layer` in the model. */
+static uint32_t rank_of(const struct kvc_cache *c, uint32_t layer) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) n += c->layer[i].index < c->layer[layer].index && alike(c, i, layer);
+    return n;
+}
+
+/* The next layer above `layer` that is like it, or KVC_NONE. */
+static uint32_t next_alike(const struct kvc_cache *c, uint32_t layer) {
+    uint32_t next = KVC_NONE;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layer[i].index > c->layer[layer].index && alike(c, i, layer) &&
+            (next == KVC_NONE || c->layer[i].index < c->layer[next].index))
+            next = i;
+    return next;
+}
+
+/* Model layers that the cache is about: one more than the highest index of its K and V. */
+static uint32_t count_layers(const struct kvc_cache *c) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->part[c->layer[i].part].kind != KVC_PART_COMPANION && c->layer[i].index >= n) n = c->layer[i].index + 1;
+    return n;
+}
+
+static int same_pipeline(const struct kvc_pipeline *a, const struct kvc_pipeline *b) {
+    char x[KVC_MAX_STEPS * 160], y[sizeof x];
+    return kvc_pipeline_print(a, x, sizeof x) == 0 && kvc_pipeline_print(b, y, sizeof y) == 0 && strcmp(x, y) == 0;
+}
+
+/* Marks the partners of K or V of layers 2i and 2i + 1 among those that are alike, as far as their pipelines, equal ones,
+ * say that the first of them pairs. */
+static void find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_pipeline *line) {
+    const uint32_t layers = count_layers(c);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const uint32_t other = rank_of(c, i) % 2 ? KVC_NONE : next_alike(c, i);
+        if (other == KVC_NONE) continue;
+        for (int r = 0; r < 2; r++) {
+            const uint32_t a = c->layer[i].tensor[r], b = c->layer[other].tensor[r];
+            if (a == KVC_NONE || !kvc_plan_select(&c->tensor[a])) continue;
+            const unsigned step = kvc_pipeline_first(&line[a], KVC_STAGE_PAIR);
+            if (step == line[a].n || !same_pipeline(&line[a], &line[b]) ||
+                !line[a].step[step].stage->pairs(&line[a].step[step].args, c->layer[i].index, layers))
+                continue;
+            plan->partner[a] = b;
+            plan->partner[b] = a;
+        }
+    }
+}
+
+/* A tensor without a partner goes past the pair stage. */
+static void drop_pair_stage(struct kvc_pipeline *line) {
+    const unsigned step = kvc_pipeline_first(line, KVC_STAGE_PAIR);
+    if (step == line->n) return;
+    memmove(&line->step[step], &line->step[step + 1], (line->n - step - 1) * sizeof line->step[0]);
+    line->n--;
+    /* nothing else may call for finite values */
+    if (kvc_pipeline_first(line, KVC_STAGE_FINITE | KVC_STAGE_FLOAT) < line->n) return;
+    for (unsigned i = 0; i < line->n; i++) {
+        if (line->step[i].stage != &kvc_stage_finite) continue;
+        memmove(&line->step[i], &line->step[i + 1], (line->n - i - 1) * sizeof line->step[0]);
+        line->n--;
+    }
+}
+
+/* --- pipelines --- */
+
+static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc_pipeline *line, struct kvc_error *e) {
+    uint32_t p = 0;
+    while (p < plan->n_pipelines && !same_pipeline(&plan->pipeline[p], line)) p++;
+    if (p == plan->n_pipelines) {
+        if (p == KVC_MAX_PIPELINES) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %u pipelines", p);
+        struct kvc_pipeline *grown = kvc_realloc(plan->pipeline, p + 1, sizeof *grown);
+        if (!grown) return kvc_fail_memory(e, "pipelines");
+        plan->pipeline = grown;
+        plan->pipeline[plan->n_pipelines++] = *line;
+    }
+    plan->pipeline_of[tensor] = p;
+    return 0;
+}
+
+/* --- rows that are rebuilt --- */
+
+/* The tensor of hidden states that `tensor`, of a layer, is rebuilt from by this step: its own layer's, or the next
+ * layer's that keeps its own. */
+uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *line, uint32_t tensor) {
+    const unsigned step = kvc_pipeline_first(line, KVC_STAGE_REBUILDS);
+    const uint32_t layers = count_layers(c);
+    unsigned rank;
+    for (uint32_t i = c->layer[c->tensor[tensor].layer].index; i < layers && step < line->n; i++)
+        if (line->step[step].stage->keeps(&line->step[step].args, i, layers, &rank)) return kvc_find_hidden(c, tensor, i);
+    return KVC_NONE;
+}
+
+/* Hidden states of a layer whose K and V are rebuilt: of a layer without states of its own they are rebuilt too; else, where
+ * the recipe gives a rank, they are stored at that. */
+static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor,
+                           struct kvc_pipeline *line, struct kvc_error *e) {
+    const uint32_t index = c->layer[c->tensor[tensor].layer].index;
+    struct kvc_pipeline of_k;
+    unsigned rank = 0;
+    char text[128];
+    kvc_recipe_pipeline(recipe, KVC_SELECT_K, index, &of_k);
+    const unsigned step = kvc_pipeline_first(&of_k, KVC_STAGE_REBUILDS);
+    if (step == of_k.n) return 0;
+    const int own = of_k.step[step].stage->keeps(&of_k.step[step].args, index, count_layers(c), &rank);
+    if (own && !rank) return 0;
+    of_k.step[step].stage->print(&of_k.step[step].args, text, sizeof text);
+    char recipe_text[192];
+    struct kvc_recipe instead;
+    if (own) snprintf(recipe_text, sizeof recipe_text, "lowrank:r=%u:layer", rank);
+    else snprintf(recipe_text, sizeof recipe_text, "%s:%s", of_k.step[step].stage->name, text);
+    if (kvc_recipe_parse(recipe_text, &instead, e)) return -1;
+    kvc_recipe_pipeline(&instead, KVC_SELECT_K, index, line);
+    for (unsigned i = 0; i < line->n; i++) line->step[i].item = recipe->n;
+    return 0;
+}
+
+/* --- the pipeline of each tensor --- */
+
+/* The pipeline of each tensor before pairs are known; what cannot be taken is left to the default, and the first reason
+ * kept. */
+static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe,
+                  struct kvc_pipeline *line, struct kvc_error *refusal, struct kvc_error *e) {
+    refusal->code = KVC_OK;
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        struct kvc_error why;
+        const struct kvc_tensor *tensor = &c->tensor[t];
+        plan->tensor_bytes += kvc_tensor_bytes(tensor);
+        plan->partner[t] = KVC_NONE;
+        kvc_recipe_pipeline(recipe, kvc_plan_select(tensor), c->layer[tensor->layer].index, &line[t]);
+        if (kvc_pipeline_check(&line[t], e)) {
+            if (e) e->code = KVC_ERR_USAGE;
+            return kvc_error_prefix(e, "recipe");
+        }
+        const unsigned heads = kvc_pipeline_first(&line[t], KVC_STAGE_HEADS);
+        if (heads < line[t].n && !kvc_cache_heads_known(c))
+            return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s works head by head, but nothing says how many KV heads there are: give "
+                            "--kv-heads or --model", line[t].step[heads].stage->name);
+        if (tensor->role == KVC_ROLE_HIDDEN && hidden_pipeline(c, recipe, t, &line[t], e)) return -1;
+        const unsigned rebuilt = kvc_pipeline_first(&line[t], KVC_STAGE_REBUILDS);
+        if (kvc_pipeline_accepts(&line[t], &tensor->shape, &why)) {
+            if (rebuilt == line[t].n || kvc_plan_hidden(c, &line[t], t) != KVC_NONE) continue;
+            kvc_fail(&why, KVC_ERR_UNSUPPORTED, "there are no hidden states of the same positions to rebuild it from");
+        }
+        if (refusal->code == KVC_OK) {
+            char label[64];
+            *refusal = why;
+            kvc_tensor_label(c, t, label, sizeof label);
+            kvc_error_prefix(refusal, label);
+        }
+        static const struct kvc_recipe nothing;
+        kvc_recipe_pipeline(&nothing, 0, 0, &line[t]);
+        line[t].step[0].item = recipe->n;
+    }
+    return 0;
+}
+
+int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe, struct kvc_error *e) {
+    struct kvc_error refusal;
+    memset(plan, 0, sizeof *plan);
+    plan->lossless = 1;
+    plan->pipeline_of = calloc((size_t)c->n_tensors + 1, sizeof *plan->pipeline_of);
+    plan->partner = calloc((size_t)c->n_tensors + 1, sizeof *plan->partner);
+    struct kvc_pipeline *line = calloc((size_t)c->n_tensors + 1, sizeof *line);
+    unsigned used = 0; /* bit i: item i codes some tensor */
+    int status = plan->pipeline_of && plan->partner && line ? 0 : kvc_fail_memory(e, "the plan");
+    if (!status) status = choose(plan, c, recipe, line, &refusal, e);
+    if (!status) find_pairs(plan, c, line);
+    for (uint32_t t = 0; t < c->n_tensors && !status; t++) {
+        if (plan->partner[t] == KVC_NONE) drop_pair_stage(&line[t]);
+        for (unsigned s = 0; s < line[t].n; s++)
+            if (line[t].step[s].item < recipe->n) used |= 1u << line[t].step[s].item;
+        if (!kvc_pipeline_lossless(&line[t])) plan->lossless = 0;
+        status = add_pipeline(plan, t, &line[t], e);
+    }
+    for (unsigned i = 0; i < recipe->n && !status; i++) {
+        if (!c->n_tensors || used & 1u << i) continue;
+        if (refusal.code == KVC_OK && recipe->item[i].stage->flags & KVC_STAGE_PAIR)
+            kvc_fail(&refusal, KVC_ERR_USAGE, "no two layers of one kind and shape pair, from its first layer on");
+        status = kvc_fail(e, KVC_ERR_USAGE, "recipe: stage '%s' (number %u) applies to no tensor of this cache%s%s",
+                          recipe->item[i].stage->name, i + 1, refusal.code == KVC_OK ? "" : ": ",
+                          refusal.code == KVC_OK ? "" : refusal.message);
+    }
+    free(line);
+    return status;
+}
+
+void kvc_plan_free(struct kvc_plan *plan) {
+    free(plan->pipeline);
+    free(plan->pipeline_of);
+    free(plan->partner);
+    memset(plan, 0, sizeof *plan);
+}

@@ -1,0 +1,482 @@
+/* reader.c: opens a .kvc container as a cache: metadata, table, cells, tokens, source. Not for the frame of records
+ * (records.c) and not for blocks (blocks.c). Spec: FORMAT.md 4, 5 and 7. */
+#include "formats/container/records.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/keys.h"
+#include "formats/container/offsets.h"
+#include "formats/cache/prefix.h"
+#include "formats/container/salvage.h"
+#include "formats/cache/view.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int kvc_reader_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p, size_t n, struct kvc_error *e) {
+    const uint8_t *end = p + n;
+    if (n < 16) return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
+    uint64_t parts = get_u32(p), layers = get_u32(p + 4), tensors = get_u32(p + 8), pipelines = get_u32(p + 12);
+    p += 16;
+    if (parts * KVC_PART_ENTRY + layers * KVC_LAYER_ENTRY + tensors * KVC_TENSOR_ENTRY + pipelines > (uint64_t)(end - p))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
+    uint64_t cells = 0;
+    for (uint64_t i = 0; i < parts; i++, p += KVC_PART_ENTRY) {
+        if (!kvc_part_kind_name(p[0])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "part kind %u is unknown", p[0]);
+        if (p[1] | p[2] | p[3] | get_u32(p + 12)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "table: reserved bytes are set");
+        uint64_t part_cells = get_u64(p + 16);
+        if (part_cells > KVC_MAX_CELLS || (cells += part_cells) > k->most_cells)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "table: %" PRIu64 " cells are more than the blocks can hold", cells);
+        uint32_t number = kvc_cache_add_part(c, (enum kvc_part_kind)p[0], part_cells, e);
+        if (number == KVC_NONE) return -1;
+        c->part[number].stream = get_u32(p + 4);
+        c->part[number].checkpoint = get_u32(p + 8);
+    }
+    for (uint64_t i = 0; i < layers; i++, p += KVC_LAYER_ENTRY) {
+        uint32_t part = get_u32(p);
+        if (!kvc_layer_kind_name(p[8])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "layer kind %u is unknown", p[8]);
+        if (p[9] | p[10] | p[11]) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "table: reserved bytes are set");
+        if (part >= parts) return kvc_fail(e, KVC_ERR_DAMAGED, "table: layer %" PRIu64 " has no part", i);
+        uint32_t number = kvc_cache_add_layer(c, part, get_u32(p + 4), (enum kvc_layer_kind)p[8], e);
+        if (number == KVC_NONE) return -1;
+        c->layer[number].window = get_u32(p + 12);
+    }
+    k->pipeline_of = kvc_alloc(tensors + 1, sizeof *k->pipeline_of);
+    if (!k->pipeline_of) return kvc_fail_memory(e, "the table of tensors");
+    for (uint64_t i = 0; i < tensors; i++, p += KVC_TENSOR_ENTRY) {
+        uint32_t layer = get_u32(p);
+        if (layer >= layers) return kvc_fail(e, KVC_ERR_DAMAGED, "table: tensor %" PRIu64 " has no layer", i);
+        if (!kvc_role_name(p[4])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "role %u is unknown", p[4]);
+        if (!kvc_dtype_info(p[5])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "dtype %u is unknown", p[5]);
+        if (get_u16(p + 6) >= pipelines) return kvc_fail(e, KVC_ERR_DAMAGED, "table: tensor %" PRIu64 " has no pipeline", i);
+        struct kvc_shape shape = {.dtype = (enum kvc_dtype)p[5], .heads = get_u64(p + 8), .dim = get_u64(p + 16),
+                                  .tokens = c->part[c->layer[layer].part].cells.n};
+        uint32_t number = kvc_cache_add_tensor(c, layer, (enum kvc_role)p[4], &shape, e);
+        if (number == KVC_NONE) return -1;
+        struct kvc_tensor *t = &c->tensor[number];
+        t->source = (struct kvc_strides){get_u64(p + 24), get_u64(p + 32), get_u64(p + 40)};
+        t->source_size = get_u64(p + 48);
+        if (t->source_size > KVC_MAX_TENSOR_BYTES || t->source_size < kvc_tensor_bytes(t) ||
+            !kvc_strides_check(&shape, &t->source, t->source_size))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "table: tensor %" PRIu64 " reaches beyond its region of the source", i);
+        k->pipeline_of[i] = get_u16(p + 6);
+    }
+    if (pipelines > KVC_MAX_PIPELINES) return kvc_fail(e, KVC_ERR_DAMAGED, "table: too many pipelines");
+    k->pipeline = calloc((size_t)pipelines + 1, sizeof *k->pipeline);
+    k->pipeline_text = calloc((size_t)pipelines + 1, sizeof *k->pipeline_text);
+    if (!k->pipeline || !k->pipeline_text) return kvc_fail_memory(e, "pipelines");
+    for (uint64_t i = 0; i < pipelines; i++) {
+        struct kvc_pipeline *line = &k->pipeline[i];
+        if (p == end || *p < 1 || *p > KVC_MAX_STEPS)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "table: pipeline %" PRIu64 " has no valid number of stages", i);
+        line->n = *p++;
+        for (unsigned s = 0; s < line->n; s++) {
+            if (end - p < 3 || end - p - 3 < p[2]) return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
+            char text[256], again[256];
+            line->step[s].stage = kvc_stage_by_id(get_u16(p));
+            if (!line->step[s].stage)
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "stage id %u is unknown to this reader: use a newer kvc", get_u16(p));
+            memcpy(text, p + 3, p[2]);
+            text[p[2]] = '\0';
+            if (strlen(text) != p[2] || line->step[s].stage->parse(text, &line->step[s].args, e))
+                return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are malformed", line->step[s].stage->name);
+            line->step[s].stage->print(&line->step[s].args, again, sizeof again);
+            if (strcmp(text, again) != 0)
+                return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are not canonical",
+                                line->step[s].stage->name);
+            p += 3 + p[2];
+        }
+        if (kvc_pipeline_check(line, e)) {
+            if (e) e->code = KVC_ERR_DAMAGED;
+            return kvc_error_prefix(e, "table");
+        }
+        char text[2048];
+        if (kvc_pipeline_print(line, text, sizeof text) || !(k->pipeline_text[i] = strdup(text)))
+            return kvc_fail_memory(e, "pipelines");
+        k->n_pipelines++;
+    }
+    return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the table");
+}
+
+static int read_positions(struct kvc_cells *cells, const uint8_t *p, size_t n, struct kvc_error *e) {
+    const uint8_t *end = p + n;
+    uint64_t at = 0;
+    int64_t expected = 0;
+    while (at < cells->n) {
+        uint64_t step, length;
+        int64_t first, last;
+        if (get_varint(&p, end, &step) || get_varint(&p, end, &length) || !length || length > cells->n - at ||
+            __builtin_add_overflow(expected, unzigzag(step), &first) ||
+            __builtin_add_overflow(first, (int64_t)length, &last))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "positions are malformed at cell %" PRIu64, at);
+        for (uint64_t i = 0; i < length; i++) cells->pos[at++] = first + (int64_t)i;
+        expected = last;
+    }
+    return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the positions");
+}
+
+static int read_words(struct kvc_cells *cells, const uint8_t *p, size_t n, struct kvc_error *e) {
+    const uint8_t *end = p + n;
+    uint64_t total = 0;
+    cells->word_at = kvc_alloc(cells->n + 1, sizeof *cells->word_at);
+    if (!cells->word_at) return kvc_fail_memory(e, "cell words");
+    for (uint64_t i = 0; i < cells->n; i++) {
+        uint64_t count;
+        if (get_varint(&p, end, &count) || count > n) return kvc_fail(e, KVC_ERR_DAMAGED, "cell words are cut short");
+        cells->word_at[i] = total;
+        total += count;
+    }
+    cells->word_at[cells->n] = total;
+    if ((uint64_t)(end - p) % 4 || total != (uint64_t)(end - p) / 4)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "cell words: %" PRIu64 " are announced, %zu bytes follow", total,
+                        (size_t)(end - p));
+    cells->words = kvc_alloc(total, sizeof *cells->words);
+    if (!cells->words) return kvc_fail_memory(e, "cell words");
+    for (uint64_t i = 0; i < total; i++, p += 4) cells->words[i] = get_u32(p);
+    return 0;
+}
+
+int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+    struct kvc_section *list;
+    unsigned n;
+    if (k->record[i].subject >= c->n_parts) return kvc_fail(e, KVC_ERR_DAMAGED, "CELLS of a part that is not there");
+    struct kvc_cells *cells = &c->part[k->record[i].subject].cells;
+    if (kvc_records_sections(k, i, &list, &n, e)) return -1;
+    int status = n >= 1 && n <= 2 && list[0].type == KVC_SECTION_POSITIONS && (n == 1 || list[1].type == KVC_SECTION_WORDS)
+                     ? 0
+                     : kvc_fail(e, KVC_ERR_DAMAGED, "needs POSITIONS and at most WORDS");
+    for (unsigned s = 0; s < n && !status; s++) {
+        uint8_t *bytes;
+        size_t size;
+        status = kvc_records_decode(&list[s], &bytes, &size, e);
+        if (status) break;
+        status = s ? read_words(cells, bytes, size, e) : read_positions(cells, bytes, size, e);
+        free(bytes);
+    }
+    free(list);
+    return status;
+}
+
+int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+    struct kvc_section *list;
+    unsigned n;
+    if (kvc_records_sections(k, i, &list, &n, e)) return -1;
+    unsigned ids = n && list[0].type == KVC_SECTION_TOKENS, keys = n > ids && list[ids].type == KVC_SECTION_KEYS;
+    int status = n && n == ids + keys ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "needs TOKENS, KEYS, or both in this order");
+    for (unsigned s = 0; s < n && !status; s++) {
+        uint8_t *bytes;
+        size_t size, unit = s < ids ? 4 : KVC_KEY_BYTES;
+        status = kvc_records_decode(&list[s], &bytes, &size, e);
+        if (status) break;
+        if (size % unit) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "%zu bytes are no whole number of tokens or keys", size);
+        } else if (s < ids) {
+            int32_t *tokens = malloc(size ? size : 1);
+            if (!tokens) status = kvc_fail_memory(e, "tokens");
+            for (size_t t = 0; tokens && t < size / 4; t++) tokens[t] = (int32_t)get_u32(bytes + 4 * t);
+            c->tokens = tokens;
+            c->n_tokens = tokens ? size / 4 : 0;
+        } else {
+            c->prefix_keys = bytes;
+            c->n_prefix_keys = size / unit;
+            bytes = NULL;
+        }
+        free(bytes);
+    }
+    free(list);
+    return status;
+}
+
+static int read_extents(struct kvc_cache *c, const uint8_t *p, size_t n, struct kvc_error *e) {
+    const uint8_t *end = p + n;
+    uint64_t count, tensors = 0, total = 0;
+    if (get_varint(&p, end, &count) || count > 2 * (uint64_t)c->n_tensors + 1)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "extents are cut short, or more than tensors call for");
+    c->extent = kvc_alloc(count, sizeof *c->extent);
+    uint8_t *seen = calloc(1, (size_t)c->n_tensors + 1);
+    int status = c->extent && seen ? 0 : kvc_fail_memory(e, "extents");
+    for (uint64_t i = 0; i < count && !status; i++) {
+        uint64_t which, size = 0;
+        if (get_varint(&p, end, &which) || (!which && get_varint(&p, end, &size)))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "extents are cut short");
+        else if (!which && (!size || (i && c->extent[i - 1].tensor == KVC_NONE)))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " is empty, or continues the one before", i);
+        else if (which > c->n_tensors || (which && seen[which - 1]++))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " names no tensor, or one named before", i);
+        if (status) break;
+        if (which && c->tensor[which - 1].source_size != kvc_tensor_bytes(&c->tensor[which - 1])) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu64 "'s region of the source is not as long as it", which - 1);
+            break;
+        }
+        if (which) size = c->tensor[which - 1].source_size;
+        c->extent[i] = (struct kvc_extent){.tensor = which ? (uint32_t)(which - 1) : KVC_NONE, .size = size,
+                                           .literal = which ? 0 : c->literal_size};
+        tensors += which != 0;
+        if (__builtin_add_overflow(total, size, &total)) status = kvc_fail(e, KVC_ERR_DAMAGED, "extents overflow");
+        if (!which) c->literal_size += size;
+    }
+    free(seen);
+    if (status) return -1;
+    if (p != end || tensors != c->n_tensors || !count)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "extents do not name every tensor once, or bytes follow them");
+    c->n_extents = count;
+    return 0;
+}
+
+/* Chunk 0 is read; all chunks' literals are only measured here and decoded when asked for. */
+int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+    struct kvc_section *list;
+    unsigned n;
+    uint32_t number = k->record[i].number;
+    if (number != k->n_chunks) return kvc_fail(e, KVC_ERR_DAMAGED, "SOURCE chunk %" PRIu32 " is out of order", number);
+    uint64_t *grown = kvc_realloc(k->chunk, k->n_chunks + 1, sizeof *grown);
+    if (!grown) return kvc_fail_memory(e, "chunks");
+    k->chunk = grown;
+    k->chunk[k->n_chunks++] = i;
+    if (kvc_records_sections(k, i, &list, &n, e)) return -1;
+    int status = 0;
+    unsigned s = 0;
+    if (!number) {
+        uint8_t *bytes;
+        size_t size;
+        if (n && list[0].type == KVC_SECTION_EXTENTS) status = kvc_records_decode(&list[0], &bytes, &size, e);
+        else status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk 0 has no EXTENTS");
+        if (!status) {
+            status = read_extents(c, bytes, size, e);
+            free(bytes);
+        }
+        s = 1;
+    }
+    if (!status) {
+        uint64_t before = (uint64_t)number * KVC_LITERAL_CHUNK;
+        uint64_t due = c->literal_size <= before                      ? 0
+                       : c->literal_size - before < KVC_LITERAL_CHUNK ? c->literal_size - before
+                                                                      : KVC_LITERAL_CHUNK;
+        if ((number && !due) || n != s + (due != 0) || (due && (list[s].type != KVC_SECTION_LITERALS || list[s].raw_size != due ||
+                                            list[s].stage != KVC_NO_STAGE || list[s].index)))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk %" PRIu32 " does not hold its LITERALS", number);
+    }
+    free(list);
+    return status;
+}
+
+static uint64_t segments_of(const struct kvc_cache *c, uint32_t tensor) {
+    return (kvc_tensor_part(c, tensor)->cells.n_blocks + KVC_SEGMENT_BLOCKS - 1) / KVC_SEGMENT_BLOCKS;
+}
+
+/* Where the blocks and the side data of each tensor begin among all; *due blocks are due. */
+int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e) {
+    uint64_t segments = 0;
+    *due = 0;
+    k->first_block = kvc_alloc((size_t)c->n_tensors + 1, sizeof *k->first_block);
+    k->first_side = kvc_alloc((size_t)c->n_tensors + 1, sizeof *k->first_side);
+    if (!k->first_block || !k->first_side) return kvc_fail_memory(e, "blocks");
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        k->first_block[t] = *due;
+        k->first_side[t] = segments;
+        *due += kvc_tensor_part(c, t)->cells.n_blocks;
+        segments += segments_of(c, t);
+    }
+    k->first_block[c->n_tensors] = *due;
+    k->first_side[c->n_tensors] = segments;
+    if (k->survey ? *due > KVC_SALVAGE_BLOCKS && *due > k->n_blocks : *due != k->n_blocks)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " blocks are due, %" PRIu64 " are there", *due, k->n_blocks);
+    k->block_record = kvc_alloc(*due + 1, sizeof *k->block_record);
+    k->side_record = kvc_alloc_zeros(segments + 1, sizeof *k->side_record);
+    return k->block_record && k->side_record ? 0 : kvc_fail_memory(e, "blocks");
+}
+
+/* Checks that the BLOCK records are exactly the blocks due, in order, each segment's behind its side data where it has
+ * some, and notes where they are. */
+static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+    uint64_t due;
+    if (kvc_reader_count_blocks(c, k, &due, e)) return -1;
+    uint32_t tensor = 0;
+    uint64_t placed = 0;
+    for (; i < k->n_records; i++) {
+        const struct kvc_record *r = &k->record[i];
+        if (r->type == KVC_RECORD_PAD || !kvc_record_name(r->type) || r->type == KVC_RECORD_PROFILE) continue;
+        if (r->type == KVC_RECORD_INDEX && i + 1 == k->n_records) continue;
+        while (tensor < c->n_tensors && placed == k->first_block[tensor + 1]) tensor++;
+        if (tensor < c->n_tensors && r->subject == tensor) {
+            const uint64_t block = placed - k->first_block[tensor];
+            uint64_t *side = &k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
+            if (r->type == KVC_RECORD_BLOCK && r->number == block) {
+                k->block_record[placed++] = i;
+                continue;
+            }
+            if (r->type == KVC_RECORD_SIDE && block % KVC_SEGMENT_BLOCKS == 0 && !*side &&
+                r->number == block / KVC_SEGMENT_BLOCKS) {
+                *side = i;
+                continue;
+            }
+        }
+        kvc_record_damaged(e, r->offset, "is not the record due here");
+        return kvc_record_context(e, i, kvc_record_name(r->type));
+    }
+    return placed == due ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "blocks are missing");
+}
+
+/* The next record that is neither padding nor unknown and skippable. */
+static uint64_t skip(const struct kvc_records *k, uint64_t i) {
+    while (i < k->n_records && (k->record[i].type == KVC_RECORD_PAD || k->record[i].type == KVC_RECORD_PROFILE ||
+                                !kvc_record_name(k->record[i].type)))
+        i++;
+    return i;
+}
+
+static int expect(const struct kvc_records *k, uint64_t i, unsigned type, struct kvc_error *e) {
+    if (i < k->n_records && k->record[i].type == type) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "record %" PRIu64 " is not the %s record due there", i, kvc_record_name(type));
+}
+
+static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error *e) {
+    uint8_t *bytes;
+    size_t n;
+    uint64_t i = skip(k, 0);
+    if (expect(k, i, KVC_RECORD_META, e) || kvc_records_single(k, i, KVC_SECTION_META, &bytes, &n, e)) return -1;
+    int status = kvc_meta_decode(&c->meta, bytes, n, e);
+    free(bytes);
+    if (status) return kvc_record_context(e, i, "META");
+    i = skip(k, i + 1);
+    if (expect(k, i, KVC_RECORD_TABLE, e) || kvc_records_single(k, i, KVC_SECTION_TABLE, &bytes, &n, e)) return -1;
+    status = kvc_reader_table(c, k, bytes, n, e);
+    free(bytes);
+    if (status) return kvc_record_context(e, i, "TABLE");
+    for (uint32_t part = 0; part < c->n_parts; part++) {
+        i = skip(k, i + 1);
+        if (expect(k, i, KVC_RECORD_CELLS, e)) return -1;
+        if (k->record[i].subject != part) {
+            kvc_record_damaged(e, k->record[i].offset, "cells of another part");
+            return kvc_record_context(e, i, "CELLS");
+        }
+        if (kvc_reader_cells(c, k, i, e)) return kvc_record_context(e, i, "CELLS");
+    }
+    i = skip(k, i + 1);
+    if (i < k->n_records && k->record[i].type == KVC_RECORD_TOKENS) {
+        if (kvc_reader_tokens(c, k, i, e)) return kvc_record_context(e, i, "TOKENS");
+        i = skip(k, i + 1);
+    }
+    k->pairing = kvc_cache_pairing(c);
+    for (; i < k->n_records && k->record[i].type == KVC_RECORD_SOURCE; i = skip(k, i + 1))
+        if (kvc_reader_source(c, k, i, e)) return kvc_record_context(e, i, "SOURCE");
+    if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "literal bytes of the source file are missing");
+    if (kvc_cache_finish(c, e)) return -1;
+    k->shape = kvc_alloc(c->n_tensors + 1, sizeof *k->shape);
+    if (!k->shape) return kvc_fail_memory(e, "shapes");
+    for (uint32_t t = 0; t < c->n_tensors; t++) k->shape[t] = c->tensor[t].shape;
+    if (c->tokens && c->n_prefix_keys != kvc_cache_prefix_tokens(c) / KVC_PREFIX_TOKENS)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", c->n_prefix_keys, c->n_tokens);
+    return place_blocks(c, k, i, e);
+}
+
+static void container_close(struct kvc_cache *c) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (!k) return;
+    for (uint32_t i = 0; i < k->n_pipelines; i++) free(k->pipeline_text[i]);
+    free(k->pipeline_text);
+    free(k->pipeline);
+    free(k->pipeline_of);
+    free(k->shape);
+    free(k->record);
+    free(k->first_block);
+    free(k->block_record);
+    free(k->first_side);
+    free(k->side_record);
+    free(k->chunk);
+    free(k->lost);
+    kvc_survey_free(k->survey);
+    kvc_profile_free(k->profile);
+    kvc_projections_free(&k->projections);
+    free(k);
+    c->impl = NULL;
+}
+
+struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e) {
+    struct kvc_cache *c = kvc_cache_new(e);
+    struct kvc_records *k = calloc(1, sizeof *k);
+    if (!c || !k || kvc_projections_init(&k->projections, NULL, e)) {
+        if (c && !k) kvc_fail_memory(e, "a container");
+        kvc_cache_free(c);
+        free(k);
+        return NULL;
+    }
+    k->data = in->data;
+    k->size = in->size;
+    c->kind = kvc_records_kind;
+    c->impl = k;
+    c->close = container_close;
+    c->read = kvc_blocks_read;
+    c->read_literal = kvc_blocks_read_literal;
+    return c;
+}
+
+struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e) {
+    uint64_t index = 0;
+    if (kvc_records_frame(in, &index, e)) return NULL;
+    struct kvc_cache *c = kvc_reader_new(in, e);
+    if (!c) return NULL;
+    struct kvc_records *k = c->impl;
+    int status = kvc_records_index(k, index, e);
+    for (uint64_t i = 0; !status && i < k->n_records; i++) k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
+    k->most_cells = KVC_BLOCK * k->n_blocks;
+    if (!status) status = read_all(c, k, e);
+    if (status) {
+        kvc_cache_free(c);
+        return NULL;
+    }
+    return c;
+}
+
+void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (k) k->projections.weights = weights;
+}
+
+/* --- the profile --- */
+
+/* The one that the file carries, which must be the one that it names. */
+static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint8_t *sha256, struct kvc_error *e) {
+    uint8_t *bytes;
+    size_t n;
+    struct kvc_profile *p = NULL;
+    if (kvc_records_single(k, k->profile_record, KVC_SECTION_PROFILE, &bytes, &n, e)) return NULL;
+    if (!(p = kvc_profile_open_memory(bytes, n, e))) {
+        kvc_record_context(e, k->profile_record, "PROFILE");
+    } else if (memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
+        kvc_fail(e, KVC_ERR_DAMAGED, "the profile inside is not the one that the metadata name");
+        kvc_profile_free(p);
+        p = NULL;
+    }
+    free(bytes);
+    return p;
+}
+
+void kvc_container_set_profile(struct kvc_cache *c, const char *given, const char *folder) {
+    struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
+    if (!k) return;
+    k->profile_record = 0;
+    for (uint64_t i = 0; i < k->n_records && !k->profile_record; i++)
+        if (k->record[i].type == KVC_RECORD_PROFILE) k->profile_record = i;
+    kvc_profile_free(k->profile);
+    k->profile = NULL;
+    kvc_fail(&k->no_profile, KVC_ERR_DAMAGED, "the metadata name no profile, and rows of this file need one");
+    if (!m || m->type != KVC_META_BYTES || m->size != KVC_SHA256_BYTES) return;
+    const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
+    if (k->profile_record) k->profile = open_embedded(k, m->value, &k->no_profile);
+    else k->profile = kvc_profile_find(m->value, model, given, folder, &k->no_profile);
+    if (k->survey && k->profile_record && !k->profile) /* the one inside is damaged; another copy may be at hand */
+        k->profile = kvc_profile_find(m->value, model, given, folder, NULL);
+    if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
+    kvc_profile_free(k->profile);
+    k->profile = NULL;
+}
+
+const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {
+    const struct kvc_records *k = kvc_records_of(c);
+    *embedded = k && k->profile_record;
+    return k ? k->profile : NULL;
+}

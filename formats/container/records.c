@@ -1,0 +1,260 @@
+/* records.c: the frame of a container: header, footer, index, and single records with their hashes and sections. Not for
+ * what records mean (reader.c) and not for blocks (blocks.c). Spec: FORMAT.md 3 and 4. */
+#include "formats/container/records.h"
+
+#include "codecs/memory.h"
+#include "formats/container/offsets.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char kvc_records_kind[] = "container";
+
+int kvc_records_none(struct kvc_error *e) {
+    return kvc_fail(e, KVC_ERR_USAGE, "the cache does not come from a .kvc file: it has no records");
+}
+
+struct kvc_records *kvc_records_of(const struct kvc_cache *c) {
+    return c->kind == kvc_records_kind ? c->impl : NULL;
+}
+
+const char *kvc_record_name(unsigned type) {
+    static const char *const names[] = {NULL,   "META", "TABLE", "CELLS",   "TOKENS", "SOURCE",
+                                        "SIDE", "BLOCK", "PROFILE", "PAD", "INDEX"};
+    return type < sizeof names / sizeof names[0] ? names[type] : NULL;
+}
+
+/* What is wrong in a record; callers put its number and content before it with kvc_record_context(). */
+int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what) {
+    return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%s", what);
+}
+
+/* Puts the record's place before a message that a decoder left in *e. */
+int (kvc_record_context)(struct kvc_error *e, uint64_t record, const char *label) {
+    char where[192];
+    snprintf(where, sizeof where, "record %" PRIu64 "%s%s%s", record, label ? " (" : "", label ? label : "",
+             label ? ")" : "");
+    kvc_error_prefix(e, where);
+    if (e) e->record = record;
+    return -1;
+}
+
+/* --- one record: its header against the index, its hash, its directory --- */
+
+/* The fields that a type does not use are zero, or all ones for the subject. */
+static int fields_fit(const struct kvc_record *r, uint64_t digest) {
+    switch (r->type) {
+    case KVC_RECORD_BLOCK: return 1;
+    case KVC_RECORD_SIDE: return !digest;
+    case KVC_RECORD_CELLS: return !r->number && !digest;
+    case KVC_RECORD_SOURCE: return r->subject == KVC_NONE && !digest;
+    default: return !kvc_record_name(r->type) || (r->subject == KVC_NONE && !r->number && !digest);
+    }
+}
+
+/* Checks record i, whose bytes are at h, as far as its hash. */
+static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc_error *e) {
+    if (h[0] != r->type || (uint64_t)get_u32(h + 4) * KVC_UNIT != r->size || get_u32(h + 8) != r->subject ||
+        get_u32(h + 12) != r->number)
+        return kvc_record_damaged(e, r->offset, "its header and the index disagree");
+    if (get_u64(h + 24) != kvc_record_check(h, r->size))
+        return kvc_record_damaged(e, r->offset, "checksum mismatch");
+    int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
+    if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != critical)
+        return kvc_record_damaged(e, r->offset, "the flag that says whether readers may skip it does not fit its type");
+    if (!fields_fit(r, get_u64(h + 16)))
+        return kvc_record_damaged(e, r->offset, "a field that this type of record does not use is set");
+    if (h[1] & ~KVC_RECORD_CRITICAL) {
+        kvc_record_damaged(e, r->offset, "reserved flag bits are set");
+        if (e) e->code = KVC_ERR_UNSUPPORTED;
+        return -1;
+    }
+    return 0;
+}
+
+/* Reads entry j of a checked record; *at is the offset of its bytes and moves on to the next. */
+static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j, uint64_t *at, struct kvc_section *s,
+                        struct kvc_error *e) {
+    const uint8_t *entry = h + KVC_RECORD_HEADER + (uint64_t)j * KVC_DIRECTORY_ENTRY;
+    s->type = entry[0];
+    s->coder = entry[1];
+    s->stage = entry[2];
+    s->index = entry[3];
+    s->size = get_u32(entry + 4);
+    s->raw_size = get_u64(entry + 8);
+    s->data = h + *at;
+    uint64_t padded = kvc_round_up(s->size, KVC_UNIT);
+    if (padded > r->size - *at) return kvc_record_damaged(e, r->offset, "a section reaches beyond its record");
+    for (uint64_t b = s->size; b < padded; b++)
+        if (s->data[b]) return kvc_record_damaged(e, r->offset, "padding is not zero");
+    *at += padded;
+    return 0;
+}
+
+/* A PAD record has no sections and is zero behind its header. */
+static int read_padding(const struct kvc_record *r, const uint8_t *h, unsigned n, struct kvc_section **list,
+                        struct kvc_error *e) {
+    if (n) return kvc_record_damaged(e, r->offset, "PAD has sections");
+    for (uint64_t b = KVC_RECORD_HEADER; b < r->size; b++)
+        if (h[b]) return kvc_record_damaged(e, r->offset, "padding is not zero");
+    *list = NULL;
+    return 0;
+}
+
+/* Sections of record i, checked; *list is allocated, the caller frees it. */
+int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
+                         struct kvc_error *e) {
+    return kvc_records_sections_of(k, i, k->data + k->record[i].offset, list, n, e);
+}
+
+int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *h, struct kvc_section **list, unsigned *n,
+                            struct kvc_error *e) {
+    const struct kvc_record *r = &k->record[i];
+    if (record_check(r, h, e)) return -1;
+    *n = get_u16(h + 2);
+    if (r->type == KVC_RECORD_PAD) return read_padding(r, h, *n, list, e);
+    uint64_t at = KVC_RECORD_HEADER + (uint64_t)*n * KVC_DIRECTORY_ENTRY;
+    if (at > r->size) return kvc_record_damaged(e, r->offset, "its directory reaches beyond it");
+    *list = kvc_alloc(*n, sizeof **list);
+    if (!*list) return kvc_fail_memory(e, "sections");
+    int status = 0;
+    for (unsigned j = 0; j < *n && !status; j++) status = read_section(r, h, j, &at, *list + j, e);
+    if (!status && at != r->size) status = kvc_record_damaged(e, r->offset, "bytes follow its last section");
+    if (status) {
+        free(*list);
+        *list = NULL;
+    }
+    return status;
+}
+
+/* Decodes a container section whose size only the directory tells; bounded by what is stored. */
+int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e) {
+    if (s->stage != KVC_NO_STAGE || s->index != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims a stage", s->type);
+    if (s->coder != KVC_CODER_STORE && s->raw_size > kvc_section_limit(s->size))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims %" PRIu64 " bytes from %" PRIu32, s->type, s->raw_size,
+                        s->size);
+    if (s->coder == KVC_CODER_STORE && s->raw_size != s->size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u: stored size and decoded size differ", s->type);
+    *n = (size_t)s->raw_size;
+    *bytes = malloc(*n ? *n : 1);
+    if (!*bytes) return kvc_fail_memory(e, "a section");
+    if (kvc_section_decode(s, *bytes, *n, e)) {
+        free(*bytes);
+        *bytes = NULL;
+        return -1;
+    }
+    return 0;
+}
+
+/* The one section of type `section` that record i consists of. */
+int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n,
+                         struct kvc_error *e) {
+    struct kvc_section *list;
+    unsigned count;
+    if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
+    int status = count == 1 && list[0].type == section
+                     ? kvc_records_decode(&list[0], bytes, n, e)
+                     : kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one %s section", kvc_section_name(section));
+    free(list);
+    return status ? kvc_record_context(e, i, kvc_record_name(k->record[i].type)) : 0;
+}
+
+/* --- header, footer, index --- */
+
+int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
+    const uint8_t *p = in->data;
+    if (in->size < 8 || memcmp(p, KVC_MAGIC, in->size < 8 ? (size_t)in->size : 8) != 0)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "not a .kvc file");
+    if (in->size < KVC_HEADER_SIZE + KVC_FOOTER_SIZE)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "truncated: %" PRIu64 " bytes hold no header and footer", in->size);
+    if (get_u64(p + 24) != XXH3_64bits(p, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "header: checksum mismatch");
+    if (get_u16(p + 10) > KVC_FORMAT_VERSION)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "needs a reader of format version %u; this one reads %d: use a newer kvc",
+                        get_u16(p + 10), KVC_FORMAT_VERSION);
+    if (get_u16(p + 8) < get_u16(p + 10))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: write version %u is below read version %u", get_u16(p + 8),
+                        get_u16(p + 10));
+    if (p[12] < KVC_MIN_ALIGN_LOG2 || p[12] > KVC_MAX_ALIGN_LOG2)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: alignment 2^%u is out of range", p[12]);
+    for (int i = 13; i < 24; i++)
+        if (p[i]) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "header: reserved byte %d is set", i);
+    return 0;
+}
+
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_error *e) {
+    const uint8_t *f = in->data + in->size - KVC_FOOTER_SIZE;
+    if (memcmp(f + 16, KVC_MAGIC_END, 8) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "truncated, or bytes follow the end: no footer in the last 32 bytes");
+    if (get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
+    if (get_u64(f + 8) != in->size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the footer says %" PRIu64 " bytes, the file has %" PRIu64, get_u64(f + 8),
+                        in->size);
+    *index = get_u64(f);
+    if (*index < KVC_HEADER_SIZE || *index % KVC_UNIT || *index > in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the index offset %" PRIu64 " is not in the file", *index);
+    return 0;
+}
+
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_error *e) {
+    return kvc_records_header(in, e) || kvc_records_footer(in, index, e) ? -1 : 0;
+}
+
+/* Lays out the records that the INDEX section lists; the INDEX record itself is the last. */
+static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64_t end, struct kvc_error *e) {
+    const uint8_t *stop = p + n;
+    uint64_t at = KVC_HEADER_SIZE, count = 0;
+    while (p < stop) {
+        uint64_t type, units, subject, number;
+        if (get_varint(&p, stop, &type) || get_varint(&p, stop, &units) || get_varint(&p, stop, &subject) ||
+            get_varint(&p, stop, &number))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " is cut short", count);
+        if (type > UINT8_MAX || subject > UINT32_MAX || number > UINT32_MAX ||
+            units < KVC_RECORD_HEADER / KVC_UNIT || units > (end - at) / KVC_UNIT)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " does not fit the file", count);
+        if (!kvc_record_name((unsigned)type) && (k->data[at + 1] & KVC_RECORD_CRITICAL))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "record %" PRIu64 " is of type %" PRIu64 ", which this kvc does not know and must not skip: a newer kvc can read it",
+                            count, type);
+        k->record[count++] = (struct kvc_record){.offset = at, .size = units * KVC_UNIT,
+                                             .subject = subject ? (uint32_t)(subject - 1) : KVC_NONE,
+                                             .number = (uint32_t)number, .type = (uint8_t)type};
+        at += units * KVC_UNIT;
+    }
+    if (at != end) return kvc_fail(e, KVC_ERR_DAMAGED, "index: bytes before it belong to no record");
+    k->n_records = count;
+    return 0;
+}
+
+int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e) {
+    uint64_t size = (uint64_t)get_u32(k->data + offset + 4) * KVC_UNIT, room = k->size - KVC_FOOTER_SIZE - offset;
+    if (k->data[offset] != KVC_RECORD_INDEX || size != room)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the footer does not point at the INDEX record");
+    /* for the time being the index is the only record known */
+    struct kvc_record own = {.offset = offset, .size = size, .subject = KVC_NONE, .type = KVC_RECORD_INDEX};
+    k->record = malloc(sizeof own);
+    if (!k->record) return kvc_fail_memory(e, "the index");
+    k->record[0] = own;
+    k->n_records = 1;
+    uint8_t *bytes;
+    size_t n;
+    if (kvc_records_single(k, 0, KVC_SECTION_INDEX, &bytes, &n, e)) return kvc_error_prefix(e, "index");
+    /* an entry takes at least 4 bytes here, and its record at least a header in the file */
+    uint64_t most = (offset - KVC_HEADER_SIZE) / KVC_RECORD_HEADER;
+    struct kvc_record *all = kvc_alloc((most < n / 4 ? most : n / 4) + 1, sizeof *all);
+    int status = -1;
+    if (all) {
+        free(k->record);
+        k->record = all;
+        k->n_records = 0;
+        status = parse_index(k, bytes, n, offset, e);
+        if (!status) k->record[k->n_records++] = own;
+    } else {
+        kvc_fail_memory(e, "the index");
+    }
+    free(bytes);
+    return status;
+}
+

@@ -1,0 +1,391 @@
+/* salvage.c: opens a container that is damaged somewhere. Not for what of it is whole (survey.c).
+ *
+ * Where the index is whole it says where all records are, those with a damaged header too. Else records are walked from the
+ * first one on. A record's own hash covers its length, so a damaged one is stepped over where a whole record, the index or the
+ * end stands as far behind as it says; elsewhere the next whole record is looked for. */
+#include "formats/container/salvage.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/keys.h"
+#include "formats/container/offsets.h"
+#include "formats/container/records.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HASHED_AT_MOST = 64 }; /* times the file's size: whoever makes files can make every 16 bytes look like a record */
+
+struct walk {
+    struct kvc_records *k;
+    struct kvc_survey *survey;
+    uint64_t end, capacity, budget;
+    uint64_t index; /* offset of a whole INDEX record; 0: none */
+};
+
+static int add_bytes(struct kvc_survey *s, const char *kind, uint64_t offset, uint64_t size, const char *reason,
+                     struct kvc_error *e) {
+    struct kvc_damage *d = kvc_survey_add(s, kind, "", reason, e);
+    if (!d) return -1;
+    d->offset = offset;
+    d->size = size;
+    return 0;
+}
+
+/* The same of header, footer or index, whose messages name them. */
+static int add_frame(struct kvc_survey *s, const char *kind, uint64_t offset, uint64_t size, const struct kvc_error *why,
+                     struct kvc_error *e) {
+    static const char *const said[] = {"header: ", "footer: ", "index: record 0 (INDEX): ", "index: "};
+    char reason[sizeof why->message], *behind;
+    const char *from = why->message;
+    for (size_t i = 0; i < sizeof said / sizeof said[0] && from == why->message; i++)
+        if (strncmp(from, said[i], strlen(said[i])) == 0) from += strlen(said[i]);
+    snprintf(reason, sizeof reason, "%s", from);
+    if ((behind = strstr(reason, " (at byte "))) *behind = '\0';
+    return add_bytes(s, kind, offset, size, reason, e);
+}
+
+/* --- walking --- */
+
+/* Whether the bytes at `at` may begin a record; its header is then in *r. */
+static int looks_like_record(const struct walk *w, uint64_t at, struct kvc_record *r) {
+    const uint8_t *h = w->k->data + at;
+    if (w->end - at < KVC_RECORD_HEADER) return 0;
+    *r = (struct kvc_record){.offset = at, .size = (uint64_t)get_u32(h + 4) * KVC_UNIT, .subject = get_u32(h + 8),
+                             .number = get_u32(h + 12), .type = h[0]};
+    const int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
+    if (!r->type || h[1] & ~KVC_RECORD_CRITICAL || (kvc_record_name(r->type) && h[1] != critical)) return 0;
+    return r->size >= KVC_RECORD_HEADER + (uint64_t)get_u16(h + 2) * KVC_DIRECTORY_ENTRY && r->size <= w->end - at;
+}
+
+static int is_record(struct walk *w, uint64_t at, struct kvc_record *r) {
+    if (!looks_like_record(w, at, r) || r->size > w->budget) return 0;
+    w->budget -= r->size;
+    return get_u64(w->k->data + at + 24) == kvc_record_check(w->k->data + at, r->size);
+}
+
+static int append(struct walk *w, const struct kvc_record *r, struct kvc_error *e) {
+    struct kvc_records *k = w->k;
+    if (k->n_records == w->capacity) {
+        const uint64_t capacity = w->capacity ? 2 * w->capacity : 64;
+        struct kvc_record *grown = realloc(k->record, (size_t)capacity * sizeof *grown);
+        if (!grown) return kvc_fail_memory(e, "records");
+        k->record = grown;
+        w->capacity = capacity;
+    }
+    k->record[k->n_records++] = *r;
+    if (r->type == KVC_RECORD_INDEX) w->index = r->offset;
+    return 0;
+}
+
+/* Finds the records from the first place on, up to w->end. */
+static int walk(struct walk *w, struct kvc_error *e) {
+    struct kvc_record r, next;
+    uint64_t at = KVC_HEADER_SIZE;
+    while (at < w->end) {
+        if (is_record(w, at, &r)) {
+            if (!kvc_record_name(r.type) && (w->k->data[at + 1] & KVC_RECORD_CRITICAL))
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                                "record %" PRIu64 " of type %u is critical and unknown to this reader: use a newer kvc",
+                                w->k->n_records, r.type);
+            if (append(w, &r, e)) return -1;
+            at += r.size;
+            continue;
+        }
+        const uint64_t start = at, index = w->index;
+        if (looks_like_record(w, at, &r) && (at + r.size == w->end || is_record(w, at + r.size, &next))) {
+            r.doubtful = 1;
+            w->survey->gaps = 1;
+            if (append(w, &r, e)) return -1;
+            w->index = index; /* a damaged one tells nothing */
+            at += r.size;
+            continue;
+        }
+        do at += KVC_UNIT;
+        while (at < w->end && !is_record(w, at, &next));
+        if (at > w->end) at = w->end;
+        char reason[160];
+        snprintf(reason, sizeof reason, "hold no record that can be read%s; %" PRIu64 " records stand before",
+                 at < w->end ? "" : ": the file is cut short there, or damaged up to its end", w->k->n_records);
+        w->survey->gaps = 1;
+        if (add_bytes(w->survey, "bytes", start, at - start, reason, e)) return -1;
+    }
+    return 0;
+}
+
+/* Forgets what was found so far. */
+static void forget(struct kvc_records *k) {
+    free(k->record);
+    k->record = NULL;
+    k->n_records = 0;
+}
+
+/* The records as the INDEX at `offset` lists them, which is the file's last record; 0, or 1 where it does not list them. */
+static int follow_index(struct kvc_records *k, uint64_t offset, struct kvc_error *why) {
+    forget(k);
+    k->size = offset + (uint64_t)get_u32(k->data + offset + 4) * KVC_UNIT + KVC_FOOTER_SIZE;
+    return kvc_records_index(k, offset, why) ? 1 : 0;
+}
+
+/* Fills k->record from a walk, or from the index that the walk has found. `end`: where records end at the latest. */
+static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, uint64_t end, struct kvc_error *e) {
+    struct kvc_survey found = {.n = 0};
+    struct kvc_error why;
+    struct walk w = {.k = k, .survey = &found, .end = end, .budget = HASHED_AT_MOST * in->size};
+    forget(k);
+    int status = walk(&w, e);
+    struct kvc_record *walked = k->record;
+    const uint64_t n = k->n_records;
+    k->record = NULL;
+    if (!status && w.index && !follow_index(k, w.index, &why)) {
+        free(walked);
+        if (k->size < in->size) status = add_bytes(k->survey, "bytes", k->size, in->size - k->size, "follow the end", e);
+    } else {
+        forget(k);
+        k->record = walked;
+        k->n_records = n;
+        for (uint64_t i = 0; i < found.n && !status; i++)
+            status = add_bytes(k->survey, found.damage[i].kind, found.damage[i].offset, found.damage[i].size,
+                               found.damage[i].reason, e);
+        k->survey->gaps = found.gaps || end == in->size; /* without footer and index nobody knows what followed */
+    }
+    for (uint64_t i = 0; i < found.n; i++) {
+        free(found.damage[i].place);
+        free(found.damage[i].reason);
+    }
+    free(found.damage);
+    k->size = in->size;
+    return status;
+}
+
+/* Fills k->record; what is wrong with header, footer and index is noted. */
+static int find_records(struct kvc_records *k, const struct kvc_input *in, struct kvc_error *e) {
+    struct kvc_error why;
+    uint64_t index;
+    if (in->size < KVC_HEADER_SIZE + KVC_RECORD_HEADER)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " bytes hold no record of a .kvc", in->size);
+    if (kvc_records_header(in, &why)) {
+        if (why.code == KVC_ERR_UNSUPPORTED) {
+            *e = why;
+            return -1;
+        }
+        if (add_frame(k->survey, "header", 0, KVC_HEADER_SIZE, &why, e)) return -1;
+    }
+    if (kvc_records_footer(in, &index, &why)) {
+        if (add_frame(k->survey, "footer", in->size - KVC_FOOTER_SIZE, KVC_FOOTER_SIZE, &why, e) ||
+            find_by_walking(k, in, in->size, e))
+            return -1;
+    } else if (kvc_records_index(k, index, &why)) {
+        k->survey->records++;
+        k->survey->damaged++;
+        if (add_frame(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, &why, e) ||
+            find_by_walking(k, in, index, e))
+            return -1;
+    }
+    for (uint64_t i = 0; i < k->n_records; i++) k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
+    k->most_cells = k->n_blocks * KVC_BLOCK > KVC_SALVAGE_CELLS ? k->n_blocks * KVC_BLOCK : KVC_SALVAGE_CELLS;
+    return k->n_records ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "no record of a .kvc can be found");
+}
+
+/* --- what the records say --- */
+
+/* The first record of a type (of a part, where `subject` is not KVC_NONE), rather one whose header is no guess; n_records:
+ * there is none. */
+static uint64_t find(const struct kvc_records *k, unsigned type, uint32_t subject) {
+    uint64_t found = k->n_records;
+    for (uint64_t i = 0; i < k->n_records; i++) {
+        if (k->record[i].type != type || k->record[i].subject != subject) continue;
+        if (!k->record[i].doubtful) return i;
+        if (found == k->n_records) found = i;
+    }
+    return found;
+}
+
+/* Notes why a record, which may be missing, could not be used. */
+static int note(const struct kvc_cache *c, uint64_t i, unsigned type, const char *place, const struct kvc_error *why,
+                struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (i < k->n_records) return kvc_survey_record(k->survey, c, i, why, e);
+    k->survey->records++;
+    k->survey->damaged++;
+    return kvc_survey_add(k->survey, kvc_record_name(type), place, "is missing", e) ? 0 : -1;
+}
+
+/* Finds the one record of a type, *i, and the bytes of its one section, which the caller frees. -1 and *why where the record is
+ * missing or damaged. */
+static int open_single(const struct kvc_records *k, unsigned type, uint8_t section, uint64_t *i, uint8_t **bytes, size_t *n,
+                       struct kvc_error *why) {
+    *why = (struct kvc_error){.code = KVC_ERR_DAMAGED};
+    *bytes = NULL;
+    *i = find(k, type, KVC_NONE);
+    return *i == k->n_records || kvc_records_single(k, *i, section, bytes, n, why) ? -1 : 0;
+}
+
+/* Without metadata nobody knows how many heads a row of one head has, or from where the ids of tokens count. */
+static int read_meta(struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    struct kvc_error why;
+    uint64_t i;
+    uint8_t *bytes;
+    size_t n;
+    const int status = open_single(k, KVC_RECORD_META, KVC_SECTION_META, &i, &bytes, &n, &why) ||
+                       kvc_meta_decode(&c->meta, bytes, n, &why);
+    free(bytes);
+    if (!status) return 0;
+    if (why.code != KVC_ERR_DAMAGED) {
+        *e = why;
+        return -1;
+    }
+    k->survey->no_meta = 1;
+    kvc_meta_free(&c->meta);
+    memset(&c->meta, 0, sizeof c->meta);
+    return note(c, i, KVC_RECORD_META, "", &why, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 0, e) ? -1 : 0;
+}
+
+static int read_table(struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    struct kvc_error why;
+    uint64_t i;
+    uint8_t *bytes;
+    size_t n;
+    const int status = open_single(k, KVC_RECORD_TABLE, KVC_SECTION_TABLE, &i, &bytes, &n, &why) ||
+                       kvc_reader_table(c, k, bytes, n, &why);
+    free(bytes);
+    if (!status) return 0;
+    if (why.code == KVC_ERR_DAMAGED)
+        kvc_fail(&k->survey->unusable, KVC_ERR_DAMAGED, "the TABLE record is damaged, which says what tensors there are: nothing "
+                 "can be given back%s%s", *why.message ? ": " : "", why.message);
+    else k->survey->unusable = why;
+    return note(c, i, KVC_RECORD_TABLE, "", &why, e);
+}
+
+static int read_cells(struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (!(k->lost = calloc(1, (size_t)c->n_parts + 1))) return kvc_fail_memory(e, "parts");
+    for (uint32_t part = 0; part < c->n_parts; part++) {
+        const uint64_t i = find(k, KVC_RECORD_CELLS, part);
+        struct kvc_cells *cells = &c->part[part].cells;
+        struct kvc_error why = {.code = KVC_ERR_DAMAGED};
+        if (i < k->n_records && !kvc_reader_cells(c, k, i, &why)) continue;
+        char place[32];
+        snprintf(place, sizeof place, "part %" PRIu32, part);
+        k->lost[part] = 1;
+        free(cells->words);
+        free(cells->word_at);
+        cells->words = NULL;
+        cells->word_at = NULL;
+        for (uint64_t r = 0; r < cells->n; r++) cells->pos[r] = (int64_t)r;
+        if (note(c, i, KVC_RECORD_CELLS, place, &why, e)) return -1;
+    }
+    return 0;
+}
+
+static void drop_tokens(struct kvc_cache *c) {
+    struct kvc_records *k = kvc_records_of(c);
+    k->survey->no_tokens = 1;
+    free(c->tokens);
+    free(c->prefix_keys);
+    c->tokens = NULL;
+    c->prefix_keys = NULL;
+    c->n_tokens = c->n_prefix_keys = 0;
+}
+
+static int read_tokens(struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    const uint64_t i = find(k, KVC_RECORD_TOKENS, KVC_NONE);
+    struct kvc_error why;
+    if (i == k->n_records) { /* there need not be any */
+        k->survey->no_tokens = k->survey->gaps;
+        return 0;
+    }
+    int status = kvc_reader_tokens(c, k, i, &why);
+    /* which positions ids stand at, metadata may say, or part 0 */
+    const int by_rows = c->n_parts && c->part[0].kind == KVC_PART_LIVE && !k->lost[0] && c->part[0].cells.n == c->n_tokens;
+    if (!status && !by_rows && (k->survey->no_meta || (c->n_parts && k->lost[0])))
+        status = kvc_fail(&why, KVC_ERR_DAMAGED, "nothing says any more at which positions its ids stand");
+    if (!status) return 0;
+    drop_tokens(c);
+    return note(c, i, KVC_RECORD_TOKENS, "", &why, e);
+}
+
+static int read_source(struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    struct kvc_error why;
+    uint64_t chunks = 0;
+    for (uint64_t i = 0; i < k->n_records; i++) {
+        if (k->record[i].type != KVC_RECORD_SOURCE) continue;
+        chunks++;
+        if (!kvc_reader_source(c, k, i, &why)) continue;
+        k->survey->no_source = 1; /* what hashes say of the chunks behind, the survey sees */
+        if (note(c, i, KVC_RECORD_SOURCE, "", &why, e)) return -1;
+        break;
+    }
+    if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK || (k->survey->gaps && !chunks)) k->survey->no_source = 1;
+    if (k->survey->no_source) c->n_extents = c->literal_size = 0;
+    return 0;
+}
+
+/* Says where the blocks are that can be found. */
+static int place_blocks(struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    uint64_t due;
+    if (kvc_reader_count_blocks(c, k, &due, e)) return -1;
+    for (uint64_t b = 0; b < due; b++) k->block_record[b] = KVC_NOWHERE;
+    for (uint64_t i = 0; i < k->n_records; i++) {
+        const struct kvc_record *r = &k->record[i];
+        if ((r->type != KVC_RECORD_BLOCK && r->type != KVC_RECORD_SIDE) || r->subject >= c->n_tensors ||
+            kvc_survey_lost(c, r->subject))
+            continue;
+        const int is_block = r->type == KVC_RECORD_BLOCK;
+        const uint64_t *first = is_block ? k->first_block : k->first_side;
+        if (r->number >= first[r->subject + 1] - first[r->subject]) continue;
+        uint64_t *place = (is_block ? k->block_record : k->side_record) + first[r->subject] + r->number;
+        if (*place == (is_block ? KVC_NOWHERE : 0) || k->record[*place].doubtful) *place = i;
+    }
+    return 0;
+}
+
+/* Rows of one head may be of several whose number the metadata would tell. */
+static int forget_heads(struct kvc_cache *c, struct kvc_error *e) {
+    int one = 1;
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        one &= (c->tensor[t].role != KVC_ROLE_K && c->tensor[t].role != KVC_ROLE_V) || c->tensor[t].shape.heads == 1;
+    return one ? kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 0, e) : 0;
+}
+
+static int read_rest(struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (read_cells(c, e) || read_tokens(c, e)) return -1;
+    k->pairing = kvc_cache_pairing(c);
+    if (read_source(c, e) || kvc_cache_finish(c, e)) return -1;
+    k->shape = kvc_alloc((uint64_t)c->n_tensors + 1, sizeof *k->shape);
+    if (!k->shape) return kvc_fail_memory(e, "shapes");
+    for (uint32_t t = 0; t < c->n_tensors; t++) k->shape[t] = c->tensor[t].shape;
+    if (k->survey->no_meta && forget_heads(c, e)) return -1;
+    return place_blocks(c, e);
+}
+
+struct kvc_cache *kvc_salvage_open(const struct kvc_input *in, struct kvc_error *e) {
+    struct kvc_cache *c = kvc_reader_new(in, e);
+    if (!c) return NULL;
+    struct kvc_records *k = kvc_records_of(c);
+    int status = (k->survey = calloc(1, sizeof *k->survey)) ? 0 : kvc_fail_memory(e, "a survey");
+    if (!status) status = find_records(k, in, e);
+    if (!status && !(k->survey->noted = calloc(1, (size_t)k->n_records + 1))) status = kvc_fail_memory(e, "a survey");
+    if (!status) {
+        k->survey->records += k->n_records;
+        status = read_meta(c, e) || read_table(c, e);
+    }
+    if (!status && k->survey->unusable.code == KVC_OK) status = read_rest(c, e);
+    if (status) {
+        kvc_cache_free(c);
+        return NULL;
+    }
+    return c;
+}
+
+const struct kvc_error *kvc_salvage_refusal(const struct kvc_cache *c) {
+    const struct kvc_records *k = kvc_records_of(c);
+    return k->survey && k->survey->unusable.code != KVC_OK ? &k->survey->unusable : NULL;
+}

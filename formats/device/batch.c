@@ -1,0 +1,371 @@
+/* batch.c: programs of blocks put together for one launch. Not for what programs are made of (codecs/program.h). */
+#include "formats/device/batch.h"
+
+#include "codecs/memory.h"
+#include "formats/container/container.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 16, COUNTERS = 1 + KVC_DEVICE_LEVELS };
+
+static size_t aligned(size_t n) {
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* --- dry runs --- */
+
+/* Tables that nobody will look at are freed when the block is done. */
+struct dry {
+    struct kvc_kept *kept;
+    struct dry_table {
+        struct dry_table *next;
+    } *tables;
+    int added, more;
+};
+
+static uint64_t dry_place(void *owner, const struct kvc_section *s) {
+    (void)owner, (void)s;
+    return ALIGN;
+}
+static uint64_t dry_scratch(void *owner, size_t n) {
+    (void)owner, (void)n;
+    return ALIGN;
+}
+static void *dry_table(void *owner, size_t n, uint64_t *address) {
+    struct dry *d = owner;
+    struct dry_table *t = malloc(aligned(sizeof *t) + n);
+    if (!t) return NULL;
+    t->next = d->tables;
+    d->tables = t;
+    *address = ALIGN;
+    return (uint8_t *)t + aligned(sizeof *t);
+}
+
+static int dry_keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address,
+                    struct kvc_error *e) {
+    struct dry *d = owner;
+    struct kvc_kept *k = d->kept;
+    *bytes = NULL;
+    *address = ALIGN;
+    if (kvc_kept_find(k, key, n)) return 0;
+    if (kvc_kept_add(k, key, n, bytes, e)) return -1;
+    d->more |= key->size != 0 && key->which != 0;
+    return 0;
+}
+
+int kvc_kept_add_block(struct kvc_kept *k, const struct kvc_cache *c, uint32_t tensor, uint64_t block, int *more,
+                       struct kvc_error *e) {
+    struct dry d = {.kept = k};
+    struct kvc_program p = {.owner = &d, .place = dry_place, .table = dry_table, .scratch = dry_scratch, .keep = dry_keep};
+    const int status = kvc_container_lower(c, tensor, block, NULL, &p, e);
+    for (struct dry_table *t = d.tables, *next; t; t = next) {
+        next = t->next;
+        free(t);
+    }
+    kvc_program_free(&p);
+    *more = d.more;
+    return status < 0 ? -1 : 0;
+}
+
+/* --- memory of a batch --- */
+
+static uint64_t place(void *owner, const struct kvc_section *s) {
+    struct kvc_batch *b = owner;
+    if (s->data >= b->bytes && s->data < b->bytes + b->n_bytes) return b->bytes_address + (uint64_t)(s->data - b->bytes);
+    const uint64_t address = b->locate ? b->locate(b->owner, s->data) : 0; /* a pair's first record */
+    if (address) return address;
+    uint64_t copied;
+    void *room = b->program.table(b, s->size, &copied);
+    if (!room) return 0;
+    memcpy(room, s->data, s->size);
+    return copied;
+}
+
+static void *table(void *owner, size_t n, uint64_t *address) {
+    struct kvc_batch *b = owner;
+    if (n > b->size || b->size - b->used < aligned(n)) {
+        b->full = 1;
+        return NULL;
+    }
+    uint8_t *room = b->room + b->used;
+    *address = b->address + b->used;
+    b->used += aligned(n);
+    return room;
+}
+
+static uint64_t scratch(void *owner, size_t n) {
+    struct kvc_batch *b = owner;
+    if (n > b->scratch_size || b->scratch_size - b->scratch_used < aligned(n)) {
+        b->full = 1;
+        return 0;
+    }
+    const uint64_t address = b->scratch + b->scratch_used;
+    b->scratch_used += aligned(n);
+    return address;
+}
+
+/* What planning has not met goes with the batch. */
+static int keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address, struct kvc_error *e) {
+    struct kvc_batch *b = owner;
+    const struct kvc_kept_table *t = b->kept ? kvc_kept_find(b->kept, key, n) : NULL;
+    if (t) {
+        *bytes = NULL;
+        *address = b->kept->address + t->offset;
+        return 0;
+    }
+    *bytes = table(b, n, address);
+    return *bytes ? 0 : kvc_fail_memory(e, "a table");
+}
+
+/* --- lists --- */
+
+/* Appends n things of `size` bytes; where the first of them is, or NULL. */
+static void *append(struct kvc_list *l, size_t n, size_t size, struct kvc_error *e) {
+    if (l->room - l->n < n) {
+        const size_t room = 2 * l->room + n;
+        void *grown = kvc_realloc(l->at, room, size);
+        if (!grown) {
+            kvc_fail_memory(e, "a queue");
+            return NULL;
+        }
+        l->at = grown;
+        l->room = room;
+    }
+    l->n += n;
+    return (uint8_t *)l->at + (l->n - n) * size;
+}
+
+void kvc_batch_begin(struct kvc_batch *b) {
+    b->used = b->scratch_used = 0;
+    b->full = 0;
+    b->prepare.n = b->stream.n = b->op.n = b->run.n = b->rows.n = b->digest.n = 0;
+    b->program.owner = b;
+    b->program.place = place;
+    b->program.table = table;
+    b->program.scratch = scratch;
+    b->program.keep = keep;
+}
+
+void kvc_batch_free(struct kvc_batch *b) {
+    struct kvc_list *const list[] = {&b->prepare, &b->stream, &b->op, &b->run, &b->rows, &b->digest};
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) free(list[i]->at);
+    kvc_program_free(&b->program);
+}
+
+/* Bytes that the queue takes behind the tables. */
+static size_t queue_bytes(const struct kvc_batch *b) {
+    const size_t jobs = b->prepare.n + b->stream.n, items = jobs + b->rows.n + b->digest.n;
+    return aligned(jobs * sizeof(struct kvc_device_job)) + aligned(b->op.n * sizeof(struct kvc_device_op)) +
+           aligned(b->run.n * sizeof(struct kvc_device_run)) + aligned(items * sizeof(struct kvc_device_item)) +
+           aligned(COUNTERS * sizeof(uint32_t));
+}
+
+/* --- blocks --- */
+
+/* Rows that the CPU decodes, as values of what the target holds. */
+static int decode_here(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
+    const struct kvc_shape *shape = &b->cache->tensor[x->tensor].shape;
+    const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
+    const struct kvc_device_target *g = &b->target[x->tensor];
+    const uint64_t first = cells->block[x->block], rows = cells->block[x->block + 1] - first;
+    struct kvc_device_op op = {.kind = KVC_OP_WORDS, .heads = g->heads, .dim = g->channels};
+    kvc_program_clear(&b->program);
+    void *room = table(b, (size_t)(rows * kvc_row_bytes(shape)), &op.at[0]);
+    if (!room) return kvc_fail_memory(e, "rows");
+    if (b->cache->read(b->cache, x->tensor, first, rows, room, e)) return -1;
+    op.n[0] = g->from == KVC_DEVICE_F32 ? 4 : g->from == KVC_DEVICE_F16 || g->from == KVC_DEVICE_BF16 ? 2 : 1;
+    return kvc_program_begin(&b->program, rows, e) || kvc_program_op(&b->program, &op, e) ? -1 : 0;
+}
+
+static int is_stream(const struct kvc_device_job *job) {
+    return job->kind == KVC_JOB_SPLIT || job->kind == KVC_JOB_CODE;
+}
+
+static int add_jobs(struct kvc_batch *b, uint32_t record, struct kvc_error *e) {
+    for (size_t i = 0; i < b->program.n_jobs; i++) {
+        struct kvc_device_job *job = append(is_stream(&b->program.job[i]) ? &b->stream : &b->prepare, 1, sizeof *job, e);
+        if (!job) return -1;
+        *job = b->program.job[i];
+        job->record = record;
+    }
+    return 0;
+}
+
+/* Heads of a run, in pieces that keep a warp busy for a while but many warps at work. */
+static int add_rows(struct kvc_batch *b, const struct kvc_device_target *g, uint32_t run, uint32_t rows, struct kvc_error *e) {
+    enum { TILES = 4 };
+    const uint32_t columns = g->channels < KVC_DEVICE_TILE ? g->channels : KVC_DEVICE_TILE;
+    const uint32_t together = TILES * (KVC_DEVICE_TILE / columns);
+    for (uint32_t h = 0; h < g->heads; h++)
+        for (uint32_t column = 0; column < g->channels; column += columns)
+            for (uint32_t row = 0; row < rows; row += together) {
+                struct kvc_device_item *item = append(&b->rows, 1, sizeof *item, e);
+                if (!item) return -1;
+                *item = (struct kvc_device_item){.kind = KVC_ITEM_ROWS,
+                                                 .index = run,
+                                                 .head = h,
+                                                 .first = row,
+                                                 .rows = rows - row < together ? rows - row : together,
+                                                 .column = column,
+                                                 .columns = g->channels - column < columns ? g->channels - column : columns};
+            }
+    return 0;
+}
+
+/* The wanted rows of the program's runs. */
+static int add_runs(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
+    const struct kvc_device_target *g = &b->target[x->tensor];
+    for (size_t i = 0; i < b->program.n_runs; i++) {
+        const struct kvc_program_run *from = &b->program.run[i];
+        const uint64_t first = from->first > x->first ? from->first : x->first;
+        const uint64_t end = from->first + from->rows < x->first + x->rows ? from->first + from->rows : x->first + x->rows;
+        if (first >= end) continue;
+        struct kvc_device_op *op = append(&b->op, from->n, sizeof *op, e);
+        struct kvc_device_run *run = op ? append(&b->run, 1, sizeof *run, e) : NULL;
+        if (!run) return -1;
+        for (unsigned k = 0; k < from->n; k++) {
+            op[k] = from->op[k];
+            op[k].row += (uint32_t)(first - from->first);
+        }
+        *run = (struct kvc_device_run){.ops = b->op.n - from->n, /* a number until the list has its place */
+                                       .n_ops = from->n,
+                                       .record = x->record,
+                                       .target = x->tensor,
+                                       .dim = g->channels,
+                                       .row = x->row + (first - x->first)};
+        if (add_rows(b, g, (uint32_t)(b->run.n - 1), (uint32_t)(end - first), e)) return -1;
+    }
+    return 0;
+}
+
+static int add_digest(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
+    enum { TOGETHER = 32 };
+    const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
+    for (uint64_t row = 0; x->digest && row < x->rows; row += TOGETHER) {
+        struct kvc_device_item *item = append(&b->digest, 1, sizeof *item, e);
+        if (!item) return -1;
+        *item = (struct kvc_device_item){.kind = KVC_ITEM_DIGEST,
+                                         .index = x->record,
+                                         .head = x->tensor,
+                                         .rows = (uint32_t)(x->rows - row < TOGETHER ? x->rows - row : TOGETHER),
+                                         .first = (uint32_t)(x->row + row),
+                                         .seed = (uint32_t)(cells->block[x->block] + row)};
+    }
+    return 0;
+}
+
+/* Every row of the block comes from one run, and none has fewer operations than one. */
+static int runs_are_whole(const struct kvc_program *p, uint64_t rows) {
+    uint64_t next = 0;
+    for (size_t i = 0; i < p->n_runs; i++) {
+        if (p->run[i].first != next || !p->run[i].n) return 0;
+        next += p->run[i].rows;
+    }
+    return next == rows;
+}
+
+/* Where it was learnt only after packing how many heads a row has, operations that take rows as one head take them as several;
+ * 1: some cannot. */
+static int fit_heads(struct kvc_batch *b, uint32_t tensor) {
+    const struct kvc_device_target *g = &b->target[tensor];
+    if (kvc_container_coded_shape(b->cache, tensor)->heads == g->heads) return 0;
+    for (size_t i = 0; i < b->program.n_runs; i++)
+        for (unsigned n = 0; n < b->program.run[i].n; n++) {
+            struct kvc_device_op *op = &b->program.run[i].op[n];
+            switch (op->kind) {
+            case KVC_OP_WORDS: case KVC_OP_UPPER: case KVC_OP_FAST: case KVC_OP_OUTLIERS: case KVC_OP_PATCH: case KVC_OP_SCALE:
+            case KVC_OP_MEAN: case KVC_OP_WIDEN: case KVC_OP_ROUND:
+                op->heads = g->heads;
+                op->dim = g->channels;
+                break;
+            default: return 1;
+            }
+        }
+    return 0;
+}
+
+/* Adds a block by its program, or as the CPU decodes it; returns as kvc_batch_add(). */
+static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int by_program, uint64_t *on_host, struct kvc_error *e) {
+    const struct kvc_batch before = *b;
+    const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
+    const uint64_t rows = cells->block[x->block + 1] - cells->block[x->block];
+    *on_host = 0;
+    int status = by_program ? kvc_container_lower(b->cache, x->tensor, x->block, x->bytes, &b->program, e) : 1;
+    if (!status) status = fit_heads(b, x->tensor);
+    if (status == 1 && !b->full) {
+        status = decode_here(b, x, e);
+        *on_host = x->rows * kvc_row_bytes(&b->cache->tensor[x->tensor].shape);
+    }
+    if (!status && !runs_are_whole(&b->program, rows)) status = kvc_fail(e, KVC_ERR_DAMAGED, "a block's program leaves rows out");
+    if (!status) status = add_jobs(b, x->record, e) || add_runs(b, x, e) || add_digest(b, x, e) ? -1 : 0;
+    if (!b->full && !status && b->size - b->used >= queue_bytes(b)) return 0;
+    const int full = b->full || !status;
+    b->used = before.used;
+    b->scratch_used = before.scratch_used;
+    b->full = 0;
+    b->prepare.n = before.prepare.n;
+    b->stream.n = before.stream.n;
+    b->op.n = before.op.n;
+    b->run.n = before.run.n;
+    b->rows.n = before.rows.n;
+    b->digest.n = before.digest.n;
+    return full ? 1 : -1;
+}
+
+int kvc_batch_add(struct kvc_batch *b, const struct kvc_batch_block *x, uint64_t *on_host, struct kvc_error *e) {
+    const size_t others = b->rows.n;
+    const int status = add_block(b, x, 1, on_host, e);
+    return status == 1 && !others ? add_block(b, x, 0, on_host, e) : status; /* too much for a batch of its own: the CPU's */
+}
+
+/* --- the queue --- */
+
+static struct kvc_device_item *queue_jobs(struct kvc_device_item *item, size_t first, size_t n) {
+    for (size_t i = 0; i < n; i++) *item++ = (struct kvc_device_item){.kind = KVC_ITEM_JOB, .index = (uint32_t)(first + i)};
+    return item;
+}
+
+static struct kvc_device_item *queue_items(struct kvc_device_item *item, const struct kvc_list *list) {
+    if (list->n) memcpy(item, list->at, list->n * sizeof *item);
+    return item + list->n;
+}
+
+/* Where levels end, and for which earlier one each waits: the last that has any items, as that one waited for those before. */
+static void set_levels(struct kvc_device_launch *launch, const size_t n[KVC_DEVICE_LEVELS]) {
+    uint32_t end = 0, before = 0;
+    for (uint32_t i = 0; i < KVC_DEVICE_LEVELS; i++) {
+        launch->wait[i] = before;
+        launch->need[i] = i ? (uint32_t)n[before] : 0;
+        launch->end[i] = end += (uint32_t)n[i];
+        if (n[i]) before = i;
+    }
+}
+
+int kvc_batch_finish(struct kvc_batch *b, struct kvc_device_launch *launch, struct kvc_error *e) {
+    const size_t levels[KVC_DEVICE_LEVELS] = {b->prepare.n, b->stream.n, b->rows.n, b->digest.n};
+    const size_t n_jobs = b->prepare.n + b->stream.n, items = n_jobs + b->rows.n + b->digest.n;
+    uint64_t ops = 0, at[4] = {0};
+    struct kvc_device_op *op = table(b, b->op.n * sizeof *op, &ops);
+    struct kvc_device_run *run = table(b, b->run.n * sizeof *run, &at[0]);
+    struct kvc_device_job *job = table(b, n_jobs * sizeof *job, &at[1]);
+    struct kvc_device_item *item = table(b, items * sizeof *item, &at[2]);
+    uint32_t *counter = table(b, COUNTERS * sizeof *counter, &at[3]);
+    if (!op || !run || !job || !item || !counter || items > UINT32_MAX) return kvc_fail_memory(e, "a queue");
+    if (b->op.n) memcpy(op, b->op.at, b->op.n * sizeof *op);
+    if (b->run.n) memcpy(run, b->run.at, b->run.n * sizeof *run);
+    for (size_t i = 0; i < b->run.n; i++) run[i].ops = ops + run[i].ops * sizeof *op;
+    if (b->prepare.n) memcpy(job, b->prepare.at, b->prepare.n * sizeof *job);
+    if (b->stream.n) memcpy(job + b->prepare.n, b->stream.at, b->stream.n * sizeof *job);
+    memset(counter, 0, COUNTERS * sizeof *counter);
+    struct kvc_device_item *next = queue_jobs(item, 0, b->prepare.n);
+    next = queue_jobs(next, b->prepare.n, b->stream.n);
+    queue_items(queue_items(next, &b->rows), &b->digest);
+    *launch = (struct kvc_device_launch){.item = (const struct kvc_device_item *)(uintptr_t)at[2],
+                                         .job = (const struct kvc_device_job *)(uintptr_t)at[1],
+                                         .run = (const struct kvc_device_run *)(uintptr_t)at[0],
+                                         .counter = (uint32_t *)(uintptr_t)at[3],
+                                         .n_items = (uint32_t)items};
+    set_levels(launch, levels);
+    return 0;
+}

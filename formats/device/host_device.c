@@ -1,0 +1,116 @@
+/* host_device.c: the host as a device: memory is memory, whatever is queued runs at once, and decoding is the GPU's source in
+ * lockstep on one thread. What tests prove with it holds of a GPU but for what CUDA itself may do wrong. Not fast. */
+#include "formats/device/device.h"
+
+#include "kernels/device/decode_host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 4096 };
+
+static int take_memory(struct kvc_device *d, size_t n, void **p, struct kvc_error *e) {
+    (void)d;
+    if (n > SIZE_MAX - ALIGN) return kvc_fail_memory(e, "device memory");
+    *p = aligned_alloc(ALIGN, (n + ALIGN - 1) / ALIGN * ALIGN + (n ? 0 : ALIGN));
+    return *p ? 0 : kvc_fail_memory(e, "device memory");
+}
+
+static void free_memory(struct kvc_device *d, void *p) {
+    (void)d;
+    free(p);
+}
+
+static int copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+    (void)d, (void)stream, (void)e;
+    if (n) memcpy(to, from, n);
+    return 0;
+}
+
+static int zero(struct kvc_device *d, void *stream, void *to, size_t n, struct kvc_error *e) {
+    (void)d, (void)stream, (void)e;
+    if (n) memset(to, 0, n);
+    return 0;
+}
+
+static int run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit, struct kvc_error *e) {
+    (void)d, (void)stream, (void)limit;
+    kvc_device_run_host(launch);
+    return launch->counter[0] == launch->n_items ? 0 : kvc_fail(e, KVC_ERR_VERIFY, "item %u waits for a later one", launch->counter[0]);
+}
+
+/* Events are reached as soon as they are recorded. */
+static int event_new(struct kvc_device *d, void **event, struct kvc_error *e) {
+    return take_memory(d, 1, event, e);
+}
+static int event_record(struct kvc_device *d, void *event, void *stream, struct kvc_error *e) {
+    (void)d, (void)event, (void)stream, (void)e;
+    return 0;
+}
+static int event_wait(struct kvc_device *d, void *event, struct kvc_error *e) {
+    (void)d, (void)event, (void)e;
+    return 0;
+}
+static int stream_new(struct kvc_device *d, void **stream, struct kvc_error *e) {
+    (void)d, (void)e;
+    *stream = NULL;
+    return 0;
+}
+
+static int owns(struct kvc_device *d, const void *p, size_t n, struct kvc_error *e) {
+    (void)d, (void)n;
+    return p ? 0 : kvc_fail(e, KVC_ERR_USAGE, "address 0 is no memory");
+}
+
+/* Handles are addresses: they mean something in this process alone. */
+static int ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC_HANDLE], uint64_t *offset, struct kvc_error *e) {
+    (void)d, (void)e;
+    memset(handle, 0, KVC_IPC_HANDLE);
+    memcpy(handle, &p, sizeof p);
+    *offset = 0;
+    return 0;
+}
+static int ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HANDLE], void **base, struct kvc_error *e) {
+    (void)d, (void)handle;
+    *base = NULL;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "memory of the host is not shared between processes");
+}
+static void ipc_close(struct kvc_device *d, void *base) {
+    (void)d, (void)base;
+}
+
+static void close_host(struct kvc_device *d) {
+    free(d);
+}
+
+struct kvc_device *kvc_device_host(struct kvc_error *e) {
+    struct kvc_device *d = malloc(sizeof *d);
+    if (!d) {
+        kvc_fail_memory(e, "a device");
+        return NULL;
+    }
+    *d = (struct kvc_device){.name = "host",
+                             .memory = UINT64_MAX,
+                             .multiprocessors = 1,
+                             .alloc = take_memory,
+                             .free = free_memory,
+                             .alloc_host = take_memory,
+                             .free_host = free_memory,
+                             .copy_in = copy,
+                             .copy_out = copy,
+                             .zero = zero,
+                             .run = run,
+                             .event_new = event_new,
+                             .event_free = free_memory,
+                             .event_record = event_record,
+                             .event_wait = event_wait,
+                             .event_before = event_record,
+                             .stream_new = stream_new,
+                             .stream_free = free_memory,
+                             .owns = owns,
+                             .ipc_export = ipc_export,
+                             .ipc_open = ipc_open,
+                             .ipc_close = ipc_close,
+                             .close = close_host};
+    return d;
+}

@@ -1,0 +1,493 @@
+/* arrays_read.c: from named arrays to the cache model: conventions, --map patterns, parts by token count. Not for
+ * finding arrays in a file (safetensors.c, npz.c) or writing them (arrays_write.c). */
+#include "formats/engines/arrays_read.h"
+
+#include "codecs/memory.h"
+#include "formats/io/bytes.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DIGITS = 6 };
+
+struct rule {
+    const char *key; /* as --map spells it */
+    enum kvc_name_kind kind;
+    enum kvc_role role;
+};
+
+static const struct rule rules[] = {
+    {"keys", KVC_NAME_TENSOR, KVC_ROLE_K}, /* in the order of the enum below */
+    {"values", KVC_NAME_TENSOR, KVC_ROLE_V},
+    {"queries", KVC_NAME_TENSOR, KVC_ROLE_QUERIES},
+    {"hidden", KVC_NAME_TENSOR, KVC_ROLE_HIDDEN},
+    {"tokens", KVC_NAME_TOKENS, KVC_ROLE_K},
+    {"positions", KVC_NAME_POSITIONS, KVC_ROLE_K},
+};
+enum { RULE_KEYS, RULE_VALUES, RULE_QUERIES, RULE_HIDDEN, RULE_TOKENS, RULE_POSITIONS, RULES };
+
+static const struct {
+    unsigned rule;
+    const char *pattern;
+    int sliding;
+} conventions[] = {
+    {RULE_KEYS, "layers.{i}.keys", 0},
+    {RULE_VALUES, "layers.{i}.values", 0},
+    {RULE_KEYS, "key_cache.{i}", 0},
+    {RULE_VALUES, "value_cache.{i}", 0},
+    {RULE_KEYS, "past_key_values.{i}.key", 0},
+    {RULE_VALUES, "past_key_values.{i}.value", 0},
+    {RULE_KEYS, "sliding.layers.{i}.keys", 1},
+    {RULE_VALUES, "sliding.layers.{i}.values", 1},
+    {RULE_QUERIES, "queries.{i}", 0},
+    {RULE_HIDDEN, "hidden.{i}", 0},
+    {RULE_TOKENS, "tokens", 0},
+    {RULE_POSITIONS, "positions", 0},
+    {RULE_POSITIONS, "sliding.positions", 1},
+};
+
+/* 1 when name is the pattern with a decimal number, without leading zeros, for "{i}". */
+static int matches(const char *pattern, const char *name, uint32_t *layer) {
+    const char *place = strstr(pattern, "{i}");
+    if (!place) return strcmp(pattern, name) == 0;
+    size_t before = (size_t)(place - pattern), after = strlen(place + 3), n = strlen(name);
+    if (n <= before + after || strncmp(pattern, name, before) || strcmp(place + 3, name + n - after))
+        return 0;
+    const char *digit = name + before;
+    size_t digits = n - before - after;
+    if (digits > MAX_DIGITS || (digits > 1 && digit[0] == '0')) return 0;
+    *layer = 0;
+    for (size_t i = 0; i < digits; i++) {
+        if (digit[i] < '0' || digit[i] > '9') return 0;
+        *layer = *layer * 10 + (uint32_t)(digit[i] - '0');
+    }
+    return 1;
+}
+
+/* The rule of a --map argument, and its pattern; RULES when there is none. */
+static unsigned rule_of_map(const char *map, const char **pattern) {
+    for (unsigned r = 0; r < RULES; r++) {
+        size_t n = strlen(rules[r].key);
+        if (strncmp(map, rules[r].key, n) == 0 && map[n] == '=') {
+            *pattern = map + n + 1;
+            return r;
+        }
+    }
+    return RULES;
+}
+
+int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) {
+    for (const char *const *map = o ? o->map : NULL; map && *map; map++) {
+        const char *pattern = NULL;
+        unsigned r = rule_of_map(*map, &pattern);
+        if (r == RULES)
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "--map=%s: must begin with keys=, values=, queries=, hidden=, tokens= or "
+                            "positions=",
+                            *map);
+        const char *place = strstr(pattern, "{i}");
+        if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: the pattern is empty", *map);
+        int of_a_layer = rules[r].kind == KVC_NAME_TENSOR;
+        if (!of_a_layer && place)
+            return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: %s belong to no layer; take {i} out", *map,
+                            rules[r].key);
+        if (of_a_layer && (!place || strstr(place + 3, "{i}")))
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "--map=%s: the pattern needs {i} once, where the layer number stands", *map);
+    }
+    return 0;
+}
+
+struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o) {
+    struct kvc_name found = {KVC_NAME_OTHER, KVC_ROLE_K, 0, 0};
+    int mapped[RULES] = {0};
+    for (const char *const *map = o ? o->map : NULL; map && *map; map++) {
+        const char *pattern = NULL;
+        unsigned r = rule_of_map(*map, &pattern);
+        if (r == RULES) continue;
+        mapped[r] = 1;
+        if (found.kind == KVC_NAME_OTHER && matches(pattern, name, &found.layer)) {
+            found.kind = rules[r].kind;
+            found.role = rules[r].role;
+        }
+    }
+    mapped[RULE_KEYS] = mapped[RULE_VALUES] = mapped[RULE_KEYS] || mapped[RULE_VALUES];
+    for (size_t i = 0; found.kind == KVC_NAME_OTHER && i < sizeof conventions / sizeof conventions[0]; i++) {
+        if (mapped[conventions[i].rule] || !matches(conventions[i].pattern, name, &found.layer)) continue;
+        found.kind = rules[conventions[i].rule].kind;
+        found.role = rules[conventions[i].rule].role;
+        found.sliding = conventions[i].sliding;
+    }
+    return found;
+}
+
+void kvc_name_print(const struct kvc_name *name, char *text, size_t size) {
+    const char *sliding = name->sliding ? "sliding." : "";
+    if (name->kind == KVC_NAME_TOKENS) snprintf(text, size, "tokens");
+    else if (name->kind == KVC_NAME_POSITIONS) snprintf(text, size, "%spositions", sliding);
+    else if (name->role == KVC_ROLE_QUERIES) snprintf(text, size, "queries.%" PRIu32, name->layer);
+    else if (name->role == KVC_ROLE_HIDDEN) snprintf(text, size, "hidden.%" PRIu32, name->layer);
+    else
+        snprintf(text, size, "%slayers.%" PRIu32 ".%s", sliding, name->layer,
+                 name->role == KVC_ROLE_V ? "values" : "keys");
+}
+
+/* --- building the model --- */
+
+/* A recognised tensor on its way into the model. */
+struct item {
+    size_t array;
+    struct kvc_name name;
+    enum kvc_part_kind part;
+    struct kvc_shape shape;
+    struct kvc_strides strides;
+    uint32_t layer; /* number in the cache */
+};
+
+/* "array 'layers.0.keys' (F16 [1,3,7,64])" for messages. */
+static const char *describe(const struct kvc_array *a, char *text, size_t size) {
+    char name[96];
+    int n = snprintf(text, size, "array '%s' (%s [", kvc_name_show(a->name, name, sizeof name), a->type);
+    for (uint64_t i = 0; i < a->rank && i < KVC_ARRAY_RANK && n >= 0 && (size_t)n < size; i++)
+        n += snprintf(text + n, size - (size_t)n, "%s%" PRIu64, i ? "," : "", a->dim[i]);
+    if (n >= 0 && (size_t)n < size)
+        snprintf(text + n, size - (size_t)n, "%s])", a->rank > KVC_ARRAY_RANK ? ",..." : "");
+    return text;
+}
+
+static int is_attention(const struct item *item) {
+    return item->name.role == KVC_ROLE_K || item->name.role == KVC_ROLE_V;
+}
+
+/* Shape and strides of an array that is K, V, queries or hidden states. */
+static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_error *e) {
+    char what[320];
+    describe(a, what, sizeof what);
+    if (!a->info)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: kvc has no such element type for caches", what);
+    item->shape.dtype = a->info->dtype;
+    if (item->name.role == KVC_ROLE_HIDDEN) {
+        if ((a->rank != 2 && a->rank != 3) || (a->rank == 3 && a->dim[0] != 1))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: hidden states must be [1,T,d] or [T,d]", what);
+        item->shape.tokens = a->dim[a->rank - 2];
+        item->shape.heads = 1;
+        item->shape.dim = a->dim[a->rank - 1];
+    } else {
+        if (a->rank != 4)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: must be [1, heads, tokens, head dim]", what);
+        if (a->dim[0] != 1)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "%s: holds %" PRIu64
+                            " sequences (batch); kvc takes one, save each to its own file",
+                            what, a->dim[0]);
+        item->shape.tokens = a->dim[2];
+        item->shape.heads = a->dim[1];
+        item->shape.dim = a->dim[3];
+    }
+    if (!kvc_shape_check(&item->shape))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has no heads or channels, or is larger than kvc handles",
+                        what);
+    if (item->shape.tokens > KVC_MAX_CELLS)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: more tokens than kvc handles (2^31)", what);
+    if (item->shape.tokens * kvc_row_bytes(&item->shape) != a->size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
+    item->strides = kvc_strides_heads_first(&item->shape);
+    return 0;
+}
+
+/* The length of an array of integers. */
+static int count_integers(const struct kvc_array *a, const char *meaning, uint64_t *n, struct kvc_error *e) {
+    char what[320];
+    describe(a, what, sizeof what);
+    if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; when these are none, "
+                        "name another array with --map=%s=NAME",
+                        what, meaning, meaning);
+    *n = a->dim[a->rank - 1];
+    if (*n > KVC_MAX_CELLS || *n * a->int_size != a->size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
+    return 0;
+}
+
+static int64_t integer_at(const struct kvc_array *a, uint64_t i) {
+    const uint8_t *p = a->data + i * a->int_size;
+    return a->int_size == 8 ? (int64_t)get_u64(p) : (int32_t)get_u32(p);
+}
+
+static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
+    char what[320];
+    uint64_t n;
+    describe(a, what, sizeof what);
+    if (c->tokens) return kvc_fail(e, KVC_ERR_DAMAGED, "%s: there are two arrays of tokens", what);
+    if (count_integers(a, "tokens", &n, e)) return -1;
+    int32_t *tokens = kvc_alloc(n, sizeof *tokens);
+    if (!tokens) return kvc_fail_memory(e, "tokens");
+    int status = 0;
+    for (uint64_t i = 0; i < n && !status; i++) {
+        int64_t id = integer_at(a, i);
+        if (id < 0 || id > INT32_MAX)
+            status =
+                kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
+        tokens[i] = (int32_t)id;
+    }
+    if (!status) status = kvc_cache_set_tokens(c, tokens, n, e);
+    free(tokens);
+    return status;
+}
+
+/* Parts by kind, then longest first; layers by number; a layer's tensors together. Queries and hidden states
+ * of one length share a part but are layers of their own. */
+static int by_layer(const void *pa, const void *pb) {
+    const struct item *a = pa, *b = pb;
+    if (a->part != b->part) return a->part < b->part ? -1 : 1;
+    if (a->shape.tokens != b->shape.tokens) return a->shape.tokens > b->shape.tokens ? -1 : 1;
+    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role)
+        return a->name.role < b->name.role ? -1 : 1;
+    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
+    if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
+    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
+    return a->array < b->array ? -1 : 1;
+}
+
+/* By what a tensor is, whatever its length: neighbours of one layer must fit together. */
+static int by_meaning(const void *pa, const void *pb) {
+    const struct item *a = pa, *b = pb;
+    if (is_attention(a) != is_attention(b)) return is_attention(a) ? -1 : 1;
+    if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
+    if (!is_attention(a) && a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
+    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
+    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
+    return a->array < b->array ? -1 : 1;
+}
+
+static int by_array(const void *pa, const void *pb) {
+    const struct item *a = pa, *b = pb;
+    return a->array < b->array ? -1 : a->array > b->array;
+}
+
+static int same_layer(const struct item *a, const struct item *b) {
+    return a->name.layer == b->name.layer && a->name.sliding == b->name.sliding &&
+           (is_attention(a) ? is_attention(b) : a->name.role == b->name.role);
+}
+
+/* Each layer's K and V must be there once and fit; `lone` allows one without the other. */
+static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone,
+                        struct kvc_error *e) {
+    char one[320], other[320];
+    qsort(item, n, sizeof *item, by_meaning);
+    for (size_t i = 0; i < n; i++) {
+        const struct item *a = &item[i], *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
+        describe(&array[a->array], one, sizeof one);
+        if (b) describe(&array[b->array], other, sizeof other);
+        if (b && a->name.role == b->name.role)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s both are %s of layer %" PRIu32, one, other,
+                            kvc_role_name(a->name.role), a->name.layer);
+        if (b && (a->shape.tokens != b->shape.tokens || a->shape.heads != b->shape.heads))
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
+        int first = !i || !same_layer(a, &item[i - 1]);
+        if (is_attention(a) && first && !b && !lone)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "layer %" PRIu32
+                            " has %s but no %s (%s); when that is meant, name the arrays with --map",
+                            a->name.layer, a->name.role == KVC_ROLE_K ? "K" : "V",
+                            a->name.role == KVC_ROLE_K ? "V" : "K", one);
+    }
+    return 0;
+}
+
+/* Adds parts and layers, and puts every item into its layer. */
+static int add_layers(struct kvc_cache *c, struct item *item, size_t n, struct kvc_error *e) {
+    qsort(item, n, sizeof *item, by_layer);
+    for (size_t i = 0; i < n; i++) {
+        struct item *a = &item[i], *before = i ? &item[i - 1] : NULL;
+        uint32_t part = before ? c->n_parts - 1 : KVC_NONE;
+        if (!before || before->part != a->part || before->shape.tokens != a->shape.tokens) {
+            part = kvc_cache_add_part(c, a->part, a->shape.tokens, e);
+            if (part == KVC_NONE) return -1;
+            before = NULL;
+        }
+        if (before && same_layer(before, a)) {
+            a->layer = before->layer;
+            continue;
+        }
+        enum kvc_layer_kind kind = a->part == KVC_PART_LIVE      ? KVC_LAYER_FULL
+                                   : a->part == KVC_PART_SLIDING ? KVC_LAYER_SLIDING
+                                                                 : KVC_LAYER_COMPANION;
+        a->layer = kvc_cache_add_layer(c, part, a->name.layer, kind, e);
+        if (a->layer == KVC_NONE) return -1;
+    }
+    return 0;
+}
+
+/* Which part each item belongs to: the longest cache whose names say nothing is the live one. */
+static void choose_parts(struct item *item, size_t n) {
+    uint64_t live = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live)
+            live = item[i].shape.tokens;
+    for (size_t i = 0; i < n; i++) {
+        int is_live = !item[i].name.sliding && item[i].shape.tokens == live;
+        item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION
+                       : is_live               ? KVC_PART_LIVE
+                                               : KVC_PART_SLIDING;
+    }
+}
+
+/* The arrays of positions: of the live part, and of a sliding one. */
+struct positions {
+    const struct kvc_array *array[2]; /* NULL: not there */
+    uint32_t part[2];                 /* set by give_positions() */
+};
+
+/* Gives the part that an array of positions is about its positions. */
+static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind,
+                          uint32_t *part, struct kvc_error *e) {
+    char what[320];
+    uint64_t n;
+    describe(a, what, sizeof what);
+    if (count_integers(a, "positions", &n, e)) return -1;
+    for (*part = 0; *part < c->n_parts; ++*part)
+        if (c->part[*part].kind == kind && c->part[*part].cells.n == n) break;
+    if (*part == c->n_parts)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "%s: no %s layers have as many tokens; when these are no positions of theirs, name "
+                        "another array with --map=positions=NAME",
+                        what, kvc_part_kind_name(kind));
+    for (uint64_t i = 0; i < n; i++) {
+        int64_t pos = integer_at(a, i);
+        if (pos == INT64_MAX) /* a range that ends behind it could not be told */
+            return kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no position", what, i);
+        c->part[*part].cells.pos[i] = pos;
+    }
+    return 0;
+}
+
+/* Positions of all parts but the first, which has 0, 1, ..., where no array gives them. */
+static int set_positions(struct kvc_cache *c, struct positions *given, struct kvc_error *e) {
+    for (unsigned k = 0; k < 2; k++) {
+        given->part[k] = KVC_NONE;
+        if (given->array[k] && give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE,
+                                              &given->part[k], e))
+            return -1;
+    }
+    const struct kvc_cells *first = &c->part[0].cells;
+    if (kvc_cells_arrange(&c->part[0].cells, e)) return -1;
+    for (uint32_t i = 1; i < c->n_parts; i++) {
+        struct kvc_cells *cells = &c->part[i].cells;
+        if (i == given->part[0] || i == given->part[1]) continue;
+        if (cells->n > first->n)
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "the arrays of the %s part cover %" PRIu64
+                            " tokens, more than the cache has (%" PRIu64 ")",
+                            kvc_part_kind_name(c->part[i].kind), cells->n, first->n);
+        for (uint64_t k = 0; k < cells->n; k++)
+            cells->pos[k] = first->pos[kvc_cell_at(first, first->n - cells->n + k)];
+    }
+    return 0;
+}
+
+static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, int lone,
+                 struct positions *given, struct kvc_error *e) {
+    choose_parts(item, n);
+    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e))
+        return -1;
+    qsort(item, n, sizeof *item, by_array); /* tensors stand in file order */
+    for (size_t i = 0; i < n; i++) {
+        struct kvc_array *a = &array[item[i].array];
+        a->tensor = kvc_cache_add_tensor(c, item[i].layer, item[i].name.role, &item[i].shape, e);
+        if (a->tensor == KVC_NONE) return -1;
+        c->tensor[a->tensor].source = item[i].strides;
+        c->tensor[a->tensor].source_size = a->size;
+        if (kvc_cache_map_tensor(c, a->tensor, a->data, e)) return -1;
+    }
+    return 0;
+}
+
+static int fail_unknown(const struct kvc_array *array, size_t n, struct kvc_error *e) {
+    char list[320] = "", name[64];
+    for (size_t i = 0; i < n && i < 4; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s'%s'", i ? ", " : "",
+                 kvc_name_show(array[i].name, name, sizeof name));
+    if (!n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no arrays in it, so no KV cache");
+    return kvc_fail(e, KVC_ERR_UNKNOWN,
+                    "no array is named as K or V of a KV cache; found %s%s; say which are, for instance "
+                    "--map 'keys=layer.{i}.k' --map 'values=layer.{i}.v'",
+                    list, n > 4 ? ", ..." : "");
+}
+
+int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
+                    const struct kvc_import_options *o, struct kvc_error *e) {
+    int status = 0, attention = 0, lone = 0;
+    size_t items = 0;
+    struct positions given = {.array = {NULL, NULL}};
+    struct item *item = calloc(n ? n : 1, sizeof *item);
+    if (!item) return kvc_fail_memory(e, "arrays");
+    for (const char *const *map = o ? o->map : NULL; map && *map; map++) {
+        const char *pattern;
+        unsigned r = rule_of_map(*map, &pattern);
+        if (r == RULE_KEYS || r == RULE_VALUES) lone = 1;
+    }
+    for (size_t i = 0; i < n && !status; i++) {
+        array[i].tensor = KVC_NONE;
+        struct item *a = &item[items];
+        a->array = i;
+        a->name = kvc_name_of(array[i].name, o);
+        if (a->name.kind == KVC_NAME_TOKENS) status = take_tokens(c, &array[i], e);
+        if (a->name.kind == KVC_NAME_POSITIONS) {
+            const struct kvc_array **place = &given.array[a->name.sliding];
+            if (*place) status = kvc_fail(e, KVC_ERR_DAMAGED, "there are two arrays of positions");
+            *place = &array[i];
+        }
+        if (a->name.kind != KVC_NAME_TENSOR) continue;
+        status = take_tensor(&array[i], a, e);
+        attention |= is_attention(a);
+        items++;
+    }
+    if (!status && !attention) status = fail_unknown(array, n, e);
+    if (!status) status = build(c, item, items, array, lone, &given, e);
+    free(item);
+    return status;
+}
+
+int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n,
+                      const struct kvc_input *in, struct kvc_error *e) {
+    uint64_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (array[i].tensor == KVC_NONE) continue;
+        uint64_t start = (uint64_t)(array[i].data - in->data);
+        if (start < at) {
+            char what[320];
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, start, "%s overlaps the array before it",
+                               describe(&array[i], what, sizeof what));
+        }
+        if (kvc_cache_extent_literal(c, in->data + at, start - at, e) ||
+            kvc_cache_extent_tensor(c, array[i].tensor, e))
+            return -1;
+        at = start + array[i].size;
+    }
+    return kvc_cache_extent_literal(c, in->data + at, in->size - at, e);
+}
+
+int kvc_names_meta(struct kvc_cache *c, const char *format, const struct kvc_input *in,
+                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed,
+                   struct kvc_error *e) {
+    if (o && o->pairing) {
+        pairing = o->pairing;
+        assumed = 0;
+    }
+    if (kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, format, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e) ||
+        (assumed && kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e)))
+        return -1;
+    return pairing ? kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e) : 0;
+}

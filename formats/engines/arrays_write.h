@@ -1,0 +1,48 @@
+/* arrays_write.h: a cache as a list of named arrays, [1,H,T,D] with tokens in order of position: what safetensors
+ * and npz export. Not for their headers and containers. */
+#ifndef KVC_ARRAYS_H
+#define KVC_ARRAYS_H
+
+#include "formats/engines/arrays_read.h"
+
+struct kvc_arrays_item {
+    char name[48];
+    enum kvc_name_kind kind; /* KVC_NAME_TENSOR; KVC_NAME_TOKENS, 32-bit; KVC_NAME_POSITIONS, 64-bit */
+    uint32_t number;         /* of the tensor, or of the part whose positions these are */
+    enum kvc_dtype dtype;    /* of a tensor, as exported */
+    unsigned size;           /* bytes of one value */
+    unsigned rank;
+    uint64_t dim[4];
+    uint64_t bytes; /* of the whole array */
+};
+
+struct kvc_arrays {
+    const struct kvc_cache *cache; /* what to read: the exported cache, or the last of `view` */
+    struct kvc_cache *view[2];     /* values as float32; K in another RoPE pairing; NULL: not needed */
+    size_t n;
+    struct kvc_arrays_item
+        *item; /* values of many bytes first, so that all are aligned; then by layer and role */
+};
+
+/* Lists what a cache exports: live, sliding-window and companion parts of its one sequence; checkpoints are
+ * left out. Recurrent state is refused. Positions are listed where arrays_read.h would assume others. Where a
+ * tensor has a block dtype or a known Hadamard rotation, all become float32 as kvc_view_float() has it; a
+ * rotation that may be there, but is unknown, stays. K is brought into the pairing o->pairing, or the one
+ * transformers has for the architecture (halves, when that is unknown). `keeps` says which dtypes the format
+ * has; values of others become float32, an exact conversion. */
+int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c, const struct kvc_export_options *o,
+                    int (*keeps)(enum kvc_dtype dtype), struct kvc_error *e);
+void kvc_arrays_free(struct kvc_arrays *list);
+
+/* The bytes of item i, row-major; free() them. Holds one array in memory at a time. */
+int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, struct kvc_error *e);
+
+/* The stream to export: the only one that has cells (0 when none has). Refuses caches of several sequences,
+ * be they in streams or in one: arrays do not say whose a token is. */
+int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_error *e);
+
+/* A view of K in another pairing; NULL in *view when the cache has it already or its pairing is unknown. */
+int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view,
+                       struct kvc_error *e);
+
+#endif

@@ -1,0 +1,96 @@
+/* foreign.c: the table of files that are no cache kvc reads. A row is a test and what to say. */
+#include "formats/engines/foreign.h"
+
+#include "formats/io/bytes.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Larger headers are not looked into: those of the files below have some tens of kilobytes. */
+#define MAX_HEADER (UINT64_C(4) << 20)
+
+static const struct magic {
+    const char *bytes;
+    size_t size, offset;
+    const char *text;
+} magics[] = {
+    {"GGUF", 4, 0, "it is a model's weights (GGUF); --model=FILE takes them, beside a cache"},
+    {"ustar", 5, 257, "it is a tar archive; unpack it first"},
+    {"BZh", 3, 0, "it is compressed with bzip2; unpack it first (kvc undoes gzip, xz and zstd)"},
+    {"\x04\x22\x4d\x18", 4, 0, "it is compressed with lz4; unpack it first (kvc undoes gzip, xz and zstd)"},
+    {"7z\xbc\xaf\x27\x1c", 6, 0, "it is a 7z archive; unpack it first"},
+    {"\x89HDF\r\n\x1a\n", 8, 0, "it is an HDF5 file; write its K and V as safetensors or npz"},
+    {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
+    {"LMCR", 4, 0, "it is a record of LMCache (lmcr); have LMCache load it, and write K and V of each layer as safetensors"},
+};
+
+static int has_magic(const struct kvc_input *in, const struct magic *m) {
+    return in->size >= m->offset + m->size && memcmp(in->data + m->offset, m->bytes, m->size) == 0;
+}
+
+/* torch.save() writes a zip whose first member is NAME/data.pkl, and before version 1.6 a pickle that begins with a magic
+ * number. */
+static int is_torch(const struct kvc_input *in) {
+    static const char member[] = "/data.pkl", old[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+    const size_t n = sizeof member - 1;
+    if (in->size >= sizeof old - 1 && memcmp(in->data, old, sizeof old - 1) == 0) return 1;
+    if (in->size < 30 || memcmp(in->data, "PK\3\4", 4) != 0) return 0;
+    const size_t name = get_u16(in->data + 26);
+    return name >= n && in->size >= 30 + name && memcmp(in->data + 30 + name - n, member, n) == 0;
+}
+
+/* The header of a safetensors file in which one of the words below stands, or NULL. No word: not worth reading here. */
+static json_t *read_header(const struct kvc_input *in) {
+    static const char *const words[] = {"\"kvc.profile\"", "\"kv_cache\"", "\"kvcache\""};
+    const uint64_t n = in->size > 9 && in->data[8] == '{' ? get_u64(in->data) : 0;
+    if (!n || n > MAX_HEADER || n > in->size - 8) return NULL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i])))
+            return json_loadb((const char *)in->data + 8, (size_t)n, 0, NULL);
+    return NULL;
+}
+
+static const char *text_of(const json_t *meta, const char *key, const char *otherwise) {
+    const char *text = json_string_value(json_object_get(meta, key));
+    return text && *text ? text : otherwise;
+}
+
+/* What the names of a safetensors file's arrays, or its metadata, give away. */
+static int says_header(const json_t *header, char *text, size_t size) {
+    const json_t *meta = json_object_get(header, "__metadata__");
+    const size_t arrays = json_object_size(header) - (meta != NULL);
+    if (json_object_get(meta, "kvc.profile")) {
+        const char *texts = text_of(meta, "texts", "");
+        snprintf(text, size, "it is a profile (kvc-profile(5)) of %.200s, metric %.40s%s%.200s; --profile=FILE takes it",
+                 text_of(meta, "model.name", "a model that it does not name"), text_of(meta, "metric", "unknown"),
+                 *texts ? ", made of " : "", texts);
+    } else if (arrays == 1 && json_object_get(header, "kv_cache")) {
+        snprintf(text, size, "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no "
+                 "--map helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and layers.{i}.values");
+    } else if (arrays == 1 && json_object_get(header, "kvcache")) {
+        snprintf(text, size, "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "
+                 "safetensors file, named layers.{i}.keys and layers.{i}.values");
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
+    for (size_t i = 0; i < sizeof magics / sizeof magics[0]; i++)
+        if (has_magic(in, &magics[i])) {
+            snprintf(text, size, "%s", magics[i].text);
+            return 1;
+        }
+    if (is_torch(in)) {
+        snprintf(text, size, "it is a PyTorch file (torch.save); load it there, and write K and V with "
+                 "safetensors.torch.save_file(), named layers.{i}.keys and layers.{i}.values, shaped [1, heads, tokens, "
+                 "channels]");
+        return 1;
+    }
+    json_t *header = read_header(in);
+    const int found = header && says_header(header, text, size);
+    json_decref(header);
+    return found;
+}

@@ -1,0 +1,16 @@
+/* npy.h: reading and writing the header of a .npy file. Not for npz files, which are zips of such. */
+#ifndef KVC_NPY_H
+#define KVC_NPY_H
+
+#include "formats/engines/arrays_write.h"
+#include "formats/engines/arrays_read.h"
+
+/* Reads the .npy file at p into *a, whose name is set. Strict: the header must be exactly what numpy writes
+ * for one plain type, and the data as long as it says. */
+int kvc_npy_read(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e);
+
+/* The header of an array, padded with spaces to a multiple of 64 bytes. Returns its size; 256 bytes are room
+ * enough. */
+size_t kvc_npy_print(const struct kvc_arrays_item *item, char *text, size_t size);
+
+#endif

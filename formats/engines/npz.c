@@ -1,0 +1,353 @@
+/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for what the names mean
+ * (arrays_read.c) or for one array of the zip (npy.c).
+ *
+ * Members are read through libarchive, which checks their CRC-32. It hands a stored member out as a pointer
+ * into the mapped file, so stored arrays are used where they lie and the file can be put together again; a
+ * deflated member is decompressed into a temporary file, and then only an equal npz can be exported. */
+#include "formats/engines/arrays_write.h"
+#include "codecs/memory.h"
+#include "formats/io/bytes.h"
+#include "formats/cache/format.h"
+#include "formats/cache/keys.h"
+#include "formats/engines/arrays_read.h"
+#include "formats/engines/npy.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <inttypes.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Deflate shrinks at most 1032 times: a zip that claims more is a bomb. */
+#define MAX_RATIO 1032
+
+/* --- reading --- */
+
+struct member {
+    char *name; /* without ".npy" */
+    int is_npy;
+    int in_place;      /* lies in the mapped file, else in the spool */
+    uint64_t at, size; /* there */
+};
+
+struct zip {
+    const struct kvc_input *in;
+    struct archive *archive;
+    struct member *member;
+    size_t n;
+    int spool;        /* descriptor, -1 when nothing was spooled (or it is mapped) */
+    uint64_t spooled; /* bytes in it */
+    uint64_t claimed; /* sizes of all members */
+};
+
+/* The decompressed members, owned by the cache. */
+struct spool {
+    void *map;
+    uint64_t size;
+};
+
+static void spool_close(void *owner) {
+    struct spool *s = owner;
+    if (s->map) munmap(s->map, (size_t)s->size);
+    free(s);
+}
+
+static void zip_close(struct zip *z) {
+    for (size_t i = 0; i < z->n; i++) free(z->member[i].name);
+    free(z->member);
+    if (z->spool >= 0) close(z->spool);
+    archive_read_free(z->archive);
+}
+
+static int fail_zip(struct zip *z, const char *what, struct kvc_error *e) {
+    const char *text = archive_error_string(z->archive);
+    char name[96], reason[160];
+    return kvc_fail(e, KVC_ERR_DAMAGED, "%s: %s", kvc_name_show(what, name, sizeof name),
+                    kvc_name_show(text ? text : "damaged zip", reason, sizeof reason));
+}
+
+/* 1 when [data, data + n) lies in the mapped file. */
+static int lies_in(const struct kvc_input *in, const void *data, size_t n) {
+    uintptr_t base = (uintptr_t)in->data, p = (uintptr_t)data;
+    return n && p >= base && p - base <= in->size && n <= in->size - (p - base);
+}
+
+/* Reads the current member to its end, which checks its CRC, and notes where its bytes are. */
+static int read_member(struct zip *z, struct member *m, struct kvc_error *e) {
+    const void *block;
+    size_t n;
+    la_int64_t offset;
+    uint64_t done = 0;
+    int r;
+    m->at = z->spooled;
+    while ((r = archive_read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
+        if (!n) continue;
+        if (offset < 0 || (uint64_t)offset != done || n > m->size - done)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims",
+                            m->size);
+        if (!done && n == m->size && lies_in(z->in, block, n)) {
+            m->in_place = 1;
+            m->at = (uint64_t)((const uint8_t *)block - z->in->data);
+        } else {
+            if (z->spool < 0 && (z->spool = kvc_spool_open(e)) < 0) return -1;
+            if (kvc_spool_write(z->spool, block, n, e)) return -1;
+            z->spooled += n;
+        }
+        done += n;
+    }
+    if (r != ARCHIVE_EOF) return fail_zip(z, m->name, e);
+    if (done != m->size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "a member claims %" PRIu64 " bytes but holds %" PRIu64, m->size,
+                        done);
+    return 0;
+}
+
+static int add_member(struct zip *z, struct archive_entry *entry, const struct kvc_import_options *o,
+                      struct kvc_error *e) {
+    const char *path = archive_entry_pathname(entry);
+    la_int64_t size = archive_entry_size(entry);
+    if (!path || !archive_entry_size_is_set(entry) || size < 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "a member has no name or no size");
+    if (!(z->n & (z->n - 1))) {
+        struct member *grown = kvc_realloc(z->member, z->n ? 2 * z->n : 1, sizeof *grown);
+        if (!grown) return kvc_fail_memory(e, "members");
+        z->member = grown;
+    }
+    struct member *m = &z->member[z->n];
+    memset(m, 0, sizeof *m);
+    m->size = (uint64_t)size;
+    if (!(m->name = strdup(path))) return kvc_fail_memory(e, "a name");
+    z->n++;
+    size_t n = strlen(path);
+    m->is_npy = n > 4 && strcmp(path + n - 4, ".npy") == 0;
+    if (m->is_npy) m->name[n - 4] = 0;
+    if (__builtin_add_overflow(z->claimed, m->size, &z->claimed) || z->claimed / MAX_RATIO > z->in->size)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the members claim %" PRIu64 " bytes or more, which cannot come from a "
+                        "file of %" PRIu64,
+                        z->claimed, z->in->size);
+    /* Arrays that mean nothing here stay private bytes of the file; they are not unpacked. */
+    m->is_npy = m->is_npy && kvc_name_of(m->name, o).kind != KVC_NAME_OTHER;
+    return m->is_npy ? read_member(z, m, e) : 0;
+}
+
+static int compare_members(const void *pa, const void *pb) {
+    const struct member *const *a = pa, *const *b = pb;
+    return strcmp((*a)->name, (*b)->name);
+}
+
+static int check_duplicates(const struct zip *z, struct kvc_error *e) {
+    const struct member **sorted = kvc_alloc(z->n, sizeof *sorted);
+    int status = sorted ? 0 : kvc_fail_memory(e, "names");
+    for (size_t i = 0; i < z->n && !status; i++) sorted[i] = &z->member[i];
+    if (!status) qsort(sorted, z->n, sizeof *sorted, compare_members);
+    for (size_t i = 1; i < z->n && !status; i++) {
+        char shown[96];
+        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "two members are named '%s'",
+                              kvc_name_show(sorted[i]->name, shown, sizeof shown));
+    }
+    free(sorted);
+    return status;
+}
+
+/* Reads the zip by its central directory, which libarchive lists in order of the members' places. */
+static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o,
+                    struct kvc_error *e) {
+    static const char no_zip[] = "no zip, or its central directory is missing (cut short)";
+    struct archive_entry *entry;
+    int r;
+    memset(z, 0, sizeof *z);
+    z->in = in;
+    z->spool = -1;
+    if (!(z->archive = archive_read_new())) return kvc_fail_memory(e, "reading a zip");
+    if (archive_read_support_format_zip_seekable(z->archive) != ARCHIVE_OK ||
+        archive_read_open_memory(z->archive, in->data, (size_t)in->size) != ARCHIVE_OK)
+        return fail_zip(z, no_zip, e);
+    while ((r = archive_read_next_header(z->archive, &entry)) == ARCHIVE_OK)
+        if (add_member(z, entry, o, e)) return -1;
+    if (r != ARCHIVE_EOF)
+        return fail_zip(z, z->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip, e);
+    return check_duplicates(z, e);
+}
+
+/* Arrays of the members, in file order; those that mean nothing keep a name for messages only. */
+static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_array *array,
+                       struct kvc_error *e) {
+    for (size_t i = 0; i < z->n; i++) {
+        const struct member *m = &z->member[i];
+        array[i].name = m->name;
+        array[i].type = "?";
+        if (!m->is_npy) continue;
+        const uint8_t *base = m->in_place ? z->in->data : spool->map;
+        if (!m->size) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
+        if (kvc_npy_read(&array[i], base + m->at, m->size, e)) return -1;
+    }
+    return 0;
+}
+
+/* 1 when every tensor lies in the mapped file. */
+static int all_in_place(const struct zip *z, const struct kvc_array *array) {
+    for (size_t i = 0; i < z->n; i++)
+        if (array[i].tensor != KVC_NONE && !z->member[i].in_place) return 0;
+    return 1;
+}
+
+/* Hands the decompressed members over to a new cache, which owns them from then on. */
+static struct kvc_cache *new_cache(struct zip *z, struct spool **spool, struct kvc_error *e) {
+    struct kvc_cache *c = kvc_cache_new(e);
+    struct spool *s = calloc(1, sizeof *s);
+    if (c && !s) kvc_fail_memory(e, "members");
+    int status = c && s ? 0 : -1;
+    if (!status && z->spool >= 0) {
+        status = kvc_spool_map(z->spool, &s->map, &s->size, e);
+        z->spool = -1;
+    }
+    if (!status && kvc_cache_map(c, spool_close, s, e) == 0) {
+        *spool = s;
+        return c;
+    }
+    if (s) spool_close(s);
+    kvc_cache_free(c);
+    return NULL;
+}
+
+/* Where tokens and positions run along each other from a position above 0, that is the first token's: a file
+ * has no other place to say so. */
+static int find_first_token(struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_cells *cells = &c->part[0].cells;
+    if (!c->n_tokens || c->n_tokens != cells->n || cells->pos[0] <= 0) return 0;
+    for (uint64_t i = 1; i < cells->n; i++)
+        if (cells->pos[i] != cells->pos[i - 1] + 1) return 0;
+    return kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, (uint64_t)cells->pos[0], e);
+}
+
+static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
+                 const struct kvc_import_options *o, struct kvc_error *e) {
+    struct kvc_array *array = calloc(z->n ? z->n : 1, sizeof *array);
+    if (!array) return kvc_fail_memory(e, "arrays");
+    int status = make_arrays(z, spool, array, e);
+    if (!status) status = kvc_names_build(c, array, z->n, o, e);
+    if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
+    if (!status) status = kvc_names_meta(c, "npz", z->in, o, KVC_PAIRING_HALVES, 1, e);
+    if (!status) status = find_first_token(c, e);
+    if (!status) status = kvc_cache_finish(c, e);
+    free(array);
+    return status;
+}
+
+/* zip_read() in a UTF-8 locale of this thread, so that libarchive takes every member's name whatever the
+ * program's locale is. */
+static int zip_read_utf8(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o,
+                         struct kvc_error *e) {
+    locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale(utf8);
+    int status = zip_read(z, in, o, e);
+    uselocale(before);
+    if (utf8) freelocale(utf8);
+    return status;
+}
+
+static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o,
+                                struct kvc_error *e) {
+    struct zip z;
+    struct spool *spool = NULL;
+    struct kvc_cache *c = NULL;
+    if (kvc_name_check_map(o, e)) return NULL;
+    if (!zip_read_utf8(&z, in, o, e)) c = new_cache(&z, &spool, e);
+    if (c && build(c, &z, spool, o, e)) {
+        kvc_cache_free(c);
+        c = NULL;
+    }
+    zip_close(&z);
+    return c;
+}
+
+static int probe(const struct kvc_input *in, char *why, size_t size) {
+    static const char local[4] = {'P', 'K', 3, 4};
+    if (in->size >= 22 && memcmp(in->data, local, sizeof local) == 0) return 1;
+    snprintf(why, size, "does not begin as a zip does");
+    return 0;
+}
+
+/* --- writing --- */
+
+static int keeps(enum kvc_dtype dtype) {
+    return dtype == KVC_F32 || dtype == KVC_F16 || dtype == KVC_U8 || dtype == KVC_I8;
+}
+
+struct writer {
+    struct kvc_sink *out;
+    struct kvc_error *e;
+    int failed; /* the sink's error stands in *e */
+};
+
+/* libarchive 3.6 leaks the zip writer when its output fails, so it never hears of it: what follows is dropped. */
+static la_ssize_t write_bytes(struct archive *a, void *state, const void *data, size_t n) {
+    struct writer *w = state;
+    (void)a;
+    if (!w->failed && kvc_sink_write(w->out, data, n, w->e)) w->failed = 1;
+    return (la_ssize_t)n;
+}
+
+static int write_item(struct archive *a, struct archive_entry *entry, const struct kvc_arrays *list, size_t i,
+                      struct kvc_error *e) {
+    const struct kvc_arrays_item *item = &list->item[i];
+    char header[256], name[64];
+    uint8_t *bytes;
+    size_t n = kvc_npy_print(item, header, sizeof header);
+    if (kvc_arrays_read(list, i, &bytes, e)) return -1;
+    snprintf(name, sizeof name, "%s.npy", item->name);
+    archive_entry_clear(entry);
+    archive_entry_set_pathname(entry, name);
+    archive_entry_set_filetype(entry, AE_IFREG);
+    archive_entry_set_perm(entry, 0644);
+    archive_entry_set_size(entry, (la_int64_t)(n + item->bytes));
+    /* No time is set: zip then shows its first day, 1980-01-01, and equal caches give equal files. */
+    int status = archive_write_header(a, entry) == ARCHIVE_OK &&
+                         archive_write_data(a, header, n) == (la_ssize_t)n &&
+                         archive_write_data(a, bytes, (size_t)item->bytes) == (la_ssize_t)item->bytes
+                     ? 0
+                     : -1;
+    free(bytes);
+    return status;
+}
+
+/* Members in the order and with the names of arrays_write.h, stored. bf16 and eight-bit floats, which numpy has no
+ * types for, become float32: exact, but larger and no longer the same dtype. Metadata has no place. */
+static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
+                  struct kvc_error *e) {
+    struct kvc_arrays list;
+    struct kvc_error mine = {.code = KVC_OK};
+    struct writer w = {out, &mine, 0};
+    if (kvc_arrays_list(&list, c, o, keeps, e)) return -1;
+    struct archive *a = archive_write_new();
+    struct archive_entry *entry = archive_entry_new();
+    int ok = a && entry && archive_write_set_format_zip(a) == ARCHIVE_OK &&
+             archive_write_set_format_option(a, "zip", "compression", "store") == ARCHIVE_OK &&
+             archive_write_set_bytes_in_last_block(a, 1) == ARCHIVE_OK &&
+             archive_write_open2(a, &w, NULL, write_bytes, NULL, NULL) == ARCHIVE_OK;
+    for (size_t i = 0; i < list.n && ok; i++) ok = write_item(a, entry, &list, i, &mine) == 0 && !w.failed;
+    if (!ok) w.failed = 1; /* write nothing more */
+    ok = ok && archive_write_close(a) == ARCHIVE_OK && !w.failed;
+    if (!ok && mine.code == KVC_OK)
+        kvc_fail(&mine, KVC_ERR_IO, "cannot write a zip: %s",
+                 a && archive_error_string(a) ? archive_error_string(a) : "out of memory");
+    if (a) archive_write_free(a);
+    archive_entry_free(entry);
+    kvc_arrays_free(&list);
+    if (!ok && e) *e = mine;
+    return ok ? 0 : -1;
+}
+
+const struct kvc_format kvc_format_npz = {
+    .name = "npz",
+    .summary = "numpy arrays in a zip",
+    .suffix = ".npz",
+    .probe = probe,
+    .import = import,
+    .export = export,
+};

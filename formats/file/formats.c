@@ -1,0 +1,82 @@
+/* formats.c: the table of file formats and the choice among them. Knows no byte of any. */
+#include "formats/cache/format.h"
+
+#include "formats/engines/foreign.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* In the order in which input is probed; one line each. */
+static const struct kvc_format *const table[] = {
+    &kvc_format_kvc, &kvc_format_llama, &kvc_format_safetensors, &kvc_format_npz, &kvc_format_raw,
+};
+
+#define N (sizeof table / sizeof table[0])
+
+const struct kvc_format *kvc_format_find(const char *name) {
+    for (size_t i = 0; i < N; i++)
+        if (strcmp(table[i]->name, name) == 0) return table[i];
+    return NULL;
+}
+
+const struct kvc_format *kvc_format_at(size_t i) {
+    return i < N ? table[i] : NULL;
+}
+
+static const struct kvc_format *choose(const struct kvc_input *in, const struct kvc_import_options *o,
+                                       struct kvc_error *e) {
+    char tried[640] = "", why[512];
+    if (o->format) {
+        const struct kvc_format *f = kvc_format_find(o->format);
+        if (!f) kvc_fail(e, KVC_ERR_USAGE, "there is no format '%s'", o->format);
+        return f;
+    }
+    if (!in->size) {
+        kvc_fail(e, KVC_ERR_UNKNOWN, "is empty");
+        return NULL;
+    }
+    if (kvc_foreign(in, why, sizeof why)) {
+        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
+        return NULL;
+    }
+    for (size_t i = 0; i < N; i++) {
+        *why = '\0';
+        if (table[i]->probe(in, why, sizeof why)) return table[i];
+        size_t used = strlen(tried);
+        snprintf(tried + used, sizeof tried - used, "%s%s: %s", i ? "; " : "", table[i]->name, why);
+    }
+    kvc_fail(e, KVC_ERR_UNKNOWN, "not a cache file that kvc knows (%s)", tried);
+    return NULL;
+}
+
+int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e) {
+    const struct kvc_import_options *o = state, nothing = {.format = NULL};
+    return (o && o->format) || choose(head, &nothing, e) ? 0 : -1;
+}
+
+/* Adds what the caller knows and the file does not say. */
+static int complete(struct kvc_cache *c, const struct kvc_import_options *o, struct kvc_error *e) {
+    if (o->kv_heads && !kvc_cache_heads_known(c) && kvc_cache_set_heads(c, o->kv_heads, e))
+        return -1;
+    if (o->pairing == KVC_PAIRING_UNKNOWN || kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING)) return 0;
+    return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);
+}
+
+struct kvc_cache *kvc_import(const struct kvc_input *in, const struct kvc_import_options *o,
+                             const struct kvc_format **format, struct kvc_error *e) {
+    static const struct kvc_import_options nothing;
+    const struct kvc_format *f = choose(in, o ? o : &nothing, e);
+    struct kvc_cache *c = f ? f->import(in, o ? o : &nothing, e) : NULL;
+    if (c && o && complete(c, o, e)) {
+        kvc_cache_free(c);
+        c = NULL;
+    }
+    if (!c) {
+        kvc_error_prefix(e, in->name);
+        return NULL;
+    }
+    if (format) *format = f;
+    return c;
+}

@@ -1,0 +1,31 @@
+/* rate.h: the step of the stage `code` from what is asked for: a KLD, a ratio, an error. Not for recipes (codecs/recipe.h) or
+ * coding (writer.c). */
+#ifndef KVC_RATE_H
+#define KVC_RATE_H
+
+#include "formats/container/container.h"
+
+/* What is asked for; 0: not. At most one of them. */
+struct kvc_rate {
+    double kld;          /* nats: drift of the next-token distributions, at the worst of continuation and recall */
+    double ratio;        /* of source_bytes against the .kvc */
+    double output_error; /* as kvc_attention_output() has it at 0.99: what attention makes of the errors */
+    double logit_error;  /* as kvc_attention_logit_rms() has it */
+    uint64_t source_bytes;
+};
+
+/* What is known of the step. */
+struct kvc_rate_report {
+    double step;          /* 0: the recipe has no stage `code` */
+    double kld[2];        /* estimates: of the text's own continuation, of recall; 0: without a profile of metric fisher */
+    double ratio;         /* that was reached, where a ratio was asked for; 0 otherwise */
+    double error;         /* likewise */
+};
+
+/* Writes the recipe of `options` with its step settled to text. Steps that the recipe gives stay, unless `rate` asks for
+ * something; a ratio or an error is bisected, which encodes the cache some ten times. Refuses what cannot be met, saying what
+ * can. A recipe without the stage `code` is copied, and refused where `rate` asks for something. */
+int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *options, const struct kvc_rate *rate, char *text,
+                    size_t size, struct kvc_rate_report *report, struct kvc_error *e);
+
+#endif

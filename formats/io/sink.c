@@ -1,0 +1,62 @@
+/* sink.c: writing to memory and to file descriptors. */
+#include "formats/io/sink.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_error *e) {
+    if (!n) return 0;
+    if (s->write(s->state, data, n, e)) return -1;
+    s->offset += n;
+    return 0;
+}
+
+int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e) {
+    static const uint8_t zeros[4096];
+    while (n) {
+        size_t part = n < sizeof zeros ? (size_t)n : sizeof zeros;
+        if (kvc_sink_write(s, zeros, part, e)) return -1;
+        n -= part;
+    }
+    return 0;
+}
+
+static int buffer_write(void *state, const void *data, size_t n, struct kvc_error *e) {
+    struct kvc_buffer *b = state;
+    if (b->room - b->n < n) {
+        size_t room = (b->n + n) * 2;
+        uint8_t *grown = realloc(b->data, room);
+        if (!grown) return kvc_fail_memory(e, "output");
+        b->data = grown;
+        b->room = room;
+    }
+    memcpy(b->data + b->n, data, n);
+    b->n += n;
+    return 0;
+}
+
+struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b) {
+    return (struct kvc_sink){.write = buffer_write, .state = b};
+}
+
+int kvc_write_all(int fd, const void *data, size_t n) {
+    const char *p = data;
+    while (n) {
+        ssize_t done = write(fd, p, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return -1;
+        p += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+static int fd_write(void *state, const void *data, size_t n, struct kvc_error *e) {
+    return kvc_write_all(*(int *)state, data, n) ? kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno)) : 0;
+}
+
+struct kvc_sink kvc_sink_fd(int *fd) {
+    return (struct kvc_sink){.write = fd_write, .state = fd};
+}

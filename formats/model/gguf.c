@@ -1,0 +1,329 @@
+/* gguf.c: reading a GGUF header. Not for the weights.
+ *
+ * magic "GGUF", u32 version, u64 tensors, u64 keys; keys {string, u32 type, value}; tensor infos {string
+ * name, u32 rank, u64 dim[rank], u32 type, u64 offset}; zeros up to a multiple of general.alignment; tensor
+ * data. */
+#include "formats/model/gguf.h"
+
+#include "formats/io/bytes.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_ENTRIES 8192 /* real files have about 50; keeps the search for duplicate keys short */
+#define MAX_KEY 65535    /* the format's own bound */
+#define MIN_ENTRY 13  /* bytes of the smallest entry: empty key, type, one byte */
+#define MIN_TENSOR 24 /* empty name, rank 0, type, offset */
+
+/* What is left to read. */
+struct reader {
+    const uint8_t *data;
+    uint64_t size, at;
+};
+
+static uint64_t left(const struct reader *r) {
+    return r->size - r->at;
+}
+
+/* The next n bytes, or NULL when fewer are left. */
+static const uint8_t *take(struct reader *r, uint64_t n, const char *what, struct kvc_error *e) {
+    if (n > left(r)) {
+        kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
+                    "GGUF header: %s needs %" PRIu64 " bytes, %" PRIu64 " are left", what, n, left(r));
+        return NULL;
+    }
+    const uint8_t *p = r->data + r->at;
+    r->at += n;
+    return p;
+}
+
+static int take_u32(struct reader *r, uint32_t *v, const char *what, struct kvc_error *e) {
+    const uint8_t *p = take(r, 4, what, e);
+    if (!p) return -1;
+    *v = get_u32(p);
+    return 0;
+}
+
+static int take_u64(struct reader *r, uint64_t *v, const char *what, struct kvc_error *e) {
+    const uint8_t *p = take(r, 8, what, e);
+    if (!p) return -1;
+    *v = get_u64(p);
+    return 0;
+}
+
+static const char *take_string(struct reader *r, uint64_t *size, const char *what, struct kvc_error *e) {
+    if (take_u64(r, size, what, e)) return NULL;
+    return (const char *)take(r, *size, what, e);
+}
+
+/* Bytes of one item; 0 for strings, arrays and unknown types. */
+static unsigned item_size(uint32_t type) {
+    switch (type) {
+    case KVC_GGUF_U8:
+    case KVC_GGUF_I8:
+    case KVC_GGUF_BOOL: return 1;
+    case KVC_GGUF_U16:
+    case KVC_GGUF_I16: return 2;
+    case KVC_GGUF_U32:
+    case KVC_GGUF_I32:
+    case KVC_GGUF_F32: return 4;
+    case KVC_GGUF_U64:
+    case KVC_GGUF_I64:
+    case KVC_GGUF_F64: return 8;
+    default: return 0;
+    }
+}
+
+static int read_items(struct reader *r, struct kvc_gguf_entry *entry, struct kvc_error *e) {
+    unsigned width = item_size(entry->type);
+    if (entry->type == KVC_GGUF_STRING) {
+        entry->items = r->data + r->at;
+        for (uint64_t i = 0; i < entry->count; i++) {
+            uint64_t size;
+            if (!take_string(r, &size, "a string", e)) return -1;
+        }
+        return 0;
+    }
+    if (!width)
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
+                           "GGUF header: unknown value type %" PRIu32 " (or an array of arrays)",
+                           entry->type);
+    if (entry->count > left(r) / width)
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
+                           "GGUF header: an array of %" PRIu64 " items does not fit in the file",
+                           entry->count);
+    entry->items = take(r, entry->count * width, "a value", e);
+    return entry->items ? 0 : -1;
+}
+
+static int read_entry(struct reader *r, struct kvc_gguf_entry *entry, struct kvc_error *e) {
+    entry->key = take_string(r, &entry->key_size, "a key", e);
+    if (!entry->key) return -1;
+    if (!entry->key_size || entry->key_size > MAX_KEY)
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: a key of %" PRIu64 " bytes",
+                           entry->key_size);
+    if (take_u32(r, &entry->type, "a value type", e)) return -1;
+    entry->count = 1;
+    entry->array = entry->type == KVC_GGUF_ARRAY;
+    if (entry->array &&
+        (take_u32(r, &entry->type, "an item type", e) || take_u64(r, &entry->count, "an item count", e)))
+        return -1;
+    return read_items(r, entry, e);
+}
+
+static int same_key(const struct kvc_gguf_entry *entry, const char *key, uint64_t size) {
+    return entry->key_size == size && memcmp(entry->key, key, size) == 0;
+}
+
+static int read_entries(struct kvc_gguf *g, uint64_t n, struct reader *r, struct kvc_error *e) {
+    if (n > MAX_ENTRIES || n > left(r) / MIN_ENTRY)
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, 16,
+                           "GGUF header: %" PRIu64 " keys are more than the file can hold", n);
+    g->entry = calloc(n ? n : 1, sizeof *g->entry);
+    if (!g->entry) return kvc_fail_memory(e, "the keys of a GGUF file");
+    for (; g->n_entries < n; g->n_entries++) {
+        struct kvc_gguf_entry *entry = &g->entry[g->n_entries];
+        uint64_t at = r->at;
+        if (read_entry(r, entry, e)) return -1;
+        for (uint64_t i = 0; i < g->n_entries; i++)
+            if (same_key(&g->entry[i], entry->key, entry->key_size))
+                return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a key stands there twice");
+    }
+    return 0;
+}
+
+/* Checks the tensor infos; *last is the greatest data offset among them. */
+static int read_tensors(struct kvc_gguf *g, uint64_t alignment, struct reader *r, uint64_t *last,
+                        struct kvc_error *e) {
+    if (g->n_tensors > left(r) / MIN_TENSOR)
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, 8,
+                           "GGUF header: %" PRIu64 " tensors are more than the file can hold", g->n_tensors);
+    g->tensors = r->data + r->at;
+    *last = 0;
+    for (uint64_t i = 0; i < g->n_tensors; i++) {
+        uint64_t at = r->at, name_size, values = 1, offset;
+        uint32_t rank, type;
+        if (!take_string(r, &name_size, "a tensor's name", e) || take_u32(r, &rank, "a tensor's rank", e))
+            return -1;
+        if (rank > KVC_GGUF_RANK)
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a tensor of %" PRIu32 " dimensions",
+                               rank);
+        for (uint32_t d = 0; d < rank; d++) {
+            uint64_t n;
+            if (take_u64(r, &n, "a tensor's dimensions", e)) return -1;
+            if (!n || n > INT64_MAX / values)
+                return kvc_fail_at(e, KVC_ERR_DAMAGED, at,
+                                   "GGUF header: a tensor's dimensions make no sense");
+            values *= n;
+        }
+        if (take_u32(r, &type, "a tensor's type", e) || take_u64(r, &offset, "a tensor's offset", e))
+            return -1;
+        if (offset % alignment)
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a tensor's offset is not aligned");
+        if (offset > *last) *last = offset;
+    }
+    return 0;
+}
+
+static int read_alignment(const struct kvc_gguf *g, uint64_t *alignment, struct kvc_error *e) {
+    *alignment = 32;
+    const struct kvc_gguf_entry *entry = kvc_gguf_find(g, "general.alignment");
+    if (!entry) return 0;
+    *alignment = entry->type == KVC_GGUF_U32 && !entry->array ? get_u32(entry->items) : 0;
+    if (!*alignment || (*alignment & (*alignment - 1)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF header: general.alignment is no power of two");
+    return 0;
+}
+
+static int read_header(struct kvc_gguf *g, struct reader *r, struct kvc_error *e) {
+    const uint8_t *magic = take(r, 4, "the magic", e);
+    if (!magic) return -1;
+    if (memcmp(magic, "GGUF", 4) != 0) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a GGUF file");
+    uint64_t n_entries = 0, alignment = 0, last = 0;
+    if (take_u32(r, &g->version, "the version", e)) return -1;
+    if (g->version && !(g->version & 0xffff))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a big-endian GGUF file; convert it to little-endian");
+    if (g->version != 2 && g->version != 3)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "GGUF version %" PRIu32 "; kvc reads versions 2 and 3",
+                        g->version);
+    if (take_u64(r, &g->n_tensors, "the tensor count", e) || take_u64(r, &n_entries, "the key count", e) ||
+        read_entries(g, n_entries, r, e) || read_alignment(g, &alignment, e) ||
+        read_tensors(g, alignment, r, &last, e))
+        return -1;
+
+    uint64_t padding = (alignment - r->at % alignment) % alignment;
+    if (!g->n_tensors && padding > left(r))
+        padding = left(r); /* a vocabulary alone may end without padding */
+    if (!take(r, padding, "the padding before the tensors", e)) return -1;
+    if (g->n_tensors && last >= left(r))
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
+                           "GGUF header: a tensor starts beyond the end of the file");
+    g->data_offset = r->at;
+    return 0;
+}
+
+int kvc_gguf_open(struct kvc_gguf *g, const uint8_t *data, uint64_t size, struct kvc_error *e) {
+    struct reader r = {data, size, 0};
+    memset(g, 0, sizeof *g);
+    if (read_header(g, &r, e)) {
+        kvc_gguf_close(g);
+        return -1;
+    }
+    return 0;
+}
+
+void kvc_gguf_close(struct kvc_gguf *g) {
+    free(g->entry);
+    memset(g, 0, sizeof *g);
+}
+
+const struct kvc_gguf_entry *kvc_gguf_find(const struct kvc_gguf *g, const char *key) {
+    size_t size = strlen(key);
+    for (uint64_t i = 0; i < g->n_entries; i++)
+        if (same_key(&g->entry[i], key, size)) return &g->entry[i];
+    return NULL;
+}
+
+int kvc_gguf_item(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v) {
+    unsigned width = item_size(entry->type);
+    switch (entry->type) {
+    case KVC_GGUF_U8:
+    case KVC_GGUF_I8:
+    case KVC_GGUF_U16:
+    case KVC_GGUF_I16:
+    case KVC_GGUF_U32:
+    case KVC_GGUF_I32:
+    case KVC_GGUF_U64:
+    case KVC_GGUF_I64:
+    case KVC_GGUF_BOOL: break;
+    default: return 0;
+    }
+    const uint8_t *p = entry->items + i * width;
+    *v = 0;
+    for (unsigned b = 0; b < width; b++) *v |= (uint64_t)p[b] << 8 * b;
+    int is_signed = entry->type == KVC_GGUF_I8 || entry->type == KVC_GGUF_I16 ||
+                    entry->type == KVC_GGUF_I32 || entry->type == KVC_GGUF_I64;
+    return !(is_signed && (p[width - 1] & 0x80));
+}
+
+uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherwise, int *differ) {
+    if (differ) *differ = 0;
+    const struct kvc_gguf_entry *entry = kvc_gguf_find(g, key);
+    uint64_t first, next;
+    if (!entry || !entry->count || entry->type == KVC_GGUF_BOOL || !kvc_gguf_item(entry, 0, &first)) return otherwise;
+    for (uint64_t i = 1; i < entry->count; i++)
+        if (!kvc_gguf_item(entry, i, &next) || next != first) {
+            if (differ) *differ = 1;
+            return otherwise;
+        }
+    return first;
+}
+
+double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise) {
+    const struct kvc_gguf_entry *entry = kvc_gguf_find(g, key);
+    if (!entry || entry->array) return otherwise;
+    if (entry->type == KVC_GGUF_F32) {
+        uint32_t bits = get_u32(entry->items);
+        float v;
+        memcpy(&v, &bits, sizeof v);
+        return (double)v;
+    }
+    if (entry->type == KVC_GGUF_F64) {
+        uint64_t bits = get_u64(entry->items);
+        double v;
+        memcpy(&v, &bits, sizeof v);
+        return v;
+    }
+    return otherwise;
+}
+
+const char *kvc_gguf_text(const struct kvc_gguf *g, const char *key, uint64_t *size) {
+    const struct kvc_gguf_entry *entry = kvc_gguf_find(g, key);
+    if (!entry || entry->array || entry->type != KVC_GGUF_STRING) return NULL;
+    const uint8_t *at = entry->items;
+    return kvc_gguf_next_string(&at, size);
+}
+
+const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size) {
+    *size = get_u64(*at);
+    const char *text = (const char *)*at + 8;
+    *at += 8 + *size;
+    return text;
+}
+
+int kvc_gguf_tensor(const struct kvc_gguf *g, const char *name, struct kvc_gguf_tensor *t) {
+    size_t wanted = strlen(name);
+    const uint8_t *at = g->tensors;
+    for (uint64_t i = 0; i < g->n_tensors; i++) {
+        uint64_t size;
+        const char *text = kvc_gguf_next_string(&at, &size);
+        uint32_t rank = get_u32(at);
+        const uint8_t *dims = at + 4, *rest = dims + 8 * (uint64_t)rank;
+        at = rest + 4 + 8;
+        if (size != wanted || memcmp(text, name, wanted) != 0) continue;
+        t->rank = rank;
+        for (uint32_t d = 0; d < KVC_GGUF_RANK; d++) t->dim[d] = d < rank ? get_u64(dims + 8 * (size_t)d) : 1;
+        t->type = get_u32(rest);
+        t->offset = g->data_offset + get_u64(rest + 4);
+        return 1;
+    }
+    return 0;
+}
+
+int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name) {
+    struct kvc_gguf_tensor t;
+    return kvc_gguf_tensor(g, name, &t);
+}
+
+const char *kvc_gguf_type_name(uint32_t type) {
+    static const char *const names[] = { /* enum ggml_type of ggml/include/ggml.h; the holes were types once */
+        [0] = "f32",      [1] = "f16",      [2] = "q4_0",    [3] = "q4_1",   [6] = "q5_0",     [7] = "q5_1",
+        [8] = "q8_0",     [9] = "q8_1",     [10] = "q2_K",   [11] = "q3_K",  [12] = "q4_K",    [13] = "q5_K",
+        [14] = "q6_K",    [15] = "q8_K",    [16] = "iq2_xxs", [17] = "iq2_xs", [18] = "iq3_xxs", [19] = "iq1_s",
+        [20] = "iq4_nl",  [21] = "iq3_s",   [22] = "iq2_s",  [23] = "iq4_xs", [24] = "i8",      [25] = "i16",
+        [26] = "i32",     [27] = "i64",     [28] = "f64",    [29] = "iq1_m", [30] = "bf16",    [34] = "tq1_0",
+        [35] = "tq2_0",   [39] = "mxfp4",   [40] = "nvfp4",  [41] = "q1_0",
+    };
+    return type < sizeof names / sizeof names[0] ? names[type] : NULL;
+}

@@ -1,0 +1,49 @@
+/* model.h: facts and fingerprint of a model's weights file (GGUF or safetensors). Not for loading weights.
+ *
+ * FORMAT.md, "Model fingerprint", defines the hashes. */
+#ifndef KVC_MODEL_H
+#define KVC_MODEL_H
+
+#include "formats/cache/cache.h"
+#include "formats/cache/layers.h"
+#include "formats/cache/rope_pairing.h"
+#include "formats/io/hash.h"
+
+struct kvc_model {
+    char kind[16];  /* "gguf" or "safetensors" */
+    char name[256]; /* "" when the file does not say */
+    char arch[64];  /* general.architecture of a GGUF, model_type of a config.json; "" unknown */
+    uint64_t layers, heads, kv_heads, head_dim, head_dim_v; /* 0: unknown, or not the same in all layers */
+    uint64_t window;          /* 0: none or unknown */
+    struct kvc_layer_pattern pattern; /* which layers have the window; pattern.n 0: unknown */
+    enum kvc_pairing pairing; /* as the kind's own engine keeps K: llama.cpp (gguf), transformers */
+    char rope_type[32];       /* as keys.h spells it; "" unknown */
+    double rope_theta;  /* 0: unknown */
+    double rope_factor; /* 0: none */
+    uint64_t rope_dim;  /* 0: unknown */
+    int has_tokenizer;
+    uint8_t tokenizer[KVC_SHA256_BYTES];
+    uint8_t sampled[KVC_SHA256_BYTES];
+    int has_full;
+    uint8_t full[KVC_SHA256_BYTES];
+};
+
+/* Reads a GGUF file, or a safetensors file (or a directory that holds model.safetensors or its shards) with
+ * the config.json and tokenizer.json beside it when they are there. A name like x-00002-of-00003.gguf (or
+ * .safetensors) stands for all three files. `full` also hashes every byte. */
+int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_error *e);
+
+/* Writes the model's facts into metadata (keys.h), over facts of the same key. `engine` 1: the cache is
+ * llama.cpp's, so K is paired as the GGUF architecture says; 0: it is transformers'. An existing rope.pairing
+ * stays. */
+int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e);
+
+/* Compares a cache's metadata with a model: 0 same model (or nothing contradicts), -1 and KVC_ERR_MODEL
+ * otherwise. With a fingerprint of the same kind and algorithm only that counts; otherwise architecture (when
+ * spelled by the same kind), geometry, RoPE and tokenizer are compared as far as both sides know them, and
+ * `note` says so ("" when the fingerprints matched). Pairing is not compared: it belongs to the engine, not
+ * to the model. */
+int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
+                    struct kvc_error *e);
+
+#endif

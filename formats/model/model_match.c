@@ -1,0 +1,208 @@
+/* model_match.c: a model's facts as metadata, and whether a cache's metadata fits. Not for reading weights. */
+#include "formats/model/model.h"
+
+#include "formats/io/hash.h"
+#include "formats/cache/keys.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The numbers of a model that stand in metadata; 0 is "unknown" in both. */
+static const struct {
+    const char *key;
+    size_t at; /* in struct kvc_model */
+} counts[] =
+    {
+        {KVC_KEY_MODEL_LAYERS, offsetof(struct kvc_model, layers)},
+        {KVC_KEY_MODEL_HEADS, offsetof(struct kvc_model, heads)},
+        {KVC_KEY_MODEL_KV_HEADS, offsetof(struct kvc_model, kv_heads)},
+        {KVC_KEY_MODEL_HEAD_DIM, offsetof(struct kvc_model, head_dim)},
+        {KVC_KEY_MODEL_HEAD_DIM_V, offsetof(struct kvc_model, head_dim_v)},
+        {KVC_KEY_WINDOW, offsetof(struct kvc_model, window)},
+        {KVC_KEY_ROPE_DIM, offsetof(struct kvc_model, rope_dim)},
+},
+  numbers[] = {
+      {KVC_KEY_ROPE_THETA, offsetof(struct kvc_model, rope_theta)},
+      {KVC_KEY_ROPE_FACTOR, offsetof(struct kvc_model, rope_factor)},
+};
+enum { COUNTS = sizeof counts / sizeof counts[0], NUMBERS = sizeof numbers / sizeof numbers[0] };
+
+static uint64_t count_at(const struct kvc_model *m, size_t i) {
+    uint64_t v;
+    memcpy(&v, (const char *)m + counts[i].at, sizeof v);
+    return v;
+}
+
+static double number_at(const struct kvc_model *m, size_t i) {
+    double v;
+    memcpy(&v, (const char *)m + numbers[i].at, sizeof v);
+    return v;
+}
+
+static void fingerprint_key(char *key, size_t size, const char *kind, int full) {
+    snprintf(key, size, "%s%s.%s", KVC_KEY_FINGERPRINT, kind, full ? "full" : "sampled");
+}
+
+static int store_text(struct kvc_meta *meta, const char *key, const char *v, struct kvc_error *e) {
+    return *v ? kvc_meta_set_text(meta, key, v, e) : 0;
+}
+
+static int store_pairing(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e) {
+    int is_gguf = strcmp(m->kind, "gguf") == 0;
+    enum kvc_pairing pairing = m->pairing;
+    if (engine && !is_gguf) pairing = kvc_pairing_of_gguf_arch(m->arch);
+    if (!engine && is_gguf) pairing = kvc_pairing_of_transformers(m->arch);
+    int assumed = kvc_meta_bool(meta, KVC_KEY_ROPE_ASSUMED, 0); /* by the format's habit: the model knows better */
+    if (pairing == KVC_PAIRING_UNKNOWN || (kvc_meta_find(meta, KVC_KEY_ROPE_PAIRING) && !assumed)) return 0;
+    kvc_meta_remove(meta, KVC_KEY_ROPE_ASSUMED);
+    return kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e);
+}
+
+int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e) {
+    if (store_text(meta, KVC_KEY_MODEL_NAME, m->name, e) ||
+        store_text(meta, KVC_KEY_MODEL_ARCH, m->arch, e) ||
+        store_text(meta, KVC_KEY_ROPE_TYPE, m->rope_type, e) || store_pairing(m, meta, engine, e))
+        return -1;
+    for (size_t i = 0; i < COUNTS; i++) {
+        uint64_t v = count_at(m, i);
+        if (counts[i].at == offsetof(struct kvc_model, head_dim_v) && v == m->head_dim) v = 0;
+        if (v && kvc_meta_set_u64(meta, counts[i].key, v, e)) return -1;
+    }
+    for (size_t i = 0; i < NUMBERS; i++) {
+        double v = number_at(m, i);
+        if (v > 0 && kvc_meta_set_f64(meta, numbers[i].key, v, e)) return -1;
+    }
+    if (m->has_tokenizer && kvc_meta_set_bytes(meta, KVC_KEY_TOKENIZER, m->tokenizer, sizeof m->tokenizer, e))
+        return -1;
+    char key[64];
+    fingerprint_key(key, sizeof key, m->kind, 0);
+    if (kvc_meta_set_bytes(meta, key, m->sampled, sizeof m->sampled, e)) return -1;
+    fingerprint_key(key, sizeof key, m->kind, 1);
+    return m->has_full ? kvc_meta_set_bytes(meta, key, m->full, sizeof m->full, e) : 0;
+}
+
+/* What has been compared so far. */
+struct comparison {
+    const struct kvc_meta *meta;
+    const struct kvc_model *model;
+    unsigned compared;
+    char list[256];       /* names of what was compared */
+    char difference[512]; /* the first one; "" when all agrees */
+};
+
+static void compared(struct comparison *c, const char *key, const char *cache, const char *weights) {
+    size_t used = strlen(c->list);
+    snprintf(c->list + used, sizeof c->list - used, "%s%s", used ? ", " : "", key);
+    c->compared++;
+    if (strcmp(cache, weights) != 0 && !*c->difference)
+        snprintf(c->difference, sizeof c->difference, "cache: %s %.200s, weights: %.200s", key, cache,
+                 weights);
+}
+
+static void compare_counts(struct comparison *c) {
+    for (size_t i = 0; i < COUNTS; i++) {
+        uint64_t ours = kvc_meta_u64(c->meta, counts[i].key, 0), theirs = count_at(c->model, i);
+        if (counts[i].at == offsetof(struct kvc_model, head_dim_v) && !ours)
+            ours = kvc_meta_u64(c->meta, KVC_KEY_MODEL_HEAD_DIM, 0); /* only stored when it differs */
+        if (!ours || !theirs) continue;
+        char a[32], b[32];
+        snprintf(a, sizeof a, "%" PRIu64, ours);
+        snprintf(b, sizeof b, "%" PRIu64, theirs);
+        compared(c, counts[i].key, a, b);
+    }
+}
+
+static void compare_numbers(struct comparison *c) {
+    for (size_t i = 0; i < NUMBERS; i++) {
+        double ours = kvc_meta_f64(c->meta, numbers[i].key, 0), theirs = number_at(c->model, i);
+        if (!(ours > 0) || !(theirs > 0)) continue;
+        char a[32],
+            b[32]; /* 9 digits tell all floats apart: GGUF stores these as f32, config.json in decimal */
+        snprintf(a, sizeof a, "%.9g", (double)(float)ours);
+        snprintf(b, sizeof b, "%.9g", (double)(float)theirs);
+        compared(c, numbers[i].key, a, b);
+    }
+}
+
+/* The 32 bytes of a key; 0 when it is absent. A value of another size stands in no file that kvc wrote. */
+static const uint8_t *hash_of(const struct kvc_meta *meta, const char *key) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
+    return entry && entry->type == KVC_META_BYTES && entry->size == KVC_SHA256_BYTES ? entry->value : NULL;
+}
+
+static void compare_hash(struct comparison *c, const char *key, const uint8_t *ours, const uint8_t *theirs) {
+    char a[2 * KVC_SHA256_BYTES + 1], b[2 * KVC_SHA256_BYTES + 1];
+    kvc_hex(ours, KVC_SHA256_BYTES, a);
+    kvc_hex(theirs, KVC_SHA256_BYTES, b);
+    compared(c, key, a, b);
+}
+
+/* 1 when the cache has any fingerprint of this kind. */
+static int has_kind(const struct kvc_meta *meta, const char *kind) {
+    char key[64];
+    for (int full = 0; full <= 1; full++) {
+        fingerprint_key(key, sizeof key, kind, full);
+        if (hash_of(meta, key)) return 1;
+    }
+    return 0;
+}
+
+static void compare_facts(struct comparison *c) {
+    const struct kvc_model *m = c->model;
+    const char *other = strcmp(m->kind, "gguf") == 0 ? "safetensors" : "gguf";
+    const char *arch = kvc_meta_text(c->meta, KVC_KEY_MODEL_ARCH, "");
+    /* GGUF and config.json name the same architecture differently. An engine's own file that names one
+     * (llama.cpp's) does it as GGUF. */
+    int same_words =
+        has_kind(c->meta, m->kind) || (strcmp(m->kind, "gguf") == 0 && !has_kind(c->meta, other));
+    if (*arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
+    compare_counts(c);
+    compare_numbers(c);
+    const char *type = kvc_meta_text(c->meta, KVC_KEY_ROPE_TYPE, "");
+    if (*type && *m->rope_type) compared(c, KVC_KEY_ROPE_TYPE, type, m->rope_type);
+    const uint8_t *tokenizer = hash_of(c->meta, KVC_KEY_TOKENIZER);
+    if (tokenizer && m->has_tokenizer) compare_hash(c, KVC_KEY_TOKENIZER, tokenizer, m->tokenizer);
+}
+
+/* Compares the strongest fingerprint that both have; 0 when they have none in common. */
+static int compare_fingerprint(struct comparison *c) {
+    char key[64];
+    for (int full = c->model->has_full; full >= 0; full--) {
+        fingerprint_key(key, sizeof key, c->model->kind, full);
+        const uint8_t *ours = hash_of(c->meta, key);
+        if (!ours) continue;
+        compare_hash(c, key, ours, full ? c->model->full : c->model->sampled);
+        return 1;
+    }
+    return 0;
+}
+
+int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
+                    struct kvc_error *e) {
+    struct comparison prints = {meta, m, 0, "", ""}, facts = prints;
+    snprintf(note, size, "%s", "");
+    int by_print = compare_fingerprint(&prints);
+    if (by_print && !*prints.difference) return 0;
+    compare_facts(&facts);
+    if (by_print || *facts.difference) {
+        /* What a person can read says more than two hashes. */
+        const char *what = *facts.difference ? facts.difference : prints.difference;
+        const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "an unnamed model");
+        return kvc_fail(e, KVC_ERR_MODEL,
+                        "the cache was made by another model (%.200s; these weights are %.200s): %s", name,
+                        *m->name ? m->name : "an unnamed model", what);
+    }
+    if (!facts.compared) {
+        snprintf(note, size, "the cache does not say which model made it");
+        return 0;
+    }
+    const char *other = strcmp(m->kind, "gguf") == 0 ? "safetensors" : "gguf";
+    snprintf(note, size, "%s, so the fingerprint is not compared; equal are %s",
+             has_kind(meta, m->kind) ? "the cache has only a full fingerprint of its weights"
+             : has_kind(meta, other) ? "the cache was packed with weights of another kind of file"
+                                     : "the cache has no fingerprint of its weights",
+             facts.list);
+    return 0;
+}

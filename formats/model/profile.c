@@ -1,0 +1,387 @@
+/* profile.c: profile files read and checked. Layout: kvc-profile(5). Not for making one (profile_learn.c), finding one
+ * (profile_find.c), or comparing one with a cache (profile_fit.c). */
+#include "formats/model/profile.h"
+
+#include "codecs/eigen.h"
+#include "codecs/memory.h"
+#include "codecs/rope.h"
+#include "formats/io/bytes.h"
+#include "formats/io/input.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, VARIANTS = 2 };
+
+/* One prepared part; `encoder` ones have everything. */
+struct slot {
+    struct kvc_profile_part part;
+    float *memory, *inverse, *query;
+    int made;
+};
+
+struct kvc_profile {
+    uint8_t *data;
+    size_t size, data_at;
+    json_t *header;
+    uint8_t sha256[KVC_SHA256_BYTES];
+    const char *model;
+    uint32_t layers;
+    enum kvc_profile_metric metric;
+    double **angle; /* by layer, NULL where there is none */
+    size_t *half;
+    struct slot *slot; /* [layer][K, V][as halves, interleaved] */
+    pthread_mutex_t lock;
+};
+
+/* --- tensors --- */
+
+struct array {
+    const uint8_t *data;
+    uint64_t dim[3];
+    unsigned rank;
+};
+
+static int count_of(const json_t *v, uint64_t *n) {
+    if (!json_is_integer(v) || json_integer_value(v) < 0) return -1;
+    *n = (uint64_t)json_integer_value(v);
+    return 0;
+}
+
+/* A tensor by its name "layers.N.WHAT"; 0 when it is not there, 1 when it is, -1 when it is not what it should be. */
+static int find(const struct kvc_profile *p, uint32_t layer, const char *what, const char *dtype, unsigned rank,
+                struct array *a, struct kvc_error *e) {
+    char name[64];
+    snprintf(name, sizeof name, "layers.%" PRIu32 ".%s", layer, what);
+    const json_t *entry = json_object_get(p->header, name), *shape = json_object_get(entry, "shape");
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const char *type = json_string_value(json_object_get(entry, "dtype"));
+    uint64_t begin, end, n = strcmp(dtype, "I8") == 0 ? 1 : strcmp(dtype, "F32") == 0 ? 4 : 8;
+    if (!entry) return 0;
+    if (!type || strcmp(type, dtype) != 0 || json_array_size(shape) != rank || json_array_size(offsets) != 2 ||
+        count_of(json_array_get(offsets, 0), &begin) || count_of(json_array_get(offsets, 1), &end) || begin > end ||
+        end > p->size - p->data_at)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' is not %u dimensions of %s inside the file", name, rank, dtype);
+    for (unsigned i = 0; i < rank; i++)
+        if (count_of(json_array_get(shape, i), &a->dim[i]) || !a->dim[i] || a->dim[i] > 1 << 20 ||
+            __builtin_mul_overflow(n, a->dim[i], &n))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' has dimensions out of range", name);
+    if (n != end - begin) return kvc_fail(e, KVC_ERR_DAMAGED, "shape and data_offsets of '%s' disagree", name);
+    a->data = p->data + p->data_at + begin;
+    a->rank = rank;
+    return 1;
+}
+
+static float f32_at(const uint8_t *p, size_t i) {
+    const uint32_t bits = get_u32(p + 4 * i);
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static double f64_at(const uint8_t *p, size_t i) {
+    const uint64_t bits = get_u64(p + 8 * i);
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The tensors of one part. */
+struct arrays {
+    struct array mean, basis, scale, variance, queries, queries_scale;
+    int has_queries, has_variance;
+};
+
+static int is_finite(const struct array *a, float least, const char *what, uint32_t layer, struct kvc_error *e) {
+    uint64_t n = 1;
+    for (unsigned i = 0; i < a->rank; i++) n *= a->dim[i];
+    for (uint64_t i = 0; i < n; i++)
+        if (!(fabsf(f32_at(a->data, i)) < 0x1p100f) || f32_at(a->data, i) < least)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "'layers.%" PRIu32 ".%s' has a value out of range", layer, what);
+    return 0;
+}
+
+/* 1 when the file has that part, whole and consistent; 0 when not at all. */
+static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
+    char what[32];
+    const char role = is_v ? 'v' : 'k';
+    memset(a, 0, sizeof *a);
+    snprintf(what, sizeof what, "%c.basis", role);
+    const int found = find(p, layer, what, "I8", 3, &a->basis, e);
+    if (found <= 0) return found;
+    snprintf(what, sizeof what, "%c.mean", role);
+    if (find(p, layer, what, "F32", 2, &a->mean, e) < 0) return -1;
+    if (a->mean.data && is_finite(&a->mean, -INFINITY, what, layer, e)) return -1;
+    snprintf(what, sizeof what, "%c.scale", role);
+    if (find(p, layer, what, "F32", 2, &a->scale, e) < 0) return -1;
+    if (a->scale.data && is_finite(&a->scale, 0, what, layer, e)) return -1;
+    snprintf(what, sizeof what, "%c.variance", role);
+    a->has_variance = find(p, layer, what, "F32", 2, &a->variance, e);
+    if (a->has_variance < 0 || (a->has_variance && is_finite(&a->variance, 0, what, layer, e))) return -1;
+    const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
+    if (a->has_variance && (a->variance.dim[0] != heads || a->variance.dim[1] != dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": variance and basis of %s do not go together", layer,
+                        is_v ? "V" : "K");
+    if (!a->mean.data || !a->scale.data || heads > MAX_HEADS || dim > MAX_DIM || a->basis.dim[2] != dim ||
+        a->mean.dim[0] != heads || a->mean.dim[1] != dim || a->scale.dim[0] != heads || a->scale.dim[1] != dim)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": mean, basis and scale of %s do not go together", layer,
+                        is_v ? "V" : "K");
+    a->has_queries = find(p, layer, "queries", "I8", 3, &a->queries, e);
+    if (a->has_queries < 0 || find(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0) return -1;
+    if (a->has_queries && (!a->queries_scale.data || a->queries_scale.dim[0] != a->queries.dim[0] ||
+                           a->queries_scale.dim[1] != a->queries.dim[1] || a->queries.dim[0] % heads ||
+                           a->queries.dim[1] > MAX_QUERIES || a->queries.dim[2] > MAX_DIM ||
+                           a->queries.dim[2] < 2 * p->half[layer] || (!is_v && a->queries.dim[2] != dim)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": queries do not go with K", layer);
+    if (a->has_queries && is_finite(&a->queries_scale, 0, "queries.scale", layer, e)) return -1;
+    return 1;
+}
+
+/* --- opening --- */
+
+static const char *text_of(const struct kvc_profile *p, const char *key) {
+    const char *text = json_string_value(json_object_get(json_object_get(p->header, "__metadata__"), key));
+    return text ? text : "";
+}
+
+static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *e) {
+    struct array a;
+    const int found = find(p, layer, "rope", "F64", 1, &a, e);
+    if (found <= 0) return found;
+    if (!(p->angle[layer] = kvc_alloc(a.dim[0], sizeof(double)))) return kvc_fail_memory(e, "RoPE");
+    p->half[layer] = (size_t)a.dim[0];
+    for (size_t i = 0; i < p->half[layer]; i++) {
+        p->angle[layer][i] = f64_at(a.data, i);
+        if (!kvc_rope_angle_is_sane(p->angle[layer][i]))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "layer %" PRIu32 ": an angle of RoPE is not from 0 to 1", layer);
+    }
+    return 0;
+}
+
+static int read_header(struct kvc_profile *p, struct kvc_error *e) {
+    const uint64_t n = p->size >= 8 ? get_u64(p->data) : 0;
+    if (n < 2 || n > p->size - 8 || p->data[8] != '{') return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
+    p->header = json_loadb((const char *)p->data + 8, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+    if (!json_is_object(p->header)) return kvc_fail(e, KVC_ERR_DAMAGED, "its header is no valid JSON object");
+    p->data_at = 8 + (size_t)n;
+    if (!*text_of(p, "kvc.profile")) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
+    if (strcmp(text_of(p, "kvc.profile"), "0") != 0)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a profile of version '%.16s', which this kvc does not read", text_of(p, "kvc.profile"));
+    p->model = text_of(p, "model.name");
+    const char *metric = text_of(p, "metric");
+    p->metric = strcmp(metric, "fisher") == 0 ? KVC_METRIC_FISHER : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
+                                                                                               : KVC_METRIC_COVARIANCE;
+    const char *name;
+    json_t *entry;
+    uint64_t most = 0;
+    json_object_foreach(p->header, name, entry) {
+        uint64_t stop = 0;
+        if (strcmp(name, "__metadata__") == 0) continue;
+        if (count_of(json_array_get(json_object_get(entry, "data_offsets"), 1), &stop) || stop > p->size - p->data_at)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "'%.60s' reaches beyond the end: the file is cut short", name);
+        if (stop > most) most = stop;
+    }
+    if (most != p->size - p->data_at) return kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow its last tensor");
+    const unsigned long layers = strtoul(text_of(p, "model.layers"), NULL, 10);
+    if (!layers || layers > MAX_LAYERS) return kvc_fail(e, KVC_ERR_DAMAGED, "its number of layers is missing or out of range");
+    p->layers = (uint32_t)layers;
+    return 0;
+}
+
+static int check_all(struct kvc_profile *p, struct kvc_error *e) {
+    struct arrays a;
+    int any = 0;
+    p->angle = calloc(p->layers, sizeof *p->angle);
+    p->half = calloc(p->layers, sizeof *p->half);
+    p->slot = kvc_alloc_zeros((size_t)p->layers * 2, VARIANTS * sizeof *p->slot);
+    if (!p->angle || !p->half || !p->slot) return kvc_fail_memory(e, "a profile");
+    for (uint32_t l = 0; l < p->layers; l++) {
+        if (read_angles(p, l, e)) return -1;
+        for (int v = 0; v < 2; v++) {
+            const int found = find_part(p, l, v, &a, e);
+            if (found < 0) return -1;
+            any |= found;
+            if (found && !v && 2 * p->half[l] > a.basis.dim[1])
+                return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": RoPE turns more channels than K has", l);
+        }
+    }
+    return any ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "it knows nothing of any layer");
+}
+
+struct kvc_profile *kvc_profile_open_memory(const uint8_t *data, size_t size, struct kvc_error *e) {
+    struct kvc_profile *p = calloc(1, sizeof *p);
+    if (!p || pthread_mutex_init(&p->lock, NULL)) {
+        kvc_fail_memory(e, "a profile");
+        free(p);
+        return NULL;
+    }
+    p->data = malloc(size + 1);
+    int status = p->data ? 0 : kvc_fail_memory(e, "a profile");
+    if (!status) {
+        if (size) memcpy(p->data, data, size);
+        p->size = size;
+        status = kvc_sha256(data, size, p->sha256, e) || read_header(p, e) || check_all(p, e);
+    }
+    if (!status) return p;
+    kvc_profile_free(p);
+    return NULL;
+}
+
+struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
+    struct kvc_input in;
+    if (kvc_input_open(&in, path, e)) return NULL;
+    struct kvc_profile *p = NULL;
+    if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
+    else p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
+    kvc_input_close(&in);
+    if (!p) kvc_error_prefix(e, path);
+    return p;
+}
+
+void kvc_profile_free(struct kvc_profile *p) {
+    if (!p) return;
+    for (uint32_t l = 0; p->angle && l < p->layers; l++) free(p->angle[l]);
+    for (size_t i = 0; p->slot && i < (size_t)p->layers * 2 * VARIANTS; i++) {
+        free(p->slot[i].memory);
+        free(p->slot[i].inverse);
+        free(p->slot[i].query);
+    }
+    free(p->angle);
+    free(p->half);
+    free(p->slot);
+    json_decref(p->header);
+    free(p->data);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+const uint8_t *kvc_profile_bytes(const struct kvc_profile *p, size_t *size) {
+    *size = p->size;
+    return p->data;
+}
+
+const uint8_t *kvc_profile_sha256(const struct kvc_profile *p) {
+    return p->sha256;
+}
+
+const char *kvc_profile_model(const struct kvc_profile *p) {
+    return p->model;
+}
+
+enum kvc_profile_metric kvc_profile_metric(const struct kvc_profile *p) {
+    return p->metric;
+}
+
+uint32_t kvc_profile_layers(const struct kvc_profile *p) {
+    return p->layers;
+}
+
+const char *kvc_profile_text(const struct kvc_profile *p, const char *key) {
+    return text_of(p, key);
+}
+
+const double *kvc_profile_angles(const struct kvc_profile *p, uint32_t layer, size_t *half) {
+    if (layer >= p->layers) return NULL;
+    *half = p->half[layer];
+    return p->angle[layer];
+}
+
+int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role role, uint64_t *heads, uint64_t *dim,
+                      struct kvc_error *e) {
+    struct arrays a;
+    const int found = layer < p->layers ? find_part(p, layer, role == KVC_ROLE_V, &a, e) : 0;
+    if (found != 1) return found;
+    *heads = a.basis.dim[0];
+    *dim = a.basis.dim[1];
+    return 1;
+}
+
+/* --- parts --- */
+
+/* Where channel d of a head stands, paired as halves in the file. */
+static size_t place(size_t d, size_t half, int interleaved) {
+    if (!interleaved || d >= 2 * half) return d;
+    return d < half ? 2 * d : 2 * (d - half) + 1;
+}
+
+static int make_part(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int is_v, int interleaved,
+                     struct slot *s, struct kvc_error *e) {
+    const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1], half = is_v ? 0 : p->half[layer];
+    const size_t width = heads * dim;
+    if (!(s->memory = kvc_alloc(width, (dim + 3) * sizeof *s->memory + dim))) return kvc_fail_memory(e, "a profile");
+    float *mean = s->memory, *scale = mean + width, *variance = scale + width, *basis = variance + width;
+    int8_t *code = (int8_t *)(basis + width * dim);
+    for (size_t h = 0; h < heads; h++)
+        for (size_t d = 0; d < dim; d++) mean[h * dim + place(d, half, interleaved)] = f32_at(a->mean.data, h * dim + d);
+    for (size_t i = 0; i < width; i++) {
+        scale[i] = f32_at(a->scale.data, i);
+        if (a->has_variance) variance[i] = f32_at(a->variance.data, i);
+        for (size_t d = 0; d < dim; d++) code[i * dim + place(d, half, interleaved)] = (int8_t)a->basis.data[i * dim + d];
+    }
+    for (size_t i = 0; i < width * dim; i++) basis[i] = (float)code[i] * scale[i / dim];
+    s->part = (struct kvc_profile_part){.heads = heads, .dim = dim, .mean = mean, .basis = basis, .code = code, .scale = scale,
+                                        .variance = a->has_variance ? variance : NULL, .half = half, .angle = is_v ? NULL : p->angle[layer]};
+    s->made = 1;
+    return 0;
+}
+
+static int make_inverse(struct slot *s, struct kvc_error *e) {
+    const size_t heads = s->part.heads, dim = s->part.dim;
+    double *a = kvc_alloc(dim, dim * sizeof *a);
+    s->inverse = kvc_alloc(heads * dim, dim * sizeof *s->inverse);
+    int status = a && s->inverse ? 0 : kvc_fail_memory(e, "a profile");
+    for (size_t h = 0; h < heads && !status; h++) {
+        for (size_t i = 0; i < dim * dim; i++) a[i] = (double)s->part.basis[h * dim * dim + i];
+        status = kvc_invert(a, dim, e);
+        for (size_t i = 0; i < dim * dim && !status; i++) s->inverse[h * dim * dim + i] = (float)a[i];
+    }
+    free(a);
+    if (!status) {
+        s->part.inverse = s->inverse;
+        return 0;
+    }
+    free(s->inverse);
+    s->inverse = NULL;
+    return -1;
+}
+
+/* Queries are K's: so are their channels. */
+static int make_queries(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int interleaved, struct slot *s,
+                        struct kvc_error *e) {
+    if (!a->has_queries || s->query) return 0;
+    const size_t heads = (size_t)a->queries.dim[0], n = (size_t)a->queries.dim[1], dim = (size_t)a->queries.dim[2];
+    if (!(s->query = kvc_alloc(heads * n, dim * sizeof *s->query))) return kvc_fail_memory(e, "a profile");
+    for (size_t h = 0; h < heads; h++)
+        for (size_t q = 0; q < n; q++)
+            for (size_t d = 0; d < dim; d++)
+                s->query[(q * heads + h) * dim + place(d, p->half[layer], interleaved)] =
+                    (float)(int8_t)a->queries.data[(h * n + q) * dim + d] * f32_at(a->queries_scale.data, h * n + q);
+    s->part.query = s->query;
+    s->part.query_heads = heads;
+    s->part.n_queries = n;
+    return 0;
+}
+
+int kvc_profile_part(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing, int encoder,
+                     const struct kvc_profile_part **part, struct kvc_error *e) {
+    const int is_v = role == KVC_ROLE_V, interleaved = pairing == KVC_PAIRING_INTERLEAVED;
+    struct arrays a;
+    *part = NULL;
+    if (layer >= p->layers || (role != KVC_ROLE_K && role != KVC_ROLE_V)) return 0;
+    struct slot *s = &p->slot[(layer * 2 + (uint32_t)is_v) * VARIANTS + (uint32_t)interleaved];
+    pthread_mutex_lock(&p->lock);
+    int found = 1;
+    if (!s->made || (encoder && !s->part.inverse)) {
+        found = find_part(p, layer, is_v, &a, e);
+        if (found == 1 && !s->made && make_part(p, layer, &a, is_v, interleaved, s, e)) found = -1;
+        if (found == 1 && encoder && (make_queries(p, layer, &a, interleaved, s, e) || make_inverse(s, e))) found = -1;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (found == 1) *part = &s->part;
+    return found < 0 ? -1 : 0;
+}

@@ -1,0 +1,45 @@
+/* decode.cu: the device decoder (decode.h) as one CUDA kernel, and its launch. Not for what is decoded nor in which order:
+ * program.h queues that.
+ *
+ * A grid of warps takes items from one queue until it is empty. An item waits only for items before it in the queue, which a
+ * running warp has taken already; so the earliest unfinished one always goes on, and the launch ends however many of its
+ * blocks are resident: the others, once they start, take later items or none. The grid is what the device holds at once: more
+ * blocks would only start to find the queue empty. */
+#include "kernels/device/decode.h"
+
+#include <cuda_runtime_api.h>
+
+/* Four small blocks a multiprocessor: as many as have the registers that basis products want (decode_rows.h), and half of its fast
+ * memory is left to cache tables and matrices. */
+enum { WARPS = 4, THREADS = WARPS * KVC_LANES, BLOCKS = 4 };
+
+extern "C" {
+
+/* The kernel's targets and compiler: "sm_80 sm_90 sm_100 PTX compute_100, CUDA 13.0". */
+extern const char kvc_device_build[] = KVC_CUDA_BUILD;
+
+__global__ __launch_bounds__(THREADS, BLOCKS) void kvc_device_kernel(const __grid_constant__ struct kvc_device_launch launch) {
+    __shared__ __align__(16) uint32_t work[WARPS][KVC_DEVICE_WORK];
+    kvc_take_items(&launch, work[threadIdx.x / KVC_LANES]);
+}
+
+/* Loads the kernel on the current device; *blocks: how many of its blocks a multiprocessor holds. */
+cudaError_t kvc_device_prepare_cuda(unsigned *blocks) {
+    int n = 0;
+    cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, (const void *)kvc_device_kernel, THREADS, 0);
+    if (status == cudaSuccess && n < 1) status = cudaErrorLaunchOutOfResources;
+    *blocks = (unsigned)n;
+    return status;
+}
+
+/* Queues the kernel over launch's items on a stream of the current device, in `blocks` blocks at most. Returns what came
+ * of this launch: cudaGetLastError() could be of something before. */
+cudaError_t kvc_device_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks, void *stream) {
+    const unsigned useful = launch->n_items / WARPS + (launch->n_items % WARPS != 0);
+    void *arguments[] = {const_cast<struct kvc_device_launch *>(launch)};
+    if (!useful) return cudaSuccess;
+    return cudaLaunchKernel((const void *)kvc_device_kernel, dim3(useful < blocks ? useful : blocks), dim3(THREADS), arguments,
+                            0, static_cast<cudaStream_t>(stream));
+}
+
+}

@@ -1,0 +1,135 @@
+/* decode.h: the device decoder: warps that take items off a queue until it is empty (launch.h). One source for GPU (decode.cu) and
+ * host (decode_host.c). Not for what jobs and operations compute (decode_streams.h, decode_rows.h, decode_digest.h). */
+#ifndef KVC_DECODE_H
+#define KVC_DECODE_H
+
+#include "kernels/device/decode_digest.h"
+#include "kernels/device/decode_rows.h"
+#include "kernels/device/decode_streams.h"
+
+/* Words of fast memory that a warp works in: two tiles, and its item and the item's level, which there take no registers. */
+enum { KVC_WORK_ITEM = 2 * KVC_DEVICE_TILE, KVC_ITEM_WORDS = sizeof(struct kvc_device_item) / 4,
+       KVC_WORK_LEVEL = KVC_WORK_ITEM + KVC_ITEM_WORDS, KVC_DEVICE_WORK = KVC_WORK_LEVEL + 4 };
+
+KVC_DEVICE uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work) {
+    switch (job->kind) {
+    case KVC_JOB_HALVES: return kvc_job_halves(job);
+    case KVC_JOB_SLOTS: return kvc_job_slots(job);
+    case KVC_JOB_MODEL: return kvc_job_model(job);
+    case KVC_JOB_SPLIT: return kvc_job_split(job, work, work + KVC_DEVICE_TILE);
+    case KVC_JOB_CODE: return kvc_job_code(job);
+    default: return KVC_FAULT_NUMBER;
+    }
+}
+
+/* Rows of a head: as many at once as a tile holds of the widest matrix on the way. */
+KVC_DEVICE uint32_t kvc_run_rows(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
+    const struct kvc_device_run *run = &l->run[item->index];
+    const struct kvc_device_op *op = (const struct kvc_device_op *)(uintptr_t)run->ops;
+    struct kvc_tile t;
+    t.fault = 0;
+    for (t.row = item->first; t.row < item->first + item->rows; t.row += t.rows) {
+        const uint32_t together = KVC_DEVICE_TILE / item->columns, left = item->first + item->rows - t.row;
+        t.word = work;
+        t.other = work + KVC_DEVICE_TILE;
+        t.rows = left < together ? left : together;
+        t.head = item->head;
+        t.column = item->column;
+        /* whole heads begin as wide as what the first operation makes, which may be narrower than the head */
+        t.width = item->columns == run->dim ? op[0].dim : item->columns;
+        /* rounding at the very end is the store's: one way through fast memory less */
+        const uint32_t floats = run->n_ops && op[run->n_ops - 1].kind == KVC_OP_ROUND;
+        for (uint32_t i = 0; i + floats < run->n_ops; i++) {
+            kvc_op_run(&op[i], &t);
+            KVC_LANES_MEET();
+        }
+        kvc_tile_store(&t, &l->target[run->target], (uint32_t)run->row + t.row, floats);
+        KVC_LANES_MEET();
+    }
+    return t.fault;
+}
+
+KVC_DEVICE uint64_t kvc_run_digest(const struct kvc_device_launch *l, const struct kvc_device_item *item) {
+    const struct kvc_device_target *g = &l->target[item->head];
+    const uint32_t bytes = kvc_value_bytes(g->dtype);
+    KVC_LANE_VAR(uint64_t, sum);
+    KVC_EACH_LANE {
+        KVC_AT(sum) = 0;
+        for (uint32_t i = lane; i < item->rows; i += KVC_LANES) {
+            const uint64_t start = kvc_target_row(g, item->first + i);
+            const struct kvc_digest_row row = {KVC_BYTES(start), g->head, g->dim, g->channels, bytes,
+                                               g->heads * g->channels * bytes};
+            if (start) KVC_AT(sum) += kvc_digest_row_hash(&row, (uint64_t)item->seed + i);
+        }
+    }
+#ifdef __CUDACC__
+    for (unsigned step = KVC_LANES / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, (int)step);
+    return sum;
+#else
+    uint64_t total = 0;
+    for (unsigned lane = 0; lane < KVC_LANES; lane++) total += sum[lane];
+    return total;
+#endif
+}
+
+KVC_DEVICE void kvc_run_item(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
+    if (item->kind == KVC_ITEM_DIGEST) {
+        const uint64_t digest = kvc_run_digest(l, item);
+        KVC_EACH_LANE {
+            if (lane == 0) kvc_add_shared64(&l->digest[item->index], digest);
+        }
+        return;
+    }
+    const uint32_t fault = item->kind == KVC_ITEM_JOB ? kvc_run_job(&l->job[item->index], work) : kvc_run_rows(l, item, work);
+    const uint32_t record = item->kind == KVC_ITEM_JOB ? l->job[item->index].record : l->run[item->index].record;
+    KVC_EACH_LANE {
+        if (lane == 0 && fault) kvc_or_shared32(&l->status[record], fault);
+    }
+}
+
+KVC_DEVICE uint32_t kvc_level_of(const struct kvc_device_launch *l, uint32_t item) {
+    uint32_t level = 0;
+    while (item >= l->end[level]) level++;
+    return level;
+}
+
+/* Takes items until there are none. Run by every warp of a launch, `work` being its own. Items wait for earlier ones only, which
+ * some warp has taken and finishes: so the wait always ends. */
+KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work) {
+#ifdef __CUDACC__
+    for (;;) {
+        uint32_t i = 0;
+        if (threadIdx.x % KVC_LANES == 0) i = atomicAdd(&l->counter[0], 1u);
+        i = kvc_from_lane(i, 0);
+        if (i >= l->n_items) return;
+        const uint32_t level = kvc_level_of(l, i), need = l->need[level];
+        if (need) {
+            const volatile uint32_t *counter = &l->counter[1 + l->wait[level]];
+            while (*counter < need) __nanosleep(100);
+            __threadfence(); /* what the others wrote before they counted is seen behind this */
+            __syncwarp();
+        }
+        if (threadIdx.x % KVC_LANES < KVC_ITEM_WORDS)
+            work[KVC_WORK_ITEM + threadIdx.x % KVC_LANES] = ((const uint32_t *)&l->item[i])[threadIdx.x % KVC_LANES];
+        work[KVC_WORK_LEVEL] = level;
+        __syncwarp();
+        kvc_run_item(l, (const struct kvc_device_item *)(work + KVC_WORK_ITEM), work);
+        __syncwarp();
+        if (threadIdx.x % KVC_LANES == 0) {
+            __threadfence(); /* what this warp wrote is there before it counts */
+            atomicAdd(&l->counter[1 + work[KVC_WORK_LEVEL]], 1u);
+        }
+    }
+#else
+    for (uint32_t i = l->counter[0]; i < l->n_items; i++) {
+        const uint32_t level = kvc_level_of(l, i);
+        /* a queue that would make a GPU wait for ever is a mistake of whoever made it: nothing counts as decoded then */
+        if (l->counter[1 + l->wait[level]] < l->need[level]) return;
+        kvc_run_item(l, &l->item[i], work);
+        l->counter[1 + level]++;
+        l->counter[0] = i + 1;
+    }
+#endif
+}
+
+#endif

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""check-layers.py [BUILD]: checks that the sources keep the order of rooms, in the tree of the current folder.
+
+A room is a folder, or the files that a pattern names; ROOMS lists what each room may use. Checked are
+- the #include lines, and with BUILD (a folder of object files) also the symbols, which show what was declared by hand;
+- cycles between files, by the same arrows;
+- file names, which are unique, so that a name in a message or a comment means one file;
+- the lengths of files and functions: a longer one gives its reason in the file's first comment ("Longer than ...").
+Prints every violation, and exits with 1 if there is any."""
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+
+MAX_FILE, MAX_FUNCTION = 500, 80
+
+# room: (files, rooms that it may use). The first pattern that matches a file decides.
+ROOMS = {
+    "kernels/device": (["kernels/device/*"], ["kernels"]),
+    "kernels": (["kernels/*"], ["kernels/device"]),
+    "codecs/stages": (["codecs/stages/*"], ["codecs", "kernels", "kernels/device"]),
+    "codecs/recipes": (
+        ["codecs/registry.*", "codecs/recipe.*", "codecs/presets.*"],
+        ["codecs", "codecs/stages", "kernels"],
+    ),
+    "codecs": (["codecs/*"], ["kernels", "kernels/device"]),
+    "formats/io": (["formats/io/*"], []),
+    "formats/cache": (["formats/cache/*"], ["formats/io"]),
+    "formats/engines": (["formats/engines/*"], ["formats/cache", "formats/io"]),
+    "formats/model": (["formats/model/*"], ["formats/cache", "formats/io"]),
+    "formats/compare": (["formats/compare/*"], ["formats/cache", "formats/io"]),
+    "formats/container": (["formats/container/*"], ["formats/model", "formats/cache", "formats/io"]),
+    "formats/device/cuda": (["formats/device/cuda/*"], ["formats/device"]),
+    "formats/device": (["formats/device/*"], ["formats/container", "formats/model", "formats/cache", "formats/io"]),
+    "formats/file": (
+        ["formats/file/*"],
+        ["formats/container", "formats/engines", "formats/model", "formats/compare", "formats/cache", "formats/io"],
+    ),
+    "formats/api": (
+        ["formats/api/*", "formats/api/cuda/*"],
+        [
+            "formats/file",
+            "formats/device",
+            "formats/device/cuda",
+            "formats/container",
+            "formats/engines",
+            "formats/model",
+            "formats/compare",
+            "formats/cache",
+            "formats/io",
+        ],
+    ),
+    "cli": (["cli/*"], ["*"]),
+}
+# Every room of formats may use the layers below it.
+BELOW = ["codecs", "codecs/recipes", "codecs/stages", "kernels", "kernels/device"]
+# What only some rooms may see, whatever ROOMS says.
+PRIVATE = {
+    "formats/container/offsets.h": ["formats/container"],
+    "formats/container/records.h": ["formats/container"],
+    "formats/device/cuda/*": ["formats/device/cuda", "formats/api"],
+}
+# They are installed alone.
+ALONE = ["formats/api/kvc.h", "formats/api/kvc_cuda.h"]
+
+errors = []
+
+
+def room_of(path):
+    for name, (patterns, _) in ROOMS.items():
+        if any(fnmatch.fnmatch(path, p) for p in patterns):
+            return name
+    return None
+
+
+def may_use(a, b):
+    allowed = ROOMS[a][1] + (BELOW if a.startswith("formats/") else [])
+    return a == b or b in allowed or "*" in allowed
+
+
+def sources():
+    for top in ("kernels", "codecs", "formats", "cli"):
+        for folder, _, names in os.walk(top):
+            for n in names:
+                if n.endswith((".c", ".h", ".cu")):
+                    yield os.path.join(folder, n)
+
+
+def stem(path):
+    """A .c and its .h are one file as far as cycles go."""
+    return path.rsplit(".", 1)[0]
+
+
+def check_arrow(a, b, why, seen):
+    room, other = room_of(a), room_of(b)
+    if not room or not other:
+        errors.append(f"{a if not room else b} is in no room: ROOMS in tests/check-layers.py has the list")
+    elif not may_use(room, other):
+        errors.append(f"{a} ({room}) {why}, of {other}: {room} may not use it")
+    for pattern, rooms in PRIVATE.items():
+        if fnmatch.fnmatch(b, pattern) and room not in rooms:
+            errors.append(f"{a} ({room}) {why}, which only {', '.join(rooms)} may see")
+    if stem(a) != stem(b):
+        seen.setdefault(stem(a), set()).add(stem(b))
+
+
+def check_includes(files):
+    arrows = {}
+    for f in files:
+        for i, line in enumerate(open(f), 1):
+            m = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
+            if not m:
+                continue
+            if f in ALONE:
+                errors.append(f"{f}:{i}: it is installed alone and may include nothing of the project")
+            elif m.group(1) not in files:
+                errors.append(f'{f}:{i}: "{m.group(1)}" is no file, as seen from the top folder')
+            else:
+                check_arrow(f, m.group(1), f"line {i} includes {m.group(1)}", arrows)
+    return arrows
+
+
+def check_symbols(build):
+    """Objects of the library and of the tools: who uses what of whom."""
+    defined, used, arrows = {}, [], {}
+    for f in sorted(sources()):
+        o = os.path.join(build, stem(f) + ".o")
+        if not f.endswith(".c") or not os.path.exists(o):
+            continue
+        for line in subprocess.run(["nm", "-g", o], check=True, capture_output=True, text=True).stdout.splitlines():
+            *_, kind, name = line.split()
+            if kind == "U":
+                used.append((f, name))
+            else:
+                defined.setdefault(name, f)
+    if not used:
+        errors.append(f"{build} has no object files of this tree")
+    for f, name in used:
+        if name in defined:
+            check_arrow(f, defined[name], f"uses {name} of {defined[name]}", arrows)
+    return arrows
+
+
+def check_cycles(arrows, kind):
+    """Names each group of files that reach each other (Tarjan's components)."""
+    index, low, stack, on, groups = {}, {}, [], set(), []
+
+    def visit(v):
+        index[v] = low[v] = len(index)
+        stack.append(v)
+        on.add(v)
+        for w in arrows.get(v, ()):
+            if w not in index:
+                visit(w)
+                low[v] = min(low[v], low[w])
+            elif w in on:
+                low[v] = min(low[v], index[w])
+        if low[v] == index[v]:
+            group = []
+            while not group or group[-1] != v:
+                group.append(stack.pop())
+                on.discard(group[-1])
+            if len(group) > 1:
+                groups.append(sorted(group))
+
+    sys.setrecursionlimit(10000)
+    for v in sorted(arrows):
+        if v not in index:
+            visit(v)
+    for g in groups:
+        errors.append(f"a cycle of files by {kind}: {' '.join(g)}")
+
+
+def check_names(files):
+    seen = {}
+    for f in sorted(files):
+        other = seen.setdefault(os.path.basename(f), f)
+        if other != f:
+            errors.append(f"{f} and {other} have one name: file names are unique")
+
+
+def check_lengths(files):
+    for f in files:
+        lines = open(f).read().split("\n")
+        head = "\n".join(lines[: next((i + 1 for i, s in enumerate(lines) if "*/" in s), 1)])
+        excused = "Longer than" in head
+        if len(lines) - 1 > MAX_FILE and not excused:
+            errors.append(f"{f} has {len(lines) - 1} lines: {MAX_FILE} at most, or a reason in its first comment")
+        start = None
+        for i, s in enumerate(lines):
+            if re.match(r"[A-Za-z_].*\)?\s*\{$", s) and not re.match(r"(typedef |static const |const )?(struct|enum|union)\b[^(]*\{$", s):
+                start = i if "=" not in s else None
+            elif s.startswith("}") and start is not None:
+                if i - start + 1 > MAX_FUNCTION and not excused:
+                    errors.append(f"{f}:{start + 1}: a function of {i - start + 1} lines: {MAX_FUNCTION} at most")
+                start = None
+
+
+def main():
+    files = set(sources())
+    check_names(files)
+    check_cycles(check_includes(files), "#include")
+    if len(sys.argv) > 1:
+        check_cycles(check_symbols(sys.argv[1]), "symbols")
+    if os.environ.get("KVC_LENGTHS"):
+        check_lengths(sorted(files))
+    for e in dict.fromkeys(errors):
+        print(e, file=sys.stderr)
+    if not errors:
+        print("layers: ok")
+    return bool(errors)
+
+
+sys.exit(main())
