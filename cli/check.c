@@ -12,10 +12,11 @@ static int named_kvc(const char *path) {
 }
 
 /* 1 when the input is a .kvc, or is said to be one by its name or by --from: then being unreadable is damage. */
-static int claims_kvc(const struct kvc_input *in, const struct cli_input *options) {
+static int claims_kvc(const struct kvc_bundle *b, const struct cli_input *options) {
     char why[256];
+    if (!b->is_file) return 0;
     if (options->import.format) return strcmp(options->import.format, kvc_format_kvc.name) == 0;
-    return kvc_format_kvc.probe(in, why, sizeof why) || named_kvc(in->name);
+    return kvc_format_kvc.probe(b, why, sizeof why) || named_kvc(b->name);
 }
 
 static int check_all(void *threads, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e) {
@@ -24,18 +25,18 @@ static int check_all(void *threads, const struct kvc_input *in, const struct kvc
 }
 
 /* EXIT_SAME, EXIT_DIFFER where a .kvc is damaged, or EXIT_TROUBLE. */
-static int check_input(const struct kvc_input *in, struct cli_input *options, cli_checker *check, void *state, int *checksums,
+static int check_input(const struct kvc_opened *f, struct cli_input *options, cli_checker *check, void *state, int *checksums,
                        struct kvc_error *e) {
     int status = EXIT_SAME;
     struct kvc_cache *c;
-    *checksums = claims_kvc(in, options);
+    *checksums = claims_kvc(&f->bundle, options);
     if (*checksums) {
         struct kvc_import_options import = options->import;
         import.weights = options->weights;
-        c = kvc_format_kvc.import(in, &import, e);
-        if (!c || check(state, in, c, e))
+        c = kvc_format_kvc.import(&f->bundle, &import, e);
+        if (!c || check(state, &f->input, c, e))
             status = e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNKNOWN ? EXIT_DIFFER : EXIT_TROUBLE;
-    } else if (!(c = kvc_import(in, &options->import, NULL, e))) {
+    } else if (!(c = kvc_import(&f->bundle, &options->import, NULL, e))) {
         status = EXIT_TROUBLE;
     }
     kvc_cache_free(c);
@@ -64,30 +65,29 @@ static struct kvc_survey *survey(const struct kvc_input *in, const struct kvc_im
 }
 
 /* Opens what is to be checked; a pipe that is no cache is refused by its first bytes, unless its name says that it is a .kvc. */
-static int open_input(struct kvc_input *in, const char *path, struct cli_input *options, struct kvc_error *e) {
-    kvc_input_sniff *sniff = named_kvc(path) ? NULL : kvc_format_sniff;
-    return cli_check_kernels(e) || cli_refuse_terminal(path, e) || cli_open_weights(options, e) ||
-           kvc_input_open_sniffed(in, path, sniff, &options->import, e);
+static int open_input(struct kvc_opened *f, const char *path, struct cli_input *options, struct kvc_error *e) {
+    const struct kvc_opening o = {.import = options->import, .maps_files = 1, .any_bytes = named_kvc(path)};
+    return cli_refuse_terminal(path, e) || cli_open_weights(options, e) || kvc_open_bundle(f, path, &o, e);
 }
 
 int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_survey **damage,
               struct kvc_error *e) {
-    struct kvc_input in;
+    struct kvc_opened f;
     *damage = NULL;
-    if (open_input(&in, path, options, e)) return EXIT_TROUBLE;
-    int status = check_input(&in, options, check_all, &threads, checksums, e);
+    if (open_input(&f, path, options, e)) return EXIT_TROUBLE;
+    int status = check_input(&f, options, check_all, &threads, checksums, e);
     struct kvc_import_options import = options->import;
     import.weights = options->weights;
-    if (status == EXIT_DIFFER) *damage = survey(&in, &import, threads, &status, e);
-    kvc_input_close(&in);
+    if (status == EXIT_DIFFER) *damage = survey(&f.input, &import, threads, &status, e);
+    kvc_close(&f);
     return status;
 }
 
 int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
                    struct kvc_error *e) {
-    struct kvc_input in;
-    if (open_input(&in, path, options, e)) return EXIT_TROUBLE;
-    const int status = check_input(&in, options, check, state, checksums, e);
-    kvc_input_close(&in);
+    struct kvc_opened f;
+    if (open_input(&f, path, options, e)) return EXIT_TROUBLE;
+    const int status = check_input(&f, options, check, state, checksums, e);
+    kvc_close(&f);
     return status;
 }

@@ -227,11 +227,6 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     }
 }
 
-int cli_check_kernels(struct kvc_error *e) {
-    if (kvc_kernels_get()) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
-}
-
 static struct kvc_weights *open_weights;
 
 static void close_weights(void) {
@@ -251,32 +246,18 @@ int cli_refuse_terminal(const char *path, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "standard input is a terminal: give a FILE or a pipe");
 }
 
-int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e) {
+int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options, struct kvc_error *e) {
     memset(f, 0, sizeof *f);
-    if (cli_check_kernels(e) || cli_refuse_terminal(path, e)) return -1;
+    if (cli_refuse_terminal(path, e)) return -1;
     if (options->model_path && !options->has_model) {
         if (kvc_model_read(options->model_path, options->full_fingerprint, &options->model, e))
             return kvc_error_prefix(e, options->model_path);
         options->has_model = 1;
     }
     if (cli_open_weights(options, e)) return -1;
-    struct kvc_import_options import = options->import;
-    import.weights = options->weights;
-    if (options->has_model && !import.kv_heads && options->model.kv_heads <= UINT16_MAX)
-        import.kv_heads = (uint32_t)options->model.kv_heads;
-    if (kvc_input_open_sniffed(&f->input, path, kvc_format_sniff, &import, e)) return -1;
-    f->cache = kvc_import(&f->input, &import, &f->format, e);
-    char note[512] = "";
-    int status = f->cache ? 0 : -1;
-    if (!status && options->has_model && kvc_model_apply(&options->model, f->cache, note, sizeof note, e))
-        status = kvc_error_prefix(e, f->input.name);
-    if (*note && !options->quiet) cli_warn("%s: %s", f->input.name, note);
-    if (status) cli_close(f);
-    return status;
-}
-
-void cli_close(struct cli_file *f) {
-    kvc_cache_free(f->cache);
-    kvc_input_close(&f->input);
-    memset(f, 0, sizeof *f);
+    struct kvc_opening o = {.import = options->import, .model = options->has_model ? &options->model : NULL, .maps_files = 1};
+    o.import.weights = options->weights;
+    if (kvc_open_path(f, path, &o, e)) return -1;
+    if (*f->note && !options->quiet) cli_warn("%s: %s", f->input.name, f->note);
+    return 0;
 }

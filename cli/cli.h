@@ -2,8 +2,7 @@
 #ifndef KVC_CLI_H
 #define KVC_CLI_H
 
-#include "formats/cache/format.h"
-#include "formats/model/model.h"
+#include "formats/file/open.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -79,20 +78,11 @@ void cli_input_environment(struct cli_input *in);
 /* Takes one of the options above. 1: taken, 0: not one of them, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);
 
-struct cli_file {
-    struct kvc_input input;
-    struct kvc_cache *cache;
-    const struct kvc_format *format;
-};
-/* Refuses a $KVC_KERNEL that names no kernels this CPU can run. cli_open() and cli_check() call it. */
-int cli_check_kernels(struct kvc_error *e);
 /* Refuses "-" where standard input is a terminal: nobody types a cache. cli_open() and cli_check() call it. */
 int cli_refuse_terminal(const char *path, struct kvc_error *e);
-/* Opens and imports path ("-": stdin). On failure prints nothing, fills *e and leaves *f empty. Facts of --model go
- * into the metadata of engine files; a .kvc of another model is refused. A note goes to stderr where the match
- * could not use fingerprints. */
-int cli_open(struct cli_file *f, const char *path, struct cli_input *options, struct kvc_error *e);
-void cli_close(struct cli_file *f);
+/* Opens a path as kvc_open_path() does, with what the options say; kvc_close() it. On failure prints nothing, fills *e and leaves *f
+ * empty. A note goes to stderr where --model could not be compared by fingerprints. */
+int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options, struct kvc_error *e);
 
 /* Reads all of a file and verifies what can be verified: EXIT_SAME, EXIT_DIFFER for a damaged .kvc, else EXIT_TROUBLE;
  * *e says why. *checksums is 1 for a .kvc, whose message does not name the file yet; other formats have none, so that

@@ -59,7 +59,7 @@ void cli_load_json(const struct cli_load *l, struct cli_json *j) {
 
 int cli_device_refuses(const struct kvc_input *in, struct kvc_error *e) {
     char why[256];
-    if (!kvc_format_kvc.probe(in, why, sizeof why))
+    if (!kvc_format_probe(&kvc_format_kvc, in, why, sizeof why))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "only .kvc files are decoded on a device: %s", why);
     if (!in->path || in->spooled)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "pipes and compressed files are not decoded on a device: name the .kvc itself");

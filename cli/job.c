@@ -71,7 +71,7 @@ static void skip(struct job *j, const char *path) {
 }
 
 /* With the input open: opens, writes and completes the output. */
-static int convert(struct job *j, const char *path, int to_stdout, const struct cli_file *f, struct kvc_error *e) {
+static int convert(struct job *j, const char *path, int to_stdout, const struct kvc_opened *f, struct kvc_error *e) {
     struct cli_output out = {.fd = -1};
     struct kvc_sink nowhere = {.write = discard};
     char *name = j->output || to_stdout ? NULL : j->name(j->state, path, &f->input, e);
@@ -102,12 +102,12 @@ static int convert(struct job *j, const char *path, int to_stdout, const struct 
 }
 
 int job_file(struct job *j, const char *path, struct kvc_error *e) {
-    struct cli_file f;
+    struct kvc_opened f;
     int to_stdout = j->to_stdout || (strcmp(path, "-") == 0 && !j->output);
     if (to_stdout && j->json && !j->test) return kvc_fail(e, KVC_ERR_USAGE, "%s", json_needs_stdout);
     if (cli_open(&f, path, &j->input, e)) return -1;
     int status = convert(j, path, to_stdout, &f, e);
-    cli_close(&f);
+    kvc_close(&f);
     return status;
 }
 

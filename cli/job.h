@@ -39,9 +39,9 @@ struct job {
     /* The output's default name for an input; the caller frees it. */
     char *(*name)(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e);
     /* Writes what becomes of one input. */
-    int (*write)(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e);
+    int (*write)(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e);
     /* Says what was done, as job->json and job->verbose ask for. */
-    void (*done)(void *state, const struct cli_file *f);
+    void (*done)(void *state, const struct kvc_opened *f);
 };
 
 /* Seconds of a clock that only goes forward. */

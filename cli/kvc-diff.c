@@ -90,10 +90,10 @@ static int run(struct settings *s, char **path) {
 static void release(struct diff *d) {
     for (int s = 0; s < 2; s++) {
         diff_drop_views(d, s, 0);
-        cli_close(&d->file[s]);
+        kvc_close(&d->file[s]);
     }
     diff_attention_free(d);
-    if (d->queries.cache) cli_close(&d->queries);
+    if (d->queries.cache) kvc_close(&d->queries);
     for (size_t i = 0; i < d->n_parts; i++) kvc_matching_free(&d->part[i].rows);
     free(d->part);
     free(d->tensor);

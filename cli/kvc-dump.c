@@ -102,7 +102,7 @@ static int check_file(struct dump_out *o, const char *path, struct settings *s) 
 }
 
 static int show_file(struct dump_out *o, const char *path, struct settings *s) {
-    struct cli_file f;
+    struct kvc_opened f;
     struct kvc_error e = {.code = KVC_OK};
     int status = EXIT_SAME;
     if (cli_open(&f, path, &s->input, &e)) {
@@ -118,7 +118,7 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
         status = EXIT_TROUBLE;
     }
     dump_end(o);
-    cli_close(&f);
+    kvc_close(&f);
     return status;
 }
 

@@ -102,7 +102,7 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
     static const char *const outer[] = {".gz", ".xz", ".zst"};
     const struct pack *p = state;
     char why[128];
-    const int packed = kvc_format_kvc.probe(in, why, sizeof why);
+    const int packed = in->data && kvc_format_probe(&kvc_format_kvc, in, why, sizeof why);
     size_t n = strlen(path);
     if (packed && !packs_anew(p) && !p->job.skip_existing) {
         kvc_fail(e, KVC_ERR_USAGE, "%s: is packed already; -r RECIPE packs it anew", path);
@@ -158,7 +158,7 @@ static int refuse_loss(const struct kvc_cache *c, const char *text, struct kvc_e
 }
 
 /* Makes sure that the profile is this cache's, before anything is asked of it. */
-static int settle_profile(struct pack *p, const struct cli_file *f, struct kvc_cache *c, struct kvc_error *e) {
+static int settle_profile(struct pack *p, const struct kvc_opened *f, struct kvc_cache *c, struct kvc_error *e) {
     const int to_read = kvc_meta_find(&f->cache->meta, KVC_KEY_PROFILE) != NULL;
     kvc_fit_free(&p->fit);
     p->fitted = 0;
@@ -191,7 +191,7 @@ static uint64_t companion_bytes(const struct kvc_cache *c) {
 }
 
 /* Packs a cache, with queries that are paired as its K: those of --queries, or of `full`, its companions' if it is without. */
-static int pack_cache(struct pack *p, const struct cli_file *f, struct kvc_cache *c, const struct kvc_cache *full,
+static int pack_cache(struct pack *p, const struct kvc_opened *f, struct kvc_cache *c, const struct kvc_cache *full,
                       struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_pack_options options = p->options;
     struct kvc_cache *queries = NULL;
@@ -223,7 +223,7 @@ static int pack_cache(struct pack *p, const struct cli_file *f, struct kvc_cache
     return status;
 }
 
-static void warn_rotation(const struct cli_file *f) {
+static void warn_rotation(const struct kvc_opened *f) {
     const struct kvc_meta *m = &f->cache->meta;
     if (kvc_meta_find(m, KVC_KEY_HADAMARD_K) && kvc_meta_find(m, KVC_KEY_HADAMARD_V)) return;
     cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
@@ -231,7 +231,7 @@ static void warn_rotation(const struct cli_file *f) {
 }
 
 /* Packs a cache, without its companions where --companions=no says so and there are any. */
-static int pack_chosen(struct pack *p, const struct cli_file *f, struct kvc_cache *c, struct kvc_sink *out,
+static int pack_chosen(struct pack *p, const struct kvc_opened *f, struct kvc_cache *c, struct kvc_sink *out,
                        struct kvc_error *e) {
     const struct kvc_selection others = {.no_companions = 1};
     p->left_out = 0;
@@ -246,7 +246,7 @@ static int pack_chosen(struct pack *p, const struct cli_file *f, struct kvc_cach
     return status;
 }
 
-static int pack_file(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     struct pack *p = state;
     p->progress = (struct pack_progress){.start = job_now()};
     p->options.threads = p->job.threads;
@@ -350,10 +350,10 @@ static void say_learnt(const struct pack *p, const struct kvc_learner *l) {
 
 static int learn_files(struct pack *p, struct kvc_learner *l, int n, char **paths, struct kvc_error *e) {
     for (int i = 0; i < n; i++) {
-        struct cli_file f;
+        struct kvc_opened f;
         if (cli_open(&f, paths[i], &p->job.input, e)) return -1;
         const int status = kvc_learner_add(l, f.cache, e) ? kvc_error_prefix(e, f.input.name) : 0;
-        cli_close(&f);
+        kvc_close(&f);
         if (status) return -1;
     }
     return 0;
@@ -386,7 +386,7 @@ static int run(struct pack *p, int n, char **paths) {
     if (p->learn_path) return *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file to write");
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e))) cli_error(&e);
     else status = job_run(&p->job, n, paths, pack_one);
-    if (p->queries.cache) cli_close(&p->queries);
+    if (p->queries.cache) kvc_close(&p->queries);
     kvc_fit_free(&p->fit);
     kvc_profile_free(p->profile);
     return status;

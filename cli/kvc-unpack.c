@@ -5,6 +5,7 @@
 
 #include "codecs/near.h"
 #include "formats/container/container.h"
+#include "formats/file/restore.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/view.h"
 
@@ -113,7 +114,7 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
 }
 
 /* What another engine would misread, because the source does not say it. */
-static void warn_unknown(const struct unpack *u, const struct cli_file *f) {
+static void warn_unknown(const struct unpack *u, const struct kvc_opened *f) {
     if (u->job.input.quiet) return;
     if (!kvc_cache_heads_known(f->cache))
         cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; give --model or "
@@ -135,7 +136,7 @@ static void warn_positions(const struct unpack *u, const struct kvc_cache *c, co
     cli_warn("%s: raw does not hold positions, and these are not 0, 1, 2, ...", name);
 }
 
-static void warn_checkpoints(const struct unpack *u, const struct cli_file *f) {
+static void warn_checkpoints(const struct unpack *u, const struct kvc_opened *f) {
     unsigned n = 0;
     for (uint32_t i = 0; i < f->cache->n_parts; i++) n += f->cache->part[i].kind == KVC_PART_CHECKPOINT;
     if (n && !u->job.input.quiet)
@@ -143,7 +144,7 @@ static void warn_checkpoints(const struct unpack *u, const struct cli_file *f) {
 }
 
 /* What reading all rows does not notice of a container. */
-static int check_rest(const struct cli_file *f, struct kvc_error *e) {
+static int check_rest(const struct kvc_opened *f, struct kvc_error *e) {
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
 }
 
@@ -158,7 +159,7 @@ static const char *why_new(const struct kvc_cache *c) {
 }
 
 /* `c` is the file's cache, or one that has its rows from a device. */
-static int write_cache(const struct unpack *u, const struct cli_file *f, const struct kvc_cache *c, struct kvc_sink *out,
+static int write_cache(const struct unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
                        struct kvc_error *e) {
     const struct kvc_format *own = format_of_source(c), *to = u->to;
     int as_it_was = !u->selects && (!to || to == own) && !u->export.pairing && !u->export.llama_version;
@@ -197,7 +198,7 @@ static void find_range(const struct kvc_cache *c, const struct kvc_selection *s,
 }
 
 /* What is written, against what was asked for; as_it_was: that was the source's own file, and a new one it has become. */
-static void say_salvaged(struct unpack *u, const struct cli_file *f, const struct kvc_selection *given, int as_it_was) {
+static void say_salvaged(struct unpack *u, const struct kvc_opened *f, const struct kvc_selection *given, int as_it_was) {
     const struct kvc_survey *s = u->survey;
     int64_t first, end, given_first, given_end;
     find_range(f->cache, &u->selection, &first, &end);
@@ -213,7 +214,7 @@ static void say_salvaged(struct unpack *u, const struct cli_file *f, const struc
 
 /* Of a container that may be damaged: its source's own file where all of that is whole; else a new one of the longest run of
  * tokens that is whole in all layers asked for. */
-static int write_salvaged(struct unpack *u, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+static int write_salvaged(struct unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     const int as_it_was = !u->selects && (!u->to || u->to == format_of_source(f->cache)) && !u->export.pairing &&
                           !u->export.llama_version;
     u->incomplete = 0;
@@ -260,7 +261,7 @@ static void keep_load(struct unpack *u, const struct cli_load *l) {
     u->load.plan = NULL;
 }
 
-static int unpack_from_device(struct unpack *u, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+static int unpack_from_device(struct unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_cuda_options options = load_options(u);
     struct cli_device_cache d;
     if (cli_device_cache_open(&d, &u->device, &f->input, f->cache, &options, e)) return -1;
@@ -310,7 +311,7 @@ static int share(struct unpack *u, const char *path, struct kvc_error *e) {
 
 /* --- inputs, one by one --- */
 
-static int write_and_count(void *state, const struct cli_file *f, struct kvc_sink *out, struct kvc_error *e) {
+static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     struct unpack *u = state;
     uint64_t start = out->offset;
     int device = on_device(u, &f->input, e);
@@ -325,7 +326,7 @@ static int write_and_count(void *state, const struct cli_file *f, struct kvc_sin
     return 0;
 }
 
-static void say_done(void *state, const struct cli_file *f) {
+static void say_done(void *state, const struct kvc_opened *f) {
     struct unpack *u = state;
     if (u->job.json) {
         struct cli_json *j = &u->job.report.json;
@@ -349,7 +350,7 @@ static int test_one(struct job *j, const char *path, struct kvc_error *e) {
     struct unpack *u = j->state;
     u->loaded = 0;
     int checksums = 0, status = cli_check_with(path, &j->input, check_container, u, &checksums, e);
-    struct cli_file f;
+    struct kvc_opened f;
     if (status != EXIT_SAME && checksums) cli_error_about(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
     if (status == EXIT_SAME && !checksums && u->device.kind == CLI_DEVICE_CUDA) {
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: only .kvc files are decoded on a device", path);
@@ -357,7 +358,7 @@ static int test_one(struct job *j, const char *path, struct kvc_error *e) {
     }
     if (status == EXIT_SAME && j->input.model_path) { /* whole, but of this model? */
         if (cli_open(&f, path, &j->input, e)) status = EXIT_TROUBLE;
-        else cli_close(&f);
+        else kvc_close(&f);
     }
     if (status == EXIT_SAME && j->verbose && u->loaded) cli_load_say(&u->load, path);
     if (status == EXIT_SAME && j->verbose)

@@ -110,7 +110,7 @@ static int read_json(const struct kvc_input *in, struct dump_options *options, s
 static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import,
                       struct dump_options *options, struct kvc_error *e) {
     const struct kvc_format *format;
-    struct kvc_cache *c = kvc_import(in, import, &format, e);
+    struct kvc_cache *c = kvc_import_file(in, import, &format, e);
     if (!c && e->code == KVC_ERR_UNKNOWN)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: neither a list of token ids nor a cache file that kvc knows",
                         in->name);

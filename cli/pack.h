@@ -15,7 +15,7 @@ struct pack {
     struct kvc_pack_options options;
     int dequantize;
     const char *queries_path; /* NULL: none */
-    struct cli_file queries;
+    struct kvc_opened queries;
     const char *learn_path; /* NULL: no profile is to be made */
     struct kvc_rate rate;
     struct kvc_rate_report rated;  /* of the file at hand */
@@ -35,6 +35,6 @@ struct pack {
 /* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
 void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cache *c, const char *recipe);
 /* Says that a file is packed, as --json, -v and -q ask for; that it is lossy even without -v. */
-void pack_say_done(void *state, const struct cli_file *f);
+void pack_say_done(void *state, const struct kvc_opened *f);
 
 #endif

@@ -142,7 +142,7 @@ static void report_fit(struct cli_json *j, const struct kvc_fit *fit) {
 }
 
 /* What the container lacks of its source, so that the source cannot be given back. */
-static void say_missing(const struct pack *p, const struct cli_file *f) {
+static void say_missing(const struct pack *p, const struct kvc_opened *f) {
     static const char outcome[] = ", and so without the file's own bytes: it cannot be given back as it was";
     if (p->job.input.quiet) return;
     if (p->options.no_tokens && f->cache->n_extents) cli_warn("%s: without its token ids%s", f->input.name, outcome);
@@ -150,7 +150,7 @@ static void say_missing(const struct pack *p, const struct cli_file *f) {
     if (p->dequantized) cli_warn("%s: dequantised%s", f->input.name, outcome);
 }
 
-void pack_say_done(void *state, const struct cli_file *f) {
+void pack_say_done(void *state, const struct kvc_opened *f) {
     struct pack *p = state;
     const struct kvc_pack_report *r = &p->report;
     double ratio = r->stored_bytes ? (double)p->packed_bytes / (double)r->stored_bytes : 0;

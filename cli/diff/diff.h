@@ -48,9 +48,9 @@ struct diff {
     uint64_t count; /* values that may still be reported */
 
     int attention; /* measure it, with the queries of `queries` or else of A or B */
-    struct cli_file queries;
+    struct kvc_opened queries;
 
-    struct cli_file file[2];
+    struct kvc_opened file[2];
     struct kvc_cache *cache[2];   /* compared: the file's, or the last view of it */
     struct kvc_cache *view[2][2]; /* values as float32, K in another pairing; each over the one before */
     unsigned n_views[2];

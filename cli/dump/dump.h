@@ -55,7 +55,7 @@ struct dump_options {
     uint64_t n_matched;
 };
 
-typedef int dump_fn(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
                     struct kvc_error *e);
 
 dump_fn dump_summary;  /* dump_summary.c */

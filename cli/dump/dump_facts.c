@@ -122,7 +122,7 @@ static void gather_unknown(struct dump_facts *x) {
     missing(x, !x->c->tokens, "token ids", NULL);
 }
 
-int dump_facts_gather(struct dump_facts *x, const struct cli_file *f, struct kvc_error *e) {
+int dump_facts_gather(struct dump_facts *x, const struct kvc_opened *f, struct kvc_error *e) {
     *x = (struct dump_facts){.file = f, .c = f->cache, .meta = &f->cache->meta};
     x->is_container = kvc_cache_is_container(f->cache);
     x->heads_known = kvc_cache_heads_known(f->cache);
@@ -327,7 +327,7 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     dump_table_end(o);
 }
 
-int dump_facts(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
                struct kvc_error *e) {
     struct dump_facts x;
     (void)options;

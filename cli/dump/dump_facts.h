@@ -28,7 +28,7 @@ struct unknown {
 };
 
 struct dump_facts {
-    const struct cli_file *file;
+    const struct kvc_opened *file;
     const struct kvc_cache *c;
     const struct kvc_meta *meta;
     int is_container, heads_known;
@@ -44,7 +44,7 @@ struct dump_facts {
 };
 
 /* Looks at everything but values. 0, or -1 with *e filled; then free facts.part. */
-int dump_facts_gather(struct dump_facts *x, const struct cli_file *f, struct kvc_error *e);
+int dump_facts_gather(struct dump_facts *x, const struct kvc_opened *f, struct kvc_error *e);
 /* "f16", or "f32,f16" for a mixture; NULL without any. */
 const char *dump_dtypes_text(const struct dtypes *d, char *text, size_t size);
 /* 1 when the value is known and the same in all layers. */

@@ -28,7 +28,7 @@ static uint64_t count_tokens(const struct kvc_cache *c) {
     return c->n_parts ? c->part[0].cells.n : 0;
 }
 
-int dump_match(struct dump_out *o, const struct cli_file *f, struct dump_options *options, struct kvc_error *e) {
+int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     (void)o; /* printed when all files are known */
     struct dump_matched m = {.order = options->n_matched, .tokens = count_tokens(f->cache)};
     if (kvc_prefix_match(f->cache, options->tokens, options->n_tokens, &m.common, &m.by_keys, e)) return -1;

@@ -1,8 +1,11 @@
 /* dump_sections.c: kvc-dump --sections: where every byte of a file is. */
 #include "cli/dump/dump.h"
+
+#include "formats/cache/extents.h"
 #include "codecs/memory.h"
 #include "formats/container/container.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 /* A record's directory counts its sections in 16 bits. */
@@ -60,7 +63,7 @@ static int record_rows(struct dump_out *o, const struct kvc_cache *c, struct kvc
     return 0;
 }
 
-static int container_sections(struct dump_out *o, const struct cli_file *f, struct kvc_error *e) {
+static int container_sections(struct dump_out *o, const struct kvc_opened *f, struct kvc_error *e) {
     static const struct dump_column columns[] = {
         {"record", 7},  {"type", -7}, {"tensor", -20}, {"block", 5},    {"rows", 4},
         {"offset", 12}, {"size", 11}, {"check", -16},  {"digest", -16}, {NULL, 0}};
@@ -74,7 +77,7 @@ static int container_sections(struct dump_out *o, const struct cli_file *f, stru
     return status;
 }
 
-static int source_layout(struct dump_out *o, const struct cli_file *f, struct kvc_error *e) {
+static int source_layout(struct dump_out *o, const struct kvc_opened *f, struct kvc_error *e) {
     static const struct dump_column columns[] = {
         {"extent", 7}, {"offset", 12}, {"size", 12}, {"holds", -20}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
@@ -87,7 +90,9 @@ static int source_layout(struct dump_out *o, const struct cli_file *f, struct kv
     for (uint64_t i = 0; i < c->n_extents; i++) {
         const struct kvc_extent *x = &c->extent[i];
         char label[128] = "literal";
-        if (x->tensor != KVC_NONE) kvc_tensor_label(c, x->tensor, label, sizeof label);
+        uint32_t t;
+        if (kvc_extent_is_tensor(c, x, &t)) kvc_tensor_label(c, t, label, sizeof label);
+        else if (x->n_places) snprintf(label, sizeof label, "region of %" PRIu64 " places", x->n_places);
         dump_row(o);
         dump_u64(o, i);
         dump_u64(o, offset);
@@ -100,7 +105,7 @@ static int source_layout(struct dump_out *o, const struct cli_file *f, struct kv
     return 0;
 }
 
-int dump_sections(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+int dump_sections(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
                   struct kvc_error *e) {
     (void)options;
     return kvc_cache_is_container(f->cache) ? container_sections(o, f, e) : source_layout(o, f, e);

@@ -235,7 +235,7 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     }
 }
 
-int dump_summary(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
                  struct kvc_error *e) {
     struct dump_facts x;
     struct line l = {.n = 0};

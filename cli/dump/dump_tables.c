@@ -88,7 +88,7 @@ static void layer_row(struct dump_out *o, const struct kvc_cache *c, const struc
     dump_row_end(o);
 }
 
-int dump_layers(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+int dump_layers(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
                 struct kvc_error *e) {
     static const struct dump_column engine[] = {
         {"part", 4},  {"layer", 5},       {"kind", -9},  {"roles", -7},   {"window", 6},
@@ -188,7 +188,7 @@ static void token_row(struct dump_out *o, const struct kvc_cache *c, int64_t pos
     dump_row_end(o);
 }
 
-int dump_tokens(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+int dump_tokens(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
                 struct kvc_error *e) {
     static const struct dump_column columns[] = {{"position", 8}, {"token", 8},  {"part", 4},
                                                  {"cell", 7},     {"words", -8}, {NULL, 0}};

@@ -96,7 +96,7 @@ static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
     return status;
 }
 
-int dump_values(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
                 struct kvc_error *e) {
     static const struct dump_column columns[] = {{"position", 8}, {"values", -1}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
@@ -151,7 +151,7 @@ static int tensor_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t
     return status;
 }
 
-int dump_stats(struct dump_out *o, const struct cli_file *f, struct dump_options *options,
+int dump_stats(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
                struct kvc_error *e) {
     static const struct dump_column columns[] = {
         {"part", 4},     {"layer", 5},          {"role", -7},      {"head", 4}, {"values", 9},

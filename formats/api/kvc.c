@@ -1,5 +1,6 @@
 /* kvc.c: the public interface (kvc.h) over the library's inside. */
 #include "formats/api/kvc.h"
+#include "formats/file/restore.h"
 
 #include "formats/container/container.h"
 #include "formats/api/kvc_file.h"
@@ -8,9 +9,6 @@
 #include "formats/cache/format.h"
 #include "formats/model/model.h"
 #include "formats/cache/view.h"
-#include "kernels/kernels.h"
-
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,31 +46,30 @@ const char *kvc_error_message(const struct kvc_error *e) {
     return e->message;
 }
 
-/* Imports what f->input holds. */
-static struct kvc_file *open_input(struct kvc_file *f, const struct kvc_open_options *o, struct kvc_error *e) {
-    struct kvc_import_options import = {.format = o ? o->format : NULL, .kv_heads = o ? o->kv_heads : 0};
+/* Opens a path, or bytes where `path` is NULL. */
+static struct kvc_file *open_file(const char *path, const void *data, size_t size, const struct kvc_open_options *o,
+                                  struct kvc_error *e) {
+    static const struct kvc_open_options nothing;
+    struct kvc_file *f = calloc(1, sizeof *f);
     struct kvc_model *model = NULL;
-    char note[512];
-    int status = 0;
-    if (!kvc_kernels_get()) status = kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table this CPU can run");
-    if (!status && o && o->pairing && !kvc_pairing_parse(o->pairing, &import.pairing))
+    if (!o) o = &nothing;
+    struct kvc_opening opening = {.import = {.format = o->format, .kv_heads = o->kv_heads, .profile = o->profile}};
+    int status = f ? 0 : kvc_fail_memory(e, "a file");
+    if (!status && o->pairing && !kvc_pairing_parse(o->pairing, &opening.import.pairing))
         status = kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
-    if (!status && o && o->model) {
-        model = malloc(sizeof *model);
+    if (!status && o->model) {
+        opening.model = model = malloc(sizeof *model);
         status = !model ? kvc_fail_memory(e, "a model")
                  : kvc_model_read(o->model, 0, model, e) ? kvc_error_prefix(e, o->model)
                                                          : 0;
-        if (!status && !import.kv_heads && model->kv_heads <= UINT16_MAX) import.kv_heads = (uint32_t)model->kv_heads;
     }
-    if (!status && o && o->weights && !(f->weights = kvc_weights_open(o->weights, e)))
-        status = kvc_error_prefix(e, o->weights);
-    import.weights = f->weights;
-    import.profile = o ? o->profile : NULL;
-    if (!status && !(f->cache = kvc_import(&f->input, &import, &f->format, e))) status = -1;
-    if (!status && kvc_cache_is_container(f->cache) && !(f->kept = calloc((size_t)f->cache->n_tensors + 1, sizeof *f->kept)))
-        status = kvc_fail_memory(e, "a file");
-    if (!status && model && kvc_model_apply(model, f->cache, note, sizeof note, e))
-        status = kvc_error_prefix(e, f->input.name);
+    if (!status && o->weights && !(f->weights = kvc_weights_open(o->weights, e))) status = kvc_error_prefix(e, o->weights);
+    if (!status) {
+        opening.import.weights = f->weights;
+        status = path ? kvc_open_path(&f->opened, path, &opening, e) : kvc_open_bytes(&f->opened, data, size, &opening, e);
+        f->cache = f->opened.cache;
+    }
+    if (!status && kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e))) status = -1;
     free(model);
     if (!status) return f;
     kvc_file_close(f);
@@ -80,41 +77,24 @@ static struct kvc_file *open_input(struct kvc_file *f, const struct kvc_open_opt
 }
 
 struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options, struct kvc_error *e) {
-    struct kvc_file *f = calloc(1, sizeof *f);
-    if (!f) {
-        kvc_fail_memory(e, "a file");
-        return NULL;
-    }
-    if (kvc_input_open_sniffed(&f->input, path, kvc_format_sniff, NULL, e)) {
-        free(f);
-        return NULL;
-    }
-    return open_input(f, options, e);
+    return open_file(path, NULL, 0, options, e);
 }
 
 struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struct kvc_open_options *options,
                                       struct kvc_error *e) {
-    struct kvc_file *f = calloc(1, sizeof *f);
-    if (!f) {
-        kvc_fail_memory(e, "a file");
-        return NULL;
-    }
-    kvc_input_memory(&f->input, "(memory)", data, size);
-    return open_input(f, options, e);
+    return open_file(NULL, data, size, options, e);
 }
 
 void kvc_file_close(struct kvc_file *f) {
     if (!f) return;
-    for (uint32_t t = 0; f->kept && t < f->cache->n_tensors; t++) free(f->kept[t]);
-    free(f->kept);
-    kvc_cache_free(f->cache);
+    kvc_block_cache_free(f->blocks);
+    kvc_close(&f->opened);
     kvc_weights_close(f->weights);
-    kvc_input_close(&f->input);
     free(f);
 }
 
 const char *kvc_file_format(const struct kvc_file *f) {
-    return f->format->name;
+    return f->opened.format->name;
 }
 
 const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size) {
@@ -162,51 +142,18 @@ int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t ro
     return kvc_cells_position(cells, row);
 }
 
-/* Rows [first, first + n) of one block, by way of the one that the tensor keeps. Whoever uses a kept block takes it out
- * meanwhile; another thread then finds none and decodes for itself. */
-static int read_kept(const struct kvc_file *f, uint32_t tensor, uint64_t block, uint64_t first, uint64_t n, uint8_t *dst,
-                     struct kvc_error *e) {
-    const struct kvc_cache *c = f->cache;
-    const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
-    struct kvc_file_block *kept = atomic_exchange(&f->kept[tensor], NULL);
-    const int was_kept = kept != NULL;
-    int status = 0;
-    if (!kept && !(kept = malloc(sizeof *kept + (size_t)row * KVC_BLOCK))) return kvc_fail_memory(e, "a block");
-    if (!was_kept || kept->number != block) status = c->read(c, tensor, start[0], start[1] - start[0], kept->bytes, e);
-    kept->number = block;
-    if (!status) memcpy(dst, kept->bytes + (first - start[0]) * row, (size_t)(n * row));
-    free(status ? kept : atomic_exchange(&f->kept[tensor], kept));
-    return status;
-}
-
-/* Whole blocks are decoded into their places, rows of others by way of kept blocks. */
-static int read_blocks(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
-    const struct kvc_cache *c = f->cache;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; n; b++) {
-        const uint64_t end = cells->block[b + 1], take = end - first < n ? end - first : n;
-        if (take == end - cells->block[b] ? c->read(c, tensor, first, take, dst, e)
-                                          : read_kept(f, tensor, b, first, take, dst, e))
-            return -1;
-        dst += take * kvc_row_bytes(&c->tensor[tensor].shape);
-        first += take;
-        n -= take;
-    }
-    return 0;
-}
-
 int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
                   struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens || n > c->tensor[tensor].shape.tokens - first)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->input.name);
-    const int status = f->kept ? read_blocks(f, tensor, first, n, dst, e) : c->read(c, tensor, first, n, dst, e);
-    return status ? kvc_error_prefix(e, f->input.name) : 0;
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->opened.input.name);
+    const int status = f->blocks ? kvc_block_cache_read(f->blocks, tensor, first, n, dst, e) : c->read(c, tensor, first, n, dst, e);
+    return status ? kvc_error_prefix(e, f->opened.input.name) : 0;
 }
 
 int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {
     if (!kvc_cache_is_container(f->cache)) return 0;
-    return kvc_container_check(f->cache, threads, e) ? kvc_error_prefix(e, f->input.name) : 0;
+    return kvc_container_check(f->cache, threads, e) ? kvc_error_prefix(e, f->opened.input.name) : 0;
 }
 
 struct callback {
@@ -224,7 +171,7 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
     struct callback callback = {write, state};
     struct kvc_sink sink = {.write = call_back, .state = &callback};
     struct kvc_pack_options pack = {.weights = f->weights};
-    struct kvc_rate rate = {.source_bytes = f->input.size};
+    struct kvc_rate rate = {.source_bytes = f->opened.input.size};
     struct kvc_cache *halves = NULL, *queries = NULL, *c = f->cache;
     struct kvc_fit fit = {.n = 0};
     int status = 0;
@@ -249,7 +196,7 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
         }
         if (!status && options->queries) {
             queries = kvc_view_queries(options->queries->cache, kvc_cache_pairing(c), e);
-            status = queries ? 0 : kvc_error_prefix(e, options->queries->input.name);
+            status = queries ? 0 : kvc_error_prefix(e, options->queries->opened.input.name);
             pack.queries = queries;
         }
     }
@@ -257,7 +204,7 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
     char recipe[2048];
     if (!status) status = kvc_rate_settle(c, &pack, &rate, recipe, sizeof recipe, &rated, e);
     if (!status && rated.step > 0) pack.recipe = recipe;
-    if (!status) status = kvc_container_write(c, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->input.name) : 0;
+    if (!status) status = kvc_container_write(c, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->opened.input.name) : 0;
     kvc_fit_free(&fit);
     kvc_profile_free(pack.profile);
     kvc_cache_free(queries);
@@ -279,5 +226,5 @@ int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct k
     } else {
         status = kvc_source_write(f->cache, options ? options->threads : 0, &sink, e);
     }
-    return status ? kvc_error_prefix(e, f->input.name) : 0;
+    return status ? kvc_error_prefix(e, f->opened.input.name) : 0;
 }

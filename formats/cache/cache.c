@@ -47,14 +47,11 @@ void kvc_cache_free(struct kvc_cache *c) {
     free(c->part);
     free(c->layer);
     free(c->tensor);
+    for (uint32_t i = 0; i < c->n_members; i++) free(c->member[i]);
+    free(c->member);
     free(c->extent);
+    free(c->place);
     free(c);
-}
-
-/* Makes room for one more element when n is a power of two (or zero): amortised, without a capacity field. */
-static void *room_for_one(void *array, uint64_t n, size_t size) {
-    if (n & (n - 1)) return array;
-    return kvc_realloc(array, n ? 2 * n : 1, size);
 }
 
 uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e) {
@@ -62,7 +59,7 @@ uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%llu cells in one part: more than kvc handles", (unsigned long long)cells);
         return KVC_NONE;
     }
-    struct kvc_part *grown = room_for_one(c->part, c->n_parts, sizeof *grown);
+    struct kvc_part *grown = kvc_room_for_one(c->part, c->n_parts, sizeof *grown);
     int64_t *pos = kvc_alloc(cells, sizeof *pos);
     if (grown) c->part = grown;
     if (!grown || !pos) {
@@ -80,7 +77,7 @@ uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64
 
 uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind,
                              struct kvc_error *e) {
-    struct kvc_layer *grown = room_for_one(c->layer, c->n_layers, sizeof *grown);
+    struct kvc_layer *grown = kvc_room_for_one(c->layer, c->n_layers, sizeof *grown);
     if (!grown) {
         kvc_fail_memory(e, "layers");
         return KVC_NONE;
@@ -104,7 +101,7 @@ uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role
                  (unsigned long long)shape->heads, (unsigned long long)shape->dim, (int)shape->dtype);
         return KVC_NONE;
     }
-    struct kvc_tensor *grown = room_for_one(c->tensor, c->n_tensors, sizeof *grown);
+    struct kvc_tensor *grown = kvc_room_for_one(c->tensor, c->n_tensors, sizeof *grown);
     if (!grown) {
         kvc_fail_memory(e, "tensors");
         return KVC_NONE;
@@ -124,7 +121,6 @@ uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role
 
 int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e) {
     free(c->tokens);
-    free(c->prefix_keys);
     c->n_tokens = 0;
     c->tokens = kvc_alloc(n, sizeof *tokens);
     if (!c->tokens) return kvc_fail_memory(e, "tokens");
@@ -297,133 +293,8 @@ int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e
         t->shape.heads = heads;
         t->shape.dim /= heads;
         t->source.head = t->shape.dim % block ? 0 : t->shape.dim / block * t->source.block;
+        for (uint64_t p = 0; p < c->n_places; p++)
+            if (c->place[p].tensor == i) c->place[p].strides.head = t->shape.dim % block ? 0 : t->shape.dim / block * c->place[p].strides.block;
     }
     return kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e);
-}
-
-/* --- caches over mapped bytes --- */
-
-struct piece {
-    const uint8_t *bytes;
-    uint64_t size, offset; /* offset among all literal bytes */
-};
-
-struct mapped {
-    void (*close)(void *owner);
-    void *owner;
-    const uint8_t **base; /* by tensor number */
-    uint32_t n_base;
-    struct piece *piece; /* literals in order */
-    uint64_t n_pieces;
-};
-
-/* What the cache's impl is. */
-static const char kind[] = "mapped";
-
-static struct mapped *mapped_of(const struct kvc_cache *c) {
-    return c->kind == kind ? c->impl : NULL;
-}
-
-static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                       struct kvc_error *e) {
-    const struct mapped *m = mapped_of(c);
-    const struct kvc_tensor *t = &c->tensor[tensor];
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    (void)e;
-    uint64_t row = kvc_row_bytes(&t->shape);
-    for (uint64_t i = 0; i < n; i++)
-        kvc_row_gather(dst + i * row, m->base[tensor], &t->shape, &t->source, kvc_cell_at(cells, first + i));
-    return 0;
-}
-
-static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
-                               struct kvc_error *e) {
-    const struct mapped *m = mapped_of(c);
-    uint64_t low = 0, high = m->n_pieces;
-    (void)e;
-    while (high - low > 1) {
-        uint64_t mid = low + (high - low) / 2;
-        if (m->piece[mid].offset <= offset) low = mid;
-        else high = mid;
-    }
-    for (; n; low++) {
-        const struct piece *p = &m->piece[low];
-        uint64_t skip = offset - p->offset, part = p->size - skip < n ? p->size - skip : n;
-        memcpy(dst, p->bytes + skip, (size_t)part);
-        dst += part;
-        offset += part;
-        n -= part;
-    }
-    return 0;
-}
-
-static void mapped_close(struct kvc_cache *c) {
-    struct mapped *m = mapped_of(c);
-    if (!m) return;
-    if (m->close) m->close(m->owner);
-    free(m->base);
-    free(m->piece);
-    free(m);
-    c->impl = NULL;
-}
-
-int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, struct kvc_error *e) {
-    struct mapped *m = calloc(1, sizeof *m);
-    if (!m) return kvc_fail_memory(e, "a cache");
-    m->close = close;
-    m->owner = owner;
-    c->kind = kind;
-    c->impl = m;
-    c->read = mapped_read;
-    c->read_literal = mapped_read_literal;
-    c->close = mapped_close;
-    return 0;
-}
-
-int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e) {
-    struct mapped *m = mapped_of(c);
-    const struct kvc_tensor *tensor = &c->tensor[t];
-    if (!m) return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in memory");
-    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size)) {
-        char label[64];
-        kvc_tensor_label(c, t, label, sizeof label);
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%s reaches beyond its bytes", label);
-    }
-    while (m->n_base <= t) {
-        const uint8_t **grown = room_for_one(m->base, m->n_base, sizeof *grown);
-        if (!grown) return kvc_fail_memory(e, "tensors");
-        m->base = grown;
-        m->base[m->n_base++] = NULL;
-    }
-    m->base[t] = base;
-    return 0;
-}
-
-static int add_extent(struct kvc_cache *c, uint32_t tensor, uint64_t size, uint64_t literal, struct kvc_error *e) {
-    struct kvc_extent *grown = room_for_one(c->extent, c->n_extents, sizeof *grown);
-    if (!grown) return kvc_fail_memory(e, "extents");
-    c->extent = grown;
-    c->extent[c->n_extents++] = (struct kvc_extent){.tensor = tensor, .size = size, .literal = literal};
-    return 0;
-}
-
-int kvc_cache_extent_literal(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e) {
-    struct mapped *m = mapped_of(c);
-    if (!m) return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in memory");
-    if (!size) return 0;
-    struct piece *grown = room_for_one(m->piece, m->n_pieces, sizeof *grown);
-    if (!grown) return kvc_fail_memory(e, "private bytes");
-    m->piece = grown;
-    m->piece[m->n_pieces++] = (struct piece){.bytes = bytes, .size = size, .offset = c->literal_size};
-    struct kvc_extent *last = c->n_extents ? &c->extent[c->n_extents - 1] : NULL;
-    if (last && last->tensor == KVC_NONE) last->size += size; /* neighbours become one extent */
-    else if (add_extent(c, KVC_NONE, size, c->literal_size, e)) return -1;
-    c->literal_size += size;
-    return 0;
-}
-
-int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
-    if (c->tensor[t].source_size != kvc_tensor_bytes(&c->tensor[t]))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a tensor's region of the source holds more than the tensor");
-    return add_extent(c, t, c->tensor[t].source_size, 0, e);
 }

@@ -82,11 +82,20 @@ struct kvc_tensor {
     uint64_t source_size;      /* bytes of that region in the source file */
 };
 
-/* The source file as a run of pieces, in file order: `tensor` regions and literal bytes. */
+/* Cells of one tensor in a region of the source: cell c of [cell, cell + n) begins at byte offset + (c - cell) * strides.token. */
+struct kvc_place {
+    uint32_t tensor;
+    uint64_t cell, n;
+    uint64_t offset;
+    struct kvc_strides strides;
+};
+
+/* A run of bytes of the source: literal bytes, or a region in which tensors lie by strides, with literal bytes between them. */
 struct kvc_extent {
-    uint32_t tensor;      /* KVC_NONE: literal bytes */
-    uint64_t size;
-    uint64_t literal;     /* for literals: offset in the cache's literal bytes */
+    uint32_t member;          /* number of the member that holds it; 0 where the source is one file */
+    uint64_t size;            /* bytes */
+    uint64_t literal;         /* offset of its literal bytes among the cache's */
+    uint64_t place, n_places; /* places [place, place + n_places) of the cache; none: all bytes are literal */
 };
 
 struct kvc_cache {
@@ -101,8 +110,13 @@ struct kvc_cache {
     struct kvc_layer *layer;   /* ordered by part */
     struct kvc_tensor *tensor; /* in source file order */
 
-    uint64_t n_extents; /* 0: the source file cannot be put together again */
+    /* How the source is put together again, front to back: extents.h. */
+    uint32_t n_members;  /* 0: the source is one file */
+    char **member;       /* their names */
+    uint64_t n_extents;  /* 0: the source cannot be put together again */
     struct kvc_extent *extent;
+    uint64_t n_places;
+    struct kvc_place *place;
     uint64_t literal_size;
 
     /* Rows [first, first + n) of a tensor in sorted order, canonical, into dst. Safe to call from several
@@ -135,15 +149,6 @@ int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
 int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e);
 int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e);
 
-/* For importers whose tensors lie in memory (a mapped file): gives the cache a `read` that gathers rows from
- * base[tensor] with the tensor's source strides, and a `read_literal` over the literal pieces below. */
-int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, struct kvc_error *e);
-/* Where tensor t's region begins (kvc_tensor.source and source_size must be set and are checked). */
-int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e);
-/* Describes the source file front to back: appends literal bytes or a tensor's region as the next extent. */
-int kvc_cache_extent_literal(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e);
-int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e);
-
 /* The positions of the token ids, n_tokens of them; the caller frees. They count from metadata tokens.first (or 0); but
  * where there are as many ids as part 0 has cells, they are the positions of its rows (a llama.cpp sequence with a hole). */
 int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e);
@@ -168,7 +173,7 @@ const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tenso
 uint64_t kvc_tensor_bytes(const struct kvc_tensor *t); /* canonical bytes of the whole tensor */
 /* "layer 3 K", "checkpoint 1 layer 0 V", "layer 2 queries": for messages and tables. */
 void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size);
-/* The first layer of `kind of part`, or KVC_NONE. */
+/* The tensor of that role in the layer of that index in a part, or KVC_NONE. */
 uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index, enum kvc_role role);
 
 #endif

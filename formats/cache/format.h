@@ -5,7 +5,7 @@
 
 #include "formats/cache/cache.h"
 #include "formats/cache/rope_pairing.h"
-#include "formats/io/input.h"
+#include "formats/io/bundle.h"
 #include "formats/io/sink.h"
 
 struct kvc_weights;
@@ -36,10 +36,12 @@ struct kvc_format {
     const char *summary; /* one line */
     const char *suffix;  /* default file name suffix, with the dot */
 
+    int takes_members;   /* 1: a cache of this format may consist of several members; 0: it is one file */
+
     /* 1 when the bytes look like this format, else 0 and the reason in `why`. Cheap; trusts nothing. */
-    int (*probe)(const struct kvc_input *in, char *why, size_t size);
-    /* Builds the model over in's mapping, which must outlive the cache. NULL: cannot import. */
-    struct kvc_cache *(*import)(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e);
+    int (*probe)(const struct kvc_bundle *b, char *why, size_t size);
+    /* Builds the model over the members' bytes; the bundle must outlive the cache. NULL: cannot import. */
+    struct kvc_cache *(*import)(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
     /* Writes the cache in this format. NULL: cannot export. */
     int (*export)(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                   struct kvc_error *e);
@@ -48,22 +50,30 @@ struct kvc_format {
 const struct kvc_format *kvc_format_find(const char *name);
 const struct kvc_format *kvc_format_at(size_t i); /* NULL past the end */
 
-/* For kvc_input_open_sniffed(), with the import options as `state` (or NULL): refuses what no format begins with. What
+/* For kvc_input_open_how(), with the import options as `state` (or NULL): refuses what no format begins with. What
  * o->format names is not looked at. */
 int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e);
 
+/* Makes the bundle that a file is: its members, where it is an archive and the format, if one is named, takes members; else the file
+ * itself, which must outlive the bundle. */
+int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e);
+
 /* Probes (or takes o->format) and imports. `*format` says which row. An unknown input's message lists what was
- * tried and why each refused. Messages carry in->name. */
-struct kvc_cache *kvc_import(const struct kvc_input *in, const struct kvc_import_options *o,
+ * tried and why each refused. Messages carry the bundle's name. */
+struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
                              const struct kvc_format **format, struct kvc_error *e);
+
+/* The same of one file, which must outlive the cache: by the table, or by one row. */
+struct kvc_cache *kvc_import_file(const struct kvc_input *in, const struct kvc_import_options *o,
+                                  const struct kvc_format **format, struct kvc_error *e);
+struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc_input *in, const struct kvc_import_options *o,
+                                    struct kvc_error *e);
+int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why, size_t size);
 
 extern const struct kvc_format kvc_format_kvc;
 extern const struct kvc_format kvc_format_llama;
 extern const struct kvc_format kvc_format_safetensors;
 extern const struct kvc_format kvc_format_npz;
 extern const struct kvc_format kvc_format_raw;
-
-/* Writes the source's own file again, byte for byte when the cache is lossless (c->n_extents != 0). */
-int kvc_source_write(const struct kvc_cache *c, unsigned threads, struct kvc_sink *out, struct kvc_error *e);
 
 #endif

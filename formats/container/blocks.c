@@ -69,15 +69,18 @@ static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t ten
     return record == KVC_NOWHERE ? kvc_error_prefix(e, where) : kvc_record_context(e, record, where);
 }
 
-/* The sections of one block's record and of its segment's side data; the caller frees both lists. */
+/* The sections of one block's record and of its segment's side data, pinned until coded_free(). */
 struct coded {
+    const struct kvc_records *k;
     struct kvc_section *list, *side;
     unsigned n, n_side;
+    uint64_t record, side_record; /* that are pinned; KVC_NOWHERE: none */
 };
 
 static void coded_free(struct coded *x) {
-    free(x->list);
-    free(x->side);
+    if (x->k && x->record != KVC_NOWHERE) kvc_records_release(x->k, x->record, x->list);
+    else free(x->list);
+    if (x->k && x->side_record != KVC_NOWHERE) kvc_records_release(x->k, x->side_record, x->side);
 }
 
 /* `bytes`: a copy of the block's record, or NULL. */
@@ -86,10 +89,13 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     const struct kvc_records *k = kvc_records_of(c);
     const uint64_t record = k->block_record[k->first_block[tensor] + block];
     const uint64_t side = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
-    memset(x, 0, sizeof *x);
+    *x = (struct coded){.k = k, .record = KVC_NOWHERE, .side_record = KVC_NOWHERE};
     if (record == KVC_NOWHERE) return kvc_fail(e, KVC_ERR_DAMAGED, "its record is missing");
-    if (kvc_records_sections_of(k, record, bytes ? bytes : k->data + k->record[record].offset, &x->list, &x->n, e)) return -1;
+    if (bytes ? kvc_records_sections_of(k, record, bytes, &x->list, &x->n, e) : kvc_records_sections(k, record, &x->list, &x->n, e))
+        return -1;
+    if (!bytes) x->record = record;
     if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e)) return kvc_record_context(e, side, "SIDE");
+    if (side) x->side_record = side;
     if (side && !x->n_side) {
         kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
         return kvc_record_context(e, side, "SIDE");
@@ -252,7 +258,9 @@ static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const uint64_t first = cells->block[block], rows = cells->block[block + 1] - first;
     const uint64_t digest = kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first, rows);
-    if (digest == get_u64(k->data + r->offset + 16)) return 0;
+    uint8_t stored[8];
+    if (kvc_input_copy(k->in, r->offset + 16, stored, sizeof stored, e)) return in_block(c, e, tensor, block);
+    if (digest == get_u64(stored)) return 0;
     kvc_record_damaged(e, r->offset, "decoded values do not match the digest");
     return in_block(c, e, tensor, block);
 }
@@ -336,7 +344,7 @@ int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t
         size_t size = 0;
         if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, "SOURCE");
         status = kvc_records_decode(&list[count - 1], &bytes, &size, e);
-        free(list);
+        kvc_records_release(k, i, list);
         if (status) return kvc_record_context(e, i, "SOURCE");
         uint64_t part = size - skip_bytes < n ? size - skip_bytes : n;
         memcpy(dst, bytes + skip_bytes, (size_t)part);
@@ -362,7 +370,7 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
             if (!(status = kvc_records_decode(&list[s], &bytes, &size, e))) free(bytes);
             else kvc_record_context(e, i, "SOURCE");
         }
-        free(list);
+        kvc_records_release(k, i, list);
         return status;
     }
     const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;

@@ -9,9 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static int probe(const struct kvc_input *in, char *why, size_t size) {
-    uint64_t n = in->size < 8 ? in->size : 8;
-    if (n >= 4 && memcmp(in->data, KVC_MAGIC, (size_t)n) == 0) return 1;
+static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+    uint8_t magic[8];
+    const uint64_t n = b->one.in->size < 8 ? b->one.in->size : 8;
+    if (n >= 4 && !kvc_input_copy(b->one.in, 0, magic, n, NULL) && memcmp(magic, KVC_MAGIC, (size_t)n) == 0) return 1;
     snprintf(why, size, "no .kvc magic at the start");
     return 0;
 }
@@ -33,7 +34,8 @@ struct kvc_cache *kvc_import_damaged(const struct kvc_input *in, const struct kv
     return c;
 }
 
-static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+    const struct kvc_input *in = b->one.in;
     struct kvc_cache *c = o && o->salvage ? kvc_import_damaged(in, o, e) : kvc_container_open(in, e);
     if (c && kvc_salvage_refusal(c)) {
         *e = *kvc_salvage_refusal(c);

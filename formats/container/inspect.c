@@ -15,8 +15,7 @@ int kvc_cache_is_container(const struct kvc_cache *c) {
 
 struct kvc_container_header kvc_container_header(const struct kvc_cache *c) {
     const struct kvc_records *k = kvc_records_of(c);
-    if (!k) return (struct kvc_container_header){0};
-    return (struct kvc_container_header){get_u16(k->data + 8), get_u16(k->data + 10), 1u << k->data[12]};
+    return k ? k->header : (struct kvc_container_header){0};
 }
 
 uint64_t kvc_container_records(const struct kvc_cache *c) {
@@ -33,7 +32,7 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
     struct kvc_section *list;
     unsigned n;
     if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
-    const uint8_t *h = k->data + r->offset;
+    const uint8_t *h = k->in->data + r->offset;
     *info = (struct kvc_record_info){.type = r->type, .tensor = KVC_NONE, .block = r->number, .offset = r->offset,
                                      .size = r->size, .check = get_u64(h + 24), .digest = get_u64(h + 16),
                                      .n_sections = n};
@@ -44,7 +43,7 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
         info->rows = cells->block[r->number + 1] - cells->block[r->number];
     }
     for (unsigned s = 0; section && s < n && s < n_max; s++) section[s] = list[s];
-    free(list);
+    kvc_records_release(k, i, list);
     return 0;
 }
 
@@ -85,7 +84,7 @@ int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
         unsigned n;
         if (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE) continue;
         if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
-        free(list);
+        kvc_records_release(k, i, list);
     }
     return 0;
 }
@@ -113,7 +112,7 @@ int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *te
         turned |= list[s].type == KVC_SECTION_ROPE;
         if (list[s].type == KVC_SECTION_BASIS && list[s].size) kind = list[s].data[0];
     }
-    free(list);
+    kvc_records_release(k, side, list);
     const int is_key = c->tensor[tensor].role == KVC_ROLE_K;
     snprintf(text, size, "%s%s, %s", is_key ? "K" : "V", !is_key ? "" : turned ? " before RoPE" : " as it is (RoPE unknown)",
              kind < 0 ? "the profile's basis" : kind ? "a basis of its own" : "no basis, only scales");

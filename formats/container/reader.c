@@ -4,6 +4,7 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
+#include "formats/container/extents_section.h"
 #include "formats/container/offsets.h"
 #include "formats/cache/prefix.h"
 #include "formats/container/salvage.h"
@@ -154,7 +155,7 @@ int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, str
         status = s ? read_words(cells, bytes, size, e) : read_positions(cells, bytes, size, e);
         free(bytes);
     }
-    free(list);
+    kvc_records_release(k, i, list);
     return status;
 }
 
@@ -184,44 +185,15 @@ int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
         }
         free(bytes);
     }
-    free(list);
+    kvc_records_release(k, i, list);
     return status;
 }
 
-static int read_extents(struct kvc_cache *c, const uint8_t *p, size_t n, struct kvc_error *e) {
-    const uint8_t *end = p + n;
-    uint64_t count, tensors = 0, total = 0;
-    if (get_varint(&p, end, &count) || count > 2 * (uint64_t)c->n_tensors + 1)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "extents are cut short, or more than tensors call for");
-    c->extent = kvc_alloc(count, sizeof *c->extent);
-    uint8_t *seen = calloc(1, (size_t)c->n_tensors + 1);
-    int status = c->extent && seen ? 0 : kvc_fail_memory(e, "extents");
-    for (uint64_t i = 0; i < count && !status; i++) {
-        uint64_t which, size = 0;
-        if (get_varint(&p, end, &which) || (!which && get_varint(&p, end, &size)))
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "extents are cut short");
-        else if (!which && (!size || (i && c->extent[i - 1].tensor == KVC_NONE)))
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " is empty, or continues the one before", i);
-        else if (which > c->n_tensors || (which && seen[which - 1]++))
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " names no tensor, or one named before", i);
-        if (status) break;
-        if (which && c->tensor[which - 1].source_size != kvc_tensor_bytes(&c->tensor[which - 1])) {
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu64 "'s region of the source is not as long as it", which - 1);
-            break;
-        }
-        if (which) size = c->tensor[which - 1].source_size;
-        c->extent[i] = (struct kvc_extent){.tensor = which ? (uint32_t)(which - 1) : KVC_NONE, .size = size,
-                                           .literal = which ? 0 : c->literal_size};
-        tensors += which != 0;
-        if (__builtin_add_overflow(total, size, &total)) status = kvc_fail(e, KVC_ERR_DAMAGED, "extents overflow");
-        if (!which) c->literal_size += size;
-    }
-    free(seen);
-    if (status) return -1;
-    if (p != end || tensors != c->n_tensors || !count)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "extents do not name every tensor once, or bytes follow them");
-    c->n_extents = count;
-    return 0;
+/* Literal bytes that the SOURCE records can hold at most. */
+static uint64_t most_literals(const struct kvc_records *k) {
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < k->n_records; i++) n += k->record[i].type == KVC_RECORD_SOURCE;
+    return n * KVC_LITERAL_CHUNK;
 }
 
 /* Chunk 0 is read; all chunks' literals are only measured here and decoded when asked for. */
@@ -243,7 +215,7 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
         if (n && list[0].type == KVC_SECTION_EXTENTS) status = kvc_records_decode(&list[0], &bytes, &size, e);
         else status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk 0 has no EXTENTS");
         if (!status) {
-            status = read_extents(c, bytes, size, e);
+            status = kvc_extents_read(c, bytes, size, most_literals(k), e);
             free(bytes);
         }
         s = 1;
@@ -257,7 +229,7 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
                                             list[s].stage != KVC_NO_STAGE || list[s].index)))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk %" PRIu32 " does not hold its LITERALS", number);
     }
-    free(list);
+    kvc_records_release(k, i, list);
     return status;
 }
 
@@ -403,8 +375,11 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
         free(k);
         return NULL;
     }
-    k->data = in->data;
+    k->in = in;
     k->size = in->size;
+    uint8_t head[13] = {0}; /* checked by kvc_records_header(), but of a damaged file, where it is what it is */
+    if (in->size >= sizeof head) kvc_input_copy(in, 0, head, sizeof head, NULL);
+    k->header = (struct kvc_container_header){get_u16(head + 8), get_u16(head + 10), 1u << (head[12] & 31)};
     c->kind = kvc_records_kind;
     c->impl = k;
     c->close = container_close;

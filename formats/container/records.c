@@ -103,10 +103,18 @@ static int read_padding(const struct kvc_record *r, const uint8_t *h, unsigned n
     return 0;
 }
 
-/* Sections of record i, checked; *list is allocated, the caller frees it. */
 int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
                          struct kvc_error *e) {
-    return kvc_records_sections_of(k, i, k->data + k->record[i].offset, list, n, e);
+    const struct kvc_record *r = &k->record[i];
+    if (kvc_input_pin(k->in, r->offset, r->size, e)) return -1;
+    if (!kvc_records_sections_of(k, i, k->in->data + r->offset, list, n, e)) return 0;
+    kvc_input_unpin(k->in, r->offset, r->size);
+    return -1;
+}
+
+void kvc_records_release(const struct kvc_records *k, uint64_t i, struct kvc_section *list) {
+    kvc_input_unpin(k->in, k->record[i].offset, k->record[i].size);
+    free(list);
 }
 
 int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *h, struct kvc_section **list, unsigned *n,
@@ -158,15 +166,16 @@ int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section,
     int status = count == 1 && list[0].type == section
                      ? kvc_records_decode(&list[0], bytes, n, e)
                      : kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one %s section", kvc_section_name(section));
-    free(list);
+    kvc_records_release(k, i, list);
     return status ? kvc_record_context(e, i, kvc_record_name(k->record[i].type)) : 0;
 }
 
 /* --- header, footer, index --- */
 
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
-    const uint8_t *p = in->data;
-    if (in->size < 8 || memcmp(p, KVC_MAGIC, in->size < 8 ? (size_t)in->size : 8) != 0)
+    uint8_t p[KVC_HEADER_SIZE];
+    if (kvc_input_copy(in, 0, p, in->size < sizeof p ? in->size : sizeof p, e)) return -1;
+    if (in->size < 8 || memcmp(p, KVC_MAGIC, 8) != 0)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "not a .kvc file");
     if (in->size < KVC_HEADER_SIZE + KVC_FOOTER_SIZE)
         return kvc_fail(e, KVC_ERR_DAMAGED, "truncated: %" PRIu64 " bytes hold no header and footer", in->size);
@@ -185,7 +194,8 @@ int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
 }
 
 int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_error *e) {
-    const uint8_t *f = in->data + in->size - KVC_FOOTER_SIZE;
+    uint8_t f[KVC_FOOTER_SIZE];
+    if (kvc_input_copy(in, in->size - sizeof f, f, sizeof f, e)) return -1;
     if (memcmp(f + 16, KVC_MAGIC_END, 8) != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "truncated, or bytes follow the end: no footer in the last 32 bytes");
     if (get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
@@ -214,7 +224,9 @@ static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64
         if (type > UINT8_MAX || subject > UINT32_MAX || number > UINT32_MAX ||
             units < KVC_RECORD_HEADER / KVC_UNIT || units > (end - at) / KVC_UNIT)
             return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " does not fit the file", count);
-        if (!kvc_record_name((unsigned)type) && (k->data[at + 1] & KVC_RECORD_CRITICAL))
+        uint8_t head[2] = {0};
+        if (!kvc_record_name((unsigned)type) && kvc_input_copy(k->in, at, head, sizeof head, e)) return -1;
+        if (!kvc_record_name((unsigned)type) && (head[1] & KVC_RECORD_CRITICAL))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "record %" PRIu64 " is of type %" PRIu64 ", which this kvc does not know and must not skip: a newer kvc can read it",
                             count, type);
@@ -229,8 +241,10 @@ static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64
 }
 
 int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e) {
-    uint64_t size = (uint64_t)get_u32(k->data + offset + 4) * KVC_UNIT, room = k->size - KVC_FOOTER_SIZE - offset;
-    if (k->data[offset] != KVC_RECORD_INDEX || size != room)
+    uint8_t head[8];
+    if (kvc_input_copy(k->in, offset, head, sizeof head, e)) return -1;
+    const uint64_t size = (uint64_t)get_u32(head + 4) * KVC_UNIT, room = k->size - KVC_FOOTER_SIZE - offset;
+    if (head[0] != KVC_RECORD_INDEX || size != room)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the footer does not point at the INDEX record");
     /* for the time being the index is the only record known */
     struct kvc_record own = {.offset = offset, .size = size, .subject = KVC_NONE, .type = KVC_RECORD_INDEX};

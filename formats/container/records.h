@@ -22,8 +22,9 @@ struct kvc_record {
 
 /* What kvc_cache.impl of a container points at: see kvc_records_of(). */
 struct kvc_records {
-    const uint8_t *data; /* the whole file */
-    uint64_t size;
+    const struct kvc_input *in;
+    uint64_t size; /* bytes of the file; of a damaged one, up to where its records end */
+    struct kvc_container_header header;
     struct kvc_record *record;
     uint64_t n_records, n_blocks; /* records in the file; BLOCK records among them */
     uint64_t *first_block;        /* by tensor: index into block_record */
@@ -70,11 +71,12 @@ int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_e
 /* Lays out the records that the INDEX record at `offset` lists. */
 int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e);
 
-/* Sections of record i after checking its header against the index, its hash, its directory and its padding. *list is
- * allocated (NULL for PAD), the caller frees it; the sections' bytes stay the file's. */
+/* Sections of record i after checking its header against the index, its hash, its directory and its padding. The record stays
+ * pinned, and its sections' bytes readable, until kvc_records_release(), which frees the list too (NULL for PAD). */
 int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
                          struct kvc_error *e);
-/* The same of a copy of the record's bytes. */
+void kvc_records_release(const struct kvc_records *k, uint64_t i, struct kvc_section *list);
+/* The same of a copy of the record's bytes; the caller frees the list. */
 int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *bytes, struct kvc_section **list, unsigned *n,
                             struct kvc_error *e);
 /* Decodes a container section whose size only the directory tells; what it claims is bounded by what is stored. The

@@ -50,8 +50,8 @@ static int add_frame(struct kvc_survey *s, const char *kind, uint64_t offset, ui
 
 /* Whether the bytes at `at` may begin a record; its header is then in *r. */
 static int looks_like_record(const struct walk *w, uint64_t at, struct kvc_record *r) {
-    const uint8_t *h = w->k->data + at;
-    if (w->end - at < KVC_RECORD_HEADER) return 0;
+    uint8_t h[KVC_RECORD_HEADER];
+    if (w->end - at < KVC_RECORD_HEADER || kvc_input_copy(w->k->in, at, h, sizeof h, NULL)) return 0;
     *r = (struct kvc_record){.offset = at, .size = (uint64_t)get_u32(h + 4) * KVC_UNIT, .subject = get_u32(h + 8),
                              .number = get_u32(h + 12), .type = h[0]};
     const int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
@@ -62,7 +62,11 @@ static int looks_like_record(const struct walk *w, uint64_t at, struct kvc_recor
 static int is_record(struct walk *w, uint64_t at, struct kvc_record *r) {
     if (!looks_like_record(w, at, r) || r->size > w->budget) return 0;
     w->budget -= r->size;
-    return get_u64(w->k->data + at + 24) == kvc_record_check(w->k->data + at, r->size);
+    if (kvc_input_pin(w->k->in, at, r->size, NULL)) return 0;
+    const uint8_t *h = w->k->in->data + at;
+    const int same = get_u64(h + 24) == kvc_record_check(h, r->size);
+    kvc_input_unpin(w->k->in, at, r->size);
+    return same;
 }
 
 static int append(struct walk *w, const struct kvc_record *r, struct kvc_error *e) {
@@ -85,7 +89,9 @@ static int walk(struct walk *w, struct kvc_error *e) {
     uint64_t at = KVC_HEADER_SIZE;
     while (at < w->end) {
         if (is_record(w, at, &r)) {
-            if (!kvc_record_name(r.type) && (w->k->data[at + 1] & KVC_RECORD_CRITICAL))
+            uint8_t head[2];
+            if (kvc_input_copy(w->k->in, at, head, sizeof head, e)) return -1;
+            if (!kvc_record_name(r.type) && (head[1] & KVC_RECORD_CRITICAL))
                 return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                                 "record %" PRIu64 " of type %u is critical and unknown to this reader: use a newer kvc",
                                 w->k->n_records, r.type);
@@ -123,8 +129,10 @@ static void forget(struct kvc_records *k) {
 
 /* The records as the INDEX at `offset` lists them, which is the file's last record; 0, or 1 where it does not list them. */
 static int follow_index(struct kvc_records *k, uint64_t offset, struct kvc_error *why) {
+    uint8_t head[8];
     forget(k);
-    k->size = offset + (uint64_t)get_u32(k->data + offset + 4) * KVC_UNIT + KVC_FOOTER_SIZE;
+    if (kvc_input_copy(k->in, offset, head, sizeof head, why)) return 1;
+    k->size = offset + (uint64_t)get_u32(head + 4) * KVC_UNIT + KVC_FOOTER_SIZE;
     return kvc_records_index(k, offset, why) ? 1 : 0;
 }
 

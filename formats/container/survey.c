@@ -136,7 +136,7 @@ static int read_record(void *state, uint64_t i, void **result, struct kvc_error 
     if ((r->type == KVC_RECORD_BLOCK || r->type == KVC_RECORD_SIDE) && !is_placed(x->c, i)) {
         /* its rows cannot be told; its bytes can be checked */
         if (!kvc_records_sections(k, i, &list, &n, &why)) {
-            free(list);
+            kvc_records_release(k, i, list);
             if (x->s->unusable.code != KVC_OK || (r->subject < x->c->n_tensors && kvc_survey_lost(x->c, r->subject))) return 0;
             kvc_fail(&why, KVC_ERR_DAMAGED, "is not the record due here");
         }

@@ -8,6 +8,7 @@
 #include "formats/container/record_build.h"
 #include "formats/container/encode.h"
 #include "formats/container/offsets.h"
+#include "formats/container/extents_section.h"
 #include "formats/io/parallel.h"
 #include "formats/cache/prefix.h"
 #include "formats/cache/view.h"
@@ -268,16 +269,9 @@ static int write_source(struct writer *w, struct kvc_error *e) {
     if (!c->n_extents || w->options->no_tokens) return 0;
     struct kvc_sections list;
     struct kvc_buffer extents = {0};
-    struct kvc_sink sink = kvc_sink_buffer(&extents);
-    uint8_t varint[20], *chunk = malloc(KVC_LITERAL_CHUNK);
+    uint8_t *chunk = malloc(KVC_LITERAL_CHUNK);
     kvc_sections_init(&list);
-    int status = chunk ? 0 : kvc_fail_memory(e, "private bytes");
-    if (!status) status = kvc_sink_write(&sink, varint, put_varint(varint, c->n_extents), e);
-    for (uint64_t i = 0; i < c->n_extents && !status; i++) {
-        size_t n = put_varint(varint, c->extent[i].tensor == KVC_NONE ? 0 : (uint64_t)c->extent[i].tensor + 1);
-        if (c->extent[i].tensor == KVC_NONE) n += put_varint(varint + n, c->extent[i].size);
-        status = kvc_sink_write(&sink, varint, n, e);
-    }
+    int status = chunk ? kvc_extents_write(c, &extents, e) : kvc_fail_memory(e, "private bytes");
     if (!status) status = kvc_record_add(&list, KVC_SECTION_EXTENTS, extents.data, extents.n, e);
     uint64_t at = 0;
     for (uint32_t number = 0; !status && (number == 0 || at < c->literal_size); number++) {

@@ -8,6 +8,7 @@
 #include "formats/container/container.h"
 #include "formats/device/ring.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -526,10 +527,21 @@ static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) 
     return l->loaded ? 0 : -1;
 }
 
+/* Reads for a ring from an input that is not in memory. */
+static ssize_t read_input(void *state, void *to, size_t n, uint64_t offset) {
+    if (!kvc_input_copy(state, offset, to, n, NULL)) return (ssize_t)n;
+    errno = EIO;
+    return -1;
+}
+
 static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
-    struct kvc_ring_source source = {.fd = -1, .map = l->in->data, .size = l->in->size};
+    struct kvc_ring_source source = {.fd = -1, .map = l->in->pages ? NULL : l->in->data, .size = l->in->size};
     uint8_t *slots[MOST_SLOTS];
     if (l->options.direct) source = (struct kvc_ring_source){.fd = l->options.direct_fd, .size = l->in->size, .direct = 1};
+    else if (l->in->pages) {
+        source.read = read_input;
+        source.state = (void *)(uintptr_t)l->in;
+    }
     for (unsigned i = 0; i < l->options.slots; i++) {
         slots[i] = l->slot[i].bytes;
         l->slot[i].launches = 0;

@@ -28,7 +28,7 @@ struct kvc_ring_source {
     uint64_t size;       /* of the file or the map; no piece ends behind it */
     int direct;          /* fd was opened with O_DIRECT: see kvc_ring_start() */
     int threads_only;    /* direct reads go by threads even where the kernel has io_uring */
-    /* Tests: takes the place of pread(2) on fd when not NULL. Called from several threads. */
+    /* Takes the place of pread(2) on fd when not NULL: of an input that is neither a file nor in memory. From several threads. */
     ssize_t (*read)(void *state, void *to, size_t n, uint64_t offset);
     void *state;
 };

@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>
@@ -214,8 +215,9 @@ static int count_integers(const struct kvc_array *a, const char *meaning, uint64
     return 0;
 }
 
+/* Of an array that is pinned. */
 static int64_t integer_at(const struct kvc_array *a, uint64_t i) {
-    const uint8_t *p = a->data + i * a->int_size;
+    const uint8_t *p = a->in->data + a->at + i * a->int_size;
     return a->int_size == 8 ? (int64_t)get_u64(p) : (int32_t)get_u32(p);
 }
 
@@ -227,7 +229,8 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     if (count_integers(a, "tokens", &n, e)) return -1;
     int32_t *tokens = kvc_alloc(n, sizeof *tokens);
     if (!tokens) return kvc_fail_memory(e, "tokens");
-    int status = 0;
+    int status = kvc_input_pin(a->in, a->at, a->size, e);
+    const int pinned = !status;
     for (uint64_t i = 0; i < n && !status; i++) {
         int64_t id = integer_at(a, i);
         if (id < 0 || id > INT32_MAX)
@@ -235,6 +238,7 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
                 kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
         tokens[i] = (int32_t)id;
     }
+    if (pinned) kvc_input_unpin(a->in, a->at, a->size);
     if (!status) status = kvc_cache_set_tokens(c, tokens, n, e);
     free(tokens);
     return status;
@@ -359,13 +363,16 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
                         "%s: no %s layers have as many tokens; when these are no positions of theirs, name "
                         "another array with --map=positions=NAME",
                         what, kvc_part_kind_name(kind));
-    for (uint64_t i = 0; i < n; i++) {
+    if (kvc_input_pin(a->in, a->at, a->size, e)) return -1;
+    int status = 0;
+    for (uint64_t i = 0; i < n && !status; i++) {
         int64_t pos = integer_at(a, i);
         if (pos == INT64_MAX) /* a range that ends behind it could not be told */
-            return kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no position", what, i);
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no position", what, i);
         c->part[*part].cells.pos[i] = pos;
     }
-    return 0;
+    kvc_input_unpin(a->in, a->at, a->size);
+    return status;
 }
 
 /* Positions of all parts but the first, which has 0, 1, ..., where no array gives them. */
@@ -404,7 +411,7 @@ static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_ar
         if (a->tensor == KVC_NONE) return -1;
         c->tensor[a->tensor].source = item[i].strides;
         c->tensor[a->tensor].source_size = a->size;
-        if (kvc_cache_map_tensor(c, a->tensor, a->data, e)) return -1;
+        if (kvc_cache_map_tensor(c, a->tensor, a->in, a->at, e)) return -1;
     }
     return 0;
 }
@@ -459,22 +466,22 @@ int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t
                       const struct kvc_input *in, struct kvc_error *e) {
     uint64_t at = 0;
     for (size_t i = 0; i < n; i++) {
-        if (array[i].tensor == KVC_NONE) continue;
-        uint64_t start = (uint64_t)(array[i].data - in->data);
+        if (array[i].tensor == KVC_NONE || array[i].in != in) continue;
+        const uint64_t start = array[i].at;
         if (start < at) {
             char what[320];
             return kvc_fail_at(e, KVC_ERR_DAMAGED, start, "%s overlaps the array before it",
                                describe(&array[i], what, sizeof what));
         }
-        if (kvc_cache_extent_literal(c, in->data + at, start - at, e) ||
+        if (kvc_cache_extent_literal(c, in, at, start - at, e) ||
             kvc_cache_extent_tensor(c, array[i].tensor, e))
             return -1;
         at = start + array[i].size;
     }
-    return kvc_cache_extent_literal(c, in->data + at, in->size - at, e);
+    return kvc_cache_extent_literal(c, in, at, in->size - at, e);
 }
 
-int kvc_names_meta(struct kvc_cache *c, const char *format, const struct kvc_input *in,
+int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
                    const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed,
                    struct kvc_error *e) {
     if (o && o->pairing) {
@@ -482,7 +489,7 @@ int kvc_names_meta(struct kvc_cache *c, const char *format, const struct kvc_inp
         assumed = 0;
     }
     if (kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, format, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, bytes, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||

@@ -5,6 +5,7 @@
 
 #include "formats/cache/cache.h"
 #include "formats/cache/format.h"
+#include "formats/io/input.h"
 #include "formats/io/printable.h"
 
 enum kvc_name_kind {
@@ -43,8 +44,8 @@ struct kvc_array {
     unsigned int_size;                 /* 4 or 8: little-endian signed integers, as tokens are; else 0 */
     uint64_t rank;
     uint64_t dim[KVC_ARRAY_RANK]; /* the first dimensions; their product is checked against size */
-    const uint8_t *data;
-    uint64_t size;
+    const struct kvc_input *in; /* holds the data, from byte `at` on */
+    uint64_t at, size;
     uint32_t tensor; /* out: number in the cache, or KVC_NONE */
 };
 
@@ -56,12 +57,12 @@ struct kvc_array {
  * metadata, then kvc_cache_finish(). */
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
                     const struct kvc_import_options *o, struct kvc_error *e);
-/* The extents of a file whose tensors are n arrays inside it, in file order; everything else is literal. */
+/* The extents of a file: of n arrays, in file order, those that lie in it; everything else is literal. */
 int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n,
                       const struct kvc_input *in, struct kvc_error *e);
-/* Metadata that holds for every bag of arrays: format, size, heads and layers known, no Hadamard rotation.
+/* Metadata that holds for every bag of arrays: format, size in bytes, heads and layers known, no Hadamard rotation.
  * The pairing is o->pairing when given, else `pairing` (`assumed`: nothing in the file says so), else none. */
-int kvc_names_meta(struct kvc_cache *c, const char *format, const struct kvc_input *in,
+int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
                    const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed, struct kvc_error *e);
 
 #endif

@@ -16,7 +16,6 @@ static const struct magic {
     const char *text;
 } magics[] = {
     {"GGUF", 4, 0, "it is a model's weights (GGUF); --model=FILE takes them, beside a cache"},
-    {"ustar", 5, 257, "it is a tar archive; unpack it first"},
     {"BZh", 3, 0, "it is compressed with bzip2; unpack it first (kvc undoes gzip, xz and zstd)"},
     {"\x04\x22\x4d\x18", 4, 0, "it is compressed with lz4; unpack it first (kvc undoes gzip, xz and zstd)"},
     {"7z\xbc\xaf\x27\x1c", 6, 0, "it is a 7z archive; unpack it first"},
@@ -26,7 +25,9 @@ static const struct magic {
 };
 
 static int has_magic(const struct kvc_input *in, const struct magic *m) {
-    return in->size >= m->offset + m->size && memcmp(in->data + m->offset, m->bytes, m->size) == 0;
+    uint8_t bytes[16];
+    return m->size <= sizeof bytes && in->size >= m->offset + m->size && !kvc_input_copy(in, m->offset, bytes, m->size, NULL) &&
+           memcmp(bytes, m->bytes, m->size) == 0;
 }
 
 /* torch.save() writes a zip whose first member is NAME/data.pkl, and before version 1.6 a pickle that begins with a magic
@@ -34,21 +35,29 @@ static int has_magic(const struct kvc_input *in, const struct magic *m) {
 static int is_torch(const struct kvc_input *in) {
     static const char member[] = "/data.pkl", old[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
     const size_t n = sizeof member - 1;
-    if (in->size >= sizeof old - 1 && memcmp(in->data, old, sizeof old - 1) == 0) return 1;
-    if (in->size < 30 || memcmp(in->data, "PK\3\4", 4) != 0) return 0;
-    const size_t name = get_u16(in->data + 26);
-    return name >= n && in->size >= 30 + name && memcmp(in->data + 30 + name - n, member, n) == 0;
+    uint8_t head[30], end[sizeof member];
+    const size_t have = in->size < sizeof head ? (size_t)in->size : sizeof head;
+    if (have < sizeof old - 1 || kvc_input_copy(in, 0, head, have, NULL)) return 0;
+    if (memcmp(head, old, sizeof old - 1) == 0) return 1;
+    if (have < sizeof head) return 0;
+    const size_t name = get_u16(head + 26);
+    return memcmp(head, "PK\3\4", 4) == 0 && name >= n && in->size >= 30 + name &&
+           !kvc_input_copy(in, 30 + name - n, end, n, NULL) && memcmp(end, member, n) == 0;
 }
 
 /* The header of a safetensors file in which one of the words below stands, or NULL. No word: not worth reading here. */
 static json_t *read_header(const struct kvc_input *in) {
     static const char *const words[] = {"\"kvc.profile\"", "\"kv_cache\"", "\"kvcache\""};
-    const uint64_t n = in->size > 9 && in->data[8] == '{' ? get_u64(in->data) : 0;
-    if (!n || n > MAX_HEADER || n > in->size - 8) return NULL;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+    uint8_t head[9];
+    json_t *header = NULL;
+    if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{') return NULL;
+    const uint64_t n = get_u64(head);
+    if (!n || n > MAX_HEADER || n > in->size - 8 || kvc_input_pin(in, 8, n, NULL)) return NULL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && !header; i++)
         if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i])))
-            return json_loadb((const char *)in->data + 8, (size_t)n, 0, NULL);
-    return NULL;
+            header = json_loadb((const char *)in->data + 8, (size_t)n, 0, NULL);
+    kvc_input_unpin(in, 8, n);
+    return header;
 }
 
 static const char *text_of(const json_t *meta, const char *key, const char *otherwise) {

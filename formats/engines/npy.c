@@ -114,7 +114,8 @@ static int take_header(struct text *t, char *descr, size_t size, int *fortran, s
     return seen == 7 && t->end - t->at == 1 && *t->at == '\n';
 }
 
-int kvc_npy_read(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e) {
+/* Reads the header, `size` bytes of the member being at p as far as it reaches. */
+static int read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e) {
     char shown[96], descr[32];
     int fortran = 0;
     uint64_t values = 0, bytes;
@@ -141,7 +142,7 @@ int kvc_npy_read(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kv
         a->type = elements[i].descr;
         a->info = elements[i].dtype < 0 ? NULL : kvc_dtype_info((unsigned)elements[i].dtype);
         a->int_size = elements[i].int_size;
-        a->data = p + start + length;
+        a->at += start + length;
         a->size = size - start - length;
         if (__builtin_mul_overflow(values, elements[i].size, &bytes) || bytes != a->size)
             return kvc_fail(e, KVC_ERR_DAMAGED,
@@ -154,6 +155,22 @@ int kvc_npy_read(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kv
                     "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, "
                     "and <i4, <i8 for tokens and positions",
                     shown, descr);
+}
+
+int kvc_npy_read(struct kvc_array *a, const struct kvc_input *in, uint64_t at, uint64_t size, struct kvc_error *e) {
+    uint8_t head[12];
+    uint64_t n = size;
+    if (size >= sizeof head) {
+        if (kvc_input_copy(in, at, head, sizeof head, e)) return -1;
+        const uint64_t due = head[6] == 1 ? 10 + (uint64_t)get_u16(head + 8) : 12 + (uint64_t)get_u32(head + 8);
+        n = due < size ? due : size;
+    }
+    if (kvc_input_pin(in, at, n, e)) return -1;
+    a->in = in;
+    a->at = at;
+    const int status = read_header(a, in->data + at, size, e);
+    kvc_input_unpin(in, at, n);
+    return status;
 }
 
 static const char *descr_of(const struct kvc_arrays_item *item) {

@@ -5,9 +5,9 @@
 #include "formats/engines/arrays_write.h"
 #include "formats/engines/arrays_read.h"
 
-/* Reads the .npy file at p into *a, whose name is set. Strict: the header must be exactly what numpy writes
- * for one plain type, and the data as long as it says. */
-int kvc_npy_read(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e);
+/* Reads the .npy file of `size` bytes at byte `at` of an input into *a, whose name is set. Strict: the header must be exactly what
+ * numpy writes for one plain type, and the data as long as it says. */
+int kvc_npy_read(struct kvc_array *a, const struct kvc_input *in, uint64_t at, uint64_t size, struct kvc_error *e);
 
 /* The header of an array, padded with spaces to a multiple of 64 bytes. Returns its size; 256 bytes are room
  * enough. */

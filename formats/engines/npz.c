@@ -1,19 +1,21 @@
 /* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for what the names mean
  * (arrays_read.c) or for one array of the zip (npy.c).
  *
- * Members are read through libarchive, which checks their CRC-32. It hands a stored member out as a pointer
- * into the mapped file, so stored arrays are used where they lie and the file can be put together again; a
- * deflated member is decompressed into a temporary file, and then only an equal npz can be exported. */
+ * Members are read through libarchive, which checks their CRC-32. Stored arrays are used where they lie in the file, which can be
+ * put together again; a deflated member is decompressed into a temporary file, and then only an equal npz can be exported. */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/npy.h"
+#include "formats/io/zip.h"
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <locale.h>
 #include <stdio.h>
@@ -30,12 +32,15 @@
 struct member {
     char *name; /* without ".npy" */
     int is_npy;
-    int in_place;      /* lies in the mapped file, else in the spool */
+    int in_place;      /* lies in the file, else in the spool */
     uint64_t at, size; /* there */
 };
 
 struct zip {
     const struct kvc_input *in;
+    struct kvc_zip places;
+    struct kvc_window window; /* what libarchive reads */
+    uint64_t at;              /* it reads on from here */
     struct archive *archive;
     struct member *member;
     size_t n;
@@ -48,6 +53,7 @@ struct zip {
 struct spool {
     void *map;
     uint64_t size;
+    struct kvc_input in; /* over it */
 };
 
 static void spool_close(void *owner) {
@@ -61,6 +67,8 @@ static void zip_close(struct zip *z) {
     free(z->member);
     if (z->spool >= 0) close(z->spool);
     archive_read_free(z->archive);
+    kvc_window_close(&z->window);
+    kvc_zip_close(&z->places);
 }
 
 static int fail_zip(struct zip *z, const char *what, struct kvc_error *e) {
@@ -70,28 +78,67 @@ static int fail_zip(struct zip *z, const char *what, struct kvc_error *e) {
                     kvc_name_show(text ? text : "damaged zip", reason, sizeof reason));
 }
 
-/* 1 when [data, data + n) lies in the mapped file. */
-static int lies_in(const struct kvc_input *in, const void *data, size_t n) {
-    uintptr_t base = (uintptr_t)in->data, p = (uintptr_t)data;
-    return n && p >= base && p - base <= in->size && n <= in->size - (p - base);
+/* --- libarchive over the input --- */
+
+static la_ssize_t read_input(struct archive *a, void *state, const void **buffer) {
+    struct zip *z = state;
+    const uint64_t left = z->in->size - z->at;
+    const uint8_t *bytes = left ? kvc_window_at(&z->window, z->at, 1, NULL) : z->in->data;
+    if (!bytes) {
+        archive_set_error(a, EIO, "the file cannot be read");
+        return -1;
+    }
+    const uint64_t n = left ? z->window.offset + z->window.n - z->at : 0;
+    *buffer = bytes;
+    z->at += n;
+    return (la_ssize_t)n;
+}
+
+static la_int64_t skip_input(struct archive *a, void *state, la_int64_t n) {
+    struct zip *z = state;
+    (void)a;
+    if (n < 0 || (uint64_t)n > z->in->size - z->at) n = (la_int64_t)(z->in->size - z->at);
+    z->at += (uint64_t)n;
+    return n;
+}
+
+static la_int64_t seek_input(struct archive *a, void *state, la_int64_t offset, int whence) {
+    struct zip *z = state;
+    const uint64_t base = whence == SEEK_CUR ? z->at : whence == SEEK_END ? z->in->size : 0;
+    int64_t to;
+    (void)a;
+    if (__builtin_add_overflow((int64_t)base, offset, &to) || to < 0 || (uint64_t)to > z->in->size) return ARCHIVE_FATAL;
+    z->at = (uint64_t)to;
+    return to;
+}
+
+/* Whether the bytes that libarchive gives are those that lie in the file. */
+static int is_at(const struct kvc_input *in, uint64_t at, const void *block, size_t n, struct kvc_error *e) {
+    if (in->data + at == block) return 1;
+    if (kvc_input_pin(in, at, n, e)) return 0;
+    const int same = memcmp(in->data + at, block, n) == 0;
+    kvc_input_unpin(in, at, n);
+    if (!same) kvc_fail(e, KVC_ERR_DAMAGED, "the central directory and the members disagree");
+    return same;
 }
 
 /* Reads the current member to its end, which checks its CRC, and notes where its bytes are. */
-static int read_member(struct zip *z, struct member *m, struct kvc_error *e) {
+static int read_member(struct zip *z, struct member *m, const char *path, struct kvc_error *e) {
     const void *block;
     size_t n;
     la_int64_t offset;
     uint64_t done = 0;
     int r;
-    m->at = z->spooled;
+    const uint64_t stored = m->size ? kvc_zip_stored(&z->places, z->in, path, m->size) : 0;
+    m->in_place = stored != 0;
+    m->at = stored ? stored : z->spooled;
     while ((r = archive_read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
         if (!n) continue;
         if (offset < 0 || (uint64_t)offset != done || n > m->size - done)
             return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims",
                             m->size);
-        if (!done && n == m->size && lies_in(z->in, block, n)) {
-            m->in_place = 1;
-            m->at = (uint64_t)((const uint8_t *)block - z->in->data);
+        if (m->in_place) {
+            if (!is_at(z->in, m->at + done, block, n, e)) return -1;
         } else {
             if (z->spool < 0 && (z->spool = kvc_spool_open(e)) < 0) return -1;
             if (kvc_spool_write(z->spool, block, n, e)) return -1;
@@ -132,7 +179,7 @@ static int add_member(struct zip *z, struct archive_entry *entry, const struct k
                         z->claimed, z->in->size);
     /* Arrays that mean nothing here stay private bytes of the file; they are not unpacked. */
     m->is_npy = m->is_npy && kvc_name_of(m->name, o).kind != KVC_NAME_OTHER;
-    return m->is_npy ? read_member(z, m, e) : 0;
+    return m->is_npy ? read_member(z, m, path, e) : 0;
 }
 
 static int compare_members(const void *pa, const void *pb) {
@@ -162,11 +209,15 @@ static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_
     struct archive_entry *entry;
     int r;
     memset(z, 0, sizeof *z);
-    z->in = in;
+    z->in = z->window.in = in;
     z->spool = -1;
+    if (kvc_zip_open(&z->places, in, e)) return -1;
     if (!(z->archive = archive_read_new())) return kvc_fail_memory(e, "reading a zip");
     if (archive_read_support_format_zip_seekable(z->archive) != ARCHIVE_OK ||
-        archive_read_open_memory(z->archive, in->data, (size_t)in->size) != ARCHIVE_OK)
+        archive_read_set_read_callback(z->archive, read_input) != ARCHIVE_OK ||
+        archive_read_set_skip_callback(z->archive, skip_input) != ARCHIVE_OK ||
+        archive_read_set_seek_callback(z->archive, seek_input) != ARCHIVE_OK ||
+        archive_read_set_callback_data(z->archive, z) != ARCHIVE_OK || archive_read_open1(z->archive) != ARCHIVE_OK)
         return fail_zip(z, no_zip, e);
     while ((r = archive_read_next_header(z->archive, &entry)) == ARCHIVE_OK)
         if (add_member(z, entry, o, e)) return -1;
@@ -183,9 +234,8 @@ static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_arra
         array[i].name = m->name;
         array[i].type = "?";
         if (!m->is_npy) continue;
-        const uint8_t *base = m->in_place ? z->in->data : spool->map;
         if (!m->size) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
-        if (kvc_npy_read(&array[i], base + m->at, m->size, e)) return -1;
+        if (kvc_npy_read(&array[i], m->in_place ? z->in : &spool->in, m->at, m->size, e)) return -1;
     }
     return 0;
 }
@@ -207,6 +257,7 @@ static struct kvc_cache *new_cache(struct zip *z, struct spool **spool, struct k
         status = kvc_spool_map(z->spool, &s->map, &s->size, e);
         z->spool = -1;
     }
+    if (s) kvc_input_memory(&s->in, z->in->name, s->map ? s->map : (const void *)"", (size_t)s->size);
     if (!status && kvc_cache_map(c, spool_close, s, e) == 0) {
         *spool = s;
         return c;
@@ -233,7 +284,7 @@ static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
     int status = make_arrays(z, spool, array, e);
     if (!status) status = kvc_names_build(c, array, z->n, o, e);
     if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
-    if (!status) status = kvc_names_meta(c, "npz", z->in, o, KVC_PAIRING_HALVES, 1, e);
+    if (!status) status = kvc_names_meta(c, "npz", z->in->size, o, KVC_PAIRING_HALVES, 1, e);
     if (!status) status = find_first_token(c, e);
     if (!status) status = kvc_cache_finish(c, e);
     free(array);
@@ -251,8 +302,9 @@ static int zip_read_utf8(struct zip *z, const struct kvc_input *in, const struct
     return status;
 }
 
-static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o,
+static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o,
                                 struct kvc_error *e) {
+    const struct kvc_input *in = b->one.in;
     struct zip z;
     struct spool *spool = NULL;
     struct kvc_cache *c = NULL;
@@ -266,9 +318,9 @@ static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_imp
     return c;
 }
 
-static int probe(const struct kvc_input *in, char *why, size_t size) {
-    static const char local[4] = {'P', 'K', 3, 4};
-    if (in->size >= 22 && memcmp(in->data, local, sizeof local) == 0) return 1;
+static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+    uint8_t head[4];
+    if (b->one.in->size >= 22 && !kvc_input_copy(b->one.in, 0, head, sizeof head, NULL) && memcmp(head, "PK\3\4", 4) == 0) return 1;
     snprintf(why, size, "does not begin as a zip does");
     return 0;
 }

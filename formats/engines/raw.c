@@ -7,6 +7,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>
@@ -28,8 +29,8 @@ struct geometry {
     uint64_t bytes;        /* of everything */
 };
 
-static int probe(const struct kvc_input *in, char *why, size_t size) {
-    (void)in;
+static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+    (void)b;
     snprintf(why, size, "raw is never guessed; use --from raw");
     return 0;
 }
@@ -87,8 +88,28 @@ static void tensor_at(const struct geometry *g, uint64_t i, uint32_t *layer, uns
     *cache = (unsigned)(g->cache_outside ? i / layers : i % 2);
 }
 
+/* Interleaved tensors: all bytes are one region, in which each lies by its strides. */
+static int add_region(struct kvc_cache *c, const struct geometry *g, const struct kvc_input *in, uint64_t offset,
+                      struct kvc_error *e) {
+    struct kvc_place *place = kvc_alloc(c->n_tensors, sizeof *place);
+    if (!place) return kvc_fail_memory(e, "places");
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        struct kvc_tensor *tensor = &c->tensor[t];
+        uint32_t layer;
+        unsigned cache;
+        tensor_at(g, t, &layer, &cache);
+        place[t] = (struct kvc_place){.tensor = t, .n = tensor->shape.tokens, .strides = tensor->source,
+                                      .offset = layer * g->stride[LAYER] + cache * g->stride[CACHE]};
+        tensor->source = kvc_strides_canonical(&tensor->shape); /* the region says where it lies */
+        tensor->source_size = kvc_tensor_bytes(tensor);
+    }
+    const int status = kvc_cache_extent_region(c, in, offset, g->bytes, place, c->n_tensors, e);
+    free(place);
+    return status;
+}
+
 static int add_tensors(struct kvc_cache *c, const struct geometry *g, const struct kvc_shape *shape,
-                       const uint8_t *data, struct kvc_error *e) {
+                       const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
     uint64_t span = g->info->size; /* from the first byte of a tensor to after its last */
     for (unsigned axis = TOKEN; axis <= DIM; axis++) span += g->stride[axis] * (g->count[axis] - 1);
     for (uint64_t i = 0; i < 2 * g->count[LAYER]; i++) {
@@ -99,11 +120,10 @@ static int add_tensors(struct kvc_cache *c, const struct geometry *g, const stru
         if (t == KVC_NONE) return -1;
         c->tensor[t].source = (struct kvc_strides){g->stride[TOKEN], g->stride[HEAD], g->stride[DIM]};
         c->tensor[t].source_size = span;
-        if (kvc_cache_map_tensor(c, t, data + layer * g->stride[LAYER] + cache * g->stride[CACHE], e))
-            return -1;
+        if (kvc_cache_map_tensor(c, t, in, offset + layer * g->stride[LAYER] + cache * g->stride[CACHE], e)) return -1;
         if (g->tensors_are_runs && kvc_cache_extent_tensor(c, t, e)) return -1;
     }
-    return 0;
+    return g->tensors_are_runs ? 0 : add_region(c, g, in, offset, e);
 }
 
 static int build(struct kvc_cache *c, const struct geometry *g, const struct kvc_input *in,
@@ -114,9 +134,7 @@ static int build(struct kvc_cache *c, const struct geometry *g, const struct kvc
     if (part == KVC_NONE) return -1;
     for (uint32_t i = 0; i < g->count[LAYER]; i++)
         if (kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, e) == KVC_NONE) return -1;
-    /* Where tensors are interleaved the file is no run of pieces and cannot be put together from them. */
-    if (g->tensors_are_runs && kvc_cache_extent_literal(c, in->data, o->raw_offset, e)) return -1;
-    if (add_tensors(c, g, &shape, in->data + o->raw_offset, e) ||
+    if (kvc_cache_extent_literal(c, in, 0, o->raw_offset, e) || add_tensors(c, g, &shape, in, o->raw_offset, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "raw", e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
@@ -131,8 +149,9 @@ static int build(struct kvc_cache *c, const struct geometry *g, const struct kvc
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o,
+static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o,
                                 struct kvc_error *e) {
+    const struct kvc_input *in = b->one.in;
     struct geometry g;
     uint64_t need;
     if (take_geometry(&g, o, e)) return NULL;

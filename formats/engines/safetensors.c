@@ -7,9 +7,11 @@
  *    8 + n |      | data: offsets count from here; the tensors cover it without holes or overlaps
  */
 #include "formats/engines/arrays_write.h"
+#include "codecs/memory.h"
 #include "formats/io/bytes.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/cache/view.h"
 
@@ -103,21 +105,38 @@ static void header_free(struct header *h) {
     free(h->array);
 }
 
-static int probe(const struct kvc_input *in, char *why, size_t size) {
-    if (in->size < 9) {
+static int probe_file(const struct kvc_input *in, char *why, size_t size) {
+    uint8_t head[9];
+    if (in->size < 9 || kvc_input_copy(in, 0, head, sizeof head, NULL)) {
         snprintf(why, size, "too short for a header");
         return 0;
     }
-    uint64_t n = get_u64(in->data);
-    if (n > MAX_HEADER) {
+    if (get_u64(head) > MAX_HEADER) {
         snprintf(why, size, "the first 8 bytes are no header length");
         return 0;
     }
-    if (in->data[8] != '{') {
+    if (head[8] != '{') {
         snprintf(why, size, "no JSON object follows the header length");
         return 0;
     }
     return 1;
+}
+
+/* Whether a member's arrays are read: of several files those that are named so; others come along as they are. */
+static int is_read(const struct kvc_bundle *b, size_t i) {
+    const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
+    return b->is_file || (dot && strcmp(dot, ".safetensors") == 0);
+}
+
+static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+    snprintf(why, size, "no file is named *.safetensors");
+    for (size_t i = 0; i < b->n; i++) {
+        if (!is_read(b, i)) continue;
+        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
+        if (in && probe_file(in, why, size)) return 1;
+        if (!in) snprintf(why, size, "a file cannot be opened");
+    }
+    return 0;
 }
 
 /* A non-negative JSON integer. */
@@ -127,9 +146,9 @@ static int get_count(const json_t *v, uint64_t *count) {
     return 0;
 }
 
-/* Reads one entry {dtype, shape, data_offsets} into *a, whose data begins at `data`, `size` bytes long. */
-static int read_entry(const char *name, const json_t *entry, const uint8_t *data, uint64_t size,
-                      struct kvc_array *a, struct kvc_error *e) {
+/* Reads one entry {dtype, shape, data_offsets} into *a; the data of all begins at byte `data`, `size` bytes long. */
+static int read_entry(const char *name, const json_t *entry, uint64_t data, uint64_t size, struct kvc_array *a,
+                      struct kvc_error *e) {
     char shown[96];
     kvc_name_show(name, shown, sizeof shown);
     const json_t *dtype = json_object_get(entry, "dtype"), *shape = json_object_get(entry, "shape");
@@ -177,24 +196,24 @@ static int read_entry(const char *name, const json_t *entry, const uint8_t *data
     a->info = element->dtype < 0 ? NULL : kvc_dtype_info((unsigned)element->dtype);
     a->int_size = element->int_size;
     a->rank = rank;
-    a->data = data + begin;
+    a->at = data + begin;
     a->size = bytes;
     return 0;
 }
 
 static int by_offset(const void *pa, const void *pb) {
     const struct kvc_array *a = pa, *b = pb;
-    if (a->data != b->data) return a->data < b->data ? -1 : 1;
+    if (a->at != b->at) return a->at < b->at ? -1 : 1;
     if (a->size != b->size) return a->size < b->size ? -1 : 1;
     return strcmp(a->name, b->name);
 }
 
 /* The tensors must cover the data exactly, one after another. */
-static int check_cover(const struct header *h, const uint8_t *data, uint64_t size, struct kvc_error *e) {
+static int check_cover(const struct header *h, uint64_t data, uint64_t size, struct kvc_error *e) {
     uint64_t at = 0;
     char shown[96];
     for (size_t i = 0; i < h->n; i++) {
-        uint64_t begin = (uint64_t)(h->array[i].data - data);
+        uint64_t begin = h->array[i].at - data;
         if (begin != at)
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "header: data of '%s' begins at %" PRIu64
@@ -225,7 +244,7 @@ static int check_metadata(const json_t *metadata, struct kvc_error *e) {
     return 0;
 }
 
-static int read_entries(struct header *h, const uint8_t *data, uint64_t size, struct kvc_error *e) {
+static int read_entries(struct header *h, const struct kvc_input *in, uint64_t data, uint64_t size, struct kvc_error *e) {
     const char *name;
     json_t *entry;
     h->array = calloc(json_object_size(h->root) + 1, sizeof *h->array);
@@ -234,8 +253,9 @@ static int read_entries(struct header *h, const uint8_t *data, uint64_t size, st
         if (strcmp(name, "__metadata__") == 0) {
             h->metadata = entry;
             if (check_metadata(entry, e)) return -1;
-        } else if (read_entry(name, entry, data, size, &h->array[h->n++], e)) {
-            return -1;
+        } else {
+            if (read_entry(name, entry, data, size, &h->array[h->n++], e)) return -1;
+            h->array[h->n - 1].in = in;
         }
     }
     qsort(h->array, h->n, sizeof *h->array, by_offset);
@@ -244,20 +264,24 @@ static int read_entries(struct header *h, const uint8_t *data, uint64_t size, st
 
 static int read_header(struct header *h, const struct kvc_input *in, struct kvc_error *e) {
     json_error_t error;
+    uint8_t head[9];
     memset(h, 0, sizeof *h);
     if (in->size < 9) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a safetensors header");
-    uint64_t n = get_u64(in->data);
+    if (kvc_input_copy(in, 0, head, sizeof head, e)) return -1;
+    const uint64_t n = get_u64(head);
     if (n > MAX_HEADER)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "header length %" PRIu64 ": safetensors allows at most %" PRIu64 " bytes", n,
                         MAX_HEADER);
-    if (in->data[8] != '{') return kvc_fail(e, KVC_ERR_UNKNOWN, "no JSON object follows the header length");
+    if (head[8] != '{') return kvc_fail(e, KVC_ERR_UNKNOWN, "no JSON object follows the header length");
     if (n > in->size - 8)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "header length %" PRIu64 " reaches beyond the end of the file (%" PRIu64
                         " bytes): cut short",
                         n, in->size);
+    if (kvc_input_pin(in, 8, n, e)) return -1;
     h->root = json_loadb((const char *)in->data + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
+    kvc_input_unpin(in, 8, n);
     if (!h->root) {
         char text[160];
         if (json_error_code(&error) == json_error_out_of_memory) return kvc_fail_memory(e, "the header");
@@ -265,7 +289,7 @@ static int read_header(struct header *h, const struct kvc_input *in, struct kvc_
                            kvc_name_show(error.text, text, sizeof text));
     }
     if (!json_is_object(h->root)) return kvc_fail(e, KVC_ERR_DAMAGED, "header is no JSON object");
-    return read_entries(h, in->data + 8 + n, in->size - 8 - n, e);
+    return read_entries(h, in, 8 + n, in->size - 8 - n, e);
 }
 
 /* A whole number as text, nothing around it. */
@@ -314,11 +338,11 @@ static enum kvc_pairing pairing_of(const json_t *metadata, int *assumed) {
     return kvc_pairing_parse(text, &pairing) ? pairing : KVC_PAIRING_UNKNOWN;
 }
 
-static int read_metadata(struct kvc_cache *c, const json_t *metadata, const struct kvc_input *in,
+static int read_metadata(struct kvc_cache *c, const json_t *metadata, uint64_t bytes,
                          const struct kvc_import_options *o, struct kvc_error *e) {
     int assumed;
     enum kvc_pairing pairing = pairing_of(metadata, &assumed);
-    if (kvc_names_meta(c, "safetensors", in, o, pairing, assumed, e)) return -1;
+    if (kvc_names_meta(c, "safetensors", bytes, o, pairing, assumed, e)) return -1;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         const char *text = json_string_value(json_object_get(metadata, facts[i].name));
         if (text && read_fact(&c->meta, &facts[i], text, e)) return -1;
@@ -326,20 +350,67 @@ static int read_metadata(struct kvc_cache *c, const json_t *metadata, const stru
     return 0;
 }
 
-static struct kvc_cache *import(const struct kvc_input *in, const struct kvc_import_options *o,
-                                struct kvc_error *e) {
-    struct header h;
+/* The headers of the members that are read, and all their arrays, in the members' order. */
+struct headers {
+    struct header *of; /* by member */
+    size_t n;
+    struct kvc_array *array;
+    size_t n_arrays;
+    const json_t *metadata; /* of the first member that has any */
+};
+
+static void headers_free(struct headers *h) {
+    for (size_t i = 0; i < h->n; i++) header_free(&h->of[i]);
+    free(h->of);
+    free(h->array);
+}
+
+static int read_headers(struct headers *h, const struct kvc_bundle *b, struct kvc_error *e) {
+    memset(h, 0, sizeof *h);
+    if (!(h->of = kvc_alloc_zeros(b->n, sizeof *h->of))) return kvc_fail_memory(e, "headers");
+    size_t n = 0;
+    for (; h->n < b->n; h->n++) {
+        if (!is_read(b, h->n)) continue;
+        const struct kvc_input *in = kvc_bundle_open(b, h->n, e);
+        if (!in) return -1;
+        if (read_header(&h->of[h->n], in, e)) {
+            if (!b->is_file) kvc_error_prefix(e, b->member[h->n].name);
+            header_free(&h->of[h->n]);
+            return -1;
+        }
+        n += h->of[h->n].n;
+        if (!h->metadata) h->metadata = h->of[h->n].metadata;
+    }
+    if (!(h->array = kvc_alloc(n, sizeof *h->array))) return kvc_fail_memory(e, "arrays");
+    for (size_t i = 0; i < b->n; i++) {
+        if (h->of[i].n) memcpy(h->array + h->n_arrays, h->of[i].array, h->of[i].n * sizeof *h->array);
+        h->n_arrays += h->of[i].n;
+    }
+    return 0;
+}
+
+static int add_extents(struct kvc_cache *c, const struct kvc_bundle *b, const struct headers *h, struct kvc_error *e) {
+    for (size_t i = 0; i < b->n; i++) {
+        const struct kvc_input *in = kvc_bundle_open(b, i, e);
+        if (!in || (!b->is_file && kvc_extents_member(c, b->member[i].name, e)) ||
+            kvc_names_extents(c, h->array, h->n_arrays, in, e))
+            return -1;
+    }
+    return 0;
+}
+
+static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+    struct headers h;
     struct kvc_cache *c = NULL;
-    int status = kvc_name_check_map(o, e);
-    if (status) return NULL;
-    status = read_header(&h, in, e);
+    if (kvc_name_check_map(o, e)) return NULL;
+    int status = read_headers(&h, b, e);
     if (!status) status = (c = kvc_cache_new(e)) ? 0 : -1;
     if (!status) status = kvc_cache_map(c, NULL, NULL, e);
-    if (!status) status = kvc_names_build(c, h.array, h.n, o, e);
-    if (!status) status = kvc_names_extents(c, h.array, h.n, in, e);
-    if (!status) status = read_metadata(c, h.metadata, in, o, e);
+    if (!status) status = kvc_names_build(c, h.array, h.n_arrays, o, e);
+    if (!status) status = add_extents(c, b, &h, e);
+    if (!status) status = read_metadata(c, h.metadata, kvc_bundle_size(b), o, e);
     if (!status) status = kvc_cache_finish(c, e);
-    header_free(&h);
+    headers_free(&h);
     if (status) {
         kvc_cache_free(c);
         return NULL;
@@ -450,6 +521,7 @@ const struct kvc_format kvc_format_safetensors = {
     .name = "safetensors",
     .summary = "named tensors, as transformers users keep caches",
     .suffix = ".safetensors",
+    .takes_members = 1,
     .probe = probe,
     .import = import,
     .export = export,

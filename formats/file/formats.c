@@ -25,25 +25,29 @@ const struct kvc_format *kvc_format_at(size_t i) {
     return i < N ? table[i] : NULL;
 }
 
-static const struct kvc_format *choose(const struct kvc_input *in, const struct kvc_import_options *o,
+static const struct kvc_format *choose(const struct kvc_bundle *b, const struct kvc_import_options *o,
                                        struct kvc_error *e) {
+    const struct kvc_input *in = b->is_file ? b->one.in : NULL;
     char tried[640] = "", why[512];
     if (o->format) {
         const struct kvc_format *f = kvc_format_find(o->format);
         if (!f) kvc_fail(e, KVC_ERR_USAGE, "there is no format '%s'", o->format);
-        return f;
+        if (!f || f->takes_members || in) return f;
+        kvc_fail(e, KVC_ERR_USAGE, "a cache of format '%s' is one file, not several", o->format);
+        return NULL;
     }
-    if (!in->size) {
+    if (in && !in->size) {
         kvc_fail(e, KVC_ERR_UNKNOWN, "is empty");
         return NULL;
     }
-    if (kvc_foreign(in, why, sizeof why)) {
+    if (in && kvc_foreign(in, why, sizeof why)) {
         kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
         return NULL;
     }
     for (size_t i = 0; i < N; i++) {
         *why = '\0';
-        if (table[i]->probe(in, why, sizeof why)) return table[i];
+        if (!in && !table[i]->takes_members) snprintf(why, sizeof why, "is one file, not several");
+        else if (table[i]->probe(b, why, sizeof why)) return table[i];
         size_t used = strlen(tried);
         snprintf(tried + used, sizeof tried - used, "%s%s: %s", i ? "; " : "", table[i]->name, why);
     }
@@ -53,7 +57,16 @@ static const struct kvc_format *choose(const struct kvc_input *in, const struct 
 
 int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e) {
     const struct kvc_import_options *o = state, nothing = {.format = NULL};
-    return (o && o->format) || choose(head, &nothing, e) ? 0 : -1;
+    struct kvc_bundle b;
+    kvc_bundle_file(&b, head);
+    return (o && o->format) || kvc_input_is_archive(head) || choose(&b, &nothing, e) ? 0 : -1;
+}
+
+int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
+    const struct kvc_format *f = o && o->format ? kvc_format_find(o->format) : NULL;
+    if (kvc_input_is_archive(in) && (!f || f->takes_members)) return kvc_bundle_archive(b, in, e);
+    kvc_bundle_file(b, in);
+    return 0;
 }
 
 /* Adds what the caller knows and the file does not say. */
@@ -64,19 +77,39 @@ static int complete(struct kvc_cache *c, const struct kvc_import_options *o, str
     return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);
 }
 
-struct kvc_cache *kvc_import(const struct kvc_input *in, const struct kvc_import_options *o,
+struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
                              const struct kvc_format **format, struct kvc_error *e) {
     static const struct kvc_import_options nothing;
-    const struct kvc_format *f = choose(in, o ? o : &nothing, e);
-    struct kvc_cache *c = f ? f->import(in, o ? o : &nothing, e) : NULL;
+    const struct kvc_format *f = choose(b, o ? o : &nothing, e);
+    struct kvc_cache *c = f ? f->import(b, o ? o : &nothing, e) : NULL;
     if (c && o && complete(c, o, e)) {
         kvc_cache_free(c);
         c = NULL;
     }
     if (!c) {
-        kvc_error_prefix(e, in->name);
+        kvc_error_prefix(e, b->name);
         return NULL;
     }
     if (format) *format = f;
     return c;
+}
+
+struct kvc_cache *kvc_import_file(const struct kvc_input *in, const struct kvc_import_options *o,
+                                  const struct kvc_format **format, struct kvc_error *e) {
+    struct kvc_bundle b;
+    kvc_bundle_file(&b, in);
+    return kvc_import(&b, o, format, e);
+}
+
+struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc_input *in, const struct kvc_import_options *o,
+                                    struct kvc_error *e) {
+    struct kvc_bundle b;
+    kvc_bundle_file(&b, in);
+    return f->import(&b, o, e);
+}
+
+int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why, size_t size) {
+    struct kvc_bundle b;
+    kvc_bundle_file(&b, in);
+    return f->probe(&b, why, size);
 }

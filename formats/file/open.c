@@ -1,11 +1,14 @@
-/* open.c: a file opened as a cache, with what is known of its model. Not for the formats (engines/, container/). */
+/* open.c: files, folders and bytes opened as caches. */
 #include "formats/file/open.h"
 
 #include "formats/cache/keys.h"
 #include "formats/container/container.h"
+#include "kernels/kernels.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Rows of K and V must be as long as the model's heads make them: all that an engine's file without a fingerprint
  * gives away about its model. */
@@ -43,4 +46,81 @@ int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, 
     if (kvc_cache_is_container(c) && kvc_model_match(&c->meta, m, note, size, e)) return -1;
     if (settle_layers(m, c, e)) return -1;
     return kvc_model_store(m, &c->meta, strncmp(source, "llama.cpp", 9) == 0, e);
+}
+
+/* --- opening --- */
+
+/* KVC_KERNEL may ask for kernels that this CPU cannot run. */
+static int check_kernels(struct kvc_error *e) {
+    if (kvc_kernels_get()) return 0;
+    const char *name = getenv("KVC_KERNEL");
+    return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL=%s names no kernel table that this CPU can run", name ? name : "");
+}
+
+/* Reads the cache out of f->bundle. */
+static int import(struct kvc_opened *f, const struct kvc_opening *o, struct kvc_error *e) {
+    struct kvc_import_options options = o->import;
+    if (o->model && !options.kv_heads && o->model->kv_heads <= UINT16_MAX) options.kv_heads = (uint32_t)o->model->kv_heads;
+    if (!(f->cache = kvc_import(&f->bundle, &options, &f->format, e))) return -1;
+    if (o->model && kvc_model_apply(o->model, f->cache, f->note, sizeof f->note, e)) return kvc_error_prefix(e, f->input.name);
+    return 0;
+}
+
+static int is_folder(const char *path) {
+    struct stat st;
+    return strcmp(path, "-") != 0 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Of a bundle that is no file, the input has only what is asked of any: a name and a size. */
+static void name_input(struct kvc_opened *f) {
+    kvc_input_memory(&f->input, f->bundle.name, "", 0);
+    f->input.size = kvc_bundle_size(&f->bundle);
+}
+
+int kvc_open_bundle(struct kvc_opened *f, const char *path, const struct kvc_opening *o, struct kvc_error *e) {
+    const struct kvc_input_how how = {.read = !o->maps_files, .sniff = o->any_bytes ? NULL : kvc_format_sniff, .state = &o->import};
+    memset(f, 0, sizeof *f);
+    if (check_kernels(e)) return -1;
+    if (is_folder(path)) {
+        if (kvc_bundle_folder(&f->bundle, path, &how, e)) return -1;
+        name_input(f);
+        return 0;
+    }
+    if (kvc_input_open_how(&f->input, path, &how, e)) return -1;
+    if (!kvc_bundle_of(&f->bundle, &f->input, &o->import, e)) return 0;
+    kvc_close(f);
+    return -1;
+}
+
+int kvc_open_path(struct kvc_opened *f, const char *path, const struct kvc_opening *o, struct kvc_error *e) {
+    if (kvc_open_bundle(f, path, o, e)) return -1;
+    if (!import(f, o, e)) return 0;
+    kvc_close(f);
+    return -1;
+}
+
+int kvc_open_bytes(struct kvc_opened *f, const void *data, size_t size, const struct kvc_opening *o, struct kvc_error *e) {
+    memset(f, 0, sizeof *f);
+    if (check_kernels(e)) return -1;
+    kvc_input_memory(&f->input, "(memory)", data, size);
+    const int status = kvc_bundle_of(&f->bundle, &f->input, &o->import, e) || import(f, o, e) ? -1 : 0;
+    if (status) kvc_close(f);
+    return status;
+}
+
+int kvc_open_members(struct kvc_opened *f, const char *const *path, size_t n, const struct kvc_opening *o, struct kvc_error *e) {
+    const struct kvc_input_how how = {.read = !o->maps_files};
+    memset(f, 0, sizeof *f);
+    if (check_kernels(e) || kvc_bundle_files(&f->bundle, path, n, &how, e)) return -1;
+    name_input(f);
+    const int status = import(f, o, e);
+    if (status) kvc_close(f);
+    return status;
+}
+
+void kvc_close(struct kvc_opened *f) {
+    kvc_cache_free(f->cache);
+    kvc_bundle_close(&f->bundle);
+    kvc_input_close(&f->input);
+    memset(f, 0, sizeof *f);
 }

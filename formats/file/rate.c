@@ -135,7 +135,7 @@ static int measure(const struct trial *t, const struct kvc_buffer *packed, doubl
     struct kvc_input in;
     struct kvc_attention total = {0};
     kvc_input_memory(&in, "a trial", packed->data, packed->n);
-    struct kvc_cache *c = kvc_format_kvc.import(&in, NULL, e), *view = c ? kvc_view_float(c, e) : NULL;
+    struct kvc_cache *c = kvc_format_import(&kvc_format_kvc, &in, NULL, e), *view = c ? kvc_view_float(c, e) : NULL;
     int status = view ? 0 : -1;
     for (uint32_t l = 0; l < t->view->n_layers && !status; l++) status = measure_layer(t, view, l, &total, e);
     if (!status && !total.queries)

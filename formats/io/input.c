@@ -17,6 +17,8 @@
 
 enum { CHUNK = 1 << 18, HEAD = 4096 };
 
+static const uint8_t nothing[1]; /* the data of an empty input */
+
 /* A temporary file that bytes are copied to. Its first ones are held back until sniff() has seen them. */
 struct spool {
     int fd;
@@ -144,21 +146,42 @@ static const char *filter_of(const uint8_t *p, uint64_t n) {
     return NULL;
 }
 
+/* The next bytes of a compressed input, pinned from one call to the next. */
+struct stretch {
+    const struct kvc_input *in;
+    uint64_t at;
+    size_t n; /* bytes pinned before `at` */
+};
+
+static int next_stretch(struct stretch *s, const uint8_t **bytes, size_t *n, struct kvc_error *e) {
+    const uint64_t left = s->in->size - s->at;
+    kvc_input_unpin(s->in, s->at - s->n, s->n);
+    s->n = 0;
+    *n = left < CHUNK ? (size_t)left : CHUNK;
+    if (kvc_input_pin(s->in, s->at, *n, e)) return -1;
+    *bytes = s->in->data + s->at;
+    s->n = *n;
+    s->at += *n;
+    return 0;
+}
+
 /* gzip by zlib, because libarchive does not compare the checksum at the end. */
 static int inflate_gzip(const struct kvc_input *in, struct spool *spool, struct kvc_error *e) {
     uint8_t *chunk = malloc(CHUNK);
     z_stream z = {0};
-    uint64_t left = in->size;
+    struct stretch from = {.in = in};
     int r = Z_OK, status = 0;
     if (!chunk || inflateInit2(&z, 15 + 16) != Z_OK) {
         free(chunk);
         return kvc_fail_memory(e, "decompression");
     }
-    z.next_in = in->map;
     do { /* members follow each other; each must come to its end */
-        if (!z.avail_in && left) {
-            z.avail_in = left < CHUNK ? (unsigned)left : CHUNK;
-            left -= z.avail_in;
+        if (!z.avail_in && from.at < in->size) {
+            const uint8_t *bytes;
+            size_t n;
+            if ((status = next_stretch(&from, &bytes, &n, e))) break;
+            z.next_in = (Bytef *)(uintptr_t)bytes;
+            z.avail_in = (unsigned)n;
         }
         if (r == Z_STREAM_END && inflateReset(&z) != Z_OK) break;
         z.next_out = chunk;
@@ -166,24 +189,45 @@ static int inflate_gzip(const struct kvc_input *in, struct spool *spool, struct 
         r = inflate(&z, Z_NO_FLUSH);
         if (r != Z_OK && r != Z_STREAM_END) break;
         status = spool_write(spool, chunk, CHUNK - z.avail_out, e);
-    } while (!status && (r == Z_OK || z.avail_in || left));
+    } while (!status && (r == Z_OK || z.avail_in || from.at < in->size));
     if (!status && r != Z_STREAM_END)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "gzip data is damaged or cut short: %s", z.msg ? z.msg : "no end");
+    kvc_input_unpin(in, from.at - from.n, from.n);
     inflateEnd(&z);
     free(chunk);
     return status;
+}
+
+struct archive_state {
+    struct stretch from;
+    struct kvc_error *e;
+    int failed; /* the input could not be read: *e says why */
+};
+
+static la_ssize_t read_archive(struct archive *a, void *state, const void **buffer) {
+    struct archive_state *s = state;
+    const uint8_t *bytes = NULL;
+    size_t n = 0;
+    (void)a;
+    if (next_stretch(&s->from, &bytes, &n, s->e)) {
+        s->failed = 1;
+        return -1;
+    }
+    *buffer = bytes;
+    return (la_ssize_t)n;
 }
 
 /* xz and zstd by libarchive. */
 static int filter_archive(const struct kvc_input *in, const char *filter, struct spool *spool, struct kvc_error *e) {
     struct archive *a = archive_read_new();
     struct archive_entry *entry;
+    struct archive_state state = {.from = {.in = in}, .e = e};
     int status = 0, any = 0, r;
     if (!a) return kvc_fail_memory(e, "decompression");
     archive_read_support_filter_xz(a);
     archive_read_support_filter_zstd(a);
     archive_read_support_format_raw(a);
-    r = archive_read_open_memory(a, in->map, (size_t)in->size);
+    r = archive_read_open(a, &state, NULL, read_archive, NULL);
     if (r == ARCHIVE_OK) r = archive_read_next_header(a, &entry);
     while (r == ARCHIVE_OK && !status) {
         const void *block;
@@ -193,15 +237,27 @@ static int filter_archive(const struct kvc_input *in, const char *filter, struct
         any |= r == ARCHIVE_OK && n;
         if (r == ARCHIVE_OK) status = spool_write(spool, block, n, e);
     }
+    if (state.failed) status = -1;
     if (!status && (r != ARCHIVE_EOF || !any)) {
         const char *why = archive_error_string(a);
         status = kvc_fail(e, KVC_ERR_DAMAGED, "%s data is damaged or cut short: %s", filter, why ? why : "no content");
     }
+    kvc_input_unpin(in, state.from.at - state.from.n, state.from.n);
     archive_read_free(a);
     return status;
 }
 
-/* Replaces the mapping by the decompressed bytes. */
+/* Forgets where the bytes are, not what the file is. */
+static void drop_bytes(struct kvc_input *in) {
+    if (in->map) munmap(in->map, (size_t)in->size);
+    kvc_pages_free(in->pages);
+    in->map = NULL;
+    in->pages = NULL;
+    in->data = nothing;
+    in->size = 0;
+}
+
+/* Replaces the bytes by the decompressed ones. */
 static int decompress(struct kvc_input *in, const char *filter, const struct outer *outer, struct kvc_error *e) {
     struct spool s;
     void *map = NULL;
@@ -209,22 +265,68 @@ static int decompress(struct kvc_input *in, const char *filter, const struct out
     if (spool_open(&s, outer->sniff, outer->state, e)) return -1;
     const int status = strcmp(filter, "gzip") == 0 ? inflate_gzip(in, &s, e) : filter_archive(in, filter, &s, e);
     if (spool_finish(&s, status, &map, &size, e)) return -1;
-    if (in->map) munmap(in->map, (size_t)in->size);
+    drop_bytes(in);
     in->map = map;
+    in->data = map ? map : nothing;
     in->size = size;
     in->spooled = 1;
     snprintf(in->filter, sizeof in->filter, "%s", filter);
     return 0;
 }
 
-int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) {
-    return kvc_input_open_sniffed(in, path, NULL, NULL, e);
+/* --- files read as they are needed --- */
+
+static int read_file(void *state, uint64_t offset, size_t n, uint8_t *dst, struct kvc_error *e) {
+    const int fd = *(const int *)state;
+    while (n) {
+        const ssize_t got = pread(fd, dst, n, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
+        if (!got) return kvc_fail(e, KVC_ERR_IO, "the file was cut short while it was read");
+        dst += got;
+        offset += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return 0;
 }
 
-int kvc_input_open_sniffed(struct kvc_input *in, const char *path, kvc_input_sniff *sniff, const void *state,
-                           struct kvc_error *e) {
-    const struct outer outer = {.sniff = sniff, .state = state};
-    static const uint8_t nothing[1];
+static void close_file(void *state) {
+    close(*(const int *)state);
+    free(state);
+}
+
+/* Takes a descriptor of its own for a regular file, whose bytes are read when they are pinned. */
+static int read_fd(int fd, uint64_t size, struct kvc_input *in, struct kvc_error *e) {
+    int *own = malloc(sizeof *own);
+    if (!own) return kvc_fail_memory(e, "a file");
+    if ((*own = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0) {
+        free(own);
+        return kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
+    }
+    if (!(in->pages = kvc_pages_new(size, read_file, close_file, own, e))) {
+        close_file(own);
+        return -1;
+    }
+    in->size = size;
+    return 0;
+}
+
+/* Undoes a compression that the first bytes show. */
+static int undo_filter(struct kvc_input *in, const struct outer *outer, struct kvc_error *e) {
+    uint8_t head[16];
+    const uint64_t n = in->size < sizeof head ? in->size : sizeof head;
+    if (kvc_input_copy(in, 0, head, n, e)) return -1;
+    const char *filter = filter_of(head, n);
+    return filter ? decompress(in, filter, outer, e) : 0;
+}
+
+int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) {
+    const struct kvc_input_how how = {.read = 0};
+    return kvc_input_open_how(in, path, &how, e);
+}
+
+int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_input_how *how, struct kvc_error *e) {
+    const struct outer outer = {.sniff = how->sniff, .state = how->state};
     struct stat st;
     int is_stdin = strcmp(path, "-") == 0, fd = 0, status;
     memset(in, 0, sizeof *in);
@@ -243,20 +345,19 @@ int kvc_input_open_sniffed(struct kvc_input *in, const char *path, kvc_input_sni
         in->times[0] = st.st_atim;
         in->times[1] = st.st_mtim;
         in->has_times = !is_stdin;
-        status = map_fd(fd, &in->map, &in->size, e);
+        status = how->read ? read_fd(fd, (uint64_t)st.st_size, in, e) : map_fd(fd, &in->map, &in->size, e);
     } else {
         in->mode = 0666;
         status = spool_pipe(fd, in, &outer, e);
     }
     if (!is_stdin && fd >= 0) close(fd);
-    const char *filter = status ? NULL : filter_of(in->map, in->size);
-    if (filter) status = decompress(in, filter, &outer, e);
+    in->data = in->pages ? kvc_pages_data(in->pages) : in->map ? in->map : nothing;
+    if (!status) status = undo_filter(in, &outer, e);
     if (status) {
         kvc_error_prefix(e, in->name);
         kvc_input_close(in);
         return -1;
     }
-    in->data = in->map ? in->map : nothing;
     return 0;
 }
 
@@ -268,8 +369,56 @@ void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, 
     in->mode = 0666;
 }
 
+int kvc_input_ranged(struct kvc_input *in, const char *name, uint64_t size, kvc_pages_read *read, void (*close)(void *state),
+                     void *state, struct kvc_error *e) {
+    kvc_input_memory(in, name, nothing, 0);
+    if (size && !(in->pages = kvc_pages_new(size, read, close, state, e))) {
+        if (close) close(state);
+        return -1;
+    }
+    if (!size && close) close(state);
+    in->size = size;
+    if (in->pages) in->data = kvc_pages_data(in->pages);
+    return 0;
+}
+
 void kvc_input_close(struct kvc_input *in) {
-    if (in->map) munmap(in->map, (size_t)in->size);
+    drop_bytes(in);
     free(in->path);
     memset(in, 0, sizeof *in);
+}
+
+/* --- bytes --- */
+
+int kvc_input_pin(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e) {
+    if (offset > in->size || n > in->size - offset)
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%llu bytes reach beyond the end", (unsigned long long)n);
+    return in->pages ? kvc_pages_pin(in->pages, offset, n, e) : 0;
+}
+
+void kvc_input_unpin(const struct kvc_input *in, uint64_t offset, uint64_t n) {
+    if (in->pages) kvc_pages_unpin(in->pages, offset, n);
+}
+
+int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e) {
+    if (kvc_input_pin(in, offset, n, e)) return -1;
+    if (n) memcpy(dst, in->data + offset, (size_t)n);
+    kvc_input_unpin(in, offset, n);
+    return 0;
+}
+
+const uint8_t *kvc_window_at(struct kvc_window *w, uint64_t offset, uint64_t n, struct kvc_error *e) {
+    if (offset >= w->offset && n <= w->n && offset - w->offset <= w->n - n) return w->in->data + offset;
+    kvc_window_close(w);
+    const uint64_t left = offset < w->in->size ? w->in->size - offset : 0, wide = left < CHUNK ? left : CHUNK;
+    const uint64_t pinned = n > wide ? n : wide;
+    if (kvc_input_pin(w->in, offset, pinned, e)) return NULL;
+    w->offset = offset;
+    w->n = pinned;
+    return w->in->data + offset;
+}
+
+void kvc_window_close(struct kvc_window *w) {
+    kvc_input_unpin(w->in, w->offset, w->n);
+    w->offset = w->n = 0;
 }

@@ -1,11 +1,14 @@
-/* input.h: input bytes as one read-only mapping, wherever they come from. Not for their meaning.
+/* input.h: the bytes of a file, a pipe or a buffer, at one address. Not for their meaning.
  *
- * A regular file is mapped. A pipe, and the content of a .gz, .xz or .zst file, is first spooled to an
- * unlinked temporary file ($TMPDIR or /tmp), which is then mapped: memory stays bounded either way. */
+ * A regular file is mapped, or read as it is needed. A pipe, and the content of a .gz, .xz or .zst file, is first spooled to an
+ * unlinked temporary file ($TMPDIR or /tmp), which is then mapped: memory stays bounded either way.
+ *
+ * Whoever reads bytes pins them first. Pinning costs nothing where all bytes are in memory or mapped; elsewhere it reads them. */
 #ifndef KVC_INPUT_H
 #define KVC_INPUT_H
 
 #include "codecs/error.h"
+#include "formats/io/pages.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +18,7 @@
 struct kvc_input {
     const char *name;    /* for messages: the path, "(stdin)" for "-", or what kvc_input_memory() was given */
     char *path;          /* NULL when there is no file behind it */
-    const uint8_t *data; /* never NULL; size 0 points at nothing readable */
+    const uint8_t *data; /* address of byte 0, never NULL; only pinned bytes may be read */
     uint64_t size;
     char filter[32];     /* "gzip", "xz", "zstd" when decompressed on the way in, else "" */
     int spooled;         /* 1 when a temporary file stands behind the mapping */
@@ -25,19 +28,47 @@ struct kvc_input {
     int has_times;       /* 0 for standard input and pipes */
     struct timespec times[2]; /* of last access and modification, as futimens() takes them, where has_times */
     void *map;
+    struct kvc_pages *pages; /* NULL: all bytes are in memory, or mapped */
 };
 
-/* path "-" is standard input. On failure *in is empty and needs no close. */
-int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
-/* The same; a pipe, a device or compressed data is looked at before more than a few thousand bytes of it are read or
- * spooled: sniff() gets its first bytes, all there are of a short one. -1 with *e refuses it. A pipe of compressed data is
- * not shown, what is inside is. */
+/* Looks at the first bytes of a pipe, a device or compressed data, all there are of a short one, before more than a few thousand
+ * bytes are read or spooled. -1 with *e refuses it. Not asked about a pipe of compressed data, but about its content. */
 typedef int kvc_input_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e);
-int kvc_input_open_sniffed(struct kvc_input *in, const char *path, kvc_input_sniff *sniff, const void *state,
-                           struct kvc_error *e);
+
+/* How to open an input; zeros: map files, look at nothing. */
+struct kvc_input_how {
+    int read; /* 1: read files as they are needed. A mapped file that somebody cuts short kills its reader by SIGBUS; a program
+               * must map only if it catches that. */
+    kvc_input_sniff *sniff; /* may be NULL */
+    const void *state;      /* of sniff */
+};
+
+/* Opens a path; "-" is standard input. On failure *in is empty and needs no close. */
+int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_input_how *how, struct kvc_error *e);
+int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
 /* Bytes and a name that stay the caller's and outlive *in. */
 void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size);
+/* Bytes that read() brings, `size` of them: of an object on a server, for instance. close() gets `state` when the input is closed,
+ * and also when opening fails; it may be NULL. The name stays the caller's. */
+int kvc_input_ranged(struct kvc_input *in, const char *name, uint64_t size, kvc_pages_read *read, void (*close)(void *state),
+                     void *state, struct kvc_error *e);
 void kvc_input_close(struct kvc_input *in);
+
+/* Makes bytes [offset, offset + n) readable at in->data + offset until kvc_input_unpin() of the same range. From any thread.
+ * -1 and *e when they cannot be read, or lie outside of the input. */
+int kvc_input_pin(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e);
+void kvc_input_unpin(const struct kvc_input *in, uint64_t offset, uint64_t n);
+/* Copies bytes [offset, offset + n) to dst. */
+int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e);
+
+/* A part of an input that stays pinned while a parser walks over it. Zero-initialise but for `in`; from one thread. */
+struct kvc_window {
+    const struct kvc_input *in;
+    uint64_t offset, n;
+};
+/* The address of bytes [offset, offset + n), good until the next call; NULL and *e as kvc_input_pin(). */
+const uint8_t *kvc_window_at(struct kvc_window *w, uint64_t offset, uint64_t n, struct kvc_error *e);
+void kvc_window_close(struct kvc_window *w);
 
 /* An unlinked temporary file to spool to; -1 with *e filled. Map it with kvc_spool_map() after writing. */
 int kvc_spool_open(struct kvc_error *e);

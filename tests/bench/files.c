@@ -4,6 +4,7 @@
 
 #include "codecs/recipe.h"
 #include "formats/container/container.h"
+#include "formats/file/restore.h"
 #include "formats/cache/format.h"
 
 #include <stdio.h>

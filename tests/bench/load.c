@@ -2,6 +2,7 @@
  * nothing. Not for the GPU's part (tests/cuda). */
 #include "tests/bench/bench.h"
 
+#include "formats/cache/mapped.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/device/load.h"
@@ -63,7 +64,7 @@ static struct kvc_cache *make(uint8_t *values) {
             give_up("a cache", e.message);
     if (kvc_cache_finish(c, &e) || kvc_cache_map(c, NULL, NULL, &e)) give_up("a cache", e.message);
     for (uint32_t t = 0; t < 2 * LAYERS; t++)
-        if (kvc_cache_map_tensor(c, t, values + (size_t)t * rows() * WIDTH * 2, &e)) give_up("a cache", e.message);
+        if (kvc_cache_map_memory(c, t, values + (size_t)t * rows() * WIDTH * 2, &e)) give_up("a cache", e.message);
     return c;
 }
 
@@ -74,7 +75,7 @@ static void open_packed(struct loaded *l, const struct kvc_cache *c, const char 
     struct kvc_device_target target[2 * LAYERS];
     if (kvc_container_write(c, &pack, &sink, NULL, &e)) give_up(recipe, e.message);
     kvc_input_memory(&l->in, "a pack", l->buffer.data, l->buffer.n);
-    if (!(l->cache = kvc_format_kvc.import(&l->in, NULL, &e)) || !(l->device = kvc_device_host(&e))) give_up(recipe, e.message);
+    if (!(l->cache = kvc_format_import(&kvc_format_kvc, &l->in, NULL, &e)) || !(l->device = kvc_device_host(&e))) give_up(recipe, e.message);
     for (uint32_t t = 0; t < 2 * LAYERS; t++) /* nothing is written there */
         target[t] = (struct kvc_device_target){.base = 4096, .pages = rows(), .page = WIDTH * 2, .token = WIDTH * 2, .head = DIM * 2,
                                                .dim = 2, .page_size = 1, .dtype = KVC_BF16, .from = KVC_BF16, .heads = HEADS,

@@ -3,6 +3,7 @@
 #include "tests/bench/bench.h"
 
 #include "codecs/rope.h"
+#include "formats/cache/mapped.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -89,7 +90,7 @@ static void make(struct made *m, size_t heads, size_t dim) {
             if (t == KVC_NONE) give_up("a cache", e.message);
             m->cache->tensor[t].source = (struct kvc_strides){heads * dim * 2, dim * 2, 2};
             m->cache->tensor[t].source_size = size;
-            if (kvc_cache_map_tensor(m->cache, t, values, &e)) give_up("a cache", e.message);
+            if (kvc_cache_map_memory(m->cache, t, values, &e)) give_up("a cache", e.message);
         }
     }
     kvc_rope_free(&rope);
@@ -156,7 +157,7 @@ static void race_head(size_t heads, size_t dim) {
         packed[i] = (struct packed){.made = &m, .recipe = text[i]};
         pack(&packed[i], text[i]);
         kvc_input_memory(&packed[i].in, "a pack", packed[i].buffer.data, packed[i].buffer.n);
-        if (!(packed[i].cache = kvc_format_kvc.import(&packed[i].in, NULL, &e))) give_up(text[i], e.message);
+        if (!(packed[i].cache = kvc_format_import(&kvc_format_kvc, &packed[i].in, NULL, &e))) give_up(text[i], e.message);
         lines[i + 1] = (struct line){.bytes = m.bytes, .job = {{.run = i + 1 == RECIPES ? encode : NULL, .what = &packed[i]},
                                                               {.run = decode, .what = &packed[i]}}};
     }

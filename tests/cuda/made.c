@@ -3,6 +3,7 @@
 
 #include "codecs/floats.h"
 #include "codecs/rope.h"
+#include "formats/cache/mapped.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
 #include "formats/model/profile_learn.h"
@@ -148,7 +149,7 @@ static int make(struct made *m, const struct made_shape *s, uint64_t seed, struc
     if (!(m->values = malloc((size_t)m->bytes))) return kvc_fail_memory(e, "values");
     if (fill_all(m, seed, e)) return -1;
     for (uint32_t t = 0; t < m->cache->n_tensors; t++)
-        if (kvc_cache_map_tensor(m->cache, t, m->values + place(m, t), e)) return -1;
+        if (kvc_cache_map_memory(m->cache, t, m->values + place(m, t), e)) return -1;
     struct kvc_meta *meta = &m->cache->meta;
     return kvc_cache_finish(m->cache, e) ||
                    (!latent && (kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", e) ||

@@ -146,7 +146,7 @@ static uint8_t *convert(const struct kvc_file *f, uint32_t t, unsigned dtype, st
                                                .from = (uint32_t)s->dtype,
                                                .heads = (uint32_t)s->heads,
                                                .channels = (uint32_t)s->dim};
-        l = kvc_load_new(host, f->cache, &f->input, &options, target, e);
+        l = kvc_load_new(host, f->cache, &f->opened.input, &options, target, e);
     }
     if (!l || kvc_load_run(l, NULL, e) || kvc_load_finish(l, e)) {
         free(rows);

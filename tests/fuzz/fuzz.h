@@ -7,6 +7,7 @@
 #define FUZZ_H
 
 #include "formats/container/container.h"
+#include "formats/file/restore.h"
 #include "formats/cache/format.h"
 
 #include <stdio.h>
@@ -122,7 +123,7 @@ static inline void fuzz_engine_file(const struct kvc_format *format, const uint8
     struct kvc_error e;
     uint64_t digest;
     kvc_input_memory(&in, "input", data, size);
-    struct kvc_cache *c = format->import(&in, &options, &e);
+    struct kvc_cache *c = kvc_format_import(format, &in, &options, &e);
     if (c && fuzz_is_small(c)) {
         if (fuzz_read(c, &digest, &e)) fuzz_die("an imported cache cannot be read", &e);
         fuzz_round_trip(c, digest, data, size, size);

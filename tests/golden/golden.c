@@ -7,6 +7,7 @@
  * Encoded bytes are not compared: they depend on the version of libzstd, and those of lossy recipes on LAPACK and libm;
  * decoded values of a file never may. */
 #include "codecs/stage.h"
+#include "formats/cache/mapped.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -84,7 +85,7 @@ static struct kvc_cache *make_cache(uint8_t **bytes) {
             struct kvc_shape shape = {dtypes[i], TOKENS, role == KVC_ROLE_K ? 2 : 1,
                                       role == KVC_ROLE_K ? VALUES : 2 * VALUES};
             uint32_t t = kvc_cache_add_tensor(c, layer, role, &shape, &e);
-            if (t == KVC_NONE || kvc_cache_map_tensor(c, t, *bytes + used, &e)) die("tensor", &e);
+            if (t == KVC_NONE || kvc_cache_map_memory(c, t, *bytes + used, &e)) die("tensor", &e);
             size_t n = (size_t)kvc_tensor_bytes(&c->tensor[t]);
             fill(*bytes + used, n, t + 1);
             used += n;
@@ -110,7 +111,7 @@ static struct kvc_cache *make_floats(uint8_t **bytes) {
             const struct kvc_shape shape = {dtypes[i / 2], TOKENS, 2, VALUES};
             const size_t size = kvc_dtype_info(shape.dtype)->size;
             uint32_t t = kvc_cache_add_tensor(c, layer, role, &shape, &e);
-            if (t == KVC_NONE || kvc_cache_map_tensor(c, t, *bytes + used, &e)) die("tensor", &e);
+            if (t == KVC_NONE || kvc_cache_map_memory(c, t, *bytes + used, &e)) die("tensor", &e);
             size_t n = (size_t)kvc_tensor_bytes(&c->tensor[t]);
             fill(*bytes + used, n, t + 100);
             memcpy(*bytes + used + 77 * size, wild + 4 - size, size);
@@ -154,7 +155,7 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int asked) {
             const int64_t *position = c->part[is_query ? aside : part].cells.pos;
             const enum kvc_role role = is_query ? KVC_ROLE_QUERIES : v ? KVC_ROLE_V : KVC_ROLE_K;
             uint32_t t = kvc_cache_add_tensor(c, layer, role, &shape, &e);
-            if (t == KVC_NONE || kvc_cache_map_tensor(c, t, to, &e)) die("tensor", &e);
+            if (t == KVC_NONE || kvc_cache_map_memory(c, t, to, &e)) die("tensor", &e);
             for (uint64_t row = 0; row < shape.tokens * shape.heads; row++) {
                 float common[3], head[VALUES];
                 for (int k = 0; k < 3; k++) common[k] = next_number(&x);

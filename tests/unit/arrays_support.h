@@ -2,6 +2,8 @@
 #ifndef ARRAYS_SUPPORT_H
 #define ARRAYS_SUPPORT_H
 
+#include "formats/cache/mapped.h"
+#include "formats/file/restore.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
 
@@ -22,7 +24,7 @@ static inline struct kvc_cache *import_bytes(const struct kvc_format *format, st
                                              const void *data, size_t n, const struct kvc_import_options *o) {
     struct kvc_error e;
     kvc_input_memory(in, "test", data, n);
-    struct kvc_cache *c = format->import(in, o, &e);
+    struct kvc_cache *c = kvc_format_import(format, in, o, &e);
     if (!c) fail_msg("%s", e.message);
     return c;
 }
@@ -33,7 +35,7 @@ static inline void refuse_bytes(const struct kvc_format *format, const void *dat
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_input in;
     kvc_input_memory(&in, "test", data, n);
-    struct kvc_cache *c = format->import(&in, o, &e);
+    struct kvc_cache *c = kvc_format_import(format, &in, o, &e);
     assert_null(c);
     if (e.code != code || !strstr(e.message, words)) fail_msg("code %d: %s", (int)e.code, e.message);
     kvc_input_close(&in);
@@ -148,7 +150,7 @@ static inline uint32_t add_part(struct kvc_cache *c, enum kvc_part_kind kind, ui
     for (unsigned k = 0; k < 2; k++) {
         uint32_t t = kvc_cache_add_tensor(c, layer, k ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
         assert_true(t != KVC_NONE);
-        assert_int_equal(kvc_cache_map_tensor(c, t, data, &e), 0);
+        assert_int_equal(kvc_cache_map_memory(c, t, data, &e), 0);
     }
     if (kvc_cache_finish(c, &e)) fail_msg("%s", e.message);
     return part;
@@ -181,7 +183,7 @@ static inline struct kvc_cache *open_real(struct kvc_input *in, const char *file
     char path[512];
     struct kvc_error e;
     if (kvc_input_open(in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
-    struct kvc_cache *c = kvc_import(in, NULL, NULL, &e);
+    struct kvc_cache *c = kvc_import_file(in, NULL, NULL, &e);
     if (!c) fail_msg("%s", e.message);
     return c;
 }

@@ -4,6 +4,7 @@
  * and its kin (Makefile); allocations that other libraries make do not fail. */
 #include "codecs/memory.h"
 #include "formats/container/container.h"
+#include "formats/file/restore.h"
 #include "formats/cache/format.h"
 #include "formats/io/input.h"
 #include "formats/model/profile_learn.h"
@@ -102,7 +103,7 @@ static int learn(const struct kvc_cache *c, struct kvc_error *e) {
 static int unpack(const struct kvc_input *in, const struct work *w, struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_sink nowhere = {.write = discard};
-    struct kvc_cache *c = kvc_import(in, NULL, &format, e);
+    struct kvc_cache *c = kvc_import_file(in, NULL, &format, e);
     if (!c) return -1;
     int status = kvc_container_check(c, 1, e);
     if (!status && w->exports) status = kvc_source_write(c, 1, &nowhere, e);
@@ -115,7 +116,7 @@ static int run(const struct work *w, struct kvc_error *e) {
     struct kvc_buffer packed = {0};
     struct kvc_input in, again;
     if (kvc_input_open(&in, w->path, e)) return -1;
-    struct kvc_cache *c = kvc_import(&in, NULL, &format, e), *view = NULL;
+    struct kvc_cache *c = kvc_import_file(&in, NULL, &format, e), *view = NULL;
     int status = c ? 0 : -1;
     const struct kvc_selection few = {.end = w->rows, .layers = (const uint8_t[]){1}, .n_layers = 1};
     if (!status && w->rows && !(view = kvc_view_select(c, &few, e))) status = -1;

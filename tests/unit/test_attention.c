@@ -1,5 +1,6 @@
 /* test_attention.c: the measures of attention.h beside slow ones in double precision, written here from its
  * definitions. Not for kvc-diff's choice of tensors and printing (tests/cli/diff-attention). */
+#include "formats/cache/mapped.h"
 #include "formats/compare/attention.h"
 
 #include <math.h>
@@ -84,8 +85,8 @@ static void open_rows(struct rows *r) {
     if (r->dim_v) add_tensor(c, layer, KVC_ROLE_V, r, r->dim_v);
     memcpy(c->part[part].cells.pos, r->position, r->n * sizeof *r->position);
     assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
-    assert_int_equal(kvc_cache_map_tensor(c, 0, (const uint8_t *)r->k, &e), 0);
-    if (r->dim_v) assert_int_equal(kvc_cache_map_tensor(c, 1, (const uint8_t *)r->v, &e), 0);
+    assert_int_equal(kvc_cache_map_memory(c, 0, (const uint8_t *)r->k, &e), 0);
+    if (r->dim_v) assert_int_equal(kvc_cache_map_memory(c, 1, (const uint8_t *)r->v, &e), 0);
     assert_int_equal(kvc_cache_finish(c, &e), 0);
     r->cache = c;
 }

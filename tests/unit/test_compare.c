@@ -1,4 +1,5 @@
 /* test_compare.c: row matching and the comparison of tensors, on caches made in memory. */
+#include "formats/cache/mapped.h"
 #include "formats/compare/compare.h"
 
 #include <math.h>
@@ -24,7 +25,7 @@ static struct kvc_cache *cache_of(enum kvc_dtype dtype, uint64_t tokens, uint64_
     assert_int_equal(tensor, 0);
     if (positions) memcpy(c->part[part].cells.pos, positions, (size_t)tokens * sizeof *positions);
     assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
-    assert_int_equal(kvc_cache_map_tensor(c, tensor, bytes, &e), 0);
+    assert_int_equal(kvc_cache_map_memory(c, tensor, bytes, &e), 0);
     assert_int_equal(kvc_cache_finish(c, &e), 0);
     return c;
 }

@@ -1,5 +1,7 @@
 /* test_container.c: what kvc_container_write() writes, kvc_container_open() reads again; damage of every bit
  * shows. */
+#include "formats/cache/mapped.h"
+#include "formats/file/restore.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -109,8 +111,8 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     free(row);
     uint8_t *text = remember(b->m, 32);
     int n = snprintf((char *)text, 32, "tensor %u\n", (unsigned)t);
-    if (kvc_cache_map_tensor(b->c, t, base, &b->e) ||
-        kvc_cache_extent_literal(b->c, text, (uint64_t)n, &b->e) || kvc_cache_extent_tensor(b->c, t, &b->e))
+    if (kvc_cache_map_memory(b->c, t, base, &b->e) ||
+        kvc_cache_extent_bytes(b->c, text, (uint64_t)n, &b->e) || kvc_cache_extent_tensor(b->c, t, &b->e))
         fail_msg("%s", b->e.message);
 }
 
@@ -534,7 +536,7 @@ static void long_literals(void **state) {
     uint8_t *bytes = remember(b.m, (size_t)n), piece[64];
     memset(bytes, 0, (size_t)n);
     for (uint64_t i = chunk; i < n; i++) bytes[i] = (uint8_t)mix(i);
-    assert_int_equal(kvc_cache_extent_literal(b.c, bytes, n, &b.e), 0);
+    assert_int_equal(kvc_cache_extent_bytes(b.c, bytes, n, &b.e), 0);
     struct kvc_cache *c = finish(&b);
     struct kvc_pack_options o = {.threads = 1};
     round_trip(c, &o);
@@ -899,9 +901,9 @@ static void other_caches_are_refused(void **state) {
     refused_of(view); /* of a container, but none */
     assert_int_equal(kvc_container_record(d, kvc_container_records(d), &info, NULL, 0, &e), -1);
     assert_int_equal(e.code, KVC_ERR_USAGE);
-    assert_int_equal(kvc_cache_map_tensor(d, 0, packed.data, &e), -1); /* and the other way round */
+    assert_int_equal(kvc_cache_map_memory(d, 0, packed.data, &e), -1); /* and the other way round */
     assert_int_equal(e.code, KVC_ERR_USAGE);
-    assert_int_equal(kvc_cache_extent_literal(d, packed.data, 1, &e), -1);
+    assert_int_equal(kvc_cache_extent_bytes(d, packed.data, 1, &e), -1);
     assert_int_equal(kvc_container_check(d, 1, &e), 0);
     kvc_cache_free(view);
     kvc_cache_free(d);

@@ -2,6 +2,7 @@
  * and with which words. The tables of README.md there say what is expected of each; $KVC_TEST_FILES names another
  * directory. */
 #include "formats/io/bytes.h"
+#include "formats/file/restore.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 

@@ -20,7 +20,7 @@ static struct kvc_input input;
 static struct kvc_cache *open_cache(const char *path) {
     struct kvc_error e;
     assert_int_equal(kvc_input_open(&input, path, &e), 0);
-    struct kvc_cache *c = kvc_import(&input, &(struct kvc_import_options){.kv_heads = 3}, NULL, &e);
+    struct kvc_cache *c = kvc_import_file(&input, &(struct kvc_import_options){.kv_heads = 3}, NULL, &e);
     assert_non_null(c);
     return c;
 }

@@ -2,6 +2,7 @@
  * GGSQ 2, GGSN 9, M-RoPE extensions, recurrent states, latent attention. Each must be understood, come back byte for
  * byte through a .kvc, and be refused at every truncation. */
 #include "formats/io/bytes.h"
+#include "formats/file/restore.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -92,7 +93,7 @@ static struct kvc_cache *import(struct kvc_input *in, const struct bytes *b, str
     struct kvc_import_options options = {.latent = no_v};
     memset(e, 0, sizeof *e);
     kvc_input_memory(in, "test", b->data, b->n);
-    return kvc_import(in, &options, NULL, e);
+    return kvc_import_file(in, &options, NULL, e);
 }
 
 /* Imports, packs, opens the pack, gives the source back and compares; then refuses every truncation. The cache is

@@ -1,4 +1,5 @@
 /* test_names.c: what names mean, --map patterns, and the parts built from arrays of different lengths. */
+#include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 
 #include "formats/io/bytes.h"
@@ -95,13 +96,22 @@ static void test_print(void **state) {
 
 static uint8_t bytes[4096];
 
+/* An input over bytes of a test; the last few that were asked for are good. */
+static const struct kvc_input *over(const void *data, size_t size) {
+    static struct kvc_input in[16];
+    static unsigned next;
+    struct kvc_input *one = &in[next++ % 16];
+    kvc_input_memory(one, "a test", data, size);
+    return one;
+}
+
 static struct kvc_array array_of(const char *name, uint64_t heads, uint64_t tokens, uint64_t dim) {
     return (struct kvc_array){.name = name,
                               .type = "F16",
                               .info = kvc_dtype_info(KVC_F16),
                               .rank = 4,
                               .dim = {1, heads, tokens, dim},
-                              .data = bytes,
+                              .in = over(bytes, sizeof bytes),
                               .size = heads * tokens * dim * 2};
 }
 
@@ -229,7 +239,7 @@ static void test_tokens(void **state) {
     struct kvc_array a[] = {
         array_of("layers.0.keys", 2, 3, 4),
         array_of("layers.0.values", 2, 3, 4),
-        {.name = "tokens", .type = "I64", .int_size = 8, .rank = 2, .dim = {1, 2}, .data = wide, .size = 16}};
+        {.name = "tokens", .type = "I64", .int_size = 8, .rank = 2, .dim = {1, 2}, .in = over(wide, sizeof wide), .size = 16}};
     struct kvc_cache *c;
     struct kvc_error e;
     if (build(a, 3, NULL, &c, &e)) fail_msg("%s", e.message);
@@ -239,10 +249,10 @@ static void test_tokens(void **state) {
     kvc_cache_free(c);
     a[2].dim[1] = 1;
     a[2].size = 8;
-    a[2].data = large;
+    a[2].in = over(large, sizeof large);
     refuse(a, 3, KVC_ERR_DAMAGED, "entry 0 is no token id");
     a[2] = (struct kvc_array){
-        .name = "tokens", .type = "I32", .int_size = 4, .rank = 1, .dim = {1}, .data = negative, .size = 4};
+        .name = "tokens", .type = "I32", .int_size = 4, .rank = 1, .dim = {1}, .in = over(negative, sizeof negative), .size = 4};
     refuse(a, 3, KVC_ERR_DAMAGED, "entry 0 is no token id");
     a[2].int_size = 0;
     a[2].type = "F32";
@@ -265,7 +275,7 @@ static struct kvc_array integers(const char *name, unsigned size, unsigned slot,
                               .int_size = size,
                               .rank = 1,
                               .dim = {n},
-                              .data = numbers[slot],
+                              .in = over(numbers[slot], sizeof numbers[slot]),
                               .size = n * size};
 }
 

@@ -206,14 +206,14 @@ static void mutate(const char *compression) {
     kvc_input_close(&in);
     for (size_t n = 0; n < z.n; n++) {
         kvc_input_memory(&in, "test", z.data, n);
-        assert_null(format->import(&in, NULL, &e));
+        assert_null(kvc_format_import(format, &in, NULL, &e));
         kvc_input_close(&in);
     }
     for (size_t i = 0; i < z.n; i++)
         for (unsigned bit = 0; bit < 8; bit++) {
             z.data[i] ^= (uint8_t)(1u << bit);
             kvc_input_memory(&in, "test", z.data, z.n);
-            struct kvc_cache *c = format->import(&in, NULL, &e);
+            struct kvc_cache *c = kvc_format_import(format, &in, NULL, &e);
             if (c && c->n_extents) assert_source_is(c, z.data, z.n);
             for (uint32_t t = 0; c && t < c->n_tensors; t++) {
                 size_t n;
@@ -252,10 +252,10 @@ static void test_probe(void **state) {
     struct kvc_input in;
     make_file(&z, "store");
     kvc_input_memory(&in, "test", z.data, z.n);
-    assert_true(format->probe(&in, why, sizeof why));
+    assert_true(kvc_format_probe(format, &in, why, sizeof why));
     kvc_input_close(&in);
     kvc_input_memory(&in, "test", z.data, 3);
-    assert_false(format->probe(&in, why, sizeof why));
+    assert_false(kvc_format_probe(format, &in, why, sizeof why));
     kvc_input_close(&in);
 }
 
@@ -337,7 +337,7 @@ static void check_real(const char *file, int in_place) {
     json_t *index;
     const json_t *facts = data_facts(file, &index);
     if (kvc_input_open(&in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
-    struct kvc_cache *c = format->import(&in, NULL, &e);
+    struct kvc_cache *c = kvc_format_import(format, &in, NULL, &e);
     if (!c) fail_msg("%s: %s", file, e.message);
     assert_facts(c, facts);
     if (in_place) assert_source_is(c, in.data, (size_t)in.size);
@@ -376,7 +376,7 @@ static void test_damaged(void **state) {
     struct kvc_error e = {.code = KVC_OK};
     if (kvc_input_open(&in, data_path("damaged/bad-npz-trunc.npz", path, sizeof path), &e))
         fail_msg("%s", e.message);
-    assert_null(format->import(&in, NULL, &e));
+    assert_null(kvc_format_import(format, &in, NULL, &e));
     assert_int_equal(e.code, KVC_ERR_DAMAGED);
     assert_non_null(strstr(e.message, "central directory"));
     kvc_input_close(&in);

@@ -1,6 +1,7 @@
 /* test_profile.c: profile files, built here byte by byte as kvc-profile(5) lays them out: what is read out of good
  * ones, and that all others are refused; which caches one fits, and where one is found. Not for what stages do with
  * them (test_transform.c). */
+#include "formats/cache/mapped.h"
 #include "formats/model/profile_fit.h"
 
 #include "formats/cache/keys.h"
@@ -671,7 +672,7 @@ static struct kvc_cache *make_cache(const struct geometry *g, const char *pairin
         const struct kvc_shape shape = {KVC_F32, 4, v ? g->v_heads : g->k_heads, v ? g->v_dim : g->k_dim};
         if (!shape.heads) continue;
         const uint32_t t = kvc_cache_add_tensor(c, layer, v ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
-        if (t == KVC_NONE || kvc_cache_map_tensor(c, t, rows, &e)) fail_msg("%s", e.message);
+        if (t == KVC_NONE || kvc_cache_map_memory(c, t, rows, &e)) fail_msg("%s", e.message);
     }
     if (pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, pairing, &e)) fail_msg("%s", e.message);
     if (kvc_cache_finish(c, &e)) fail_msg("%s", e.message);

@@ -55,8 +55,7 @@ static void check_order(const char *order) {
             }
             free(rows);
         }
-    if (strspn(order, "lc") == 2) assert_source_is(c, data, sizeof data);
-    else assert_int_equal(c->n_extents, 0);
+    assert_source_is(c, data, sizeof data); /* also where tensors lie between each other */
     struct kvc_buffer b = export_bytes(format, c);
     uint8_t plain[2 * VALUES];
     fill(plain, "lcthd");
@@ -199,7 +198,7 @@ static void test_probe(void **state) {
     char why[64];
     struct kvc_input in;
     kvc_input_memory(&in, "test", "", 0);
-    assert_false(format->probe(&in, why, sizeof why));
+    assert_false(kvc_format_probe(format, &in, why, sizeof why));
     assert_non_null(strstr(why, "--from raw"));
     kvc_input_close(&in);
 }

@@ -158,14 +158,14 @@ static void test_mutations(void **state) {
     struct kvc_error e;
     for (size_t n = 0; n < f.n; n++) {
         kvc_input_memory(&in, "test", f.data, n);
-        assert_null(format->import(&in, NULL, &e));
+        assert_null(kvc_format_import(format, &in, NULL, &e));
         kvc_input_close(&in);
     }
     for (size_t i = 0; i < f.n - 52; i++)
         for (unsigned bit = 0; bit < 8; bit++) {
             f.data[i] ^= (uint8_t)(1u << bit);
             kvc_input_memory(&in, "test", f.data, f.n);
-            struct kvc_cache *c = format->import(&in, NULL, &e);
+            struct kvc_cache *c = kvc_format_import(format, &in, NULL, &e);
             if (c) assert_source_is(c, f.data, f.n);
             kvc_cache_free(c);
             kvc_input_close(&in);
@@ -179,10 +179,10 @@ static void test_probe(void **state) {
     struct kvc_input in;
     struct file f = make("{" KV "}", 0);
     kvc_input_memory(&in, "test", f.data, f.n);
-    assert_true(format->probe(&in, why, sizeof why));
+    assert_true(kvc_format_probe(format, &in, why, sizeof why));
     kvc_input_close(&in);
     kvc_input_memory(&in, "test", f.data, 8);
-    assert_false(format->probe(&in, why, sizeof why));
+    assert_false(kvc_format_probe(format, &in, why, sizeof why));
     assert_non_null(strstr(why, "short"));
     kvc_input_close(&in);
 }
@@ -557,7 +557,7 @@ static void check_real(const char *file, const struct kvc_import_options *o) {
     json_t *index;
     const json_t *facts = data_facts(file, &index);
     if (kvc_input_open(&in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
-    struct kvc_cache *c = format->import(&in, o, &e);
+    struct kvc_cache *c = kvc_format_import(format, &in, o, &e);
     if (!c) fail_msg("%s: %s", file, e.message);
     assert_facts(c, facts);
     assert_source_is(c, in.data, (size_t)in.size);
@@ -595,7 +595,7 @@ static void test_mlx(void **state) {
     struct kvc_error e;
     if (kvc_input_open(&in, data_path("mlx/smol-32.safetensors", path, sizeof path), &e))
         fail_msg("%s", e.message);
-    assert_null(format->import(&in, NULL, &e));
+    assert_null(kvc_format_import(format, &in, NULL, &e));
     assert_int_equal(e.code, KVC_ERR_UNKNOWN);
     assert_non_null(strstr(e.message, "'0.0'"));
     kvc_input_close(&in);
@@ -670,7 +670,7 @@ static void test_damaged(void **state) {
         struct kvc_input in;
         struct kvc_error e = {.code = KVC_OK};
         if (kvc_input_open(&in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
-        assert_null(format->import(&in, NULL, &e));
+        assert_null(kvc_format_import(format, &in, NULL, &e));
         if (getenv("KVC_TEST_VERBOSE")) print_message("%s: %s\n", file, e.message);
         assert_true(e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN);
         kvc_input_close(&in);

@@ -1,5 +1,6 @@
 /* test_salvage.c: damaged containers: whatever is done to the bytes, nothing crashes, all damage is listed, and every row that
  * is said to be whole is the row that was packed. KVC_ROUNDS=N: so many random damages of each container instead of 60. */
+#include "formats/cache/mapped.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -50,8 +51,8 @@ static struct kvc_cache *make_cache(int streams) {
             for (int role = KVC_ROLE_K; role <= KVC_ROLE_V; role++) {
                 const struct kvc_shape shape = {.dtype = KVC_F16, .tokens = c->part[part].cells.n, .heads = HEADS, .dim = DIM};
                 const uint32_t t = kvc_cache_add_tensor(c, layer, (enum kvc_role)role, &shape, &e);
-                assert_int_equal(kvc_cache_extent_literal(c, literal, sizeof literal, &e), 0);
-                assert_int_equal(kvc_cache_map_tensor(c, t, at, &e), 0);
+                assert_int_equal(kvc_cache_extent_bytes(c, literal, sizeof literal, &e), 0);
+                assert_int_equal(kvc_cache_map_memory(c, t, at, &e), 0);
                 assert_int_equal(kvc_cache_extent_tensor(c, t, &e), 0);
                 state = 1 + (uint64_t)role + 2 * l; /* the same in both parts */
                 for (size_t i = 0; i < shape.tokens * ROW; i += 2) {
@@ -181,7 +182,7 @@ static void check_recipe(const char *recipe, int streams) {
     struct kvc_error e;
     struct kvc_buffer b = pack(recipe, streams);
     struct kvc_input in = input_of(b.data, b.n);
-    struct kvc_cache *good = kvc_format_kvc.import(&in, NULL, &e);
+    struct kvc_cache *good = kvc_format_import(&kvc_format_kvc, &in, NULL, &e);
     const char *text = getenv("KVC_ROUNDS");
     const long rounds = text ? strtol(text, NULL, 10) : 60;
     uint64_t rows = 0;
@@ -244,7 +245,7 @@ static void check_flip(const char *recipe, int streams, unsigned type, uint32_t 
     struct kvc_error e;
     struct kvc_buffer b = pack(recipe, streams);
     struct kvc_input in = input_of(b.data, b.n);
-    struct kvc_cache *good = kvc_format_kvc.import(&in, NULL, &e);
+    struct kvc_cache *good = kvc_format_import(&kvc_format_kvc, &in, NULL, &e);
     assert_non_null(good);
     const struct kvc_record_info r = find_record(good, type, tensor, 0);
     uint8_t *p = malloc(b.n);
@@ -281,7 +282,7 @@ static void test_narrow(void **unused) {
     struct kvc_error e;
     struct kvc_buffer b = pack("split", 0);
     struct kvc_input in = input_of(b.data, b.n);
-    struct kvc_cache *good = kvc_format_kvc.import(&in, NULL, &e);
+    struct kvc_cache *good = kvc_format_import(&kvc_format_kvc, &in, NULL, &e);
     const uint8_t layers[] = {1, 0, 1, 1};
     const struct {
         struct kvc_selection asked;

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "formats/cache/mapped.h"
 #include "formats/compare/stats.h"
 
 #include <math.h>
@@ -22,7 +23,7 @@ static struct kvc_cache *cache_of(const struct kvc_shape *shape, const void *row
     uint32_t layer = kvc_cache_add_layer(c, part, 0, KVC_LAYER_FULL, &e);
     uint32_t tensor = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, shape, &e);
     assert_int_equal(tensor, 0);
-    assert_int_equal(kvc_cache_map_tensor(c, tensor, rows, &e), 0);
+    assert_int_equal(kvc_cache_map_memory(c, tensor, rows, &e), 0);
     assert_int_equal(kvc_cache_finish(c, &e), 0);
     return c;
 }

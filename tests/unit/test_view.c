@@ -1,4 +1,5 @@
 /* test_view.c: the cache model (order, blocks) and what is derived from it: selections, RoPE pairing, floats. */
+#include "formats/cache/mapped.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/view.h"
 #include "kernels/kernels.h"
@@ -30,7 +31,7 @@ static struct kvc_cache *cache_of(uint64_t cells, uint64_t heads, const int64_t 
             base[2 * i] = (uint8_t)(i % 8 + 16 * (i / 8 % heads));
             base[2 * i + 1] = (uint8_t)(i / (8 * heads));
         }
-        assert_int_equal(kvc_cache_map_tensor(c, t, base, &e), 0);
+        assert_int_equal(kvc_cache_map_memory(c, t, base, &e), 0);
     }
     assert_int_equal(kvc_cache_finish(c, &e), 0);
     return c;
@@ -111,7 +112,7 @@ static void evicted_tokens(void **state) {
         uint32_t layer = kvc_cache_add_layer(c, part, 0, i ? KVC_LAYER_SLIDING : KVC_LAYER_FULL, &e);
         struct kvc_shape shape = {KVC_F16, cells, 1, 8};
         uint32_t t = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, &e);
-        assert_int_equal(kvc_cache_map_tensor(c, t, storage, &e), 0);
+        assert_int_equal(kvc_cache_map_memory(c, t, storage, &e), 0);
     }
     assert_int_equal(kvc_cache_finish(c, &e), 0);
     struct kvc_selection s = {.first = 0, .end = 8};
@@ -173,7 +174,7 @@ static void floats_undo_the_rotation(void **state) {
     struct kvc_shape shape = {KVC_F32, 1, 1, 64};
     kvc_cache_map(c, NULL, NULL, &e);
     uint32_t t = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, &e);
-    assert_int_equal(kvc_cache_map_tensor(c, t, storage, &e), 0);
+    assert_int_equal(kvc_cache_map_memory(c, t, storage, &e), 0);
     assert_int_equal(kvc_cache_finish(c, &e), 0);
     kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 64, &e);
     struct kvc_cache *v = kvc_view_float(c, &e);

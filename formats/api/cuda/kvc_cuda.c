@@ -225,7 +225,7 @@ static int open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc
                                            .first = o->first,
                                            .end = o->end};
     if (o->first < 0 || o->end < o->first) return kvc_fail(e, KVC_ERR_USAGE, "positions end before they begin");
-    if (o->direct && strcmp(path, "-") != 0 && !*p->file->input.filter) {
+    if (o->direct && strcmp(path, "-") != 0 && !*p->file->opened.input.filter) {
         p->direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
         p->options.direct = p->direct_fd >= 0; /* else the mapped file serves */
         p->options.direct_fd = p->direct_fd;
@@ -258,7 +258,7 @@ static int make_plan(struct kvc_cuda_plan *p, const char *path, const struct kvc
         rows += n;
     }
     if (!rows && (o->first || o->end)) return kvc_fail(e, KVC_ERR_USAGE, "no token stands at the positions that are asked for");
-    return (p->load = kvc_load_new(p->device, c, &p->file->input, &p->options, p->target, e)) ? 0 : -1;
+    return (p->load = kvc_load_new(p->device, c, &p->file->opened.input, &p->options, p->target, e)) ? 0 : -1;
 }
 
 struct kvc_cuda_plan *kvc_cuda_plan_new(const char *path, const struct kvc_cuda_options *options,
@@ -326,12 +326,12 @@ int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e) {
     p->finished = 0;
     if (stream == PER_THREAD)
         return kvc_fail(e, KVC_ERR_USAGE, "cudaStreamPerThread is another stream in each of the loader's threads: give one of your own");
-    return kvc_load_run(p->load, stream, e) ? kvc_error_prefix(e, p->file->input.name) : 0;
+    return kvc_load_run(p->load, stream, e) ? kvc_error_prefix(e, p->file->opened.input.name) : 0;
 }
 
 int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e) {
     p->finished = !kvc_load_finish(p->load, e);
-    return p->finished ? 0 : kvc_error_prefix(e, p->file->input.name);
+    return p->finished ? 0 : kvc_error_prefix(e, p->file->opened.input.name);
 }
 
 void kvc_cuda_cancel(struct kvc_cuda_plan *p) {

@@ -1,0 +1,59 @@
+/* block_cache.c: the last block of each tensor that was read in part. */
+#include "formats/cache/block_cache.h"
+
+#include "codecs/memory.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+struct block {
+    uint64_t number;
+    uint8_t bytes[];
+};
+
+struct kvc_block_cache {
+    const struct kvc_cache *cache;
+    _Atomic(struct block *) kept[]; /* by tensor */
+};
+
+struct kvc_block_cache *kvc_block_cache_new(const struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_block_cache *b = kvc_alloc_zeros(1, sizeof *b + (uint64_t)c->n_tensors * sizeof b->kept[0]);
+    if (b) b->cache = c;
+    else kvc_fail_memory(e, "blocks");
+    return b;
+}
+
+void kvc_block_cache_free(struct kvc_block_cache *b) {
+    for (uint32_t t = 0; b && t < b->cache->n_tensors; t++) free(b->kept[t]);
+    free(b);
+}
+
+/* Rows [first, first + n) of one block, by way of the one that the tensor keeps. */
+static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number, uint64_t first, uint64_t n, uint8_t *dst,
+                     struct kvc_error *e) {
+    const struct kvc_cache *c = b->cache;
+    const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[number], row = kvc_row_bytes(&c->tensor[tensor].shape);
+    struct block *kept = atomic_exchange(&b->kept[tensor], NULL);
+    const int was_kept = kept != NULL;
+    int status = 0;
+    if (!kept && !(kept = malloc(sizeof *kept + (size_t)row * KVC_BLOCK))) return kvc_fail_memory(e, "a block");
+    if (!was_kept || kept->number != number) status = c->read(c, tensor, start[0], start[1] - start[0], kept->bytes, e);
+    kept->number = number;
+    if (!status) memcpy(dst, kept->bytes + (first - start[0]) * row, (size_t)(n * row));
+    free(status ? kept : atomic_exchange(&b->kept[tensor], kept));
+    return status;
+}
+
+int kvc_block_cache_read(struct kvc_block_cache *b, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_cache *c = b->cache;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    for (uint64_t i = n ? kvc_cells_block_of(cells, first) : 0; n; i++) {
+        const uint64_t end = cells->block[i + 1], take = end - first < n ? end - first : n;
+        if (take == end - cells->block[i] ? c->read(c, tensor, first, take, dst, e) : read_part(b, tensor, i, first, take, dst, e))
+            return -1;
+        dst += take * kvc_row_bytes(&c->tensor[tensor].shape);
+        first += take;
+        n -= take;
+    }
+    return 0;
+}

@@ -1,0 +1,281 @@
+/* mapped.c: caches whose rows lie in inputs: gathers rows, pins what it reads. */
+#include "formats/cache/mapped.h"
+
+#include "codecs/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Literal bytes. */
+struct piece {
+    const struct kvc_input *in; /* NULL: they are at `base` */
+    const uint8_t *base;
+    uint64_t at, size;
+    uint64_t offset; /* among all literal bytes */
+};
+
+/* Some cells of a tensor. */
+struct spot {
+    const struct kvc_input *in; /* NULL: they are in memory */
+    const uint8_t *base;        /* in memory: what `at` counts from */
+    uint64_t at; /* of the first value of the first cell */
+    uint64_t cell, n;
+    uint64_t heads; /* that the strides were made for */
+    struct kvc_strides strides;
+};
+
+struct spots {
+    struct spot *spot; /* ascending by cell */
+    uint64_t n;
+};
+
+struct mapped {
+    void (*close)(void *owner);
+    void *owner;
+    struct spots *tensor;
+    uint32_t n_tensors;
+    struct piece *piece; /* literals in order */
+    uint64_t n_pieces;
+};
+
+/* What the cache's impl is. */
+static const char kind[] = "mapped";
+
+static struct mapped *mapped_of(const struct kvc_cache *c) {
+    return c->kind == kind ? c->impl : NULL;
+}
+
+static int not_mapped(struct kvc_error *e) {
+    return kvc_fail(e, KVC_ERR_USAGE, "the cache's tensors do not lie in inputs");
+}
+
+/* --- rows --- */
+
+/* The strides as the shape is now: how many heads a row has may have been learnt since. */
+static struct kvc_strides strides_now(const struct spot *s, const struct kvc_shape *shape) {
+    struct kvc_strides now = s->strides;
+    const uint32_t block = kvc_dtype_info(shape->dtype)->block;
+    if (s->heads != shape->heads) now.head = shape->dim % block ? 0 : shape->dim / block * now.block;
+    return now;
+}
+
+/* Byte ranges that hold cells [first, first + n) of a spot: n_outer ranges of `size` bytes. Axes whose strides are longer than what
+ * the others reach are walked, so that a range of tokens of one head does not bring all heads. */
+struct ranges {
+    uint64_t at, size;
+    uint64_t count[2], stride[2];
+};
+
+static struct ranges ranges_of(const struct spot *s, const struct kvc_shape *shape, uint64_t first, uint64_t n) {
+    const struct kvc_strides now = strides_now(s, shape);
+    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
+    struct ranges r = {.at = s->at + (first - s->cell) * now.token, .size = info->size, .count = {shape->heads, shape->dim / info->block},
+                       .stride = {now.head, now.block}};
+    if (shape->dim % info->block) {
+        r.size = kvc_row_bytes(shape);
+        r.count[0] = r.count[1] = 1;
+    }
+    const uint64_t tokens = (n - 1) * now.token;
+    for (int axis = 1; axis >= 0; axis--) /* values within a head first: their strides are the shorter ones, or the longest */
+        if (r.count[axis] > 1 && r.stride[axis] < r.size + tokens) {
+            r.size += (r.count[axis] - 1) * r.stride[axis];
+            r.count[axis] = 1;
+        }
+    r.size += tokens;
+    return r;
+}
+
+static void unpin_ranges(const struct kvc_input *in, const struct ranges *r, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++)
+        kvc_input_unpin(in, r->at + i / r->count[1] * r->stride[0] + i % r->count[1] * r->stride[1], r->size);
+}
+
+static int pin_ranges(const struct kvc_input *in, const struct ranges *r, struct kvc_error *e) {
+    for (uint64_t i = 0; i < r->count[0] * r->count[1]; i++)
+        if (kvc_input_pin(in, r->at + i / r->count[1] * r->stride[0] + i % r->count[1] * r->stride[1], r->size, e)) {
+            unpin_ranges(in, r, i);
+            return -1;
+        }
+    return 0;
+}
+
+static const struct spot *spot_of(const struct spots *list, uint64_t cell) {
+    uint64_t low = 0, high = list->n;
+    while (high - low > 1) {
+        const uint64_t mid = low + (high - low) / 2;
+        if (list->spot[mid].cell <= cell) low = mid;
+        else high = mid;
+    }
+    return &list->spot[low];
+}
+
+/* Rows of cells that follow each other in one spot. */
+static int gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_strides now = strides_now(s, shape);
+    const uint64_t row = kvc_row_bytes(shape);
+    const int pinned = s->in && s->in->pages;
+    const struct ranges r = pinned ? ranges_of(s, shape, cell, n) : (struct ranges){0};
+    const uint8_t *base = (s->in ? s->in->data : s->base) + s->at;
+    if (pinned && pin_ranges(s->in, &r, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) kvc_row_gather(dst + i * row, base, shape, &now, cell - s->cell + i);
+    if (pinned) unpin_ranges(s->in, &r, r.count[0] * r.count[1]);
+    return 0;
+}
+
+static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                       struct kvc_error *e) {
+    const struct spots *list = &mapped_of(c)->tensor[tensor];
+    const struct kvc_shape *shape = &c->tensor[tensor].shape;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const uint64_t row = kvc_row_bytes(shape);
+    for (uint64_t i = 0, run; i < n; i += run) {
+        const uint64_t cell = kvc_cell_at(cells, first + i);
+        const struct spot *s = spot_of(list, cell);
+        for (run = 1; i + run < n && cell + run < s->cell + s->n && kvc_cell_at(cells, first + i + run) == cell + run;) run++;
+        if (gather(s, shape, cell, run, dst + i * row, e)) return -1;
+    }
+    return 0;
+}
+
+static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                               struct kvc_error *e) {
+    const struct mapped *m = mapped_of(c);
+    uint64_t low = 0, high = m->n_pieces;
+    while (high - low > 1) {
+        uint64_t mid = low + (high - low) / 2;
+        if (m->piece[mid].offset <= offset) low = mid;
+        else high = mid;
+    }
+    for (; n; low++) {
+        const struct piece *p = &m->piece[low];
+        uint64_t skip = offset - p->offset, part = p->size - skip < n ? p->size - skip : n;
+        if (!p->in) memcpy(dst, p->base + skip, (size_t)part);
+        else if (kvc_input_copy(p->in, p->at + skip, dst, part, e)) return -1;
+        dst += part;
+        offset += part;
+        n -= part;
+    }
+    return 0;
+}
+
+/* --- building --- */
+
+static void mapped_close(struct kvc_cache *c) {
+    struct mapped *m = mapped_of(c);
+    if (!m) return;
+    if (m->close) m->close(m->owner);
+    for (uint32_t t = 0; t < m->n_tensors; t++) free(m->tensor[t].spot);
+    free(m->tensor);
+    free(m->piece);
+    free(m);
+    c->impl = NULL;
+}
+
+int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, struct kvc_error *e) {
+    struct mapped *m = calloc(1, sizeof *m);
+    if (!m) return kvc_fail_memory(e, "a cache");
+    m->close = close;
+    m->owner = owner;
+    c->kind = kind;
+    c->impl = m;
+    c->read = mapped_read;
+    c->read_literal = mapped_read_literal;
+    c->close = mapped_close;
+    return 0;
+}
+
+static int add_spot(struct kvc_cache *c, uint32_t t, const struct spot *s, struct kvc_error *e) {
+    struct mapped *m = mapped_of(c);
+    if (!m) return not_mapped(e);
+    while (m->n_tensors <= t) {
+        struct spots *grown = kvc_room_for_one(m->tensor, m->n_tensors, sizeof *grown);
+        if (!grown) return kvc_fail_memory(e, "tensors");
+        m->tensor = grown;
+        m->tensor[m->n_tensors++] = (struct spots){.n = 0};
+    }
+    struct spots *list = &m->tensor[t];
+    struct spot *grown = kvc_room_for_one(list->spot, list->n, sizeof *grown);
+    if (!grown) return kvc_fail_memory(e, "tensors");
+    list->spot = grown;
+    list->spot[list->n++] = *s;
+    return 0;
+}
+
+static int reaches_beyond(const struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
+    char label[64];
+    kvc_tensor_label(c, t, label, sizeof label);
+    return kvc_fail(e, KVC_ERR_DAMAGED, "%s reaches beyond its bytes", label);
+}
+
+int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
+    const struct kvc_tensor *tensor = &c->tensor[t];
+    const struct spot s = {.in = in, .at = offset, .n = tensor->shape.tokens, .heads = tensor->shape.heads, .strides = tensor->source};
+    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size) || offset > in->size ||
+        tensor->source_size > in->size - offset)
+        return mapped_of(c) ? reaches_beyond(c, t, e) : not_mapped(e);
+    return add_spot(c, t, &s, e);
+}
+
+int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e) {
+    const struct kvc_tensor *tensor = &c->tensor[t];
+    const struct spot s = {.base = base, .n = tensor->shape.tokens, .heads = tensor->shape.heads, .strides = tensor->source};
+    if (!mapped_of(c)) return not_mapped(e);
+    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size)) return reaches_beyond(c, t, e);
+    return add_spot(c, t, &s, e);
+}
+
+int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const struct kvc_place *place, struct kvc_error *e) {
+    const struct kvc_tensor *tensor = &c->tensor[place->tensor];
+    const struct spot s = {.in = in, .at = place->offset, .cell = place->cell, .n = place->n, .heads = tensor->shape.heads,
+                           .strides = place->strides};
+    struct kvc_shape own = tensor->shape;
+    own.tokens = place->n;
+    if (place->offset > in->size || !kvc_strides_check(&own, &place->strides, in->size - place->offset) ||
+        place->cell > tensor->shape.tokens || place->n > tensor->shape.tokens - place->cell)
+        return reaches_beyond(c, place->tensor, e);
+    return add_spot(c, place->tensor, &s, e);
+}
+
+/* --- extents --- */
+
+static int add_piece(struct kvc_cache *c, const struct piece *p, struct kvc_error *e) {
+    struct mapped *m = mapped_of(c);
+    struct piece *grown = kvc_room_for_one(m->piece, m->n_pieces, sizeof *grown);
+    if (!grown) return kvc_fail_memory(e, "private bytes");
+    m->piece = grown;
+    m->piece[m->n_pieces++] = *p;
+    return 0;
+}
+
+int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size, struct kvc_error *e) {
+    if (!mapped_of(c)) return not_mapped(e);
+    if (!size) return 0;
+    const struct piece p = {.in = in, .at = offset, .size = size, .offset = c->literal_size};
+    return add_piece(c, &p, e) || kvc_extents_literal(c, size, e) ? -1 : 0;
+}
+
+int kvc_cache_extent_bytes(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e) {
+    if (!mapped_of(c)) return not_mapped(e);
+    if (!size) return 0;
+    const struct piece p = {.base = bytes, .size = size, .offset = c->literal_size};
+    return add_piece(c, &p, e) || kvc_extents_literal(c, size, e) ? -1 : 0;
+}
+
+int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
+    return kvc_extents_tensor(c, t, e);
+}
+
+int kvc_cache_extent_region(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size,
+                            const struct kvc_place *place, uint64_t n, struct kvc_error *e) {
+    struct kvc_gap *gap = NULL;
+    uint64_t n_gaps = 0, literal = c->literal_size;
+    if (!mapped_of(c)) return not_mapped(e);
+    int status = kvc_extents_region(c, size, place, n, &gap, &n_gaps, e);
+    for (uint64_t i = 0; i < n_gaps && !status; i++) {
+        const struct piece p = {.in = in, .at = offset + gap[i].offset, .size = gap[i].size, .offset = literal};
+        status = add_piece(c, &p, e);
+        literal += gap[i].size;
+    }
+    free(gap);
+    return status;
+}

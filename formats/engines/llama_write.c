@@ -1,0 +1,146 @@
+/* llama_write.c: a slot file of llama.cpp (GGSQ, one sequence) written from a cache. Layout: llama_read.c. */
+#include "formats/engines/llama.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
+#include "formats/io/bytes.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct out {
+    const struct kvc_cache *cache;
+    struct kvc_sink *sink;
+    struct kvc_error *e;
+};
+
+static int emit_u32(struct out *o, uint32_t v) {
+    uint8_t bytes[4];
+    put_u32(bytes, v);
+    return kvc_sink_write(o->sink, bytes, sizeof bytes, o->e);
+}
+
+static int emit_tensor(struct out *o, uint32_t t) {
+    const struct kvc_tensor *tensor = &o->cache->tensor[t];
+    const struct kvc_cells *cells = &kvc_tensor_part(o->cache, t)->cells;
+    uint64_t row = kvc_row_bytes(&tensor->shape);
+    uint8_t head[12], *rows = kvc_alloc(row, KVC_BLOCK);
+    int status = rows ? 0 : kvc_fail_memory(o->e, "rows");
+    put_u32(head, (uint32_t)kvc_dtype_info(tensor->shape.dtype)->ggml);
+    put_u64(head + 4, row);
+    if (!status) status = kvc_sink_write(o->sink, head, sizeof head, o->e);
+    for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
+        uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
+        status = o->cache->read(o->cache, t, first, n, rows, o->e) ||
+                 kvc_sink_write(o->sink, rows, (size_t)(n * row), o->e);
+    }
+    free(rows);
+    return status ? -1 : 0;
+}
+
+static int emit_body(struct out *o, uint32_t part, int tiles) {
+    const struct kvc_cache *c = o->cache;
+    const struct kvc_cells *cells = &c->part[part].cells;
+    uint32_t layers = 0, first = KVC_NONE;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layer[i].part == part) {
+            if (first == KVC_NONE) first = i;
+            layers++;
+        }
+    if (emit_u32(o, 1) || emit_u32(o, (uint32_t)cells->n)) return -1;
+    for (uint64_t i = 0; i < cells->n; i++)
+        if (emit_u32(o, (uint32_t)kvc_cells_position(cells, i)) || emit_u32(o, 1) || emit_u32(o, 0)) return -1;
+    if (!cells->n) return 0;
+    if (emit_u32(o, 0) || emit_u32(o, layers)) return -1;
+    if (tiles && (emit_u32(o, (uint32_t)kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0)) ||
+                  emit_u32(o, (uint32_t)kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0))))
+        return -1;
+    for (unsigned kv = 0; kv < 2; kv++)
+        for (uint32_t i = first; i < first + layers; i++)
+            if (c->layer[i].tensor[kv] != KVC_NONE && emit_tensor(o, c->layer[i].tensor[kv])) return -1;
+    return 0;
+}
+
+static int emit_tokens(struct out *o, int server) {
+    const struct kvc_cache *c = o->cache;
+    if (c->n_tokens > INT32_MAX - 4) return kvc_fail(o->e, KVC_ERR_UNSUPPORTED, "llama: too many tokens");
+    uint32_t n = (uint32_t)c->n_tokens;
+    if (emit_u32(o, server ? n + 4 : n)) return -1;
+    if (server && (emit_u32(o, (uint32_t)KVC_LLAMA_TOKEN_NULL) || emit_u32(o, KVC_LLAMA_SERVER_TOKENS) || emit_u32(o, n))) return -1;
+    for (uint32_t i = 0; i < n; i++)
+        if (emit_u32(o, (uint32_t)c->tokens[i])) return -1;
+    return server ? emit_u32(o, 0) : 0; /* no media */
+}
+
+/* What a GGSQ file can hold; *live and *sliding are part numbers. */
+static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_t *live, uint32_t *sliding,
+                            struct kvc_error *e) {
+    *live = *sliding = KVC_NONE;
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct kvc_part *part = &c->part[i];
+        uint32_t *place = part->kind == KVC_PART_LIVE ? live : part->kind == KVC_PART_SLIDING ? sliding : NULL;
+        if (part->kind == KVC_PART_RECURRENT)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: recurrent states only go back into their own file");
+        if (!place) continue;
+        if (part->stream || *place != KVC_NONE)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot file holds one sequence, this cache has several streams");
+        if (kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 0))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: M-RoPE cells only go back into their own file");
+        for (uint64_t j = 0; j < part->cells.n; j++) {
+            int64_t pos = part->cells.pos[kvc_cell_at(&part->cells, j)];
+            if (pos < 0 || pos > INT32_MAX)
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " does not fit", pos);
+            if (j && pos == part->cells.pos[kvc_cell_at(&part->cells, j - 1)])
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " occurs twice: a slot file holds one "
+                                "sequence, this cache several", pos);
+        }
+        *place = i;
+    }
+    const struct kvc_cells *cells = *live == KVC_NONE ? NULL : &c->part[*live].cells;
+    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || (cells && cells->n && kvc_cells_position(cells, 0)))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot has to begin with token 0");
+    if (*live == KVC_NONE) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: there is no attention cache to write");
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
+        const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
+        char label[64];
+        int is_k = c->tensor[t].role != KVC_ROLE_V;
+        if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) continue;
+        kvc_tensor_label(c, t, label, sizeof label);
+        if (info->ggml < 0)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is %s, which no llama.cpp cache has", label, info->name);
+        const char *key = is_k ? KVC_KEY_HADAMARD_K : KVC_KEY_HADAMARD_V;
+        if (info->block > 1 && version >= 4 && !kvc_meta_find(&c->meta, key))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
+                            "version 4 has to say (--llama-version=3 does not)", label);
+    }
+    return 0;
+}
+
+int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_options *options, struct kvc_sink *sink,
+                    struct kvc_error *e) {
+    uint32_t version = options->llama_version ? options->llama_version : 4, live, sliding;
+    if (version < 2 || version > 4) return kvc_fail(e, KVC_ERR_USAGE, "llama: slot files of version 2, 3 or 4, not %" PRIu32, version);
+    if (check_exportable(cache, version, &live, &sliding, e)) return -1;
+    enum kvc_pairing have = kvc_cache_pairing(cache), want = options->pairing;
+    const char *source = kvc_meta_text(&cache->meta, KVC_KEY_SOURCE_FORMAT, "");
+    int from_llama = strncmp(source, "llama.cpp", 9) == 0;
+    if (want == KVC_PAIRING_UNKNOWN) want = kvc_pairing_of_gguf_arch(kvc_meta_text(&cache->meta, KVC_KEY_MODEL_ARCH, ""));
+    if (want == KVC_PAIRING_UNKNOWN && from_llama) want = have;
+    if (want == KVC_PAIRING_UNKNOWN && !from_llama)
+        return kvc_fail(e, KVC_ERR_USAGE, "llama: which RoPE pairing llama.cpp keeps for this model is unknown; "
+                        "give --model=GGUF or --to-pairing=halves|interleaved|none");
+    struct kvc_cache *view = NULL;
+    if (want != have) {
+        view = kvc_view_pairing(cache, want, e);
+        if (!view) return -1;
+    }
+    struct out o = {.cache = view ? view : cache, .sink = sink, .e = e};
+    int server = strcmp(kvc_meta_text(&cache->meta, KVC_KEY_LLAMA_TOKEN_FORM, "server"), "plain") != 0;
+    int status = emit_u32(&o, KVC_LLAMA_SEQUENCE) || emit_u32(&o, version) || emit_tokens(&o, server) ||
+                 emit_body(&o, live, version >= 4) || (sliding != KVC_NONE && emit_body(&o, sliding, version >= 4));
+    kvc_cache_free(view);
+    return status ? -1 : 0;
+}

@@ -1,0 +1,17 @@
+/* restore.h: the source of a cache, a file or several members, put together again. Not for other layouts (the formats' exports). */
+#ifndef KVC_RESTORE_H
+#define KVC_RESTORE_H
+
+#include "formats/cache/cache.h"
+#include "formats/io/member_sink.h"
+
+/* Writes the source again, byte for byte when the cache is lossless. KVC_ERR_UNSUPPORTED where the cache does not know how
+ * (n_extents is 0), or has several members and `out` takes one file. `threads` 0: one per core. */
+int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const struct kvc_member_sink *out, struct kvc_error *e);
+/* The same of a source that is one file; of several, a tar archive. */
+int kvc_source_write(const struct kvc_cache *c, unsigned threads, struct kvc_sink *out, struct kvc_error *e);
+
+/* Bytes of member i of a source, or of a source that is one file (i 0). */
+uint64_t kvc_source_size(const struct kvc_cache *c, uint32_t i);
+
+#endif
