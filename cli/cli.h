@@ -3,6 +3,7 @@
 #define KVC_CLI_H
 
 #include "formats/file/open.h"
+#include "formats/io/member_sink.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -116,6 +117,17 @@ int cli_output_exists(const char *path); /* 1 when a regular file is there */
 /* For --rm: removes an input file whose output is complete, unless the output has taken its place. */
 int cli_remove_input(const struct kvc_input *in, struct kvc_error *e);
 void cli_output_remove_all(void); /* for signal handlers: removes the temporary of the output in progress */
+
+/* The same of a folder of files, which must not exist. */
+struct cli_folder {
+    struct kvc_member_sink members; /* what callers write to */
+    struct kvc_folder *folder;
+    char *path, *temporary;
+    int made; /* the temporary folder is there */
+};
+int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e);
+int cli_folder_commit(struct cli_folder *o, struct kvc_error *e);
+void cli_folder_abandon(struct cli_folder *o); /* removes the temporary; safe to call twice */
 
 /* Numbers: decimal with optional K, M, G (1024); ranges "A:B", "A:", ":B"; lists "0-3,7". 0, or -1 when malformed. */
 int cli_parse_u64(const char *text, uint64_t *v);

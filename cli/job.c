@@ -70,6 +70,29 @@ static void skip(struct job *j, const char *path) {
     cli_report_file_end(&j->report);
 }
 
+static int ends_in_tar(const char *path) {
+    const size_t n = strlen(path);
+    return n > 4 && strcmp(path + n - 4, ".tar") == 0;
+}
+
+/* Writes an output that is a folder. */
+static int convert_to_folder(struct job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
+    struct cli_folder out;
+    if (cli_folder_open(&out, target, e)) return -1;
+    if (j->write_members(j->state, f, &out.members, e)) {
+        cli_error_about(e, f->input.name);
+        cli_folder_abandon(&out);
+        return -1;
+    }
+    return cli_folder_commit(&out, e);
+}
+
+/* What --rm may not remove, as unpacking does not give just that back. */
+static int refuse_removal(const struct job *j, const struct kvc_opened *f, struct kvc_error *e) {
+    if (!j->remove || f->bundle.is_file) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes single files, not folders or archives", f->input.name);
+}
+
 /* With the input open: opens, writes and completes the output. */
 static int convert(struct job *j, const char *path, int to_stdout, const struct kvc_opened *f, struct kvc_error *e) {
     struct cli_output out = {.fd = -1};
@@ -81,6 +104,13 @@ static int convert(struct job *j, const char *path, int to_stdout, const struct 
         skip(j, f->input.name);
         free(name);
         return 0;
+    }
+    if (!status) status = refuse_removal(j, f, e);
+    if (!status && target && !j->test && !ends_in_tar(target) && j->is_folder && j->is_folder(j->state, f)) {
+        status = convert_to_folder(j, target, f, e);
+        if (!status) j->done(j->state, f);
+        free(name);
+        return status;
     }
     if (!status && !j->test) status = cli_output_open(&out, target, j->force, f->input.mode, e);
     if (!status) {

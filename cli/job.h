@@ -40,6 +40,9 @@ struct job {
     char *(*name)(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e);
     /* Writes what becomes of one input. */
     int (*write)(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e);
+    /* Where an input may become several files: 1 when this one does, and writes them. NULL: each becomes one file. */
+    int (*is_folder)(void *state, const struct kvc_opened *f);
+    int (*write_members)(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out, struct kvc_error *e);
     /* Says what was done, as job->json and job->verbose ask for. */
     void (*done)(void *state, const struct kvc_opened *f);
 };

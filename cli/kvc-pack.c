@@ -104,6 +104,7 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
     char why[128];
     const int packed = in->data && kvc_format_probe(&kvc_format_kvc, in, why, sizeof why);
     size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--; /* of a folder */
     if (packed && !packs_anew(p) && !p->job.skip_existing) {
         kvc_fail(e, KVC_ERR_USAGE, "%s: is packed already; -r RECIPE packs it anew", path);
         return NULL;
@@ -113,7 +114,8 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
         kvc_fail_memory(e, "a name");
         return NULL;
     }
-    memcpy(name, path, n + 1);
+    memcpy(name, path, n);
+    name[n] = '\0';
     for (int i = 0; *in->filter && i < 3; i++)
         if (ends_in(name, n, outer[i])) {
             n -= strlen(outer[i]);

@@ -158,11 +158,22 @@ static const char *why_new(const struct kvc_cache *c) {
     return "packed without the source file's own bytes (with --dequantize, --no-tokens or --companions=no)";
 }
 
+/* Whether the options ask for the source as it was; of several files, --to=FORMAT asks for one. */
+static int wants_source(const struct unpack *u, const struct kvc_cache *c) {
+    const int same = !u->to || (u->to == format_of_source(c) && !c->n_members);
+    return same && !u->selects && !u->export.pairing && !u->export.llama_version;
+}
+
+static int becomes_folder(void *state, const struct kvc_opened *f) {
+    const struct unpack *u = state;
+    return f->cache->n_members && wants_source(u, f->cache) && !u->salvage;
+}
+
 /* `c` is the file's cache, or one that has its rows from a device. */
 static int write_cache(const struct unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
                        struct kvc_error *e) {
     const struct kvc_format *own = format_of_source(c), *to = u->to;
-    int as_it_was = !u->selects && (!to || to == own) && !u->export.pairing && !u->export.llama_version;
+    const int as_it_was = wants_source(u, c);
     if (as_it_was && c->n_extents) return kvc_source_write(c, u->job.threads, out, e) || check_rest(f, e) ? -1 : 0;
     if (as_it_was && !to && !u->job.input.quiet)
         cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
@@ -326,6 +337,14 @@ static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_s
     return 0;
 }
 
+static int write_members(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out, struct kvc_error *e) {
+    struct unpack *u = state;
+    u->loaded = 0;
+    u->written = 0;
+    for (uint32_t i = 0; i < f->cache->n_members; i++) u->written += kvc_source_size(f->cache, i);
+    return kvc_source_write_members(f->cache, u->job.threads, out, e) || check_rest(f, e) ? -1 : 0;
+}
+
 static void say_done(void *state, const struct kvc_opened *f) {
     struct unpack *u = state;
     if (u->job.json) {
@@ -480,7 +499,8 @@ static int open_device(struct unpack *u) {
 }
 
 int main(int argc, char **argv) {
-    static struct unpack u = {.job = {.name = default_name, .write = write_and_count, .done = say_done}};
+    static struct unpack u = {.job = {.name = default_name, .write = write_and_count, .is_folder = becomes_folder,
+                                     .write_members = write_members, .done = say_done}};
     int opt;
     cli_start(argv, "kvc-unpack");
     u.job.state = &u;

@@ -1,0 +1,64 @@
+/* output_folder.c: an output that is a folder of several files, and that appears whole or not at all. Not for single files
+ * (output.c).
+ *
+ * The files are written into a folder with a temporary name, which gets its own when all are complete. Whatever ends the program on
+ * the way leaves that folder, whose name begins with a dot. */
+#include "cli/cli.h"
+
+#include "formats/io/member_sink.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *place) {
+    (void)st, (void)kind, (void)place;
+    remove(path);
+    return 0;
+}
+
+int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e) {
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    const size_t n = strlen(path), dir = slash ? (size_t)(slash + 1 - path) : 0;
+    memset(o, 0, sizeof *o);
+    if (lstat(path, &st) == 0) return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: a folder of files replaces nothing", path);
+    o->path = strdup(path);
+    o->temporary = malloc(n + sizeof "..XXXXXX");
+    int status = o->path && o->temporary ? 0 : kvc_fail_memory(e, "a path");
+    if (!status) {
+        snprintf(o->temporary, n + sizeof "..XXXXXX", "%.*s.%s.XXXXXX", (int)dir, path, path + dir);
+        o->made = mkdtemp(o->temporary) != NULL;
+        if (!o->made) status = kvc_fail(e, KVC_ERR_IO, "%s: cannot create the folder: %s", path, strerror(errno));
+    }
+    if (!status && !(o->folder = kvc_folder_open(o->temporary, &o->members, e))) status = -1;
+    if (status) cli_folder_abandon(o);
+    return status;
+}
+
+int cli_folder_commit(struct cli_folder *o, struct kvc_error *e) {
+    const mode_t mask = umask(0);
+    umask(mask);
+    int status = kvc_folder_close(o->folder, 0, e);
+    o->folder = NULL;
+    const int fd = open(o->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!status && (fd < 0 || fchmod(fd, 0777 & ~mask) || (fsync(fd) && errno != EINVAL)))
+        status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+    if (fd >= 0) close(fd);
+    if (!status && rename(o->temporary, o->path)) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+    if (!status) o->made = 0;
+    cli_folder_abandon(o);
+    return status;
+}
+
+void cli_folder_abandon(struct cli_folder *o) {
+    if (o->folder) kvc_folder_close(o->folder, -1, NULL);
+    if (o->made) nftw(o->temporary, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    free(o->temporary);
+    free(o->path);
+    memset(o, 0, sizeof *o);
+}

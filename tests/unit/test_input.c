@@ -1,0 +1,311 @@
+/* test_input.c: bytes that are read when they are pinned, and bundles of members (formats/io/pages.c, input.c, bundle.c). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "formats/api/kvc.h"
+#include "formats/file/open.h"
+#include "formats/io/member_sink.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static uint8_t byte_at(uint64_t offset) {
+    return (uint8_t)(offset * 31 + offset / 257);
+}
+
+/* A source that counts what it is asked for, and fails from some byte on. */
+struct source {
+    atomic_ullong read;
+    uint64_t broken; /* reads that reach it fail */
+    int closed;
+};
+
+static int read_source(void *state, uint64_t offset, size_t n, uint8_t *dst, struct kvc_error *e) {
+    struct source *s = state;
+    s->read += n;
+    if (offset + n > s->broken) return kvc_fail(e, KVC_ERR_IO, "the line is dead");
+    for (size_t i = 0; i < n; i++) dst[i] = byte_at(offset + i);
+    return 0;
+}
+
+static void close_source(void *state) {
+    ((struct source *)state)->closed++;
+}
+
+static void pins(void **state) {
+    (void)state;
+    const uint64_t size = (UINT64_C(5) << 20) + 17;
+    struct source s = {.broken = UINT64_MAX};
+    struct kvc_input in;
+    struct kvc_error e;
+    uint8_t some[300];
+    assert_int_equal(kvc_input_ranged(&in, "far away", size, read_source, close_source, &s, &e), 0);
+    assert_int_equal(s.read, 0); /* nothing before it is asked for */
+    for (uint64_t at = 0; at < size; at += 65521) {
+        const uint64_t n = size - at < sizeof some ? size - at : sizeof some;
+        assert_int_equal(kvc_input_pin(&in, at, n, &e), 0);
+        for (uint64_t i = 0; i < n; i++) assert_int_equal(in.data[at + i], byte_at(at + i));
+        kvc_input_unpin(&in, at, n);
+    }
+    assert_int_equal(kvc_input_copy(&in, size - 300, some, 300, &e), 0);
+    const uint64_t once = s.read;
+    assert_true(once <= size);
+    assert_int_equal(kvc_input_copy(&in, size - 300, some, 300, &e), 0);
+    assert_int_equal(s.read, once); /* it is still there */
+    assert_int_equal(kvc_input_pin(&in, 0, 0, &e), 0);
+    assert_int_equal(kvc_input_pin(&in, size, 0, &e), 0);
+    assert_int_equal(kvc_input_pin(&in, size, 1, &e), -1);
+    assert_int_equal(kvc_input_pin(&in, UINT64_MAX, 2, &e), -1);
+    assert_int_equal(kvc_input_pin(&in, 1, size, &e), -1);
+    kvc_input_close(&in);
+    assert_int_equal(s.closed, 1);
+}
+
+static void failures(void **state) {
+    (void)state;
+    struct source s = {.broken = 200000};
+    struct kvc_input in;
+    struct kvc_error e;
+    assert_int_equal(kvc_input_ranged(&in, "far away", 1 << 20, read_source, close_source, &s, &e), 0);
+    assert_int_equal(kvc_input_pin(&in, 0, 100, &e), 0);
+    assert_int_equal(kvc_input_pin(&in, 0, 300000, &e), -1);
+    assert_non_null(strstr(e.message, "the line is dead"));
+    assert_int_equal(in.data[99], byte_at(99)); /* what is pinned stays */
+    s.broken = UINT64_MAX;
+    assert_int_equal(kvc_input_pin(&in, 0, 300000, &e), 0); /* and it may work later */
+    assert_int_equal(in.data[299999], byte_at(299999));
+    kvc_input_unpin(&in, 0, 300000);
+    kvc_input_unpin(&in, 0, 100);
+    kvc_input_close(&in);
+    assert_int_equal(kvc_input_ranged(&in, "nothing", 0, read_source, close_source, &s, &e), 0);
+    assert_int_equal(s.closed, 2);
+    kvc_input_close(&in);
+}
+
+/* More than what stays unpinned, so that memory is given back while others read. */
+struct reader {
+    const struct kvc_input *in;
+    unsigned seed;
+    int bad;
+};
+
+static void *read_here_and_there(void *state) {
+    struct reader *r = state;
+    for (int i = 0; i < 2000; i++) {
+        r->seed = r->seed * 1103515245u + 12345u;
+        const uint64_t n = 1 + r->seed % 200000, at = ((uint64_t)r->seed << 13) % (r->in->size - n);
+        if (kvc_input_pin(r->in, at, n, NULL)) r->bad = 1;
+        else {
+            r->bad |= r->in->data[at] != byte_at(at) || r->in->data[at + n / 2] != byte_at(at + n / 2) ||
+                      r->in->data[at + n - 1] != byte_at(at + n - 1);
+            kvc_input_unpin(r->in, at, n);
+        }
+    }
+    return NULL;
+}
+
+static void threads(void **state) {
+    (void)state;
+    struct source s = {.broken = UINT64_MAX};
+    struct kvc_input in;
+    struct kvc_error e;
+    pthread_t thread[4];
+    struct reader reader[4];
+    assert_int_equal(kvc_input_ranged(&in, "far away", UINT64_C(100) << 20, read_source, NULL, &s, &e), 0);
+    for (unsigned i = 0; i < 4; i++) {
+        reader[i] = (struct reader){.in = &in, .seed = i + 1};
+        assert_int_equal(pthread_create(&thread[i], NULL, read_here_and_there, &reader[i]), 0);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(reader[i].bad, 0);
+    }
+    kvc_input_close(&in);
+}
+
+/* A file that is cut short while a program has it open: an error, no signal. */
+static void files_cut_short(void **state) {
+    (void)state;
+    static const char *const sample[] = {"samples/prompt.safetensors.kvc", "samples/transformers-16.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        char path[] = "/tmp/kvc-test-XXXXXX";
+        const int fd = mkstemp(path);
+        FILE *from = fopen(sample[i], "rb");
+        assert_true(fd >= 0 && from);
+        for (int c; (c = getc(from)) != EOF;) {
+            const char byte = (char)c;
+            assert_int_equal(write(fd, &byte, 1), 1);
+        }
+        fclose(from);
+        struct kvc_error *e = kvc_error_new();
+        struct kvc_file *f = kvc_file_open(path, NULL, e);
+        if (!f) fail_msg("%s", kvc_error_message(e));
+        assert_int_equal(ftruncate(fd, 100), 0);
+        struct kvc_tensor_info info;
+        int failed = 0;
+        for (uint32_t t = 0; !kvc_file_tensor(f, t, &info); t++) {
+            uint8_t *rows = malloc((size_t)(info.rows * info.row_bytes));
+            failed += kvc_file_read(f, t, 0, info.rows, rows, e) != 0;
+            free(rows);
+        }
+        assert_true(failed > 0); /* not all had been read before */
+        assert_int_equal(kvc_error_code(e), 21);
+        assert_non_null(strstr(kvc_error_message(e), "cut short"));
+        if (!i) assert_int_equal(kvc_file_check(f, 1, e), -1);
+        kvc_file_close(f);
+        kvc_error_free(e);
+        close(fd);
+        unlink(path);
+    }
+}
+
+/* --- the same cache, mapped and read --- */
+
+static void compare_bytes(const struct kvc_cache *a, const struct kvc_cache *b, const char *path) {
+    struct kvc_error e;
+    assert_int_equal(a->n_tensors, b->n_tensors);
+    assert_int_equal(a->literal_size, b->literal_size);
+    for (uint32_t t = 0; t < a->n_tensors; t++) {
+        const uint64_t row = kvc_row_bytes(&a->tensor[t].shape), n = a->tensor[t].shape.tokens, size = kvc_tensor_bytes(&a->tensor[t]);
+        uint8_t *x = malloc((size_t)size + 1), *y = malloc((size_t)size + 1);
+        if (!a->read(a, t, 0, n, x, &e)) {
+            if (b->read(b, t, 0, n, y, &e) || memcmp(x, y, (size_t)size) != 0) fail_msg("%s, tensor %u", path, t);
+            for (uint64_t i = 0; i < n; i += 37) /* single rows */
+                if (b->read(b, t, i, 1, y, &e) || memcmp(x + i * row, y, (size_t)row) != 0) fail_msg("%s, row of tensor %u", path, t);
+        }
+        free(x);
+        free(y);
+    }
+    uint8_t *x = malloc((size_t)a->literal_size + 1), *y = malloc((size_t)a->literal_size + 1);
+    const int status = a->read_literal(a, 0, a->literal_size, x, &e);
+    assert_int_equal(b->read_literal(b, 0, a->literal_size, y, &e), status);
+    if (!status) assert_memory_equal(x, y, a->literal_size);
+    free(x);
+    free(y);
+}
+
+static void open_both_ways(const char *path, unsigned *compared) {
+    struct kvc_opened mapped, read;
+    struct kvc_error e, other;
+    const int status = kvc_open_path(&mapped, path, &(struct kvc_opening){.maps_files = 1}, &e);
+    if (status != kvc_open_path(&read, path, &(struct kvc_opening){0}, &other)) fail_msg("%s: %s", path, status ? e.message : other.message);
+    if (status) {
+        assert_string_equal(e.message, other.message);
+        return;
+    }
+    compare_bytes(mapped.cache, read.cache, path);
+    kvc_close(&mapped);
+    kvc_close(&read);
+    ++*compared;
+}
+
+static void mapped_and_read(void **state) {
+    (void)state;
+    static const char *const folders[] = {"samples", "tests/files", "tests/golden"};
+    unsigned compared = 0;
+    for (int i = 0; i < 3; i++) {
+        DIR *d = opendir(folders[i]);
+        assert_non_null(d);
+        for (const struct dirent *entry; (entry = readdir(d));) {
+            char path[512];
+            struct stat st;
+            snprintf(path, sizeof path, "%s/%s", folders[i], entry->d_name);
+            if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) open_both_ways(path, &compared);
+        }
+        closedir(d);
+    }
+    assert_true(compared > 40);
+}
+
+/* --- bundles --- */
+
+static void write_file(const char *folder, const char *name, const char *text) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void check_bundle(const struct kvc_bundle *b) {
+    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first", "second", ""};
+    struct kvc_error e;
+    assert_int_equal(b->n, 3);
+    assert_int_equal(kvc_bundle_size(b), 11);
+    for (size_t i = 0; i < 3; i++) {
+        const struct kvc_input *in = kvc_bundle_open(b, i, &e);
+        if (!in) fail_msg("%s", e.message);
+        char text[8] = "";
+        assert_string_equal(b->member[i].name, names[i]);
+        assert_int_equal(in->size, strlen(texts[i]));
+        assert_int_equal(kvc_input_copy(in, 0, text, in->size, &e), 0);
+        assert_string_equal(text, texts[i]);
+        assert_ptr_equal(kvc_bundle_open(b, i, &e), in);
+    }
+}
+
+static void folders_and_archives(void **state) {
+    (void)state;
+    char folder[] = "/tmp/kvc-test-XXXXXX", path[64];
+    struct kvc_bundle b;
+    struct kvc_error e;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(kvc_bundle_folder(&b, folder, NULL, &e), -1);
+    assert_non_null(strstr(e.message, "without files"));
+    snprintf(path, sizeof path, "%s/b", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_file(folder, "empty", "");
+    write_file(folder, "b/c.bin", "second");
+    write_file(folder, "a.bin", "first");
+    for (int read = 0; read < 2; read++) {
+        assert_int_equal(kvc_bundle_folder(&b, folder, &(struct kvc_input_how){.read = read}, &e), 0);
+        check_bundle(&b);
+        kvc_bundle_close(&b);
+    }
+    /* the same through an archive */
+    struct kvc_buffer bytes = {0};
+    struct kvc_sink sink = kvc_sink_buffer(&bytes);
+    struct kvc_member_sink members;
+    struct kvc_tar *tar = kvc_tar_open(&sink, &members, &e);
+    assert_non_null(tar);
+    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first", "second", ""};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(members.begin(members.state, names[i], strlen(texts[i]), &e), 0);
+        assert_int_equal(kvc_sink_write(members.out, texts[i], strlen(texts[i]), &e), 0);
+        assert_int_equal(members.finish(members.state, &e), 0);
+    }
+    assert_int_equal(kvc_tar_close(tar, 0, &e), 0);
+    struct kvc_input in;
+    kvc_input_memory(&in, "x.tar", bytes.data, bytes.n);
+    assert_int_equal(kvc_input_is_archive(&in), 1);
+    assert_int_equal(kvc_bundle_archive(&b, &in, &e), 0);
+    check_bundle(&b);
+    kvc_bundle_close(&b);
+    in.size = 700; /* in the middle of the first member's padding */
+    assert_int_equal(kvc_bundle_archive(&b, &in, &e), -1);
+    free(bytes.data);
+    write_file(folder, "bad\nname", "x");
+    assert_int_equal(kvc_bundle_folder(&b, folder, NULL, &e), -1);
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    assert_int_equal(system(path), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pins),    cmocka_unit_test(failures),        cmocka_unit_test(threads),
+        cmocka_unit_test(files_cut_short), cmocka_unit_test(mapped_and_read), cmocka_unit_test(folders_and_archives),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
