@@ -371,22 +371,27 @@ class Tensor:
         """All rows in sorted order: uint8 [rows, row_bytes]."""
         return np.concatenate(self.block) if self.block else np.zeros((0, self.row_bytes), np.uint8)
 
-    def layout(self):
-        """Shape and strides of the tensor's bytes in its region of the source file."""
+    def layout(self, rows=None, token=None, head=None, step=None):
+        """Shape and strides of the bytes of rows in a region: by default of all, by the tensor's own strides."""
+        rows = self.rows if rows is None else rows
+        token, head, step = (self.token, self.head, self.step) if token is None else (token, head, step)
         if self.dim % self.values:
-            return (self.rows, 1, 1, self.row_bytes), (self.token, 0, 0, 1)
-        shape = self.rows, self.heads, self.dim // self.values, self.bytes
-        return shape, (self.token, self.head, self.step, 1)
+            return (rows, 1, 1, self.row_bytes), (token, 0, 0, 1)
+        return (rows, self.heads, self.dim // self.values, self.bytes), (token, head, step, 1)
 
-    def source_bytes(self):
-        """The tensor's region of the source file."""
-        region = np.zeros(self.source_size, np.uint8)
-        if not self.rows:
-            return region.tobytes()
-        shape, strides = self.layout()
-        view = np.lib.stride_tricks.as_strided(region, shape, strides)
-        view[self.layer.part.order] = self.canonical().reshape(shape)
-        return region.tobytes()
+    def place(self, region, covered, cell, n, offset, token, head, step):
+        """Puts the rows of cells [cell, cell + n) where they lie in a region, and marks their bytes."""
+        shape, strides = self.layout(n, token, head, step)
+        reach = offset + sum((count - 1) * stride for count, stride in zip(shape, strides))
+        need(n >= 1 and cell + n <= self.rows and reach < len(region), "EXTENTS: a place lies outside")
+        view = np.lib.stride_tricks.as_strided
+        marks = view(covered[offset:], shape, strides)
+        need(not marks.any(), "EXTENTS: two values share a byte")
+        marks += 1
+        need((marks == 1).all(), "EXTENTS: two values share a byte")
+        by_cell = np.empty((self.rows, self.row_bytes), np.uint8)
+        by_cell[self.layer.part.order] = self.canonical()
+        view(region[offset:], shape, strides)[:] = by_cell[cell : cell + n].reshape(shape)
 
 
 class Layer:
@@ -419,7 +424,7 @@ class Kvc:
         for record in first:
             if record.type == TOKENS:
                 self._read_tokens(record.container_sections())
-        self.extents, self.literals = None, b""
+        self.extents, self.literals, self.members = None, b"", []
         self._read_source([r for r in first if r.type == SOURCE])
         self._read_blocks([r for r in first if r.type in (SIDE, BLOCK)])
 
@@ -519,19 +524,47 @@ class Kvc:
         )
         self.literals = b"".join(literals)
         r = Bytes(chunks[0][S_EXTENTS], "EXTENTS")
-        self.extents, used = [], 0
+        self.extents = []  # (member or None, size, places); without places: literal bytes
+        member = None
         for _ in range(r.varint()):
             which = r.varint()
-            need(which <= len(self.tensors), "EXTENTS: no such tensor")
-            length = self.tensors[which - 1].source_size if which else r.varint()
-            used += 0 if which else length
-            self.extents.append((which - 1, length))
+            if which == len(self.tensors) + 2:
+                need(member is not None or not self.extents, "EXTENTS: bytes before the first member")
+                member = r.take(r.varint()).decode()
+                parts = member.split("/")
+                need(not {"", ".", ".."} & set(parts) and len(member.encode()) <= 4095, "EXTENTS: bad name of a member")
+                need(all(ord(c) >= 32 and ord(c) != 127 for c in member), "EXTENTS: bad name of a member")
+                self.members.append(member)
+            elif which == len(self.tensors) + 1:
+                size = r.varint()
+                places = [tuple(r.varint() for _ in range(7)) for _ in range(r.varint())]
+                need(places, "EXTENTS: a region without places")
+                self.extents.append((member, size, places))
+            elif which:
+                need(which <= len(self.tensors), "EXTENTS: no such tensor")
+                t = self.tensors[which - 1]
+                need(t.source_size == t.rows * t.row_bytes, "EXTENTS: a tensor's region is longer than the tensor")
+                place = (which - 1, 0, t.rows, 0, t.token, t.head, t.step)
+                self.extents.append((member, t.source_size, [place]))
+            else:
+                need(
+                    not self.extents or self.extents[-1][2] or self.extents[-1][0] != member,
+                    "EXTENTS: literal bytes twice in a row",
+                )
+                self.extents.append((member, r.varint(), []))
         r.end()
-        need(used == len(self.literals), "EXTENTS and LITERALS disagree")
-        need(
-            sorted(t for t, _ in self.extents if t >= 0) == list(range(len(self.tensors))),
-            "EXTENTS: not every tensor exactly once",
-        )
+        need(len(set(self.members)) == len(self.members), "EXTENTS: two members of one name")
+        cells = [[] for _ in self.tensors]
+        for _, _, places in self.extents:
+            for t, cell, n, *_ in places:
+                need(t < len(self.tensors), "EXTENTS: no such tensor")
+                cells[t].append((cell, n))
+        for t, runs in zip(self.tensors, cells):
+            at = 0
+            for cell, n in sorted(runs):
+                need(cell == at, "EXTENTS: not every cell exactly once")
+                at += n
+            need(runs and at == t.rows, "EXTENTS: not every tensor exactly once")
 
     def _read_blocks(self, records):
         want = [
@@ -633,19 +666,31 @@ class Kvc:
             free = row + count
         need(free, "SAME: empty")
 
+    def sources(self):
+        """The members this .kvc was made from, name -> bytes; of one file, None -> bytes."""
+        need(self.extents is not None, "this .kvc does not hold its source file's private bytes")
+        out = {name: [] for name in self.members or [None]}
+        at = 0
+        for member, size, places in self.extents:
+            region, covered = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+            for t, *place in places:
+                if self.tensors[t].rows:
+                    self.tensors[t].place(region, covered, *place)
+            gaps = np.flatnonzero(covered == 0)
+            need(at + len(gaps) <= len(self.literals), "EXTENTS and LITERALS disagree")
+            region[gaps] = np.frombuffer(self.literals[at : at + len(gaps)], np.uint8)
+            at += len(gaps)
+            out[member].append(region.tobytes())
+        need(at == len(self.literals), "EXTENTS and LITERALS disagree")
+        out = {name: b"".join(pieces) for name, pieces in out.items()}
+        size = sum(map(len, out.values()))
+        need(self.meta.get("source.bytes", size) == size, "not as long as source.bytes says")
+        return out
+
     def source(self):
         """The file this .kvc was made from."""
-        need(self.extents is not None, "this .kvc does not hold its source file's private bytes")
-        out, at = [], 0
-        for tensor, length in self.extents:
-            if tensor >= 0:
-                out.append(self.tensors[tensor].source_bytes())
-            else:
-                out.append(self.literals[at : at + length])
-                at += length
-        source = b"".join(out)
-        need(self.meta.get("source.bytes", len(source)) == len(source), "not as long as source.bytes says")
-        return source
+        need(not self.members, "this .kvc was made from several files")
+        return self.sources()[None]
 
 
 def read_arguments(stage, text):
