@@ -1,8 +1,7 @@
-/* cli.c: messages, versions, input options and opening caches, for all four tools. Not for output (output.c). */
+/* cli.c: messages, versions and opening caches, for all four tools. Not for output (output.c) or options (input_options.c). */
 #include "cli/cli.h"
 #include "cli/text.h"
 
-#include "codecs/near.h"
 #include "codecs/presets.h"
 #include "codecs/stage.h"
 #include "formats/file/open.h"
@@ -86,8 +85,31 @@ void cli_warn(const char *format, ...) {
     print_message(text);
 }
 
+const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
+    static const char *const hints[] = {
+        [KVC_NEED_HEADS] = "give --kv-heads or --model",
+        [KVC_NEED_PAIRING] = "give --pairing or --model",
+        [KVC_NEED_MODEL] = "give --model",
+        [KVC_NEED_WEIGHTS] = "give --weights=FILE",
+        [KVC_NEED_PROFILE] = "give --profile=FILE",
+        [KVC_NEED_QUERIES] = "give --queries=FILE",
+        [KVC_NEED_FORMAT] = "use --to=FORMAT",
+        [KVC_NEED_INPUT] = "use --from=FORMAT",
+        [KVC_NEED_NAMES] = "say which arrays are K and V, for instance --map='keys=layer.{i}.k' --map='values=layer.{i}.v'",
+        [KVC_NEED_TARGET_PAIRING] = "give --model=GGUF or --to-pairing=halves|interleaved|none",
+        [KVC_NEED_STEP] = "give code:step=S, a preset or --target-kld",
+        [KVC_NEED_FLOATS] = "pack it with --dequantize",
+        [KVC_NEED_CONSENT] = "--force-profile packs it all the same",
+    };
+    const unsigned need = (unsigned)e->need;
+    const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;
+    snprintf(text, size, "%s%s%s", e->message, hint ? "; " : "", hint ? hint : "");
+    return text;
+}
+
 void cli_error(const struct kvc_error *e) {
-    print_message(e->message);
+    char text[sizeof e->message + 160];
+    print_message(cli_error_text(e, text, sizeof text));
 }
 
 int cli_error_about(struct kvc_error *e, const char *name) {
@@ -143,88 +165,6 @@ int cli_finish(int status) {
         return EXIT_TROUBLE;
     }
     return status;
-}
-
-/* "key=value,key=value" into the raw geometry. */
-static int parse_raw(struct cli_input *in, const char *arg) {
-    char *copy = strdup(arg), *rest = copy, *item;
-    int status = copy ? 0 : -1;
-    while (!status && (item = strsep(&rest, ","))) {
-        char *value = strchr(item, '=');
-        if (!value) {
-            status = -1;
-            break;
-        }
-        *value++ = '\0';
-        uint64_t *number = strcmp(item, "layers") == 0   ? &in->import.raw_layers
-                           : strcmp(item, "tokens") == 0 ? &in->import.raw_tokens
-                           : strcmp(item, "heads") == 0  ? &in->import.raw_heads
-                           : strcmp(item, "dim") == 0    ? &in->import.raw_dim
-                           : strcmp(item, "offset") == 0 ? &in->import.raw_offset
-                                                         : NULL;
-        if (number) {
-            status = cli_parse_u64(value, number);
-        } else if (strcmp(item, "dtype") == 0 && strlen(value) < sizeof in->raw_dtype) {
-            strcpy(in->raw_dtype, value);
-            in->import.raw_dtype = in->raw_dtype;
-        } else if (strcmp(item, "order") == 0 && strlen(value) < sizeof in->raw_order) {
-            strcpy(in->raw_order, value);
-            in->import.raw_order = in->raw_order;
-        } else {
-            status = -1;
-        }
-    }
-    free(copy);
-    if (status) cli_usage("--raw=%s is not dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd][,offset=N]", arg);
-    return status ? -1 : 1;
-}
-
-void cli_input_environment(struct cli_input *in) {
-    const char *model = getenv("KVC_MODEL");
-    if (model && *model) in->model_path = model;
-}
-
-int cli_input_option(struct cli_input *in, int opt, const char *arg) {
-    uint64_t n;
-    switch (opt) {
-    case CLI_OPT_FROM:
-        if (!kvc_format_find(arg)) {
-            struct kvc_near near = {.word = arg};
-            for (size_t i = 0; kvc_format_at(i); i++) kvc_near_offer(&near, kvc_format_at(i)->name);
-            if (*near.text) cli_usage("--from=%s: there is no such format; did you mean %s?", arg, near.text);
-            else cli_usage("--from=%s: there is no such format (kvc, llama, safetensors, npz, raw)", arg);
-            return -1;
-        }
-        in->import.format = arg;
-        return 1;
-    case CLI_OPT_MAP:
-        if (in->n_map + 1 == sizeof in->map / sizeof in->map[0]) {
-            cli_usage("too many --map options");
-            return -1;
-        }
-        in->map[in->n_map++] = arg;
-        in->import.map = in->map;
-        return 1;
-    case CLI_OPT_KV_HEADS:
-        if (cli_parse_u64(arg, &n) || !n || n > UINT16_MAX) {
-            cli_usage("--kv-heads=%s is not a number of heads", arg);
-            return -1;
-        }
-        in->import.kv_heads = (uint32_t)n;
-        return 1;
-    case CLI_OPT_PAIRING:
-        if (!kvc_pairing_parse(arg, &in->import.pairing)) {
-            cli_usage("--pairing=%s is none of halves, interleaved, none", arg);
-            return -1;
-        }
-        return 1;
-    case CLI_OPT_LATENT: in->import.latent = 1; return 1;
-    case CLI_OPT_RAW: return parse_raw(in, arg);
-    case CLI_OPT_MODEL: in->model_path = arg; return 1;
-    case CLI_OPT_WEIGHTS: in->weights_path = arg; return 1;
-    case CLI_OPT_PROFILE: in->import.profile = arg; return 1;
-    default: return 0;
-    }
 }
 
 static struct kvc_weights *open_weights;

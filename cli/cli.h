@@ -19,6 +19,8 @@ const char *cli_tool(void); /* that name */
 /* "kvc-dump: MESSAGE" on stderr. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_error(const struct kvc_error *e);
+/* The message and what would help, in the tools' options. */
+const char *cli_error_text(const struct kvc_error *e, char *text, size_t size);
 /* Puts "name: " before the message, unless it begins so already. Returns -1. */
 int cli_error_about(struct kvc_error *e, const char *name);
 /* One line of reason and "Try 'kvc-dump --help' for more information." Returns EXIT_TROUBLE. */
@@ -31,40 +33,33 @@ int cli_version(int verbose, void (*more)(void));
 /* Flushes and closes stdout; EXIT_TROUBLE with a message when anything was not written, else `status`. */
 int cli_finish(int status);
 
-/* The options that say how to read input; every tool has them. In a getopt_long table: CLI_INPUT_OPTIONS. */
-enum { CLI_OPT_FROM = 1000, CLI_OPT_MAP, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_OPT_MODEL, CLI_OPT_RAW, CLI_OPT_LATENT,
-       CLI_OPT_WEIGHTS, CLI_OPT_PROFILE, CLI_OPT_FREE = 1100 };
-#define CLI_INPUT_OPTIONS                              \
-    {"from", required_argument, NULL, CLI_OPT_FROM},        \
-    {"map", required_argument, NULL, CLI_OPT_MAP},          \
-    {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS}, \
-    {"pairing", required_argument, NULL, CLI_OPT_PAIRING},  \
-    {"raw", required_argument, NULL, CLI_OPT_RAW},          \
-    {"latent", no_argument, NULL, CLI_OPT_LATENT},          \
-    {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},   \
-    {"profile", required_argument, NULL, CLI_OPT_PROFILE},   \
-    {"model", required_argument, NULL, CLI_OPT_MODEL}
-#define CLI_INPUT_HELP                                                                               \
-    "Reading input:\n"                                                                               \
-    "      --from=FORMAT       input is kvc, llama, safetensors, npz or raw (default: look)\n"       \
-    "      --model=FILE        the model's weights (GGUF or safetensors): geometry and RoPE facts\n" \
-    "                          (default: $KVC_MODEL)\n"                                         \
-    "      --weights=FILE      weights that K and V are rebuilt with (recipe project)\n"             \
-    "      --profile=FILE      the model's profile (kvc-profile(5)), to pack with or to unpack\n"    \
-    "                          what was; also sought beside a .kvc and in $KVC_PROFILE_PATH\n"       \
-    "      --kv-heads=N        number of KV heads, where the file does not say\n"                    \
-    "      --pairing=P         RoPE pairing of K: halves, interleaved or none\n"                     \
-    "      --latent            llama.cpp cache of a model with latent attention: no V\n"             \
-    "      --map=KIND=PATTERN  names of arrays: KIND keys, values, queries, hidden, tokens\n"         \
-    "                          or positions; {i} for the layer number; repeat as needed\n"            \
-    "      --raw=GEOMETRY      raw input: dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd]\n" \
-    "                          [,offset=N]\n"
+/* The options that say how to read input; every tool has them, and options of formats, which the table of formats lists: numbers from
+ * CLI_OPT_FORMAT on for reading, from CLI_OPT_TARGET on for writing. Tools' own numbers lie between. */
+enum { CLI_OPT_FROM = 1000, CLI_OPT_KV_HEADS, CLI_OPT_PAIRING, CLI_OPT_MODEL, CLI_OPT_WEIGHTS, CLI_OPT_PROFILE, CLI_OPT_FREE = 1100,
+       CLI_OPT_FORMAT = 2000, CLI_OPT_TARGET = 3000 };
+/* A table for getopt_long(): a tool's own options, up to one without a name, and all of these. Call once. */
+const struct option *cli_long_options(const struct option *of_tool);
+/* Their lines in a help text, headed "Reading input:"; the lines of options for writing. */
+void cli_print_input_help(void);
+void cli_print_target_help(void);
+/* "kvc, llama or raw": all formats, or those that can be written. */
+const char *cli_format_names(int writing, char *text, size_t size);
+/* Refuses --OPTION=NAME, as there is no such format: says what was meant, or lists the formats and `more`. EXIT_TROUBLE. */
+int cli_no_such_format(const char *option, const char *name, int writing, const char *more);
+
+/* Options of formats as they were given: "KEY=VALUE". */
+struct cli_settings {
+    const char *item[64];
+    unsigned n;
+};
+/* Takes "KEY=VALUE,KEY=VALUE", which --OPTION says, whose keys the format must have. 1: taken, -1: bad (message printed). */
+int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing, const char *option, const char *text);
+/* Takes an option of formats for writing. 1: taken, 0: not one of them, -1: bad value (message printed). */
+int cli_target_option(struct cli_settings *s, int opt, const char *arg);
 
 struct cli_input {
     struct kvc_import_options import;
-    const char *map[64];
-    unsigned n_map;
-    char raw_dtype[16], raw_order[8];
+    struct cli_settings settings; /* of formats, for reading */
     const char *model_path, *weights_path;
     struct kvc_weights *weights; /* opened by the first cli_open() when weights_path is set */
     struct kvc_model model; /* filled by the first cli_open() when model_path is set */

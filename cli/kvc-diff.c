@@ -28,7 +28,9 @@ static const char help[] =
     "  -q, --quiet             nothing: the exit status tells\n"
     "  -v, --verbose           equal tensors and notes, too\n"
     "      --json[=lines]      one JSON object; lines: on one line\n"
-    "      --tsv               tab-separated rows\n" CLI_INPUT_HELP
+    "      --tsv               tab-separated rows\n";
+
+static const char end_of_help[] =
     "                          for kvc-diff, --pairing=P,Q gives that of A and that of B\n"
     "\n"
     "  -h, --help              this text\n"
@@ -182,7 +184,6 @@ static const struct option long_options[] = {
     {"tsv", no_argument, NULL, OPT_TSV},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
-    CLI_INPUT_OPTIONS,
     {NULL, 0, NULL, 0},
 };
 
@@ -193,11 +194,14 @@ int main(int argc, char **argv) {
                  .first = INT64_MIN,
                  .last = INT64_MAX}};
     int opt, status;
+    const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-diff");
     cli_input_environment(&s.input);
-    while ((opt = getopt_long(argc, argv, "n:qvhV", long_options, NULL)) != -1) {
+    while ((opt = getopt_long(argc, argv, "n:qvhV", options, NULL)) != -1) {
         if (opt == 'h') {
             fputs(help, stdout);
+            cli_print_input_help();
+            fputs(end_of_help, stdout);
             return cli_finish(EXIT_SAME);
         }
         if ((status = take_option(&s, opt, optarg))) return status;

@@ -47,7 +47,9 @@ static const char help[] =
     "  -q, --quiet             print nothing: only the exit status and errors\n"
     "  -v, --verbose           with --check and --match: say more\n"
     "  -h, --help              show this and exit\n"
-    "  -V, --version           show the version and exit; with -v kernels and stages too\n" CLI_INPUT_HELP
+    "  -V, --version           show the version and exit; with -v kernels and stages too\n";
+
+static const char end_of_help[] =
     "\n"
     "Exit status: 0 ok; 1 damaged .kvc (--check), or no file shares a token (--match); 2 trouble.\n";
 
@@ -93,7 +95,8 @@ static int check_file(struct dump_out *o, const char *path, struct settings *s) 
         print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums", NULL, NULL);
         return status;
     }
-    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", e.message, &e, damage);
+    char text[sizeof e.message + 160];
+    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", cli_error_text(&e, text, sizeof text), &e, damage);
     if (damage) cli_say_damage(name, damage);
     if (checksums) kvc_error_prefix(&e, name);
     if (!damage || status == EXIT_TROUBLE) cli_error(&e);
@@ -151,7 +154,7 @@ static int set_mode(struct settings *s, unsigned mode, const char *arg) {
 /* 0, or the status to exit with; help was printed when *done. */
 static int take_option(struct settings *s, struct dump_out *o, int opt, const char *arg) {
     uint64_t n;
-    if (opt >= OPT_MODE) return set_mode(s, (unsigned)(opt - OPT_MODE), arg);
+    if (opt >= OPT_MODE && opt < CLI_OPT_FORMAT) return set_mode(s, (unsigned)(opt - OPT_MODE), arg);
     switch (opt) {
     case OPT_JSON:
     case OPT_TSV: {
@@ -197,7 +200,6 @@ static const struct option long_options[] = {
     {"verbose", no_argument, NULL, 'v'},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
-    CLI_INPUT_OPTIONS,
     {NULL, 0, NULL, 0},
 };
 
@@ -233,11 +235,14 @@ int main(int argc, char **argv) {
     struct settings s = {.options.part = KVC_NONE};
     struct dump_out o = {.style = DUMP_TEXT};
     int opt, status;
+    const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-dump");
     cli_input_environment(&s.input);
-    while ((opt = getopt_long(argc, argv, "hVqvT:", long_options, NULL)) != -1) {
+    while ((opt = getopt_long(argc, argv, "hVqvT:", options, NULL)) != -1) {
         if (opt == 'h') {
             fputs(help, stdout);
+            cli_print_input_help();
+            fputs(end_of_help, stdout);
             return cli_finish(EXIT_SAME);
         }
         if ((status = take_option(&s, &o, opt, optarg))) return status;

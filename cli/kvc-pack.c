@@ -18,7 +18,6 @@ enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, 
        OPT_LEARN_PROFILE, OPT_FORCE_PROFILE, OPT_COMPANIONS };
 
 static const struct option long_options[] = {
-    CLI_INPUT_OPTIONS,
     JOB_OPTIONS,
     {"recipe", required_argument, NULL, 'r'},
     {"queries", required_argument, NULL, OPT_QUERIES},
@@ -74,7 +73,7 @@ static const char help[] =
     "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
     "  -V, --version           the version; with -v also kernels and stages\n"
-    "\n" CLI_INPUT_HELP;
+    "\n";
 
 /* Only on a terminal, and only for work of more than a second. */
 static void show_progress(void *state, uint64_t done, uint64_t total) {
@@ -323,7 +322,7 @@ static int take_option(struct pack *p, int opt, const char *arg) {
 static int open_queries(struct pack *p, struct kvc_error *e) {
     struct cli_input *in = &p->job.input;
     const struct kvc_import_options of_input = in->import;
-    in->import = (struct kvc_import_options){.map = of_input.map};
+    in->import = (struct kvc_import_options){.set = of_input.set};
     const int status = cli_open(&p->queries, p->queries_path, in, e);
     in->import = of_input;
     if (status || kvc_cache_has_queries(p->queries.cache)) return status;
@@ -404,6 +403,7 @@ static int check_queries(const struct pack *p, int n, char **paths) {
 
 static void print_help(void) {
     fputs(help, stdout);
+    cli_print_input_help();
     puts("\nPresets, recipes of the papers (lossy):");
     for (size_t i = 0; kvc_preset_at(i); i++) printf("  %-16s %s\n", kvc_preset_at(i)->name, kvc_preset_at(i)->summary);
     puts("\nExit status: 0 ok, 2 trouble.");
@@ -412,10 +412,11 @@ static void print_help(void) {
 int main(int argc, char **argv) {
     static struct pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done}};
     int opt;
+    const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-pack");
     p.job.state = &p;
     cli_input_environment(&p.job.input);
-    while ((opt = getopt_long(argc, argv, "r:" JOB_SHORT, long_options, NULL)) != -1) {
+    while ((opt = getopt_long(argc, argv, "r:" JOB_SHORT, options, NULL)) != -1) {
         int taken = job_option(&p.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&p, opt, optarg))) return EXIT_TROUBLE;
     }

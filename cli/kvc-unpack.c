@@ -13,17 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_LLAMA_VERSION, OPT_DEVICE, OPT_INTO,
+enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_DEVICE, OPT_INTO,
        OPT_SALVAGE };
 
 static const struct option long_options[] = {
-    CLI_INPUT_OPTIONS,
     JOB_OPTIONS,
     {"tokens", required_argument, NULL, OPT_TOKENS},
     {"layers", required_argument, NULL, OPT_LAYERS},
     {"to", required_argument, NULL, OPT_TO},
     {"to-pairing", required_argument, NULL, OPT_TO_PAIRING},
-    {"llama-version", required_argument, NULL, OPT_LLAMA_VERSION},
     {"device", required_argument, NULL, OPT_DEVICE},
     {"into", required_argument, NULL, OPT_INTO},
     {"salvage", no_argument, NULL, OPT_SALVAGE},
@@ -38,10 +36,11 @@ static const char help[] =
     "\n"
     "  -o, --output=FILE       write to FILE\n"
     "  -c, --stdout            write to standard output\n"
-    "      --to=FORMAT         another layout: llama, safetensors, npz or raw\n"
+    "      --to=FORMAT[:OPTIONS]\n"
+    "                          another layout: %s;\n"
+    "                          OPTIONS of a format: KEY=VALUE,KEY=VALUE\n"
     "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved or\n"
     "                          none (default: what FORMAT's engine keeps)\n"
-    "      --llama-version=N   slot version 2, 3 or 4 for --to=llama (default 4)\n"
     "      --tokens=A:B        positions A to B-1 only\n"
     "      --layers=LIST       these layers only, e.g. 0-3,7\n"
     "      --device=D          decode on cpu (default), cuda, cuda:N, or auto: cuda if any\n"
@@ -62,13 +61,15 @@ static const char help[] =
     "  -v, --verbose           say what was done\n"
     "  -h, --help              this text\n"
     "  -V, --version           the version; with -v also kernels, stages and devices\n"
-    "\n" CLI_INPUT_HELP
+    "\n";
+static const char end_of_help[] =
     "\nWith --model (or $KVC_MODEL) a .kvc of another model is refused.\n"
     "Exit status: 0 ok, 1 damaged (with -t) or not all given back (--salvage), 2 trouble.\n";
 
 struct unpack {
     struct job job;
     struct kvc_export_options export;
+    struct cli_settings settings; /* of the target */
     const struct kvc_format *to;
     struct kvc_selection selection;
     uint8_t *layers;
@@ -161,7 +162,7 @@ static const char *why_new(const struct kvc_cache *c) {
 /* Whether the options ask for the source as it was; of several files, --to=FORMAT asks for one. */
 static int wants_source(const struct unpack *u, const struct kvc_cache *c) {
     const int same = !u->to || (u->to == format_of_source(c) && !c->n_members);
-    return same && !u->selects && !u->export.pairing && !u->export.llama_version;
+    return same && !u->selects && !u->export.pairing && !u->settings.n;
 }
 
 static int becomes_folder(void *state, const struct kvc_opened *f) {
@@ -184,7 +185,9 @@ static int write_cache(const struct unpack *u, const struct kvc_opened *f, const
     if (to == kvc_format_find("llama")) warn_checkpoints(u, f);
     else warn_unknown(u, f);
     if (to == kvc_format_find("raw")) warn_positions(u, view ? view : c, f->input.name);
-    int status = to->export(view ? view : c, &u->export, out, e);
+    struct kvc_export_options options = u->export;
+    options.set = u->settings.item;
+    int status = kvc_export(to, view ? view : c, &options, out, e);
     /* without a selection this is a whole read, which notices damage anywhere in a .kvc */
     if (!status && !view) status = check_rest(f, e);
     kvc_cache_free(view);
@@ -227,7 +230,7 @@ static void say_salvaged(struct unpack *u, const struct kvc_opened *f, const str
  * tokens that is whole in all layers asked for. */
 static int write_salvaged(struct unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     const int as_it_was = !u->selects && (!u->to || u->to == format_of_source(f->cache)) && !u->export.pairing &&
-                          !u->export.llama_version;
+                          !u->settings.n;
     u->incomplete = 0;
     if (!(u->survey = kvc_salvage_survey(f->cache, u->job.threads, e))) return -1;
     const struct kvc_survey *s = u->survey;
@@ -416,17 +419,18 @@ static int take_layers(struct unpack *u, const char *arg) {
     return 0;
 }
 
-static int fail_target(const char *name) {
-    struct kvc_near near = {.word = name};
-    for (size_t i = 0; kvc_format_at(i); i++)
-        if (kvc_format_at(i)->export) kvc_near_offer(&near, kvc_format_at(i)->name);
-    if (*near.text) return cli_usage("--to=%s: there is no such format; did you mean %s?", name, near.text);
-    return cli_usage("--to=%s is none of llama, safetensors, npz, raw, ipc", name);
+/* --to=FORMAT[:KEY=VALUE,...] */
+static int take_target(struct unpack *u, const char *arg) {
+    const char *colon = strchr(arg, ':');
+    u->to_ipc = strcmp(arg, "ipc") == 0;
+    u->to = u->to_ipc ? NULL : kvc_format_find(arg);
+    if (u->to_ipc) return 0;
+    if (!u->to || !u->to->export) return cli_no_such_format("to", arg, 1, ", or ipc");
+    return colon && cli_take_settings(&u->settings, u->to, 1, "to", colon + 1) < 0 ? EXIT_TROUBLE : 0;
 }
 
 /* An option of kvc-unpack alone; 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct unpack *u, int opt, const char *arg) {
-    uint64_t n;
     switch (opt) {
     case OPT_TOKENS:
         if (cli_parse_range(arg, &u->selection.first, &u->selection.end) || !u->selection.end)
@@ -434,25 +438,17 @@ static int take_option(struct unpack *u, int opt, const char *arg) {
         u->selects = 1;
         return 0;
     case OPT_LAYERS: return take_layers(u, arg);
-    case OPT_TO:
-        u->to_ipc = strcmp(arg, "ipc") == 0;
-        u->to = u->to_ipc ? NULL : kvc_format_find(arg);
-        if (!u->to_ipc && (!u->to || !u->to->export)) return fail_target(arg);
-        return 0;
+    case OPT_TO: return take_target(u, arg);
     case OPT_TO_PAIRING:
         if (!kvc_pairing_parse(arg, &u->export.pairing))
             return cli_usage("--to-pairing=%s is none of halves, interleaved, none", arg);
-        return 0;
-    case OPT_LLAMA_VERSION:
-        if (cli_parse_u64(arg, &n) || n < 2 || n > 4) return cli_usage("--llama-version=%s is not 2, 3 or 4", arg);
-        u->export.llama_version = (uint32_t)n;
         return 0;
     case OPT_DEVICE:
         if (cli_device_parse(&u->device, arg)) return cli_usage("--device=%s is none of cpu, cuda, cuda:N, auto", arg);
         return 0;
     case OPT_INTO: u->into = arg; return 0;
     case OPT_SALVAGE: u->salvage = u->job.input.import.salvage = 1; return 0;
-    default: return cli_try_help();
+    default: return (opt = cli_target_option(&u->settings, opt, arg)) ? (opt < 0 ? EXIT_TROUBLE : 0) : cli_try_help();
     }
 }
 
@@ -463,7 +459,7 @@ static int check_sharing(const struct unpack *u, int n, char **paths) {
     if (!u->to_ipc && !u->into) return 0;
     if (u->to_ipc && u->into) return cli_usage("--to=ipc and --into exclude each other");
     if (u->device.kind != CLI_DEVICE_CUDA) return cli_usage("%s needs --device=cuda", option);
-    if (u->to || j->output || j->to_stdout || j->test || j->remove || u->export.pairing || u->export.llama_version)
+    if (u->to || j->output || j->to_stdout || j->test || j->remove || u->export.pairing || u->settings.n)
         return cli_usage("%s writes no file: leave out --to, -o, -c, -t, --rm, --to-pairing, --llama-version", option);
     if (n > 1) return cli_usage("%s takes one input, not %d", option, n);
     const int from_stdin = !n || strcmp(paths[0], "-") == 0;
@@ -502,15 +498,21 @@ int main(int argc, char **argv) {
     static struct unpack u = {.job = {.name = default_name, .write = write_and_count, .is_folder = becomes_folder,
                                      .write_members = write_members, .done = say_done}};
     int opt;
+    const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-unpack");
     u.job.state = &u;
     cli_input_environment(&u.job.input);
-    while ((opt = getopt_long(argc, argv, JOB_SHORT, long_options, NULL)) != -1) {
+    while ((opt = getopt_long(argc, argv, JOB_SHORT, options, NULL)) != -1) {
         int taken = job_option(&u.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&u, opt, optarg))) return EXIT_TROUBLE;
     }
     if (u.job.help) {
-        fputs(help, stdout);
+        char names[256];
+        printf(help, cli_format_names(1, names, sizeof names));
+        puts("Writing other layouts:");
+        cli_print_target_help();
+        cli_print_input_help();
+        fputs(end_of_help, stdout);
         return cli_finish(EXIT_SAME);
     }
     if (u.job.version) return cli_version(u.job.verbose, cli_cuda_version);

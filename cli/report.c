@@ -76,7 +76,8 @@ static const char *kind_of(enum kvc_code code) {
 void cli_json_error(struct cli_json *j, const struct kvc_error *e) {
     cli_json_open(j, "error", '{');
     cli_json_text(j, "kind", kind_of(e->code));
-    cli_json_text(j, "message", e->message);
+    char text[sizeof e->message + 160];
+    cli_json_text(j, "message", cli_error_text(e, text, sizeof text));
     cli_json_close(j);
 }
 

@@ -25,6 +25,7 @@ __attribute__((format(printf, 4, 0))) static void fill(struct kvc_error *e, enum
     e->offset = offset;
     e->record = KVC_NOWHERE;
     e->section = KVC_NOWHERE;
+    e->need = KVC_NEED_NOTHING;
     vsnprintf(e->message, sizeof e->message, format, ap);
 }
 
@@ -46,6 +47,17 @@ int (kvc_fail_at)(struct kvc_error *e, enum kvc_code code, uint64_t offset, cons
         va_end(ap);
         size_t used = strlen(e->message);
         snprintf(e->message + used, sizeof e->message - used, " (at byte %" PRIu64 ")", offset);
+    }
+    return -1;
+}
+
+int (kvc_fail_need)(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format, ...) {
+    if (e) {
+        va_list ap;
+        va_start(ap, format);
+        fill(e, code, KVC_NOWHERE, format, ap);
+        va_end(ap);
+        e->need = need;
     }
     return -1;
 }

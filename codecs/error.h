@@ -26,6 +26,25 @@ enum kvc_severity {
     KVC_SEVERITY_FILE   /* nothing more can be had from this file */
 };
 
+/* What the caller has to say, or to give, for the call to succeed: messages do not name the options of a tool. Stable numbers, as
+ * those of enum kvc_code. */
+enum kvc_need {
+    KVC_NEED_NOTHING = 0,
+    KVC_NEED_HEADS = 1,    /* the number of KV heads */
+    KVC_NEED_PAIRING = 2,  /* the RoPE pairing of K */
+    KVC_NEED_MODEL = 3,    /* the model's weights file, for its facts */
+    KVC_NEED_WEIGHTS = 4,  /* the model's weights, for their values */
+    KVC_NEED_PROFILE = 5,  /* the profile that a file was packed with */
+    KVC_NEED_QUERIES = 6,  /* queries of the model's attention */
+    KVC_NEED_FORMAT = 7,   /* a format to write other than the source's own */
+    KVC_NEED_INPUT = 8,    /* the format of the input, which is never guessed */
+    KVC_NEED_NAMES = 9,    /* which arrays are K and V (the option `map` of formats) */
+    KVC_NEED_TARGET_PAIRING = 10, /* the RoPE pairing that the target keeps */
+    KVC_NEED_STEP = 11,    /* a quantisation step, or a target to find it by */
+    KVC_NEED_FLOATS = 12,  /* K and V that are not of block types */
+    KVC_NEED_CONSENT = 13  /* to do it all the same, though numbers say that a profile does not fit */
+};
+
 #define KVC_NOWHERE UINT64_MAX
 
 struct kvc_error {
@@ -34,6 +53,7 @@ struct kvc_error {
     uint64_t offset;    /* byte offset in the input, or KVC_NOWHERE */
     uint64_t record;    /* record number in a .kvc, or KVC_NOWHERE */
     uint64_t section;   /* section number in the record, or KVC_NOWHERE */
+    enum kvc_need need; /* what would help */
     char message[1024]; /* plain words: what, where, what to do; no newline */
 };
 
@@ -43,6 +63,10 @@ int kvc_fail(struct kvc_error *e, enum kvc_code code, const char *format, ...)
 
 /* The same with a byte offset, which is also appended to the message. */
 int kvc_fail_at(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* The same as kvc_fail(), and says what would help. */
+int kvc_fail_need(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* Puts "prefix: " before the message of *e; returns -1. */
@@ -59,6 +83,7 @@ static inline int kvc_failed(int status) {
 }
 #define kvc_fail(...) kvc_failed(kvc_fail(__VA_ARGS__))
 #define kvc_fail_at(...) kvc_failed(kvc_fail_at(__VA_ARGS__))
+#define kvc_fail_need(...) kvc_failed(kvc_fail_need(__VA_ARGS__))
 #define kvc_error_prefix(...) kvc_failed(kvc_error_prefix(__VA_ARGS__))
 #define kvc_fail_memory(...) kvc_failed(kvc_fail_memory(__VA_ARGS__))
 

@@ -221,7 +221,7 @@ int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct k
     if (format) {
         const struct kvc_format *to = kvc_format_find(format);
         if (!to || !to->export) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
-        status = to->export(f->cache, &export, &sink, e);
+        status = kvc_export(to, f->cache, &export, &sink, e);
         if (!status && kvc_cache_is_container(f->cache)) status = kvc_container_check_rest(f->cache, e);
     } else {
         status = kvc_source_write(f->cache, options ? options->threads : 0, &sink, e);

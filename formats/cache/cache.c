@@ -288,7 +288,7 @@ int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e
         if ((t->role != KVC_ROLE_K && t->role != KVC_ROLE_V) || t->shape.heads != 1) continue;
         uint32_t block = kvc_dtype_info(t->shape.dtype)->block;
         if (t->shape.dim % heads)
-            return kvc_fail(e, KVC_ERR_USAGE, "rows of %llu values are not %u heads: wrong --kv-heads, or another model",
+            return kvc_fail(e, KVC_ERR_USAGE, "rows of %llu values are not %u heads: the number of KV heads is wrong, or the model is another",
                             (unsigned long long)t->shape.dim, heads);
         t->shape.heads = heads;
         t->shape.dim /= heads;

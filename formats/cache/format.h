@@ -10,25 +10,46 @@
 
 struct kvc_weights;
 
+/* An option of a format, for reading or for writing: "KEY=VALUE" after the format's name and a colon, or by itself. */
+enum kvc_option_kind {
+    KVC_OPTION_TEXT,
+    KVC_OPTION_COUNT, /* a number from `min` to `max`; K, M or G after it: times 1024, 1024^2, 1024^3 */
+    KVC_OPTION_FLAG,  /* "KEY" alone */
+    KVC_OPTION_LIST   /* texts: the option may be given several times */
+};
+struct kvc_format_option {
+    const char *key;
+    enum kvc_option_kind kind;
+    uint64_t min, max;
+    const char *value; /* what stands for the value in help texts */
+    const char *tool;  /* an option of the tools that means the same, without "--"; NULL: none */
+    const char *help;  /* lines for help texts, separated by newlines */
+};
+#define KVC_MAX_FORMAT_OPTIONS 8
+
+/* The value of an option; an importer finds it at the option's position in its row's table. */
+struct kvc_option_value {
+    const char *text;        /* NULL: not given */
+    uint64_t count;          /* 0: not given; of a flag 1 */
+    const char *const *list; /* NULL-terminated, never NULL */
+};
+
 /* What the caller knows better than the file. Zero means "not given". */
 struct kvc_import_options {
-    const char *format;       /* a row's name: skip probing; NULL: probe */
-    const char *const *map;   /* safetensors, npz: "keys=PATTERN" and so on, NULL-terminated */
+    const char *format;       /* a row's name, also with options: "raw:dtype=f16,tokens=9"; skips probing. NULL: probe */
+    const char *const *set;   /* "KEY=VALUE" for whatever format it is, NULL-terminated; formats without that option pass them over */
+    const struct kvc_option_value *value; /* for importers, by kvc_import(): of the row's options */
     uint32_t kv_heads;        /* where the file does not say (llama.cpp): kvc_import() applies it */
     enum kvc_pairing pairing; /* RoPE pairing of K, likewise */
-    int latent;               /* llama.cpp: the cache has no V (latent attention); cannot be told from a cut file */
     const struct kvc_weights *weights; /* .kvc: of the model, where K and V are rebuilt from hidden states; outlives it */
     const char *profile;               /* .kvc: path of the profile that it was packed with; NULL: look for it */
     int salvage;                       /* .kvc: it may be damaged: see salvage.h; with `format` "kvc" */
-    /* raw: the whole geometry */
-    const char *raw_dtype;
-    const char *raw_order; /* permutation of "lcthd": layer, k/v, token, head, dim; see raw.c */
-    uint64_t raw_layers, raw_tokens, raw_heads, raw_dim, raw_offset;
 };
 
 struct kvc_export_options {
     enum kvc_pairing pairing;    /* 0: the target's own convention where it has one */
-    uint32_t llama_version;      /* 0: newest that fits */
+    const char *const *set;      /* "KEY=VALUE" for the target, NULL-terminated; NULL: none */
+    const struct kvc_option_value *value; /* for exporters, by kvc_export() */
 };
 
 struct kvc_format {
@@ -36,6 +57,8 @@ struct kvc_format {
     const char *summary; /* one line */
     const char *suffix;  /* default file name suffix, with the dot */
 
+    const struct kvc_format_option *import_options, *export_options; /* up to KVC_MAX_FORMAT_OPTIONS each; the key of the last is NULL */
+    const char *tool; /* an option of the tools that takes all import options at once, without "--"; NULL: none */
     int takes_members;   /* 1: a cache of this format may consist of several members; 0: it is one file */
 
     /* 1 when the bytes look like this format, else 0 and the reason in `why`. Cheap; trusts nothing. */
@@ -47,6 +70,7 @@ struct kvc_format {
                   struct kvc_error *e);
 };
 
+/* The row of a name, which may have options behind a colon; NULL: there is none. */
 const struct kvc_format *kvc_format_find(const char *name);
 const struct kvc_format *kvc_format_at(size_t i); /* NULL past the end */
 
@@ -69,6 +93,10 @@ struct kvc_cache *kvc_import_file(const struct kvc_input *in, const struct kvc_i
 struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc_input *in, const struct kvc_import_options *o,
                                     struct kvc_error *e);
 int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why, size_t size);
+
+/* Writes a cache in a format that can be written. o may be NULL. */
+int kvc_export(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
+               struct kvc_error *e);
 
 extern const struct kvc_format kvc_format_kvc;
 extern const struct kvc_format kvc_format_llama;

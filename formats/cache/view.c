@@ -322,13 +322,13 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
 static int check_repair(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e) {
     enum kvc_pairing have = kvc_cache_pairing(c);
     if (have == KVC_PAIRING_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_USAGE, "the RoPE pairing of K is unknown; give --model or --pairing");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
     if (have == to) return 0;
     if (have == KVC_PAIRING_NONE || to == KVC_PAIRING_NONE || to == KVC_PAIRING_UNKNOWN)
         return kvc_fail(e, KVC_ERR_USAGE, "K in %s pairs cannot become %s", kvc_pairing_name(have), kvc_pairing_name(to));
     if (!kvc_cache_heads_known(c))
-        return kvc_fail(e, KVC_ERR_USAGE, "changing K from %s to %s pairs needs the number of KV heads; give --model or "
-                        "--kv-heads", kvc_pairing_name(have), kvc_pairing_name(to));
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS, "changing K from %s to %s pairs needs the number of KV heads",
+                             kvc_pairing_name(have), kvc_pairing_name(to));
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *x = &c->tensor[t];
         if (x->role == KVC_ROLE_LATENT)
@@ -432,7 +432,7 @@ int kvc_cache_has_queries(const struct kvc_cache *c) {
 struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k, struct kvc_error *e) {
     const enum kvc_pairing of_q = kvc_cache_pairing(c);
     if ((of_k == KVC_PAIRING_UNKNOWN) != (of_q == KVC_PAIRING_UNKNOWN)) {
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of %s is unknown; give --pairing or --model",
+        kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of %s is unknown",
                  of_k == KVC_PAIRING_UNKNOWN ? "K" : "the queries");
         return NULL;
     }

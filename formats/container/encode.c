@@ -101,11 +101,10 @@ static int read_queries(struct lane *l, struct kvc_error *e) {
     if (t == q->n_tensors) return 0;
     const struct kvc_shape *shape = &q->tensor[t].shape;
     if (shape->dim != key->dim || shape->heads % key->heads)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "queries of %" PRIu64 " heads of %" PRIu64 " channels do not go with K of %" PRIu64
-                        " heads of %" PRIu64 " channels; where a file does not say how many heads K has, give "
-                        "--kv-heads or --model",
-                        shape->heads, shape->dim, key->heads, key->dim);
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, kvc_cache_heads_known(c) ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
+                             "queries of %" PRIu64 " heads of %" PRIu64 " channels do not match K of %" PRIu64
+                             " heads of %" PRIu64 " channels",
+                             shape->heads, shape->dim, key->heads, key->dim);
     const struct kvc_cells *cells = cells_of(q, t);
     l->query = kvc_alloc(shape->tokens, kvc_row_bytes(shape));
     l->query_position = kvc_alloc(shape->tokens, sizeof *l->query_position);
@@ -150,7 +149,7 @@ static int find_source(struct lane *l, uint64_t block, uint64_t end, struct kvc_
     };
     l->encoding.source = &l->source;
     if (!l->source.is_hidden && pairing == KVC_PAIRING_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of K is unknown; give --pairing or --model");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
     if (from == KVC_NONE || kvc_pipeline_lossless(pipeline_of(l->x, from))) return 0;
     l->hidden = lane_make(l->x, from, block, end, e);
     return l->hidden ? prepare(l->hidden, block, end, e) : -1;

@@ -168,8 +168,8 @@ static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct
         }
         const unsigned heads = kvc_pipeline_first(&line[t], KVC_STAGE_HEADS);
         if (heads < line[t].n && !kvc_cache_heads_known(c))
-            return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s works head by head, but nothing says how many KV heads there are: give "
-                            "--kv-heads or --model", line[t].step[heads].stage->name);
+            return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
+                                 "recipe: %s works head by head, but nothing says how many KV heads there are", line[t].step[heads].stage->name);
         if (tensor->role == KVC_ROLE_HIDDEN && hidden_pipeline(c, recipe, t, &line[t], e)) return -1;
         const unsigned rebuilt = kvc_pipeline_first(&line[t], KVC_STAGE_REBUILDS);
         if (kvc_pipeline_accepts(&line[t], &tensor->shape, &why)) {

@@ -367,8 +367,7 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, str
     if (end <= 0 || end <= first) {
         const int some = s->whole_layers && *s->whole_layers && !strstr(s->whole_layers, "...");
         return kvc_fail(e, KVC_ERR_DAMAGED, "no token from %" PRIu64 " on is whole in all layers asked for: nothing can be given "
-                        "back%s%s%s", selection->first, some ? "; --layers=" : "", some ? s->whole_layers : "",
-                        some ? " asks for whole ones" : "");
+                        "back%s%s", selection->first, some ? "; whole are layers " : "", some ? s->whole_layers : "");
     }
     selection->end = (uint64_t)end;
     return 0;

@@ -1,4 +1,4 @@
-/* arrays_read.c: from named arrays to the cache model: conventions, --map patterns, parts by token count. Not for
+/* arrays_read.c: from named arrays to the cache model: conventions, patterns, parts by token count. Not for
  * finding arrays in a file (safetensors.c, npz.c) or writing them (arrays_write.c). */
 #include "formats/engines/arrays_read.h"
 
@@ -14,6 +14,13 @@
 #include <string.h>
 
 enum { MAX_DIGITS = 6 };
+
+const struct kvc_format_option kvc_arrays_options[] = {
+    [KVC_ARRAYS_MAP] = {.key = "map", .kind = KVC_OPTION_LIST, .value = "KIND=PATTERN", .tool = "map",
+                        .help = "names of arrays: KIND keys, values, queries, hidden, tokens\n"
+                                "or positions; {i} for the layer number; repeat as needed"},
+    {NULL},
+};
 
 struct rule {
     const char *key; /* as --map spells it */
@@ -81,24 +88,29 @@ static unsigned rule_of_map(const char *map, const char **pattern) {
     return RULES;
 }
 
+/* The patterns that were given. */
+static const char *const *maps_of(const struct kvc_import_options *o) {
+    return o && o->value ? o->value[KVC_ARRAYS_MAP].list : NULL;
+}
+
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) {
-    for (const char *const *map = o ? o->map : NULL; map && *map; map++) {
+    for (const char *const *map = maps_of(o); map && *map; map++) {
         const char *pattern = NULL;
         unsigned r = rule_of_map(*map, &pattern);
         if (r == RULES)
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "--map=%s: must begin with keys=, values=, queries=, hidden=, tokens= or "
+                            "map=%s: must begin with keys=, values=, queries=, hidden=, tokens= or "
                             "positions=",
                             *map);
         const char *place = strstr(pattern, "{i}");
-        if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: the pattern is empty", *map);
+        if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern is empty", *map);
         int of_a_layer = rules[r].kind == KVC_NAME_TENSOR;
         if (!of_a_layer && place)
-            return kvc_fail(e, KVC_ERR_USAGE, "--map=%s: %s belong to no layer; take {i} out", *map,
+            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: %s belong to no layer; take {i} out", *map,
                             rules[r].key);
         if (of_a_layer && (!place || strstr(place + 3, "{i}")))
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "--map=%s: the pattern needs {i} once, where the layer number stands", *map);
+                            "map=%s: the pattern needs {i} once, where the layer number stands", *map);
     }
     return 0;
 }
@@ -106,7 +118,7 @@ int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) 
 struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o) {
     struct kvc_name found = {KVC_NAME_OTHER, KVC_ROLE_K, 0, 0};
     int mapped[RULES] = {0};
-    for (const char *const *map = o ? o->map : NULL; map && *map; map++) {
+    for (const char *const *map = maps_of(o); map && *map; map++) {
         const char *pattern = NULL;
         unsigned r = rule_of_map(*map, &pattern);
         if (r == RULES) continue;
@@ -207,7 +219,7 @@ static int count_integers(const struct kvc_array *a, const char *meaning, uint64
     if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; when these are none, "
-                        "name another array with --map=%s=NAME",
+                        "name another array: map=%s=NAME",
                         what, meaning, meaning);
     *n = a->dim[a->rank - 1];
     if (*n > KVC_MAX_CELLS || *n * a->int_size != a->size)
@@ -296,9 +308,9 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
                             "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
         int first = !i || !same_layer(a, &item[i - 1]);
         if (is_attention(a) && first && !b && !lone)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES,
                             "layer %" PRIu32
-                            " has %s but no %s (%s); when that is meant, name the arrays with --map",
+                            " has %s but no %s (%s)",
                             a->name.layer, a->name.role == KVC_ROLE_K ? "K" : "V",
                             a->name.role == KVC_ROLE_K ? "V" : "K", one);
     }
@@ -361,7 +373,7 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
     if (*part == c->n_parts)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "%s: no %s layers have as many tokens; when these are no positions of theirs, name "
-                        "another array with --map=positions=NAME",
+                        "another array: map=positions=NAME",
                         what, kvc_part_kind_name(kind));
     if (kvc_input_pin(a->in, a->at, a->size, e)) return -1;
     int status = 0;
@@ -422,9 +434,7 @@ static int fail_unknown(const struct kvc_array *array, size_t n, struct kvc_erro
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s'%s'", i ? ", " : "",
                  kvc_name_show(array[i].name, name, sizeof name));
     if (!n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no arrays in it, so no KV cache");
-    return kvc_fail(e, KVC_ERR_UNKNOWN,
-                    "no array is named as K or V of a KV cache; found %s%s; say which are, for instance "
-                    "--map 'keys=layer.{i}.k' --map 'values=layer.{i}.v'",
+    return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_NAMES, "no array is named as K or V of a KV cache; found %s%s",
                     list, n > 4 ? ", ..." : "");
 }
 
@@ -435,7 +445,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
     struct positions given = {.array = {NULL, NULL}};
     struct item *item = calloc(n ? n : 1, sizeof *item);
     if (!item) return kvc_fail_memory(e, "arrays");
-    for (const char *const *map = o ? o->map : NULL; map && *map; map++) {
+    for (const char *const *map = maps_of(o); map && *map; map++) {
         const char *pattern;
         unsigned r = rule_of_map(*map, &pattern);
         if (r == RULE_KEYS || r == RULE_VALUES) lone = 1;

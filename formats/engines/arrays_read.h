@@ -22,13 +22,17 @@ struct kvc_name {
     int sliding;    /* of a second, sliding-window cache that numbers its layers from 0 again */
 };
 
-/* By o->map patterns ("keys=model.{i}.k", "values=...", "queries=...", "hidden=...", "tokens=ids",
+/* Options of formats that are bags of arrays: the table, and positions in it. */
+enum { KVC_ARRAYS_MAP };
+extern const struct kvc_format_option kvc_arrays_options[];
+
+/* By the patterns of the option `map` ("keys=model.{i}.k", "values=...", "queries=...", "hidden=...", "tokens=ids",
  * "positions=..."; "{i}" stands for the layer number) and by the conventions: layers.{i}.keys|values,
  * sliding.layers.{i}.keys|values, key_cache.{i} / value_cache.{i}, past_key_values.{i}.key|value,
  * queries.{i}, hidden.{i}, tokens, positions, sliding.positions. A pattern for keys or values turns the
  * conventions for both off; any other only its own. */
 struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o);
-/* Refuses malformed --map patterns. */
+/* Refuses malformed patterns. */
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e);
 /* The export side: "layers.3.keys" and so on into text. */
 void kvc_name_print(const struct kvc_name *name, char *text, size_t size);

@@ -15,7 +15,7 @@ static const struct magic {
     size_t size, offset;
     const char *text;
 } magics[] = {
-    {"GGUF", 4, 0, "it is a model's weights (GGUF); --model=FILE takes them, beside a cache"},
+    {"GGUF", 4, 0, "it is a model's weights (GGUF), not a cache"},
     {"BZh", 3, 0, "it is compressed with bzip2; unpack it first (kvc undoes gzip, xz and zstd)"},
     {"\x04\x22\x4d\x18", 4, 0, "it is compressed with lz4; unpack it first (kvc undoes gzip, xz and zstd)"},
     {"7z\xbc\xaf\x27\x1c", 6, 0, "it is a 7z archive; unpack it first"},
@@ -76,7 +76,7 @@ static int says_header(const json_t *header, char *text, size_t size) {
                  *texts ? ", made of " : "", texts);
     } else if (arrays == 1 && json_object_get(header, "kv_cache")) {
         snprintf(text, size, "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no "
-                 "--map helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and layers.{i}.values");
+                 "pattern of names helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and layers.{i}.values");
     } else if (arrays == 1 && json_object_get(header, "kvcache")) {
         snprintf(text, size, "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "
                  "safetensors file, named layers.{i}.keys and layers.{i}.values");

@@ -16,10 +16,24 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return 0;
 }
 
+static const struct kvc_format_option import_options[] = {
+    [KVC_LLAMA_LATENT] = {.key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent",
+                          .help = "llama.cpp cache of a model with latent attention: no V"}, /* cannot be told from a cut file */
+    {NULL},
+};
+
+static const struct kvc_format_option export_options[] = {
+    [KVC_LLAMA_VERSION] = {.key = "version", .kind = KVC_OPTION_COUNT, .min = 2, .max = 4, .value = "N", .tool = "llama-version",
+                           .help = "slot version 2, 3 or 4 for --to=llama (default 4)"},
+    {NULL},
+};
+
 const struct kvc_format kvc_format_llama = {
     .name = "llama",
     .summary = "llama.cpp slots (GGSQ) and sessions (GGSN)",
     .suffix = ".bin",
+    .import_options = import_options,
+    .export_options = export_options,
     .probe = probe,
     .import = kvc_llama_read,
     .export = kvc_llama_write,

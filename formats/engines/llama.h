@@ -9,6 +9,10 @@
 
 enum { KVC_LLAMA_TOKEN_NULL = -1, KVC_LLAMA_SERVER_TOKENS = 1 /* version of the server's token list */ };
 
+/* Options, by position. */
+enum { KVC_LLAMA_LATENT }; /* of reading */
+enum { KVC_LLAMA_VERSION }; /* of writing */
+
 /* The row's import and export. */
 struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
 int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_options *options, struct kvc_sink *sink,

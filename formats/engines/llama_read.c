@@ -463,7 +463,7 @@ struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_im
     if (!read_head(&bytes, &h, e)) {
         struct parser p = {.bytes = &bytes, .at = h.body, .end = in->size, .version = h.version,
                            .tiles = h.version == 4 || h.version == 11, .e = e};
-        if (!find_variant(&p, o->latent)) c = p.cache = kvc_cache_new(e);
+        if (!find_variant(&p, o->value[KVC_LLAMA_LATENT].count != 0)) c = p.cache = kvc_cache_new(e);
         if (c && (kvc_cache_map(c, NULL, NULL, e) || take_state(&p) ||
                   kvc_cache_extent_literal(c, in, p.literal, in->size - p.literal, e) || read_tokens(c, &bytes, &h, e) ||
                   describe(c, &p, &h, in->size, e) || kvc_cache_finish(c, e))) {

@@ -114,15 +114,16 @@ static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_
         const char *key = is_k ? KVC_KEY_HADAMARD_K : KVC_KEY_HADAMARD_V;
         if (info->block > 1 && version >= 4 && !kvc_meta_find(&c->meta, key))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
-                            "version 4 has to say (--llama-version=3 does not)", label);
+                            "version 4 has to say (version 3 does not)", label);
     }
     return 0;
 }
 
 int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_options *options, struct kvc_sink *sink,
                     struct kvc_error *e) {
-    uint32_t version = options->llama_version ? options->llama_version : 4, live, sliding;
-    if (version < 2 || version > 4) return kvc_fail(e, KVC_ERR_USAGE, "llama: slot files of version 2, 3 or 4, not %" PRIu32, version);
+    const uint64_t wanted = options->value[KVC_LLAMA_VERSION].count;
+    const uint32_t version = wanted ? (uint32_t)wanted : 4;
+    uint32_t live, sliding;
     if (check_exportable(cache, version, &live, &sliding, e)) return -1;
     enum kvc_pairing have = kvc_cache_pairing(cache), want = options->pairing;
     const char *source = kvc_meta_text(&cache->meta, KVC_KEY_SOURCE_FORMAT, "");
@@ -130,8 +131,8 @@ int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_optio
     if (want == KVC_PAIRING_UNKNOWN) want = kvc_pairing_of_gguf_arch(kvc_meta_text(&cache->meta, KVC_KEY_MODEL_ARCH, ""));
     if (want == KVC_PAIRING_UNKNOWN && from_llama) want = have;
     if (want == KVC_PAIRING_UNKNOWN && !from_llama)
-        return kvc_fail(e, KVC_ERR_USAGE, "llama: which RoPE pairing llama.cpp keeps for this model is unknown; "
-                        "give --model=GGUF or --to-pairing=halves|interleaved|none");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_TARGET_PAIRING,
+                             "llama: which RoPE pairing llama.cpp keeps for this model is unknown");
     struct kvc_cache *view = NULL;
     if (want != have) {
         view = kvc_view_pairing(cache, want, e);

@@ -399,6 +399,7 @@ const struct kvc_format kvc_format_npz = {
     .name = "npz",
     .summary = "numpy arrays in a zip",
     .suffix = ".npz",
+    .import_options = kvc_arrays_options,
     .probe = probe,
     .import = import,
     .export = export,

@@ -29,9 +29,23 @@ struct geometry {
     uint64_t bytes;        /* of everything */
 };
 
+/* Options, by position. */
+enum { DTYPE, LAYERS, TOKENS, HEADS, CHANNELS, ORDER, OFFSET };
+
+static const struct kvc_format_option import_options[] = {
+    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "f16"},
+    [LAYERS] = {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
+    [TOKENS] = {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
+    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "H"},
+    [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "D"},
+    [ORDER] = {.key = "order", .kind = KVC_OPTION_TEXT, .value = "lcthd"},
+    [OFFSET] = {.key = "offset", .kind = KVC_OPTION_COUNT, .max = UINT64_MAX, .value = "N"},
+    {NULL},
+};
+
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     (void)b;
-    snprintf(why, size, "raw is never guessed; use --from raw");
+    snprintf(why, size, "raw is never guessed");
     return 0;
 }
 
@@ -40,21 +54,21 @@ static int take_order(struct geometry *g, const char *order, struct kvc_error *e
     unsigned seen = 0;
     g->bytes = g->info->size;
     if (strlen(order) != AXES)
-        return kvc_fail(e, KVC_ERR_USAGE, "--raw: order=%s must be the five letters lcthd, slowest first",
+        return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s must be the five letters lcthd, slowest first",
                         order);
     for (size_t i = AXES; i-- > 0;) {
         const char *letter = strchr(letters, order[i]);
         if (!letter || seen & 1u << (letter - letters))
-            return kvc_fail(e, KVC_ERR_USAGE, "--raw: order=%s must have each of the letters lcthd once",
+            return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s must have each of the letters lcthd once",
                             order);
         seen |= 1u << (letter - letters);
         g->stride[letter - letters] = g->bytes;
         if (__builtin_mul_overflow(g->bytes, g->count[letter - letters], &g->bytes))
-            return kvc_fail(e, KVC_ERR_USAGE, "--raw: this geometry has more bytes than 64 bits count");
+            return kvc_fail(e, KVC_ERR_USAGE, "raw: this geometry has more bytes than 64 bits count");
     }
     if (g->info->block > 1 && order[AXES - 1] != 'd')
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "--raw: order=%s: %s keeps %" PRIu32 " channels in a block, so d must be last", order,
+                        "raw: order=%s: %s keeps %" PRIu32 " channels in a block, so d must be last", order,
                         g->info->name, g->info->block);
     g->cache_outside = strchr(order, 'c') < strchr(order, 'l');
     g->tensors_are_runs = strspn(order, "lc") == 2;
@@ -63,22 +77,21 @@ static int take_order(struct geometry *g, const char *order, struct kvc_error *e
 
 static int take_geometry(struct geometry *g, const struct kvc_import_options *o, struct kvc_error *e) {
     memset(g, 0, sizeof *g);
-    if (!o || !o->raw_dtype || !o->raw_layers || !o->raw_tokens || !o->raw_heads || !o->raw_dim)
+    const struct kvc_option_value *v = o->value;
+    const uint64_t dim = v[CHANNELS].count;
+    if (!v[DTYPE].text || !v[LAYERS].count || !v[TOKENS].count || !v[HEADS].count || !dim)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "raw needs its geometry: "
-                        "--raw=dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd][,offset=N]");
-    if (!(g->info = kvc_dtype_by_name(o->raw_dtype)))
-        return kvc_fail(e, KVC_ERR_USAGE, "--raw: dtype=%s is not known", o->raw_dtype);
-    if (o->raw_layers > MAX_LAYERS || o->raw_tokens > KVC_MAX_CELLS)
-        return kvc_fail(e, KVC_ERR_USAGE, "--raw: at most %d layers and 2^31 tokens", MAX_LAYERS);
-    if (o->raw_dim % g->info->block)
+                        "raw needs its geometry: dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd][,offset=N]");
+    if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)))
+        return kvc_fail(e, KVC_ERR_USAGE, "raw: dtype=%s is not known", v[DTYPE].text);
+    if (dim % g->info->block)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "--raw: dim=%" PRIu64 " is no multiple of the %" PRIu32 " values in a %s block",
-                        o->raw_dim, g->info->block, g->info->name);
+                        "raw: dim=%" PRIu64 " is no multiple of the %" PRIu32 " values in a %s block",
+                        dim, g->info->block, g->info->name);
     memcpy(g->count,
-           (uint64_t[AXES]){o->raw_layers, 2, o->raw_tokens, o->raw_heads, o->raw_dim / g->info->block},
+           (uint64_t[AXES]){v[LAYERS].count, 2, v[TOKENS].count, v[HEADS].count, dim / g->info->block},
            sizeof g->count);
-    return take_order(g, o->raw_order ? o->raw_order : letters, e);
+    return take_order(g, v[ORDER].text ? v[ORDER].text : letters, e);
 }
 
 /* The i-th tensor in file order: which layer, and K (0) or V (1). */
@@ -128,13 +141,14 @@ static int add_tensors(struct kvc_cache *c, const struct geometry *g, const stru
 
 static int build(struct kvc_cache *c, const struct geometry *g, const struct kvc_input *in,
                  const struct kvc_import_options *o, struct kvc_error *e) {
-    struct kvc_shape shape = {g->info->dtype, o->raw_tokens, o->raw_heads, o->raw_dim};
+    const uint64_t tokens = o->value[TOKENS].count, offset = o->value[OFFSET].count;
+    const struct kvc_shape shape = {g->info->dtype, tokens, o->value[HEADS].count, o->value[CHANNELS].count};
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
-    uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, o->raw_tokens, e);
+    uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
     if (part == KVC_NONE) return -1;
     for (uint32_t i = 0; i < g->count[LAYER]; i++)
         if (kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, e) == KVC_NONE) return -1;
-    if (kvc_cache_extent_literal(c, in, 0, o->raw_offset, e) || add_tensors(c, g, &shape, in, o->raw_offset, e) ||
+    if (kvc_cache_extent_literal(c, in, 0, offset, e) || add_tensors(c, g, &shape, in, offset, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "raw", e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
@@ -153,13 +167,14 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
                                 struct kvc_error *e) {
     const struct kvc_input *in = b->one.in;
     struct geometry g;
+    const uint64_t offset = o->value[OFFSET].count;
     uint64_t need;
     if (take_geometry(&g, o, e)) return NULL;
-    if (__builtin_add_overflow(g.bytes, o->raw_offset, &need) || need != in->size) {
+    if (__builtin_add_overflow(g.bytes, offset, &need) || need != in->size) {
         kvc_fail(e, KVC_ERR_USAGE,
-                 "the geometry of --raw makes %" PRIu64 " bytes after offset %" PRIu64
+                 "raw: the geometry makes %" PRIu64 " bytes after offset %" PRIu64
                  ", but the file has %" PRIu64,
-                 g.bytes, o->raw_offset, in->size);
+                 g.bytes, offset, in->size);
         return NULL;
     }
     struct kvc_cache *c = kvc_cache_new(e);
@@ -221,6 +236,8 @@ const struct kvc_format kvc_format_raw = {
     .name = "raw",
     .summary = "bare values, geometry given by options",
     .suffix = ".raw",
+    .import_options = import_options,
+    .tool = "raw",
     .probe = probe,
     .import = import,
     .export = export,

@@ -522,6 +522,7 @@ const struct kvc_format kvc_format_safetensors = {
     .summary = "named tensors, as transformers users keep caches",
     .suffix = ".safetensors",
     .takes_members = 1,
+    .import_options = kvc_arrays_options,
     .probe = probe,
     .import = import,
     .export = export,

@@ -2,6 +2,7 @@
 #include "formats/cache/format.h"
 
 #include "formats/engines/foreign.h"
+#include "formats/file/format_options.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/view.h"
 
@@ -16,9 +17,16 @@ static const struct kvc_format *const table[] = {
 #define N (sizeof table / sizeof table[0])
 
 const struct kvc_format *kvc_format_find(const char *name) {
+    const size_t n = strcspn(name, ":");
     for (size_t i = 0; i < N; i++)
-        if (strcmp(table[i]->name, name) == 0) return table[i];
+        if (strlen(table[i]->name) == n && memcmp(table[i]->name, name, n) == 0) return table[i];
     return NULL;
+}
+
+/* The options behind a format's name, or NULL. */
+static const char *options_of(const char *name) {
+    const char *colon = name ? strchr(name, ':') : NULL;
+    return colon ? colon + 1 : NULL;
 }
 
 const struct kvc_format *kvc_format_at(size_t i) {
@@ -33,7 +41,7 @@ static const struct kvc_format *choose(const struct kvc_bundle *b, const struct 
         const struct kvc_format *f = kvc_format_find(o->format);
         if (!f) kvc_fail(e, KVC_ERR_USAGE, "there is no format '%s'", o->format);
         if (!f || f->takes_members || in) return f;
-        kvc_fail(e, KVC_ERR_USAGE, "a cache of format '%s' is one file, not several", o->format);
+        kvc_fail(e, KVC_ERR_USAGE, "a cache of format '%s' is one file, not several", f->name);
         return NULL;
     }
     if (in && !in->size) {
@@ -77,11 +85,23 @@ static int complete(struct kvc_cache *c, const struct kvc_import_options *o, str
     return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);
 }
 
+/* Imports by a row, whose options are read first. */
+static struct kvc_cache *import_with(const struct kvc_format *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                     struct kvc_error *e) {
+    struct kvc_option_values values;
+    struct kvc_import_options with = *o;
+    if (kvc_options_read(&values, f->import_options, f->name, options_of(o->format), o->set, e)) return NULL;
+    with.value = values.value;
+    struct kvc_cache *c = f->import(b, &with, e);
+    kvc_options_free(&values);
+    return c;
+}
+
 struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
                              const struct kvc_format **format, struct kvc_error *e) {
     static const struct kvc_import_options nothing;
     const struct kvc_format *f = choose(b, o ? o : &nothing, e);
-    struct kvc_cache *c = f ? f->import(b, o ? o : &nothing, e) : NULL;
+    struct kvc_cache *c = f ? import_with(f, b, o ? o : &nothing, e) : NULL;
     if (c && o && complete(c, o, e)) {
         kvc_cache_free(c);
         c = NULL;
@@ -103,13 +123,25 @@ struct kvc_cache *kvc_import_file(const struct kvc_input *in, const struct kvc_i
 
 struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc_input *in, const struct kvc_import_options *o,
                                     struct kvc_error *e) {
+    static const struct kvc_import_options nothing;
     struct kvc_bundle b;
     kvc_bundle_file(&b, in);
-    return f->import(&b, o, e);
+    return import_with(f, &b, o ? o : &nothing, e);
 }
 
 int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why, size_t size) {
     struct kvc_bundle b;
     kvc_bundle_file(&b, in);
     return f->probe(&b, why, size);
+}
+
+int kvc_export(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
+               struct kvc_error *e) {
+    struct kvc_export_options with = o ? *o : (struct kvc_export_options){.set = NULL};
+    struct kvc_option_values values;
+    if (kvc_options_read(&values, f->export_options, f->name, NULL, with.set, e)) return -1;
+    with.value = values.value;
+    const int status = f->export(c, &with, out, e);
+    kvc_options_free(&values);
+    return status;
 }

@@ -212,8 +212,8 @@ static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *op
     if (error > 0) {
         t.options.embed_profile = 1; /* so that the trial decodes by itself */
         if (!kvc_cache_has_queries(from))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "an error of attention is measured with queries, and there are none: give "
-                            "--queries=FILE");
+            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES,
+                                 "an error of attention is measured with queries, and there are none");
         if (!(t.view = kvc_view_float(c, e)) || !(t.queries = kvc_view_queries(from, kvc_cache_pairing(c), e))) status = -1;
     }
     if (!status) {

@@ -202,8 +202,8 @@ int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const 
     struct source s = {.cache = c, .out = out};
     struct kvc_job job = {.work = read_item, .commit = write_item, .discard = free, .state = &s};
     if (!c->n_extents)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the source file's own layout is not recorded (compressed npz, or a selection): use --to FORMAT");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_FORMAT,
+                             "the source file's own layout is not recorded (compressed npz, or a selection)");
     if (c->n_members && !out->begin)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the source is %u files: they need a folder or an archive", c->n_members);
     int status = invert_orders(&s, e) || !(s.blocks = kvc_block_cache_new(c, e)) ? -1 : 0;

@@ -102,7 +102,7 @@ static inline struct kvc_buffer export_bytes(const struct kvc_format *format, co
     struct kvc_buffer b = {0};
     struct kvc_sink out = kvc_sink_buffer(&b);
     struct kvc_error e;
-    if (format->export(c, NULL, &out, &e)) fail_msg("%s", e.message);
+    if (kvc_export(format, c, NULL, &out, &e)) fail_msg("%s", e.message);
     return b;
 }
 
@@ -112,7 +112,7 @@ static inline void refuse_export(const struct kvc_format *format, const struct k
     struct kvc_buffer b = {0};
     struct kvc_sink out = kvc_sink_buffer(&b);
     struct kvc_error e = {.code = KVC_OK};
-    assert_int_equal(format->export(c, o, &out, &e), -1);
+    assert_int_equal(kvc_export(format, c, o, &out, &e), -1);
     if (e.code != code || !strstr(e.message, words)) fail_msg("code %d: %s", (int)e.code, e.message);
     assert_int_equal(b.n, 0);
 }
@@ -121,12 +121,10 @@ static inline void refuse_export(const struct kvc_format *format, const struct k
 static inline struct kvc_cache *raw_cache(struct kvc_input *in, const void *data, size_t n, const char *dtype,
                                           uint64_t layers, uint64_t tokens, uint64_t heads, uint64_t dim,
                                           enum kvc_pairing pairing) {
-    struct kvc_import_options o = {.raw_dtype = dtype,
-                                   .raw_layers = layers,
-                                   .raw_tokens = tokens,
-                                   .raw_heads = heads,
-                                   .raw_dim = dim,
-                                   .pairing = pairing};
+    char text[160];
+    snprintf(text, sizeof text, "raw:dtype=%s,layers=%llu,tokens=%llu,heads=%llu,dim=%llu", dtype, (unsigned long long)layers,
+             (unsigned long long)tokens, (unsigned long long)heads, (unsigned long long)dim);
+    const struct kvc_import_options o = {.format = text, .pairing = pairing};
     return import_bytes(&kvc_format_raw, in, data, n, &o);
 }
 

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -90,7 +91,7 @@ static int no_v; /* what --latent says */
 static size_t whole_without_rest;
 
 static struct kvc_cache *import(struct kvc_input *in, const struct bytes *b, struct kvc_error *e) {
-    struct kvc_import_options options = {.latent = no_v};
+    struct kvc_import_options options = {.format = no_v ? "llama:latent" : NULL};
     memset(e, 0, sizeof *e);
     kvc_input_memory(in, "test", b->data, b->n);
     return kvc_import_file(in, &options, NULL, e);
@@ -284,8 +285,10 @@ static void export_is_the_source(void **state) {
         assert_non_null(c);
         struct kvc_buffer out = {0};
         struct kvc_sink sink = kvc_sink_buffer(&out);
-        struct kvc_export_options options = {.llama_version = version};
-        assert_int_equal(kvc_format_llama.export(c, &options, &sink, &e), 0);
+        char text[32];
+        snprintf(text, sizeof text, "version=%u", (unsigned)version);
+        const struct kvc_export_options options = {.set = (const char *const[]){text, NULL}};
+        assert_int_equal(kvc_export(&kvc_format_llama, c, &options, &sink, &e), 0);
         assert_int_equal(out.n, buffer.n);
         assert_memory_equal(out.data, buffer.data, out.n);
         free(out.data);

@@ -51,7 +51,8 @@ static void test_conventions(void **state) {
 static void test_map(void **state) {
     (void)state;
     static const char *const map[] = {"keys={i}.0", "values={i}.1", "tokens=ids", "positions=at", NULL};
-    struct kvc_import_options o = {.map = map};
+    struct kvc_option_value value = {.list = map};
+    struct kvc_import_options o = {.value = &value};
     struct kvc_error e;
     assert_int_equal(kvc_name_check_map(&o, &e), 0);
     assert_name("12.0", &o, KVC_NAME_TENSOR, KVC_ROLE_K, 12);
@@ -67,7 +68,7 @@ static void test_map(void **state) {
                                       "positions={i}", "k={i}", ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *const one[] = {bad[i], NULL};
-        o.map = one;
+        value.list = one;
         assert_int_equal(kvc_name_check_map(&o, &e), -1);
         assert_int_equal(e.code, KVC_ERR_USAGE);
     }
@@ -117,7 +118,8 @@ static struct kvc_array array_of(const char *name, uint64_t heads, uint64_t toke
 
 static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c,
                  struct kvc_error *e) {
-    struct kvc_import_options o = {.map = map};
+    struct kvc_option_value value = {.list = map};
+    struct kvc_import_options o = {.value = map ? &value : NULL};
     *c = kvc_cache_new(e);
     assert_non_null(*c);
     assert_int_equal(kvc_cache_map(*c, NULL, NULL, e), 0);

@@ -280,7 +280,7 @@ static void test_full_disk(void **state) {
         size_t left = room;
         struct kvc_error e = {.code = KVC_OK};
         struct kvc_sink out = {.write = fail_write, .state = &left};
-        assert_int_equal(format->export(c, NULL, &out, &e), -1);
+        assert_int_equal(kvc_export(format, c, NULL, &out, &e), -1);
         assert_int_equal(e.code, KVC_ERR_IO);
         assert_string_equal(e.message, "disk full");
     }

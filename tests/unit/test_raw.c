@@ -26,14 +26,21 @@ static void fill(uint8_t *data, const char *order) {
     }
 }
 
+/* The options of the file, with another value for one key, or without it: "dtype=f12", "tokens=". */
+static struct kvc_import_options geometry_but(const char *order, const char *other) {
+    static char text[512];
+    static const char *const plain[] = {"dtype=f16", "layers=3", "tokens=5", "heads=2", "dim=4", "offset=7"};
+    snprintf(text, sizeof text, "raw:order=%s", order);
+    for (int i = 0; i < 6; i++) {
+        const size_t key = strcspn(plain[i], "=") + 1;
+        const char *item = strncmp(plain[i], other, key) == 0 ? other : plain[i];
+        if (item[key]) snprintf(text + strlen(text), sizeof text - strlen(text), ",%s", item);
+    }
+    return (struct kvc_import_options){.format = text};
+}
+
 static struct kvc_import_options geometry(const char *order) {
-    return (struct kvc_import_options){.raw_dtype = "f16",
-                                       .raw_order = order,
-                                       .raw_layers = L,
-                                       .raw_tokens = T,
-                                       .raw_heads = H,
-                                       .raw_dim = D,
-                                       .raw_offset = OFFSET};
+    return geometry_but(order, "");
 }
 
 static void check_order(const char *order) {
@@ -94,34 +101,27 @@ static void test_geometry(void **state) {
     assert_null(kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING));
     kvc_cache_free(c);
     kvc_input_close(&in);
-    refuse_bytes(format, data, sizeof data, NULL, KVC_ERR_USAGE, "--raw=dtype=f16,layers=L");
+    refuse_bytes(format, data, sizeof data, NULL, KVC_ERR_USAGE, "dtype=f16,layers=L");
     refuse_bytes(format, data, sizeof data - 1, &o, KVC_ERR_USAGE, "makes 480 bytes after offset 7");
     static const char *const orders[] = {"", "lcth", "lcthdd", "lcthl", "lcthx", "LCTHD"};
     for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
         bad = geometry(orders[i]);
         refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "order=");
     }
-    bad = o;
-    bad.raw_dtype = "f12";
-    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "dtype=f12");
-    bad = o;
-    bad.raw_tokens = 0;
-    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "needs its geometry");
-    bad = o;
-    bad.raw_dim = UINT64_MAX / 4;
-    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "64 bits");
-    bad = o;
-    bad.raw_offset = UINT64_MAX - 4;
-    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "but the file has");
-    bad = o;
-    bad.raw_layers = UINT64_C(1) << 40;
-    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "at most");
-    bad = o;
-    bad.raw_dtype = "q8_0";
-    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "no multiple");
-    bad.raw_dim = 32;
-    bad.raw_order = "lcdth";
+    static const char *const others[][2] = {
+        {"dtype=f12", "dtype=f12"}, {"tokens=", "needs its geometry"}, {"dim=4611686018427387903", "64 bits"},
+        {"offset=18446744073709551611", "but the file has"}, {"layers=1024G", "layers=1024G is not a number from 1 to 65536"},
+        {"tokens=0", "is not a number"}, {"heads=3x", "is not a number"}, {"dtype=q8_0", "no multiple"}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        bad = geometry_but("lcthd", others[i][0]);
+        refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, others[i][1]);
+    }
+    bad.format = "raw:order=lcdth,dtype=q8_0,layers=2,tokens=3,heads=4,dim=32";
     refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "d must be last");
+    bad.format = "raw:ordre=lcthd";
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "there is no option 'ordre'; did you mean order?");
+    bad.format = "raw:dtype";
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "dtype wants a value: dtype=f16");
 }
 
 /* Block types keep whole blocks: here heads before tokens. */
@@ -129,12 +129,7 @@ static void test_blocks(void **state) {
     (void)state;
     uint8_t data[2 * 2 * 3 * 34];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i / 34);
-    struct kvc_import_options o = {.raw_dtype = "q8_0",
-                                   .raw_order = "clhtd",
-                                   .raw_layers = 1,
-                                   .raw_tokens = 3,
-                                   .raw_heads = 2,
-                                   .raw_dim = 32};
+    const struct kvc_import_options o = {.format = "raw:dtype=q8_0,order=clhtd,layers=1,tokens=3,heads=2,dim=32"};
     struct kvc_input in;
     struct kvc_cache *c = import_bytes(format, &in, data, sizeof data, &o);
     size_t n;

@@ -263,7 +263,7 @@ static void test_export_architecture(void **state) {
         struct kvc_export_options o = {.pairing = cases[i].asked};
         struct kvc_cache *c = raw_cache(&in, data, sizeof data, "u8", 1, 1, 1, 4, cases[i].have);
         assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_ARCH, cases[i].arch, &e), 0);
-        if (format->export(c, &o, &out, &e)) fail_msg("%s", e.message);
+        if (kvc_export(format, c, &o, &out, &e)) fail_msg("%s", e.message);
         struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
         assert_string_equal(kvc_meta_text(&d->meta, KVC_KEY_ROPE_PAIRING, "unknown"), cases[i].recorded);
         size_t n;
@@ -286,8 +286,7 @@ static void test_blocks(void **state) {
         put_u16(raw[k], 0x3800); /* 0.5 */
         for (int i = 0; i < 32; i++) raw[k][2 + i] = (uint8_t)(i - 16 * k);
     }
-    struct kvc_import_options o = {
-        .raw_dtype = "q8_0", .raw_layers = 1, .raw_tokens = 1, .raw_heads = 1, .raw_dim = 32};
+    const struct kvc_import_options o = {.format = "raw:dtype=q8_0,layers=1,tokens=1,heads=1,dim=32"};
     struct kvc_input in, again;
     struct kvc_cache *c = import_bytes(&kvc_format_raw, &in, raw, sizeof raw, &o);
     struct kvc_buffer b = export_bytes(format, c);
@@ -588,8 +587,8 @@ static void test_real(void **state) {
 /* MLX names its arrays "layer.0" and "layer.1": known by --map only. */
 static void test_mlx(void **state) {
     (void)state;
-    static const char *const map[] = {"keys={i}.0", "values={i}.1", NULL};
-    struct kvc_import_options o = {.map = map};
+    static const char *const map[] = {"map=keys={i}.0", "map=values={i}.1", NULL};
+    struct kvc_import_options o = {.set = map};
     char path[512];
     struct kvc_input in;
     struct kvc_error e;

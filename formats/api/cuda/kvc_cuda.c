@@ -167,7 +167,7 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     if (index < d->first_layer || layer >= d->pool.layers)
         return kvc_fail(e, KVC_ERR_USAGE, "%s has no place among %" PRIu64 " layers", label, d->pool.layers);
     if (kvc_dtype_info(c->tensor[t].shape.dtype)->block > 1)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is %s, which is no layout's: pack with --dequantize", label,
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_FLOATS, "%s is %s, which is no layout's", label,
                         kvc_dtype_info(c->tensor[t].shape.dtype)->name);
     if (d->pool.heads != g->heads || d->pool.dim != g->channels)
         return kvc_fail(e, KVC_ERR_USAGE, "%s has %" PRIu32 " heads of %" PRIu32 " channels, the pool %" PRIu64 " of %" PRIu64, label,

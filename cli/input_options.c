@@ -1,0 +1,256 @@
+/* input_options.c: the options that say how input is to be read, which all four tools have. Options of single formats come out of the
+ * table of formats: nothing here names one. Not for opening (cli.c). */
+#include "cli/cli.h"
+
+#include "codecs/near.h"
+#include "formats/file/format_options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26 };
+
+static const struct option own[] = {
+    {"from", required_argument, NULL, CLI_OPT_FROM},
+    {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS},
+    {"pairing", required_argument, NULL, CLI_OPT_PAIRING},
+    {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},
+    {"profile", required_argument, NULL, CLI_OPT_PROFILE},
+    {"model", required_argument, NULL, CLI_OPT_MODEL},
+};
+
+/* Calls take() for the option of the tools that each format's option has, until it returns other than 0: that is returned. A row's
+ * own option, which takes all of its options at once, comes as NULL and the row. */
+typedef int take_fn(void *state, const struct kvc_format *f, const struct kvc_format_option *o, int number);
+
+static int each_option(take_fn *take, void *state, int writing) {
+    int number = 0, status = 0;
+    for (size_t i = 0; kvc_format_at(i) && !status; i++) {
+        const struct kvc_format *f = kvc_format_at(i);
+        const struct kvc_format_option *o = writing ? f->export_options : f->import_options;
+        for (; o && o->key && !status; o++, number++)
+            if (o->tool) status = take(state, f, o, number);
+        if (!writing && f->tool && !status) status = take(state, f, NULL, number++);
+    }
+    return status;
+}
+
+/* --- the table for getopt_long() --- */
+
+struct table {
+    struct option option[MAX_LONG_OPTIONS];
+    size_t n;
+    int base;
+};
+
+static int add(struct table *t, const char *name, int has_arg, int value) {
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->option[i].name, name) == 0) return 0; /* formats may share an option: the first one's number stands for it */
+    if (t->n + 1 == MAX_LONG_OPTIONS) abort();
+    t->option[t->n++] = (struct option){name, has_arg, NULL, value};
+    return 0;
+}
+
+static int add_of_format(void *state, const struct kvc_format *f, const struct kvc_format_option *o, int number) {
+    struct table *t = state;
+    return add(t, o ? o->tool : f->tool, o && o->kind == KVC_OPTION_FLAG ? no_argument : required_argument, t->base + number);
+}
+
+const struct option *cli_long_options(const struct option *of_tool) {
+    static struct table t;
+    for (; of_tool->name; of_tool++) add(&t, of_tool->name, of_tool->has_arg, of_tool->val);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) add(&t, own[i].name, own[i].has_arg, own[i].val);
+    t.base = CLI_OPT_FORMAT;
+    each_option(add_of_format, &t, 0);
+    t.base = CLI_OPT_TARGET;
+    each_option(add_of_format, &t, 1);
+    return t.option;
+}
+
+/* --- taking them --- */
+
+/* Notes "KEY" or "KEY=VALUE" for whatever format it is. */
+static int set(struct cli_settings *s, const char *key, const char *value) {
+    char *text = NULL;
+    if (s->n + 1 == sizeof s->item / sizeof s->item[0]) {
+        cli_usage("too many options of formats");
+        return -1;
+    }
+    if (asprintf(&text, "%s%s%s", key, value ? "=" : "", value ? value : "") < 0) return -1;
+    s->item[s->n++] = text;
+    return 1;
+}
+
+struct wanted {
+    struct cli_settings *settings;
+    const char *arg;
+    int number;
+};
+
+int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing, const char *option, const char *text) {
+    struct kvc_option_values values;
+    struct kvc_error e;
+    if (kvc_options_read(&values, writing ? f->export_options : f->import_options, f->name, text, NULL, &e)) {
+        cli_usage("--%s: %s", option, e.message);
+        return -1;
+    }
+    int status = 1;
+    for (size_t i = 0; values.text[i] && status > 0; i++) {
+        char *equals = strchr(values.text[i], '=');
+        if (equals) *equals = '\0';
+        status = set(s, values.text[i], equals ? equals + 1 : NULL);
+    }
+    kvc_options_free(&values);
+    return status;
+}
+
+static int take(void *state, const struct kvc_format *f, const struct kvc_format_option *o, int number) {
+    const struct wanted *w = state;
+    if (number != w->number) return 0;
+    if (!o) return cli_take_settings(w->settings, f, 0, f->tool, w->arg);
+    struct kvc_option_values values;
+    struct kvc_error e;
+    const int status = set(w->settings, o->key, o->kind == KVC_OPTION_FLAG ? NULL : w->arg);
+    const char *const one[] = {status > 0 ? w->settings->item[w->settings->n - 1] : NULL, NULL};
+    if (status > 0 && kvc_options_read(&values, (const struct kvc_format_option[]){*o, {NULL}}, f->name, NULL, one, &e)) {
+        cli_usage("--%s=%s: %s", o->tool, w->arg, e.message);
+        return -1;
+    }
+    if (status > 0) kvc_options_free(&values);
+    return status;
+}
+
+int cli_target_option(struct cli_settings *s, int opt, const char *arg) {
+    struct wanted w = {.settings = s, .arg = arg, .number = opt - CLI_OPT_TARGET};
+    return opt >= CLI_OPT_TARGET ? each_option(take, &w, 1) : 0;
+}
+
+const char *cli_format_names(int writing, char *text, size_t size) {
+    size_t used = 0;
+    unsigned n = 0, left = 0;
+    for (size_t i = 0; kvc_format_at(i); i++) left += !writing || kvc_format_at(i)->export;
+    *text = '\0';
+    for (size_t i = 0; kvc_format_at(i); i++) {
+        if (writing && !kvc_format_at(i)->export) continue;
+        const int m = snprintf(text + used, size - used, "%s%s", !n++ ? "" : --left > 1 ? ", " : " or ", kvc_format_at(i)->name);
+        if (m < 0 || (size_t)m >= size - used) break;
+        used += (size_t)m;
+    }
+    return text;
+}
+
+int cli_no_such_format(const char *option, const char *name, int writing, const char *more) {
+    struct kvc_near near = {.word = name};
+    char names[256];
+    for (size_t i = 0; kvc_format_at(i); i++)
+        if (!writing || kvc_format_at(i)->export) kvc_near_offer(&near, kvc_format_at(i)->name);
+    if (*near.text) return cli_usage("--%s=%s: there is no such format; did you mean %s?", option, name, near.text);
+    return cli_usage("--%s=%s: there is no such format; it is %s%s", option, name, cli_format_names(writing, names, sizeof names), more);
+}
+
+/* --from=FORMAT[:KEY=VALUE,...] */
+static int take_format(struct cli_input *in, const char *arg) {
+    const struct kvc_format *f = kvc_format_find(arg);
+    const char *colon = strchr(arg, ':');
+    struct kvc_option_values values;
+    struct kvc_error e;
+    if (!f) {
+        cli_no_such_format("from", arg, 0, "");
+        return -1;
+    }
+    if (kvc_options_read(&values, f->import_options, f->name, colon ? colon + 1 : NULL, NULL, &e)) {
+        cli_usage("--from=%s: %s", arg, e.message);
+        return -1;
+    }
+    kvc_options_free(&values);
+    in->import.format = arg;
+    return 1;
+}
+
+int cli_input_option(struct cli_input *in, int opt, const char *arg) {
+    uint64_t n;
+    in->import.set = in->settings.item;
+    switch (opt) {
+    case CLI_OPT_FROM: return take_format(in, arg);
+    case CLI_OPT_KV_HEADS:
+        if (cli_parse_u64(arg, &n) || !n || n > UINT16_MAX) {
+            cli_usage("--kv-heads=%s is not a number of heads", arg);
+            return -1;
+        }
+        in->import.kv_heads = (uint32_t)n;
+        return 1;
+    case CLI_OPT_PAIRING:
+        if (!kvc_pairing_parse(arg, &in->import.pairing)) {
+            cli_usage("--pairing=%s is none of halves, interleaved, none", arg);
+            return -1;
+        }
+        return 1;
+    case CLI_OPT_MODEL: in->model_path = arg; return 1;
+    case CLI_OPT_WEIGHTS: in->weights_path = arg; return 1;
+    case CLI_OPT_PROFILE: in->import.profile = arg; return 1;
+    default: break;
+    }
+    struct wanted w = {.settings = &in->settings, .arg = arg, .number = opt - CLI_OPT_FORMAT};
+    return opt >= CLI_OPT_FORMAT && opt < CLI_OPT_TARGET ? each_option(take, &w, 0) : 0;
+}
+
+void cli_input_environment(struct cli_input *in) {
+    const char *model = getenv("KVC_MODEL");
+    if (model && *model) in->model_path = model;
+}
+
+/* --- help --- */
+
+/* "  --name=VALUE  lines", as all help texts have it. */
+static void print_option(const char *name, const char *value, const char *lines) {
+    int n = printf("      --%s%s%s", name, value ? "=" : "", value ? value : "");
+    for (const char *line = lines; *line;) {
+        const int length = (int)strcspn(line, "\n");
+        if (n >= HELP_COLUMN) n = printf("\n") - 1;
+        printf("%*s%.*s\n", HELP_COLUMN - n, "", length, line);
+        line += length + (line[length] != '\0');
+        n = 0;
+    }
+}
+
+static int print_of_format(void *state, const struct kvc_format *f, const struct kvc_format_option *o, int number) {
+    const char **printed = state;
+    char lines[512] = "";
+    (void)number;
+    const char *tool = o ? o->tool : f->tool;
+    for (int i = 0; i < MAX_LONG_OPTIONS; i++) {
+        if (printed[i] && strcmp(printed[i], tool) == 0) return 0;
+        if (printed[i]) continue;
+        printed[i] = tool;
+        break;
+    }
+    if (o) print_option(tool, o->kind == KVC_OPTION_FLAG ? NULL : o->value, o->help);
+    else {
+        int used = snprintf(lines, sizeof lines, "%s input: ", f->name);
+        for (const struct kvc_format_option *x = f->import_options; x->key && used < (int)sizeof lines; x++)
+            used += snprintf(lines + used, sizeof lines - (size_t)used, "%s%s=%s", x == f->import_options ? "" : ",", x->key, x->value);
+        print_option(tool, "GEOMETRY", lines);
+    }
+    return 0;
+}
+
+void cli_print_input_help(void) {
+    const char *printed[MAX_LONG_OPTIONS] = {NULL};
+    char names[256], lines[512];
+    puts("Reading input:");
+    snprintf(lines, sizeof lines, "input is %s (default: look);\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
+             cli_format_names(0, names, sizeof names));
+    print_option("from", "FORMAT[:OPTIONS]", lines);
+    print_option("model", "FILE", "the model's weights (GGUF or safetensors): geometry and RoPE facts\n(default: $KVC_MODEL)");
+    print_option("weights", "FILE", "weights that K and V are rebuilt with (recipe project)");
+    print_option("profile", "FILE", "the model's profile (kvc-profile(5)), to pack with or to unpack\n"
+                                    "what was; also sought beside a .kvc and in $KVC_PROFILE_PATH");
+    print_option("kv-heads", "N", "number of KV heads, where the file does not say");
+    print_option("pairing", "P", "RoPE pairing of K: halves, interleaved or none");
+    each_option(print_of_format, printed, 0);
+}
+
+void cli_print_target_help(void) {
+    const char *printed[MAX_LONG_OPTIONS] = {NULL};
+    each_option(print_of_format, printed, 1);
+}
