@@ -2,10 +2,10 @@
  * the weights themselves. FORMAT.md, "Model fingerprint". */
 #include "formats/model/model.h"
 
-#include "formats/io/bytes.h"
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/io/input.h"
+#include "formats/io/safetensors_file.h"
 #include "formats/model/model_files.h"
 #include "formats/model/vocab.h"
 
@@ -18,7 +18,6 @@
 #define TAG_FULL "kvc model full 0\n"
 #define SAMPLES 64
 #define SAMPLE_BYTES UINT64_C(4096)
-#define MAX_SAFETENSORS_HEADER UINT64_C(100000000) /* as the reference library bounds it */
 #define MAX_TOKENIZER_BYTES (UINT64_C(256) << 20)
 #define LLAMA_THETA 10000.0           /* what llama.cpp takes when a file does not say */
 #define MAX_COUNT (UINT64_C(1) << 31) /* of layers, heads, channels */
@@ -316,11 +315,10 @@ static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model 
 /* ---- fingerprints ---- */
 
 static int safetensors_header(const struct kvc_input *in, uint64_t *header, struct kvc_error *e) {
-    uint64_t n = in->size >= 8 ? get_u64(in->data) : 0;
-    if (n < 2 || n > MAX_SAFETENSORS_HEADER || n > in->size - 8 || in->data[8] != '{')
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
-    *header = 8 + n;
-    return 0;
+    char why[64];
+    *header = kvc_safetensors_begins(in->data, in->size, why, sizeof why);
+    if (*header && *header <= in->size) return 0;
+    return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
 }
 
 static void sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header) {

@@ -7,16 +7,16 @@
 #include "codecs/rope.h"
 #include "formats/io/bytes.h"
 #include "formats/io/input.h"
+#include "formats/io/safetensors_file.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, VARIANTS = 2 };
+enum { MAX_SIZE = 1 << 20, MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, VARIANTS = 2 };
 
 /* One prepared part; `encoder` ones have everything. */
 struct slot {
@@ -27,8 +27,8 @@ struct slot {
 
 struct kvc_profile {
     uint8_t *data;
-    size_t size, data_at;
-    json_t *header;
+    size_t size;
+    struct kvc_safetensors header;
     uint8_t sha256[KVC_SHA256_BYTES];
     const char *model;
     uint32_t layers;
@@ -47,32 +47,21 @@ struct array {
     unsigned rank;
 };
 
-static int count_of(const json_t *v, uint64_t *n) {
-    if (!json_is_integer(v) || json_integer_value(v) < 0) return -1;
-    *n = (uint64_t)json_integer_value(v);
-    return 0;
-}
-
-/* A tensor by its name "layers.N.WHAT"; 0 when it is not there, 1 when it is, -1 when it is not what it should be. */
+/* Finds a tensor by its name "layers.N.WHAT". Returns 1; 0 when it is not there; -1 when it is not what it should be. */
 static int find(const struct kvc_profile *p, uint32_t layer, const char *what, const char *dtype, unsigned rank,
                 struct array *a, struct kvc_error *e) {
     char name[64];
     snprintf(name, sizeof name, "layers.%" PRIu32 ".%s", layer, what);
-    const json_t *entry = json_object_get(p->header, name), *shape = json_object_get(entry, "shape");
-    const json_t *offsets = json_object_get(entry, "data_offsets");
-    const char *type = json_string_value(json_object_get(entry, "dtype"));
-    uint64_t begin, end, n = strcmp(dtype, "I8") == 0 ? 1 : strcmp(dtype, "F32") == 0 ? 4 : 8;
-    if (!entry) return 0;
-    if (!type || strcmp(type, dtype) != 0 || json_array_size(shape) != rank || json_array_size(offsets) != 2 ||
-        count_of(json_array_get(offsets, 0), &begin) || count_of(json_array_get(offsets, 1), &end) || begin > end ||
-        end > p->size - p->data_at)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' is not %u dimensions of %s inside the file", name, rank, dtype);
-    for (unsigned i = 0; i < rank; i++)
-        if (count_of(json_array_get(shape, i), &a->dim[i]) || !a->dim[i] || a->dim[i] > 1 << 20 ||
-            __builtin_mul_overflow(n, a->dim[i], &n))
+    const struct kvc_safetensors_tensor *t = kvc_safetensors_find(&p->header, name);
+    if (!t) return 0;
+    if (strcmp(t->dtype, dtype) != 0 || t->rank != rank)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' is not %u dimensions of %s", name, rank, dtype);
+    for (unsigned i = 0; i < rank; i++) {
+        a->dim[i] = t->dim[i];
+        if (!a->dim[i] || a->dim[i] > MAX_SIZE)
             return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' has dimensions out of range", name);
-    if (n != end - begin) return kvc_fail(e, KVC_ERR_DAMAGED, "shape and data_offsets of '%s' disagree", name);
-    a->data = p->data + p->data_at + begin;
+    }
+    a->data = p->data + p->header.data_at + t->begin;
     a->rank = rank;
     return 1;
 }
@@ -145,7 +134,7 @@ static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, stru
 /* --- opening --- */
 
 static const char *text_of(const struct kvc_profile *p, const char *key) {
-    const char *text = json_string_value(json_object_get(json_object_get(p->header, "__metadata__"), key));
+    const char *text = kvc_safetensors_text(&p->header, key);
     return text ? text : "";
 }
 
@@ -164,11 +153,10 @@ static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *
 }
 
 static int read_header(struct kvc_profile *p, struct kvc_error *e) {
-    const uint64_t n = p->size >= 8 ? get_u64(p->data) : 0;
-    if (n < 2 || n > p->size - 8 || p->data[8] != '{') return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
-    p->header = json_loadb((const char *)p->data + 8, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
-    if (!json_is_object(p->header)) return kvc_fail(e, KVC_ERR_DAMAGED, "its header is no valid JSON object");
-    p->data_at = 8 + (size_t)n;
+    char why[64];
+    const uint64_t header = kvc_safetensors_begins(p->data, p->size, why, sizeof why);
+    if (!header || header > p->size) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
+    if (kvc_safetensors_read(&p->header, p->data, p->size, KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;
     if (!*text_of(p, "kvc.profile")) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
     if (strcmp(text_of(p, "kvc.profile"), "0") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a profile of version '%.16s', which this kvc does not read", text_of(p, "kvc.profile"));
@@ -176,17 +164,6 @@ static int read_header(struct kvc_profile *p, struct kvc_error *e) {
     const char *metric = text_of(p, "metric");
     p->metric = strcmp(metric, "fisher") == 0 ? KVC_METRIC_FISHER : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
                                                                                                : KVC_METRIC_COVARIANCE;
-    const char *name;
-    json_t *entry;
-    uint64_t most = 0;
-    json_object_foreach(p->header, name, entry) {
-        uint64_t stop = 0;
-        if (strcmp(name, "__metadata__") == 0) continue;
-        if (count_of(json_array_get(json_object_get(entry, "data_offsets"), 1), &stop) || stop > p->size - p->data_at)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "'%.60s' reaches beyond the end: the file is cut short", name);
-        if (stop > most) most = stop;
-    }
-    if (most != p->size - p->data_at) return kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow its last tensor");
     const unsigned long layers = strtoul(text_of(p, "model.layers"), NULL, 10);
     if (!layers || layers > MAX_LAYERS) return kvc_fail(e, KVC_ERR_DAMAGED, "its number of layers is missing or out of range");
     p->layers = (uint32_t)layers;
@@ -254,7 +231,7 @@ void kvc_profile_free(struct kvc_profile *p) {
     free(p->angle);
     free(p->half);
     free(p->slot);
-    json_decref(p->header);
+    kvc_safetensors_free(&p->header);
     free(p->data);
     pthread_mutex_destroy(&p->lock);
     free(p);
