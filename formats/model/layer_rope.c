@@ -52,3 +52,9 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kv
     facts->angle = *room;
     return 0;
 }
+
+void kvc_row_before_rope(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position) {
+    kvc_rope_at(rope, position);
+    kvc_rope_backwards(rope);
+    kvc_rope_turn(rope, row, heads, dim);
+}

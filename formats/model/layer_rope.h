@@ -12,4 +12,7 @@
 int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kvc_profile_part *part,
                       struct kvc_rope_facts *facts, double **room, struct kvc_error *e);
 
+/* Takes a row of K back to before RoPE, at a position that is not negative. */
+void kvc_row_before_rope(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position);
+
 #endif

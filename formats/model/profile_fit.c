@@ -151,11 +151,7 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct
             const int64_t position = kvc_cells_position(cells, first + i);
             float *row = rows + i * width;
             if (position < KVC_PROFILE_FIRST || position >= KVC_ROPE_POSITIONS || !kvc_all_finite(row, width)) continue;
-            if (rope->half) {
-                kvc_rope_at(rope, position);
-                kvc_rope_backwards(rope);
-                kvc_rope_turn(rope, row, part->heads, part->dim);
-            }
+            if (rope->half) kvc_row_before_rope(rope, row, part->heads, part->dim, position);
             add_squares(part, row, sum, rows + RUN_ROWS * width);
             measured++;
         }
