@@ -8,7 +8,9 @@
 #include "codecs/floats.h"
 #include "codecs/median.h"
 #include "codecs/memory.h"
+#include "codecs/recipe.h"
 #include "codecs/rope.h"
+#include "codecs/stage.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/layers.h"
 #include "formats/io/parallel.h"
@@ -321,8 +323,8 @@ static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct 
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern pattern;
     const int placed = kvc_meta_find(&c->meta, KVC_KEY_PROFILE) != NULL; /* a container whose parts are found by number */
-    if (!placed && pattern_of(p, c, &pattern) && kvc_layers_settle(c, &pattern, e) < 0) return -1;
-    return adopt_heads(p, c, e);
+    const int settled = placed || !pattern_of(p, c, &pattern) ? 0 : kvc_layers_settle(c, &pattern, e);
+    return settled < 0 || adopt_heads(p, c, e) ? kvc_error_prefix(e, "profile") : 0;
 }
 
 /* --- both --- */
@@ -417,4 +419,11 @@ int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned thre
     if (!status) status = kvc_profile_fits(p, c, e) || (misfit && refuse(p, fit, better, e));
     if (status) kvc_fit_free(fit);
     return status ? -1 : 0;
+}
+
+int kvc_profile_prepare(struct kvc_profile *p, struct kvc_cache *c, const struct kvc_profile_use *use, struct kvc_fit *fit,
+                        struct kvc_error *e) {
+    memset(fit, 0, sizeof *fit);
+    if (!kvc_recipe_has(use->recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES)) return 0;
+    return kvc_profile_settle(p, c, use->threads, use->force, fit, e) ? kvc_error_prefix(e, "profile") : 1;
 }

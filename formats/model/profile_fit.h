@@ -40,13 +40,25 @@ int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc
 /* 0 unless the fit is bad: then KVC_ERR_MODEL and what to check. */
 int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e);
 
-/* Gives a cache the facts that it does not tell and the profile does: the number of heads, the layer numbers of llama.cpp's two
- * caches, windows. For caches as they were imported, before views of them are made. */
+/* Gives a cache the facts that it lacks and the profile has: the number of heads, the layer numbers of llama.cpp's two caches,
+ * windows. For caches as they were imported, before views of them are made. Messages begin with "profile:". */
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e);
 
-/* Gets a cache ready to be packed with a profile: chooses the pairing of K where the cache does not tell it, by what fits, and
- * notes it in the metadata; then compares facts and numbers and fills *fit. A misfit is refused (KVC_ERR_MODEL) unless `force`. */
+/* Prepares a cache, or a view of an adopted one, for packing with a profile. Where the cache does not tell the pairing of K,
+ * chooses the pairing that fits and notes it in the metadata. Then compares facts and numbers, and fills *fit. A misfit is refused
+ * (KVC_ERR_MODEL) unless `force`. */
 int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned threads, int force, struct kvc_fit *fit,
                        struct kvc_error *e);
+
+/* How a profile is used for packing. */
+struct kvc_profile_use {
+    const char *recipe; /* NULL: the default */
+    unsigned threads;   /* 0: one per core */
+    int force;          /* take a profile that does not fit */
+};
+/* Settles the profile where a stage of the recipe takes a profile. Returns 1 then, 0 where no stage does and *fit stays empty, -1
+ * when the profile is refused; messages begin with "profile:". */
+int kvc_profile_prepare(struct kvc_profile *p, struct kvc_cache *c, const struct kvc_profile_use *use, struct kvc_fit *fit,
+                        struct kvc_error *e);
 
 #endif

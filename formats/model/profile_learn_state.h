@@ -5,7 +5,6 @@
 
 #include "codecs/rope.h"
 #include "formats/cache/meta.h"
-#include "formats/model/profile_learn.h"
 
 #include <stddef.h>
 #include <stdint.h>
