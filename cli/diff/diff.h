@@ -7,6 +7,7 @@
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
+#include "formats/compare/align.h"
 #include "formats/compare/attention.h"
 #include "formats/compare/compare.h"
 
@@ -51,9 +52,8 @@ struct diff {
     struct cli_file queries;
 
     struct cli_file file[2];
-    struct kvc_cache *cache[2];   /* compared: the file's, or the last view of it */
-    struct kvc_cache *view[2][2]; /* values as float32, K in another pairing; each over the one before */
-    unsigned n_views[2];
+    const struct kvc_cache *cache[2]; /* compared: the file's, or a view of it */
+    struct kvc_align align;
 
     /* Sorted: parts by kind, stream and checkpoint; tensors by part, layer and role. */
     struct diff_parts *part;
@@ -87,10 +87,8 @@ int diff_match(struct diff *d, struct kvc_error *e);
 int diff_facts(struct diff *d, struct kvc_error *e);
 /* Parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
 void diff_geometry(struct diff *d);
-/* Lays views over the caches until channels mean the same on both sides. Views keep tensors' numbers. */
+/* Replaces the caches by views in which channels mean the same on both sides. Tensors keep their numbers. */
 int diff_align(struct diff *d, struct kvc_error *e);
-/* Goes back to the first n views of a side. */
-void diff_drop_views(struct diff *d, int side, unsigned n);
 /* The values of tensors that both have. */
 int diff_values(struct diff *d, struct kvc_error *e);
 
