@@ -319,7 +319,7 @@ static int take_option(struct pack *p, int opt, const char *arg) {
 static int open_queries(struct pack *p, struct kvc_error *e) {
     struct cli_input *in = &p->job.input;
     const struct kvc_import_options of_input = in->import;
-    in->import = (struct kvc_import_options){.map = of_input.map};
+    in->import = (struct kvc_import_options){.map = of_input.map, .profile_folders = of_input.profile_folders};
     const int status = cli_open(&p->queries, p->queries_path, in, e);
     in->import = of_input;
     if (status || kvc_cache_has_queries(p->queries.cache)) return status;

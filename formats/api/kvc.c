@@ -68,6 +68,7 @@ static struct kvc_file *open_input(struct kvc_file *f, const struct kvc_open_opt
         status = kvc_error_prefix(e, o->weights);
     import.weights = f->weights;
     import.profile = o ? o->profile : NULL;
+    import.profile_folders = o ? o->profile_folders : NULL;
     if (!status && !(f->cache = kvc_import(&f->input, &import, &f->format, e))) status = -1;
     if (!status && kvc_cache_is_container(f->cache) && !(f->kept = calloc((size_t)f->cache->n_tensors + 1, sizeof *f->kept)))
         status = kvc_fail_memory(e, "a file");

@@ -30,10 +30,16 @@ const char *kvc_profile_model(const struct kvc_profile *p); /* "" when the file 
 enum kvc_profile_metric kvc_profile_metric(const struct kvc_profile *p);
 uint32_t kvc_profile_layers(const struct kvc_profile *p);
 
-/* Looks for the profile of this hash: `given` (a path, or NULL), then *.kvcp in `folder` (or NULL: none) and in the folders
- * of $KVC_PROFILE_PATH, separated by colons. NULL with a message that names hash and model when it is nowhere. */
-struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model, const char *given,
-                                     const char *folder, struct kvc_error *e);
+/* Where profiles are looked for, in this order. NULL: not there. */
+struct kvc_profile_places {
+    const char *given;   /* path of a profile */
+    const char *folder;  /* folder of *.kvcp: that of the file to be read */
+    const char *folders; /* more of them, separated by colons, as $KVC_PROFILE_PATH has them. The library reads no environment:
+                            tools pass the variable's value. */
+};
+/* Looks for the profile of this hash. NULL with a message that names hash and model when it is nowhere. */
+struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model,
+                                     const struct kvc_profile_places *places, struct kvc_error *e);
 
 /* A text of its metadata, kvc-profile(5); "" where there is none. It lives as long as the profile. */
 const char *kvc_profile_text(const struct kvc_profile *p, const char *key);
