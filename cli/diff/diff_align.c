@@ -18,16 +18,17 @@ static void say(const struct kvc_align_note *n) {
     const char *who = n->told[0] ? "B does not say" : n->told[1] ? "A does not say" : "A and B do not say";
     switch (n->kind) {
     case KVC_ALIGN_TILE_GUESSED:
-        cli_warn("%s does not say whether its %s is Hadamard-rotated: by tiles of %" PRIu64 " (0: not) the "
-                 "relative error of the first %s is %.3g, else %.3g: compared rotated back",
+        cli_warn("%s does not say whether its %s is Hadamard-rotated: with tiles of %" PRIu64 " (0: none) the "
+                 "relative error of the first %s is %.3g, as stored %.3g: compared rotated back",
                  diff_side[n->side], role, n->tile[n->side], role, n->error, n->plain);
         break;
     case KVC_ALIGN_TILES_DIFFER:
-        cli_warn("Hadamard tiles of %s: %" PRIu64 " in A, %" PRIu64 " in B (0: none): rotated back", role, n->tile[0], n->tile[1]);
+        cli_warn("Hadamard tiles of %s: %" PRIu64 " in A, %" PRIu64 " in B (0: none): rotated back", role,
+                 n->tile[0], n->tile[1]);
         break;
     case KVC_ALIGN_PAIRING_GUESSED:
         cli_warn("%s how RoPE pairs the channels of K: as %s in A and %s in B the relative error of the "
-                 "first K is %.3g, alike %.3g: aligned %s to %s (--pairing=P,Q settles it)",
+                 "first K is %.3g, as stored %.3g: aligned %s to %s (--pairing=P,Q decides it)",
                  who, kvc_pairing_name(n->pairing[0]), kvc_pairing_name(n->pairing[1]), n->error, n->plain,
                  diff_side[n->side], to);
         break;

@@ -1,5 +1,5 @@
-/* hidden_states.h: where in a layer the hidden states of a cache were taken, as its metadata say. Not for finding or reading their
- * tensors (formats/model/rebuild_source.h). */
+/* hidden_states.h: where in a layer the hidden states of a cache were taken, as its metadata say. Not for finding or reading
+ * their tensors (formats/model/rebuild_source.h). */
 #ifndef KVC_HIDDEN_STATES_H
 #define KVC_HIDDEN_STATES_H
 

@@ -64,9 +64,9 @@ enum {
  * does not begin as safetensors do. `have` counts the bytes at `head`: 9 are enough. */
 uint64_t kvc_safetensors_begins(const uint8_t *head, uint64_t have, char *why, size_t size);
 
-/* Reads the header of a file of `file_size` bytes. At least as many bytes as kvc_safetensors_begins() returns are at `head`, or all
- * of the file if it has fewer. KVC_ERR_UNKNOWN: it does not begin as safetensors do; KVC_ERR_DAMAGED: it breaks the format.
- * On failure *s is empty. */
+/* Reads the header of a file of `file_size` bytes. At least as many bytes as kvc_safetensors_begins() returns are at `head`,
+ * or all of the file if it has fewer. KVC_ERR_UNKNOWN: it does not begin as safetensors do; KVC_ERR_DAMAGED: it breaks the
+ * format. On failure *s is empty. */
 int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_t file_size, unsigned strictness,
                          struct kvc_error *e);
 void kvc_safetensors_free(struct kvc_safetensors *s);

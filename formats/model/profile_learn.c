@@ -43,7 +43,7 @@ void kvc_learner_free(struct kvc_learner *l) {
 
 static struct kvc_learnt_layer *layer_at(struct kvc_learner *l, uint32_t index, struct kvc_error *e) {
     if (index >= MAX_LAYERS) {
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "a layer %" PRIu32 " is beyond what profiles know", index);
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "layer %" PRIu32 ": a profile has at most %d layers", index, MAX_LAYERS);
         return NULL;
     }
     if (index >= l->layers) {
@@ -63,8 +63,8 @@ static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape, 
     const size_t heads = (size_t)shape->heads, dim = (size_t)shape->dim;
     if (p->sum) {
         if (p->heads == heads && p->dim == dim) return 0;
-        return kvc_fail(e, KVC_ERR_MODEL, "%zu head%s of %zu channels, where another cache has %zu of %zu: not of one model", heads,
-                        heads == 1 ? "" : "s", dim, p->heads, p->dim);
+        return kvc_fail(e, KVC_ERR_MODEL, "%zu head%s of %zu channels, where another cache has %zu of %zu: not of one model",
+                        heads, heads == 1 ? "" : "s", dim, p->heads, p->dim);
     }
     if (dim > MAX_DIM) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "heads of %zu channels are too large for a profile", dim);
     p->heads = heads;
@@ -74,7 +74,7 @@ static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape, 
     return p->sum && p->gram ? 0 : kvc_fail_memory(e, "a profile");
 }
 
-/* Channels of a head from interleaved pairs to halves. */
+/* Moves the channels of a head from interleaved pairs to halves. */
 static void to_halves(float *head, size_t half, float *room) {
     memcpy(room, head, 2 * half * sizeof *room);
     for (size_t i = 0; i < half; i++) {
@@ -90,7 +90,8 @@ static void normalise(struct kvc_rope *rope, float *row, size_t heads, size_t di
     for (size_t h = 0; h < heads && rope->pairing == KVC_PAIRING_INTERLEAVED; h++) to_halves(row + h * dim, rope->half, room);
 }
 
-static int add_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_learnt_part *p, struct kvc_rope *rope, struct kvc_error *e) {
+static int add_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_learnt_part *p, struct kvc_rope *rope,
+                      struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
     const size_t heads = p->heads, dim = p->dim, width = heads * dim;
@@ -119,14 +120,15 @@ static int add_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_learnt_p
     return status;
 }
 
-static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_layer *l, struct kvc_rope *rope, struct kvc_error *e) {
+static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_layer *l, struct kvc_rope *rope,
+                       struct kvc_error *e) {
     const struct kvc_shape *shape = &q->tensor[t].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(q, t)->cells;
     const size_t width = (size_t)(shape->heads * shape->dim), dim = (size_t)shape->dim;
     const size_t n = (size_t)shape->tokens, have = l->n_queries;
     if (dim != l->part[0].dim || !l->part[0].heads || shape->heads % l->part[0].heads ||
         (have && (l->query_heads != shape->heads || l->query_dim != dim)))
-        return kvc_fail(e, KVC_ERR_MODEL, "queries of %" PRIu64 " heads of %zu channels do not go with K", shape->heads, dim);
+        return kvc_fail(e, KVC_ERR_MODEL, "queries of %" PRIu64 " heads of %zu channels do not match K", shape->heads, dim);
     if (!n || have + n > MAX_QUERIES) return 0;
     float *grown = kvc_realloc(l->query, (have + n) * width + dim, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "queries");
@@ -134,7 +136,7 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_
     if (q->read(q, t, 0, n, (uint8_t *)(grown + have * width), e)) return -1;
     for (size_t i = 0; i < n; i++) {
         float *row = grown + (have + i) * width;
-        if (!kvc_all_finite(row, width)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "queries that are not finite");
+        if (!kvc_all_finite(row, width)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "queries hold a value that is not finite");
         normalise(rope, row, (size_t)shape->heads, dim, kvc_cells_position(cells, i), grown + (have + n) * width);
     }
     l->query_heads = (size_t)shape->heads;
@@ -143,9 +145,9 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_
     return 0;
 }
 
-/* RoPE of a layer, with tables; none where it is not known. */
-static int find_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer, struct kvc_learnt_layer *to, struct kvc_rope *rope,
-                     struct kvc_error *e) {
+/* Finds RoPE of a layer and makes its tables; no tables where RoPE is unknown. */
+static int find_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer, struct kvc_learnt_layer *to,
+                     struct kvc_rope *rope, struct kvc_error *e) {
     struct kvc_rope_facts facts;
     double *room;
     memset(rope, 0, sizeof *rope);
@@ -166,23 +168,24 @@ static int find_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t 
     to->half = facts.half;
     if (!other) return 0;
     kvc_rope_free(rope);
-    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " was turned by another RoPE than in the caches before", c->layer[layer].index);
+    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 ": the angles of RoPE are not those of the caches before",
+                    c->layer[layer].index);
 }
 
-/* Caches of one model: fingerprints of one kind must agree, and the pairing of K. */
+/* Checks that a cache can be of the model of the first cache: fingerprints of one kind must agree, and the pairing of K. */
 static int check_model(const struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
     for (size_t i = 0; i < c->meta.n; i++) {
         const struct kvc_meta_entry *m = &c->meta.entry[i], *first = kvc_meta_find(&l->meta, m->key);
         const int says = strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0;
         if (says && first && (first->size != m->size || memcmp(first->value, m->value, (size_t)m->size) != 0))
-            return kvc_fail(e, KVC_ERR_MODEL, "of other weights than the caches before: %s", m->key);
+            return kvc_fail(e, KVC_ERR_MODEL, "the cache is of other weights than the caches before: %s", m->key);
     }
     if (kvc_cache_pairing(c) != l->pairing && !l->rope_known)
-        return kvc_fail(e, KVC_ERR_MODEL, "its K is paired otherwise than in the caches before");
+        return kvc_fail(e, KVC_ERR_MODEL, "K is paired in another way than in the caches before");
     return 0;
 }
 
-/* K, V and queries of one layer of a cache. */
+/* Adds K, V and queries of a layer of a cache. */
 static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const struct kvc_cache *queries, uint32_t number,
                      struct kvc_error *e) {
     const struct kvc_layer *layer = &c->layer[number];
@@ -227,14 +230,14 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
     for (uint32_t i = 0; i < c->n_layers && !status; i++) status = add_layer(l, c, queries, i, e);
     kvc_cache_free(queries);
     if (!status && l->caches && l->layers != layers)
-        status = kvc_fail(e, KVC_ERR_MODEL, "it has more layers than the caches before");
+        status = kvc_fail(e, KVC_ERR_MODEL, "the cache has more layers than the caches before");
     uint32_t own = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (c->layer[i].index + 1 > own && c->part[c->layer[i].part].kind != KVC_PART_COMPANION) own = c->layer[i].index + 1;
-    if (!status && own < l->layers) status = kvc_fail(e, KVC_ERR_MODEL, "it has fewer layers than the caches before");
+    if (!status && own < l->layers) status = kvc_fail(e, KVC_ERR_MODEL, "the cache has fewer layers than the caches before");
     l->caches++;
     if (!status && l->rope_known && l->rope_unknown)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE is known of some K and not of other: give --model, or --pairing");
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE is known for K of some layers only: give --model, or --pairing");
     return status;
 }
 

@@ -28,7 +28,8 @@ float kvc_learn_round(const float *values, size_t n, int8_t *code) {
 }
 
 /* Computes the weights of a head's channels in the metric. */
-static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const double *variance, double layer_variance, double *weight) {
+static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const double *variance, double layer_variance,
+                  double *weight) {
     const struct kvc_learnt_part *p = &l->part[is_v];
     double total = 0;
     for (size_t d = 0; d < p->dim; d++) weight[d] = is_v ? 1 / layer_variance : variance[d];

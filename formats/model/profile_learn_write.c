@@ -113,7 +113,8 @@ static int put_shape(struct file *f, const struct kvc_learner *l, struct kvc_err
     while (first < l->layers && !l->layer[first].part[0].sum) first++;
     if (first == l->layers) return 0;
     const struct kvc_learnt_layer *layer = &l->layer[first];
-    if (put_count(f, "model.kv-heads", layer->part[0].heads, e) || put_count(f, "model.head-dim", layer->part[0].dim, e)) return -1;
+    if (put_count(f, "model.kv-heads", layer->part[0].heads, e) || put_count(f, "model.head-dim", layer->part[0].dim, e))
+        return -1;
     return layer->query_heads ? put_count(f, "model.heads", layer->query_heads, e) : 0;
 }
 

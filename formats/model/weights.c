@@ -54,7 +54,7 @@ static void set_arch(struct kvc_weights *w, const char *text) {
     if (text) snprintf(w->arch, sizeof w->arch, "%s", text);
 }
 
-/* A model that takes pictures too has its language model's settings in an object of config.json. */
+/* Reads config.json. A model that takes pictures, too, has the settings of its language model in an object of config.json. */
 static int read_config(struct kvc_weights *w, const struct kvc_input *in, struct kvc_error *e) {
     json_t *root = json_loadb((const char *)in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(root)) {
@@ -81,7 +81,7 @@ static int open_config(struct kvc_weights *w, const struct kvc_model_files *file
     return status ? kvc_error_prefix(e, "config.json") : 0;
 }
 
-/* What config.json says; but a cache with its own weights says itself how they are paired. */
+/* Reads the facts of config.json. A cache with weights of its own says itself how their channels are paired. */
 static int safetensors_facts(struct kvc_weights *w, const struct kvc_model_files *files, struct kvc_error *e) {
     const struct kvc_safetensors *header = &w->part[0].safetensors;
     set_arch(w, kvc_safetensors_text(header, "architecture"));
@@ -115,13 +115,13 @@ void kvc_weights_close(struct kvc_weights *w) {
 
 /* ---- loading ---- */
 
-/* From one order of output channels to another: of each head of `dim`, the first `rotated` are in pairs. */
+/* Two orders of output channels. The first `rotated` channels of each head of `dim` are in pairs. */
 struct order {
     uint64_t dim, rotated;
     enum kvc_pairing from, to;
 };
 
-/* The channel of the old order that stands at `channel` in the new one. Pair i is channels 2i and 2i + 1 interleaved,
+/* Returns the channel of the old order that is at `channel` in the new order. Pair i is channels 2i and 2i + 1 interleaved,
  * i and i + rotated / 2 in halves. */
 static uint64_t channel_from(const struct order *o, uint64_t channel) {
     uint64_t i = channel % o->dim, head = channel - i, half = o->rotated / 2;
@@ -150,8 +150,8 @@ static float *new_floats(uint64_t n, const struct kvc_weights_tensor *t, struct 
     return f;
 }
 
-/* A matrix [out][in] of the file as [in][out] floats, channels in the order asked for. The file has bytes for all
- * values: their count overflows nothing. */
+/* Loads a matrix [out][in] of the file as [in][out] floats, channels in the order asked for. The count of values cannot
+ * overflow, as the file has bytes for all of them. */
 static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_t in, const struct order *o, float **result,
                        struct kvc_error *e) {
     if (check_dims(t, 2, (const uint64_t[]){out, in}, e)) return -1;
@@ -170,8 +170,9 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
     return 0;
 }
 
-/* A vector of the file, one value an output channel. */
-static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const struct order *o, float **result, struct kvc_error *e) {
+/* Loads a vector of the file, one value per output channel. */
+static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const struct order *o, float **result,
+                       struct kvc_error *e) {
     if (check_dims(t, 1, &n, e)) return -1;
     float *values = new_floats(n, t, e), *ordered = values ? new_floats(n, t, e) : NULL;
     *result = ordered;
@@ -183,7 +184,7 @@ static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const str
     return ordered ? 0 : -1;
 }
 
-/* Models whose safetensors hold the norm's weight less 1; llama.cpp's converter adds it. */
+/* Returns 1 for models whose safetensors hold the weight of the norm less 1. The converter of llama.cpp adds 1. */
 static int norm_is_less_one(const struct kvc_weights *w) {
     static const char *const archs[] = {"gemma", "gemma2", "gemma3", "gemma3_text"};
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
@@ -203,10 +204,10 @@ static int load_norm(const struct kvc_weights *w, const struct kvc_weights_namin
     return (p->k_norm = kvc_weights_find(w, naming, KVC_WEIGHT_K_NORM, layer, &t, e)) < 0 ? -1 : 0;
 }
 
-/* K or V: its matrix, found already, and its bias. */
-static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming *naming, const struct kvc_weights_tensor *t, enum kvc_weight bias,
-                    uint32_t layer, const struct kvc_projection_shape *s, const struct order *o, float **matrix,
-                    float **vector, struct kvc_error *e) {
+/* Loads K or V: the matrix, which was found already, and the bias. */
+static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming *naming, const struct kvc_weights_tensor *t,
+                    enum kvc_weight bias, uint32_t layer, const struct kvc_projection_shape *s, const struct order *o,
+                    float **matrix, float **vector, struct kvc_error *e) {
     uint64_t out = s->heads * o->dim;
     struct kvc_weights_tensor b;
     if (load_matrix(t, out, s->in, o, matrix, e)) return -1;
@@ -236,12 +237,12 @@ static int check_shape(struct kvc_projection_shape *s, struct kvc_error *e) {
                         "%" PRIu64 " (V) channels out",
                         s->in, s->heads, s->dim, s->dim_v);
     if (s->rotated > s->dim || s->rotated % 2)
-        return kvc_fail(e, KVC_ERR_USAGE, "RoPE cannot turn %" PRIu64 " channels of a head of %" PRIu64, s->rotated,
+        return kvc_fail(e, KVC_ERR_USAGE, "RoPE cannot rotate %" PRIu64 " channels of a head of %" PRIu64, s->rotated,
                         s->dim);
     return 0;
 }
 
-/* K can be brought from the file's pairing to the cache's. */
+/* Checks that K can be brought from the pairing of the file to that of the cache. */
 static int check_pairing(const struct kvc_weights *w, const struct kvc_projection_shape *s, struct kvc_error *e) {
     const char *file = kvc_base_name(w->part[0].in.name);
     char shown[sizeof w->arch];
@@ -278,7 +279,7 @@ void kvc_projection_free(struct kvc_projection *p) {
 
 /* ---- identity ---- */
 
-/* Rows of `out` floats, channels in the order asked for; dtype.c holds machines to little-endian floats. */
+/* Hashes rows of `out` floats, channels in the order asked for. dtype.c holds machines to little-endian floats. */
 static void hash_rows(struct kvc_sha256 *h, const float *w, uint64_t rows, uint64_t out, const struct order *o,
                       float *row) {
     for (uint64_t i = 0; i < rows; i++, w += out) {

@@ -54,8 +54,8 @@ struct kvc_weights_tensor {
 
 struct kvc_weights_naming; /* how a family of files names tensors */
 
-/* Opens the file at `path` as the next part: KVC_ERR_UNKNOWN where it is neither a GGUF nor safetensors, KVC_ERR_DAMAGED where its
- * header is malformed or it is of another kind than the first part. Messages do not name `path`. */
+/* Opens the file at `path` as the next part: KVC_ERR_UNKNOWN where it is neither a GGUF nor safetensors, KVC_ERR_DAMAGED where
+ * its header is malformed or it is of another kind than the first part. Messages do not name `path`. */
 int kvc_weights_add_part(struct kvc_weights *w, const char *path, struct kvc_error *e);
 void kvc_weights_part_close(struct kvc_weights_part *part);
 /* Returns 1 where the parts are GGUF files, 0 where they are safetensors. */

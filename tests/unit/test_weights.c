@@ -388,9 +388,9 @@ static void test_partial(void **state) {
     assert_values(&p, 4);
     kvc_projection_free(&p);
     shape.rotated = 5;
-    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "RoPE cannot turn 5 channels of a head of 8");
+    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "RoPE cannot rotate 5 channels of a head of 8");
     shape.rotated = 10;
-    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "cannot turn 10");
+    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "cannot rotate 10");
     drop("w.safetensors");
     free(m);
 }
