@@ -197,6 +197,7 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
 void cli_input_environment(struct cli_input *in) {
     const char *model = getenv("KVC_MODEL");
     if (model && *model) in->model_path = model;
+    in->import.profile_folders = getenv("KVC_PROFILE_PATH");
 }
 
 /* --- help --- */

@@ -90,10 +90,8 @@ static int run(struct settings *s, char **path) {
 }
 
 static void release(struct diff *d) {
-    for (int s = 0; s < 2; s++) {
-        diff_drop_views(d, s, 0);
-        kvc_close(&d->file[s]);
-    }
+    kvc_align_free(&d->align);
+    for (int s = 0; s < 2; s++) kvc_close(&d->file[s]);
     diff_attention_free(d);
     if (d->queries.cache) kvc_close(&d->queries);
     for (size_t i = 0; i < d->n_parts; i++) kvc_matching_free(&d->part[i].rows);

@@ -135,10 +135,6 @@ static int is_lossy(const char *recipe) {
     return 0;
 }
 
-static int takes_profile(const char *recipe) {
-    return kvc_recipe_has(recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES);
-}
-
 /* Whether both know their tokens and these differ where both have some. */
 static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
     const uint64_t n = kvc_cache_prefix_tokens(a), m = kvc_cache_prefix_tokens(b), both = n < m ? n : m;
@@ -164,10 +160,12 @@ static int settle_profile(struct pack *p, const struct kvc_opened *f, struct kvc
     kvc_fit_free(&p->fit);
     p->fitted = 0;
     if (!p->profile) return 0;
-    if (takes_profile(p->options.recipe)) {
-        p->fitted = 1;
-        const enum kvc_pairing was = kvc_cache_pairing(c);
-        if (kvc_profile_settle(p->profile, c, p->options.threads, p->force_profile, &p->fit, e)) return kvc_error_prefix(e, "profile");
+    const struct kvc_profile_use use = {p->options.recipe, p->options.threads, p->force_profile};
+    const enum kvc_pairing was = kvc_cache_pairing(c);
+    const int prepared = kvc_profile_prepare(p->profile, c, &use, &p->fit, e);
+    if (prepared < 0) return -1;
+    p->fitted = prepared;
+    if (p->fitted) {
         if (p->job.verbose && kvc_cache_pairing(c) != was)
             cli_warn("%s: K is taken as paired in %s, which fits the profile", f->input.name, kvc_pairing_name(kvc_cache_pairing(c)));
     } else if (!to_read && !p->job.input.quiet) {
@@ -254,7 +252,7 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     p->options.progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     p->options.progress_state = &p->progress;
     p->dequantized = p->dequantize && kvc_cache_is_quantized(f->cache);
-    if (p->profile && kvc_profile_adopt(p->profile, f->cache, e)) return kvc_error_prefix(e, "profile");
+    if (p->profile && kvc_profile_adopt(p->profile, f->cache, e)) return -1;
     if (!p->dequantized) return pack_chosen(p, f, f->cache, out, e);
     struct kvc_cache *view = kvc_view_dequantize(f->cache, e);
     if (!view) return -1;
@@ -322,7 +320,7 @@ static int take_option(struct pack *p, int opt, const char *arg) {
 static int open_queries(struct pack *p, struct kvc_error *e) {
     struct cli_input *in = &p->job.input;
     const struct kvc_import_options of_input = in->import;
-    in->import = (struct kvc_import_options){.set = of_input.set};
+    in->import = (struct kvc_import_options){.set = of_input.set, .profile_folders = of_input.profile_folders};
     const int status = cli_open(&p->queries, p->queries_path, in, e);
     in->import = of_input;
     if (status || kvc_cache_has_queries(p->queries.cache)) return status;

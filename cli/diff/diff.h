@@ -7,23 +7,24 @@
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
+#include "formats/compare/align.h"
 #include "formats/compare/attention.h"
 #include "formats/compare/compare.h"
 
 enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
 
-/* Parts of A and B that stand for the same cells. */
+/* Parts of A and B that correspond. */
 struct diff_parts {
-    const struct kvc_part *part[2]; /* NULL where one has none */
-    struct kvc_matching rows;       /* of the selected positions; empty when one has none */
+    const struct kvc_part *part[2]; /* NULL where a side has none */
+    struct kvc_matching rows;       /* of the selected positions; empty when a side has none */
 };
 
-/* Tensors of A and B that stand for the same values. */
+/* Tensors of A and B that correspond. */
 struct diff_tensors {
     const struct diff_parts *parts;
     uint32_t layer; /* model layer */
     enum kvc_role role;
-    uint32_t tensor[2]; /* KVC_NONE where one has none */
+    uint32_t tensor[2]; /* KVC_NONE where a side has none */
     uint64_t heads;     /* to report values by; 0: the shapes do not let values be compared */
 };
 
@@ -35,7 +36,7 @@ struct diff_attention {
 };
 
 struct diff {
-    /* What counts. */
+    /* What is compared. */
     struct kvc_compare_options compare;
     int all;             /* provenance, other metadata and private bytes, too */
     int64_t first, last; /* positions, both inclusive; first is INT64_MIN when none are selected */
@@ -51,9 +52,8 @@ struct diff {
     struct kvc_opened queries;
 
     struct kvc_opened file[2];
-    struct kvc_cache *cache[2];   /* compared: the file's, or the last view of it */
-    struct kvc_cache *view[2][2]; /* values as float32, K in another pairing; each over the one before */
-    unsigned n_views[2];
+    const struct kvc_cache *cache[2]; /* compared: the file's, or a view of it */
+    struct kvc_align align;
 
     /* Sorted: parts by kind, stream and checkpoint; tensors by part, layer and role. */
     struct diff_parts *part;
@@ -61,7 +61,7 @@ struct diff {
     struct diff_tensors *tensor;
     size_t n_tensors;
 
-    /* What was found. */
+    /* Results. */
     uint64_t facts;                     /* that differ */
     uint64_t compared, unequal, values; /* tensors, those of them that differ, values of all */
     struct kvc_difference total;        /* over the tensors that differ */
@@ -83,49 +83,47 @@ int diff_differs(const struct diff *d);
 
 /* Fills part and tensor with what the selection reaches; refuses one that reaches nothing. */
 int diff_match(struct diff *d, struct kvc_error *e);
-/* Token ids, metadata and, with `all`, the engine's private bytes. */
+/* Compares token ids, metadata and, with `all`, the engine's private bytes. */
 int diff_facts(struct diff *d, struct kvc_error *e);
-/* Parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
+/* Compares parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
 void diff_geometry(struct diff *d);
-/* Lays views over the caches until channels mean the same on both sides. Views keep tensors' numbers. */
+/* Replaces the caches by views in which channels mean the same on both sides. Tensors keep their numbers. */
 int diff_align(struct diff *d, struct kvc_error *e);
-/* Goes back to the first n views of a side. */
-void diff_drop_views(struct diff *d, int side, unsigned n);
-/* The values of tensors that both have. */
+/* Compares the values of tensors that both have. */
 int diff_values(struct diff *d, struct kvc_error *e);
 
-/* What the differences do to attention, where that is asked for. Whether there are queries for it can be asked before
- * anything is printed. */
+/* Measures what the differences do to attention, where asked for. diff_attention_possible() fails where there are no queries, and
+ * may be called before anything is printed. */
 int diff_attention_possible(const struct diff *d, struct kvc_error *e);
 int diff_attention(struct diff *d, struct kvc_error *e);
 void diff_print_attention(struct diff *d);
 void diff_attention_free(struct diff *d);
 
-/* What stands before, between and after facts and tensors. */
+/* Print what comes before, between and after facts and tensors. */
 void diff_begin(struct diff *d);
 /* Ends the JSON object with an error, begun or not; `a` and `b` are the files' names. */
 void diff_failed(struct diff *d, const char *a, const char *b, const struct kvc_error *e);
 void diff_begin_tensors(struct diff *d);
 void diff_end(struct diff *d);
 
-/* One difference that is not of values: `what` of `where` ("" when of the whole cache) is a in A and b in B;
- * NULL where it is absent. `note` may be NULL. */
+/* Prints a difference of facts: `what` of `where` ("": of the whole cache) is a in A and b in B; NULL where it is
+ * absent. `note` may be NULL. */
 void diff_fact(struct diff *d, const char *where, const char *what, const char *a, const char *b,
                const char *note);
-/* Likewise: a number; and what is there or is not. */
+/* The same of a number, and of something that one side lacks. */
 void diff_fact_u64(struct diff *d, const char *where, const char *what, uint64_t a, uint64_t b);
 void diff_fact_presence(struct diff *d, const char *where, const char *what, int in_a, int in_b);
 
-/* A value of d->now that differs; `state` is the struct diff. */
+/* Prints a value of d->now that differs; `state` is the struct diff. */
 kvc_report_fn diff_report_value;
-/* The heads of d->now. */
+/* Prints the heads of d->now. */
 void diff_print_tensor(struct diff *d, const struct kvc_difference *head, int unequal);
 
-/* "checkpoint 1", "live stream 2" */
+/* Writes "checkpoint 1", "live stream 2". */
 void diff_part_label(const struct diff_parts *parts, char *text, size_t size);
-/* The part, of whichever file has it: kind, stream and checkpoint are the same in both. */
+/* Returns the part of A, or of B where A has none: kind, stream and checkpoint are the same in both. */
 const struct kvc_part *diff_part_of(const struct diff_parts *parts);
-/* "checkpoint 1 layers 0-29 K" for tensors of one part and role. */
+/* Writes "checkpoint 1 layers 0-29 K" for tensors of one part and role. */
 void diff_layers_label(const struct diff_tensors *first, const struct diff_tensors *last, char *text,
                        size_t size);
 

@@ -1,5 +1,5 @@
-/* diff_attention.c: what the differences of K and V do to attention, for the queries that a file holds: which tensors go
- * together, and printing. Not for the measures themselves (formats/compare/attention.c). */
+/* diff_attention.c: what the differences of K and V do to attention, for the queries that a file holds: which tensors
+ * belong together. Not for the measures (formats/compare/attention.c) or for printing (diff_print_attention.c). */
 #include "cli/diff/diff.h"
 #include "formats/io/parallel.h"
 #include "formats/cache/view.h"
@@ -30,7 +30,7 @@ struct attention {
     struct kvc_cache *view[2], *queries; /* owned */
 };
 
-/* The cache with the queries: the one named for them, else A or B. */
+/* Returns the cache with the queries: the file named for them, else A or B. */
 static const struct kvc_cache *queries_of(const struct diff *d, struct kvc_error *e) {
     if (d->queries.cache) {
         if (kvc_cache_has_queries(d->queries.cache)) return d->queries.cache;
@@ -59,7 +59,7 @@ static int open_views(struct attention *a, struct kvc_error *e) {
     return 0;
 }
 
-/* The layers that can be measured: both files have K and V, and there are queries. */
+/* Lists the layers that can be measured: both files have K and V, and there are queries. */
 static int list_layers(struct attention *a, struct kvc_error *e) {
     struct diff *d = a->diff;
     if (!(d->attended = calloc(d->n_tensors + 1, sizeof *d->attended))) return kvc_fail_memory(e, "layers");

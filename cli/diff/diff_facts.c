@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* The first of several differences of one kind. */
+/* Prints the first of several differences of one kind. */
 static void fact_first(struct diff *d, const char *unit, uint64_t at, uint64_t differ, const char *what,
                        const char *a, const char *b) {
     char where[48], note[64];
@@ -20,11 +20,11 @@ static void fact_first(struct diff *d, const char *unit, uint64_t at, uint64_t d
 
 /* The ids of positions first to end - 1. */
 struct ids {
-    const int32_t *id; /* NULL: none known */
+    const int32_t *id; /* NULL: unknown */
     uint64_t first, end;
 };
 
-/* What a cache has for the selected positions. */
+/* Returns the ids of a cache at the selected positions. */
 static struct ids selected_ids(const struct diff *d, const struct kvc_cache *c) {
     uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
     if (base > INT64_MAX) base = INT64_MAX; /* no position is that high */
@@ -60,7 +60,8 @@ static void compare_tokens(struct diff *d) {
 
 /* --- metadata --- */
 
-/* Facts that change what values mean: a difference when both sides know them. The others: with `all` only. */
+/* Returns 1 where values of a key that differ count as a difference: facts that change what values mean, and with `all` every
+ * fact. */
 static int counts(const struct diff *d, const char *key) {
     static const char *const keys[] = {KVC_KEY_ROPE_K,   KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA,
                                        KVC_KEY_ROPE_DIM, KVC_KEY_ROPE_FACTOR, KVC_KEY_WINDOW};
@@ -68,7 +69,7 @@ static int counts(const struct diff *d, const char *key) {
     if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)
         return kvc_cache_pairing(d->cache[0]) == KVC_PAIRING_NONE ||
                kvc_cache_pairing(d->cache[1]) == KVC_PAIRING_NONE;
-    /* How values are stored, as the dtype: no difference within a tolerance. */
+    /* Facts of storage, as the dtype, are no difference within a tolerance. */
     if (strcmp(key, KVC_KEY_HADAMARD_K) == 0 || strcmp(key, KVC_KEY_HADAMARD_V) == 0)
         return d->all || d->compare.exact;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -76,7 +77,7 @@ static int counts(const struct diff *d, const char *key) {
     return d->all;
 }
 
-/* Entries of one key; NULL where one cache has none. */
+/* Compares the entries of a key; NULL where a cache has none. */
 static void compare_entry(struct diff *d, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
     char text[2][600];
     if (a) kvc_meta_print(a, text[0], sizeof text[0]);

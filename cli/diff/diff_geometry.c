@@ -1,23 +1,23 @@
-/* diff_geometry.c: what parts, positions and tensors differ in, values apart (diff_values.c). */
+/* diff_geometry.c: differences of parts, positions and tensors. Not for values (diff_values.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Positions that only one side has, as "0-3,7,...". */
+/* Prints positions that only one side has, as "0-3,7,...". */
 static void positions_fact(struct diff *d, const char *where, const struct kvc_matching *rows, int side) {
-    enum { MOST = 8 };
-    char text[MOST * 48 + 8] = "", note[48];
+    enum { MAX_SPANS = 8 };
+    char text[MAX_SPANS * 48 + 8] = "", note[48];
     size_t used = 0;
     uint64_t n = 0;
     for (uint64_t i = 0; i < rows->n_only[side]; i++) {
         const struct kvc_span *s = &rows->only[side][i];
         n += (uint64_t)s->last - (uint64_t)s->first + 1;
-        if (i < MOST) {
+        if (i < MAX_SPANS) {
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64, i ? "," : "", s->first);
             if (s->first != s->last)
                 used += (size_t)snprintf(text + used, sizeof text - used, "-%" PRId64, s->last);
-        } else if (i == MOST) {
+        } else if (i == MAX_SPANS) {
             snprintf(text + used, sizeof text - used, ",...");
         }
     }
@@ -26,7 +26,7 @@ static void positions_fact(struct diff *d, const char *where, const struct kvc_m
     diff_fact(d, where, "positions", side ? NULL : text, side ? text : NULL, note);
 }
 
-/* The engine's words of one cell: sequence ids and the like. */
+/* Returns the engine's words of a cell: sequence ids and others. */
 static const uint32_t *words_of(const struct kvc_cells *cells, uint64_t row, uint64_t *n) {
     uint32_t cell = kvc_cell_at(cells, row);
     *n = cells->words ? cells->word_at[cell + 1] - cells->word_at[cell] : 0;
@@ -54,7 +54,7 @@ static void compare_words(struct diff *d, const char *where, const struct diff_p
 enum tensor_fact { PRESENCE, SHAPE, DTYPE, WINDOW, TENSOR_FACTS };
 static const char *const fact_name[] = {"tensor", "heads x channels", "dtype", "window"};
 
-/* What one fact is on both sides. */
+/* A fact of both sides. */
 struct both {
     char text[2][48];
     int has[2];
@@ -66,7 +66,7 @@ static int same_both(const struct both *x, const struct both *y) {
     return 1;
 }
 
-/* What a fact that both sides have is on one. */
+/* Writes a fact, which both sides have, as one side has it. */
 static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which,
                       char *text, size_t size) {
     if (which == DTYPE) snprintf(text, size, "%s", kvc_dtype_info(t->shape.dtype)->name);
@@ -76,7 +76,7 @@ static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enu
     else snprintf(text, size, "%" PRIu64, t->shape.heads * t->shape.dim);
 }
 
-/* Whether a pair of tensors differs in one fact, and how. */
+/* Returns 1 where a pair of tensors differs in a fact, and fills *both. */
 static int tensor_differs(const struct diff *d, const struct diff_tensors *pair, enum tensor_fact which,
                           struct both *both) {
     *both = (struct both){.has = {pair->tensor[0] != KVC_NONE, pair->tensor[1] != KVC_NONE}};
@@ -97,7 +97,7 @@ static int tensor_differs(const struct diff *d, const struct diff_tensors *pair,
     return window[0] && window[1] && window[0] != window[1];
 }
 
-/* One fact of one role in the tensor pairs [begin, end) of a part; consecutive layers make one line. */
+/* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers make one line. */
 static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role role,
                          enum tensor_fact which) {
     const struct diff_tensors *first = NULL, *last = NULL;
@@ -121,7 +121,7 @@ static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role
     }
 }
 
-/* One pair of parts and its tensors [begin, end). */
+/* Compares a pair of parts and its tensors [begin, end). */
 static void compare_parts(struct diff *d, const struct diff_parts *pair, size_t begin, size_t end) {
     const struct kvc_part *a = pair->part[0], *b = pair->part[1];
     char where[64];

@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 
-/* Of either side: kind, stream and checkpoint are the same on both. */
 const struct kvc_part *diff_part_of(const struct diff_parts *parts) {
     return parts->part[0] ? parts->part[0] : parts->part[1];
 }

@@ -16,7 +16,7 @@ static int key_order(const struct item *a, const struct item *b) {
     return 0;
 }
 
-/* For sorting: equal keys keep their order. */
+/* Compares for sorting; items of equal keys keep their order. */
 static int item_order(const void *x, const void *y) {
     const struct item *a = x, *b = y;
     int order = key_order(a, b);
@@ -29,7 +29,7 @@ struct merge {
     size_t n[2], at[2];
 };
 
-/* The next item of either, or of both where keys are equal; number[] is KVC_NONE where one has none.
+/* Returns the next item of either cache, or of both where keys are equal; number[] is KVC_NONE where a cache has none.
  * NULL: the end. */
 static const struct item *next_pair(struct merge *m, uint32_t number[2]) {
     const struct item *next[2];
@@ -53,7 +53,7 @@ static int wants_layer(const struct diff *d, uint32_t layer) {
     return !d->keep || (layer < d->n_keep && d->keep[layer]);
 }
 
-/* The parts of a cache that the selection reaches, sorted. */
+/* Returns the parts of a cache that the selection reaches, sorted. */
 static struct item *part_items(const struct diff *d, const struct kvc_cache *c, size_t *n,
                                struct kvc_error *e) {
     struct item *item = array_of(c->n_parts, sizeof *item, e);
@@ -80,7 +80,7 @@ static struct item *part_items(const struct diff *d, const struct kvc_cache *c, 
     return item;
 }
 
-/* The tensors of a cache that the selection reaches, sorted; pair_of maps part numbers. */
+/* Returns the tensors of a cache that the selection reaches, sorted; pair_of maps part numbers. */
 static struct item *tensor_items(const struct diff *d, const struct kvc_cache *c, const uint32_t *pair_of,
                                  size_t *n, struct kvc_error *e) {
     struct item *item = array_of(c->n_tensors, sizeof *item, e);
@@ -95,8 +95,8 @@ static struct item *tensor_items(const struct diff *d, const struct kvc_cache *c
     return item;
 }
 
-/* The number of heads to report a pair by: an engine that does not record it gives one head of all channels,
- * and then the other side's number serves. 0 when rows are not comparable. */
+/* Returns the number of heads to report a pair by. Where an engine does not record it, the cache has one head of all channels,
+ * and the number of the other side is taken. 0 when rows are not comparable. */
 static uint64_t heads_of(const struct diff *d, const uint32_t tensor[2]) {
     if (tensor[0] == KVC_NONE || tensor[1] == KVC_NONE) return 0;
     const struct kvc_shape *a = &d->cache[0]->tensor[tensor[0]].shape,

@@ -1,4 +1,4 @@
-/* diff_print.c: what differs, as text, JSON or TSV. Knows nothing of how it was found. */
+/* diff_print.c: differences as text, JSON or TSV. Not for finding them. */
 #include "cli/diff/diff.h"
 #include "cli/text.h"
 
@@ -69,7 +69,7 @@ void diff_fact_presence(struct diff *d, const char *where, const char *what, int
 
 /* --- values --- */
 
-/* What says which tensor a row of TSV is about. */
+/* Prints the columns that name the tensor of a row of TSV. */
 static void tsv_tensor(const struct diff_tensors *t, const char *type) {
     const struct kvc_part *part = diff_part_of(t->parts);
     char checkpoint[16] = "-";
@@ -78,7 +78,7 @@ static void tsv_tensor(const struct diff_tensors *t, const char *type) {
            t->layer, kvc_role_name(t->role));
 }
 
-/* Opens the object of d->now, which a reported value may have done. */
+/* Opens the object of d->now, unless a reported value has opened it. */
 static void json_tensor(struct diff *d) {
     const struct kvc_part *part = diff_part_of(d->now->parts);
     if (d->opened) return;

@@ -1,4 +1,4 @@
-/* diff_print_attention.c: what kvc-diff found about attention, as text, JSON or TSV. Not for how it was found. */
+/* diff_print_attention.c: differences in attention, as text, JSON or TSV. Not for finding them (diff_attention.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>

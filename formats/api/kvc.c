@@ -53,7 +53,7 @@ static struct kvc_file *open_file(const char *path, const void *data, size_t siz
     struct kvc_file *f = calloc(1, sizeof *f);
     struct kvc_model *model = NULL;
     if (!o) o = &nothing;
-    struct kvc_opening opening = {.import = {.format = o->format, .kv_heads = o->kv_heads, .profile = o->profile}};
+    struct kvc_opening opening = {.import = {.format = o->format, .kv_heads = o->kv_heads, .profile = o->profile, .profile_folders = o->profile_folders}};
     int status = f ? 0 : kvc_fail_memory(e, "a file");
     if (!status && o->pairing && !kvc_pairing_parse(o->pairing, &opening.import.pairing))
         status = kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
@@ -189,10 +189,11 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
             status = -1;
         if (!status && pack.profile) status = kvc_profile_adopt(pack.profile, f->cache, e);
         if (!status && options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
-        if (!status && pack.profile && kvc_recipe_has(pack.recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES)) {
-            status = kvc_profile_settle(pack.profile, c, pack.threads, options->force_profile, &fit, e);
-            if (status) kvc_error_prefix(e, "profile");
-            pack.fit = &fit;
+        if (!status && pack.profile) {
+            const struct kvc_profile_use use = {pack.recipe, pack.threads, options->force_profile};
+            const int prepared = kvc_profile_prepare(pack.profile, c, &use, &fit, e);
+            pack.fit = prepared > 0 ? &fit : NULL;
+            status = prepared < 0 ? -1 : 0;
         }
         if (!status && options->queries) {
             queries = kvc_view_queries(options->queries->cache, kvc_cache_pairing(c), e);

@@ -51,7 +51,9 @@ struct kvc_open_options {
     uint32_t kv_heads;   /* number of KV heads; 0: as the file says */
     const char *pairing; /* RoPE pairing of K: "halves", "interleaved", "none"; NULL: as the file says */
     const char *weights; /* path of weights that K and V are rebuilt with (recipe project); NULL: none */
-    const char *profile; /* path of the profile that a .kvc was packed with; NULL: beside it, or in $KVC_PROFILE_PATH */
+    const char *profile; /* path of the profile that a .kvc was packed with; NULL: it is looked for by its hash */
+    const char *profile_folders; /* where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL: nowhere
+                                    else. The library reads no environment; the tools pass $KVC_PROFILE_PATH here */
 };
 
 /* Opens and maps a file ("-": standard input). A .kvc of another model than options->model is refused. */

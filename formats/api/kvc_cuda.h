@@ -100,6 +100,7 @@ struct kvc_cuda_options {
     const char *model;
     const char *weights;
     int direct;               /* read past the page cache, where the file is one that can be */
+    const char *profile_folders; /* as in struct kvc_open_options */
 };
 
 /* Opens and plans. Without a destination the plan allocates memory of its own, tensor by tensor, [token][head][channel].

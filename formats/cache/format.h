@@ -43,6 +43,7 @@ struct kvc_import_options {
     enum kvc_pairing pairing; /* RoPE pairing of K, likewise */
     const struct kvc_weights *weights; /* .kvc: of the model, where K and V are rebuilt from hidden states; outlives it */
     const char *profile;               /* .kvc: path of the profile that it was packed with; NULL: look for it */
+    const char *profile_folders;       /* .kvc: where to look for it beside the file's own folder, separated by colons; or NULL */
     int salvage;                       /* .kvc: it may be damaged: see salvage.h; with `format` "kvc" */
 };
 

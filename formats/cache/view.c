@@ -319,8 +319,14 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
     return view;
 }
 
-static int check_repair(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e) {
-    enum kvc_pairing have = kvc_cache_pairing(c);
+struct kvc_view_facts kvc_view_facts_of(const struct kvc_cache *c) {
+    return (struct kvc_view_facts){.pairing = kvc_cache_pairing(c),
+                                   .tile = {kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0),
+                                            kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0)}};
+}
+
+static int check_repair(const struct kvc_cache *c, const struct kvc_view_facts *facts, enum kvc_pairing to, struct kvc_error *e) {
+    const enum kvc_pairing have = facts->pairing;
     if (have == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
     if (have == to) return 0;
@@ -340,15 +346,21 @@ static int check_repair(const struct kvc_cache *c, enum kvc_pairing to, struct k
         if (rotated_channels(c, &x->shape) % 2)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "an odd number of rotated channels");
     }
-    if (kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0))
+    if (facts->tile[0])
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K is Hadamard-rotated: its RoPE pairing cannot be changed as it is");
     return 0;
 }
 
 struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e) {
+    const struct kvc_view_facts facts = kvc_view_facts_of(c);
+    return kvc_view_pairing_as(c, &facts, to, e);
+}
+
+struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_view_facts *facts, enum kvc_pairing to,
+                                      struct kvc_error *e) {
     struct keep k;
-    if (check_repair(c, to, e) || keep_all(c, &k, e)) return NULL;
-    struct kvc_cache *view = make_view(c, &k, kvc_cache_pairing(c) == to ? AS_IT_IS : REPAIR, e);
+    if (check_repair(c, facts, to, e) || keep_all(c, &k, e)) return NULL;
+    struct kvc_cache *view = make_view(c, &k, facts->pairing == to ? AS_IT_IS : REPAIR, e);
     keep_free(&k);
     if (!view) return NULL;
     ((struct view *)view->impl)->to = to;
@@ -359,10 +371,8 @@ struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing t
     return view;
 }
 
-/* The tiles of K and of V; refuses one that does not divide the rows it is of. */
-static int read_tiles(const struct kvc_cache *c, uint64_t tile[2], struct kvc_error *e) {
-    tile[0] = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0);
-    tile[1] = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0);
+/* Refuses a tile of K or V that does not divide the rows of its tensors. */
+static int check_tiles(const struct kvc_cache *c, const uint64_t tile[2], struct kvc_error *e) {
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *x = &c->tensor[t];
         uint64_t n = tile_of(tile, x->role);
@@ -391,8 +401,12 @@ static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transfor
 }
 
 struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e) {
-    uint64_t tile[2];
-    return read_tiles(c, tile, e) ? NULL : view_unrotated(c, TO_FLOAT, tile, e);
+    const struct kvc_view_facts facts = kvc_view_facts_of(c);
+    return kvc_view_float_as(c, &facts, e);
+}
+
+struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_view_facts *facts, struct kvc_error *e) {
+    return check_tiles(c, facts->tile, e) ? NULL : view_unrotated(c, TO_FLOAT, facts->tile, e);
 }
 
 int kvc_cache_is_quantized(const struct kvc_cache *c) {
@@ -402,8 +416,9 @@ int kvc_cache_is_quantized(const struct kvc_cache *c) {
 }
 
 struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_error *e) {
-    uint64_t tile[2];
-    if (read_tiles(c, tile, e)) return NULL;
+    struct kvc_view_facts facts = kvc_view_facts_of(c);
+    uint64_t *tile = facts.tile;
+    if (check_tiles(c, tile, e)) return NULL;
     /* A tile is said once for all of K and once for all of V: it is taken back of all or of none. */
     for (int i = 0; i < 2; i++) {
         int quantized = 0, plain = 0;

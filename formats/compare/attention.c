@@ -10,7 +10,7 @@
 
 enum { LANES = 8 }; /* rows and channels are padded to a multiple, so that compilers make vectors of the inner loops */
 
-/* A layer as arrays of one side or the other. */
+/* A layer as arrays, of both sides. */
 struct arrays {
     size_t heads, group, dim_k, dim_v; /* group: query heads that read one KV head */
     size_t rows, row_room, value_room; /* rows attended to; padded rows and dim_v */
@@ -41,20 +41,20 @@ static int check_shapes(const struct kvc_attention_layer *l, struct kvc_error *e
         const struct kvc_shape *other_k = shape_of(l->cache[s], l->k[s]), *other_v = shape_of(l->cache[s], l->v[s]);
         if (other_k->heads != k->heads || other_k->dim != k->dim || other_v->heads != k->heads || other_v->dim != v->dim)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "A and B do not agree on heads x channels: K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64
-                            " here, K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64 " there: give --kv-heads or --model",
+                            "A and B differ in heads x channels: K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64
+                            " in A, K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64 " in B: give --kv-heads or --model",
                             k->heads, k->dim, v->heads, v->dim, other_k->heads, other_k->dim, other_v->heads, other_v->dim);
     }
     if (q->dim != k->dim || q->heads % k->heads)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "queries of %" PRIu64 " heads of %" PRIu64 " channels do not go with K of %" PRIu64
+                        "queries of %" PRIu64 " heads of %" PRIu64 " channels do not match K of %" PRIu64
                         " heads of %" PRIu64 " channels; where a file does not say how many heads K has, give "
                         "--kv-heads or --model",
                         q->heads, q->dim, k->heads, k->dim);
     return 0;
 }
 
-/* Reads matched rows of K or V of one side and stores them where the loops below want them. */
+/* Reads matched rows of K or V of one side into the layout of the loops below. */
 static int load_rows(const struct kvc_attention_layer *l, struct arrays *x, int side, int is_value,
                      struct kvc_error *e) {
     const size_t dim = is_value ? x->dim_v : x->dim_k;
@@ -123,16 +123,16 @@ static void make_logits(float *restrict logit, const float *restrict q, const fl
     }
 }
 
-/* Makes n logits probabilities; returns the log of the sum of their exponentials. */
+/* Replaces n logits by probabilities. Returns the logarithm of the sum of their exponentials. */
 static double softmax(float *p, size_t n) {
-    float most = p[0];
+    float maximum = p[0];
     double sum = 0;
     for (size_t t = 1; t < n; t++)
-        if (p[t] > most) most = p[t];
-    for (size_t t = 0; t < n; t++) sum += (double)(p[t] = expf(p[t] - most));
+        if (p[t] > maximum) maximum = p[t];
+    for (size_t t = 0; t < n; t++) sum += (double)(p[t] = expf(p[t] - maximum));
     const float share = (float)(1 / sum);
     for (size_t t = 0; t < n; t++) p[t] *= share;
-    return (double)most + log(sum);
+    return (double)maximum + log(sum);
 }
 
 /* output = sum of p[t] value[t] over n rows. */
@@ -144,20 +144,20 @@ static void make_output(float *restrict output, const float *restrict p, const f
             for (size_t i = 0; i < LANES; i++) output[d + i] += p[t] * value[d + i];
 }
 
-/* KL(p_a || p_b) from p_a and the differences of the logits. log Z_b - log Z_a is log(sum p_a exp(-gap)), which near 0
- * keeps its digits as log1p and expm1; far from it exp could overflow, and the logarithms of both sums do. */
+/* KL(p_a || p_b) from p_a and the differences of the logits. log Z_b - log Z_a is log(sum p_a exp(-gap)). Near 0,
+ * log1p and expm1 keep its digits. Far from 0 exp could overflow, and the logarithms of both sums are precise enough. */
 static double divergence(const float *p, const float *gap, size_t n, double log_sum_b_less_a) {
-    double plain = 0, bent = 0, most = 0;
+    double plain = 0, bent = 0, maximum = 0;
     for (size_t t = 0; t < n; t++) {
-        most = fmax(most, fabs((double)gap[t]));
+        maximum = fmax(maximum, fabs((double)gap[t]));
         plain += (double)p[t] * (double)gap[t];
     }
-    for (size_t t = 0; t < n && most < 1; t++) bent += (double)p[t] * expm1(-(double)gap[t]);
-    const double kl = plain + (most < 1 ? log1p(bent) : log_sum_b_less_a);
-    return kl < 0 ? 0 : kl; /* rounding only takes it below */
+    for (size_t t = 0; t < n && maximum < 1; t++) bent += (double)p[t] * expm1(-(double)gap[t]);
+    const double kl = plain + (maximum < 1 ? log1p(bent) : log_sum_b_less_a);
+    return kl < 0 ? 0 : kl; /* only rounding makes it negative */
 }
 
-/* One query that sees rows first to last - 1. */
+/* Measures a query that sees rows first to last - 1. */
 static void measure(struct arrays *x, size_t head, const float *q, size_t first, size_t last,
                     struct kvc_attention *out) {
     const float scale = 1.0f / sqrtf((float)x->dim_k);
@@ -185,7 +185,7 @@ static void measure(struct arrays *x, size_t head, const float *q, size_t first,
     out->output[out->queries++] = (float)(apart > 0 ? sqrt(apart / norm) : apart);
 }
 
-/* The first row at a position of at least p. */
+/* Returns the first row at position p or after it. */
 static size_t row_from(const struct arrays *x, int64_t p) {
     size_t low = 0, high = x->rows;
     while (low < high) {
@@ -244,7 +244,7 @@ double kvc_attention_kl(const struct kvc_attention *a) {
     return a->queries ? a->kl_sum / (double)a->queries : 0;
 }
 
-/* Ascending, NaN last. */
+/* Compares for ascending order, NaN last. */
 static int compare_floats(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
     if (isnan(x) || isnan(y)) return isnan(x) - isnan(y);

@@ -1,5 +1,5 @@
-/* attention.h: how far two caches are apart in what attention makes of them, for given queries. Not for the difference
- * of their values (compare.h) and not for printing (cli/diff/diff_print.c). */
+/* attention.h: how far the results of attention over two caches are apart, for given queries. Not for the difference
+ * of their values (compare.h) and not for printing (cli/diff/diff_print_attention.c). */
 #ifndef KVC_ATTENTION_H
 #define KVC_ATTENTION_H
 
@@ -33,10 +33,10 @@ int kvc_attention_compare(const struct kvc_attention_layer *layer, struct kvc_at
 int kvc_attention_add(struct kvc_attention *total, const struct kvc_attention *part, struct kvc_error *e);
 void kvc_attention_free(struct kvc_attention *a);
 
-/* What is made of the sums; all 0 when nothing was measured. */
+/* Measures from the sums; all 0 when nothing was measured. */
 double kvc_attention_logit_rms(const struct kvc_attention *a);
 double kvc_attention_kl(const struct kvc_attention *a); /* mean over the queries */
-/* The output error at rank ceil(share * queries) in ascending order: 0.5 the median, 0.99 p99. Sorts a->output. */
+/* Returns the output error at rank ceil(share * queries) in ascending order: 0.5 the median, 0.99 p99. Sorts a->output. */
 double kvc_attention_output(struct kvc_attention *a, double share);
 
 #endif

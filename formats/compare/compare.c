@@ -17,7 +17,7 @@ struct list {
     uint64_t n, capacity;
 };
 
-/* Room for one more item of `size` bytes at the end; NULL when out of memory. */
+/* Returns room for one more item of `size` bytes at the end; NULL when out of memory. */
 static void *list_add(struct list *l, size_t size) {
     if (l->n == l->capacity) {
         uint64_t capacity = l->capacity ? 2 * l->capacity : 4;
@@ -61,7 +61,7 @@ int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t
     while (!failed && (i < a->n || j < b->n)) {
         int in_a = i < a->n, in_b = j < b->n;
         int64_t x = in_a ? kvc_cells_position(a, i) : 0, y = in_b ? kvc_cells_position(b, j) : 0;
-        if (in_a && in_b && x != y) { /* the lower position stands alone */
+        if (in_a && in_b && x != y) { /* the lower position has no match */
             in_a = x < y;
             in_b = !in_a;
         }
@@ -148,7 +148,7 @@ static uint32_t bits_of(float f) {
     return bits;
 }
 
-/* `encoded`: in exact comparisons, what the bytes behind the values say. */
+/* `encoded`: the result for the encoded bytes, in exact comparisons. */
 static int pair_differs(const struct kvc_compare_options *o, float a, float b, int encoded) {
     if (o->exact) return encoded || bits_of(a) != bits_of(b);
     if (!isfinite(a) || !isfinite(b)) return bits_of(a) != bits_of(b);
@@ -168,7 +168,7 @@ static void note_pair(struct comparison *c, int64_t position, uint64_t head, uin
     if (c->report && c->report(c->o->state, position, head, channel, a, b)) c->report = NULL;
 }
 
-/* In exact comparisons of one dtype: whether value i of a piece differs in its encoded bytes. A block whose
+/* Returns 1 where value i of a piece differs in its encoded bytes, in exact comparisons of one dtype. A block whose
  * values are all the same though its bytes are not (the sign of a zero scale, say) differs in its first
  * value. */
 static int encoded_differs(const struct comparison *c, const uint8_t *pa, const uint8_t *pb, size_t i) {
@@ -179,7 +179,7 @@ static int encoded_differs(const struct comparison *c, const uint8_t *pa, const 
     return type->block == 1 || !memcmp(c->a.value + i, c->b.value + i, type->block * sizeof(float));
 }
 
-/* Values [first, first + n) of a row, already converted; pa and pb are their encoded bytes. */
+/* Compares values [first, first + n) of a row, already converted; pa and pb are their encoded bytes. */
 static void compare_piece(struct comparison *c, int64_t position, uint64_t first, size_t n, const uint8_t *pa,
                           const uint8_t *pb) {
     int one_dtype = c->a.type == c->b.type;
@@ -223,22 +223,22 @@ static int read_rows(struct side *s, uint64_t first, uint64_t n, struct kvc_erro
     return s->name ? kvc_error_prefix(e, s->name) : -1;
 }
 
-/* Rows to read at once from `row` on: to the end of its block, as readers like it, and no more than `most`.
- */
-static uint64_t chunk_at(const struct kvc_cells *cells, uint64_t row, uint64_t n, uint64_t most) {
+/* Returns the number of rows to read at once from `row` on: to the end of its block, which readers decode as a whole, and no more
+ * than `maximum`. */
+static uint64_t chunk_at(const struct kvc_cells *cells, uint64_t row, uint64_t n, uint64_t maximum) {
     uint64_t to_end = cells->block[kvc_cells_block_of(cells, row) + 1] - row;
     if (n > to_end) n = to_end;
-    return n < most ? n : most;
+    return n < maximum ? n : maximum;
 }
 
-/* Goes over all matched rows: with `values` to measure, without to see only whether all bytes are equal. */
-static int walk(struct comparison *c, const struct kvc_matching *rows, uint64_t most, int values, int *equal,
+/* Reads all matched rows: with `values` to measure them, without to compare their bytes only. */
+static int walk(struct comparison *c, const struct kvc_matching *rows, uint64_t maximum, int values, int *equal,
                 struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c->a.cache, c->a.tensor)->cells;
     for (uint64_t r = 0; r < rows->n_runs; r++) {
         struct kvc_run left = rows->run[r];
         while (left.n) {
-            uint64_t n = chunk_at(cells, left.a, left.n, most);
+            uint64_t n = chunk_at(cells, left.a, left.n, maximum);
             if (read_rows(&c->a, left.a, n, e) || read_rows(&c->b, left.b, n, e)) return -1;
             if (!values && memcmp(c->a.rows, c->b.rows, (size_t)(n * c->a.row_bytes))) {
                 *equal = 0;
@@ -284,18 +284,18 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     c->dim = row_values / heads;
 
     uint64_t widest = c->a.row_bytes > c->b.row_bytes ? c->a.row_bytes : c->b.row_bytes;
-    uint64_t most = CHUNK_BYTES / widest;
-    most = most > KVC_BLOCK ? KVC_BLOCK : most ? most : 1;
-    if (most > rows->rows) most = rows->rows ? rows->rows : 1;
-    c->a.rows = kvc_alloc(most, c->a.row_bytes);
-    c->b.rows = kvc_alloc(most, c->b.row_bytes);
+    uint64_t maximum = CHUNK_BYTES / widest;
+    maximum = maximum > KVC_BLOCK ? KVC_BLOCK : maximum ? maximum : 1;
+    if (maximum > rows->rows) maximum = rows->rows ? rows->rows : 1;
+    c->a.rows = kvc_alloc(maximum, c->a.row_bytes);
+    c->b.rows = kvc_alloc(maximum, c->b.row_bytes);
     int rc = c->a.rows && c->b.rows ? 0 : kvc_fail_memory(e, "rows to compare");
 
-    /* Most tensors of most comparisons are equal: look at bytes first, at values only where these differ. */
+    /* Most tensors of most comparisons are equal, so bytes are compared first, and values only where bytes differ. */
     int equal = c->a.type == c->b.type;
     memset(out, 0, (size_t)heads * sizeof *out);
-    if (!rc && equal) rc = walk(c, rows, most, 0, &equal, e);
-    if (!rc && !equal) rc = walk(c, rows, most, 1, NULL, e);
+    if (!rc && equal) rc = walk(c, rows, maximum, 0, &equal, e);
+    if (!rc && !equal) rc = walk(c, rows, maximum, 1, NULL, e);
     for (uint64_t h = 0; h < heads; h++) {
         if (equal) out[h].values = rows->rows * c->dim;
         measure(&out[h]);

@@ -4,9 +4,9 @@
 
 #include "formats/cache/cache.h"
 
-/* Rows of two parts paired by position; the n-th row of a position with the n-th of the same position. */
+/* Rows of two parts paired by position: the n-th row of a position with the n-th row of the same position. */
 struct kvc_run {
-    uint64_t a, b, n; /* rows [a, a + n) of one part stand beside rows [b, b + n) of the other */
+    uint64_t a, b, n; /* rows [a, a + n) of one part match rows [b, b + n) of the other */
 };
 struct kvc_span {
     int64_t first, last; /* positions, both inclusive */
@@ -22,7 +22,7 @@ int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t
                    struct kvc_matching *m, struct kvc_error *e);
 void kvc_matching_free(struct kvc_matching *m);
 
-/* One head's difference. A pair is finite when neither value is NaN or infinite; measures are over finite
+/* The difference of a head. A pair is finite when neither value is NaN or infinite; measures are over finite
  * pairs. */
 struct kvc_difference {
     uint64_t values;     /* pairs compared */

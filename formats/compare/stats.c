@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A channel stands out when its rms is over this many times its head's median. */
+/* A channel is an outlier when its rms is above this multiple of its head's median. */
 #define OUTLIER_RATIO 4
-/* Most bytes of rows, and of floats, looked at together. */
+/* Bytes of rows, and of floats, in a batch at most. */
 #define BATCH_BYTES (UINT64_C(1) << 26)
 
 /* Sums over the finite values of one channel. */
@@ -78,7 +78,7 @@ static void finish_head(const struct channel *channel, uint64_t dim, double *rms
     for (uint64_t d = 0; d < dim; d++) s->outlier_channels += channel_rms(&channel[d]) > limit;
 }
 
-/* Rows of one batch: a block's where that fits, so that coded blocks are decoded once. */
+/* Returns the rows of a batch: those of a block where they fit, so that coded blocks are decoded once. */
 static uint64_t batch_rows(const struct kvc_shape *shape) {
     uint64_t bytes = kvc_row_bytes(shape), floats = shape->heads * shape->dim * sizeof(float);
     uint64_t rows = BATCH_BYTES / (bytes > floats ? bytes : floats);
@@ -90,11 +90,11 @@ static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w, 
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_cells *cells = &c->part[c->layer[c->tensor[tensor].layer].part].cells;
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
-    uint64_t width = shape->heads * shape->dim, most = batch_rows(shape);
+    uint64_t width = shape->heads * shape->dim, maximum = batch_rows(shape);
     for (uint64_t b = 0; b < cells->n_blocks; b++) {
         uint64_t row = cells->block[b], end = cells->block[b + 1];
         while (row < end) {
-            uint64_t n = end - row < most ? end - row : most;
+            uint64_t n = end - row < maximum ? end - row : maximum;
             if (c->read(c, tensor, row, n, w->rows, e)) return -1;
             info->to_f32(w->values, w->rows, (size_t)(n * kvc_row_blocks(shape)));
             for (uint64_t i = 0; i < n; i++) add_row(shape, w->values + i * width, w->channel, out);
@@ -106,9 +106,9 @@ static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w, 
 
 int kvc_tensor_stats(const struct kvc_cache *c, uint32_t tensor, struct kvc_stats *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
-    uint64_t width = shape->heads * shape->dim, most = batch_rows(shape);
-    struct work w = {.rows = kvc_alloc(most, kvc_row_bytes(shape)),
-                     .values = kvc_alloc(most * width, sizeof *w.values),
+    uint64_t width = shape->heads * shape->dim, maximum = batch_rows(shape);
+    struct work w = {.rows = kvc_alloc(maximum, kvc_row_bytes(shape)),
+                     .values = kvc_alloc(maximum * width, sizeof *w.values),
                      .channel = calloc((size_t)width, sizeof *w.channel),
                      .rms = kvc_alloc(shape->dim, sizeof *w.rms)};
     int status = -1;

@@ -12,7 +12,7 @@ struct kvc_stats {
     double worst_rms;
 };
 
-/* Into out[heads of the tensor]. Block types are dequantised (not rotated back). */
+/* Fills out[heads of the tensor]. Block types are dequantised, not rotated back. */
 int kvc_tensor_stats(const struct kvc_cache *c, uint32_t tensor, struct kvc_stats *out, struct kvc_error *e);
 
 #endif

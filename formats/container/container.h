@@ -69,9 +69,9 @@ int kvc_cache_is_container(const struct kvc_cache *c);
 
 /* Gives it the model's weights, which must outlive it: for files whose K and V are rebuilt from hidden states. */
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights);
-/* Where to look for the profile that a file names: `given` (a path, or NULL) and `folder` (likewise). One that the file
- * carries inside comes first. A missing one is an error only once rows that need it are read. */
-void kvc_container_set_profile(struct kvc_cache *c, const char *given, const char *folder);
+/* Looks for the profile that a file names; NULL: nowhere but inside the file. A profile that the file carries inside comes
+ * first. A missing profile is an error only once rows that need it are read. */
+void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places);
 /* The profile that it was packed with, where that has been found; NULL otherwise. *embedded: it is carried inside. */
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded);
 /* What the transform codec made of a tensor, in words: "K before RoPE, the profile's basis"; "" where it is not coded so. */

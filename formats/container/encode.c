@@ -9,6 +9,7 @@
 #include "codecs/memory.h"
 #include "formats/container/record_build.h"
 #include "formats/container/container.h"
+#include "formats/cache/hidden_states.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/layers.h"
 #include "formats/container/offsets.h"
@@ -121,13 +122,6 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
 static struct lane *lane_make(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_error *e);
 static int prepare(struct lane *l, uint64_t first, uint64_t end, struct kvc_error *e);
 
-/* Whether hidden states stand behind the norm, as the source file words it; -1: it says nothing of it. */
-static int are_normed(const struct kvc_meta *meta) {
-    const char *text = kvc_meta_text(meta, KVC_KEY_HIDDEN_STATES, "");
-    if (!strcasestr(text, "norm")) return -1;
-    return strcasestr(text, "after") ? 1 : strcasestr(text, "before") ? 0 : -1;
-}
-
 /* What the lane's rows are rebuilt from, if a stage does that. */
 static int find_source(struct lane *l, uint64_t block, uint64_t end, struct kvc_error *e) {
     const struct kvc_cache *c = l->x->cache;
@@ -140,7 +134,7 @@ static int find_source(struct lane *l, uint64_t block, uint64_t end, struct kvc_
         .from = from,
         .in = from == KVC_NONE ? 0 : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
         .is_hidden = c->tensor[l->tensor].role == KVC_ROLE_HIDDEN,
-        .normed = are_normed(&c->meta),
+        .normed = kvc_hidden_place(&c->meta),
         .rope_type = kvc_meta_text(&c->meta, KVC_KEY_ROPE_TYPE, ""),
         .theta = kvc_meta_f64(&c->meta, KVC_KEY_ROPE_THETA, 0),
         .factor = kvc_meta_f64(&c->meta, KVC_KEY_ROPE_FACTOR, 0),

@@ -429,7 +429,8 @@ static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint
     return p;
 }
 
-void kvc_container_set_profile(struct kvc_cache *c, const char *given, const char *folder) {
+void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places) {
+    static const struct kvc_profile_places nowhere;
     struct kvc_records *k = kvc_records_of(c);
     const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
     if (!k) return;
@@ -442,9 +443,9 @@ void kvc_container_set_profile(struct kvc_cache *c, const char *given, const cha
     if (!m || m->type != KVC_META_BYTES || m->size != KVC_SHA256_BYTES) return;
     const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
     if (k->profile_record) k->profile = open_embedded(k, m->value, &k->no_profile);
-    else k->profile = kvc_profile_find(m->value, model, given, folder, &k->no_profile);
+    else k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, &k->no_profile);
     if (k->survey && k->profile_record && !k->profile) /* the one inside is damaged; another copy may be at hand */
-        k->profile = kvc_profile_find(m->value, model, given, folder, NULL);
+        k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, NULL);
     if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
     kvc_profile_free(k->profile);
     k->profile = NULL;

@@ -16,7 +16,7 @@
 #define MIN_ENTRY 13  /* bytes of the smallest entry: empty key, type, one byte */
 #define MIN_TENSOR 24 /* empty name, rank 0, type, offset */
 
-/* What is left to read. */
+/* The bytes that are left to read. */
 struct reader {
     const uint8_t *data;
     uint64_t size, at;
@@ -26,7 +26,7 @@ static uint64_t left(const struct reader *r) {
     return r->size - r->at;
 }
 
-/* The next n bytes, or NULL when fewer are left. */
+/* Returns the next n bytes, or NULL when fewer are left. */
 static const uint8_t *take(struct reader *r, uint64_t n, const char *what, struct kvc_error *e) {
     if (n > left(r)) {
         kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
@@ -128,12 +128,12 @@ static int read_entries(struct kvc_gguf *g, uint64_t n, struct reader *r, struct
         if (read_entry(r, entry, e)) return -1;
         for (uint64_t i = 0; i < g->n_entries; i++)
             if (same_key(&g->entry[i], entry->key, entry->key_size))
-                return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a key stands there twice");
+                return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a key occurs twice");
     }
     return 0;
 }
 
-/* Checks the tensor infos; *last is the greatest data offset among them. */
+/* Checks the tensor infos; *last gets the largest data offset among them. */
 static int read_tensors(struct kvc_gguf *g, uint64_t alignment, struct reader *r, uint64_t *last,
                         struct kvc_error *e) {
     if (g->n_tensors > left(r) / MIN_TENSOR)

@@ -24,7 +24,7 @@ enum kvc_gguf_type {
     KVC_GGUF_F64 = 12
 };
 
-/* One key with its value. A value that is no array is an array of one here, with `array` 0. */
+/* A key and its value. A single value is stored as an array of one item, with `array` 0. */
 struct kvc_gguf_entry {
     const char *key; /* not NUL-terminated */
     uint64_t key_size;
@@ -36,15 +36,15 @@ struct kvc_gguf_entry {
 
 #define KVC_GGUF_RANK 4
 
-/* One tensor's info. Its data begin inside the file; whether they end there is for the caller to check: it depends on
- * the type. */
+/* Info of a tensor. Its data begin inside the file. The caller checks that they end inside the file, too: the number of bytes
+ * depends on the type. */
 struct kvc_gguf_tensor {
     uint32_t type, rank;         /* type: ggml's number */
-    uint64_t dim[KVC_GGUF_RANK]; /* the first varies fastest; 1 beyond the rank; none is 0, their product below 2^63 */
+    uint64_t dim[KVC_GGUF_RANK]; /* the first varies fastest; 1 beyond the rank; no dimension is 0, the product is below 2^63 */
     uint64_t offset;             /* of the data in the file */
 };
 
-/* All pointers go into the caller's bytes, which must outlive it. */
+/* A header. Its pointers point into the caller's bytes, which must outlive it. */
 struct kvc_gguf {
     uint32_t version;
     uint64_t n_entries, n_tensors;
@@ -59,22 +59,23 @@ int kvc_gguf_open(struct kvc_gguf *g, const uint8_t *data, uint64_t size, struct
 void kvc_gguf_close(struct kvc_gguf *g);
 
 const struct kvc_gguf_entry *kvc_gguf_find(const struct kvc_gguf *g, const char *key);
-/* A whole number that is not negative: the value of `key`, or what all items of its array equal. `otherwise`
- * when the key is absent, no whole number, or its items differ (*differ, which may be NULL, is then 1). */
+/* Returns a whole number that is not negative: the value of `key`, or the number that all items of its array equal. Returns
+ * `otherwise` when the key is absent, is no whole number, or has items that differ (*differ, which may be NULL, is then 1). */
 uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherwise, int *differ);
-/* Item i of an entry, i below its count, as a whole number; BOOL as 0 or 1. Returns 0 when it is negative or no number. */
+/* Reads item i of an entry, i below its count, as a whole number; BOOL as 0 or 1. Returns 0 when the item is negative or no
+ * number. */
 int kvc_gguf_item(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v);
-/* An F32 or F64 value. */
+/* Returns an F32 or F64 value, or `otherwise`. */
 double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise);
-/* A string's bytes (not NUL-terminated) or NULL. */
+/* Returns the bytes of a string (not NUL-terminated), or NULL. */
 const char *kvc_gguf_text(const struct kvc_gguf *g, const char *key, uint64_t *size);
 /* Walks an array of strings: start at entry->items, call entry->count times. */
 const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size);
-/* 1 when a tensor of that name is in the file. */
+/* Returns 1 when the file has a tensor of this name. */
 int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name);
-/* Likewise, and its info in *t. */
+/* The same; fills *t. */
 int kvc_gguf_tensor(const struct kvc_gguf *g, const char *name, struct kvc_gguf_tensor *t);
-/* A tensor type as ggml spells it: "q6_K"; NULL when this kvc does not know the number. */
+/* Returns a tensor type as ggml spells it: "q6_K"; NULL when this kvc does not know the number. */
 const char *kvc_gguf_type_name(uint32_t type);
 
 #endif

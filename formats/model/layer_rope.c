@@ -1,4 +1,4 @@
-/* layer_rope.c: how K of a layer was turned. Not for other facts about a model (model.c). */
+/* layer_rope.c: RoPE of a layer's K. Not for other facts about a model (model.c). */
 #include "formats/model/layer_rope.h"
 
 #include "codecs/memory.h"
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The base of a layer's angles, 0 where it is not known. Gemma 3 has one of its own for layers with a window, which its files
- * do not carry: 10 000 (transformers, configuration_gemma3.py: rope_local_base_freq; llama.cpp, llama-model.cpp:
- * rope_freq_base_train_swa). Scaling is for its other layers only. */
+/* Returns the base of a layer's angles; 0 where the base is unknown. Layers with a window have another base in Gemma 3, which its
+ * files do not carry: 10 000 (transformers, configuration_gemma3.py: rope_local_base_freq; llama.cpp, llama-model.cpp:
+ * rope_freq_base_train_swa). Scaling applies to the other layers only. */
 static double base_of(const struct kvc_cache *c, const struct kvc_layer *layer, double *factor) {
     const int local = layer->kind == KVC_LAYER_SLIDING;
     const char *arch = kvc_meta_text(&c->meta, KVC_KEY_MODEL_ARCH, "");
@@ -38,7 +38,7 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kv
         facts->of_profile = 1;
         return 0;
     }
-    if (part) return 0; /* it was made of K as it is */
+    if (part) return 0; /* the part was made of K as it is stored */
     double factor;
     const double base = base_of(c, &c->layer[layer], &factor);
     const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, dim);
@@ -51,4 +51,10 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kv
     for (size_t i = 0; i < facts->half; i++) (*room)[i] = pow(base, -2.0 * (double)i / (double)rotated) / factor;
     facts->angle = *room;
     return 0;
+}
+
+void kvc_row_before_rope(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position) {
+    kvc_rope_at(rope, position);
+    kvc_rope_backwards(rope);
+    kvc_rope_turn(rope, row, heads, dim);
 }

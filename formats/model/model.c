@@ -2,10 +2,10 @@
  * the weights themselves. FORMAT.md, "Model fingerprint". */
 #include "formats/model/model.h"
 
-#include "formats/io/bytes.h"
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/io/input.h"
+#include "formats/io/safetensors_file.h"
 #include "formats/model/model_files.h"
 #include "formats/model/vocab.h"
 
@@ -18,12 +18,11 @@
 #define TAG_FULL "kvc model full 0\n"
 #define SAMPLES 64
 #define SAMPLE_BYTES UINT64_C(4096)
-#define MAX_SAFETENSORS_HEADER UINT64_C(100000000) /* as the reference library bounds it */
 #define MAX_TOKENIZER_BYTES (UINT64_C(256) << 20)
-#define LLAMA_THETA 10000.0           /* what llama.cpp takes when a file does not say */
+#define LLAMA_THETA 10000.0           /* the base that llama.cpp takes when a file has none */
 #define MAX_COUNT (UINT64_C(1) << 31) /* of layers, heads, channels */
 
-/* Text from a file into metadata's rules: UTF-8 without control characters; what breaks them becomes '?'. */
+/* Copies a text from a file by the rules of metadata: UTF-8 without control characters. Bytes that break them become '?'. */
 static void copy_text(char *to, size_t room, const char *text, uint64_t size) {
     size_t used = 0;
     const uint8_t *p = (const uint8_t *)text;
@@ -52,7 +51,7 @@ static void copy_text(char *to, size_t room, const char *text, uint64_t size) {
     to[used] = '\0';
 }
 
-/* A frequency base or factor; 0, "unknown", when it cannot be one. */
+/* Returns a frequency base or factor; 0 (unknown) when the number cannot be one. */
 static double sane(double v) {
     return v > 0 && isfinite(v) ? v : 0;
 }
@@ -77,7 +76,7 @@ static uint64_t arch_u64(struct gguf_facts *f, const char *name, uint64_t otherw
     return differ || v > MAX_COUNT ? 0 : v;
 }
 
-/* 1 when the model's positions have several coordinates (M-RoPE). */
+/* Returns 1 when the model's positions have several coordinates (M-RoPE). */
 static int has_position_sections(struct gguf_facts *f) {
     const struct kvc_gguf_entry *sections = kvc_gguf_find(f->g, arch_key(f, "rope.dimension_sections"));
     return sections && !(sections->count && kvc_gguf_u64(f->g, f->key, 1, NULL) == 0);
@@ -96,17 +95,17 @@ static void gguf_rope(struct gguf_facts *f, struct kvc_model *m) {
     if (type && !(size == 4 && memcmp(type, "none", 4) == 0))
         copy_text(m->rope_type, sizeof m->rope_type, type, size);
     else if (!type && kvc_gguf_has_tensor(f->g, "rope_freqs.weight"))
-        /* A table changes the frequencies; whose it is, is known for the llama family alone. */
+        /* A table changes the frequencies. Its formula is known for the llama family alone. */
         snprintf(m->rope_type, sizeof m->rope_type, "%s", strcmp(m->arch, "llama") == 0 ? "llama3" : "");
     else
         snprintf(m->rope_type, sizeof m->rope_type, "%s", m->rope_factor > 0 && !type ? "linear" : "default");
 }
 
-/* What llama.cpp takes where a file has no sliding_window_pattern: all but every n-th layer have a window (src/models/ of
- * each, load_arch_hparams). Of architectures that are not here kvc knows no pattern. */
+/* The patterns that llama.cpp takes where a file has no sliding_window_pattern: all layers but every n-th have a window
+ * (src/models/, load_arch_hparams of each architecture). kvc knows no pattern of other architectures. */
 static const struct {
     const char *arch;
-    uint32_t period, window; /* window: where the file does not say either */
+    uint32_t period, window; /* window: where the file has none either */
 } known_patterns[] = {{"cohere2", 4, 0}, {"gemma2", 2, 4096}, {"gemma3", 6, 0}, {"gemma3n", 5, 0},
                       {"gpt-oss", 2, 0}, {"olmo2", 4, 0},    {"plamo3", 8, 0}};
 
@@ -114,7 +113,7 @@ static uint32_t window_tokens(uint64_t n) {
     return n <= UINT32_MAX ? (uint32_t)n : 0;
 }
 
-/* Which layers have a window: a flag or number for each, a period, or what the architecture's engine takes. */
+/* Reads the layers that have a window: a flag or a number for each, a period, or else the pattern of the architecture. */
 static void gguf_windows(struct gguf_facts *f, struct kvc_model *m) {
     const struct kvc_gguf_entry *entry = kvc_gguf_find(f->g, arch_key(f, "attention.sliding_window_pattern"));
     const uint32_t layers = m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0;
@@ -163,7 +162,7 @@ static int gguf_facts(const struct kvc_gguf *g, struct kvc_model *m, struct kvc_
 
 /* ---- safetensors: config.json and tokenizer.json ---- */
 
-/* A language model's settings: in config.json, or in an object of it when the model takes pictures too. */
+/* The settings of a language model: config.json, or an object in it when the model takes pictures, too. */
 struct config {
     json_t *root, *text;
 };
@@ -183,7 +182,7 @@ static uint64_t count_of(const json_t *v) {
     return n > 0 && (uint64_t)n <= MAX_COUNT ? (uint64_t)n : 0;
 }
 
-/* A whole number, or what all items of a list (one per layer) equal; 0 when unknown. */
+/* Returns a whole number, or the number that all items of a list (one per layer) equal; 0 when unknown. */
 static uint64_t config_count(const struct config *c, const char *const *names) {
     json_t *v = config_get(c, names), *item;
     if (!json_is_array(v)) return count_of(v);
@@ -199,8 +198,8 @@ static double config_number(const struct config *c, const json_t *rope, const ch
     return sane(json_number_value(v));
 }
 
-/* The object that holds rope_type and so on; NULL when there is none. With one object per kind of attention,
- * that of full attention. */
+/* Returns the object that holds rope_type and so on; NULL when there is none. With one object per kind of attention,
+ * returns the object of full attention. */
 static json_t *config_rope(const struct config *c) {
     json_t *rope = config_get(c, NAMES("rope_parameters", "rope_scaling"));
     json_t *full = json_object_get(rope, "full_attention");
@@ -237,7 +236,7 @@ static uint64_t config_kv_heads(const struct config *c, uint64_t heads) {
     return config_get(c, names) ? config_count(c, names) : heads;
 }
 
-/* Which layers have a window: layer_types of newer files, sliding_window_pattern of older ones. */
+/* Reads the layers that have a window: layer_types of newer files, sliding_window_pattern of older files. */
 static void config_windows(const struct config *c, struct kvc_model *m) {
     const json_t *types = config_get(c, NAMES("layer_types"));
     const uint32_t layers = m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0;
@@ -316,11 +315,10 @@ static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model 
 /* ---- fingerprints ---- */
 
 static int safetensors_header(const struct kvc_input *in, uint64_t *header, struct kvc_error *e) {
-    uint64_t n = in->size >= 8 ? get_u64(in->data) : 0;
-    if (n < 2 || n > MAX_SAFETENSORS_HEADER || n > in->size - 8 || in->data[8] != '{')
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
-    *header = 8 + n;
-    return 0;
+    char why[64];
+    *header = kvc_safetensors_begins(in->data, in->size, why, sizeof why);
+    if (*header && *header <= in->size) return 0;
+    return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
 }
 
 static void sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header) {

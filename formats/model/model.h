@@ -34,15 +34,15 @@ struct kvc_model {
 int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_error *e);
 
 /* Writes the model's facts into metadata (keys.h), over facts of the same key. `engine` 1: the cache is
- * llama.cpp's, so K is paired as the GGUF architecture says; 0: it is transformers'. An existing rope.pairing
+ * llama.cpp's, so K is paired as the GGUF architecture says; 0: the cache is transformers'. An existing rope.pairing
  * stays. */
 int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e);
 
-/* Compares a cache's metadata with a model: 0 same model (or nothing contradicts), -1 and KVC_ERR_MODEL
- * otherwise. With a fingerprint of the same kind and algorithm only that counts; otherwise architecture (when
+/* Compares a cache's metadata with a model. Returns 0 for the same model (or where nothing contradicts), -1 and KVC_ERR_MODEL
+ * otherwise. With a fingerprint of the same kind and algorithm only the fingerprint counts; otherwise architecture (when
  * spelled by the same kind), geometry, RoPE and tokenizer are compared as far as both sides know them, and
- * `note` says so ("" when the fingerprints matched). Pairing is not compared: it belongs to the engine, not
- * to the model. */
+ * `note` says so ("" when the fingerprints matched). Pairing is not compared, as it
+ * belongs to the engine. */
 int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
                     struct kvc_error *e);
 

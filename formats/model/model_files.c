@@ -1,4 +1,4 @@
-/* model_files.c: shards, directories of weights, and what stands beside them. Not for reading any of them. */
+/* model_files.c: shards, directories of weights, and the files beside them. Not for reading any of them. */
 #include "formats/model/model_files.h"
 
 #include "codecs/memory.h"
@@ -24,7 +24,7 @@ static int ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* The first `size` bytes of `directory`, then `between` and `name`; NULL when out of memory. */
+/* Returns the first `size` bytes of `directory`, then `between` and `name`; NULL when out of memory. */
 static char *join(const char *directory, size_t size, const char *between, const char *name) {
     size_t room = size + strlen(between) + strlen(name) + 1;
     char *joined = malloc(room);
@@ -44,7 +44,7 @@ static int add(struct kvc_model_files *f, char *path, struct kvc_error *e) {
     return 0;
 }
 
-/* "x-00002-of-00003.gguf": the number of shards and where "00002" begins; 0 when the name is not of that form. */
+/* Returns the number of shards of "x-00002-of-00003.gguf" and where "00002" begins; 0 when the name has another form. */
 static unsigned shards_of(const char *path, size_t *at) {
     const char *suffix = ends_with(path, ".gguf") ? ".gguf" : ".safetensors", *const digits = "0123456789";
     char form[] = "00002-of-00003";
@@ -74,12 +74,12 @@ static int is_safetensors(const struct dirent *d) {
     return d->d_name[0] != '.' && ends_with(d->d_name, ".safetensors");
 }
 
-/* By bytes, whatever the locale. */
+/* Compares by bytes, whatever the locale. */
 static int by_name(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* model.safetensors, else all *.safetensors. */
+/* Lists model.safetensors, or else all *.safetensors of a directory. */
 static int list_directory(struct kvc_model_files *f, const char *path, struct kvc_error *e) {
     char *whole = join(path, strlen(path), "/", "model.safetensors");
     if (!whole) return kvc_fail_memory(e, "file names");

@@ -18,17 +18,18 @@ struct kvc_model_files {
     int given; /* 1: the path that was asked for is the one file itself; 0: a directory or a shard was */
 };
 
-/* Lists the files that `path` stands for: a file; all shards of one whose name ends in NNNNN-of-MMMMM.gguf (or
+/* Lists the files that `path` names: a file; all shards of a file whose name ends in NNNNN-of-MMMMM.gguf (or
  * .safetensors); of a directory model.safetensors, else all *.safetensors. Only names: shards may be absent. On failure
  * *f is empty; messages do not name `path`. */
 int kvc_model_files_list(struct kvc_model_files *f, const char *path, struct kvc_error *e);
 void kvc_model_files_free(struct kvc_model_files *f);
 
-/* Opens `name` in the directory of the weights: 1, 0 when there is none, or -1. Refuses more than `limit` bytes. */
+/* Opens `name` in the directory of the weights. Returns 1; 0 when there is no such file; -1 on failure. Refuses more than
+ * `limit` bytes. */
 int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, uint64_t limit, struct kvc_input *in,
                            struct kvc_error *e);
 
-/* The part of a path after its last slash. */
+/* Returns the part of a path after its last slash. */
 const char *kvc_base_name(const char *path);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The numbers of a model that stand in metadata; 0 is "unknown" in both. */
+/* The numbers of a model that metadata store; 0 is "unknown" in both. */
 static const struct {
     const char *key;
     size_t at; /* in struct kvc_model */
@@ -83,7 +83,7 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
     return m->has_full ? kvc_meta_set_bytes(meta, key, m->full, sizeof m->full, e) : 0;
 }
 
-/* What has been compared so far. */
+/* The state of a comparison. */
 struct comparison {
     const struct kvc_meta *meta;
     const struct kvc_model *model;
@@ -126,7 +126,7 @@ static void compare_numbers(struct comparison *c) {
     }
 }
 
-/* The 32 bytes of a key; 0 when it is absent. A value of another size stands in no file that kvc wrote. */
+/* Returns the 32 bytes of a key; NULL when the key is absent. No file that kvc wrote has a value of another size. */
 static const uint8_t *hash_of(const struct kvc_meta *meta, const char *key) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
     return entry && entry->type == KVC_META_BYTES && entry->size == KVC_SHA256_BYTES ? entry->value : NULL;
@@ -139,7 +139,7 @@ static void compare_hash(struct comparison *c, const char *key, const uint8_t *o
     compared(c, key, a, b);
 }
 
-/* 1 when the cache has any fingerprint of this kind. */
+/* Returns 1 when the cache has any fingerprint of this kind. */
 static int has_kind(const struct kvc_meta *meta, const char *kind) {
     char key[64];
     for (int full = 0; full <= 1; full++) {
@@ -154,7 +154,7 @@ static void compare_facts(struct comparison *c) {
     const char *other = strcmp(m->kind, "gguf") == 0 ? "safetensors" : "gguf";
     const char *arch = kvc_meta_text(c->meta, KVC_KEY_MODEL_ARCH, "");
     /* GGUF and config.json name the same architecture differently. An engine's own file that names one
-     * (llama.cpp's) does it as GGUF. */
+     * (llama.cpp's) names it as GGUF does. */
     int same_words =
         has_kind(c->meta, m->kind) || (strcmp(m->kind, "gguf") == 0 && !has_kind(c->meta, other));
     if (*arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
@@ -166,7 +166,7 @@ static void compare_facts(struct comparison *c) {
     if (tokenizer && m->has_tokenizer) compare_hash(c, KVC_KEY_TOKENIZER, tokenizer, m->tokenizer);
 }
 
-/* Compares the strongest fingerprint that both have; 0 when they have none in common. */
+/* Compares the strongest fingerprint that both have. Returns 0 when they have none in common. */
 static int compare_fingerprint(struct comparison *c) {
     char key[64];
     for (int full = c->model->has_full; full >= 0; full--) {
@@ -187,7 +187,7 @@ int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char
     if (by_print && !*prints.difference) return 0;
     compare_facts(&facts);
     if (by_print || *facts.difference) {
-        /* What a person can read says more than two hashes. */
+        /* A fact that a person can read says more than two hashes. */
         const char *what = *facts.difference ? facts.difference : prints.difference;
         const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "an unnamed model");
         return kvc_fail(e, KVC_ERR_MODEL,

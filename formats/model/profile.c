@@ -7,18 +7,18 @@
 #include "codecs/rope.h"
 #include "formats/io/bytes.h"
 #include "formats/io/input.h"
+#include "formats/io/safetensors_file.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, VARIANTS = 2 };
+enum { MAX_SIZE = 1 << 20, MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, VARIANTS = 2 };
 
-/* One prepared part; `encoder` ones have everything. */
+/* A prepared part. Inverse and queries are there once an encoder asked for the part. */
 struct slot {
     struct kvc_profile_part part;
     float *memory, *inverse, *query;
@@ -27,8 +27,8 @@ struct slot {
 
 struct kvc_profile {
     uint8_t *data;
-    size_t size, data_at;
-    json_t *header;
+    size_t size;
+    struct kvc_safetensors header;
     uint8_t sha256[KVC_SHA256_BYTES];
     const char *model;
     uint32_t layers;
@@ -47,32 +47,21 @@ struct array {
     unsigned rank;
 };
 
-static int count_of(const json_t *v, uint64_t *n) {
-    if (!json_is_integer(v) || json_integer_value(v) < 0) return -1;
-    *n = (uint64_t)json_integer_value(v);
-    return 0;
-}
-
-/* A tensor by its name "layers.N.WHAT"; 0 when it is not there, 1 when it is, -1 when it is not what it should be. */
+/* Finds a tensor by its name "layers.N.WHAT". Returns 1; 0 when it is not there; -1 when it is not what it should be. */
 static int find(const struct kvc_profile *p, uint32_t layer, const char *what, const char *dtype, unsigned rank,
                 struct array *a, struct kvc_error *e) {
     char name[64];
     snprintf(name, sizeof name, "layers.%" PRIu32 ".%s", layer, what);
-    const json_t *entry = json_object_get(p->header, name), *shape = json_object_get(entry, "shape");
-    const json_t *offsets = json_object_get(entry, "data_offsets");
-    const char *type = json_string_value(json_object_get(entry, "dtype"));
-    uint64_t begin, end, n = strcmp(dtype, "I8") == 0 ? 1 : strcmp(dtype, "F32") == 0 ? 4 : 8;
-    if (!entry) return 0;
-    if (!type || strcmp(type, dtype) != 0 || json_array_size(shape) != rank || json_array_size(offsets) != 2 ||
-        count_of(json_array_get(offsets, 0), &begin) || count_of(json_array_get(offsets, 1), &end) || begin > end ||
-        end > p->size - p->data_at)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' is not %u dimensions of %s inside the file", name, rank, dtype);
-    for (unsigned i = 0; i < rank; i++)
-        if (count_of(json_array_get(shape, i), &a->dim[i]) || !a->dim[i] || a->dim[i] > 1 << 20 ||
-            __builtin_mul_overflow(n, a->dim[i], &n))
+    const struct kvc_safetensors_tensor *t = kvc_safetensors_find(&p->header, name);
+    if (!t) return 0;
+    if (strcmp(t->dtype, dtype) != 0 || t->rank != rank)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' is not %u dimensions of %s", name, rank, dtype);
+    for (unsigned i = 0; i < rank; i++) {
+        a->dim[i] = t->dim[i];
+        if (!a->dim[i] || a->dim[i] > MAX_SIZE)
             return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' has dimensions out of range", name);
-    if (n != end - begin) return kvc_fail(e, KVC_ERR_DAMAGED, "shape and data_offsets of '%s' disagree", name);
-    a->data = p->data + p->data_at + begin;
+    }
+    a->data = p->data + p->header.data_at + t->begin;
     a->rank = rank;
     return 1;
 }
@@ -97,55 +86,67 @@ struct arrays {
     int has_queries, has_variance;
 };
 
-static int is_finite(const struct array *a, float least, const char *what, uint32_t layer, struct kvc_error *e) {
+static int is_finite(const struct array *a, float minimum, const char *what, uint32_t layer, struct kvc_error *e) {
     uint64_t n = 1;
     for (unsigned i = 0; i < a->rank; i++) n *= a->dim[i];
     for (uint64_t i = 0; i < n; i++)
-        if (!(fabsf(f32_at(a->data, i)) < 0x1p100f) || f32_at(a->data, i) < least)
+        if (!(fabsf(f32_at(a->data, i)) < 0x1p100f) || f32_at(a->data, i) < minimum)
             return kvc_fail(e, KVC_ERR_DAMAGED, "'layers.%" PRIu32 ".%s' has a value out of range", layer, what);
     return 0;
 }
 
-/* 1 when the file has that part, whole and consistent; 0 when not at all. */
-static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
+/* Finds numbers of K or V by name, whose values are from `minimum` on. Returns 1; 0 when they are not there. */
+static int find_numbers(const struct kvc_profile *p, uint32_t layer, char role, const char *name, float minimum,
+                        struct array *a, struct kvc_error *e) {
     char what[32];
-    const char role = is_v ? 'v' : 'k';
-    memset(a, 0, sizeof *a);
-    snprintf(what, sizeof what, "%c.basis", role);
-    const int found = find(p, layer, what, "I8", 3, &a->basis, e);
-    if (found <= 0) return found;
-    snprintf(what, sizeof what, "%c.mean", role);
-    if (find(p, layer, what, "F32", 2, &a->mean, e) < 0) return -1;
-    if (a->mean.data && is_finite(&a->mean, -INFINITY, what, layer, e)) return -1;
-    snprintf(what, sizeof what, "%c.scale", role);
-    if (find(p, layer, what, "F32", 2, &a->scale, e) < 0) return -1;
-    if (a->scale.data && is_finite(&a->scale, 0, what, layer, e)) return -1;
-    snprintf(what, sizeof what, "%c.variance", role);
-    a->has_variance = find(p, layer, what, "F32", 2, &a->variance, e);
-    if (a->has_variance < 0 || (a->has_variance && is_finite(&a->variance, 0, what, layer, e))) return -1;
+    snprintf(what, sizeof what, "%c.%s", role, name);
+    const int found = find(p, layer, what, "F32", 2, a, e);
+    return found > 0 && is_finite(a, minimum, what, layer, e) ? -1 : found;
+}
+
+/* Returns 1 where rows and columns of a tensor are as many as these. */
+static int has_shape(const struct array *a, uint64_t rows, uint64_t columns) {
+    return a->dim[0] == rows && a->dim[1] == columns;
+}
+
+/* Finds the queries of a layer, which must match K or V. Returns as find() does. */
+static int find_queries(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
     const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
-    if (a->has_variance && (a->variance.dim[0] != heads || a->variance.dim[1] != dim))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": variance and basis of %s do not go together", layer,
-                        is_v ? "V" : "K");
-    if (!a->mean.data || !a->scale.data || heads > MAX_HEADS || dim > MAX_DIM || a->basis.dim[2] != dim ||
-        a->mean.dim[0] != heads || a->mean.dim[1] != dim || a->scale.dim[0] != heads || a->scale.dim[1] != dim)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": mean, basis and scale of %s do not go together", layer,
-                        is_v ? "V" : "K");
-    a->has_queries = find(p, layer, "queries", "I8", 3, &a->queries, e);
-    if (a->has_queries < 0 || find(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0) return -1;
-    if (a->has_queries && (!a->queries_scale.data || a->queries_scale.dim[0] != a->queries.dim[0] ||
-                           a->queries_scale.dim[1] != a->queries.dim[1] || a->queries.dim[0] % heads ||
-                           a->queries.dim[1] > MAX_QUERIES || a->queries.dim[2] > MAX_DIM ||
-                           a->queries.dim[2] < 2 * p->half[layer] || (!is_v && a->queries.dim[2] != dim)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": queries do not go with K", layer);
-    if (a->has_queries && is_finite(&a->queries_scale, 0, "queries.scale", layer, e)) return -1;
-    return 1;
+    const struct array *q = &a->queries;
+    const int found = find(p, layer, "queries", "I8", 3, &a->queries, e);
+    if (found < 0 || find(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0) return -1;
+    if (!found) return 0;
+    if (!a->queries_scale.data || !has_shape(&a->queries_scale, q->dim[0], q->dim[1]) || q->dim[0] % heads ||
+        q->dim[1] > MAX_QUERIES || q->dim[2] > MAX_DIM || q->dim[2] < 2 * p->half[layer] || (!is_v && q->dim[2] != dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": queries and K differ in heads or channels", layer);
+    return is_finite(&a->queries_scale, 0, "queries.scale", layer, e) ? -1 : 1;
+}
+
+/* Finds the tensors of a part. Returns 1 when the file has them, whole and consistent; 0 when it has no basis of the part. */
+static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
+    const char role = is_v ? 'v' : 'k', *const name = is_v ? "V" : "K", *const basis = is_v ? "v.basis" : "k.basis";
+    memset(a, 0, sizeof *a);
+    const int found = find(p, layer, basis, "I8", 3, &a->basis, e);
+    if (found <= 0) return found;
+    const int mean = find_numbers(p, layer, role, "mean", -INFINITY, &a->mean, e);
+    const int scale = mean < 0 ? -1 : find_numbers(p, layer, role, "scale", 0, &a->scale, e);
+    a->has_variance = scale < 0 ? -1 : find_numbers(p, layer, role, "variance", 0, &a->variance, e);
+    if (a->has_variance < 0) return -1;
+    const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
+    if (a->has_variance && !has_shape(&a->variance, heads, dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": variance and basis of %s differ in shape", layer, name);
+    if (!mean || !scale || heads > MAX_HEADS || dim > MAX_DIM || a->basis.dim[2] != dim || !has_shape(&a->mean, heads, dim) ||
+        !has_shape(&a->scale, heads, dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "layer %" PRIu32 ": mean, basis and scale of %s differ in shape, or one of them is missing", layer, name);
+    a->has_queries = find_queries(p, layer, is_v, a, e);
+    return a->has_queries < 0 ? -1 : 1;
 }
 
 /* --- opening --- */
 
 static const char *text_of(const struct kvc_profile *p, const char *key) {
-    const char *text = json_string_value(json_object_get(json_object_get(p->header, "__metadata__"), key));
+    const char *text = kvc_safetensors_text(&p->header, key);
     return text ? text : "";
 }
 
@@ -164,31 +165,21 @@ static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *
 }
 
 static int read_header(struct kvc_profile *p, struct kvc_error *e) {
-    const uint64_t n = p->size >= 8 ? get_u64(p->data) : 0;
-    if (n < 2 || n > p->size - 8 || p->data[8] != '{') return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
-    p->header = json_loadb((const char *)p->data + 8, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
-    if (!json_is_object(p->header)) return kvc_fail(e, KVC_ERR_DAMAGED, "its header is no valid JSON object");
-    p->data_at = 8 + (size_t)n;
+    char why[64];
+    const uint64_t header = kvc_safetensors_begins(p->data, p->size, why, sizeof why);
+    if (!header || header > p->size) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
+    if (kvc_safetensors_read(&p->header, p->data, p->size, KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;
     if (!*text_of(p, "kvc.profile")) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
     if (strcmp(text_of(p, "kvc.profile"), "0") != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a profile of version '%.16s', which this kvc does not read", text_of(p, "kvc.profile"));
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a profile of version '%.16s', which this kvc does not read",
+                        text_of(p, "kvc.profile"));
     p->model = text_of(p, "model.name");
     const char *metric = text_of(p, "metric");
     p->metric = strcmp(metric, "fisher") == 0 ? KVC_METRIC_FISHER : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
                                                                                                : KVC_METRIC_COVARIANCE;
-    const char *name;
-    json_t *entry;
-    uint64_t most = 0;
-    json_object_foreach(p->header, name, entry) {
-        uint64_t stop = 0;
-        if (strcmp(name, "__metadata__") == 0) continue;
-        if (count_of(json_array_get(json_object_get(entry, "data_offsets"), 1), &stop) || stop > p->size - p->data_at)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "'%.60s' reaches beyond the end: the file is cut short", name);
-        if (stop > most) most = stop;
-    }
-    if (most != p->size - p->data_at) return kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow its last tensor");
     const unsigned long layers = strtoul(text_of(p, "model.layers"), NULL, 10);
-    if (!layers || layers > MAX_LAYERS) return kvc_fail(e, KVC_ERR_DAMAGED, "its number of layers is missing or out of range");
+    if (!layers || layers > MAX_LAYERS)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: model.layers is missing or not a number from 1 to %d", MAX_LAYERS);
     p->layers = (uint32_t)layers;
     return 0;
 }
@@ -207,10 +198,10 @@ static int check_all(struct kvc_profile *p, struct kvc_error *e) {
             if (found < 0) return -1;
             any |= found;
             if (found && !v && 2 * p->half[l] > a.basis.dim[1])
-                return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": RoPE turns more channels than K has", l);
+                return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": RoPE rotates more channels than K has", l);
         }
     }
-    return any ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "it knows nothing of any layer");
+    return any ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "the profile has no basis of any layer");
 }
 
 struct kvc_profile *kvc_profile_open_memory(const uint8_t *data, size_t size, struct kvc_error *e) {
@@ -254,7 +245,7 @@ void kvc_profile_free(struct kvc_profile *p) {
     free(p->angle);
     free(p->half);
     free(p->slot);
-    json_decref(p->header);
+    kvc_safetensors_free(&p->header);
     free(p->data);
     pthread_mutex_destroy(&p->lock);
     free(p);
@@ -303,7 +294,7 @@ int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role
 
 /* --- parts --- */
 
-/* Where channel d of a head stands, paired as halves in the file. */
+/* Returns the place of channel d of a head, whose channels are paired as halves in the file. */
 static size_t place(size_t d, size_t half, int interleaved) {
     if (!interleaved || d >= 2 * half) return d;
     return d < half ? 2 * d : 2 * (d - half) + 1;
@@ -325,7 +316,8 @@ static int make_part(const struct kvc_profile *p, uint32_t layer, const struct a
     }
     for (size_t i = 0; i < width * dim; i++) basis[i] = (float)code[i] * scale[i / dim];
     s->part = (struct kvc_profile_part){.heads = heads, .dim = dim, .mean = mean, .basis = basis, .code = code, .scale = scale,
-                                        .variance = a->has_variance ? variance : NULL, .half = half, .angle = is_v ? NULL : p->angle[layer]};
+                                        .variance = a->has_variance ? variance : NULL, .half = half,
+                                        .angle = is_v ? NULL : p->angle[layer]};
     s->made = 1;
     return 0;
 }
@@ -350,7 +342,7 @@ static int make_inverse(struct slot *s, struct kvc_error *e) {
     return -1;
 }
 
-/* Queries are K's: so are their channels. */
+/* Prepares the queries, whose channels are those of K. */
 static int make_queries(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int interleaved, struct slot *s,
                         struct kvc_error *e) {
     if (!a->has_queries || s->query) return 0;

@@ -5,11 +5,10 @@
 
 #include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-/* The profile at `path` if it has this hash; NULL otherwise, quietly. */
+/* Opens the profile at `path` if it has this hash. NULL otherwise, without a message. */
 static struct kvc_profile *try_file(const char *path, const uint8_t sha256[KVC_SHA256_BYTES]) {
     struct kvc_input in;
     uint8_t found[KVC_SHA256_BYTES];
@@ -22,17 +21,22 @@ static struct kvc_profile *try_file(const char *path, const uint8_t sha256[KVC_S
     return p;
 }
 
-/* The one that the user named: *wrong gets what is wrong with it, where it is not the one. */
+static const char *name_of(const char *model) {
+    return *model ? model : "a model without a name";
+}
+
+/* Opens the profile that the user named. NULL where it has another hash or cannot be read; `wrong` gets the reason. */
 static struct kvc_profile *try_given(const char *path, const uint8_t sha256[KVC_SHA256_BYTES], char *wrong, size_t size) {
     struct kvc_error e;
     struct kvc_profile *p = kvc_profile_open(path, &e);
     if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;
-    if (p) snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path, *kvc_profile_model(p) ? kvc_profile_model(p) : "a model without a name");
+    if (p) snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path, name_of(kvc_profile_model(p)));
     else snprintf(wrong, size, "; %.400s", e.message);
     kvc_profile_free(p);
     return NULL;
 }
 
+/* Opens the profile of this hash among the files *.kvcp of a folder. */
 static struct kvc_profile *try_folder(const char *folder, size_t length, const uint8_t sha256[KVC_SHA256_BYTES]) {
     char path[4096];
     struct kvc_profile *p = NULL;
@@ -51,12 +55,12 @@ static struct kvc_profile *try_folder(const char *folder, size_t length, const u
     return p;
 }
 
-struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model, const char *given,
-                                     const char *folder, struct kvc_error *e) {
-    const char *rest = getenv("KVC_PROFILE_PATH");
+struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model,
+                                     const struct kvc_profile_places *places, struct kvc_error *e) {
+    const char *rest = places->folders;
     char wrong[512] = "";
-    struct kvc_profile *p = given ? try_given(given, sha256, wrong, sizeof wrong) : NULL;
-    if (!p && folder) p = try_folder(folder, strlen(folder), sha256);
+    struct kvc_profile *p = places->given ? try_given(places->given, sha256, wrong, sizeof wrong) : NULL;
+    if (!p && places->folder) p = try_folder(places->folder, strlen(places->folder), sha256);
     while (!p && rest && *rest) {
         const size_t n = strcspn(rest, ":");
         p = try_folder(rest, n, sha256);
@@ -66,7 +70,6 @@ struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], con
     char hash[2 * KVC_SHA256_BYTES + 1];
     kvc_hex(sha256, KVC_SHA256_BYTES, hash);
     kvc_fail(e, KVC_ERR_MODEL, "packed with the profile of %s, sha256 %s, which was found nowhere: give it with --profile=FILE, "
-             "put it beside the file, or name its folder in $KVC_PROFILE_PATH%s", *model ? model : "a model without a name", hash,
-             wrong);
+             "put it beside the file, or name its folder in $KVC_PROFILE_PATH%s", name_of(model), hash, wrong);
     return NULL;
 }

@@ -1,14 +1,16 @@
-/* profile_fit.c: whether a profile goes with a cache: what the cache says of itself, and what its numbers say. Not for reading profiles
+/* profile_fit.c: whether a profile fits a cache, by the metadata and by the values of the cache. Not for reading profiles
  * (profile.c).
  *
- * Keys and values of two models of one shape look alike to a format, but not to a profile: coefficients of another model's rows,
- * or of rows whose channels are paired otherwise, are several times as large as the profile's variances say. */
+ * A format cannot tell the keys and values of two models of one shape apart. A profile can: the coefficients of another model's
+ * rows, or of rows whose channels are paired in another way, are several times as large as the variances of the profile. */
 #include "formats/model/profile_fit.h"
 
 #include "codecs/floats.h"
 #include "codecs/median.h"
 #include "codecs/memory.h"
+#include "codecs/recipe.h"
 #include "codecs/rope.h"
+#include "codecs/stage.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/layers.h"
 #include "formats/io/parallel.h"
@@ -22,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- what the cache says of itself --- */
+/* --- facts --- */
 
 static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e) {
     for (size_t i = 0; i < c->meta.n; i++) {
@@ -39,7 +41,7 @@ static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache
     return 0;
 }
 
-/* Whether the cache says that a layer was turned by other angles than the profile's. */
+/* Refuses a layer that RoPE rotated by other angles than those of the profile, where the cache tells its angles. */
 static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, uint32_t number, struct kvc_error *e) {
     const uint32_t layer = c->layer[number].index;
     struct kvc_rope_facts facts;
@@ -54,11 +56,11 @@ static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, 
         other = fabs(facts.angle[i] - angle[i]) > 1e-5 * facts.angle[i];
     free(room);
     if (!other) return 0;
-    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 " of the cache was turned by another RoPE than that of the profile (%s)",
+    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 ": the angles of RoPE in the cache are not those of the profile (%s)",
                     layer, kvc_profile_model(p));
 }
 
-/* What a tensor says of itself, and of its layer's RoPE. */
+/* Compares the shape of a tensor, and RoPE of its layer. */
 static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const uint32_t layer = c->layer[tensor->layer].index, layers = kvc_profile_layers(p);
@@ -100,12 +102,11 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
     return other_fingerprint(p, c, e);
 }
 
-
 /* --- measuring --- */
 
 enum { SAMPLE_RUNS = 8, RUN_ROWS = 8 };
 
-/* What the threads share, and what they find. */
+/* The state that threads share, and their results. */
 struct measurement {
     struct kvc_profile *profile;
     const struct kvc_cache *cache;
@@ -130,8 +131,8 @@ static void add_squares(const struct kvc_profile_part *part, float *row, double 
     }
 }
 
-/* Squares of the coefficients of some rows: runs of RUN_ROWS, evenly over the cache, but for the first tokens. Returns the number
- * of rows, or -1. */
+/* Adds up the squares of the coefficients of some rows: runs of RUN_ROWS, evenly over the cache, without the first tokens.
+ * Returns the number of rows, or -1. */
 static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct kvc_profile_part *part, struct kvc_rope *rope,
                            double *sum, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(m->cache, t)->cells;
@@ -151,11 +152,7 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct
             const int64_t position = kvc_cells_position(cells, first + i);
             float *row = rows + i * width;
             if (position < KVC_PROFILE_FIRST || position >= KVC_ROPE_POSITIONS || !kvc_all_finite(row, width)) continue;
-            if (rope->half) {
-                kvc_rope_at(rope, position);
-                kvc_rope_backwards(rope);
-                kvc_rope_turn(rope, row, part->heads, part->dim);
-            }
+            if (rope->half) kvc_row_before_rope(rope, row, part->heads, part->dim, position);
             add_squares(part, row, sum, rows + RUN_ROWS * width);
             measured++;
         }
@@ -165,7 +162,7 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct
     return measured;
 }
 
-/* The ratio of one tensor; 0 where it cannot be measured. */
+/* Measures the ratio of a tensor; 0 where it cannot be measured. */
 static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio, struct kvc_error *e) {
     const struct kvc_cache *c = m->cache;
     const enum kvc_role role = c->tensor[t].role;
@@ -177,10 +174,10 @@ static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio
     const size_t width = part->heads * part->dim;
     double *sum = kvc_alloc_zeros(width, sizeof *sum);
     if (!sum) return kvc_fail_memory(e, "coefficients");
-    const int behind_rope = strcmp(kvc_meta_text(&c->meta, KVC_KEY_ROPE_K, "post"), "post") == 0;
-    const int turned = role == KVC_ROLE_K && part->angle && behind_rope && kvc_pairing_turns(m->pairing);
+    const int after_rope = strcmp(kvc_meta_text(&c->meta, KVC_KEY_ROPE_K, "post"), "post") == 0;
+    const int rotated = role == KVC_ROLE_K && part->angle && after_rope && kvc_pairing_turns(m->pairing);
     int64_t rows = 0;
-    if (turned && kvc_rope_init(&rope, part->angle, part->half, m->pairing, e)) rows = -1;
+    if (rotated && kvc_rope_init(&rope, part->angle, part->half, m->pairing, e)) rows = -1;
     if (!rows) rows = sum_squares(m, t, part, &rope, sum, e);
     kvc_rope_free(&rope);
     size_t n = 0;
@@ -208,7 +205,7 @@ static int measure_layer(void *state, uint64_t item, void **result, struct kvc_e
     return 0;
 }
 
-/* The median over layers of one role. */
+/* Returns the median over layers of a role. */
 static double over_layers(const struct kvc_fit *fit, int role, double *room) {
     size_t n = 0;
     for (uint32_t i = 0; i < fit->n; i++)
@@ -226,28 +223,28 @@ const char *kvc_fit_name(enum kvc_fit_verdict verdict) {
     return names[verdict];
 }
 
-/* Measured with SmolLM2: texts of all kinds have medians from 0.54 to 1.42 and layers up to 2.4, from 6 tokens on; one token
- * repeated, whose rows are all alike, 0.14 to 2.3 and layers up to 5.1. K in the other pairing has medians of 10 to 16; layers
- * that are another's, 7 to 300. */
+/* Limits of the ratios, from measurements with SmolLM2. Texts of all kinds have medians from 0.54 to 1.42 and layers up to
+ * 2.4, from 6 tokens on. One token repeated, whose rows are nearly equal, has medians from 0.14 to 2.3 and layers up to 5.1. K
+ * in the other pairing has medians of 10 to 16; layers of another model, 7 to 300. */
 #define DOUBT 2.0
 #define MISFIT 3.0
 #define LAYER_DOUBT 4.0
 #define LAYER_MISFIT 8.0
 
 static double largest(const struct kvc_fit *fit, int role) {
-    double most = 0;
-    for (uint32_t i = 0; i < fit->n; i++) most = fmax(most, fit->layer[i].ratio[role]);
-    return most;
+    double maximum = 0;
+    for (uint32_t i = 0; i < fit->n; i++) maximum = fmax(maximum, fit->layer[i].ratio[role]);
+    return maximum;
 }
 
 static enum kvc_fit_verdict judge(const struct kvc_fit *fit) {
     enum kvc_fit_verdict verdict = KVC_FIT_UNKNOWN;
     for (int r = 0; r < 2; r++) {
-        const double ratio = fit->ratio[r], most = largest(fit, r);
+        const double ratio = fit->ratio[r], worst = largest(fit, r);
         if (!(ratio > 0)) continue;
-        const enum kvc_fit_verdict own = ratio > MISFIT || most > LAYER_MISFIT                           ? KVC_FIT_BAD
-                                         : ratio > DOUBT || ratio < 1 / DOUBT || most > LAYER_DOUBT ? KVC_FIT_DOUBTFUL
-                                                                                                      : KVC_FIT_GOOD;
+        const enum kvc_fit_verdict own = ratio > MISFIT || worst > LAYER_MISFIT                           ? KVC_FIT_BAD
+                                         : ratio > DOUBT || ratio < 1 / DOUBT || worst > LAYER_DOUBT ? KVC_FIT_DOUBTFUL
+                                                                                                       : KVC_FIT_GOOD;
         if (own > verdict) verdict = own;
     }
     return verdict;
@@ -276,8 +273,8 @@ int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc
 
 /* --- facts that the profile has and the cache lacks --- */
 
-/* Which layers have a window: as the profile says, else by RoPE, which sliding layers have of their own: where the model's
- * layers turn by two kinds of angles, those of the kind that is as many as the cache's layers with a window. */
+/* Finds the layers that have a window. Returns 0 where neither the profile tells them nor RoPE. RoPE tells them where the
+ * layers have two kinds of angles and one kind has as many layers as the cache has layers with a window. */
 static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_layer_pattern *pattern) {
     const char *text = kvc_profile_text(p, "model.sliding-layers");
     const unsigned long window = strtoul(kvc_profile_text(p, "model.sliding-window"), NULL, 10);
@@ -306,7 +303,7 @@ static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c, st
     return 1;
 }
 
-/* Heads of K and V whose number the cache does not tell, if the profile's make rows of that length. */
+/* Takes the number of heads from the profile, where the cache does not tell it and rows of the profile have the same length. */
 static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     uint64_t heads = 0, dim = 0, all = 0;
     if (kvc_cache_heads_known(c)) return 0;
@@ -325,25 +322,25 @@ static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct 
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern pattern;
     const int placed = kvc_meta_find(&c->meta, KVC_KEY_PROFILE) != NULL; /* a container whose parts are found by number */
-    if (!placed && pattern_of(p, c, &pattern) && kvc_layers_settle(c, &pattern, e) < 0) return -1;
-    return adopt_heads(p, c, e);
+    const int settled = placed || !pattern_of(p, c, &pattern) ? 0 : kvc_layers_settle(c, &pattern, e);
+    return settled < 0 || adopt_heads(p, c, e) ? kvc_error_prefix(e, "profile") : 0;
 }
 
-/* --- both --- */
+/* --- settling --- */
 
-/* "3 (33), 7 (29)": the layers whose coefficients are largest. */
+/* Writes the layers whose coefficients are largest: "3 (33), 7 (29)". */
 static void worst_layers(const struct kvc_fit *fit, int role, char *text, size_t size) {
     size_t used = 0;
     double below = INFINITY;
     *text = '\0';
     for (int i = 0; i < 3; i++) {
-        const struct kvc_fit_layer *most = NULL;
+        const struct kvc_fit_layer *next = NULL;
         for (uint32_t l = 0; l < fit->n; l++)
-            if (fit->layer[l].ratio[role] < below && (!most || fit->layer[l].ratio[role] > most->ratio[role]))
-                most = &fit->layer[l];
-        if (!most || !(most->ratio[role] > 0) || used >= size) return;
-        below = most->ratio[role];
-        const int n = snprintf(text + used, size - used, "%s%" PRIu32 " (%.3g)", i ? ", " : "", most->layer, most->ratio[role]);
+            if (fit->layer[l].ratio[role] < below && (!next || fit->layer[l].ratio[role] > next->ratio[role]))
+                next = &fit->layer[l];
+        if (!next || !(next->ratio[role] > 0) || used >= size) return;
+        below = next->ratio[role];
+        const int n = snprintf(text + used, size - used, "%s%" PRIu32 " (%.3g)", i ? ", " : "", next->layer, next->ratio[role]);
         used += n > 0 ? (size_t)n : 0;
     }
 }
@@ -355,17 +352,17 @@ static int refuse(const struct kvc_profile *p, const struct kvc_fit *fit, enum k
     if (better) snprintf(check, sizeof check, "with K paired in %s it fits: give --pairing=%s", kvc_pairing_name(better),
                          kvc_pairing_name(better));
     else snprintf(check, sizeof check, "check that the cache is of this model, its layers in order, --pairing and --kv-heads; "
-                  "--force-profile packs it all the same");
-    return kvc_fail(e, KVC_ERR_MODEL, "does not fit the cache: mean square of %s's coefficients to that of the profile (%.100s) "
-                    "%.3g in the median of layers, the most in layers %s, where a fit is about 1; %s", role ? "V" : "K",
-                    kvc_profile_model(p), fit->ratio[role], worst, check);
+                  "--force-profile packs it nevertheless");
+    return kvc_fail(e, KVC_ERR_MODEL, "does not fit the cache: the mean square of the coefficients of %s is %.3g times that "
+                    "of the profile (%.100s) in the median of layers, where about 1 is expected; largest in layers %s; %s",
+                    role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
 }
 
 int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e) {
     return fit->verdict == KVC_FIT_BAD ? refuse(p, fit, KVC_PAIRING_UNKNOWN, e) : 0;
 }
 
-static int is_turned(const struct kvc_profile *p, const struct kvc_cache *c) {
+static int has_rope(const struct kvc_profile *p, const struct kvc_cache *c) {
     size_t half;
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (kvc_profile_angles(p, c->layer[i].index, &half)) return 1;
@@ -393,7 +390,7 @@ static int settle_pairing(struct kvc_profile *p, struct kvc_cache *c, unsigned t
     struct kvc_fit other = {.n = 0};
     *better = KVC_PAIRING_UNKNOWN;
     if (kvc_fit_measure(fit, p, c, first, threads, e)) return -1;
-    if (!is_turned(p, c)) return 0;
+    if (!has_rope(p, c)) return 0;
     if (!k_fits(fit) && fit->ratio[0] > 0 && kvc_fit_measure(&other, p, c, second, threads, e)) return -1;
     int status = 0;
     if (told) {
@@ -421,4 +418,11 @@ int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned thre
     if (!status) status = kvc_profile_fits(p, c, e) || (misfit && refuse(p, fit, better, e));
     if (status) kvc_fit_free(fit);
     return status ? -1 : 0;
+}
+
+int kvc_profile_prepare(struct kvc_profile *p, struct kvc_cache *c, const struct kvc_profile_use *use, struct kvc_fit *fit,
+                        struct kvc_error *e) {
+    memset(fit, 0, sizeof *fit);
+    if (!kvc_recipe_has(use->recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES)) return 0;
+    return kvc_profile_settle(p, c, use->threads, use->force, fit, e) ? kvc_error_prefix(e, "profile") : 1;
 }

@@ -1,19 +1,19 @@
-/* profile_fit.h: whether a profile goes with a cache: what the cache says of itself, and what its numbers say. Not for reading profiles
+/* profile_fit.h: whether a profile fits a cache, by the metadata and by the values of the cache. Not for reading profiles
  * (profile.h). */
-#ifndef KVC_FIT_H
-#define KVC_FIT_H
+#ifndef KVC_PROFILE_FIT_H
+#define KVC_PROFILE_FIT_H
 
 #include "formats/model/profile.h"
 
 enum kvc_fit_verdict {
     KVC_FIT_UNKNOWN,  /* the profile has no variances, or the cache no rows to measure */
     KVC_FIT_GOOD,
-    KVC_FIT_DOUBTFUL, /* coefficients are larger or smaller than texts make them: no quality can be predicted */
+    KVC_FIT_DOUBTFUL, /* coefficients are larger or smaller than those of texts: quality cannot be predicted */
     KVC_FIT_BAD       /* the profile is another model's, or the cache is read in a wrong way */
 };
 
-/* How large the coefficients of a cache are beside those that the profile was made from: mean square over variance, of K and of
- * V. 1 is equal, 0 stands for "not measured". */
+/* The mean square of a cache's coefficients over their variance in the profile, of K and of V. 1: they are equal; 0: not
+ * measured. */
 struct kvc_fit_layer {
     uint32_t layer; /* of the model */
     double ratio[2]; /* median over the layer's coefficients */
@@ -28,25 +28,37 @@ void kvc_fit_free(struct kvc_fit *fit);
 /* "good", "doubtful", "bad", "unknown". */
 const char *kvc_fit_name(enum kvc_fit_verdict verdict);
 
-/* Compares what cache and profile say of themselves. 0 when the cache can be of the profile's model: layers, heads, channels,
- * angles and pairing of RoPE, and fingerprints where both have one of a kind. KVC_ERR_MODEL and what differs otherwise; also
- * where K's pairing is unknown. */
+/* Compares the facts of cache and profile: layers, heads, channels, angles and pairing of RoPE, and fingerprints of a kind
+ * that both have. Returns 0 when the cache can be of the profile's model. KVC_ERR_MODEL: a fact differs. KVC_ERR_UNSUPPORTED:
+ * the pairing of K is unknown. */
 int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e);
 
 /* Measures the fit on some rows of each layer, K paired as `pairing`, with `threads` threads (0: one per core). */
 int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc_cache *c, enum kvc_pairing pairing,
                     unsigned threads, struct kvc_error *e);
 
-/* 0 unless the fit is bad: then KVC_ERR_MODEL and what to check. */
+/* Refuses a bad fit: KVC_ERR_MODEL and what to check. */
 int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e);
 
-/* Gives a cache the facts that it does not tell and the profile does: the number of heads, the layer numbers of llama.cpp's two
- * caches, windows. For caches as they were imported, before views of them are made. */
+/* Gives a cache the facts that it lacks and the profile has: the number of heads, the layer numbers of llama.cpp's two caches,
+ * windows. For caches as they were imported, before views of them are made. Messages begin with "profile:". */
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e);
 
-/* Gets a cache ready to be packed with a profile: chooses the pairing of K where the cache does not tell it, by what fits, and
- * notes it in the metadata; then compares facts and numbers and fills *fit. A misfit is refused (KVC_ERR_MODEL) unless `force`. */
+/* Prepares a cache, or a view of an adopted one, for packing with a profile. Where the cache does not tell the pairing of K,
+ * chooses the pairing that fits and notes it in the metadata. Then compares facts and numbers, and fills *fit. A misfit is
+ * refused (KVC_ERR_MODEL) unless `force`. */
 int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned threads, int force, struct kvc_fit *fit,
                        struct kvc_error *e);
+
+/* How a profile is used for packing. */
+struct kvc_profile_use {
+    const char *recipe; /* NULL: the default */
+    unsigned threads;   /* 0: one per core */
+    int force;          /* take a profile that does not fit */
+};
+/* Settles the profile where a stage of the recipe takes a profile. Returns 1 then, 0 where no stage does and *fit stays empty, -1
+ * when the profile is refused; messages begin with "profile:". */
+int kvc_profile_prepare(struct kvc_profile *p, struct kvc_cache *c, const struct kvc_profile_use *use, struct kvc_fit *fit,
+                        struct kvc_error *e);
 
 #endif

@@ -1,7 +1,7 @@
 /* profile_learn.h: a profile from caches alone: means, covariances and queries, no gradients. Layout of what is written:
  * kvc-profile(5). Not for reading profiles (profile.h). */
-#ifndef KVC_LEARN_H
-#define KVC_LEARN_H
+#ifndef KVC_PROFILE_LEARN_H
+#define KVC_PROFILE_LEARN_H
 
 #include "formats/cache/cache.h"
 #include "formats/io/sink.h"
@@ -13,8 +13,9 @@ void kvc_learner_free(struct kvc_learner *l);
 /* Adds a cache: K and V in f32, f16 or bf16 of its live and sliding parts, and its queries. All caches must be of one model:
  * the same layers, heads and channels, and RoPE known of all or of none. */
 int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e);
-/* What was there: 1 when all K had known RoPE, when there were queries of every layer. */
+/* Returns 1 when RoPE of K was known. */
 int kvc_learner_knows_rope(const struct kvc_learner *l);
+/* Returns 1 when every layer with K had queries. */
 int kvc_learner_has_queries(const struct kvc_learner *l);
 /* Writes the profile. */
 int kvc_learner_write(const struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e);

@@ -1,4 +1,5 @@
-/* rebuild_source.c: hidden states out of a cache, projections out of weights. Not for what is made of them (codecs/stages/project.c). */
+/* rebuild_source.c: hidden states out of a cache, projections out of weights. Not for the arithmetic
+ * (codecs/stages/project.c). */
 #include "formats/model/rebuild_source.h"
 
 #include "codecs/floats.h"
@@ -18,7 +19,7 @@ struct kvc_projections_slot {
     uint32_t layer;
     struct kvc_projection projection;
     uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
-    unsigned users; /* one of them the cache of slots itself, while it is the last one used */
+    unsigned users; /* and one more while the slot is the one used last */
 };
 
 int kvc_projections_init(struct kvc_projections *p, const struct kvc_weights *weights, struct kvc_error *e) {
@@ -49,7 +50,7 @@ static struct kvc_projections_slot *load(const struct kvc_projections *p, uint32
     slot->users = 1;
     int status = kvc_weights_load(p->weights, layer, shape, &slot->projection, e);
     if (!status && slot->projection.k_norm)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "the model norms K once more before RoPE: its K cannot be rebuilt");
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "the model normalises K again before RoPE: K cannot be rebuilt");
     if (!status && slot->projection.norm_bias)
         status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "the model's norm has a bias: K and V cannot be rebuilt");
     if (!status) status = kvc_projection_fingerprint(&slot->projection, slot->fingerprint, e);
@@ -59,7 +60,7 @@ static struct kvc_projections_slot *load(const struct kvc_projections *p, uint32
     return NULL;
 }
 
-/* The cache's own geometry decides what the weights must look like. */
+/* Loads the matrix of K or V. The weights must have the geometry of the cache. */
 static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, struct kvc_error *e) {
     const struct kvc_rebuilder *r = x->owner;
     const struct kvc_cache *c = r->cache;
@@ -73,7 +74,7 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, 
     const struct kvc_projection_shape shape = {
         .in = in, .heads = key->heads, .dim = key->dim, .dim_v = value->dim,
         .rotated = kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, 0), .pairing = kvc_cache_pairing(c)};
-    if (key->heads != value->heads) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V have other numbers of heads");
+    if (key->heads != value->heads) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in their number of heads");
     pthread_mutex_lock(&r->projections->lock);
     struct kvc_projections_slot *slot = r->projections->slot;
     if (!slot || slot->layer != layer->index || slot->projection.shape.in != in) {
@@ -120,7 +121,7 @@ uint32_t kvc_find_hidden(const struct kvc_cache *c, uint32_t tensor, uint32_t la
     return KVC_NONE;
 }
 
-/* Rows have the same numbers there, as positions are the same. */
+/* Reads rows of hidden states, which have the numbers of the tensor's rows, as positions are the same. */
 static int hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *row, size_t n, size_t in, float *dst,
                   struct kvc_error *e) {
     const struct kvc_rebuilder *r = x->owner;

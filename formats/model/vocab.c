@@ -1,6 +1,6 @@
-/* vocab.c: hashing the vocabulary of a GGUF file or a tokenizer.json alike. Not for tokenizing.
+/* vocab.c: hashing the vocabulary of a GGUF file or a tokenizer.json. Not for tokenizing.
  *
- * What the conversion to GGUF changes is undone by spelling both in one way: U+2581 as a space, ids that no
+ * The conversion to GGUF changes the spelling of tokens. Both files are hashed in one spelling: U+2581 as a space, ids that no
  * token has as "[PAD<id>]", and no padding at the end. */
 #include "formats/model/vocab.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define TAG "kvc tokenizer 0\n"
-#define MAX_ID (UINT64_C(1) << 22) /* real ones are under 2^19; bounds the padding for missing ids */
+#define MAX_ID (UINT64_C(1) << 22) /* real ids are below 2^19; bounds the padding for missing ids */
 
 static const char lower_block[] = "\xe2\x96\x81"; /* U+2581, sentencepiece's space */
 enum { LOWER_BLOCK = sizeof lower_block - 1 };
@@ -78,7 +78,7 @@ int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES],
     return kvc_sha256_final(&h, out, e);
 }
 
-/* Appends a token unless its id is no id, or beyond the limit; -1 when it is no token at all. */
+/* Appends a token, unless its id is out of range or beyond the limit. Returns -1 when the JSON is no token. */
 static int append(struct token *list, size_t *n, const json_t *id, const json_t *text, int added,
                   uint64_t limit) {
     if (!json_is_integer(id) || !json_is_string(text) || json_integer_value(id) < 0) return -1;
@@ -89,7 +89,7 @@ static int append(struct token *list, size_t *n, const json_t *id, const json_t 
     return 0;
 }
 
-/* The tokens of a model's vocabulary (token -> id, or [[token, score], ...]) and of added_tokens, in no
+/* Lists the tokens of a model's vocabulary (token -> id, or [[token, score], ...]) and of added_tokens, in no
  * order. */
 static int collect(json_t *vocab, json_t *added, uint64_t limit, struct token *list, size_t *n) {
     const char *key;
@@ -123,7 +123,7 @@ static int by_id(const void *a, const void *b) {
     return x->added - y->added;
 }
 
-/* Keeps one token per id; -1 when it is not clear which. */
+/* Keeps one token per id. Returns -1 when it is not clear which token to keep. */
 static int unique(struct token *list, size_t *n) {
     size_t kept = 0;
     for (size_t i = 0; i < *n; i++) {

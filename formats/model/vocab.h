@@ -1,4 +1,4 @@
-/* vocab.h: the hash that says whether two files hold the same tokenizer. Not for tokenizing.
+/* vocab.h: the hash by which files with the same tokenizer are recognised. Not for tokenizing.
  * FORMAT.md, "Tokenizer hash". */
 #ifndef KVC_VOCAB_H
 #define KVC_VOCAB_H
@@ -6,10 +6,10 @@
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 
-/* *known is 0 when the file holds no vocabulary that the hash is defined for. */
+/* Hashes the vocabulary of a GGUF file. *known is 0 when the file holds no vocabulary that the hash is defined for. */
 int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES], int *known,
                         struct kvc_error *e);
-/* A tokenizer.json. `limit`: the model's vocab_size (tokens beyond it do not count), 0 when unknown. */
+/* The same of a tokenizer.json. `limit`: the model's vocab_size (tokens beyond it do not count), 0 when unknown. */
 int kvc_vocab_hash_json(const uint8_t *json, uint64_t size, uint64_t limit, uint8_t out[KVC_SHA256_BYTES],
                         int *known, struct kvc_error *e);
 

@@ -20,12 +20,12 @@ struct kvc_weights; /* an open weights file, or all files of a model; may be rea
 struct kvc_weights *kvc_weights_open(const char *path, struct kvc_error *e);
 void kvc_weights_close(struct kvc_weights *w);
 
-/* What the projections must look like to fit a cache. */
+/* The shape that projections must have to fit a cache. */
 struct kvc_projection_shape {
     uint64_t in;              /* channels of a hidden state */
     uint64_t heads;           /* KV heads */
     uint64_t dim, dim_v;      /* channels of a head of K and of V */
-    uint64_t rotated;         /* channels of a head of K that RoPE turns, the first ones; 0: all */
+    uint64_t rotated;         /* channels at the start of a head of K that RoPE rotates; 0: all */
     enum kvc_pairing pairing; /* of the cache's K; NONE: no RoPE */
 };
 
@@ -33,10 +33,10 @@ struct kvc_projection {
     struct kvc_projection_shape shape; /* as asked for, `rotated` filled in */
     float *k, *v;           /* [in][heads * dim] and [in][heads * dim_v]: output channels in the cache's own order */
     float *k_bias, *v_bias; /* in the same order; NULL: none */
-    float *norm;            /* [in]: what the normed state is multiplied by; NULL: the file has none */
-    float norm_epsilon;     /* of RMSNorm, nearest binary32; 0: the file does not say, or it is no RMSNorm */
+    float *norm;            /* [in]: factors of the normalised state; NULL: the file has none */
+    float norm_epsilon;     /* of RMSNorm, nearest binary32; 0: unknown, or the norm is no RMSNorm */
     int norm_bias;          /* 1: the norm has a bias too, which is not loaded */
-    int k_norm;             /* 1: K is normed again before RoPE (Qwen3, Gemma 3), by weights that are not loaded */
+    int k_norm;             /* 1: K is normalised again before RoPE (Qwen3, Gemma 3), by weights that are not loaded */
 };
 
 /* Loads layer `layer`, checked against *shape. Element types: F32, F16 and BF16 of safetensors; of GGUF those whose
@@ -47,7 +47,7 @@ int kvc_weights_load(const struct kvc_weights *w, uint32_t layer, const struct k
                      struct kvc_projection *p, struct kvc_error *e);
 void kvc_projection_free(struct kvc_projection *p);
 
-/* Identity of a layer's projection, whatever file it came from: SHA-256 of "kvc projection 0\n"; Wk as binary32,
+/* Hashes a layer's projection, to the same hash whatever file it came from: SHA-256 of "kvc projection 0\n"; Wk as binary32,
  * little-endian, [in][out], a head's rotated channels paired as halves (as they are where there is no RoPE); a byte 1
  * and bk in the same order, or a byte 0; the same of Wv and bv, as they are; a byte 1 and the norm's weights, or a
  * byte 0. So files of equal values agree: bf16, f16 or f32, safetensors or GGUF. Not covered: the shape, RoPE's

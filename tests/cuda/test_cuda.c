@@ -92,8 +92,11 @@ static int compare_tensor(const struct kvc_file *f, struct kvc_cuda_plan *p, uin
 
 /* `times` loads of one plan, then its tensors. */
 static int compare_file(const char *path, const struct kvc_cuda_options *o, unsigned times, struct kvc_error *e) {
-    struct kvc_file *f = kvc_file_open(path, NULL, e);
-    struct kvc_cuda_plan *p = f ? kvc_cuda_plan_new(path, o, NULL, e) : NULL;
+    const struct kvc_open_options open = {.profile_folders = "samples"};
+    struct kvc_cuda_options options = *o;
+    options.profile_folders = open.profile_folders;
+    struct kvc_file *f = kvc_file_open(path, &open, e);
+    struct kvc_cuda_plan *p = f ? kvc_cuda_plan_new(path, &options, NULL, e) : NULL;
     int status = p ? 0 : -1;
     while (times-- && !status) status = load(p, e);
     struct kvc_cuda_plan_info info = {0};
@@ -526,7 +529,6 @@ static void check_big(void) {
 
 int main(int argc, char **argv) {
     struct kvc_error e;
-    setenv("KVC_PROFILE_PATH", "samples", 0);
     if (argc == 9 && !strcmp(argv[1], "--into")) return child(argv + 2);
     if (!(device = kvc_device_cuda(0, &e))) {
         printf("SKIPPED: nothing is decoded on a GPU: %s\n0 passed, 0 failed, 1 skipped\n", e.message);

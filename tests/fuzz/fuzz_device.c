@@ -173,7 +173,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct file f = mend(data + 1, size - 1, (data[0] & 3) % MODES);
     kvc_input_memory(&in, "input", f.data, f.size);
     struct kvc_cache *c = kvc_container_open(&in, &e);
-    if (c) kvc_container_set_profile(c, NULL, NULL); /* one that is inside */
+    if (c) kvc_container_set_profile(c, NULL); /* one that is inside */
     if (c && fuzz_is_small(c) && (!(data[0] & SPLIT) || !kvc_cache_set_heads(c, 2, &e))) {
         struct loaded l = {.cache = c, .in = &in, .device = dark_device(&e)};
         l.target = calloc(c->n_tensors + 1, sizeof *l.target);

@@ -255,7 +255,7 @@ static struct kvc_buffer encode(const struct kvc_cache *c, const char *recipe, s
 static unsigned decode(const char *name, const struct kvc_input *in, char lines[][96]) {
     struct kvc_error e;
     struct kvc_cache *c = kvc_container_open(in, &e);
-    if (c) kvc_container_set_profile(c, NULL, NULL);
+    if (c) kvc_container_set_profile(c, NULL);
     if (!c || kvc_container_check(c, 1, &e)) die(name, &e);
     unsigned n = c->n_tensors;
     for (uint32_t t = 0; t < n && t < MAX_LINES; t++) describe(c, name, t, lines[t], 96);

@@ -862,7 +862,7 @@ static void refused_of(struct kvc_cache *c) {
     assert_false(kvc_cache_is_container(c));
     assert_null(kvc_records_of(c));
     kvc_container_set_weights(c, NULL);
-    kvc_container_set_profile(c, "no/such/profile", NULL);
+    kvc_container_set_profile(c, &(struct kvc_profile_places){.given = "no/such/profile"});
     assert_null(kvc_container_profile(c, &embedded));
     assert_int_equal(embedded, 0);
     assert_int_equal(header.write_version | header.read_version | header.align, 0);

@@ -68,7 +68,7 @@ static int open_file(struct opened *o, const char *path) {
     memset(o, 0, sizeof *o);
     if (kvc_input_open(&o->in, path, &e)) fail_msg("%s", e.message);
     if (!(o->cache = kvc_format_import(&kvc_format_kvc, &o->in, NULL, &e))) fail_msg("%s: %s", path, e.message);
-    kvc_container_set_profile(o->cache, NULL, "samples");
+    kvc_container_set_profile(o->cache, &(struct kvc_profile_places){.folder = "samples"});
     o->device = kvc_device_host(&e);
     o->target = calloc(o->cache->n_tensors, sizeof *o->target);
     o->rows = calloc(o->cache->n_tensors, sizeof *o->rows);

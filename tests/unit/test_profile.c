@@ -585,9 +585,9 @@ static void wrong_headers(void **state) {
         {"\"shape\":[3]", "\"shape\":[]", KVC_ERR_DAMAGED},
         {"\"dtype\":\"F64\"", "\"dtype\":64", KVC_ERR_DAMAGED},
         {"\"dtype\":\"F64\"", "\"type\":\"F64\"", KVC_ERR_DAMAGED},
-        {"\"kvc.profile\":\"0\"", "\"kvc.profile\":0", KVC_ERR_UNKNOWN},
+        {"\"kvc.profile\":\"0\"", "\"kvc.profile\":0", KVC_ERR_DAMAGED},
         {"\"model.layers\":\"3\"", "\"model.layers\":3", KVC_ERR_DAMAGED},
-        {"\"__metadata__\":{", "\"__metadata\":{", KVC_ERR_UNKNOWN},
+        {"\"__metadata__\":{", "\"__metadata\":{", KVC_ERR_DAMAGED},
         {"}}", "}", KVC_ERR_DAMAGED},
         {"{\"__metadata__\"", "{[\"__metadata__\"", KVC_ERR_DAMAGED},
         {"{\"__metadata__\"", " {\"__metadata__\"", KVC_ERR_UNKNOWN},
@@ -830,7 +830,6 @@ static int remove_folder(void **state) {
     char command[128];
     (void)state;
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    unsetenv("KVC_PROFILE_PATH");
     return system(command);
 }
 
@@ -843,15 +842,15 @@ static void put_file(const char *name, const uint8_t *bytes, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-/* Where a profile is found from: the path given, a folder, the folders of $KVC_PROFILE_PATH; all below the test's. */
+/* Where a profile is found from: the path given, a folder, more folders; all below the test's. */
 static int found(const uint8_t *hash, const char *given, const char *in, const char *path, struct kvc_error *e) {
     char where[3][256] = {"", "", ""};
     if (given) snprintf(where[0], sizeof where[0], "%s/%s", folder, given);
     if (in) snprintf(where[1], sizeof where[1], "%s/%s", folder, in);
     if (path) snprintf(where[2], sizeof where[2], "/nowhere::%s/empty:%s/%s", folder, folder, path);
-    setenv("KVC_PROFILE_PATH", where[2], 1);
     memset(e, 0, sizeof *e);
-    struct kvc_profile *p = kvc_profile_find(hash, "Tiny", given ? where[0] : NULL, in ? where[1] : NULL, e);
+    const struct kvc_profile_places searched = {given ? where[0] : NULL, in ? where[1] : NULL, path ? where[2] : NULL};
+    struct kvc_profile *p = kvc_profile_find(hash, "Tiny", &searched, e);
     if (p) assert_memory_equal(kvc_profile_sha256(p), hash, 32);
     kvc_profile_free(p);
     return p != NULL;
@@ -897,7 +896,6 @@ static void places(void **state) {
     assert_non_null(strstr(e.message, "cut.kvcp"));
     assert_false(found(wrong, "a/the one.kvcp", "a", "a", &e));
     assert_int_equal(e.code, KVC_ERR_MODEL);
-    unsetenv("KVC_PROFILE_PATH");
 
     snprintf(path, sizeof path, "%s/a/the one.kvcp", folder);
     struct kvc_profile *p = kvc_profile_open(path, &e);

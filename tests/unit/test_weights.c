@@ -388,9 +388,9 @@ static void test_partial(void **state) {
     assert_values(&p, 4);
     kvc_projection_free(&p);
     shape.rotated = 5;
-    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "RoPE cannot turn 5 channels of a head of 8");
+    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "RoPE cannot rotate 5 channels of a head of 8");
     shape.rotated = 10;
-    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "cannot turn 10");
+    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "cannot rotate 10");
     drop("w.safetensors");
     free(m);
 }
@@ -654,18 +654,19 @@ static void test_damaged_safetensors(void **state) {
         enum kvc_code code;
         const char *words;
     } bad[] = {
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,17]}", KVC_ERR_DAMAGED, "disagree"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,17]}", KVC_ERR_DAMAGED, "cut short"},
         {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]}", KVC_ERR_DAMAGED, "cut short"},
         {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[9223372036854775791,9223372036854775807]}",
          KVC_ERR_DAMAGED, "cut short"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,0]}", KVC_ERR_DAMAGED, "in order"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,0]}", KVC_ERR_DAMAGED, "ends before it begins"},
         {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0]}", KVC_ERR_DAMAGED, "two data_offsets"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[-16,0]}", KVC_ERR_DAMAGED, "two data_offsets"},
-        {"{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "a shape"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[-16,0]}", KVC_ERR_DAMAGED, "no whole numbers"},
+        {"{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "exactly dtype, shape"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "needs 8 bytes"},
         {"{\"shape\":[2,2],\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "dtype"},
         {"[]", KVC_ERR_DAMAGED, "dtype"},
         {"{\"dtype\":\"F32\",\"shape\":[2,-2],\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "other than counts"},
-        {"{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2,2],\"data_offsets\":[0,0]}", KVC_ERR_DAMAGED, "disagree"},
+        {"{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2,2],\"data_offsets\":[0,0]}", KVC_ERR_DAMAGED, "overflows 64 bits"},
         {"{\"dtype\":\"F32\",\"shape\":[2,0],\"data_offsets\":[0,0]}", KVC_ERR_MODEL, "has shape [2][0]"},
         {"{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}", KVC_ERR_MODEL, "has shape []"},
         {"{\"dtype\":\"F32\",\"shape\":[1,1,1,2,2],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED, "5 dimensions"},

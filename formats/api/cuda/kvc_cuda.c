@@ -215,7 +215,8 @@ static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination
 /* --- plans --- */
 
 static int open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc_cuda_options *o, struct kvc_error *e) {
-    const struct kvc_open_options open_options = {.format = "kvc", .model = o->model, .profile = o->profile, .weights = o->weights};
+    const struct kvc_open_options open_options = {.format = "kvc", .model = o->model, .profile = o->profile, .weights = o->weights,
+                                                  .profile_folders = o->profile_folders};
     if (!(p->file = kvc_file_open(path, &open_options, e))) return -1;
     p->options = (struct kvc_load_options){.threads = o->threads,
                                            .slots = o->slots,

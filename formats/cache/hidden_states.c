@@ -1,0 +1,39 @@
+/* hidden_states.c: where in a layer hidden states were taken, read out of words. Not for their tensors. */
+#include "formats/cache/hidden_states.h"
+
+#include "formats/cache/keys.h"
+
+#include <string.h>
+#include <strings.h>
+
+/* The words that relate states to a norm. Case does not count. */
+static const struct {
+    const char *word;
+    enum kvc_hidden_place place;
+} spellings[] = {{"after", KVC_HIDDEN_AFTER_NORM}, {"before", KVC_HIDDEN_BEFORE_NORM}};
+static const char norm[] = "norm"; /* also the end of RMSNorm, LayerNorm and input_layernorm */
+
+/* Returns what the last such word in [text, end) says. */
+static enum kvc_hidden_place last_word(const char *text, const char *end) {
+    enum kvc_hidden_place place = KVC_HIDDEN_UNKNOWN;
+    for (; text < end; text++)
+        for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++)
+            if (strncasecmp(text, spellings[i].word, strlen(spellings[i].word)) == 0) place = spellings[i].place;
+    return place;
+}
+
+enum kvc_hidden_place kvc_hidden_place_parse(const char *text) {
+    enum kvc_hidden_place found = KVC_HIDDEN_UNKNOWN;
+    for (const char *at = text; *at; at++) {
+        if (strncasecmp(at, norm, strlen(norm)) != 0) continue;
+        const enum kvc_hidden_place place = last_word(text, at);
+        if (place != KVC_HIDDEN_UNKNOWN && found != KVC_HIDDEN_UNKNOWN && place != found) return KVC_HIDDEN_UNKNOWN;
+        if (place != KVC_HIDDEN_UNKNOWN) found = place;
+        text = at; /* a word speaks of the norm that follows it */
+    }
+    return found;
+}
+
+enum kvc_hidden_place kvc_hidden_place(const struct kvc_meta *meta) {
+    return kvc_hidden_place_parse(kvc_meta_text(meta, KVC_KEY_HIDDEN_STATES, ""));
+}

@@ -1,0 +1,174 @@
+/* profile_learn_write.c: a learnt profile as a file: kvc-profile(5). Not for counting (profile_learn.c). */
+#include "codecs/memory.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
+#include "formats/io/hash.h"
+#include "formats/io/safetensors_file.h"
+#include "formats/model/profile_learn.h"
+#include "formats/model/profile_learn_basis.h"
+#include "formats/model/profile_learn_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { QUERIES = 20 }; /* of a layer that a profile keeps at most */
+
+/* The file: a header that grows as tensors are added, and their bytes. */
+struct file {
+    struct kvc_safetensors_writer header;
+    struct kvc_buffer data;
+    struct kvc_sink sink;
+};
+
+/* Adds a tensor of a layer. Values are stored as they are in memory: dtype.c holds machines to little-endian. */
+static int add_array(struct file *f, uint32_t layer, const char *what, const char *type, const void *values, const size_t *shape,
+                     unsigned rank, struct kvc_error *e) {
+    uint64_t dim[3];
+    char name[64];
+    const uint64_t begin = f->header.data_size;
+    for (unsigned i = 0; i < rank; i++) dim[i] = shape[i];
+    snprintf(name, sizeof name, "layers.%" PRIu32 ".%s", layer, what);
+    if (kvc_safetensors_add(&f->header, name, type, dim, rank, e)) return -1;
+    return kvc_sink_write(&f->sink, values, (size_t)(f->header.data_size - begin), e);
+}
+
+static int write_queries(struct file *f, uint32_t number, const struct kvc_learnt_layer *l, struct kvc_error *e) {
+    const size_t n = l->n_queries < QUERIES ? l->n_queries : QUERIES, dim = l->query_dim, heads = l->query_heads;
+    int8_t *code = kvc_alloc(heads * n, dim);
+    float *scale = kvc_alloc(heads, n * sizeof *scale);
+    int status = code && scale ? 0 : kvc_fail_memory(e, "queries");
+    for (size_t h = 0; h < heads && !status; h++)
+        for (size_t i = 0; i < n; i++) {
+            const float *query = l->query + (i * l->n_queries / n * heads + h) * dim;
+            scale[h * n + i] = kvc_learn_round(query, dim, code + (h * n + i) * dim);
+        }
+    const size_t shape[3] = {heads, n, dim};
+    if (!status && n)
+        status = add_array(f, number, "queries", "I8", code, shape, 3, e) ||
+                 add_array(f, number, "queries.scale", "F32", scale, shape, 2, e);
+    free(code);
+    free(scale);
+    return status ? -1 : 0;
+}
+
+static int write_part(struct file *f, uint32_t number, const struct kvc_learnt_layer *l, int is_v, struct kvc_error *e) {
+    static const struct {
+        const char *basis, *mean, *scale, *variance, *weight;
+    } names[2] = {{"k.basis", "k.mean", "k.scale", "k.variance", "k.weight"},
+                  {"v.basis", "v.mean", "v.scale", "v.variance", "v.weight"}};
+    const struct kvc_learnt_part *p = &l->part[is_v];
+    const size_t shape[3] = {p->heads, p->dim, p->dim};
+    struct kvc_learnt_basis b;
+    int status = kvc_learn_basis(&b, l, is_v, e);
+    if (!status)
+        status = add_array(f, number, names[is_v].mean, "F32", b.mean, shape, 2, e) ||
+                 add_array(f, number, names[is_v].scale, "F32", b.scale, shape, 2, e) ||
+                 add_array(f, number, names[is_v].variance, "F32", b.variance, shape, 2, e) ||
+                 add_array(f, number, names[is_v].weight, "F32", b.weight, shape, 1, e) ||
+                 add_array(f, number, names[is_v].basis, "I8", b.basis, shape, 3, e);
+    kvc_learnt_basis_free(&b);
+    return status ? -1 : 0;
+}
+
+/* Adds a text without control characters. */
+static int put_text(struct file *f, const char *key, const char *text, struct kvc_error *e) {
+    char *clean = kvc_alloc(strlen(text) + 1, 1);
+    size_t n = 0;
+    if (!clean) return kvc_fail_memory(e, "a profile");
+    for (; *text; text++)
+        if ((unsigned char)*text >= 32) clean[n++] = *text;
+    clean[n] = '\0';
+    const int status = kvc_safetensors_add_text(&f->header, key, clean, e);
+    free(clean);
+    return status;
+}
+
+static int put_count(struct file *f, const char *key, uint64_t n, struct kvc_error *e) {
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, n);
+    return kvc_safetensors_add_text(&f->header, key, text, e);
+}
+
+/* Adds the layers that have a window, where any has. */
+static int put_windows(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    uint32_t window = 0, any = 0;
+    char *sliding = kvc_alloc_zeros((uint64_t)l->layers + 1, 1);
+    if (!sliding) return kvc_fail_memory(e, "a profile");
+    for (uint32_t i = 0; i < l->layers; i++) {
+        sliding[i] = l->layer[i].sliding ? '1' : '0';
+        any |= l->layer[i].sliding != 0;
+        if (l->layer[i].window) window = l->layer[i].window;
+    }
+    int status = any ? kvc_safetensors_add_text(&f->header, "model.sliding-layers", sliding, e) : 0;
+    if (any && window && !status) status = put_count(f, "model.sliding-window", window, e);
+    free(sliding);
+    return status;
+}
+
+/* Adds heads and channels of the first layer that has K. */
+static int put_shape(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    uint32_t first = 0;
+    while (first < l->layers && !l->layer[first].part[0].sum) first++;
+    if (first == l->layers) return 0;
+    const struct kvc_learnt_layer *layer = &l->layer[first];
+    if (put_count(f, "model.kv-heads", layer->part[0].heads, e) || put_count(f, "model.head-dim", layer->part[0].dim, e))
+        return -1;
+    return layer->query_heads ? put_count(f, "model.heads", layer->query_heads, e) : 0;
+}
+
+static int put_fingerprints(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    for (size_t i = 0; i < l->meta.n; i++) {
+        const struct kvc_meta_entry *m = &l->meta.entry[i];
+        char hex[2 * KVC_SHA256_BYTES + 1];
+        if (strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) != 0 || m->size != KVC_SHA256_BYTES) continue;
+        kvc_hex(m->value, KVC_SHA256_BYTES, hex);
+        if (put_text(f, m->key, hex, e)) return -1;
+    }
+    return 0;
+}
+
+static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    char made[128];
+    snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %g", l->caches,
+             KVC_LEARN_K_STEP);
+    int status = put_text(f, "kvc.profile", "0", e) || put_count(f, "model.layers", l->layers, e) || put_shape(f, l, e);
+    if (!status && !l->rope_known && l->pairing) status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);
+    if (!status)
+        status = put_text(f, "model.name", kvc_meta_text(&l->meta, KVC_KEY_MODEL_NAME, ""), e) ||
+                 put_text(f, "model.architecture", kvc_meta_text(&l->meta, KVC_KEY_MODEL_ARCH, ""), e) ||
+                 put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e) || put_text(f, "made", made, e) ||
+                 put_fingerprints(f, l, e) || put_windows(f, l, e);
+    return status ? -1 : 0;
+}
+
+/* Adds the tensors: RoPE of all layers first, whose numbers are the largest, so that all are aligned. */
+static int put_tensors(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    int any = 0;
+    for (uint32_t i = 0; i < l->layers; i++) {
+        const struct kvc_learnt_layer *layer = &l->layer[i];
+        if (layer->angle && add_array(f, i, "rope", "F64", layer->angle, &layer->half, 1, e)) return -1;
+    }
+    for (uint32_t i = 0; i < l->layers; i++) {
+        const struct kvc_learnt_layer *layer = &l->layer[i];
+        for (int r = 0; r < 2; r++) {
+            if (!layer->part[r].sum || !(layer->part[r].rows > 0)) continue;
+            any = 1;
+            if (write_part(f, i, layer, r, e)) return -1;
+        }
+        if (layer->n_queries && write_queries(f, i, layer, e)) return -1;
+    }
+    return any ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the caches have no K or V in f32, f16 or bf16 to learn from");
+}
+
+int kvc_learner_write(const struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
+    struct file f = {.data = {0}};
+    if (kvc_safetensors_writer_init(&f.header, e)) return -1;
+    f.sink = kvc_sink_buffer(&f.data);
+    const int status = put_metadata(&f, l, e) || put_tensors(&f, l, e) || kvc_safetensors_write(&f.header, out, e) ||
+                       kvc_sink_write(out, f.data.data, f.data.n, e);
+    kvc_safetensors_writer_free(&f.header);
+    free(f.data.data);
+    return status ? -1 : 0;
+}

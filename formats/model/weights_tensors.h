@@ -1,0 +1,73 @@
+/* weights_tensors.h: the open files of a model's weights, and the tensors of a layer's K and V in them. Not for converting
+ * their values (weights.c). */
+#ifndef KVC_WEIGHTS_TENSORS_H
+#define KVC_WEIGHTS_TENSORS_H
+
+#include "codecs/dtype.h"
+#include "codecs/error.h"
+#include "formats/cache/format.h"
+#include "formats/io/input.h"
+#include "formats/io/safetensors_file.h"
+#include "formats/model/gguf.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVC_WEIGHTS_RANK 4 /* dimensions of a tensor at most */
+
+/* One file of the model. */
+struct kvc_weights_part {
+    struct kvc_input in;
+    int is_gguf;
+    struct kvc_gguf gguf;
+    struct kvc_safetensors safetensors;
+};
+
+struct kvc_weights {
+    struct kvc_weights_part *part;
+    size_t n;
+    char arch[64]; /* general.architecture, or config.json's model_type; "" unknown */
+    enum kvc_pairing pairing;
+    float epsilon;
+};
+
+/* What a layer has for K and V. */
+enum kvc_weight {
+    KVC_WEIGHT_K,
+    KVC_WEIGHT_K_BIAS,
+    KVC_WEIGHT_V,
+    KVC_WEIGHT_V_BIAS,
+    KVC_WEIGHT_NORM,
+    KVC_WEIGHT_NORM_BIAS,
+    KVC_WEIGHT_K_NORM,
+    KVC_WEIGHTS
+};
+
+/* A tensor that was found. All of its bytes lie inside the file. */
+struct kvc_weights_tensor {
+    char name[128];
+    const char *file;
+    uint64_t rank, dim[KVC_WEIGHTS_RANK]; /* the last varies fastest */
+    const struct kvc_dtype_info *info;
+    const uint8_t *data;
+};
+
+struct kvc_weights_naming; /* how a family of files names tensors */
+
+/* Opens the file at `path` as the next part: KVC_ERR_UNKNOWN where it is neither a GGUF nor safetensors, KVC_ERR_DAMAGED where
+ * its header is malformed or it is of another kind than the first part. Messages do not name `path`. */
+int kvc_weights_add_part(struct kvc_weights *w, const char *path, struct kvc_error *e);
+void kvc_weights_part_close(struct kvc_weights_part *part);
+/* Returns 1 where the parts are GGUF files, 0 where they are safetensors. */
+int kvc_weights_are_gguf(const struct kvc_weights *w);
+
+/* Finds the layer's K, and with it the naming of the file. NULL where no naming finds K, or K cannot be used. */
+const struct kvc_weights_naming *kvc_weights_find_k(const struct kvc_weights *w, uint32_t layer, struct kvc_weights_tensor *k,
+                                                    struct kvc_error *e);
+/* Returns 1 when the file has the tensor, 0 when not, -1 when it cannot be used. t->name is set where the naming has one. */
+int kvc_weights_find(const struct kvc_weights *w, const struct kvc_weights_naming *naming, enum kvc_weight which, uint32_t layer,
+                     struct kvc_weights_tensor *t, struct kvc_error *e);
+/* Fails because there is no tensor of this name. */
+int kvc_weights_missing(const struct kvc_weights *w, const char *name, struct kvc_error *e);
+
+#endif
