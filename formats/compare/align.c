@@ -217,9 +217,8 @@ static int align_pairing(struct kvc_align *a, struct kvc_error *e) {
     if (told[0] == told[1]) return 0;
     const int side = side_to_permute(a);
     if (side < 0)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "RoPE pairs of K are %s in A, %s in B, and neither file says how many KV heads it has: "
-                        "give --kv-heads or --model",
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
+                             "RoPE pairs of K are %s in A, %s in B, and neither file says how many KV heads it has",
                         kvc_pairing_name(told[0]), kvc_pairing_name(told[1]));
     return permute(a, side,
                    (struct kvc_align_note){.kind = KVC_ALIGN_PAIRINGS_DIFFER,

@@ -40,16 +40,15 @@ static int check_shapes(const struct kvc_attention_layer *l, struct kvc_error *e
     for (int s = 0; s < 2; s++) {
         const struct kvc_shape *other_k = shape_of(l->cache[s], l->k[s]), *other_v = shape_of(l->cache[s], l->v[s]);
         if (other_k->heads != k->heads || other_k->dim != k->dim || other_v->heads != k->heads || other_v->dim != v->dim)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
                             "A and B differ in heads x channels: K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64
-                            " in A, K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64 " in B: give --kv-heads or --model",
+                            " in A, K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64 " in B",
                             k->heads, k->dim, v->heads, v->dim, other_k->heads, other_k->dim, other_v->heads, other_v->dim);
     }
     if (q->dim != k->dim || q->heads % k->heads)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "queries of %" PRIu64 " heads of %" PRIu64 " channels do not match K of %" PRIu64
-                        " heads of %" PRIu64 " channels; where a file does not say how many heads K has, give "
-                        "--kv-heads or --model",
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
+                             "queries of %" PRIu64 " heads of %" PRIu64 " channels do not match K of %" PRIu64
+                             " heads of %" PRIu64 " channels",
                         q->heads, q->dim, k->heads, k->dim);
     return 0;
 }

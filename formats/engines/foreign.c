@@ -71,7 +71,7 @@ static int says_header(const json_t *header, char *text, size_t size) {
     const size_t arrays = json_object_size(header) - (meta != NULL);
     if (json_object_get(meta, "kvc.profile")) {
         const char *texts = text_of(meta, "texts", "");
-        snprintf(text, size, "it is a profile (kvc-profile(5)) of %.200s, metric %.40s%s%.200s; --profile=FILE takes it",
+        snprintf(text, size, "it is a profile (kvc-profile(5)) of %.200s, metric %.40s%s%.200s, not a cache",
                  text_of(meta, "model.name", "a model that it does not name"), text_of(meta, "metric", "unknown"),
                  *texts ? ", made of " : "", texts);
     } else if (arrays == 1 && json_object_get(header, "kv_cache")) {

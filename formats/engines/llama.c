@@ -24,7 +24,7 @@ static const struct kvc_format_option import_options[] = {
 
 static const struct kvc_format_option export_options[] = {
     [KVC_LLAMA_VERSION] = {.key = "version", .kind = KVC_OPTION_COUNT, .min = 2, .max = 4, .value = "N", .tool = "llama-version",
-                           .help = "slot version 2, 3 or 4 for --to=llama (default 4)"},
+                           .help = "llama: slot version 2, 3 or 4 (default 4)"},
     {NULL},
 };
 

@@ -69,7 +69,7 @@ struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], con
     if (p) return p;
     char hash[2 * KVC_SHA256_BYTES + 1];
     kvc_hex(sha256, KVC_SHA256_BYTES, hash);
-    kvc_fail(e, KVC_ERR_MODEL, "packed with the profile of %s, sha256 %s, which was found nowhere: give it with --profile=FILE, "
-             "put it beside the file, or name its folder in $KVC_PROFILE_PATH%s", name_of(model), hash, wrong);
+    kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_PROFILE, "packed with the profile of %s, sha256 %s, which was found nowhere%s",
+                  name_of(model), hash, wrong);
     return NULL;
 }

@@ -219,7 +219,7 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
 int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_cache *queries = NULL;
     if (!kvc_cache_heads_known(c))
-        return kvc_fail(e, KVC_ERR_USAGE, "nothing says how many KV heads there are: give --kv-heads or --model");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS, "nothing says how many KV heads there are");
     if (kvc_layers_need_numbers(c, e)) return -1;
     if (!l->caches && kvc_meta_copy(&l->meta, &c->meta, e)) return -1;
     if (!l->caches) l->pairing = kvc_cache_pairing(c);
@@ -237,7 +237,7 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
     if (!status && own < l->layers) status = kvc_fail(e, KVC_ERR_MODEL, "the cache has fewer layers than the caches before");
     l->caches++;
     if (!status && l->rope_known && l->rope_unknown)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE is known for K of some layers only: give --model, or --pairing");
+        status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "RoPE is known for K of some layers only");
     return status;
 }
 

@@ -67,7 +67,7 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, 
     const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
     const int is_v = c->tensor[r->tensor].role == KVC_ROLE_V;
     if (!r->projections->weights)
-        return kvc_fail(e, KVC_ERR_USAGE, "K and V are rebuilt from hidden states: give the model's weights, --weights=FILE");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_WEIGHTS, "K and V are rebuilt from hidden states with the model's weights");
     if (layer->tensor[0] == KVC_NONE || layer->tensor[1] == KVC_NONE)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a layer without K or V cannot be rebuilt");
     const struct kvc_shape *key = &c->tensor[layer->tensor[0]].shape, *value = &c->tensor[layer->tensor[1]].shape;

@@ -248,7 +248,7 @@ static int check_pairing(const struct kvc_weights *w, const struct kvc_projectio
     char shown[sizeof w->arch];
     kvc_name_show(w->arch, shown, sizeof shown);
     if (s->pairing == KVC_PAIRING_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_USAGE, "the RoPE pairing of the cache's K is unknown; give --model or --pairing");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of the cache's K is unknown");
     if (w->pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "%s: it is not known which channels of K RoPE pairs in architecture '%s'", file, shown);

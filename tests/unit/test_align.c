@@ -1,6 +1,7 @@
 /* test_align.c: two caches brought to one meaning of channels: what is told, what is guessed, and what is left alone. Not for the
  * words of kvc-diff (tests/cli). */
 #include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
 #include "formats/compare/align.h"
 #include "kernels/kernels.h"
 
@@ -79,7 +80,7 @@ static void make(struct made *m, const struct way *way) {
         if (way->dtype == KVC_F32) memcpy(m->bytes[r], x, sizeof x);
         else to_q8_0(m->bytes[r], x, VALUES);
         const uint32_t t = kvc_cache_add_tensor(m->cache, layer, r ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
-        assert_int_equal(kvc_cache_map_tensor(m->cache, t, m->bytes[r], &e), 0);
+        assert_int_equal(kvc_cache_map_memory(m->cache, t, m->bytes[r], &e), 0);
     }
     assert_int_equal(kvc_cache_finish(m->cache, &e), 0);
 }

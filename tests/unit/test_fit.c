@@ -101,7 +101,8 @@ static void the_pairing_that_fits_is_taken(void **state) {
     kvc_fit_free(&fit);
     assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, "halves", &e), 0);
     assert_int_equal(kvc_profile_settle(profile, c, 0, 0, &fit, &e), -1);
-    assert_non_null(strstr(e.message, "--pairing=interleaved"));
+    assert_non_null(strstr(e.message, "paired in interleaved"));
+    assert_int_equal(e.need, KVC_NEED_PAIRING);
     close_cache(c);
 }
 

@@ -131,7 +131,7 @@ static void test_strict(void **state) {
         {"{} {}", 0, KVC_ERR_DAMAGED, "JSON"},
         {"[]", 0, KVC_ERR_UNKNOWN, "no JSON object"},
         {"{}", 0, KVC_ERR_UNKNOWN, "no arrays"},
-        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNKNOWN, "--map"},
+        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNKNOWN, "no array is named"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct file f = make(bad[i].header, bad[i].n);
