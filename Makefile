@@ -94,7 +94,7 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
 ## help: this list
 .PHONY: help
 help:
-	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-14s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
 	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 V=1"
 
 # links a program, or with -shared a library
@@ -384,6 +384,11 @@ test-san: $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $
 .PHONY: check-layers
 check-layers: $(TOOLS:%=$B/%)
 	@"$(PYTHON)" tests/check-layers.py $B
+
+## check-layers-test: check-layers reports every fault that is put into a copy of the tree
+.PHONY: check-layers-test
+check-layers-test:
+	@CC="$(CC)" "$(PYTHON)" tests/check-layers-test.py
 
 ## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
 .PHONY: check-symbols
