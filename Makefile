@@ -390,6 +390,11 @@ check-layers: $(TOOLS:%=$B/%)
 check-layers-test:
 	@CC="$(CC)" "$(PYTHON)" tests/check-layers-test.py
 
+## check-words: comments and documents keep CONTRIBUTING.md's list of words
+.PHONY: check-words
+check-words:
+	@sh tests/check-words.sh
+
 ## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
 .PHONY: check-symbols
 check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
