@@ -395,6 +395,17 @@ check-layers-test:
 check-words:
 	@sh tests/check-words.sh
 
+CLANG_FORMAT ?=
+## format: format the C code by .clang-format
+.PHONY: format
+format:
+	@CLANG_FORMAT="$(CLANG_FORMAT)" PYTHON="$(PYTHON)" sh tests/check-format.sh --apply
+
+## check-format: the C code is as clang-format would write it; CLANG_FORMAT: which
+.PHONY: check-format
+check-format:
+	@CLANG_FORMAT="$(CLANG_FORMAT)" PYTHON="$(PYTHON)" sh tests/check-format.sh
+
 ## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
 .PHONY: check-symbols
 check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
