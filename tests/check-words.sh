@@ -75,7 +75,7 @@ left=0
 set -f # patterns are compared, not expanded
 if [ $# = 0 ]; then
     # shellcheck disable=SC2046
-    set -- $(find kernels codecs formats cli tests samples man README.md CONTRIBUTING.md BENCHMARKS.md Makefile -type f ! -name check-words.sh \( -name '*.[ch]' -o \
+    set -- $(find kernels codecs formats cli tests samples man README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md BENCHMARKS.md Makefile -type f ! -name check-words.sh \( -name '*.[ch]' -o \
         -name '*.cu' -o -name '*.md' -o -name '*.[157]' -o -name '*.py' -o -name '*.sh' -o -name '*.mk' -o -name cmd -o \
         -name Makefile \) | sed 's|^[.]/||' | sort)
     for f; do
