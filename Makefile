@@ -395,6 +395,11 @@ check-layers-test:
 check-words:
 	@sh tests/check-words.sh
 
+## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
+.PHONY: analyze
+analyze:
+	@ANALYZE="$(ANALYZE)" sh tests/analyze.sh $(filter-out -W%,$(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS)) $(AVX2)
+
 CLANG_FORMAT ?=
 ## format: format the C code by .clang-format
 .PHONY: format

@@ -23,7 +23,8 @@ int main(int argc, char **argv) {
 }
 C
 grep -qx 'prefix=/usr' "$root/usr/lib/pkgconfig/kvc.pc" || { echo "kvc.pc does not follow PREFIX" >&2; exit 1; }
-export PKG_CONFIG_LIBDIR="$root/usr/lib/pkgconfig:$(pkg-config --variable pc_path pkg-config)"
+PKG_CONFIG_LIBDIR="$root/usr/lib/pkgconfig:$(pkg-config --variable pc_path pkg-config)"
+export PKG_CONFIG_LIBDIR
 flags=$(PKG_CONFIG_SYSROOT_DIR="$root" pkg-config --cflags --libs kvc)
 # shellcheck disable=SC2086
 ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$root/program" "$root/program.c" \

@@ -22,7 +22,7 @@ for f in "$data"/llama.cpp/*.bin "$data"/hf/*.safetensors "$data"/hidden/*.safet
 done
 for f in "$data"/damaged/bad-*; do
     case $f in *lmcache* | *lmcr* | *.pt | *bitflip-data*) continue ;; esac
-    rm -rf "$dir"/* && "$bin/kvc-pack" -o "$dir/a.kvc" "$f" >"$dir/out" 2>"$dir/err"
+    rm -rf "${dir:?}"/* && "$bin/kvc-pack" -o "$dir/a.kvc" "$f" >"$dir/out" 2>"$dir/err"
     if [ $? = 2 ] && [ ! -s "$dir/out" ] && grep -q "$(basename "$f")" "$dir/err" && [ "$(ls -A "$dir" | wc -l)" = 2 ]; then
         ok
     else
