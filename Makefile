@@ -36,6 +36,8 @@ CUDA_ARCHS ?= 80 90 100
 NVCCFLAGS ?=
 # WERROR=1 makes every warning an error, as .ci/run does. A compiler that kvc has not met yet may have warnings of its own.
 WERROR ?= 0
+# HARDEN=1 adds checks of buffers and of the stack, and read-only relocations.
+HARDEN ?= 0
 V ?= 0
 
 DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
@@ -43,10 +45,17 @@ PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(DEPS) 2>/dev/null)
 
 comma := ,
+# clang has no stricter form of it
+CAST_ALIGN := -Wcast-align$(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),,=strict)
 WARN := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wundef \
-  -Wvla -Wpointer-arith -Wredundant-decls -Wwrite-strings -Wformat=2 -Wcast-qual -Wcast-align \
-  $(if $(filter 1,$(WERROR)),-Werror)
+  -Wvla -Wpointer-arith -Wredundant-decls -Wwrite-strings -Wformat=2 -Wcast-qual $(CAST_ALIGN) \
+  -Wdouble-promotion $(if $(filter 1,$(WERROR)),-Werror)
 override KVC_CFLAGS := -std=c11 $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden -pthread
+ifeq ($(HARDEN),1)
+override KVC_CFLAGS += -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong
+HARD_LINK := -Wl,-z,relro,-z,now
+PIE := -pie
+endif
 override KVC_CPPFLAGS := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(PKG_CFLAGS)
 override KVC_LDLIBS := $(PKG_LIBS) -lm -ldl -pthread
 
@@ -95,10 +104,10 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
 .PHONY: help
 help:
 	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
-	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 V=1"
+	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 HARDEN=1 V=1"
 
 # links a program, or with -shared a library
-LINK = $(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@
+LINK = $(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(HARD_LINK) $(LDFLAGS) -o $@
 LIBS = $(KVC_LDLIBS) $(LDLIBS)
 
 # Before anything is compiled: does kvc support the machine that CC, if there is one, compiles for? Are the packages there?
@@ -110,7 +119,8 @@ $B/ready: kernels/target.h
 $B/%.o: %.c | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) CC $<
-	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(if $(filter tests/%,$<),-Wno-double-promotion) \
+	  $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 
 # The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
 X86_64 = $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -w __x86_64__)
@@ -123,9 +133,14 @@ $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-$B/libkvc.so.$(VERSION): $(LIB_OBJ)
+# what a shared library exports: the functions that its header declares, as symbols of the version KVC_0
+$B/%.map: formats/api/%.h
+	@mkdir -p $(@D)
+	$(Q){ echo 'KVC_0 { global:'; sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/  \1;/p' $<; echo 'local: *; };'; } >$@
+
+$B/libkvc.so.$(VERSION): $(LIB_OBJ) $B/kvc.map
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,-soname,libkvc.so.$(SOVERSION) -Wl,-z,defs $^ $(LIBS)
+	$(LINK) -shared -Wl,-soname,libkvc.so.$(SOVERSION) -Wl,-z,defs -Wl,--version-script=$B/kvc.map $(LIB_OBJ) $(LIBS)
 
 # what the tools share; an archive, so that each takes only what it uses
 $B/libcli.a: $(CLI_OBJ)
@@ -134,7 +149,7 @@ $B/libcli.a: $(CLI_OBJ)
 
 $B/%: $B/cli/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
-	$(LINK) $< $B/libcli.a $B/libkvc.a $(LIBS)
+	$(LINK) $(PIE) $< $B/libcli.a $B/libkvc.a $(LIBS)
 
 $(TOOLS) libkvc.a libkvc.so.$(VERSION): %: $B/%
 	$(Q)cp -f $< $@
@@ -199,10 +214,11 @@ $C/kernels/device/decode.o: kernels/device/decode.cu | $B/ready
 $(CUDA_OBJ): ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
 
 # self-contained: libkvc and CUDA's runtime are inside and not to be seen from outside
-$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $C/kernels/device/decode.o $B/libkvc.a
+$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $C/kernels/device/decode.o $B/libkvc.a $B/kvc_cuda.map
 	@mkdir -p $(@D)
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,-soname,libkvc_cuda.so.$(SOVERSION) -Wl,-z,defs -Wl,--exclude-libs,ALL $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(LIBS)
+	$(LINK) -shared -Wl,-soname,libkvc_cuda.so.$(SOVERSION) -Wl,-z,defs -Wl,--exclude-libs,ALL \
+	  -Wl,--version-script=$B/kvc_cuda.map $(filter-out %.map,$^) $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(LIBS)
 
 # tests and benchmarks on a GPU
 $B/tests/cuda/bench_cuda.o: ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
@@ -415,6 +431,11 @@ check-format:
 .PHONY: check-symbols
 check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
 	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/api/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
+
+## check-abi: libkvc.so against that of the last tag, by abidiff; ABI_BASE: another commit
+.PHONY: check-abi
+check-abi: libkvc.so.$(VERSION)
+	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION)
 
 ## check-cuda: nvcc compiles the kernel for all targets without a warning, and no register of it is spilt
 .PHONY: check-cuda
