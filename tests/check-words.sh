@@ -29,7 +29,6 @@ tests/*.[ch]
 man/*
 samples/*.md
 tests/*
-README.md
 formats/*/*.md
 '
 
