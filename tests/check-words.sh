@@ -18,7 +18,7 @@ of a kind = of one type
 frontier = a source that readers have
 '
 
-# Files whose language was not revised yet, as shell patterns.
+# Files whose language was not revised yet, as shell patterns. tests/files/README.md quotes messages of these.
 pending='
 kernels/*
 codecs/*
@@ -28,7 +28,7 @@ cli/*.[ch]
 tests/*.[ch]
 man/*
 samples/*.md
-tests/*
+tests/files/README.md
 formats/*/*.md
 '
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # real.sh BUILD DATA: packs every real file with every lossless stage, from file and through pipes, and gets it back
-# byte for byte; damaged files must be refused with exit 2 and nothing left behind.
+# byte for byte; damaged files must be refused with exit 2 and no output.
 set -u
 bin=$(cd "$1" && pwd)
 data=$2

@@ -45,7 +45,7 @@ run() { # run NAME COMMAND...
     "$@" >"$logs/one" 2>&1
     count $? "$logs/one" "$name"
 }
-# Runs programs on all cores, each with the folder ARGUMENTS/part of its name behind "_" as argument, if there are ARGUMENTS.
+# Runs programs on all cores, each with the folder ARGUMENTS/(its name after "_") as argument, if there are ARGUMENTS.
 run_all() { # run_all KIND ARGUMENTS PROGRAM...
     kind=$1 arguments=$2
     shift 2
