@@ -24,12 +24,11 @@ kernels/*
 codecs/*
 formats/*.[ch]
 formats/README.md
+formats/container/FORMAT.md
 cli/*.[ch]
 tests/*.[ch]
-man/*
 samples/*.md
 tests/files/README.md
-formats/*/*.md
 '
 
 is_pending() {
