@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""coverage.py BUILD: prints how many lines of each room a run of the tests executed, from the files that a build with --coverage
+"""coverage.py BUILD [-v]: prints how many lines of each room a run of the tests executed, from the files that a build with --coverage
 left below BUILD, and compares the shares with FLOOR. Exit status 1 if a room is below its floor or has none. GCOV: the gcov of the
 compiler (default: gcov). Run from the top folder."""
 import collections
@@ -10,6 +10,21 @@ import sys
 
 # Percent of the lines. A floor is two points below what was measured when it was last set.
 FLOOR = {
+    "cli": 93.6,
+    "codecs": 96.7,
+    "codecs/stages": 97.2,
+    "formats/api": 92.1,
+    "formats/api/cuda": 86.7,
+    "formats/cache": 94.0,
+    "formats/compare": 97.1,
+    "formats/container": 96.6,
+    "formats/device": 92.4,
+    "formats/engines": 96.0,
+    "formats/file": 96.4,
+    "formats/io": 95.5,
+    "formats/model": 96.1,
+    "kernels": 98.0,
+    "kernels/device": 95.8,
 }
 
 
@@ -26,7 +41,8 @@ def room_of(path):
 
 
 def read_lines(build):
-    """{file: {line: times it was executed}} of the product's files; a header's lines are added up over all that include it."""
+    """{file: {line: times it was executed}} of the product's files; the counts of a header are added up over all files that
+    include it. Files for AVX-512 are left out, as many machines lack it."""
     lines = collections.defaultdict(collections.Counter)
     gcov = os.environ.get("GCOV", "gcov")
     for path in objects(build):
@@ -36,7 +52,7 @@ def read_lines(build):
         for text in done.stdout.splitlines():
             for file in json.loads(text)["files"]:
                 name = os.path.normpath(file["file"])
-                if name.startswith(("kernels/", "codecs/", "formats/", "cli/")):
+                if name.startswith(("kernels/", "codecs/", "formats/", "cli/")) and not name.endswith("_avx512.c"):
                     for line in file["lines"]:
                         lines[name][line["line_number"]] += line["count"]
     return lines

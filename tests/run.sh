@@ -62,7 +62,7 @@ run_all() { # run_all KIND ARGUMENTS PROGRAM...
 
 run_suites() {
     # shellcheck disable=SC2046
-    run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d) ;; *) echo "$t" ;; esac; done)
+    run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d | *.gc??) ;; *) echo "$t" ;; esac; done)
     [ "$what" != unit ] || return 0
     run golden "$build/tests/golden/golden" tests/golden
     run_all replay tests/fuzz/corpus "$build"/replay/fuzz_*
