@@ -27,7 +27,6 @@ formats/README.md
 formats/container/FORMAT.md
 cli/*.[ch]
 tests/*.[ch]
-samples/*.md
 tests/files/README.md
 '
 
