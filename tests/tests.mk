@@ -41,9 +41,9 @@ demo:
 	@$(MAKE) --no-print-directory all
 	@sh tests/demo.sh
 
-## check: the quick tests: unit tests, layers, symbols
+## check: the quick tests: unit tests, layers, words, symbols
 .PHONY: check
-check: all $(UNIT_BIN) check-layers check-symbols
+check: all $(UNIT_BIN) check-layers check-words check-symbols
 	@sh tests/run.sh unit $B
 
 ## test: install missing packages as demo does, then everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
