@@ -1,29 +1,15 @@
 #!/bin/sh
-# check-install.sh MAKE: installs into an empty place, builds and runs a program against it with pkg-config, and one against
-# libkvc_cuda where that was built; packs with the installed profile; strips; uninstalls, and finds nothing left.
+# check-install.sh MAKE: installs into an empty place, builds and runs the README's program against it with pkg-config, and one
+# against libkvc_cuda where that was built; packs with the installed profile; strips; uninstalls, and finds nothing left.
 set -eu
 make=$1
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 $make -s install PREFIX=/usr DESTDIR="$root" >/dev/null
-cat >"$root/program.c" <<'C'
-#include <kvc.h>
-#include <stdio.h>
-int main(int argc, char **argv) {
-    struct kvc_error *e = kvc_error_new();
-    struct kvc_file *f = kvc_file_open(argc > 1 ? argv[1] : "-", NULL, e);
-    if (!f) {
-        fprintf(stderr, "%s\n", kvc_error_message(e));
-        return 2;
-    }
-    printf("%s %u\n", kvc_file_format(f), (unsigned)kvc_file_tensors(f));
-    kvc_file_close(f);
-    kvc_error_free(e);
-    return 0;
-}
-C
+sed -n '/^```c$/,/^```$/{/^```/!p}' README.md >"$root/program.c" # the README's example
 grep -qx 'prefix=/usr' "$root/usr/lib/pkgconfig/kvc.pc" || { echo "kvc.pc does not follow PREFIX" >&2; exit 1; }
-export PKG_CONFIG_LIBDIR="$root/usr/lib/pkgconfig:$(pkg-config --variable pc_path pkg-config)"
+PKG_CONFIG_LIBDIR="$root/usr/lib/pkgconfig:$(pkg-config --variable pc_path pkg-config)"
+export PKG_CONFIG_LIBDIR
 flags=$(PKG_CONFIG_SYSROOT_DIR="$root" pkg-config --cflags --libs kvc)
 # shellcheck disable=SC2086
 ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$root/program" "$root/program.c" \

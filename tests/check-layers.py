@@ -187,14 +187,18 @@ def check_lengths(files):
         excused = "Longer than" in head
         if len(lines) - 1 > MAX_FILE and not excused:
             errors.append(f"{f} has {len(lines) - 1} lines: {MAX_FILE} at most, or a reason in its first comment")
-        start = None
+        start = head = None  # of the function, and of the lines that may be its head
         for i, s in enumerate(lines):
-            if re.match(r"[A-Za-z_].*\)?\s*\{$", s) and not re.match(r"(typedef |static const |const )?(struct|enum|union)\b[^(]*\{$", s):
-                start = i if "=" not in s else None
+            if re.match(r"[A-Za-z_]", s):
+                head = i if "(" in s and "=" not in s and not s.endswith(";") else None
+            if head is not None and s.endswith("{"):
+                start, head = head, None
             elif s.startswith("}") and start is not None:
                 if i - start + 1 > MAX_FUNCTION and not excused:
                     errors.append(f"{f}:{start + 1}: a function of {i - start + 1} lines: {MAX_FUNCTION} at most")
                 start = None
+            elif s.endswith(";") or not s:
+                head = None
 
 
 def main():

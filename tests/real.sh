@@ -1,6 +1,6 @@
 #!/bin/sh
 # real.sh BUILD DATA: packs every real file with every lossless stage, from file and through pipes, and gets it back
-# byte for byte; damaged files must be refused with exit 2 and nothing left behind.
+# byte for byte; damaged files must be refused with exit 2 and no output.
 set -u
 bin=$(cd "$1" && pwd)
 data=$2
@@ -22,7 +22,7 @@ for f in "$data"/llama.cpp/*.bin "$data"/hf/*.safetensors "$data"/hidden/*.safet
 done
 for f in "$data"/damaged/bad-*; do
     case $f in *lmcache* | *lmcr* | *.pt | *bitflip-data*) continue ;; esac
-    rm -rf "$dir"/* && "$bin/kvc-pack" -o "$dir/a.kvc" "$f" >"$dir/out" 2>"$dir/err"
+    rm -rf "${dir:?}"/* && "$bin/kvc-pack" -o "$dir/a.kvc" "$f" >"$dir/out" 2>"$dir/err"
     if [ $? = 2 ] && [ ! -s "$dir/out" ] && grep -q "$(basename "$f")" "$dir/err" && [ "$(ls -A "$dir" | wc -l)" = 2 ]; then
         ok
     else

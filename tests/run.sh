@@ -1,13 +1,16 @@
 #!/bin/sh
-# run.sh unit|all|san BUILD: runs the tests that were built below BUILD, lists what was skipped and why, and prints the totals as
-# its last line.
-# unit: unit tests. san: what a sanitizer build runs. all: everything.
+# run.sh unit|all|san|coverage BUILD: runs the tests that were built below BUILD, lists what was skipped and why, and prints the
+# totals as its last line.
+# unit: unit tests. san: what a sanitizer build runs. coverage: what a build with gcov's counters runs, without the larger files
+# that only some machines have. all: everything.
 set -u
 what=$1
 build=$2
 passed=0 failed=0 skipped=0
 export KVC_TEST_FILES=tests/files
-if [ -d ../shared/data ] && [ -z "${KVC_TEST_DATA:-}" ]; then
+if [ "$what" = coverage ]; then
+    unset KVC_TEST_DATA
+elif [ -d ../shared/data ] && [ -z "${KVC_TEST_DATA:-}" ]; then
     KVC_TEST_DATA=$(cd ../shared/data && pwd)
     export KVC_TEST_DATA
 fi
@@ -42,7 +45,7 @@ run() { # run NAME COMMAND...
     "$@" >"$logs/one" 2>&1
     count $? "$logs/one" "$name"
 }
-# Runs programs on all cores, each with the folder ARGUMENTS/part of its name behind "_" as argument, if there are ARGUMENTS.
+# Runs programs on all cores, each with the folder ARGUMENTS/(its name after "_") as argument, if there are ARGUMENTS.
 run_all() { # run_all KIND ARGUMENTS PROGRAM...
     kind=$1 arguments=$2
     shift 2
@@ -59,7 +62,7 @@ run_all() { # run_all KIND ARGUMENTS PROGRAM...
 
 run_suites() {
     # shellcheck disable=SC2046
-    run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d) ;; *) echo "$t" ;; esac; done)
+    run_all unit "" $(for t in "$build"/tests/unit/test_*; do case $t in *.o | *.d | *.gc??) ;; *) echo "$t" ;; esac; done)
     [ "$what" != unit ] || return 0
     run golden "$build/tests/golden/golden" tests/golden
     run_all replay tests/fuzz/corpus "$build"/replay/fuzz_*
@@ -68,20 +71,21 @@ run_suites() {
         run "real files" python3 tests/cli/check_index.py "$build/kvc-dump" "$KVC_TEST_DATA"
         run "real round trips" sh tests/real.sh "$build" "$KVC_TEST_DATA"
     fi
-    [ "$what" = all ] || return 0
+    [ "$what" != san ] || return 0
     run "GPU's tests, on the host" "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc
-    for t in check-layers check-symbols check-install check-vars check-target check-deps check-simde check-cuda man-lint bench-smoke; do
+    [ "$what" = all ] || return 0
+    for t in check-layers check-layers-test check-words check-symbols check-install check-vars check-target check-deps check-simde check-cuda man-lint bench-smoke; do
         run "$t" "${MAKE:-make}" -s $t
     done
 }
 
-[ "$what" = san ] && export KVC_SANITIZED=1 # sanitizers have memory of their own: tests of limits skip
+[ "$what" = san ] || [ "$what" = coverage ] && export KVC_SANITIZED=1 # sanitizers have memory of their own: tests of limits skip
 KVC_FAKE_CUDA="$(cd "$build" && pwd)/tests/cuda/libkvc_cuda_fake.so"
 export KVC_FAKE_CUDA
 case $what in
 unit) time=", about 1 min of processor time" ;;
 all) time=", about 5 min of processor time" ;;
-san) time=", about 10 min of processor time" ;;
+san | coverage) time=", about 10 min of processor time" ;;
 esac
 suites=0 counting=1
 run_suites

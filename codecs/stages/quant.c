@@ -266,7 +266,7 @@ static int clip_ranges(const struct layout *l, const struct class *k, const floa
         const float far = -l->low[g] > l->step[g] ? -l->low[g] : l->step[g];
         const float middle = l->sym ? 0 : 0.5f * l->low[g] + 0.5f * l->step[g];
         const float half = l->sym ? far : 0.5f * l->step[g] - 0.5f * l->low[g];
-        double best = INFINITY;
+        double best = (double)INFINITY;
         float least = l->low[g], greatest = l->step[g];
         for (int factor = 100; factor >= 30; factor -= 5) {
             const float reach = half * (float)factor / 100;

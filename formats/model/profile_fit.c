@@ -330,7 +330,7 @@ int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct k
 /* Writes the layers whose coefficients are largest: "3 (33), 7 (29)". */
 static void worst_layers(const struct kvc_fit *fit, int role, char *text, size_t size) {
     size_t used = 0;
-    double below = INFINITY;
+    double below = (double)INFINITY;
     *text = '\0';
     for (int i = 0; i < 3; i++) {
         const struct kvc_fit_layer *next = NULL;

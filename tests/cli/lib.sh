@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # lib.sh: what the tests share; run.sh reads it before each cmd. Not for what one test needs.
 
 # expect STATUS COMMAND...: runs it; ends the test when it returns another status.
@@ -98,6 +99,7 @@ wait_writing() {
 }
 
 # end_slow_pack SIGNAL: its status in $slow_status.
+# shellcheck disable=SC2034 # the tests read it
 end_slow_pack() {
     kill -"$1" $slow
     slow_status=0

@@ -25,6 +25,7 @@ fi
 for tool in kvc-pack kvc-unpack kvc-dump kvc-diff; do
     [ -x "$bin/$tool" ] || { echo "run.sh: $bin/$tool is missing: run make, or set KVC_BIN" >&2; exit 2; }
 done
+# shellcheck disable=SC2046
 [ $# -gt 0 ] || set -- $(cd "$here" && for cmd in */cmd; do dirname "$cmd"; done)
 
 # Line by line, each against a shell pattern.
@@ -32,6 +33,7 @@ matches() {
     exec 3<"$1" 4<"$2"
     while IFS= read -r pattern <&3; do
         IFS= read -r line <&4 || return 1
+        # shellcheck disable=SC2254
         case $line in
         $pattern) ;;
         *) return 1 ;;
@@ -74,6 +76,7 @@ run_one() {
     [ "$code" = "$want_code" ] || { echo "exit status $code, expected $want_code"; bad=1; }
     compare "$1" stdout || bad=1
     compare "$1" stderr || bad=1
+    # shellcheck disable=SC2010
     left=$(ls -A "$area" "$area/spool" | grep -v -e : -e '^$' -e '^test$' -e '^spool$')
     [ -z "$left" ] || { echo "files outside the test's directory: $left"; bad=1; }
     return $bad

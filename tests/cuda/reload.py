@@ -80,7 +80,7 @@ def main():
             return os.path.join(folder, name)
 
         def pack(*arguments):
-            # model.safetensors beside its config.json: kvc-pack learns from it how K is turned
+            # model.safetensors beside its config.json: kvc-pack learns from it how K is rotated
             subprocess.run([os.path.join(a.tools, "kvc-pack"), "-q", "-f", "--model", path("model.safetensors"), *arguments,
                             path("cache.safetensors")], check=True)
 

@@ -64,7 +64,7 @@ STORE, ZSTD, SPLIT, FAST, FINITE, SINK, TAIL, QUANT, OUTLIER, LOWRANK, PRUNE, SA
 TERMINAL = {STORE, ZSTD, SPLIT, FAST}
 MAY_END = {QUANT, LOWRANK}  # hand on what they missed; nothing need stand behind them
 FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE}
-# These take and hand on the dtype, and so round what stands behind them, even where they take nothing out.
+# These take and hand on the dtype, and so round what follows, even where they take nothing out.
 TAKE_DTYPE = {FINITE, SINK, TAIL, PRUNE, SALIENCY, MERGE}
 FLOATS = {"f32", "f16", "bf16"}
 SEGMENT = 128  # blocks

@@ -867,7 +867,7 @@ def record_files():
             f.records[i], f.records[j] = f.records[j], f.records[i]
         return change
     file("order-table-first", "META", "TABLE stands before META.", swap(META, TABLE))
-    file("order-tokens-late", "not the record due", "TOKENS stands behind SOURCE.", swap(TOKENS, SOURCE))
+    file("order-tokens-late", "not the record due", "TOKENS stands after SOURCE.", swap(TOKENS, SOURCE))
     file("order-blocks", "not the record due", "The block of V stands before the block of K.",
          lambda f: f.records.append(f.records.pop(-2)))
     file("two-metas", "TABLE", "Two META records.", lambda f: f.records.insert(1, copy.deepcopy(f.records[0])))
@@ -890,7 +890,7 @@ def record_files():
         lambda: edited(lambda f: setattr(f.of(TABLE), "flags", 3)))
     unsupported("section-coder", "byte coder 9", "The metadata's byte coder is 9.")(
         lambda: edited(lambda f: f.of(META).sections[0].__dict__.update(coder=9, stored=f.of(META).sections[0].raw)))
-    file("record-not-critical", "critical flag", "The TABLE record is not marked critical.",
+    file("record-not-critical", "may skip it", "The TABLE record is not marked critical.",
          lambda f: setattr(f.of(TABLE), "flags", 0))
     file("meta-subject", "META", "META has a subject.", lambda f: setattr(f.of(META), "subject", 0))
     file("meta-number", "META", "META has a number.", lambda f: setattr(f.of(META), "number", 1))
@@ -909,7 +909,7 @@ def record_files():
          lambda f: f.of(META).patches.append((36, u32(1 << 20))))
     file("directory-beyond", "directory", "More directory entries than the record has bytes.",
          lambda f: f.of(META).patches.append((2, u16(60000))))
-    file("record-slack", "follow its last section", "16 zero bytes behind the last section.",
+    file("record-slack", "follow its last section", "16 zero bytes after the last section.",
          lambda f: setattr(f.of(META), "tail", bytes(16)))
     file("meta-two-sections", "META", "META has a second section.",
          lambda f: f.of(META).sections.append(Section(S_META, u32(0))))
@@ -951,7 +951,7 @@ def own_files():
     meta("utf8", "'a'", "A text that is not UTF-8.", u32(1) + key("a", 5, b"\xc0\xaf"))
     meta("type", "'a'", "A value of type 8.", u32(1) + key("a", 8))
     meta("cut", "cut short", "Two keys are announced, one is there.", u32(2) + key("a"))
-    meta("trailing", "follow", "A byte behind the last key.", u32(1) + key("a") + b"\0")
+    meta("trailing", "follow", "A byte after the last key.", u32(1) + key("a") + b"\0")
     unsupported("meta-critical", "'x-test.must'", "A critical key that this reader does not know.")(
         payload(META, lambda raw: u32(1) + key("x-test.must", critical=1)))
     unsupported("meta-reserved", "reserved", "A reserved byte of a metadata key is set.")(
@@ -964,7 +964,7 @@ def own_files():
         return lambda raw: patch(raw, offset, new)
     tab("table-cut", "cut short", "The table announces a tensor more than it holds.", at(8, u32(3)))
     tab("table-short", "cut short", "A table of 12 bytes.", lambda raw: raw[:12])
-    tab("table-trailing", "follow the table", "A byte behind the last pipeline.", lambda raw: raw + b"\0")
+    tab("table-trailing", "follow the table", "A byte after the last pipeline.", lambda raw: raw + b"\0")
     tab("cells-beyond-blocks", "more than the blocks", "513 cells in two blocks.", at(T_PART + 16, u64(513)))
     tab("cells-huge", "more than the blocks", "2^63 cells.", at(T_PART + 16, u64(1 << 63)))
     tab("layer-part", "no part", "A layer of part 1, which is not there.", at(T_LAYER, u32(1)))
@@ -1013,7 +1013,7 @@ def own_files():
     positions("empty-run", "malformed", "A run of no positions.", b"\0\0\0\5")
     positions("too-many", "malformed", "A run of six positions for five cells.", b"\0\6")
     positions("cut", "malformed", "Positions of four cells for five.", b"\0\4")
-    positions("trailing", "follow", "A run behind the last cell.", b"\0\5\0\1")
+    positions("trailing", "follow", "A run after the last cell.", b"\0\5\0\1")
     positions("overflow", "malformed", "The last position is beyond 63 bits.", svarint(2**63 - 3) + b"\5")
     positions("none", "malformed", "No positions at all.", b"")
 
@@ -1024,7 +1024,7 @@ def own_files():
             f.of(CELLS).sections[1].raw = value
             return f
     words_file("cut", "words", "Two words are announced, one follows.", b"\1\1" + u32(1))
-    words_file("more", "words", "Three bytes behind the last word.", b"\1\1" + u32(1, 2) + bytes(3))
+    words_file("more", "words", "Three bytes after the last word.", b"\1\1" + u32(1, 2) + bytes(3))
     words_file("count", "words", "A cell of 2^40 words.", varint(1 << 40) + b"\1" + u32(1))
     bad("cells-sections", "CELLS", "WORDS stands before POSITIONS.")(
         lambda: edited(lambda f: f.of(CELLS).sections.insert(0, Section(S_WORDS, b"\0" * 5))))
@@ -1039,7 +1039,7 @@ def own_files():
     extents("tensor-missing", "every tensor", "Tensor 1 does not occur.", varint(2) + literal + b"\1")
     extents("tensor-unknown", "extent", "Tensor 2 occurs, which is not there.", varint(4) + literal + b"\1\2\3")
     extents("cut", "cut short", "Four extents are announced, three are there.", varint(4) + literal + b"\1\2")
-    extents("trailing", "follow", "A byte behind the last extent.", varint(3) + literal + b"\1\2\0")
+    extents("trailing", "follow", "A byte after the last extent.", varint(3) + literal + b"\1\2\0")
     extents("none", "extents", "No extents.", varint(0))
     extents("count", "cut short", "2^60 extents.", varint(1 << 60) + literal)
     extents("overflow", "overflow", "Two literals of 2^63 bytes.", varint(4) + b"\0" + varint(1 << 63) + b"\1\0" + varint(1 << 63) + b"\2")
@@ -1302,7 +1302,7 @@ def stage_files():
           **with_sections(lambda x: x.pop(0) and None))
     split("no-scales", "PLANE", "The scales of q8_0 are missing.", dtype=Q8_0, model=None,
           **with_sections(lambda x: x[2:]))
-    split("extra-plane", "more than are due", "A plane behind the low bits.",
+    split("extra-plane", "more than are due", "A plane after the low bits.",
           **with_sections(lambda x: x.append(Section(PLANE, bytes(40), stage=0, index=1))))
     split("extra-low", "more than are due", "Low bits for u8, which has none.", dtype=U8, model=None,
           **with_sections(lambda x: x.append(Section(PLANE, bytes(40), stage=0))))
@@ -1317,7 +1317,7 @@ def stage_files():
     split("raw-index", "CODES", "RAW is number 1.", **with_sections(lambda x: other_raw))
     split("none", "CODES", "No sections at all.", **with_sections(lambda x: x.clear() or []))
     split("order", "CODES", "PLANE stands before CODES.", **with_sections(lambda x: x.insert(1, x.pop())))
-    split("params-late", "PLANE", "PARAMS stands behind CODES.", **with_sections(lambda x: x.insert(1, x.pop(0))))
+    split("params-late", "PLANE", "PARAMS stands after CODES.", **with_sections(lambda x: x.insert(1, x.pop(0))))
     split("params-index", "PARAMS", "PARAMS is number 1.", **entry(0, index=1))
     split("codes-index", "CODES", "CODES is number 1.", **entry(1, index=1))
     split("low-index", "PLANE", "The low bits of bf16 are plane 1.", **entry(2, index=1))
@@ -1345,7 +1345,7 @@ def stage_files():
     split("no-tables", "CODES", "No context has a table.", attribute(mask=0, tables={}))
     split("no-rows", "CODES", "Streams of no rows.", attribute(per=0))
     split("rows", "CODES", "Streams of six rows in a block of five.", attribute(per=6))
-    split("table-padding", "padding", "A padding bit behind the tables is set.", attribute(padding=1))
+    split("table-padding", "padding", "A padding bit after the tables is set.", attribute(padding=1))
 
     # tables
     def table(name, words, sentence, put):
@@ -1357,7 +1357,7 @@ def stage_files():
     table("nothing", "do not make", "No symbol has a frequency.", lambda b: table_bits(b, {}, 1024))
     table("sum", "do not make", "The others' frequencies sum to 2^P.",
           lambda b: table_bits(b, {1: 32, 2: 28, 3: 28, 4: 28, 5: 28}, 1024))
-    table("run", "run", "A run to behind the last symbol.", lambda b: b.rice(0, 2).rice(1024, 3).put(0, 400))
+    table("run", "run", "A run to after the last symbol.", lambda b: b.rice(0, 2).rice(1024, 3).put(0, 400))
     table("long-form", "table", "The long form of a number that has a short one.",
           lambda b: b.put(2**24 - 1, 24).put(2, 16).put(0, 9000))
     split("table-cut", "table", "CODES ends within a table.",
@@ -1462,7 +1462,7 @@ def stage_files():
     fast("escapes-coder", "ESCAPES", "ESCAPES is a zstd frame.", **entry(2, coder=1))
     fast("escapes-size", "ESCAPES", "ESCAPES claims a pair more than is stored.",
          **with_sections(lambda x: setattr(x[2], "raw_size", len(x[2].raw) + 2)))
-    fast("escapes-beyond", "escape", "An escape of the value behind the last.",
+    fast("escapes-beyond", "escape", "An escape of the value after the last.",
          lambda x: setattr(x, "escapes", u8(39, 7, 0, 7)))
     fast("escapes-far", "escape", "An escape far beyond the block.", lambda x: setattr(x, "escapes", u8(255, 7)))
     fast("codes-filling", "not filled up", "A bit of the last group of codes is set beyond the last value.",
@@ -1607,7 +1607,7 @@ def halves_of(values, **form):
 
 
 class Quant:
-    """What quant reads of one block: made-up codes, steps and least values, and what they decode to. salient: of each
+    """What quant reads of one block: made-up codes, steps and minima, and what they decode to. salient: of each
     row the flags of its heads."""
     def __init__(self, scheme, role, bits, rows, heads, dim, g=64, low=2, sym=False, salient=None, salt=0, stage=0,
                  form=None):
@@ -1758,7 +1758,7 @@ def marks_of(salient):
 
 
 def quant_file(scheme, role, text, dtype=BF16, rows=5, heads=2, dim=8, change=None, **options):
-    """One tensor by quant alone, or behind saliency."""
+    """One tensor by quant alone, or after saliency."""
     salient = options.get("salient")
     x = Quant(scheme, role, rows=rows, heads=heads, dim=dim, stage=int(salient is not None), **options)
     line = ((saliency("0.5"),) if salient else ()) + (quant(text),)
@@ -1804,7 +1804,7 @@ def quant_files():
     good("quant-other-class", "A mask that calls none salient: no sections of class 0.")(
         lambda: quant_file("kivi", 0, "kivi:bits=2:low=5", bits=2, low=5, salt=125, salient=[[0, 0]] * 5))
     for scheme, role in (("kivi", 0), ("zip", 1)):
-        good(f"quant-sym-{scheme}", f"{scheme}, {'KV'[role]}, ranges around 0: no least values.")(
+        good(f"quant-sym-{scheme}", f"{scheme}, {'KV'[role]}, ranges around 0: no minima.")(
             lambda scheme=scheme, role=role: quant_file(scheme, role, scheme + ":bits=3:sym", bits=3, sym=True,
                                                         salt=126))
     good("quant-many", "70 rows of 3 heads of 5 channels: more than one group of everything.")(
@@ -1818,7 +1818,7 @@ def quant_files():
         return lossy([((0, 0, F16, 1, 5), byte_rows(F16, matrix), sections, [])], ((quant("token:bits=1:g=1"),),),
                      range(1))
 
-    @good("quant-residual", "quant behind quant, and split's rows of what both missed, in f16.")
+    @good("quant-residual", "quant after quant, and split's rows of what both missed, in f16.")
     def _():
         x = Quant("kivi", 0, 2, 5, 2, 8, salt=130)
         y = Quant("token", 0, 4, 5, 2, 8, g=4, salt=131, stage=1)
@@ -1840,10 +1840,10 @@ def quant_files():
     broken("codes-long", "CODES", "A byte follows the codes.", other_bytes(CODES, lambda b: b + b"\0"))
     broken("codes-filling", "not filled up", "A bit of the last group of codes is set beyond the last value.",
            other_bytes(CODES, lambda b: b[:-1] + u8(b[-1] | 0x80)))
-    broken("params-short", "cut short", "The least values are missing.",
+    broken("params-short", "cut short", "The minima are missing.",
            other_bytes(PARAMS, lambda b: b[:len(b) // 2]))
-    broken("params-long", "PARAMS", "A byte follows the least values.", other_bytes(PARAMS, lambda b: b + b"\0"))
-    broken("sym-lows", "PARAMS", "Least values although ranges lie around 0.",
+    broken("params-long", "PARAMS", "A byte follows the minima.", other_bytes(PARAMS, lambda b: b + b"\0"))
+    broken("sym-lows", "PARAMS", "Minima although ranges lie around 0.",
            other_bytes(PARAMS, lambda b: b + b), text="kivi:bits=3:sym", sym=True)
     broken("no-norms", "NORMS", "V of zip without norms.", without(NORMS), "zip", 1, "zip:bits=3")
     broken("k-norms", "PARAMS", "Norms of K.", more(Section(NORMS, bytes(18), stage=0), at=0), "zip", 0, "zip:bits=3")
@@ -2099,7 +2099,7 @@ def lowrank_files():
     broken("directions-short", "FACTOR_B", "A byte of the directions is missing.",
            other_bytes(FACTOR_B, lambda b: b[:-1]))
     broken("two", "more than are due", "FACTOR_A twice.", lambda f: more(section(f, FACTOR_A))(f))
-    bad("side-late", "not the record due", "Side data behind its segment's first block.", "open")(
+    bad("side-late", "not the record due", "Side data after its segment's first block.", "open")(
         lambda: low("r=2", 2, 8, 2, change=lambda f: f.records.append(f.records.pop(-2))))
     bad("side-twice", "not the record due", "Side data of a segment twice.", "open")(
         lambda: low("r=2", 2, 8, 2, change=lambda f: f.records.insert(-2, copy.deepcopy(block_of(f, SIDE)))))
@@ -2228,7 +2228,7 @@ def merge_files():
         g.records[-1] = block
         return g
 
-    @good("merge-tail", "A tail of each layer's own before merge, quant behind it.")
+    @good("merge-tail", "A tail of each layer's own before merge, quant after it.")
     def _():
         x = Quant("token", 1, 4, 3, 2, 4, g=4, salt=280, stage=2)
         common = byte_rows(F16, x.matrix)
@@ -2286,7 +2286,7 @@ def merge_files():
         lambda: pair("slerp", lines=((merge("slerp"), merge("slerp"), STORE),)))
     bad("pipeline-merge-late", "before", "lowrank, which looks at segments, before merge.")(
         lambda: pair("slerp", lines=((lowrank("r=1"), merge("slerp"), STORE),)))
-    bad("pipeline-project-tail", "behind", "tail, which takes rows out, behind project.")(
+    bad("pipeline-project-tail", "behind", "tail, which takes rows out, after project.")(
         lambda: pair("slerp", lines=((project("hidden"), tail("2"), STORE),)))
     bad("pipeline-open", "terminal", "A pipeline that ends with tail.")(
         lambda: pair("slerp", lines=((tail("2"),),)))

@@ -154,7 +154,7 @@ def zipcache(role, tokens):
     s.exact["MASK"] = sum(-(-n * HEADS // 8) for n in rows)
     s.exact["NORMS"] = len(rows) * (2 + WIDTH) if role == "V" else 0
     s.most["PARAMS"] = sum(4 * halves(WIDTH if role == "K" else n) for n in rows)
-    # both classes: a scale and a least value of each channel of K, of each row of V and a norm of each channel
+    # both classes: a scale and a minimum of each channel of K, of each row of V and a norm of each channel
     s.paper = bits + HEADS * tokens + (64 * WIDTH if role == "K" else 32 * tokens + 16 * WIDTH)
     return s
 

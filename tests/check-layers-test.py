@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""check-layers-test.py: tests check-layers.py on copies of the tree into which one fault each was put.
+
+Every fault must be reported by a line that names it, with exit status 1; the tree itself, and changes that keep the rules,
+must pass. Prints "N passed, N failed". Run from the top folder. CC: the compiler of the objects (default: cc)."""
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+CHECK = os.path.abspath("tests/check-layers.py")
+CC = shlex.split(os.environ.get("CC", "cc"))
+
+
+def put(path, text, mode="w"):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, mode, encoding="utf-8") as f:
+        f.write(text)
+
+
+def include(path, header):
+    put(path, f'#include "{header}"\n', "a")
+
+
+def compiled(path, text):
+    """Writes a source file and its object below objects/."""
+    put(path, text)
+    target = os.path.join("objects", path[:-2] + ".o")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    subprocess.run([*CC, "-c", "-o", target, path], check=True)
+
+
+def nothing():
+    pass
+
+
+def wrong_room():
+    include("formats/cache/view.c", "formats/container/container.h")
+
+
+def private_header():
+    include("formats/device/load.c", "formats/container/records.h")
+
+
+def no_such_file():
+    include("formats/cache/view.c", "view.h")
+
+
+def installed_header():
+    include("formats/api/kvc.h", "formats/cache/view.h")
+
+
+def unknown_room():
+    include("formats/attic/old.c", "formats/cache/view.h")
+
+
+def cycle():
+    put("formats/io/first_made.h", '#include "formats/io/second_made.h"\n')
+    put("formats/io/second_made.h", '#include "formats/io/first_made.h"\n')
+
+
+def one_name():
+    put("formats/engines/view.c", "/* A second view.c. */\n")
+
+
+USER = "extern int kvc_made(void);\nint kvc_user(void);\nint kvc_user(void) { return kvc_made(); }\n"
+MAKER = "int kvc_made(void);\nint kvc_made(void) { return 1; }\n"
+
+
+def hand_declared():
+    compiled("formats/io/made_user.c", USER)
+    compiled("formats/container/made_maker.c", MAKER)
+
+
+def declared_downwards():
+    compiled("formats/container/made_user.c", USER)
+    compiled("formats/io/made_maker.c", MAKER)
+
+
+def symbol_cycle():
+    compiled("formats/io/made_user.c", USER + "int kvc_again(void);\nint kvc_again(void) { return 0; }\n")
+    compiled("formats/io/made_maker.c", "int kvc_again(void);\n" + MAKER.replace("return 1", "return kvc_again()"))
+
+
+def no_objects():
+    os.makedirs("objects")
+
+
+def lines(n):
+    return "/* A long file. */\n" + "\n" * (n - 1)
+
+
+def function(n, head="int kvc_long(void) {\n"):
+    return "/* A long function. */\n" + head + "\n" * (n - 1 - head.count("\n")) + "}\n"
+
+
+def long_file():
+    put("formats/io/made_long.c", lines(501))
+
+
+def allowed_file():
+    put("formats/io/made_long.c", lines(500))
+
+
+def excused_file():
+    put("formats/io/made_long.c", lines(501).replace("A long file.", "Longer than 500 lines: a test."))
+
+
+def long_function():
+    put("formats/io/made_long.c", function(81))
+
+
+def long_function_of_two_lines():
+    put("formats/io/made_long.c", function(81, "int kvc_long(int a,\n             int b) {\n"))
+
+
+def allowed_function():
+    put("formats/io/made_long.c", function(80))
+
+
+# name, fault, the line that reports it (None: nothing about the fault's file is reported), folder of objects, lengths
+CASES = [
+    ("the tree as it is", nothing, None, None, False),
+    ("an include of a room above", wrong_room, "formats/cache/view.c (formats/cache) line ", None, False),
+    ("an include of a private header", private_header, "formats/container/records.h, which only formats/container may see", None, False),
+    ("an include that is not from the top folder", no_such_file, '"view.h" is no file, as seen from the top folder', None, False),
+    ("an installed header with an include", installed_header, "it is installed alone", None, False),
+    ("a file in no room", unknown_room, "formats/attic/old.c is in no room", None, False),
+    ("a cycle of includes", cycle, "a cycle of files by #include: formats/io/first_made formats/io/second_made", None, False),
+    ("two files of one name", one_name, "formats/engines/view.c and formats/cache/view.c have one name", None, False),
+    ("a symbol declared by hand", hand_declared, "formats/io/made_user.c (formats/io) uses kvc_made", "objects", False),
+    ("a symbol of a room below", declared_downwards, None, "objects", False),
+    ("a cycle of symbols", symbol_cycle, "a cycle of files by symbols: formats/io/made_maker formats/io/made_user", "objects", False),
+    ("a folder without objects", no_objects, "objects has no object files of this tree", "objects", False),
+    ("a file of 501 lines", long_file, "formats/io/made_long.c has 501 lines", None, True),
+    ("a file of 500 lines", allowed_file, None, None, True),
+    ("a file of 501 lines with its reason", excused_file, None, None, True),
+    ("a function of 81 lines", long_function, "formats/io/made_long.c:2: a function of 81 lines", None, True),
+    ("a function of 81 lines, two of them its head", long_function_of_two_lines, "made_long.c:2: a function of 81", None, True),
+    ("a function of 80 lines", allowed_function, None, None, True),
+]
+
+
+def fault_of(case, tree):
+    """Runs check-layers.py on a copy of the tree with the fault in it; returns what is wrong with its answer, or None."""
+    _, fault, report, objects, lengths = case
+    with tempfile.TemporaryDirectory() as scratch:
+        for top in ("kernels", "codecs", "formats", "cli"):
+            shutil.copytree(os.path.join(tree, top), os.path.join(scratch, top))
+        os.chdir(scratch)
+        try:
+            fault()
+            env = {k: v for k, v in os.environ.items() if k != "KVC_LENGTHS"}
+            env.update({"KVC_LENGTHS": "1"} if lengths else {})
+            done = subprocess.run(
+                [sys.executable, CHECK, *([objects] if objects else [])], capture_output=True, text=True, env=env, check=False
+            )
+        finally:
+            os.chdir(tree)
+    said = done.stderr.splitlines()
+    if lengths and not report:  # files of the tree may be too long; the one that was put in is not
+        return "\n".join(s for s in said if "made_long" in s) or None
+    if not report:
+        return None if done.returncode == 0 and done.stdout == "layers: ok\n" else done.stderr
+    if done.returncode != 1 or not any(report in s for s in said):
+        return f"exit status {done.returncode}, expected 1 and: {report}\n{done.stderr}"
+    return None
+
+
+def main():
+    tree = os.getcwd()
+    failed = 0
+    for case in CASES:
+        wrong = fault_of(case, tree)
+        if wrong:
+            failed += 1
+            print(f"FAIL {case[0]}: {wrong}", file=sys.stderr)
+    print(f"{len(CASES) - failed} passed, {failed} failed")
+    return failed != 0
+
+
+sys.exit(main())

@@ -1,0 +1,102 @@
+#!/bin/sh
+# check-words.sh [FILE...]: finds words in comments and documents that CONTRIBUTING.md asks not to use. Without FILE it checks all
+# files of the tree but those of `pending`. Of C files only comments count; of documents everything outside of code blocks.
+set -eu
+
+# A word or words as an extended regular expression, and what to write instead. One a line. "At least" is not looked at.
+words='
+behind = after
+at hand = available, current
+great|greatest = large, maximum
+least = minimum
+turned = rotated
+goes on to say = predicts
+goes with = matches
+comes? to be = is made
+what there is = all
+of a kind = of one type
+frontier = a source that readers have
+'
+
+# Files whose language was not revised yet, as shell patterns. tests/files/README.md quotes messages of these.
+pending='
+kernels/*
+codecs/*
+formats/*.[ch]
+formats/README.md
+formats/container/FORMAT.md
+cli/*.[ch]
+tests/*.[ch]
+tests/files/README.md
+'
+
+is_pending() {
+    for pattern in $pending; do
+        # shellcheck disable=SC2254
+        case $1 in $pattern) return 0 ;; esac
+    done
+    return 1
+}
+
+# Prints FILE:LINE:TEXT of every line that is a comment or text, without what is set as code.
+prose() {
+    case $1 in
+    *.c | *.h | *.cu)
+        awk -v f="$1" '{
+            text = ""; rest = $0
+            while (rest != "") {
+                if (open) {
+                    end = index(rest, "*/")
+                    text = text (end ? substr(rest, 1, end - 1) : rest)
+                    rest = end ? substr(rest, end + 2) : ""
+                    if (end) open = 0
+                } else {
+                    begin = index(rest, "/*")
+                    rest = begin ? substr(rest, begin + 2) : ""
+                    if (begin) open = 1
+                }
+            }
+            if (text != "") print f ":" NR ":" text
+        }' "$1"
+        ;;
+    *.md)
+        awk -v f="$1" '/<!-- words not to use -->/ { skip = 1 } /<!-- end of words -->/ { skip = 0 } /^```/ { code = !code }
+            !skip && !code { gsub(/`[^`]*`/, ""); print f ":" NR ":" $0 }' "$1"
+        ;;
+    *.[1-9]) awk -v f="$1" '/^\.Bd -literal/ { code = 1 } /^\.Ed/ { code = 0 } !code { print f ":" NR ":" $0 }' "$1" ;;
+    *) awk -v f="$1" '/^[ \t]*#/ { print f ":" NR ":" $0 }' "$1" ;;
+    esac
+}
+
+left=0
+set -f # patterns are compared, not expanded
+if [ $# = 0 ]; then
+    # shellcheck disable=SC2046
+    set -- $(find kernels codecs formats cli tests samples man README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md BENCHMARKS.md Makefile -type f ! -name check-words.sh \( -name '*.[ch]' -o \
+        -name '*.cu' -o -name '*.md' -o -name '*.[157]' -o -name '*.py' -o -name '*.sh' -o -name '*.mk' -o -name cmd -o \
+        -name Makefile \) | sed 's|^[.]/||' | sort)
+    for f; do
+        shift
+        if is_pending "$f"; then left=$((left + 1)); else set -- "$@" "$f"; fi
+    done
+fi
+for f; do prose "$f"; done | awk -v words="$words" '
+    BEGIN {
+        n = split(words, line, "\n")
+        for (i = 1; i <= n; i++)
+            if (split(line[i], half, " = ") == 2) { pattern[++patterns] = half[1]; instead[patterns] = half[2] }
+    }
+    {
+        place = $0
+        sub(/^[^:]*:[0-9]*:/, "", $0)
+        place = substr(place, 1, length(place) - length($0))
+        text = " " tolower($0) " "
+        gsub(/at least/, "", text)
+        for (i = 1; i <= patterns; i++)
+            if (text ~ "[^a-z0-9_](" pattern[i] ")[^a-z0-9_]") {
+                print place " \"" pattern[i] "\": write " instead[i]
+                found = 1
+            }
+    }
+    END { exit found }' >&2 || exit 1
+echo "words: ok ($# files, $left not revised yet)"

@@ -1,0 +1,283 @@
+# tests.mk: tests, checks, benchmarks and fuzzing. Included by the top folder's Makefile.
+
+UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
+UNIT_BIN := $(UNIT_SRC:%.c=$B/%)
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/%.c=%)
+BENCH_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tests/bench/*.c))
+
+$B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
+
+# its allocations fail when it says so
+$B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
+
+# the same over the host in a GPU's place, for tests
+FAKE_CUDA := $B/tests/cuda/libkvc_cuda_fake.so
+$(FAKE_CUDA): $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) -shared -Wl,--exclude-libs,ALL $^ $(LIBS)
+
+# the GPU's tests; over the host too, so that they stay sound where there is no GPU
+CUDA_TEST := $B/tests/cuda/test_cuda.o $B/tests/cuda/made.o
+FAKE_TEST := $B/tests/cuda/test_cuda_fake
+$(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
+
+# AVX-512's rANS on any x86-64: emulated.c takes the place of the library's kernels and of the choice among them.
+# SIMDe adds and multiplies signed integers that overflow.
+$B/tests/simde/%.o: ISA := -isystem tests/simde -Wno-psabi -fno-sanitize=signed-integer-overflow
+$B/tests/simde/emulated.o: tests/simde/immintrin.h
+$B/tests/simde/test_rans: $B/tests/unit/test_rans.o $B/tests/simde/emulated.o $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ -lcmocka $(LIBS)
+
+## demo: install missing packages (as root; KVC_INSTALL=no: do not), build, pack, inspect, unpack and compare a real sample
+.PHONY: demo
+demo:
+	@sh tests/deps.sh install build
+	@$(MAKE) --no-print-directory all
+	@sh tests/demo.sh
+
+## check: the quick tests: unit tests, layers, words, symbols
+.PHONY: check
+check: all $(UNIT_BIN) check-layers check-words check-symbols
+	@sh tests/run.sh unit $B
+
+## test: install missing packages as demo does, then everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
+.PHONY: test
+test:
+	@sh tests/deps.sh install test
+	@$(MAKE) --no-print-directory test-all
+
+.PHONY: test-all
+test-all: all $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+	@sh tests/run.sh all $B
+
+ENGINE_TESTS ?=
+## test-engine: the tools with a real llama.cpp and transformers, from PyPI; ENGINE_TESTS: parts of the tests' names
+.PHONY: test-engine
+test-engine: all $(FAKE_CUDA)
+	@sh tests/engine/run.sh $B $(ENGINE_TESTS)
+
+## golden: compare decoders with the stored files and digests of tests/golden
+.PHONY: golden
+golden: $B/tests/golden/golden
+	@$< tests/golden
+
+## golden-update: write the stored files and digests anew
+.PHONY: golden-update
+golden-update: $B/tests/golden/golden
+	@$< --update tests/golden
+
+BENCH_FILES ?= $(or $(wildcard build/bench/*.safetensors build/bench/*.bin),\
+  $(wildcard samples/slot-*.bin samples/transformers-*.safetensors))
+BENCH ?=
+BENCH_FOLDER := build/bench
+## bench-files: real caches for BENCH_FILES into build/bench, made by a model and an engine from PyPI
+.PHONY: bench-files
+bench-files:
+	@PYTHON="$(PYTHON)" sh tests/bench/make_files.sh $(BENCH_FOLDER)
+
+## bench: rates of kernels, stages and BENCH_FILES beside memcpy, zstd and ZipNN, and ratios; BENCH="--help": its tables
+.PHONY: bench
+bench: all $B/tests/bench/bench
+	@PYTHON="$(PYTHON)" $B/tests/bench/bench $(BENCH) $(BENCH_FILES)
+
+## bench-smoke: every table of bench, of one run each: shows that they are printed, not how fast anything is
+.PHONY: bench-smoke
+bench-smoke: $B/tests/bench/bench
+	@PYTHON="$(PYTHON)" sh tests/bench/smoke.sh $B/tests/bench/bench samples/slot-f16.bin samples/transformers-16.safetensors
+
+## bench-memory: the most memory that packing and unpacking take; makes caches of up to 2 GB in TMPDIR
+.PHONY: bench-memory
+bench-memory: all
+	@"$(PYTHON)" tests/bench/memory.py .
+
+## bench-sizes: sizes of the lossy presets beside those that the papers publish
+.PHONY: bench-sizes
+bench-sizes: all
+	@here=$$(pwd) && scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && cd "$$scratch" && \
+	  PATH="$$here:$$PATH" "$(PYTHON)" "$$here/tests/cli/lossy-accounting/accounting.py"
+
+QUALITY_FILE ?=
+QUALITY_RECIPES ?= split kivi4 gear4 gear-l4 kcvt4 kivi2 gear gear-l zipcache think think-kivi minicache minicache-kivi4
+## quality: what the real model makes of caches decoded from QUALITY_RECIPES: samples, or QUALITY_FILE
+.PHONY: quality
+quality: all
+	@PYTHON="$(PYTHON)" sh tests/quality/run.sh . "$(QUALITY_RECIPES)" $(QUALITY_FILE)
+
+QUALITY_MODEL ?= smollm2
+QUALITY_N ?= 2048
+QUALITY_TEXTS ?= gpl3 code german table chat
+QUALITY_PROFILE ?=
+QUALITY_ROWS ?=
+## quality-table: ratios of the transform codec at equal KLD beside its peers' and its targets, for QUALITY_TEXTS
+.PHONY: quality-table
+quality-table: all
+	@PYTHON="$(PYTHON)" sh tests/quality/table.sh . --model=$(QUALITY_MODEL) -n $(QUALITY_N) \
+	  --texts="$(QUALITY_TEXTS)" $(if $(QUALITY_ROWS),--rows="$(QUALITY_ROWS)") $(QUALITY_PROFILE:%=--profile=%)
+
+## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
+.PHONY: fuzz
+fuzz: $(FUZZ_NAMES:%=$B/fuzz/%)
+	@for t in $(FUZZ_NAMES); do mkdir -p build/fuzz-corpus/$$t; \
+	  $B/fuzz/$$t -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 \
+	  build/fuzz-corpus/$$t tests/fuzz/corpus/$${t#fuzz_} || exit 1; done
+
+## fuzz-replay: run the fuzz targets over the kept corpus, without libFuzzer
+.PHONY: fuzz-replay
+fuzz-replay: $(FUZZ_NAMES:%=$B/replay/%)
+	@for t in $(FUZZ_NAMES); do $B/replay/$$t tests/fuzz/corpus/$${t#fuzz_} || exit 1; done
+
+$B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
+	@mkdir -p $(@D)
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
+
+# libFuzzer needs its instrumentation in the library too: all sources at once, with clang
+$B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
+	@mkdir -p $(@D)
+	$(SAY) FUZZ $@
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
+	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(KVC_LDLIBS)
+
+$B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
+
+$B/tests/bench/bench.o: ISA := '-DBENCH_CFLAGS="$(subst ",,$(CFLAGS))"'
+$B/tests/bench/bench: $(BENCH_OBJ) $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
+
+SAN_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
+## asan: all tests under the address and undefined-behaviour sanitizers
+.PHONY: asan
+asan:
+	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 $(MAKE) --no-print-directory test-san CUDA=0 \
+	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address $(SAN_UNDEFINED)" LDFLAGS="-fsanitize=address $(SAN_UNDEFINED)"
+
+## ubsan: all tests under the undefined-behaviour sanitizer alone
+.PHONY: ubsan
+ubsan:
+	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
+
+## tsan: unit tests and threaded tools under the thread sanitizer
+.PHONY: tsan
+tsan:
+	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
+
+.PHONY: test-san
+test-san: $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+	@sh tests/run.sh san $B
+
+# Threads share the counters; a test that is killed leaves none.
+COVERAGE := -O1 -g --coverage -fprofile-update=atomic
+## coverage: lines of each room that the tests execute, by gcov, with a floor for each (gcc); COVERAGE_FLAGS=-v: the other lines
+.PHONY: coverage
+coverage:
+	@$(MAKE) --no-print-directory test-coverage CUDA=0 CFLAGS="$(COVERAGE)" LDFLAGS=--coverage
+
+.PHONY: test-coverage
+test-coverage: $(FAKE_CUDA) $(FAKE_TEST) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+	@find $B -name '*.gcda' -delete
+	@sh tests/run.sh coverage $B
+	@"$(PYTHON)" tests/coverage.py $B $(COVERAGE_FLAGS)
+
+## check-layers: rooms use each other one way, by includes and by symbols; no cycles, unique names, no long files
+.PHONY: check-layers
+check-layers: $(TOOLS:%=$B/%)
+	@"$(PYTHON)" tests/check-layers.py $B
+
+## check-layers-test: check-layers reports every fault that is put into a copy of the tree
+.PHONY: check-layers-test
+check-layers-test:
+	@CC="$(CC)" "$(PYTHON)" tests/check-layers-test.py
+
+## check-words: comments and documents keep CONTRIBUTING.md's list of words
+.PHONY: check-words
+check-words:
+	@sh tests/check-words.sh
+
+## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
+.PHONY: analyze
+analyze:
+	@ANALYZE="$(ANALYZE)" sh tests/analyze.sh $(filter-out -W%,$(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS)) $(AVX2)
+
+CLANG_FORMAT ?=
+## format: format the C code by .clang-format
+.PHONY: format
+format:
+	@CLANG_FORMAT="$(CLANG_FORMAT)" PYTHON="$(PYTHON)" sh tests/check-format.sh --apply
+
+## check-format: the C code is as clang-format would write it; CLANG_FORMAT: which
+.PHONY: check-format
+check-format:
+	@CLANG_FORMAT="$(CLANG_FORMAT)" PYTHON="$(PYTHON)" sh tests/check-format.sh
+
+## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
+.PHONY: check-symbols
+check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
+	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/api/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
+
+## check-abi: libkvc.so against that of the last tag, by abidiff; ABI_BASE: another commit
+.PHONY: check-abi
+check-abi: libkvc.so.$(VERSION)
+	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION)
+
+## check-cuda: nvcc compiles the kernel for all targets without a warning, and no register of it is spilt
+.PHONY: check-cuda
+check-cuda: $(if $(HAVE_CUDA),$(CUDA_SO))
+	@sh tests/check-cuda.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$C/kernels/device/decode.log $(CUDA_SO)) $(CUDA_ARCHS)
+
+## test-cuda: libkvc_cuda on a real GPU: every file, preset and layout, a cache of more than 4 GiB, NVIDIA's sanitizer
+.PHONY: test-cuda
+test-cuda: $(if $(HAVE_CUDA),$B/$(notdir $C)/test_cuda)
+	@sh tests/cuda/test.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$<)
+
+BENCH_CUDA ?=
+## bench-cuda: rates on a real GPU, against copies of the same bytes; BENCH_CUDA="--quick", "--help": how
+.PHONY: bench-cuda
+bench-cuda: all $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda)
+	@PYTHON="$(PYTHON)" sh tests/cuda/bench.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda) $(BENCH_CUDA)
+
+## check-install: install into an empty place, build against it, uninstall, nothing stays
+.PHONY: check-install
+check-install: all
+	@sh tests/check-install.sh $(MAKE)
+
+## check-vars: CC, CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS from outside reach the commands
+.PHONY: check-vars
+check-vars:
+	@sh tests/check-vars.sh $(MAKE)
+
+## check-target: machines that kvc does not support are refused; vector flags follow the compiler's machine
+.PHONY: check-target
+check-target:
+	@sh tests/check-target.sh $(MAKE)
+
+## check-deps: missing packages are named, and installed only where that was asked for or announced
+.PHONY: check-deps
+check-deps:
+	@sh tests/check-deps.sh $(MAKE)
+
+## check-simde: AVX-512's rANS, emulated where SIMDe's headers are installed
+.PHONY: check-simde
+check-simde:
+	@if printf '%s\n' '#ifndef __x86_64__' '#error' '#endif' '#include <simde/x86/avx512.h>' | \
+	  $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1; \
+	then $(MAKE) --no-print-directory $B/tests/simde/test_rans && $B/tests/simde/test_rans; \
+	else echo "SKIPPED: AVX-512's rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
+	  echo "0 passed, 0 failed, 1 skipped"; fi
+
+## man-lint: mandoc finds nothing wrong in the man pages
+.PHONY: man-lint
+man-lint:
+	@if command -v mandoc >/dev/null; then mandoc -T lint -W warning man/*.[1-9] && echo "man pages: ok"; \
+	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
+
+-include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
+-include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $B/formats/api/cuda/kvc_cuda.d
