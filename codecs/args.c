@@ -172,10 +172,3 @@ int kvc_text_append(char *text, size_t size, const char *more) {
     memcpy(text + used, more, n + 1);
     return 0;
 }
-
-int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage, const struct kvc_stage_args *args) {
-    char buffer[KVC_MAX_ARGS];
-    stage->print(args, buffer, sizeof buffer);
-    return kvc_text_append(text, size, stage->name) ||
-           (*buffer && (kvc_text_append(text, size, ":") || kvc_text_append(text, size, buffer)));
-}

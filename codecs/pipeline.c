@@ -2,10 +2,10 @@
  * work on it; what lies between is converted here. Not for recipes (recipe.c). */
 #include "codecs/pipeline.h"
 
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -242,6 +242,18 @@ static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, 
     if (left || left_side)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections belong to no stage of the recipe", left + left_side);
     return 0;
+}
+
+void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role, const struct kvc_section *side, size_t n,
+                           char *text, size_t size) {
+    struct kvc_description d = {.values = role == KVC_SELECT_K ? " as it is (RoPE unknown)" : ""};
+    for (unsigned i = pipeline->n; i-- > 0;) {
+        struct kvc_stored stored = {.n = 0};
+        stored.side = take_back(side, &n, i, &stored.n_side);
+        if (stage_at(pipeline, i)->describe) stage_at(pipeline, i)->describe(&stored, role, &d);
+    }
+    if (size) *text = '\0';
+    if (d.coordinates) snprintf(text, size, "%s%s, %s", role == KVC_SELECT_K ? "K" : "V", d.values, d.coordinates);
 }
 
 struct level {

@@ -30,6 +30,11 @@ int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e)
 /* 1 when the stages can take a tensor of this shape; else 0 and the reason in *e. */
 int kvc_pipeline_accepts(const struct kvc_pipeline *pipeline, const struct kvc_shape *shape, struct kvc_error *e);
 
+/* Prints what the stages did to a tensor of this role (enum kvc_select), of its side sections, in the order of the stages:
+ * "K before RoPE, a basis of its own". Prints "" where they code its values in no other coordinates. */
+void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role, const struct kvc_section *side, size_t n,
+                           char *text, size_t size);
+
 /* --- encoding --- */
 
 /* Encodes the blocks of one segment of one tensor. */

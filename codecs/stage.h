@@ -7,6 +7,7 @@
 #ifndef KVC_STAGE_H
 #define KVC_STAGE_H
 
+#include "codecs/args.h"
 #include "codecs/error.h"
 #include "codecs/tensor.h"
 
@@ -188,12 +189,6 @@ struct kvc_stored {
     size_t n, n_side, n_first;
 };
 
-/* Parsed arguments of one stage: as its table of them says (args.h). */
-struct kvc_stage_args {
-    int64_t i[8];
-    double f[8];
-};
-
 enum kvc_stage_flags {
     KVC_STAGE_TERMINAL = 1, /* consumes the matrix: nothing follows it in a pipeline */
     KVC_STAGE_LOSSLESS = 2, /* every bit pattern comes back */
@@ -213,16 +208,22 @@ enum kvc_stage_flags {
 
 struct kvc_program;
 
+/* What stages did to a tensor, in words. NULL: no stage changed that. */
+struct kvc_description {
+    const char *values;      /* what the values are, after the name of the part: " before RoPE" */
+    const char *coordinates; /* what they are coded in: "a basis of its own" */
+};
+
 struct kvc_stage {
     uint16_t id;         /* stands for the arithmetic for ever: new arithmetic, new id */
     const char *name;    /* as recipes spell it */
     const char *summary; /* one line for --help and man pages */
     unsigned flags;
 
-    /* Sets *args to the defaults and reads `text` ("level=1:x", may be empty, no stage name). */
-    int (*parse)(const char *text, struct kvc_stage_args *args, struct kvc_error *e);
-    /* The canonical text of *args, "" for the defaults; parse(print(x)) == x. */
-    void (*print)(const struct kvc_stage_args *args, char *text, size_t size);
+    const struct kvc_arg *args; /* its arguments, n_args of them */
+    unsigned n_args;
+    /* Refuses arguments that exclude each other. NULL: none do. */
+    int (*check)(const struct kvc_stage_args *args, struct kvc_error *e);
     /* 1 when the stage can take a tensor of this shape; else 0 and the reason in *e. NULL: it takes all. */
     int (*accepts)(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e);
     /* Pair stages: 1 when of `layers` layers the one with this index may be the first of a pair. */
@@ -245,6 +246,10 @@ struct kvc_stage {
     int (*encode)(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e);
 
+    /* Says what the stage did to a tensor of this role (enum kvc_select), as its side sections have it. They are not checked
+     * yet. NULL: nothing that a reader of the tensor's values wants to know. */
+    void (*describe)(const struct kvc_stored *stored, unsigned role, struct kvc_description *description);
+
     /* Decoding, first stage first: makes block->shape (and ->salient) what the stage handed on. NULL: as it came. */
     int (*open)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                 struct kvc_error *e);
@@ -257,6 +262,13 @@ struct kvc_stage {
     int (*lower)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e);
 };
+
+/* Reads `text` ("level=1:x", may be empty, no stage name) into *args, with the fallbacks for what it does not give. */
+int kvc_stage_parse(const struct kvc_stage *stage, const char *text, struct kvc_stage_args *args, struct kvc_error *e);
+/* Prints the canonical text, "" for the fallbacks; parsing it gives the same arguments. */
+void kvc_stage_print(const struct kvc_stage *stage, const struct kvc_stage_args *args, char *text, size_t size);
+/* Appends `name` or `name:arguments` to a text of `size` bytes, NUL included. Returns -1 when it does not fit. */
+int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage, const struct kvc_stage_args *args);
 
 /* The table (registry.c): by name, by id, by position; NULL past the end or when unknown. */
 const struct kvc_stage *kvc_stage_find(const char *name);

@@ -1,6 +1,5 @@
 /* basis.c: the stage that turns channels into coefficients, head by head. Spec: basis.md. Not for where a profile's matrices
  * come from (formats/model/profile.h). */
-#include "codecs/args.h"
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
@@ -9,6 +8,7 @@
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
 #include "codecs/rope.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
@@ -28,14 +28,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
 };
 
 enum { MOST_DIM = 1024 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("basis", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
@@ -520,19 +512,26 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     return status;
 }
 
+static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+    (void)role;
+    if (!stored->n_side || !stored->side->size) d->coordinates = "the profile's basis";
+    else d->coordinates = stored->side->data[0] == SCALED ? "no basis, only scales" : "a basis of its own";
+}
+
 const struct kvc_stage kvc_stage_basis = {
     .id = 17,
     .name = "basis",
     .summary = "channels of a head as coefficients of a basis, the profile's or its own",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_PROFILE,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .accepts = accepts,
     .begin = begin,
     .look = look,
     .settle = settle,
     .end = end,
     .encode = encode,
+    .describe = describe,
     .decode = decode,
     .lower = lower,
 };

@@ -1,23 +1,15 @@
 /* center.c: the stage that takes the mean out of each channel. Spec: center.md. */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("center", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
-}
 
 /* Where there is a profile, its means serve and there is no state. */
 struct state {
@@ -127,8 +119,6 @@ const struct kvc_stage kvc_stage_center = {
     .name = "center",
     .summary = "takes the mean out of each channel, the profile's or its own",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_PROFILE,
-    .parse = parse,
-    .print = print,
     .begin = begin,
     .look = look,
     .settle = settle,

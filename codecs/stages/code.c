@@ -2,7 +2,6 @@
  * for the tables (tables.h) or the coder (rans.h). */
 #include "codecs/code.h"
 
-#include "codecs/args.h"
 #include "codecs/bits.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
@@ -33,15 +32,11 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [LANES] = {.key = "lanes", .min = 1, .max = KVC_RANS_LANES, .fallback = KVC_RANS_LANES},
 };
 
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    if (kvc_args_parse("code", arguments, N_ARGS, text, args, e)) return -1;
+/* Lanes are a power of two, and the step is given or found, not both. */
+static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->i[LANES] & (args->i[LANES] - 1)) return kvc_fail(e, KVC_ERR_USAGE, "code: lanes are a power of two");
     if (args->f[STEP] > 0 && args->f[KLD] > 0) return kvc_fail(e, KVC_ERR_USAGE, "code: a step and a kld: give one of them");
     return 0;
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
 }
 
 double kvc_code_step(const struct kvc_stage_args *args, double *kld) {
@@ -482,8 +477,9 @@ const struct kvc_stage kvc_stage_code = {
     .summary = "rounds to one step and codes with fixed tables",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL |
              KVC_STAGE_SAMPLES,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
+    .check = check,
     .begin = begin,
     .look = look,
     .settle = settle,

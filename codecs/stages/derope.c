@@ -1,22 +1,14 @@
 /* derope.c: the stage that undoes RoPE. Spec: derope.md. Not for the tables (rope.c). */
-#include "codecs/args.h"
 #include "codecs/memory.h"
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
 #include "codecs/rope.h"
+#include "codecs/stage.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { HEADER = 4 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("derope", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
-}
 
 struct state {
     const struct kvc_rope_facts *facts;
@@ -193,18 +185,21 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     return op.at[2] ? kvc_program_op(program, &op, e) : -1;
 }
 
+static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+    if (role == KVC_SELECT_K && stored->n_side) d->values = " before RoPE";
+}
+
 const struct kvc_stage kvc_stage_derope = {
     .id = 15,
     .name = "derope",
     .summary = "undoes RoPE, where it is known",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS |
              KVC_STAGE_PROFILE,
-    .parse = parse,
-    .print = print,
     .begin = begin,
     .settle = settle,
     .end = end,
     .encode = encode,
+    .describe = describe,
     .decode = decode,
     .lower = lower,
 };

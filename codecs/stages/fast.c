@@ -1,5 +1,4 @@
 /* fast.c: fixed-width exponents around each channel's own, for latency: decodes at memory speed. Spec: fast.md. */
-#include "codecs/args.h"
 #include "codecs/bits.h"
 #include "codecs/planes.h"
 #include "codecs/program.h"
@@ -16,14 +15,6 @@ enum { MIN_WIDTH = 1, MAX_WIDTH = 7, FARTHEST = 255 };
 static unsigned mantissa_of(enum kvc_dtype dtype, unsigned *below) {
     *below = dtype == KVC_F32 ? 2 : 0;
     return dtype == KVC_F16 ? 10 : dtype == KVC_BF16 || dtype == KVC_F32 ? 7 : 0;
-}
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("fast", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
 }
 
 struct work {
@@ -341,8 +332,6 @@ const struct kvc_stage kvc_stage_fast = {
     .name = "fast",
     .summary = "exponents in a few bits around their channel's own, escapes apart",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
-    .parse = parse,
-    .print = print,
     .encode = encode,
     .decode = decode,
     .lower = lower,

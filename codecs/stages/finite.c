@@ -1,9 +1,9 @@
 /* finite.c: the stage that takes values no statistics may see out of the matrix: NaN, infinities, the very great. Spec:
  * finite.md. */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,14 +11,6 @@
 
 /* Below it ranges, squares and their sums stay far from overflow. */
 #define LIMIT 0x1p50f
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("finite", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
-}
 
 static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
@@ -178,8 +170,6 @@ const struct kvc_stage kvc_stage_finite = {
     .name = "finite",
     .summary = "NaN, infinities and the very great apart, exactly",
     .flags = KVC_STAGE_LOSSLESS,
-    .parse = parse,
-    .print = print,
     .accepts = accepts,
     .encode = encode,
     .decode = decode,

@@ -1,9 +1,9 @@
 /* lowrank.c: the stage that keeps the strongest directions of a matrix, or of what a quantiser missed. Spec: lowrank.md. */
-#include "codecs/args.h"
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 #include "kernels/kernels.h"
 
 #include <stdlib.h>
@@ -16,14 +16,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [LAYER] = {.key = "layer", .kind = KVC_ARG_FLAG},
     [POWER] = {.key = "power", .min = 0, .max = 64, .fallback = 0},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("lowrank", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 /* The matrices that are approximated: one a head, or one of whole rows. */
 struct parts {
@@ -180,8 +172,8 @@ const struct kvc_stage kvc_stage_lowrank = {
     .name = "lowrank",
     .summary = "the strongest directions of each head",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .accepts = accepts,
     .begin = begin,
     .look = look,

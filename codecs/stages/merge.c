@@ -1,5 +1,4 @@
 /* merge.c: the stage that stores two layers' rows as one direction and a norm each. Spec: merge.md. */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/stages/kept.h"
 #include "codecs/memory.h"
@@ -28,15 +27,10 @@ static const struct kvc_arg arguments[N_ARGS] = {
 #define PI 3.14159265358979323846
 #define NEARLY 1e-3 /* angles this close to 0 or pi have no plane to turn in */
 
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    if (kvc_args_parse("merge", arguments, N_ARGS, text, args, e)) return -1;
+static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[GAMMA] >= 0 && args->f[KEEP] != arguments[KEEP].otherwise)
         return kvc_fail(e, KVC_ERR_USAGE, "merge: keep and gamma are two rules for the same: give one");
     return 0;
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
 }
 
 static int pairs(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers) {
@@ -332,8 +326,9 @@ const struct kvc_stage kvc_stage_merge = {
     .name = "merge",
     .summary = "two layers' rows as one direction and a norm each",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_PAIR | KVC_STAGE_TAKES,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
+    .check = check,
     .pairs = pairs,
     .begin = begin,
     .look = look,

@@ -1,8 +1,8 @@
 /* outlier.c: the stage that takes the extremes of each vector out of the matrix, exactly. Spec: outlier.md. */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -16,14 +16,6 @@ enum { ONES = 32 };
 static const struct kvc_arg arguments[N_ARGS] = {
     [SHARE] = {.kind = KVC_ARG_REAL, .least = 0.0001, .most = 0.5, .otherwise = 0.02, .required = 1},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("outlier", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
@@ -442,8 +434,8 @@ const struct kvc_stage kvc_stage_outlier = {
     .name = "outlier",
     .summary = "the least and greatest of each vector apart, exactly",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .accepts = accepts,
     .begin = begin,
     .look = look,

@@ -1,8 +1,8 @@
 /* project.c: the stage that rebuilds K and V from hidden states. Spec: project.md. Not for reading weights
  * (formats/model/weights.h) or finding hidden states (formats/model/rebuild_source.c). */
-#include "codecs/args.h"
 #include "codecs/memory.h"
 #include "codecs/rebuild.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
@@ -24,14 +24,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [EVERY] = {.key = "every", .min = 1, .max = 64, .fallback = 2},
     [RANK] = {.key = "rank", .min = 0, .max = 4096, .fallback = 0},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("project", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 /* Layer-sparse substitution: the policy of the paper's program (get_cache_type). */
 static int keeps(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, unsigned *rank) {
@@ -296,8 +288,8 @@ const struct kvc_stage kvc_stage_project = {
     .name = "project",
     .summary = "K and V rebuilt from hidden states and weights",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS | KVC_STAGE_REBUILDS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .keeps = keeps,
     .begin = begin,
     .settle = settle,

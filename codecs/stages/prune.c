@@ -1,9 +1,9 @@
 /* prune.c: the stage that leaves out the channels that matter least. Spec: prune.md. */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,14 +22,9 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [WINDOW] = {.key = "window", .min = 1, .max = 65536, .fallback = 32},
 };
 
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    if (kvc_args_parse("prune", arguments, N_ARGS, text, args, e)) return -1;
+static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[OF_K] > 0 || args->f[OF_V] > 0) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "prune needs k=0..0.95, v=0..0.95 or both: the share of channels to leave out");
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
 }
 
 /* Channels of each head that are left out: floor(dim * share), as ThinK keeps floor((1 - share) dim). */
@@ -284,8 +279,9 @@ const struct kvc_stage kvc_stage_prune = {
     .name = "prune",
     .summary = "leaves out the channels that queries ask least for",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
+    .check = check,
     .begin = begin,
     .settle = settle,
     .end = end,

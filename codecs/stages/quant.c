@@ -1,10 +1,10 @@
 /* quant.c: the stage that quantises groups of values uniformly. Spec: quant.md. Not for choosing salient tokens
  * (saliency.c) or outliers (outlier.c). */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -25,14 +25,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [CLIP] = {.key = "clip", .kind = KVC_ARG_FLAG},
     [SYM] = {.key = "sym", .kind = KVC_ARG_FLAG},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("quant", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 /* --- how a block falls into groups --- */
 
@@ -557,8 +549,8 @@ const struct kvc_stage kvc_stage_quant = {
     .name = "quant",
     .summary = "uniform quantisation of groups, 1 to 8 bits",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .encode = encode,
     .decode = decode,
     .lower = lower,

@@ -1,9 +1,9 @@
 /* saliency.c: the stage that tells tokens apart: which ones attention falls on. Spec: saliency.md. */
-#include "codecs/args.h"
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/program.h"
 #include "codecs/shared.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
@@ -23,14 +23,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [NORM] = {.key = "norm", .kind = KVC_ARG_WORD, .words = norms, .fallback = NORM_CODE},
     [BY] = {.key = "by", .kind = KVC_ARG_WORD, .words = rules, .fallback = BY_ATTENTION},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("saliency", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 struct state {
     size_t heads;
@@ -210,8 +202,8 @@ const struct kvc_stage kvc_stage_saliency = {
     .name = "saliency",
     .summary = "which tokens attention falls on: quant gives them more bits",
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .begin = begin,
     .look = look,
     .settle = settle,

@@ -1,6 +1,5 @@
 /* split.c: the default stage: noisy low bits as they are, the rest entropy-coded in the context of its channel.
  * Spec: split.md. Not for the channel model (channels.c) or the coder (rans.c). */
-#include "codecs/args.h"
 #include "codecs/channels.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
@@ -25,14 +24,6 @@ enum { MODEL_ROWS = 96 }; /* from which on the channel model is taken to pay for
 /* --- parameters --- */
 
 static const struct kvc_arg arguments[] = {{.key = "stream", .min = MIN_STREAM, .max = MAX_STREAM, .fallback = DEFAULT_STREAM}};
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("split", arguments, 1, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, 1, args, text, size);
-}
 
 /* --- tables --- */
 
@@ -593,8 +584,8 @@ const struct kvc_stage kvc_stage_split = {
     .name = "split",
     .summary = "low bits as they are, the rest entropy-coded in its channel's context",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = 1,
     .encode = encode,
     .decode = decode,
     .lower = lower,

@@ -1,12 +1,12 @@
 /* steps.c: the stage that gives each token and head a step by how much later tokens look at it. Spec: steps.md. Not for the
  * step itself (code.c). */
-#include "codecs/args.h"
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/shared.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
@@ -25,14 +25,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [TAIL] = {.key = "tail", .min = 0, .max = 65536, .fallback = 16},
     [FINE] = {.key = "fine", .min = 0, .max = -LEAST, .fallback = 4},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("steps", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 /* 2^(step / 2), rounded to binary32. */
 static float factor(int step) {
@@ -220,8 +212,8 @@ const struct kvc_stage kvc_stage_steps = {
     .name = "steps",
     .summary = "finer steps for tokens that attention falls on",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .begin = begin,
     .settle = settle,
     .end = end,

@@ -1736,7 +1736,7 @@ static void malformed_codes(void **state) {
     }
     /* a pipeline without a step */
     const struct kvc_stage *coder = t.c.line.step[t.c.line.n - 1].stage;
-    assert_int_equal(coder->parse("", &t.c.line.step[t.c.line.n - 1].args, &e), 0);
+    assert_int_equal(kvc_stage_parse(coder, "", &t.c.line.step[t.c.line.n - 1].args, &e), 0);
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, NULL, "no step", "no step");
     trip_free(&t);
