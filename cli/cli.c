@@ -4,7 +4,7 @@
 
 #include "codecs/near.h"
 #include "codecs/presets.h"
-#include "codecs/stage.h"
+#include "codecs/registry.h"
 #include "formats/file/open.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"

@@ -2,7 +2,7 @@
 #ifndef KVC_CODE_H
 #define KVC_CODE_H
 
-#include "codecs/stage.h"
+#include "codecs/args.h"
 
 /* The step that a recipe gives, 0 where it gives none, and the KLD, likewise. */
 double kvc_code_step(const struct kvc_stage_args *args, double *kld);

@@ -3,7 +3,8 @@
 #ifndef KVC_FLOATS_H
 #define KVC_FLOATS_H
 
-#include "codecs/stage.h"
+#include "codecs/dtype.h"
+#include "codecs/sections.h"
 
 #include <stddef.h>
 #include <stdint.h>

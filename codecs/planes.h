@@ -2,7 +2,7 @@
 #ifndef KVC_PLANES_H
 #define KVC_PLANES_H
 
-#include "codecs/stage.h"
+#include "codecs/sections.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
 #ifndef KVC_PROBES_H
 #define KVC_PROBES_H
 
-#include "codecs/stage.h"
+#include "codecs/block.h"
 
 #include <stddef.h>
 #include <stdint.h>

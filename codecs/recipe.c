@@ -3,6 +3,7 @@
 
 #include "codecs/near.h"
 #include "codecs/presets.h"
+#include "codecs/registry.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,6 +3,7 @@
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
+#include "codecs/registry.h"
 #include "formats/cache/keys.h"
 #include "formats/container/offsets.h"
 #include "formats/cache/prefix.h"

@@ -3,6 +3,7 @@
 #include "tests/bench/bench.h"
 
 #include "codecs/recipe.h"
+#include "codecs/registry.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 

@@ -1,5 +1,6 @@
 /* test_codecs.c: shapes and strides, sections, recipes, and the round trip of every stage in the registry. */
 #include "codecs/recipe.h"
+#include "codecs/registry.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,6 +5,7 @@
 #include "lossy_support.h"
 
 #include "codecs/presets.h"
+#include "codecs/registry.h"
 
 #include <xxhash.h>
 
