@@ -124,16 +124,17 @@ uint64_t kvc_program_halves(struct kvc_program *p, const struct kvc_section *s, 
     const uint64_t base = kvc_program_bytes(p, s, s->size, NULL, e), to = base ? kvc_program_scratch(p, 4 * n, e) : 0;
     struct kvc_device_job *job = to ? kvc_program_job(p, KVC_JOB_HALVES, e) : NULL;
     if (!job) return 0;
-    const uint8_t *const part[3] = {h.lower, h.codes, h.escapes};
-    for (unsigned i = 0; i < 3; i++) job->at[i] = base + (uint64_t)(part[i] - s->data);
-    job->at[3] = to;
-    job->n[0] = (uint32_t)n;
-    job->n[1] = h.zeros;
-    job->n[2] = h.width;
-    job->n[3] = h.base;
-    job->n[4] = (uint32_t)h.rotated;
-    job->n[5] = (uint32_t)h.n_escapes;
-    job->f[0] = h.scale;
+    job->halves = (struct kvc_halves_job){.lower = base + (uint64_t)(h.lower - s->data),
+                                          .codes = base + (uint64_t)(h.codes - s->data),
+                                          .escapes = base + (uint64_t)(h.escapes - s->data),
+                                          .to = to,
+                                          .n = (uint32_t)n,
+                                          .zeros = h.zeros,
+                                          .width = h.width,
+                                          .base = h.base,
+                                          .rotated = (uint32_t)h.rotated,
+                                          .n_escapes = (uint32_t)h.n_escapes,
+                                          .scale = h.scale};
     return to;
 }
 
@@ -154,8 +155,8 @@ int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, s
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, shape);
     if (n != 1 || sections->type != KVC_SECTION_RAW || sections->index != 0) return 0;
     if (sections->coder != KVC_CODER_STORE) return kvc_fail(e, KVC_ERR_DAMAGED, "section RAW is not stored as it is");
-    if (!(op.at[0] = kvc_program_bytes(p, sections, size, NULL, e))) return -1;
-    op.n[0] = info->size;
+    if (!(op.words.from = kvc_program_bytes(p, sections, size, NULL, e))) return -1;
+    op.words.size = info->size;
     return kvc_program_begin(p, shape->tokens, e) || kvc_program_op(p, &op, e) ? -1 : 1;
 }
 
@@ -165,7 +166,7 @@ static int convert(struct kvc_program *p, const struct kvc_shape *shape, enum kv
                    enum kvc_dtype to, struct kvc_error *e) {
     if (from == to) return 0;
     struct kvc_device_op op = kvc_program_op_of(to == KVC_F32 ? KVC_OP_WIDEN : KVC_OP_ROUND, shape);
-    op.n[0] = (uint32_t)own;
+    op.convert.dtype = (uint32_t)own;
     return kvc_program_op(p, &op, e);
 }
 

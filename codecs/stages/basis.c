@@ -455,21 +455,21 @@ static int lower_rows(const struct rows *from, const struct kvc_block *block, st
                                           {from->source, 0, CHANNELS}};
     uint32_t rows = 0;
     void *to;
-    if (program->keep(program->owner, &key[PARTS], 2 * heads * sizeof(uint32_t), &to, &op.at[PARTS], e)) return -1;
+    if (program->keep(program->owner, &key[PARTS], 2 * heads * sizeof(uint32_t), &to, &op.basis.parts, e)) return -1;
     for (size_t h = 0; h < heads; h++) {
         const uint32_t part[2] = {rows, (uint32_t)(from->kept ? from->kept[h] : dim)};
         if (to) memcpy((uint8_t *)to + h * sizeof part, part, sizeof part);
         rows += part[1];
     }
-    if (program->keep(program->owner, &key[CODES], rows * stride, &to, &op.at[CODES], e)) return -1;
+    if (program->keep(program->owner, &key[CODES], rows * stride, &to, &op.basis.codes, e)) return -1;
     for (size_t i = 0; to && i < rows; i++) {
         uint8_t *row = (uint8_t *)to + i * stride;
         for (size_t d = 0; d < stride; d++) row[d] = d < dim ? (uint8_t)(from->code[i * dim + d] - from->offset) : 0;
     }
-    if (program->keep(program->owner, &key[SCALES], rows * sizeof(float), &to, &op.at[SCALES], e)) return -1;
+    if (program->keep(program->owner, &key[SCALES], rows * sizeof(float), &to, &op.basis.scale, e)) return -1;
     if (to) memcpy(to, from->scale, rows * sizeof(float));
     if (from->channel) {
-        if (program->keep(program->owner, &key[CHANNELS], heads * stride * sizeof(float), &to, &op.at[CHANNELS], e)) return -1;
+        if (program->keep(program->owner, &key[CHANNELS], heads * stride * sizeof(float), &to, &op.basis.channel, e)) return -1;
         if (to) memset(to, 0, heads * stride * sizeof(float));
         for (size_t h = 0; to && h < heads; h++)
             memcpy((float *)to + h * stride, from->channel + h * dim, dim * sizeof(float));
@@ -483,7 +483,7 @@ static int lower_scales(const struct own *o, const void *source, const struct kv
     const size_t size = o->heads * o->dim * sizeof *o->scale;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_SCALE, &block->shape);
     void *to;
-    if (program->keep(program->owner, &key, size, &to, &op.at[0], e)) return -1;
+    if (program->keep(program->owner, &key, size, &to, &op.channels.number, e)) return -1;
     if (to) memcpy(to, o->scale, size);
     return kvc_program_op(program, &op, e);
 }

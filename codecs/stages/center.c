@@ -108,7 +108,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
     if (stored->n_side && !(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e))) return -1;
     const struct kvc_program_key key = {s ? (const void *)s->data : block->profile->mean, 0, 0};
-    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.at[0], e)) return -1;
+    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.channels.number, e)) return -1;
     if (room && s && kvc_halves_take(room, s, width, e)) return -1;
     if (room && !s) memcpy(room, block->profile->mean, width * sizeof(float));
     return kvc_program_op(program, &op, e);

@@ -450,24 +450,24 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (program->keep(program->owner, &key[1], heads * dim, &room, &index, e)) return -1;
     if (room && read_indices(table, room, heads, dim, e)) return -1;
     if (block->step && !(classes = kvc_program_copy(program, block->step, rows * heads, e))) return -1;
-    if (!(op.at[0] = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e)) ||
+    if (!(op.words.from = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e)) ||
         !(base = kvc_program_bytes(program, s, s->size, NULL, e)) || !(job = kvc_program_job(program, KVC_JOB_CODE, e)))
         return -1;
-    job->at[0] = base + CODES_HEADER;
-    job->at[1] = base + head;
-    job->at[2] = slots;
-    job->at[3] = base + head + words;
-    job->at[4] = index;
-    job->at[5] = classes;
-    job->at[6] = op.at[0];
-    job->n[0] = (uint32_t)words;
-    job->n[1] = lanes;
-    job->n[2] = (uint32_t)rows;
-    job->n[3] = (uint32_t)heads;
-    job->n[4] = (uint32_t)dim;
-    job->n[5] = (uint32_t)(s->size - head - words);
-    job->f[0] = (float)args->f[STEP];
-    op.n[0] = sizeof(float);
+    job->code = (struct kvc_code_job){.states = base + CODES_HEADER,
+                                      .words = base + head,
+                                      .slots = slots,
+                                      .extra = base + head + words,
+                                      .index = index,
+                                      .step_class = classes,
+                                      .to = op.words.from,
+                                      .size = (uint32_t)words,
+                                      .lanes = lanes,
+                                      .rows = (uint32_t)rows,
+                                      .heads = (uint32_t)heads,
+                                      .dim = (uint32_t)dim,
+                                      .extra_size = (uint32_t)(s->size - head - words),
+                                      .step = (float)args->f[STEP]};
+    op.words.size = sizeof(float);
     return kvc_program_begin(program, rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
 }
 

@@ -141,13 +141,14 @@ static void list_powers(double *to, struct kvc_rope *rope, int64_t h) {
 /* Both tables of powers, kept on the device under what the angles are. */
 static int keep_powers(struct kvc_program *program, struct kvc_device_op *op, const double *angle, size_t half, int64_t h,
                        struct kvc_error *e) {
+    uint64_t *const at[2] = {&op->turn.high, &op->turn.low};
     struct kvc_rope rope = {.low = NULL};
     int status = 0;
     for (unsigned i = 0; i < 2 && !status; i++) {
         const struct kvc_program_key key = {angle, half * sizeof *angle, i ? 0 : (uint32_t)h + 1};
         void *room;
-        status = program->keep(program->owner, &key, 32 * half * sizeof(double), &room, &op->at[i], e);
-        if (!status && room && !rope.low) status = kvc_rope_init(&rope, angle, half, 1, e);
+        status = program->keep(program->owner, &key, 32 * half * sizeof(double), &room, at[i], e);
+        if (!status && room && !rope.low) status = kvc_rope_init(&rope, angle, half, KVC_PAIRING_HALVES, e);
         if (!status && room) list_powers(room, &rope, i ? -1 : h);
     }
     kvc_rope_free(&rope);
@@ -179,10 +180,10 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (!status && rows) status = keep_powers(program, &op, angle, half, first >> 8, e);
     free(angle);
     if (status || !rows) return status;
-    op.n[0] = (uint32_t)half;
-    op.n[1] = pairing;
-    op.at[2] = kvc_program_copy(program, low, rows, e);
-    return op.at[2] ? kvc_program_op(program, &op, e) : -1;
+    op.turn.pairs = (uint32_t)half;
+    op.turn.halves = pairing == KVC_PAIRING_HALVES;
+    op.turn.position = kvc_program_copy(program, low, rows, e);
+    return op.turn.position ? kvc_program_op(program, &op, e) : -1;
 }
 
 static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {

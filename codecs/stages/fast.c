@@ -288,26 +288,26 @@ static int lower_words(struct work *w, struct kvc_device_op *op, const struct kv
     unsigned width;
     for (unsigned p = 0; p < w->below; p++)
         if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) ||
-            !(op->at[5 + p] = kvc_program_bytes(program, s, w->values, NULL, e)))
+            !(op->fast.plane[p] = kvc_program_bytes(program, s, w->values, NULL, e)))
             return -1;
     if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
-    if (!(op->at[2] = kvc_program_copy(program, w->bias, w->n * sizeof *w->bias, e)) ||
+    if (!(op->fast.bias = kvc_program_copy(program, w->bias, w->n * sizeof *w->bias, e)) ||
         !(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->below, e)) ||
-        !(op->at[0] = kvc_program_bytes(program, s, w->values, NULL, e)))
+        !(op->fast.low = kvc_program_bytes(program, s, w->values, NULL, e)))
         return -1;
     if (next != end && next->type == KVC_SECTION_ESCAPES) {
         if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_ESCAPES, 0, e)) ||
-            !(op->at[3] = kvc_program_bytes(program, s, s->size, NULL, e)))
+            !(op->fast.pair = kvc_program_bytes(program, s, s->size, NULL, e)))
             return -1;
-        uint32_t *start = program->table(program->owner, 2 * (w->rows + 1) * sizeof *start, &op->at[4]);
+        uint32_t *start = program->table(program->owner, 2 * (w->rows + 1) * sizeof *start, &op->fast.start);
         if (!start) return kvc_fail_memory(e, "escapes");
         if (list_rows(w, s, start, e)) return -1;
     }
     if (!(s = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e)) ||
-        !(op->at[1] = kvc_program_bytes(program, s, KVC_PACKED(w->values, width), &packed, e)) ||
+        !(op->fast.codes = kvc_program_bytes(program, s, KVC_PACKED(w->values, width), &packed, e)) ||
         kvc_packed_check(packed, w->values, width, e))
         return -1;
-    op->n[0] = width;
+    op->fast.bits = width;
     return kvc_section_none_left(next, end, e);
 }
 

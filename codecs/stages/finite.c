@@ -157,11 +157,11 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (find_escapes(stored, &block->shape, &s, &n, e)) return -1;
     if (!s) return 0;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PATCH, &block->shape);
-    if (!(op.at[0] = kvc_program_bytes(program, s, (size_t)s->raw_size, &index, e)) || check_ascending(index, n, values, e))
+    if (!(op.patch.number = kvc_program_bytes(program, s, (size_t)s->raw_size, &index, e)) || check_ascending(index, n, values, e))
         return -1;
-    op.at[1] = op.at[0] + 4 * n;
-    op.n[0] = (uint32_t)n;
-    op.n[1] = kvc_dtype_info(block->shape.dtype)->size;
+    op.patch.value = op.patch.number + 4 * n;
+    op.patch.n = (uint32_t)n;
+    op.patch.size = kvc_dtype_info(block->shape.dtype)->size;
     return kvc_program_op(program, &op, e);
 }
 

@@ -156,13 +156,13 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_FACTORS, &block->shape);
     const struct kvc_program_key key = {b ? b->data : NULL, 0, 0};
     void *room;
-    if (!a || !(op.at[0] = kvc_program_halves_to_end(program, a, a->data, n, e)) ||
-        program->keep(program->owner, &key, directions * sizeof(float), &room, &op.at[1], e) ||
+    if (!a || !(op.factors.coefficients = kvc_program_halves_to_end(program, a, a->data, n, e)) ||
+        program->keep(program->owner, &key, directions * sizeof(float), &room, &op.factors.directions, e) ||
         (room && kvc_halves_take(room, b, directions, e)))
         return -1;
-    op.n[0] = (uint32_t)p.rank;
-    op.n[1] = p.n == 1 && block->shape.heads != 1;
-    op.n[2] = (uint32_t)block->residual;
+    op.factors.rank = (uint32_t)p.rank;
+    op.factors.whole = p.n == 1 && block->shape.heads != 1;
+    op.factors.add = (uint32_t)block->residual;
     if (!block->residual && kvc_program_begin(program, rows, e)) return -1;
     return kvc_program_op(program, &op, e);
 }

@@ -311,11 +311,11 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
         struct kvc_device_op op = kvc_program_op_of(KVC_OP_NORMS, &block->shape);
         struct kvc_device_op to_floats = kvc_program_op_of(KVC_OP_WIDEN, &block->shape), back = to_floats;
         if (!(s = kvc_section_take_stored(&own, last, KVC_SECTION_NORMS, 0, e)) ||
-            !(op.at[0] = kvc_program_halves_to_end(program, s, s->data, rows * per, e)))
+            !(op.norms.norms = kvc_program_halves_to_end(program, s, s->data, rows * per, e)))
             return -1;
-        op.n[0] = (uint32_t)per;
+        op.norms.each = (uint32_t)per;
         back.kind = KVC_OP_ROUND;
-        to_floats.n[0] = back.n[0] = (uint32_t)block->own;
+        to_floats.convert.dtype = back.convert.dtype = (uint32_t)block->own;
         if (kvc_program_op(program, &to_floats, e) || kvc_program_op(program, &op, e) || kvc_program_op(program, &back, e)) return -1;
     }
     return kvc_kept_lower(program, &block->shape, mask, own, (size_t)(last - own), e);

@@ -417,15 +417,15 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
         if (!start) return kvc_fail_memory(e, "outliers");
         for (size_t i = 0; i < v.n; at += r.count[i++]) start[i] = at;
         start[v.n] = at;
-        op.at[0] = address;
+        op.outliers.start = address;
     }
-    op.at[1] = base + (uint64_t)(r.index - s->data);
-    op.at[2] = base + (uint64_t)(r.value - s->data);
-    op.n[0] = (uint32_t)v.index_bytes;
-    op.n[1] = (uint32_t)r.each;
-    op.n[2] = (uint32_t)block->own;
-    op.n[3] = block->role != KVC_SELECT_V;
-    op.n[4] = (uint32_t)v.length;
+    op.outliers.index = base + (uint64_t)(r.index - s->data);
+    op.outliers.value = base + (uint64_t)(r.value - s->data);
+    op.outliers.index_bytes = (uint32_t)v.index_bytes;
+    op.outliers.each = (uint32_t)r.each;
+    op.outliers.dtype = (uint32_t)block->own;
+    op.outliers.columns = block->role != KVC_SELECT_V;
+    op.outliers.length = (uint32_t)v.length;
     return kvc_program_op(program, &op, e);
 }
 

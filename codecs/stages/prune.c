@@ -258,19 +258,19 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (dim > KVC_DEVICE_TILE) return 1;
     const uint8_t *mask = stored->side[0].data, *mean = args->i[MEAN] ? stored->side[1].data : NULL;
     const struct kvc_program_key key[2] = {{mask, 0, 0}, {mask, 0, 1}};
-    if (program->keep(program->owner, &key[0], 2 * width, &map, &op.at[0], e)) return -1;
+    if (program->keep(program->owner, &key[0], 2 * width, &map, &op.spread.map, e)) return -1;
     uint16_t *to = map, stored_here = 0;
     for (size_t i = 0; i < width && to; i++) {
         if (i % dim == 0) stored_here = 0;
         to[i] = mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
     }
-    if (mean && program->keep(program->owner, &key[1], 4 * width, &words, &op.at[1], e)) return -1;
+    if (mean && program->keep(program->owner, &key[1], 4 * width, &words, &op.spread.empty, e)) return -1;
     uint32_t *word = words;
     for (size_t i = 0, left = 0; i < width && word; i++) {
         word[i] = 0;
         if (mask[i / 8] >> i % 8 & 1) memcpy(&word[i], mean + left++ * size, size);
     }
-    op.n[0] = (uint32_t)block->handed.dim;
+    op.spread.stored = (uint32_t)block->handed.dim;
     return kvc_program_op(program, &op, e);
 }
 

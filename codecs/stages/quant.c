@@ -480,16 +480,16 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 static int lower_spans(const struct layout *l, struct kvc_program *program, struct kvc_device_op *op, struct kvc_error *e) {
     const struct class *k = l->class;
     if (k->n_spans == 1 && l->heads > 1) return 0;
-    uint32_t *begin = program->table(program->owner, l->n_classes * l->heads * 2 * sizeof *begin, &op->at[6]);
+    uint32_t *begin = program->table(program->owner, l->n_classes * l->heads * 2 * sizeof *begin, &op->quant.begin);
     if (!begin) return kvc_fail_memory(e, "groups");
     for (unsigned c = 0; c < l->n_classes; c++)
         for (size_t h = 0; h < l->heads; h++) {
             *begin++ = (uint32_t)l->class[c].span[h].param;
             *begin++ = (uint32_t)l->class[c].span[h].code;
         }
-    op->n[4] |= KVC_QUANT_BY_HEAD;
+    op->quant.flags |= KVC_QUANT_BY_HEAD;
     if (l->n_classes == 1) return 0;
-    uint16_t *rank = program->table(program->owner, l->rows * l->heads * sizeof *rank, &op->at[7]);
+    uint16_t *rank = program->table(program->owner, l->rows * l->heads * sizeof *rank, &op->quant.rank);
     if (!rank) return kvc_fail_memory(e, "groups");
     for (unsigned c = 0; c < l->n_classes; c++)
         for (size_t h = 0; h < l->heads; h++) {
@@ -503,17 +503,17 @@ static int lower_class(const struct layout *l, unsigned c, const struct kvc_sect
                        struct kvc_program *program, struct kvc_device_op *op, struct kvc_error *e) {
     const struct class *k = &l->class[c];
     const struct kvc_section *s;
-    op->n[c] = k->bits;
-    op->f[c] = -levels_of(k) / 2;
+    op->quant.bits[c] = k->bits;
+    op->quant.centre[c] = -levels_of(k) / 2;
     if (!k->codes) return 0;
     if (!(s = kvc_section_take_stored(next, end, KVC_SECTION_PARAMS, c, e))) return -1;
     const uint8_t *p = s->data;
-    if (!(op->at[2 + c] = kvc_program_halves(program, s, &p, k->params, e))) return kvc_error_prefix(e, "PARAMS");
-    op->at[4 + c] = l->sym ? op->at[2 + c] : kvc_program_halves(program, s, &p, k->params, e); /* of `sym` they are not read */
-    if (!op->at[4 + c]) return kvc_error_prefix(e, "PARAMS");
+    if (!(op->quant.step[c] = kvc_program_halves(program, s, &p, k->params, e))) return kvc_error_prefix(e, "PARAMS");
+    op->quant.low[c] = l->sym ? op->quant.step[c] : kvc_program_halves(program, s, &p, k->params, e); /* not read for `sym` */
+    if (!op->quant.low[c]) return kvc_error_prefix(e, "PARAMS");
     if (p != s->data + s->size) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
     if (!(s = kvc_section_take_stored(next, end, KVC_SECTION_CODES, c, e))) return -1;
-    if (!(op->at[c] = kvc_program_bytes(program, s, kvc_packed_bytes(k->codes, k->bits), &p, e))) return -1;
+    if (!(op->quant.codes[c] = kvc_program_bytes(program, s, kvc_packed_bytes(k->codes, k->bits), &p, e))) return -1;
     return k->bits < 8 ? kvc_packed_check(p, k->codes, k->bits, e) : 0;
 }
 
@@ -530,11 +530,11 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
         if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_NORMS, 0, e))) status = -1;
         else if (s->size != 2 + l.width) status = kvc_fail(e, KVC_ERR_DAMAGED, "section NORMS is not a byte a channel");
         else status = read_norms(&l, s->data, e);
-        if (!status && !(op.at[8] = kvc_program_copy(program, l.norm, l.width * sizeof *l.norm, e))) status = -1;
+        if (!status && !(op.quant.norms = kvc_program_copy(program, l.norm, l.width * sizeof *l.norm, e))) status = -1;
     }
-    op.n[2] = l.axis == TOKENS ? 0 : l.axis == CHANNELS ? 1 : 2;
-    op.n[3] = (uint32_t)l.group;
-    op.n[4] = (l.sym ? KVC_QUANT_SYM : 0) | (block->residual ? KVC_QUANT_ADD : 0);
+    op.quant.axis = l.axis == TOKENS ? KVC_QUANT_ROWS : l.axis == CHANNELS ? KVC_QUANT_CHANNELS : KVC_QUANT_ROW;
+    op.quant.group = (uint32_t)l.group;
+    op.quant.flags = (l.sym ? KVC_QUANT_SYM : 0) | (block->residual ? KVC_QUANT_ADD : 0);
     if (!status) status = lower_spans(&l, program, &op, e);
     for (unsigned c = 0; c < l.n_classes && !status; c++) status = lower_class(&l, c, &next, end, program, &op, e);
     if (!status) status = kvc_section_none_left(next, end, e);

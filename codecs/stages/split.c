@@ -443,69 +443,64 @@ static int lower_table(struct kvc_program *program, const uint16_t *frequency, u
         if (frequency[i]) entry[n++] = i | (uint32_t)frequency[i] << 16;
     struct kvc_device_job *job = kvc_program_job(program, KVC_JOB_SLOTS, e);
     if (!job) return -1;
-    job->at[0] = address;
-    job->at[1] = slots;
-    job->n[0] = n;
+    job->slots = (struct kvc_slots_job){.entry = address, .to = slots, .n = n};
     return 0;
 }
 
 /* The head of CODES, its tables as jobs; `job` gets what all streams have in common. */
 static int lower_codes(const struct work *w, const struct kvc_section *s, struct kvc_program *program, struct codes *c,
-                       struct kvc_device_job *job, struct kvc_error *e) {
+                       struct kvc_split_job *job, struct kvc_error *e) {
     struct kvc_bits in;
-    if (open_codes(w, s, c, &in, e) || !(job->at[2] = kvc_program_scratch(program, (size_t)4 * KVC_CONTEXTS << c->bits, e)))
+    if (open_codes(w, s, c, &in, e) || !(job->slots = kvc_program_scratch(program, (size_t)4 * KVC_CONTEXTS << c->bits, e)))
         return -1;
     for (unsigned k = 0; k < KVC_CONTEXTS; k++) {
         uint16_t frequency[KVC_RANS_SYMBOLS];
         if (!(c->tables >> k & 1)) continue;
         if (kvc_rans_table_read(&in, frequency, kvc_words_alphabet(w->form), c->bits, e) ||
-            lower_table(program, frequency, kvc_words_alphabet(w->form), job->at[2] + ((uint64_t)4 * k << c->bits), e))
+            lower_table(program, frequency, kvc_words_alphabet(w->form), job->slots + ((uint64_t)4 * k << c->bits), e))
             return -1;
     }
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++) job->n[9] |= table_for(c->tables, k) << 4 * k;
+    for (unsigned k = 0; k < KVC_CONTEXTS; k++) job->tables |= table_for(c->tables, k) << 4 * k;
     return close_codes(w, s, c, &in, e);
 }
 
 /* The channel model: what is stored becomes what streams take, in a job of its own. `job` gets what they are told of it. */
-static int lower_model(struct work *w, struct kvc_program *program, struct kvc_device_job *job, struct kvc_error *e) {
+static int lower_model(struct work *w, struct kvc_program *program, struct kvc_split_job *job, struct kvc_error *e) {
     const struct kvc_channels *m = &w->model;
     const struct kvc_word_format *f = w->form->format;
     const int turns = f && m->turn != KVC_TURN_NONE;
-    if (f) {
-        job->n[10] = f->sign | (f->drop + f->shift) << 8;
-        job->n[11] = f->rebias;
-        job->n[12] = f->shift;
-    }
+    if (f) job->form = (struct kvc_word_form){.sign_cut = f->sign | (f->drop + f->shift) << 8, .rebias = f->rebias, .shift = f->shift};
     if (m->flat) return 0;
     if (turns && m->period > KVC_DEVICE_TILE) return 1;
     const uint64_t mean = kvc_program_copy(program, m->mean, w->n, e), spread = mean ? kvc_program_copy(program, m->spread, w->n, e) : 0;
-    if (!spread || !(job->at[4] = kvc_program_scratch(program, (turns ? 3 : 1) * sizeof(float) * w->n, e))) return -1;
+    if (!spread || !(job->model = kvc_program_scratch(program, (turns ? 3 : 1) * sizeof(float) * w->n, e))) return -1;
     if (turns) {
         kvc_channels_begin(&w->model);
-        float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->at[5]);
+        float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->turn);
         if (!turn) return kvc_fail_memory(e, "a table");
         memcpy(turn, m->step_c, m->period * sizeof *turn);
         memcpy(turn + m->period, m->step_s, m->period * sizeof *turn);
     }
-    job->n[7] = turns ? (uint32_t)m->turn : f ? 0 : KVC_MODEL_CODES;
-    job->n[8] = m->period;
+    job->kind = turns ? (uint32_t)m->turn : f ? 0 : KVC_MODEL_CODES;
+    job->period = m->period;
     struct kvc_device_job *model = kvc_program_job(program, KVC_JOB_MODEL, e);
     if (!model) return -1;
-    model->at[0] = mean;
-    model->at[1] = spread;
-    model->at[2] = job->at[4];
-    model->n[0] = (uint32_t)w->n;
-    model->n[1] = w->form->bits;
-    model->n[2] = job->n[7];
-    model->n[3] = turns ? m->period : 1;
-    model->n[4] = turns ? m->first << 16 | m->pairs : 0;
-    memcpy(&model->n[5], &job->n[10], 3 * sizeof job->n[0]);
+    model->model = (struct kvc_model_job){.mean = mean,
+                                          .spread = spread,
+                                          .to = job->model,
+                                          .channels = (uint32_t)w->n,
+                                          .word_bits = w->form->bits,
+                                          .kind = job->kind,
+                                          .period = turns ? m->period : 1,
+                                          .first = turns ? m->first : 0,
+                                          .pairs = turns ? m->pairs : 0,
+                                          .form = job->form};
     return 0;
 }
 
 /* A job for each stream. */
 static int lower_streams(const struct work *w, const struct kvc_section *s, const struct codes *c, uint64_t base,
-                         const struct kvc_device_job *like, struct kvc_program *program, struct kvc_error *e) {
+                         const struct kvc_split_job *like, struct kvc_program *program, struct kvc_error *e) {
     const uint8_t *words = c->next;
     for (size_t t = 0, i = 0; t < w->rows; t += c->per, i++) {
         const uint8_t *p = c->sizes + 4 * i;
@@ -514,12 +509,12 @@ static int lower_streams(const struct work *w, const struct kvc_section *s, cons
         if (!job) return -1;
         if (size > (size_t)(c->end - words)) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
         if (size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
-        *job = *like;
-        job->at[0] = base + (uint64_t)(c->states - s->data) + 4 * c->lanes * i;
-        job->at[1] = base + (uint64_t)(words - s->data);
-        job->n[0] = (uint32_t)size;
-        job->n[4] = (uint32_t)t;
-        job->n[5] = (uint32_t)(w->rows - t < c->per ? w->rows - t : c->per);
+        job->split = *like;
+        job->split.states = base + (uint64_t)(c->states - s->data) + 4 * c->lanes * i;
+        job->split.words = base + (uint64_t)(words - s->data);
+        job->split.size = (uint32_t)size;
+        job->split.first = (uint32_t)t;
+        job->split.rows = (uint32_t)(w->rows - t < c->per ? w->rows - t : c->per);
         words += size;
     }
     return words == c->end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long");
@@ -529,12 +524,12 @@ static int lower_sections(struct work *w, const struct kvc_stored *stored, struc
                           struct kvc_error *e) {
     const unsigned shift = kvc_words_shift(w->form);
     const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
-    struct kvc_device_job job = {.kind = KVC_JOB_SPLIT};
+    struct kvc_split_job job = {.states = 0};
     struct codes c = {.bits = 0};
     const uint8_t *low;
     for (unsigned p = 0; p < w->form->planes; p++)
         if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) ||
-            !(op->at[1 + p] = kvc_program_bytes(program, s, w->values, NULL, e)))
+            !(*(p ? &op->upper.low : &op->upper.lowest) = kvc_program_bytes(program, s, w->values, NULL, e)))
             return -1;
     if (next != end && next->type == KVC_SECTION_PARAMS) {
         if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
@@ -547,19 +542,20 @@ static int lower_sections(struct work *w, const struct kvc_stored *stored, struc
     if (!codes || lower_codes(w, codes, program, &c, &job, e)) return -1;
     const size_t size = shift == 8 ? w->values : KVC_PACKED(w->values, shift);
     if (shift && (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->form->planes, e)) ||
-                  !(job.at[3] = kvc_program_bytes(program, s, size, &low, e)) ||
+                  !(job.low = kvc_program_bytes(program, s, size, &low, e)) ||
                   (shift < 8 && kvc_packed_check(low, w->values, shift, e))))
         return -1;
     if (kvc_section_none_left(next, end, e)) return -1;
     const int status = lower_model(w, program, &job, e);
     if (status) return status;
     const uint64_t base = kvc_program_bytes(program, codes, codes->size, NULL, e);
-    if (!base || !(job.at[6] = kvc_program_scratch(program, 2 * w->values, e))) return -1;
-    job.n[1] = c.lanes;
-    job.n[2] = c.bits;
-    job.n[3] = (uint32_t)w->n;
-    job.n[6] = w->form->bits;
-    op->at[0] = job.at[6];
+    if (!base || !(job.to = kvc_program_scratch(program, 2 * w->values, e))) return -1;
+    job.lanes = c.lanes;
+    job.table_bits = c.bits;
+    job.channels = (uint32_t)w->n;
+    job.word_bits = w->form->bits;
+    if (w->form->planes) op->upper.upper = job.to;
+    else op->words.from = job.to;
     return lower_streams(w, codes, &c, base, &job, program, e);
 }
 
@@ -572,7 +568,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (raw) return raw < 0 ? -1 : 0;
     if (kvc_words_of(block->shape.dtype)->bits < 8 || kvc_dtype_info(block->shape.dtype)->block > 1) return 1;
     if (work_init(&w, &block->shape, e)) return -1;
-    op.n[0] = 2;
+    if (op.kind == KVC_OP_WORDS) op.words.size = 2;
     int status = w.values || stored->n ? lower_sections(&w, stored, &op, program, e) : 0;
     if (!status) status = kvc_program_begin(program, w.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
     work_free(&w);

@@ -203,8 +203,8 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     (void)args, (void)stored;
     if (!block->shape.tokens) return 0;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_STEPS, &block->shape);
-    op.at[0] = kvc_program_copy(program, block->step, (size_t)(block->shape.tokens * block->shape.heads), e);
-    return op.at[0] ? kvc_program_op(program, &op, e) : -1;
+    op.steps.step_class = kvc_program_copy(program, block->step, (size_t)(block->shape.tokens * block->shape.heads), e);
+    return op.steps.step_class ? kvc_program_op(program, &op, e) : -1;
 }
 
 const struct kvc_stage kvc_stage_steps = {

@@ -1,11 +1,12 @@
-/* decode.h: the device decoder: warps that take items off a queue until it is empty (launch.h). One source for GPU (decode.cu) and
- * host (decode_host.c). Not for what jobs and operations compute (decode_streams.h, decode_rows.h, decode_digest.h). */
+/* decode.h: the device decoder: warps that take items off a queue until it is empty (launch.h). One source for GPU (decode.cu)
+ * and host (decode_host.c). Not for what jobs and operations compute (decode_streams.h, decode_rows.h, decode_digest.h). */
 #ifndef KVC_DECODE_H
 #define KVC_DECODE_H
 
 #include "kernels/device/decode_digest.h"
 #include "kernels/device/decode_rows.h"
 #include "kernels/device/decode_streams.h"
+#include "kernels/device/decode_target.h"
 
 /* Words of fast memory that a warp works in: two tiles, and its item and the item's level, which there take no registers. */
 enum { KVC_WORK_ITEM = 2 * KVC_DEVICE_TILE, KVC_ITEM_WORDS = sizeof(struct kvc_device_item) / 4,
