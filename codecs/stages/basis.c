@@ -3,12 +3,12 @@
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
-#include "codecs/planes.h"
 #include "codecs/probes.h"
 #include "codecs/profile_part.h"
-#include "codecs/program.h"
 #include "codecs/rope.h"
 #include "codecs/stage.h"
+#include "codecs/stages/basis_device.h"
+#include "codecs/stages/basis_own.h"
 
 #include "kernels/kernels.h"
 
@@ -17,8 +17,6 @@
 #include <string.h>
 
 enum { DROP, BITS, K, N_ARGS };
-enum { SCALED, ROWS }; /* the first byte of BASIS */
-enum { HEADER = 2 };
 enum { QUERY_WINDOW = 64 };
 
 static const struct kvc_arg arguments[N_ARGS] = {
@@ -27,115 +25,11 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [K] = {.key = "k", .kind = KVC_ARG_REAL, .least = 0.01, .most = 100, .otherwise = 0.18},
 };
 
-enum { MOST_DIM = 1024 };
-
 static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
-    if (shape->dim <= MOST_DIM) return 1;
+    if (shape->dim <= KVC_BASIS_MAX_DIM) return 1;
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "a head of %llu channels has too many for a basis (%d)", (unsigned long long)shape->dim,
-             MOST_DIM);
-    return 0;
-}
-
-/* --- a basis of the file's own --- */
-
-/* As BASIS says it: component j of head h is the row `row` of `kept[h]` of them, or a channel where it is SCALED. */
-struct own {
-    size_t heads, dim;
-    unsigned kind, bits;
-    size_t *kept;    /* by head; ROWS only */
-    float *scale;    /* of channels, [head][channel] */
-    float *row_scale; /* of rows, head after head */
-    uint8_t *code;    /* of their elements, offset by 2^(bits - 1) */
-    float *row;       /* what that makes: coefficients to channels */
-};
-
-static void own_free(struct own *o) {
-    free(o->kept);
-    free(o->scale);
-    free(o->row_scale);
-    free(o->code);
-    free(o->row);
-}
-
-static int own_init(struct own *o, size_t heads, size_t dim, struct kvc_error *e) {
-    memset(o, 0, sizeof *o);
-    o->heads = heads;
-    o->dim = dim;
-    o->kept = calloc(heads, sizeof *o->kept);
-    o->scale = kvc_alloc_zeros(heads, dim * sizeof *o->scale);
-    o->row_scale = kvc_alloc_zeros(heads, dim * sizeof *o->row_scale);
-    return o->kept && o->scale && o->row_scale ? 0 : kvc_fail_memory(e, "a basis");
-}
-
-static size_t count_rows(const struct own *o) {
-    size_t n = 0;
-    for (size_t h = 0; h < o->heads; h++) n += o->kept[h];
-    return n;
-}
-
-/* Room for the rows, once their number is known. */
-static int own_rows(struct own *o, struct kvc_error *e) {
-    const size_t n = count_rows(o) * o->dim;
-    o->code = malloc(n + 1);
-    o->row = kvc_alloc(n, sizeof *o->row);
-    return o->code && o->row ? 0 : kvc_fail_memory(e, "a basis");
-}
-
-/* basis.md, 3: each product rounded. */
-static void build(struct own *o) {
-    const float *row_scale = o->row_scale;
-    size_t i = 0;
-    for (size_t h = 0; h < o->heads; h++)
-        for (size_t j = 0; j < o->kept[h]; j++, row_scale++)
-            for (size_t d = 0; d < o->dim; d++, i++)
-                o->row[i] = ((float)((int)o->code[i] - (1 << (o->bits - 1))) * *row_scale) * o->scale[h * o->dim + d];
-}
-
-static int write_own(struct own *o, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
-    const size_t width = o->heads * o->dim, rows = count_rows(o);
-    uint8_t *bytes = malloc(HEADER + 2 * o->heads + KVC_HALVES_BOUND(width) + KVC_HALVES_BOUND(rows) +
-                            kvc_packed_bytes(rows * o->dim, o->bits) + 16), *p = bytes;
-    if (!bytes) return kvc_fail_memory(e, "a basis");
-    *p++ = (uint8_t)o->kind;
-    *p++ = (uint8_t)o->bits;
-    int status = kvc_halves_write(&p, o->scale, width, e);
-    if (!status && o->kind == ROWS) {
-        for (size_t h = 0; h < o->heads; h++) {
-            *p++ = (uint8_t)(o->kept[h] & 255);
-            *p++ = (uint8_t)(o->kept[h] >> 8);
-        }
-        status = rows ? kvc_halves_write(&p, o->row_scale, rows, e) : 0;
-        if (!status) p = kvc_packed_write(p, o->code, rows * o->dim, o->bits);
-    }
-    if (!status) status = kvc_sections_add(side, KVC_SECTION_BASIS, stage, 0, bytes, (size_t)(p - bytes), 0, e);
-    free(bytes);
-    return status ? -1 : 0;
-}
-
-static int read_own(struct own *o, const struct kvc_section *s, struct kvc_error *e) {
-    const size_t width = o->heads * o->dim;
-    const uint8_t *p = s->data, *end = p + s->size;
-    if (s->size < HEADER || p[0] > ROWS || p[1] < 4 || p[1] > 8) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is of no kind");
-    o->kind = p[0];
-    o->bits = p[1];
-    p += HEADER;
-    if (kvc_halves_read(o->scale, &p, end, width, e)) return kvc_error_prefix(e, "BASIS");
-    if (o->kind == ROWS) {
-        if ((size_t)(end - p) < 2 * o->heads) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
-        for (size_t h = 0; h < o->heads; h++, p += 2)
-            if ((o->kept[h] = p[0] | (size_t)p[1] << 8) > o->dim)
-                return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS has more rows than channels");
-        const size_t rows = count_rows(o);
-        if (rows && kvc_halves_read(o->row_scale, &p, end, rows, e)) return kvc_error_prefix(e, "BASIS");
-        const size_t size = kvc_packed_bytes(rows * o->dim, o->bits);
-        if ((size_t)(end - p) < size) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
-        if (own_rows(o, e)) return -1;
-        if (kvc_packed_read(o->code, p, rows * o->dim, o->bits, e)) return kvc_error_prefix(e, "BASIS");
-        p += size;
-    }
-    if (p != end) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS has bytes after its rows");
-    build(o);
+             KVC_BASIS_MAX_DIM);
     return 0;
 }
 
@@ -147,14 +41,14 @@ struct state {
     unsigned role;
     uint64_t rows;
     double *gram; /* [head][channel][channel] */
-    struct own own;
+    struct kvc_basis_own own;
     float *inverse; /* [head][channel][component] */
 };
 
 static void end(void *state) {
     struct state *s = state;
     if (!s) return;
-    own_free(&s->own);
+    kvc_basis_own_free(&s->own);
     free(s->gram);
     free(s->inverse);
     free(s);
@@ -170,7 +64,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     *state = s;
     s->x = x;
     s->role = like->role;
-    if (own_init(&s->own, heads, dim, e)) return -1;
+    if (kvc_basis_own_init(&s->own, heads, dim, e)) return -1;
     s->gram = kvc_alloc_zeros(heads * dim, dim * sizeof *s->gram);
     s->inverse = kvc_alloc_zeros(heads * dim, dim * sizeof *s->inverse);
     return s->gram && s->inverse ? 0 : kvc_fail_memory(e, "a basis");
@@ -248,7 +142,7 @@ static double bits_of(double variance, double floor, double n) {
 /* The directions of one head in its metric; keeps those above the floor. What the rows save is added to *gain. */
 static int find_rows(const struct state *s, size_t h, double floor, double *value, float *vector, double *gain,
                      struct kvc_error *e) {
-    const struct own *o = &s->own;
+    const struct kvc_basis_own *o = &s->own;
     const size_t dim = o->dim;
     const double n = s->rows ? (double)s->rows : 1;
     double *gram = kvc_alloc(dim, dim * sizeof *gram);
@@ -264,8 +158,8 @@ static int find_rows(const struct state *s, size_t h, double floor, double *valu
 }
 
 /* Rows rounded to codes, each to its own scale, which is rounded first. */
-static int round_rows(struct own *o, const float *vector, struct kvc_error *e) {
-    const size_t dim = o->dim, rows = count_rows(o);
+static int round_rows(struct kvc_basis_own *o, const float *vector, struct kvc_error *e) {
+    const size_t dim = o->dim, rows = kvc_basis_own_count(o);
     const float most = (float)((1 << (o->bits - 1)) - 1);
     float *from = kvc_alloc(rows, dim * sizeof *from);
     uint8_t *room = malloc(KVC_HALVES_BOUND(rows)), *p = room;
@@ -314,7 +208,7 @@ static int invert_head(struct state *s, size_t h, const float *b, size_t n, stru
 }
 
 static int find_basis(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
-    struct own *o = &s->own;
+    struct kvc_basis_own *o = &s->own;
     const size_t heads = o->heads, dim = o->dim;
     /* what a coefficient must exceed to be stored, and to cost anything: at the default step of profile-free packing */
     const double drop = args->f[DROP] * args->f[DROP], floor = drop > COARSE ? drop : COARSE;
@@ -323,7 +217,7 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     float *vector = kvc_alloc(heads * dim, dim * sizeof *vector);
     uint8_t *room = malloc(KVC_HALVES_BOUND(heads * dim)), *p = room;
     int status = weight && vector && room ? 0 : kvc_fail_memory(e, "a basis");
-    o->kind = ROWS;
+    o->kind = KVC_BASIS_ROWS;
     o->bits = (unsigned)args->i[BITS];
     if (!status) status = find_weights(s, args->f[K], weight, e);
     for (size_t i = 0; i < heads * dim && !status; i++) o->scale[i] = (float)(1 / sqrt(weight[i]));
@@ -334,12 +228,12 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
         cost += (double)o->kept[h] * (double)(dim * o->bits + 16);
     }
     if (!status && !(gain > cost)) {
-        o->kind = SCALED;
+        o->kind = KVC_BASIS_SCALED;
         memset(o->kept, 0, heads * sizeof *o->kept);
         for (size_t i = 0; i < heads * dim; i++) s->inverse[i * dim + i % dim] = 1 / o->scale[i];
     } else if (!status) {
-        status = own_rows(o, e) || round_rows(o, vector, e);
-        if (!status) build(o);
+        status = kvc_basis_own_rows(o, e) || round_rows(o, vector, e);
+        if (!status) kvc_basis_own_build(o);
         const float *row = o->row;
         for (size_t h = 0; h < heads && !status; row += o->kept[h++] * dim) status = invert_head(s, h, row, o->kept[h], e);
     }
@@ -353,7 +247,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
                   struct kvc_error *e) {
     struct state *s = state;
     if (!s) return 0;
-    return find_basis(args, s, e) ? -1 : write_own(&s->own, stage, side, e);
+    return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);
 }
 
 enum { CACHED = 16384 }; /* floats of a matrix that are taken at once, 64 KB: fewer, and rows are listed more often than is saved */
@@ -362,7 +256,7 @@ enum { CACHED = 16384 }; /* floats of a matrix that are taken at once, 64 KB: fe
  * for the cache are taken in strips of columns, copied together. */
 static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = kvc_alloc(rows * dim + CACHED + 8 * MOST_DIM, sizeof *y);
+    float *y = kvc_alloc(rows * dim + CACHED + 8 * KVC_BASIS_MAX_DIM, sizeof *y);
     if (!y) return kvc_fail_memory(e, "rows");
     float *copy = y + rows * dim;
     for (size_t h = 0; h < heads; h++) {
@@ -419,103 +313,25 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
-    const struct kvc_section *s;
-    struct own own;
+    struct kvc_basis_source b;
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side) {
-        if (!block->profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
-        return synthesise(block, block->profile->basis, NULL, e);
+    int status = kvc_basis_open(&b, stored, block, e);
+    if (!status && b.profile) {
+        status = synthesise(block, b.profile->basis, NULL, e);
+    } else if (!status && b.own.kind == KVC_BASIS_SCALED) {
+        scale_rows(block, b.own.scale);
+    } else if (!status) {
+        kvc_basis_own_build(&b.own);
+        status = synthesise(block, b.own.row, b.own.kept, e);
     }
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e))) return -1;
-    if (block->shape.dim > MOST_DIM) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS of too many channels");
-    int status = own_init(&own, (size_t)block->shape.heads, (size_t)block->shape.dim, e);
-    if (!status) status = read_own(&own, s, e);
-    if (!status && own.kind == SCALED) scale_rows(block, own.scale);
-    else if (!status) status = synthesise(block, own.row, own.kept, e);
-    own_free(&own);
-    return status;
-}
-
-/* Rows as a device has them: codes, a quarter of the bytes, and scales, of which it makes the elements where it uses them. */
-struct rows {
-    const void *source;   /* what they are known by */
-    const size_t *kept;   /* of each head; NULL: as many as channels */
-    const uint8_t *code;  /* offset by so much */
-    unsigned offset;
-    const float *scale;   /* of each row */
-    const float *channel; /* of channels, or NULL */
-};
-
-static int lower_rows(const struct rows *from, const struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
-    enum { CODES, PARTS, SCALES, CHANNELS };
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, stride = (dim + 3) & ~(size_t)3;
-    struct kvc_device_op op = kvc_program_op_of(KVC_OP_BASIS, &block->shape);
-    const struct kvc_program_key key[] = {{from->source, 0, CODES}, {from->source, 0, PARTS}, {from->source, 0, SCALES},
-                                          {from->source, 0, CHANNELS}};
-    uint32_t rows = 0;
-    void *to;
-    if (program->keep(program->owner, &key[PARTS], 2 * heads * sizeof(uint32_t), &to, &op.basis.parts, e)) return -1;
-    for (size_t h = 0; h < heads; h++) {
-        const uint32_t part[2] = {rows, (uint32_t)(from->kept ? from->kept[h] : dim)};
-        if (to) memcpy((uint8_t *)to + h * sizeof part, part, sizeof part);
-        rows += part[1];
-    }
-    if (program->keep(program->owner, &key[CODES], rows * stride, &to, &op.basis.codes, e)) return -1;
-    for (size_t i = 0; to && i < rows; i++) {
-        uint8_t *row = (uint8_t *)to + i * stride;
-        for (size_t d = 0; d < stride; d++) row[d] = d < dim ? (uint8_t)(from->code[i * dim + d] - from->offset) : 0;
-    }
-    if (program->keep(program->owner, &key[SCALES], rows * sizeof(float), &to, &op.basis.scale, e)) return -1;
-    if (to) memcpy(to, from->scale, rows * sizeof(float));
-    if (from->channel) {
-        if (program->keep(program->owner, &key[CHANNELS], heads * stride * sizeof(float), &to, &op.basis.channel, e)) return -1;
-        if (to) memset(to, 0, heads * stride * sizeof(float));
-        for (size_t h = 0; to && h < heads; h++)
-            memcpy((float *)to + h * stride, from->channel + h * dim, dim * sizeof(float));
-    }
-    return kvc_program_op(program, &op, e);
-}
-
-static int lower_scales(const struct own *o, const void *source, const struct kvc_block *block, struct kvc_program *program,
-                        struct kvc_error *e) {
-    const struct kvc_program_key key = {source, 0, 0};
-    const size_t size = o->heads * o->dim * sizeof *o->scale;
-    struct kvc_device_op op = kvc_program_op_of(KVC_OP_SCALE, &block->shape);
-    void *to;
-    if (program->keep(program->owner, &key, size, &to, &op.channels.number, e)) return -1;
-    if (to) memcpy(to, o->scale, size);
-    return kvc_program_op(program, &op, e);
-}
-
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
-    const struct kvc_profile_part *profile = block->profile;
-    const struct kvc_section *s;
-    struct own own;
-    (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (block->shape.dim > KVC_DEVICE_TILE) return 1;
-    if (!stored->n_side) {
-        if (!profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
-        const struct rows rows = {profile->basis, NULL, (const uint8_t *)profile->code, 0, profile->scale, NULL};
-        return lower_rows(&rows, block, program, e);
-    }
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e))) return -1;
-    int status = own_init(&own, (size_t)block->shape.heads, (size_t)block->shape.dim, e);
-    if (!status) status = read_own(&own, s, e);
-    if (!status && own.kind == ROWS) {
-        const struct rows rows = {s->data, own.kept, own.code, 1u << (own.bits - 1), own.row_scale, own.scale};
-        status = lower_rows(&rows, block, program, e);
-    } else if (!status) status = lower_scales(&own, s->data, block, program, e);
-    own_free(&own);
+    kvc_basis_own_free(&b.own);
     return status;
 }
 
 static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
     (void)role;
     if (!stored->n_side || !stored->side->size) d->coordinates = "the profile's basis";
-    else d->coordinates = stored->side->data[0] == SCALED ? "no basis, only scales" : "a basis of its own";
+    else d->coordinates = stored->side->data[0] == KVC_BASIS_SCALED ? "no basis, only scales" : "a basis of its own";
 }
 
 const struct kvc_stage kvc_stage_basis = {
@@ -533,5 +349,5 @@ const struct kvc_stage kvc_stage_basis = {
     .encode = encode,
     .describe = describe,
     .decode = decode,
-    .lower = lower,
+    .lower = kvc_basis_lower,
 };

@@ -1536,7 +1536,7 @@ static void malformed_means_and_bases(void **state) {
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         x = copy_of(&t, 0);
         memcpy((uint8_t *)(uintptr_t)section_in(&x.side, KVC_SECTION_BASIS)->data, heads[i], 2);
-        refuse(&t, 0, &x, NULL, "a field of BASIS", "BASIS is of no kind");
+        refuse(&t, 0, &x, NULL, "a field of BASIS", "section BASIS: ");
     }
     x = copy_of(&t, 0); /* rows are bytes too many for scales alone */
     *(uint8_t *)(uintptr_t)section_in(&x.side, KVC_SECTION_BASIS)->data = 0;
