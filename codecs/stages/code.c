@@ -372,26 +372,44 @@ static int join(float *y, const uint16_t *symbols, const uint8_t *shift, size_t 
     return 0;
 }
 
-/* Bytes of the words of CODES, behind `head` bytes of header and states. */
-static int read_words(const struct kvc_section *s, size_t head, size_t *words, struct kvc_error *e) {
-    if (s->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    *words = s->data[0] | (size_t)s->data[1] << 8 | (size_t)s->data[2] << 16 | (size_t)s->data[3] << 24;
-    return *words <= s->size - head ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+/* The sections of a block, opened. */
+struct sections {
+    const struct kvc_section *tables, *codes; /* codes: NULL for a block without rows */
+    unsigned lanes;
+    const uint8_t *states, *words, *extra; /* extra: string of bits after the words */
+    size_t size, extra_size;               /* bytes of words, of extra */
+};
+
+static int open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_shape *shape,
+                         struct sections *s, struct kvc_error *e) {
+    memset(s, 0, sizeof *s);
+    if (!(args->f[STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
+    if (!(s->tables = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
+    if (!shape->tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!(s->codes = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
+    s->lanes = lanes_for(args, (size_t)(shape->tokens * shape->heads * shape->dim));
+    const uint8_t *p = s->codes->data;
+    const size_t head = CODES_HEADER + 4 * (size_t)s->lanes;
+    if (s->codes->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
+    s->size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
+    if (s->size > s->codes->size - head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+    if (s->size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
+    s->states = p + CODES_HEADER;
+    s->words = p + head;
+    s->extra = s->words + s->size;
+    s->extra_size = s->codes->size - head - s->size;
+    return 0;
 }
 
-static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const struct kvc_section *s,
-                       struct kvc_block *block, uint16_t *symbols, struct kvc_error *e) {
+static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const struct sections *s, struct kvc_block *block,
+                       uint16_t *symbols, struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
     const size_t rows = (size_t)block->shape.tokens * p->heads, dim = p->dim;
-    const unsigned lanes = lanes_for(args, rows * dim);
-    const size_t head = CODES_HEADER + 4 * (size_t)lanes;
     const float step = (float)args->f[STEP];
     float *y = (float *)(void *)block->rows;
     struct kvc_rans_decoder r;
-    size_t words;
-    if (read_words(s, head, &words, e)) return -1;
-    struct kvc_bits bits = {.read = s->data + head + words, .limit = 8 * (s->size - head - words)};
-    if (kvc_rans_decode_begin(&r, lanes, s->data + CODES_HEADER, s->data + head, words, e)) return -1;
+    struct kvc_bits bits = {.read = s->extra, .limit = 8 * s->extra_size};
+    if (kvc_rans_decode_begin(&r, s->lanes, s->states, s->words, s->size, e)) return -1;
     for (size_t i = 0; i < rows; i++, y += dim) {
         const int class = class_at(block, i);
         if (plan_class(p, class, e)) return -1;
@@ -409,17 +427,15 @@ static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     struct plan p = {.heads = (size_t)block->shape.heads, .dim = (size_t)block->shape.dim, .factor = 1 << KVC_CODE_BITS};
-    const struct kvc_section *table, *s;
-    if (!(args->f[STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
-    if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
-    if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
+    struct sections s;
+    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (!s.codes) return 0;
     pthread_once(&once, make_tables);
     uint8_t *index = kvc_alloc(p.heads, p.dim);
     uint16_t *symbols = kvc_alloc(p.dim, sizeof *symbols);
-    int status = index && symbols ? read_indices(table, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
+    int status = index && symbols ? read_indices(s.tables, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
     p.index = index;
-    if (!status) status = decode_rows(args, &p, s, block, symbols, e);
+    if (!status) status = decode_rows(args, &p, &s, block, symbols, e);
     plan_free(&p);
     free(index);
     free(symbols);
@@ -429,44 +445,31 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    const unsigned lanes = lanes_for(args, rows * heads * dim);
-    const size_t head = CODES_HEADER + 4 * (size_t)lanes;
-    const struct kvc_section *table, *s;
+    struct sections s;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, &block->shape);
-    struct kvc_device_job *job;
-    uint64_t slots, index, classes = 0, base;
+    struct kvc_code_job code = {.rows = (uint32_t)rows, .heads = (uint32_t)heads, .dim = (uint32_t)dim, .step = (float)args->f[STEP]};
     void *room;
-    if (!(args->f[STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
-    if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
-    if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
-    size_t words;
-    if (read_words(s, head, &words, e)) return -1;
-    if (words % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
+    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (!s.codes) return 0;
     pthread_once(&once, make_tables);
-    const struct kvc_program_key key[2] = {{all_slots, 0, 0}, {table->data, 0, 0}};
-    if (program->keep(program->owner, &key[0], sizeof all_slots, &room, &slots, e)) return -1;
+    const struct kvc_program_key key[2] = {{all_slots, 0, 0}, {s.tables->data, 0, 0}};
+    if (program->keep(program->owner, &key[0], sizeof all_slots, &room, &code.slots, e)) return -1;
     if (room) memcpy(room, all_slots, sizeof all_slots);
-    if (program->keep(program->owner, &key[1], heads * dim, &room, &index, e)) return -1;
-    if (room && read_indices(table, room, heads, dim, e)) return -1;
-    if (block->step && !(classes = kvc_program_copy(program, block->step, rows * heads, e))) return -1;
-    if (!(op.words.from = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e)) ||
-        !(base = kvc_program_bytes(program, s, s->size, NULL, e)) || !(job = kvc_program_job(program, KVC_JOB_CODE, e)))
-        return -1;
-    job->code = (struct kvc_code_job){.states = base + CODES_HEADER,
-                                      .words = base + head,
-                                      .slots = slots,
-                                      .extra = base + head + words,
-                                      .index = index,
-                                      .step_class = classes,
-                                      .to = op.words.from,
-                                      .size = (uint32_t)words,
-                                      .lanes = lanes,
-                                      .rows = (uint32_t)rows,
-                                      .heads = (uint32_t)heads,
-                                      .dim = (uint32_t)dim,
-                                      .extra_size = (uint32_t)(s->size - head - words),
-                                      .step = (float)args->f[STEP]};
+    if (program->keep(program->owner, &key[1], heads * dim, &room, &code.index, e)) return -1;
+    if (room && read_indices(s.tables, room, heads, dim, e)) return -1;
+    if (block->step && !(code.step_class = kvc_program_copy(program, block->step, rows * heads, e))) return -1;
+    if (!(code.to = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e))) return -1;
+    const uint64_t base = kvc_program_bytes(program, s.codes, s.codes->size, NULL, e);
+    struct kvc_device_job *job = base ? kvc_program_job(program, KVC_JOB_CODE, e) : NULL;
+    if (!job) return -1;
+    code.states = base + (uint64_t)(s.states - s.codes->data);
+    code.words = base + (uint64_t)(s.words - s.codes->data);
+    code.extra = base + (uint64_t)(s.extra - s.codes->data);
+    code.size = (uint32_t)s.size;
+    code.lanes = s.lanes;
+    code.extra_size = (uint32_t)s.extra_size;
+    job->code = code;
+    op.words.from = code.to;
     op.words.size = sizeof(float);
     return kvc_program_begin(program, rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
 }

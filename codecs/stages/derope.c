@@ -5,6 +5,7 @@
 #include "codecs/rope.h"
 #include "codecs/stage.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,14 +61,19 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return status;
 }
 
-/* Turns all rows, forwards or back. */
+static int position_of(const struct kvc_block *block, uint64_t row, int64_t *position, struct kvc_error *e) {
+    *position = kvc_block_position(block, row);
+    if (*position >= 0 && *position < KVC_ROPE_POSITIONS) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0, or 2^32 or more", *position);
+}
+
+/* Rotates all rows, forwards or back. */
 static int turn(struct kvc_rope *r, struct kvc_block *block, int back, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
     float *row = (float *)(void *)block->rows;
     for (uint64_t i = 0; i < block->shape.tokens; i++, row += heads * dim) {
-        const int64_t position = kvc_block_position(block, i);
-        if (position < 0 || position >= KVC_ROPE_POSITIONS)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0, or 2^32 or more", (long long)position);
+        int64_t position;
+        if (position_of(block, i, &position, e)) return -1;
         kvc_rope_at(r, position);
         if (back) kvc_rope_backwards(r);
         kvc_rope_turn(r, row, heads, dim);
@@ -82,50 +88,59 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return s ? turn(&s->rope, block, 1, e) : 0;
 }
 
-/* The ROPE section; *angle, half of them, is the caller's to free. */
-static int read_section(const struct kvc_section *s, const struct kvc_block *block, enum kvc_pairing *pairing, size_t *half,
-                        double **angle, struct kvc_error *e) {
+/* The ROPE section, opened; half is 0 where nothing was known of RoPE. */
+struct rotation {
+    enum kvc_pairing pairing;
+    size_t half;   /* pairs */
+    double *angle; /* of each; to be freed in any case */
+};
+
+static int read_section(struct rotation *r, const struct kvc_section *s, const struct kvc_block *block, struct kvc_error *e) {
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE is too short");
     const uint8_t *p = s->data;
     const int of_profile = p[1];
-    *pairing = (enum kvc_pairing)p[0];
-    *half = p[2] | (size_t)p[3] << 8;
-    if (!kvc_pairing_turns(*pairing) || of_profile > 1 || !*half || 2 * *half > block->shape.dim ||
-        s->size != HEADER + (of_profile ? 0 : 8 * *half))
+    const size_t half = p[2] | (size_t)p[3] << 8;
+    r->pairing = (enum kvc_pairing)p[0];
+    if (!kvc_pairing_turns(r->pairing) || of_profile > 1 || !half || 2 * half > block->shape.dim ||
+        s->size != HEADER + (of_profile ? 0 : 8 * half))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE is out of range");
     const struct kvc_profile_part *known = of_profile ? block->profile : NULL;
     if (of_profile && !known) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's RoPE is needed to decode this");
-    if (of_profile && (known->half != *half || !known->angle))
-        return kvc_fail(e, KVC_ERR_MODEL, "the profile turns %zu pairs, not %zu", known->half, *half);
-    if (!(*angle = kvc_alloc(*half, sizeof **angle))) return kvc_fail_memory(e, "RoPE");
+    if (of_profile && (known->half != half || !known->angle))
+        return kvc_fail(e, KVC_ERR_MODEL, "the profile rotates %zu pairs, not %zu", known->half, half);
+    if (!(r->angle = kvc_alloc(half, sizeof *r->angle))) return kvc_fail_memory(e, "RoPE");
     p += HEADER;
-    for (size_t i = 0; i < *half; i++) {
+    for (size_t i = 0; i < half; i++) {
         uint64_t bits = 0;
         for (unsigned b = 8; b-- > 0 && !of_profile;) bits = bits << 8 | p[8 * i + b];
-        memcpy(&(*angle)[i], &bits, sizeof bits);
-        if (of_profile) (*angle)[i] = known->angle[i];
-        if (!kvc_rope_angle_is_sane((*angle)[i])) return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE: an angle is none");
+        memcpy(&r->angle[i], &bits, sizeof bits);
+        if (of_profile) r->angle[i] = known->angle[i];
+        if (!kvc_rope_angle_is_sane(r->angle[i]))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE: an angle is not between 0 and 1");
     }
+    r->half = half;
     return 0;
+}
+
+static int open_sections(struct rotation *r, const struct kvc_stored *stored, const struct kvc_block *block, struct kvc_error *e) {
+    *r = (struct rotation){.half = 0};
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!stored->n_side) return 0;
+    const struct kvc_section *s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e);
+    return s ? read_section(r, s, block, e) : -1;
 }
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     struct kvc_rope rope;
-    double *angle = NULL;
-    enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
-    size_t half = 0;
-    const struct kvc_section *s;
+    struct rotation r;
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side) return 0; /* nothing was known of RoPE */
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e))) return -1;
-    int status = read_section(s, block, &pairing, &half, &angle, e);
-    if (!status) status = kvc_rope_init(&rope, angle, half, pairing, e);
-    free(angle);
-    if (status) return -1;
-    status = turn(&rope, block, 0, e);
-    kvc_rope_free(&rope);
+    int status = open_sections(&r, stored, block, e);
+    if (!status && r.half && !(status = kvc_rope_init(&rope, r.angle, r.half, r.pairing, e))) {
+        status = turn(&rope, block, 0, e);
+        kvc_rope_free(&rope);
+    }
+    free(r.angle);
     return status;
 }
 
@@ -155,35 +170,35 @@ static int keep_powers(struct kvc_program *program, struct kvc_device_op *op, co
     return status;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
-    double *angle = NULL;
-    enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
-    size_t half = 0;
+/* Adds the operation of a block whose positions have one table of high powers. Returns 1 for positions that do not. */
+static int lower_rows(const struct rotation *r, struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     const size_t rows = (size_t)block->shape.tokens;
-    const struct kvc_section *s;
-    uint8_t low[KVC_MAX_BLOCK_ROWS];
-    (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side) return 0;
-    if (block->shape.dim > KVC_DEVICE_TILE) return 1; /* tiles are of whole heads there */
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e))) return -1;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_TURN, &block->shape);
-    int status = read_section(s, block, &pairing, &half, &angle, e);
-    const int64_t first = rows ? kvc_block_position(block, 0) : 0;
-    for (size_t i = 0; i < rows && !status; i++) {
-        const int64_t at = kvc_block_position(block, i);
-        if (at < 0 || at >= KVC_ROPE_POSITIONS) status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld has no angle", (long long)at);
-        else if (at >> 8 != first >> 8) status = 1; /* no block that is cut as it should be */
+    uint8_t low[KVC_MAX_BLOCK_ROWS];
+    int64_t first = 0;
+    for (size_t i = 0; i < rows; i++) {
+        int64_t at;
+        if (position_of(block, i, &at, e)) return -1;
+        if (!i) first = at >> 8;
+        if (at >> 8 != first) return 1;
         low[i] = (uint8_t)(at & 255);
     }
-    if (!status && rows) status = keep_powers(program, &op, angle, half, first >> 8, e);
-    free(angle);
-    if (status || !rows) return status;
-    op.turn.pairs = (uint32_t)half;
-    op.turn.halves = pairing == KVC_PAIRING_HALVES;
+    if (!rows) return 0;
+    if (keep_powers(program, &op, r->angle, r->half, first, e)) return -1;
+    op.turn.pairs = (uint32_t)r->half;
+    op.turn.halves = r->pairing == KVC_PAIRING_HALVES;
     op.turn.position = kvc_program_copy(program, low, rows, e);
     return op.turn.position ? kvc_program_op(program, &op, e) : -1;
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    struct rotation r;
+    (void)args;
+    int status = open_sections(&r, stored, block, e);
+    if (!status && r.half) status = block->shape.dim > KVC_DEVICE_TILE ? 1 : lower_rows(&r, block, program, e);
+    free(r.angle);
+    return status;
 }
 
 static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {

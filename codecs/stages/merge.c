@@ -286,39 +286,53 @@ static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *bloc
     return status;
 }
 
+/* The sections of a block after open(). */
+struct sections {
+    uint8_t mask[KVC_MAX_BLOCK_ROWS];
+    const struct kvc_section *norms; /* NULL where rows are their directions */
+    const struct kvc_section *kept;  /* n_kept of them */
+    size_t n_kept;
+};
+
+static int open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                         struct sections *s, struct kvc_error *e) {
+    const struct kvc_section *own;
+    s->norms = NULL;
+    if (read_mask(stored, block->shape.tokens, s->mask, &own, &s->n_kept, e)) return -1;
+    const struct kvc_section *last = own + s->n_kept;
+    if (block->handed.tokens && norms_in_row(args, &block->shape) &&
+        !(s->norms = kvc_section_take_stored(&own, last, KVC_SECTION_NORMS, 0, e)))
+        return -1;
+    s->kept = own;
+    s->n_kept = (size_t)(last - own);
+    return 0;
+}
+
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
-    uint8_t mask[KVC_MAX_BLOCK_ROWS];
-    const struct kvc_section *own, *s;
-    size_t n;
-    if (read_mask(stored, block->shape.tokens, mask, &own, &n, e)) return -1;
-    const struct kvc_section *last = own + n;
-    if (block->handed.tokens && norms_in_row(args, &block->shape)) {
-        if (!(s = kvc_section_take_stored(&own, last, KVC_SECTION_NORMS, 0, e)) || apply_norms(args, block, s, e)) return -1;
-    }
-    return kvc_kept_decode(block, mask, own, (size_t)(last - own), e);
+    struct sections s;
+    if (open_sections(args, stored, block, &s, e)) return -1;
+    if (s.norms && apply_norms(args, block, s.norms, e)) return -1;
+    return kvc_kept_decode(block, s.mask, s.kept, s.n_kept, e);
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
-    uint8_t mask[KVC_MAX_BLOCK_ROWS];
-    const struct kvc_section *own, *s;
-    size_t n;
-    if (read_mask(stored, block->shape.tokens, mask, &own, &n, e)) return -1;
-    const struct kvc_section *last = own + n;
-    const size_t rows = (size_t)block->handed.tokens, per = norms_in_row(args, &block->shape);
-    if (rows && per) {
+    struct sections s;
+    if (open_sections(args, stored, block, &s, e)) return -1;
+    if (s.norms) {
+        const size_t per = norms_in_row(args, &block->shape);
         struct kvc_device_op op = kvc_program_op_of(KVC_OP_NORMS, &block->shape);
-        struct kvc_device_op to_floats = kvc_program_op_of(KVC_OP_WIDEN, &block->shape), back = to_floats;
-        if (!(s = kvc_section_take_stored(&own, last, KVC_SECTION_NORMS, 0, e)) ||
-            !(op.norms.norms = kvc_program_halves_to_end(program, s, s->data, rows * per, e)))
-            return -1;
+        struct kvc_device_op widen = kvc_program_op_of(KVC_OP_WIDEN, &block->shape);
+        struct kvc_device_op round = kvc_program_op_of(KVC_OP_ROUND, &block->shape);
+        op.norms.norms = kvc_program_halves_to_end(program, s.norms, s.norms->data, (size_t)block->handed.tokens * per, e);
+        if (!op.norms.norms) return -1;
         op.norms.each = (uint32_t)per;
-        back.kind = KVC_OP_ROUND;
-        to_floats.convert.dtype = back.convert.dtype = (uint32_t)block->own;
-        if (kvc_program_op(program, &to_floats, e) || kvc_program_op(program, &op, e) || kvc_program_op(program, &back, e)) return -1;
+        widen.convert.dtype = round.convert.dtype = (uint32_t)block->own;
+        if (kvc_program_op(program, &widen, e) || kvc_program_op(program, &op, e) || kvc_program_op(program, &round, e))
+            return -1;
     }
-    return kvc_kept_lower(program, &block->shape, mask, own, (size_t)(last - own), e);
+    return kvc_kept_lower(program, &block->shape, s.mask, s.kept, s.n_kept, e);
 }
 
 const struct kvc_stage kvc_stage_merge = {

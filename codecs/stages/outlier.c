@@ -339,13 +339,22 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return state ? encode_channels(state, block, stage, out, e) : encode_rows(args, block, stage, out, e);
 }
 
-/* OUTLIERS as it stands. */
-struct stored {
-    size_t all, each;      /* each: outliers of every vector; 0: count[vector] */
+/* OUTLIERS, opened. */
+struct opened {
+    const struct kvc_section *section;
+    struct vectors vectors;
+    size_t all, each; /* all: 0 where the block has no outliers; each: outliers of every vector, or 0: count[vector] */
     const uint8_t *count, *index, *value;
 };
 
-static int read_header(struct stored *r, const struct vectors *v, const struct kvc_section *s, struct kvc_error *e) {
+static int open_sections(const struct kvc_stored *stored, const struct kvc_block *block, struct opened *r, struct kvc_error *e) {
+    struct vectors *const v = &r->vectors;
+    memset(r, 0, sizeof *r);
+    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (!stored->n) return 0;
+    const struct kvc_section *s = r->section = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e);
+    if (!s) return -1;
+    measure(v, block, block->own);
     if (s->size < 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
     const size_t k = s->data[0] | (size_t)s->data[1] << 8;
     r->each = 2 * k;
@@ -367,15 +376,11 @@ static int read_header(struct stored *r, const struct vectors *v, const struct k
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *s;
-    struct stored r = {.each = 0};
-    struct vectors v;
+    struct opened r;
     float *x = (float *)(void *)block->rows;
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (!stored->n) return 0;
-    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e))) return -1;
-    measure(&v, block, block->own);
-    if (read_header(&r, &v, s, e)) return -1;
+    if (open_sections(stored, block, &r, e)) return -1;
+    if (!r.all) return 0;
+    const struct vectors v = r.vectors;
     float *value = kvc_alloc(r.all, sizeof *value);
     if (!value) return kvc_fail_memory(e, "outliers");
     kvc_to_floats(value, r.value, r.all, block->own);
@@ -402,25 +407,22 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *s;
-    struct stored r = {.each = 0};
-    struct vectors v;
+    struct opened r;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_OUTLIERS, &block->shape);
-    uint64_t base, address;
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (!stored->n) return 0;
-    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e))) return -1;
-    measure(&v, block, block->own);
-    if (read_header(&r, &v, s, e) || !(base = kvc_program_bytes(program, s, s->size, NULL, e))) return -1;
+    if (open_sections(stored, block, &r, e)) return -1;
+    if (!r.all) return 0;
+    const struct vectors v = r.vectors;
+    const uint8_t *first = r.section->data;
+    const uint64_t base = kvc_program_bytes(program, r.section, r.section->size, NULL, e);
+    if (!base) return -1;
     if (!r.each) {
-        uint32_t *start = program->table(program->owner, (v.n + 1) * sizeof *start, &address), at = 0;
+        uint32_t *start = program->table(program->owner, (v.n + 1) * sizeof *start, &op.outliers.start), at = 0;
         if (!start) return kvc_fail_memory(e, "outliers");
         for (size_t i = 0; i < v.n; at += r.count[i++]) start[i] = at;
         start[v.n] = at;
-        op.outliers.start = address;
     }
-    op.outliers.index = base + (uint64_t)(r.index - s->data);
-    op.outliers.value = base + (uint64_t)(r.value - s->data);
+    op.outliers.index = base + (uint64_t)(r.index - first);
+    op.outliers.value = base + (uint64_t)(r.value - first);
     op.outliers.index_bytes = (uint32_t)v.index_bytes;
     op.outliers.each = (uint32_t)r.each;
     op.outliers.dtype = (uint32_t)block->own;

@@ -211,7 +211,16 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return kvc_section_none_left(next, end_side, e);
 }
 
-/* A row as it is where channels were left out: zeros, or their means. */
+/* The side sections, which open() has checked. */
+struct sections {
+    const uint8_t *mask, *means; /* means: NULL where left-out channels are 0 */
+};
+
+static struct sections sections_of(const struct kvc_stage_args *args, const struct kvc_stored *stored) {
+    return (struct sections){stored->side[0].data, args->i[MEAN] ? stored->side[1].data : NULL};
+}
+
+/* Fills a row with what left-out channels are: zeros, or their means. */
 static void empty_row(uint8_t *row, const uint8_t *mask, const uint8_t *means, size_t width, size_t size) {
     memset(row, 0, width * size);
     for (size_t i = 0; means && i < width; i++) {
@@ -226,11 +235,12 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
     const size_t rows = (size_t)block->shape.tokens, n = (size_t)(block->handed.heads * block->handed.dim);
     if (n == width) return 0;
+    const struct sections s = sections_of(args, stored);
     uint32_t *kept = kvc_alloc(width, sizeof *kept + 2 * size);
     if (!kept) return kvc_fail_memory(e, "channels");
     uint8_t *empty = (uint8_t *)(kept + width), *from = empty + width * size;
-    list_kept(stored->side[0].data, NULL, width, kept);
-    empty_row(empty, stored->side[0].data, args->i[MEAN] ? stored->side[1].data : NULL, width, size);
+    list_kept(s.mask, NULL, width, kept);
+    empty_row(empty, s.mask, s.means, width, size);
     /* from the end, so that no row is overwritten before it has moved */
     for (size_t t = rows; t-- > 0;) {
         uint8_t *row = block->rows + t * width * size;
@@ -256,19 +266,19 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     void *map, *words = NULL;
     if (n == width) return 0;
     if (dim > KVC_DEVICE_TILE) return 1;
-    const uint8_t *mask = stored->side[0].data, *mean = args->i[MEAN] ? stored->side[1].data : NULL;
-    const struct kvc_program_key key[2] = {{mask, 0, 0}, {mask, 0, 1}};
+    const struct sections s = sections_of(args, stored);
+    const struct kvc_program_key key[2] = {{s.mask, 0, 0}, {s.mask, 0, 1}};
     if (program->keep(program->owner, &key[0], 2 * width, &map, &op.spread.map, e)) return -1;
     uint16_t *to = map, stored_here = 0;
     for (size_t i = 0; i < width && to; i++) {
         if (i % dim == 0) stored_here = 0;
-        to[i] = mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
+        to[i] = s.mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
     }
-    if (mean && program->keep(program->owner, &key[1], 4 * width, &words, &op.spread.empty, e)) return -1;
+    if (s.means && program->keep(program->owner, &key[1], 4 * width, &words, &op.spread.empty, e)) return -1;
     uint32_t *word = words;
     for (size_t i = 0, left = 0; i < width && word; i++) {
         word[i] = 0;
-        if (mask[i / 8] >> i % 8 & 1) memcpy(&word[i], mean + left++ * size, size);
+        if (s.mask[i / 8] >> i % 8 & 1) memcpy(&word[i], s.means + left++ * size, size);
     }
     op.spread.stored = (uint32_t)block->handed.dim;
     return kvc_program_op(program, &op, e);
