@@ -84,8 +84,9 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
     for (unsigned s = 0; s < alphabet; s++) {
         if (!frequency[s]) continue;
         level[s] = (uint8_t)nearest_level((uint32_t)frequency[s] * 16);
-        if (level_frequency(level[s]) != frequency[s]) big = s, found = 1;
-        else if (!found && level[s] > level[big]) big = s;
+        const int none = level_frequency(level[s]) != frequency[s];
+        if (none || (!found && level[s] > level[big])) big = s;
+        found |= none;
     }
     for (unsigned s = 0; s < alphabet; s++) {
         if (s == big) before = greatest;
@@ -115,7 +116,10 @@ int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alpha
         if (last > MAX_LEVEL) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table has a level out of range");
         frequency[s] = (uint16_t)level_frequency(last);
         sum += frequency[s];
-        if (last > greatest) greatest = last, big = s;
+        if (last > greatest) {
+            greatest = last;
+            big = s;
+        }
         if (!last) {
             unsigned run = kvc_bits_get_rice(in, RUN);
             if (run >= alphabet - s) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table's run is too long");

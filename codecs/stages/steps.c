@@ -104,7 +104,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
         }
     unsigned used = 0;
     for (unsigned i = 0; i < CLASSES; i++) used += count[i] != 0;
-    if (used < 2) count[0] ? count[1]++ : count[0]++; /* a table wants two */
+    if (used < 2) count[count[0] != 0]++; /* a table has two symbols or more */
     kvc_rans_normalise(s->frequency, count, ALPHABET, KVC_RANS_MIN_BITS);
     kvc_rans_encoding_table(s->symbol, s->frequency, ALPHABET);
     return 0;
