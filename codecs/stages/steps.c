@@ -63,7 +63,7 @@ static uint64_t first_seen(const struct kvc_encoding *x) {
 }
 
 /* The class of a row: attention a, n times what an even spread would give, makes a step ((a + c) / (1 + c))^-p of 1. Behind a
- * window's left edge it grows, as few later tokens will see the row; the last rows get fine ones. FRONTIER: steps.md, 4. */
+ * window's left edge it grows, as few later tokens will see the row; the last rows get fine ones. Spec: steps.md, "Encoders". */
 static int class_of(const struct kvc_stage_args *args, const struct kvc_encoding *x, uint64_t row, uint64_t seen_from,
                     const float *score) {
     const double c = args->f[FLOOR];
