@@ -1,4 +1,4 @@
-/* program.c: programs of the device decoder, block by block. Not for what each stage adds (their own files). */
+/* program.c: programs of the device decoder, block by block. Not for the jobs and operations of each stage (its own file). */
 #include "codecs/program.h"
 
 #include "codecs/floats.h"
@@ -20,7 +20,7 @@ void kvc_program_free(struct kvc_program *p) {
     p->n_jobs = p->job_room = p->n_runs = p->run_room = 0;
 }
 
-/* Room for one more of `size` bytes. */
+/* Makes room for one more element of `size` bytes. */
 static int grow(void **array, size_t n, size_t *room, size_t size, struct kvc_error *e) {
     if (n < *room) return 0;
     const size_t more = *room ? 2 * *room : 8;
@@ -86,7 +86,7 @@ uint64_t kvc_program_bytes(struct kvc_program *p, const struct kvc_section *s, s
         if (!address) kvc_fail_memory(e, "a section");
         return address;
     }
-    uint64_t address; /* what zstd coded, the CPU decodes: its bytes have been checked by then */
+    uint64_t address; /* the CPU decodes what zstd coded */
     uint8_t *room = p->table(p->owner, n ? n : 1, &address);
     if (!room) {
         kvc_fail_memory(e, "a section");
@@ -160,8 +160,7 @@ int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, s
     return kvc_program_begin(p, shape->tokens, e) || kvc_program_op(p, &op, e) ? -1 : 1;
 }
 
-
-/* Values between stages of different dtypes. */
+/* Converts values between stages of different dtypes. */
 static int convert(struct kvc_program *p, const struct kvc_shape *shape, enum kvc_dtype own, enum kvc_dtype from,
                    enum kvc_dtype to, struct kvc_error *e) {
     if (from == to) return 0;
@@ -187,7 +186,7 @@ int kvc_pipeline_lower(const struct kvc_pipeline *line, struct kvc_block *block,
                        const struct kvc_coded *first, struct kvc_program *p, struct kvc_error *e) {
     struct lowering l = {p, block->shape.dtype};
     const struct kvc_shape shape = block->shape;
-    if (kvc_dtype_info(l.own)->block > 1) return 1; /* values that share scales are no values of a tile */
+    if (kvc_dtype_info(l.own)->block > 1) return 1; /* a tile has no values that share scales */
     kvc_program_clear(p);
     int status = kvc_pipeline_walk_back(line, block, own, first, lower_stage, &l, e);
     if (!status) status = convert(p, &shape, l.own, block->stands, l.own, e);

@@ -1,6 +1,6 @@
 /* program.h: turns the decoding of a block into jobs and operations of the device decoder (kernels/device/launch.h). A stage
- * that a device can decode has a function `lower` beside `decode`: it checks its sections in the same way, finds them in the device's
- * memory, and adds jobs and operations. Not for running them (kernels/device/decode.h), nor for where rows go
+ * that a device can decode has a function `lower` beside `decode`: it checks its sections in the same way, finds them in the
+ * device's memory, and adds jobs and operations. Not for running them (kernels/device/decode.h), nor for where rows go
  * (formats/device/load.h).
  *
  * Addresses are of the device's memory. A host pointer that comes with an address is where the bytes may be written before they

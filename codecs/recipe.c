@@ -1,4 +1,4 @@
-/* recipe.c: reading and printing recipes, and which stages code a tensor. The grammar stands in recipe.h. */
+/* recipe.c: reads and prints recipes, and selects the stages of a tensor. The grammar is in recipe.h. */
 #include "codecs/recipe.h"
 
 #include "codecs/near.h"

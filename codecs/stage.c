@@ -1,4 +1,4 @@
-/* stage.c: what all stages do in the same way: reading and printing their arguments. */
+/* stage.c: reads and prints the arguments of a stage. */
 #include "codecs/stage.h"
 
 int kvc_stage_parse(const struct kvc_stage *stage, const char *text, struct kvc_stage_args *args, struct kvc_error *e) {

@@ -199,8 +199,8 @@ extern const struct kvc_kernels kvc_kernels_avx512;
 #endif
 
 /* Returns the table that $KVC_KERNEL names, or else the table of the widest instruction set of this CPU with the rANS kernels
- * that are fastest on it. A trial of less than a millisecond, made when rANS is first called, finds them; all tables give the same
- * bytes, so that the trial matters for speed only. Returns NULL when $KVC_KERNEL names a table that does not exist or that this
+ * that are fastest on it. A trial of less than a millisecond, made when rANS is first called, finds them; all tables give the
+ * same bytes, so that the trial matters for speed only. Returns NULL when $KVC_KERNEL names a table that does not exist or that this
  * CPU cannot run. Thread-safe. */
 const struct kvc_kernels *kvc_kernels_get(void);
 

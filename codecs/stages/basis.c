@@ -1,5 +1,5 @@
-/* basis.c: the stage that turns channels into coefficients, head by head. Spec: basis.md. Not for where a profile's matrices
- * come from (formats/model/profile.h). */
+/* basis.c: the stage that replaces channels by coefficients, head by head. Spec: basis.md. Not for the basis as it is stored
+ * (basis_own.c), devices (basis_device.c), or a profile's matrices (formats/model/profile.h). */
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
@@ -82,7 +82,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
-/* Channels that RoPE turns together weigh the same: what it leaves of a query's energy is their sum. */
+/* Gives both channels of a pair of RoPE the same weight: rotations keep only the sum of a query's energies. */
 static void even_out(const struct kvc_rope_facts *rope, double *weight) {
     for (size_t i = 0; rope && kvc_pairing_turns(rope->pairing) && i < rope->half; i++) {
         double *a = &weight[kvc_pair_first(rope->pairing, i)], *b = &weight[kvc_pair_second(rope->pairing, i, rope->half)];
@@ -92,7 +92,7 @@ static void even_out(const struct kvc_rope_facts *rope, double *weight) {
 
 #define LEAST_SHARE 1e-8
 
-/* What an error in each channel weighs: of K the energy of queries there, or, where there are none, of the keys themselves,
+/* Finds the weight of an error in each channel: of K the energy of queries there, or, without queries, of the keys themselves,
  * as an error of a logit; of V all alike, against the spread of the layer. basis.md, 4. */
 static int find_weights(const struct state *s, double k, double *weight, struct kvc_error *e) {
     const size_t heads = s->own.heads, dim = s->own.dim, width = heads * dim;
@@ -126,7 +126,7 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
             most = fmax(most, w[d]);
         }
     }
-    /* scales are halves with a common exponent: none may lie so far above the others that those lose their digits */
+    /* scales are halves with a common exponent: a scale far above the others would take their digits */
     for (size_t i = 0; i < width; i++) weight[i] = fmax(weight[i], LEAST_SHARE * most);
     return 0;
 }
@@ -134,12 +134,12 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
 /* The square of a step of 0.4, as noise. */
 #define COARSE (0.4 * 0.4 / 12)
 
-/* Bits that n coefficients of this variance cost about, against a step of which `floor` is the square of a share. */
+/* Estimates the bits of n coefficients of this variance; `floor` is a share of the step, squared. */
 static double bits_of(double variance, double floor, double n) {
     return variance > floor ? n / 2 * log2(variance / floor) : 0;
 }
 
-/* The directions of one head in its metric; keeps those above the floor. What the rows save is added to *gain. */
+/* Finds the directions of one head in its metric, and adds the bits that they save to *gain. */
 static int find_rows(const struct state *s, size_t h, double floor, double *value, float *vector, double *gain,
                      struct kvc_error *e) {
     const struct kvc_basis_own *o = &s->own;
@@ -149,7 +149,8 @@ static int find_rows(const struct state *s, size_t h, double floor, double *valu
     if (!gram) return kvc_fail_memory(e, "a basis");
     for (size_t i = 0; i < dim; i++)
         for (size_t j = i; j < dim; j++)
-            gram[i * dim + j] = s->gram[(h * dim + i) * dim + j] / n / (double)o->scale[h * dim + i] / (double)o->scale[h * dim + j];
+            gram[i * dim + j] = s->gram[(h * dim + i) * dim + j] / n / (double)o->scale[h * dim + i] /
+                                (double)o->scale[h * dim + j];
     for (size_t i = 0; i < dim; i++) *gain += bits_of(gram[i * dim + i], floor, n);
     const int status = kvc_gram_eigen(vector, value, gram, dim, dim, e);
     for (size_t i = 0; i < dim && !status; i++) *gain -= bits_of(value[i], floor, n);
@@ -157,7 +158,7 @@ static int find_rows(const struct state *s, size_t h, double floor, double *valu
     return status;
 }
 
-/* Rows rounded to codes, each to its own scale, which is rounded first. */
+/* Rounds rows to codes, each by a scale of its own, which is rounded first. */
 static int round_rows(struct kvc_basis_own *o, const float *vector, struct kvc_error *e) {
     const size_t dim = o->dim, rows = kvc_basis_own_count(o);
     const float most = (float)((1 << (o->bits - 1)) - 1);
@@ -182,7 +183,8 @@ static int round_rows(struct kvc_basis_own *o, const float *vector, struct kvc_e
     return status;
 }
 
-/* Coefficients of least squares in the metric, of the n rows b of a head: of rows R in it, S RT (R RT)^-1, S its root. */
+/* Makes the coefficients of least squares in the metric for the n rows b of a head: S RT (R RT)^-1 of rows R in the metric,
+ * whose root is S. */
 static int invert_head(struct state *s, size_t h, const float *b, size_t n, struct kvc_error *e) {
     const size_t dim = s->own.dim;
     const float *scale = s->own.scale + h * dim;
@@ -210,7 +212,7 @@ static int invert_head(struct state *s, size_t h, const float *b, size_t n, stru
 static int find_basis(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
     struct kvc_basis_own *o = &s->own;
     const size_t heads = o->heads, dim = o->dim;
-    /* what a coefficient must exceed to be stored, and to cost anything: at the default step of profile-free packing */
+    /* minimum of a variance to be stored, and to cost bits, at the default step of packing without a profile */
     const double drop = args->f[DROP] * args->f[DROP], floor = drop > COARSE ? drop : COARSE;
     double *weight = kvc_alloc(heads + 1, dim * sizeof *weight), *value = weight ? weight + heads * dim : NULL;
     double gain = 0, cost = 0;
@@ -250,10 +252,10 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);
 }
 
-enum { CACHED = 16384 }; /* floats of a matrix that are taken at once, 64 KB: fewer, and rows are listed more often than is saved */
+enum { CACHED = 16384 }; /* floats of a matrix that are multiplied at once, 64 KB; with fewer, rows are read too often */
 
-/* The other way: kept[h] rows of each head, one head after the other; NULL: as many as channels. Matrices that are too large
- * for the cache are taken in strips of columns, copied together. */
+/* Multiplies coefficients by the kept[h] rows of each head, one head after the other; NULL: as many rows as channels. Matrices
+ * that are too large for the cache are taken in strips of columns, which are copied. */
 static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
     float *y = kvc_alloc(rows * dim + CACHED + 8 * KVC_BASIS_MAX_DIM, sizeof *y);
@@ -276,8 +278,8 @@ static int synthesise(struct kvc_block *block, const float *row, const size_t *k
     return 0;
 }
 
-/* Each head's channels, coefficients of `matrix`, [head][channel][component] and dense. A tile of its columns, copied
- * together, serves all rows. */
+/* Multiplies each head's channels by `matrix`, [head][channel][component] and dense. A tile of its columns, which is copied,
+ * serves all rows. */
 static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
     float *y = kvc_alloc(rows + KVC_TILE, dim * sizeof *y);

@@ -1,4 +1,4 @@
-/* basis_own.c: a basis of the file's own: room for it, and the BASIS section. Spec: basis.md. Not for finding a basis (basis.c). */
+/* basis_own.c: a basis of the file's own, and the BASIS section. Spec: basis.md. Not for finding a basis (basis.c). */
 #include "codecs/stages/basis_own.h"
 
 #include "codecs/floats.h"

@@ -56,7 +56,7 @@ void kvc_code_set_step(struct kvc_stage_args *args, double step) {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t all_slots[KVC_CODE_TABLES << KVC_CODE_BITS];
 static uint32_t slot_room[(1 << KVC_CODE_BITS) + KVC_RANS_SLACK];
-static uint8_t table_most[KVC_CODE_TABLES]; /* the greatest code with a symbol */
+static uint8_t table_most[KVC_CODE_TABLES]; /* the largest code with a symbol */
 static struct kvc_rans_symbol all_rows[KVC_CODE_TABLES * KVC_CODE_SYMBOLS];
 
 static void make_tables(void) {
@@ -68,7 +68,7 @@ static void make_tables(void) {
     }
 }
 
-/* The scale of an index lies in a table after `shift` low bits of the code are taken off. */
+/* Returns the low bits that are taken off a code before the scale of its index has a table. */
 static unsigned shift_of(unsigned index) {
     return index < KVC_CODE_TABLES ? 0 : (index - KVC_CODE_TABLES + PER_OCTAVE) / PER_OCTAVE;
 }
@@ -83,7 +83,7 @@ static unsigned index_at(unsigned index, int class) {
     return moved < 0 ? 0 : moved >= INDICES ? INDICES - 1 : (unsigned)moved;
 }
 
-/* How each component of each head is coded at each step class: made where it is first asked for. */
+/* How each component of each head is coded at each step class; made on first use. */
 struct plan {
     size_t heads, dim;
     const uint8_t *index; /* [head][component], 0 to 63 */
@@ -186,7 +186,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return s->index ? 0 : kvc_fail_memory(e, "codes");
 }
 
-/* The greatest code. */
+/* The largest code. */
 #define MOST_CODE ((1 << MOST_BITS) - 1)
 
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
@@ -232,7 +232,7 @@ static void make_costs(void) {
         for (unsigned b = 0; b < BINS; b++) cost_table[i][b] = cost_of(i, size_of_bin(b));
 }
 
-/* Bits of component i's values at an index; last[class] is behind the last bin that has any. */
+/* Returns the bits of component i's values at an index; last[class] is the end of the bins that have values. */
 static double bits_at(const struct state *s, size_t i, const unsigned *last, unsigned index) {
     double bits = 0;
     for (unsigned c = 0; c < CLASSES; c++) {
@@ -242,8 +242,8 @@ static double bits_at(const struct state *s, size_t i, const unsigned *last, uns
     return bits;
 }
 
-/* The index that codes a component's values in the fewest bits, downhill from `start`: bits have one valley but for ripples,
- * which three worse ones in a row are taken to be behind. */
+/* Returns the index that codes a component's values in the fewest bits, searching from `start`. The cost is nearly convex in
+ * the index: the search stops after three increases in a row. */
 static unsigned choose_index(const struct state *s, size_t component, unsigned start) {
     unsigned last[CLASSES] = {0}, best = start;
     for (unsigned c = 0; c < CLASSES; c++)
@@ -354,7 +354,7 @@ static int read_indices(const struct kvc_section *s, uint8_t *index, size_t head
     return kvc_bits_ended(&bits) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES does not end where it should");
 }
 
-/* What a row of one head has besides its symbols: escaped values and low bits. */
+/* Reads escaped values and low bits of a row of one head. */
 static int join(float *y, const uint16_t *symbols, const uint8_t *shift, size_t n, float step, struct kvc_bits *bits,
                 struct kvc_error *e) {
     for (size_t c = 0; c < n; c++) {
@@ -447,7 +447,10 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
     struct sections s;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, &block->shape);
-    struct kvc_code_job code = {.rows = (uint32_t)rows, .heads = (uint32_t)heads, .dim = (uint32_t)dim, .step = (float)args->f[STEP]};
+    struct kvc_code_job code = {.rows = (uint32_t)rows,
+                                .heads = (uint32_t)heads,
+                                .dim = (uint32_t)dim,
+                                .step = (float)args->f[STEP]};
     void *room;
     if (open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.codes) return 0;

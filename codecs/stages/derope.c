@@ -30,7 +30,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     if (like->role != KVC_SELECT_K || !f || !kvc_pairing_turns(f->pairing) || !f->angle || !f->half) return 0;
     if (x->rows && (x->position[0] < 0 || x->position[x->rows - 1] >= KVC_ROPE_POSITIONS))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0 or from 2^32 on");
-    if (2 * f->half > like->shape.dim) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE turns more channels than a head has");
+    if (2 * f->half > like->shape.dim) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE rotates more channels than a head has");
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "RoPE");
     *state = s;
@@ -122,7 +122,8 @@ static int read_section(struct rotation *r, const struct kvc_section *s, const s
     return 0;
 }
 
-static int open_sections(struct rotation *r, const struct kvc_stored *stored, const struct kvc_block *block, struct kvc_error *e) {
+static int open_sections(struct rotation *r, const struct kvc_stored *stored, const struct kvc_block *block,
+                         struct kvc_error *e) {
     *r = (struct rotation){.half = 0};
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     if (!stored->n_side) return 0;
@@ -144,7 +145,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
-/* Powers that a block's positions share: those of 16 m positions behind 256 h, or of 0 to 15; cosines, then sines, of each. */
+/* Lists rotations that a block's positions share: by 256 h + 16 m positions, or by 0 to 15 (h < 0); cosines, then sines. */
 static void list_powers(double *to, struct kvc_rope *rope, int64_t h) {
     const size_t pair = 2 * rope->half;
     for (size_t i = 0; i < 16; i++) {
@@ -153,7 +154,7 @@ static void list_powers(double *to, struct kvc_rope *rope, int64_t h) {
     }
 }
 
-/* Both tables of powers, kept on the device under what the angles are. */
+/* Keeps both tables of rotations on the device; the angles are their key. */
 static int keep_powers(struct kvc_program *program, struct kvc_device_op *op, const double *angle, size_t half, int64_t h,
                        struct kvc_error *e) {
     uint64_t *const at[2] = {&op->turn.high, &op->turn.low};
@@ -170,7 +171,7 @@ static int keep_powers(struct kvc_program *program, struct kvc_device_op *op, co
     return status;
 }
 
-/* Adds the operation of a block whose positions have one table of high powers. Returns 1 for positions that do not. */
+/* Adds the operation of a block whose positions are in one run of 256. Returns 1 when they are not. */
 static int lower_rows(const struct rotation *r, struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     const size_t rows = (size_t)block->shape.tokens;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_TURN, &block->shape);

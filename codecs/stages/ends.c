@@ -1,5 +1,5 @@
-/* ends.c: the stages `sink` and `tail`, which keep the first or the last tokens of a sequence as they are. Spec: sink.md, tail.md.
- * Not for how rows are kept (kept.c). */
+/* ends.c: the stages `sink` and `tail`, which keep the first or the last tokens of a sequence unchanged. Spec: sink.md,
+ * tail.md. Not for coding the kept rows (kept.c). */
 #include "codecs/stages/kept.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ static int keep(struct kvc_block *block, uint64_t rows, unsigned type, uint8_t s
     return kvc_kept_encode(block, mask, stage, out, e);
 }
 
-/* How many rows the first section says are kept; 0 rows without any section. */
+/* Reads the number of kept rows from the first section; 0 without sections. */
 static int read_count(const struct kvc_stored *stored, uint64_t rows, unsigned type, uint64_t *n, struct kvc_error *e) {
     *n = 0;
     if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
@@ -37,7 +37,7 @@ static int read_count(const struct kvc_stored *stored, uint64_t rows, unsigned t
                     (unsigned long long)rows);
 }
 
-/* The mask of the rows that a block keeps, and their number; -1 where its sections are damaged. */
+/* Makes the mask of the rows that a block keeps, and their number. Returns -1 when its sections are damaged. */
 static int read_mask(const struct kvc_stored *stored, uint64_t rows, unsigned type, uint8_t *mask, uint64_t *n,
                      struct kvc_error *e) {
     if (read_count(stored, rows, type, n, e)) return -1;

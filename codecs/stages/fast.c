@@ -11,7 +11,7 @@
 
 enum { MIN_WIDTH = 1, MAX_WIDTH = 7, FARTHEST = 255 };
 
-/* Mantissa bits of the 16-bit words of a dtype and the bytes below them; 0 when `fast` keeps its rows as they are. */
+/* Returns the mantissa bits of the 16-bit words of a dtype, and the bytes below them; 0 when `fast` stores its rows unchanged. */
 static unsigned mantissa_of(enum kvc_dtype dtype, unsigned *below) {
     *below = dtype == KVC_F32 ? 2 : 0;
     return dtype == KVC_F16 ? 10 : dtype == KVC_BF16 || dtype == KVC_F32 ? 7 : 0;
@@ -55,8 +55,7 @@ static const uint16_t *row_words(const struct work *w, const uint8_t *rows, size
     return w->words;
 }
 
-/* Sets each channel's bias to its mean exponent, less what makes the most values fit the cheapest width; returns that
- * width. */
+/* Sets each channel's bias to its mean exponent, moved so that values cost the fewest bits, and returns the width of codes. */
 static unsigned choose(struct work *w, const uint8_t *rows) {
     const unsigned exponents = 1u << (15 - w->mantissa), part = w->mantissa - 7; /* bits of a code below the exponent */
     uint32_t *sum = calloc(w->n, sizeof *sum), count[256] = {0};
@@ -92,7 +91,7 @@ static unsigned choose(struct work *w, const uint8_t *rows) {
     return best;
 }
 
-/* PARAMS: the width, then the biases around a middle one. Returns the bytes. */
+/* Writes PARAMS: the width, then the biases around a middle one. Returns the bytes. */
 static size_t put_params(const struct work *w, unsigned width) {
     struct kvc_bits b = {.bytes = w->bytes};
     const unsigned exponents = 1u << (15 - w->mantissa);
@@ -126,12 +125,13 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
     return 0;
 }
 
-/* ESCAPES: the high bytes that `width` bits do not hold. Returns the bytes, or more than `room` when they take that. */
+/* Writes ESCAPES: the high bytes that `width` bits do not hold. Returns the bytes; more than `room` when they do not fit. */
 static size_t put_escapes(const struct work *w, unsigned width, size_t room) {
     size_t used = 0, next = 0; /* next: the value a distance of 0 means */
     for (size_t i = 0; i < w->values; i++) {
         if (!(w->high[i] >> width)) continue;
-        for (; i - next > FARTHEST; next += FARTHEST + 1, used += 2) { /* a stop on the way, which changes nothing */
+        /* escapes that change nothing bridge a long distance */
+        for (; i - next > FARTHEST; next += FARTHEST + 1, used += 2) {
             if (used + 2 > room) return room + 1;
             w->bytes[used] = FARTHEST;
             w->bytes[used + 1] = w->high[next + FARTHEST];
@@ -287,7 +287,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
-/* Where the escapes of each row begin: the number of the pair, and the value that a distance of 0 means there. */
+/* Lists the first escape of each row, and the value that a distance of 0 means there. */
 static int list_rows(const struct work *w, const struct kvc_section *s, uint32_t *start, struct kvc_error *e) {
     const size_t pairs = s->size / 2;
     size_t at = 0, p = 0;

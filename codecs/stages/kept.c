@@ -1,4 +1,4 @@
-/* kept.c: rows taken out of a matrix, kept as they are, and put back. Spec: kept.md. */
+/* kept.c: rows that are taken out of a matrix, coded by `split`, and put back. Spec: kept.md. */
 #include "codecs/stages/kept.h"
 
 #include "codecs/memory.h"
@@ -87,7 +87,7 @@ int kvc_kept_lower(struct kvc_program *p, const struct kvc_shape *shape, const u
     /* both matrices' runs, cut where rows of the other stand between */
     struct kvc_program_run *const left = p->run;
     const size_t n_left = p->n_runs;
-    uint64_t at[2] = {0, 0}; /* next row of those at hand, and of the kept ones */
+    uint64_t at[2] = {0, 0}; /* next row of the matrix, and of the kept rows */
     p->run = NULL;
     p->n_runs = p->run_room = 0;
     for (uint64_t i = 0, end; i < shape->tokens && !status; i = end) {

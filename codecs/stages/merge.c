@@ -25,7 +25,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
 };
 
 #define PI 3.14159265358979323846
-#define NEARLY 1e-3 /* angles this close to 0 or pi have no plane to turn in */
+#define NEARLY 1e-3 /* angles this close to 0 or pi define no plane of rotation */
 
 static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[GAMMA] >= 0 && args->f[KEEP] != arguments[KEEP].otherwise)
@@ -79,7 +79,7 @@ struct two {
 static struct two compare(const float *u, const float *v, size_t n) {
     const struct kvc_kernels *k = kvc_kernels_get();
     struct two p = {.norm = {sqrt((double)k->dot(u, u, n)), sqrt((double)k->dot(v, v, n))}};
-    if (!(p.norm[0] > 0) || !(p.norm[1] > 0)) return p; /* a zero vector goes with any direction */
+    if (!(p.norm[0] > 0) || !(p.norm[1] > 0)) return p; /* a zero vector has any direction */
     const double cosine = (double)k->dot(u, v, n) / (p.norm[0] * p.norm[1]);
     p.angle = acos(cosine < -1 ? -1 : cosine > 1 ? 1 : cosine);
     return p;
@@ -121,7 +121,7 @@ static int farthest_first(const void *a, const void *b) {
     return x->row < y->row ? -1 : x->row > y->row;
 }
 
-/* Which rows are kept: the share of greatest distance, or (MiniCache, arXiv 2405.14366, equation 4, in distances) those
+/* Chooses the kept rows: the share of largest distance, or (MiniCache, arXiv 2405.14366, equation 4, in distances) those
  * beyond d_max - gamma (d_max - d_min); rows that point apart in any case. */
 static int choose_kept(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
     struct far *far = kvc_alloc(s->rows, sizeof *far);
@@ -157,7 +157,7 @@ static void merge_vectors(const struct kvc_stage_args *args, float *u, const flo
     const struct two p = compare(u, v, n);
     double a = 0.5, b = 0.5, square = 0, scale = 1;
     if (args->i[HOW] == SLERP) {
-        /* a zero row goes with the other's direction */
+        /* a zero row takes the other's direction */
         const double t = p.norm[0] > 0 ? p.norm[1] > 0 ? args->f[WEIGHT] : 0 : 1, sine = sin(p.angle);
         a = p.norm[0] > 0 ? (p.angle < NEARLY ? 1 - t : sin((1 - t) * p.angle) / sine) / p.norm[0] : 0;
         b = p.norm[1] > 0 ? (p.angle < NEARLY ? t : sin(t * p.angle) / sine) / p.norm[1] : 0;
@@ -227,7 +227,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
-/* Which rows are kept, as the pair's first record says; *sections and *n become what follows there. */
+/* Reads the mask of kept rows from the pair's first record, and moves *sections past it. */
 static int read_kept(const struct kvc_section **sections, size_t *n, uint64_t rows, uint8_t *mask, struct kvc_error *e) {
     const struct kvc_section *next = *sections, *s;
     memset(mask, 0, KVC_MAX_BLOCK_ROWS);

@@ -47,7 +47,7 @@ static void measure(struct vectors *v, const struct kvc_block *block, enum kvc_d
     v->value_bytes = kvc_dtype_info(dtype)->size;
 }
 
-/* GEAR's rule: of n values floor(n * share / 2) at each end, but one at least. */
+/* GEAR's rule: of n values floor(n * share / 2) at each end, at least one. */
 static size_t how_many(const struct kvc_stage_args *args, size_t n) {
     const size_t k = (size_t)floor((double)n * args->f[SHARE] / 2);
     return k ? k : 1;
@@ -56,20 +56,20 @@ static size_t how_many(const struct kvc_stage_args *args, size_t n) {
 /* --- channels of K: their extremes are those of the whole segment --- */
 
 struct far {
-    float value;  /* times -1 at the lower end, so that the furthest is the greatest */
+    float value;  /* times -1 at the lower end, so that the furthest is the maximum */
     uint32_t row; /* a tensor has at most 2^31 */
 };
 
-/* One end of every channel: the values that reach furthest, and among equals the first rows. */
+/* One end of every channel: the furthest values, and among equals the first rows. */
 struct ends {
     struct far *far;   /* [channel][room] */
     size_t *n;         /* by channel */
-    float *limit;      /* by channel: what a value must exceed to be among them; once settled, the last's value */
+    float *limit;      /* by channel: a value among them exceeds it; once settled, the last's value */
     struct far *last;  /* by channel: the last one that is an outlier */
 };
 
 struct state {
-    size_t width, room; /* room: the most that can be taken at each end of a channel */
+    size_t width, room; /* room: maximum of outliers at each end of a channel */
     uint64_t rows;      /* that came by */
     struct ends end[2];
     double *sum;        /* by channel */
@@ -113,7 +113,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return complete ? 0 : kvc_fail_memory(e, "outliers");
 }
 
-/* Whether a is not as far as b: among equals the later row is not. */
+/* Returns 1 when a is nearer than b; among equals the later row is nearer. */
 static int is_nearer(struct far a, struct far b) {
     return a.value < b.value || (a.value == b.value && a.row > b.row);
 }
@@ -184,7 +184,7 @@ static int is_far(const struct ends *d, size_t channel, float value, uint64_t ro
 
 /* --- rows of V --- */
 
-/* Puts i where it belongs among the k greatest found so far, `better` ones first, those met first among equals. */
+/* Inserts i among the k largest found so far, largest first, and first found first among equals. */
 static size_t insert(const float *x, uint16_t *found, size_t have, size_t k, size_t i, float sign) {
     size_t at = have < k ? have++ : k - 1;
     for (; at && sign * x[i] > sign * x[found[at - 1]]; at--) found[at] = found[at - 1];
@@ -192,7 +192,7 @@ static size_t insert(const float *x, uint16_t *found, size_t have, size_t k, siz
     return have;
 }
 
-/* The k-th greatest of n numbers times sign; less than any when there are fewer. */
+/* Returns the k-th largest of n numbers times sign; less than any number when there are fewer. */
 static float kth(const float *x, size_t n, size_t k, float sign, uint16_t *room) {
     size_t have = 0;
     if (n < k) return -INFINITY;
@@ -201,8 +201,8 @@ static float kth(const float *x, size_t n, size_t k, float sign, uint16_t *room)
     return sign * x[room[k - 1]];
 }
 
-/* Indices of the k least of x and of its k greatest, ascending. Among equals the first are least, the last greatest: so
- * none is both. Only chunks whose extremes reach the k-th of all chunks' extremes can have any. */
+/* Finds the indices of the k smallest of x and of its k largest, ascending. Among equals the first are smallest and the last
+ * largest, so that none is both. Only chunks whose extremes reach the k-th of all chunks' extremes can have any. */
 static void find_extremes(const float *x, size_t n, size_t k, struct chunks *c, uint16_t *index) {
     uint16_t *least = index, *greatest = index + k;
     const size_t chunks = (n + CHUNK - 1) / CHUNK;

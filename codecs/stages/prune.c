@@ -72,7 +72,7 @@ static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, dou
     return status;
 }
 
-/* What leaving a channel out costs: ThinK (arXiv 2407.21018), equation 5 in its group-query form, ||Q_j K_j^T||_F^2 up to a
+/* Scores the cost of leaving a channel out: ThinK (arXiv 2407.21018), equation 5 in its group-query form, ||Q_j K_j^T||_F^2 up to a
  * constant; with `mean`, where what is left out varies around a mean that stays, the variance takes the place of the mean
  * square. */
 static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x, unsigned role, struct state *s,
@@ -172,7 +172,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     uint32_t *kept = kvc_alloc(width, sizeof *kept);
     if (!kept) return kvc_fail_memory(e, "channels");
     const size_t n = list_kept(NULL, s->pruned, width, kept);
-    /* never overtakes what it reads, as rows shrink */
+    /* rows shrink, so that no value is overwritten before it is read */
     if (kvc_dtype_info(block->own)->size == 2) {
         uint16_t *x = (uint16_t *)(void *)block->rows;
         for (size_t t = 0; t < rows; t++)
@@ -220,7 +220,7 @@ static struct sections sections_of(const struct kvc_stage_args *args, const stru
     return (struct sections){stored->side[0].data, args->i[MEAN] ? stored->side[1].data : NULL};
 }
 
-/* Fills a row with what left-out channels are: zeros, or their means. */
+/* Fills a row with the values of left-out channels: zeros, or their means. */
 static void empty_row(uint8_t *row, const uint8_t *mask, const uint8_t *means, size_t width, size_t size) {
     memset(row, 0, width * size);
     for (size_t i = 0; means && i < width; i++) {

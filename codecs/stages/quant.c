@@ -1,5 +1,5 @@
-/* quant.c: the stage that quantises groups of values uniformly. Spec: quant.md. Not for choosing salient tokens
- * (saliency.c) or outliers (outlier.c). */
+/* quant.c: the stage that quantises groups of values uniformly. Spec: quant.md. Not for the groups and sections
+ * (quant_layout.c), devices (quant_device.c), salient tokens (saliency.c) or outliers (outlier.c). */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
@@ -14,7 +14,7 @@
 
 /* --- groups --- */
 
-/* Where row r of a span finds its groups, and how many values share one. */
+/* Returns the first parameter of row r of a span; the next function, the number of values that share one. */
 static size_t param_of(const struct kvc_quant_layout *l, const struct kvc_quant_span *s, size_t r) {
     if (l->axis == KVC_QUANT_ROWS) return s->param + r / l->group * s->width;
     if (l->axis == KVC_QUANT_CHANNELS) return s->param + r * kvc_quant_groups(s->width, l->group);
@@ -29,7 +29,7 @@ static size_t row_of(const struct kvc_quant_span *s, size_t r) {
     return s->row ? s->row[r] : r;
 }
 
-/* Values of a whole class, row after row: what is done to each is the caller's. */
+/* Work on the values of one row of a span; `factor` are steps or their reciprocals. */
 typedef void row_work(const struct kvc_quant_class *k, float *x, const float *low, const float *factor, uint8_t *codes,
                       size_t width, size_t share);
 
@@ -76,7 +76,7 @@ static void find_ranges(const struct kvc_quant_layout *l, const struct kvc_quant
     }
 }
 
-/* The values of group `g`, into `to`; how many. */
+/* Copies the values of group `g` to `to`, and returns their number. */
 static size_t collect(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, const float *x, size_t g, float *to) {
     size_t n = 0;
     for (size_t i = 0; i < k->n_spans; i++) {
@@ -109,7 +109,7 @@ static double squared_error(const float *x, size_t n, float low, float step, flo
     return sum;
 }
 
-/* Narrows the ranges to those of the least squared error. */
+/* Narrows the ranges to those of minimum squared error. */
 static int clip_ranges(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, const float *x, struct kvc_error *e) {
     float *value = kvc_alloc(l->rows > l->width ? l->rows : l->width, sizeof *value);
     const float levels = kvc_quant_levels(k);
@@ -156,13 +156,13 @@ static void dequantise_add_row(const struct kvc_quant_class *k, float *x, const 
     kvc_kernels_get()->dequantise_add(x, codes, step, low, width, share);
 }
 
-/* The least values that steps around 0 imply. */
+/* Sets the minima of steps that are symmetric around 0. */
 static void centre(const struct kvc_quant_layout *l, const struct kvc_quant_class *k) {
     const float half = kvc_quant_levels(k) / 2;
     for (size_t g = 0; g < k->params; g++) l->low[g] = l->step[g] * -half;
 }
 
-/* Steps and least values out of ranges, as they will be read. */
+/* Adds steps and minima, and replaces them by the values that a reader gets. */
 static int add_params(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, uint8_t stage, uint8_t index,
                       struct kvc_sections *out, struct kvc_error *e) {
     const float levels = kvc_quant_levels(k);
@@ -195,7 +195,7 @@ static int encode_class(const struct kvc_quant_layout *l, unsigned c, float *x, 
 
 enum { NORM_EXPONENTS = 32 };
 
-/* Channel norms (ZipCache, algorithm 2: the root of the greatest size) as they will be read. */
+/* Adds channel norms (ZipCache, algorithm 2: the root of the maximum size). */
 static int add_norms(const struct kvc_quant_layout *l, const float *x, uint8_t stage, struct kvc_sections *out,
                      struct kvc_error *e) {
     float greatest = 0;
@@ -224,12 +224,12 @@ static int add_norms(const struct kvc_quant_layout *l, const float *x, uint8_t s
     return kvc_sections_add(out, KVC_SECTION_NORMS, stage, 0, bytes, 2 + l->width, 0, e);
 }
 
-/* x times or over the norms. */
+/* Multiplies x by norms, or by their reciprocals. */
 static void apply_norms(const struct kvc_quant_layout *l, float *x, const float *norm) {
     for (size_t t = 0; t < l->rows; t++) kvc_kernels_get()->multiply(x + t * l->width, norm, l->width);
 }
 
-/* Takes what was coded out of x, which has been divided by the norms: what is left is the residual. */
+/* Subtracts the coded values from x, which has been divided by the norms: the rest is the residual. */
 static int subtract(const struct kvc_quant_layout *l, float *x, const struct kvc_quant_class *k, struct kvc_error *e) {
     float *coded = kvc_alloc(l->rows, l->width * sizeof *coded);
     if (!coded) return kvc_fail_memory(e, "a residual");

@@ -1,5 +1,5 @@
-/* split.c: the default stage: noisy low bits as they are, the rest entropy-coded in the context of its channel.
- * Spec: split.md. Not for the channel model (channels.c) or the coder (rans.c). */
+/* split.c: the default stage: noisy low bits unchanged, the rest entropy-coded in the context of its channel. Spec: split.md.
+ * Not for opening sections (split_sections.c), devices (split_device.c), the channel model (channels.c) or the coder (rans.c). */
 #include "codecs/channels.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
@@ -19,7 +19,7 @@ enum { STREAM, DEFAULT_STREAM = 65536, MIN_STREAM = 1024, MAX_STREAM = 1 << 24 }
     (KVC_SPLIT_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + (size_t)(streams) * 4 * (1 + KVC_RANS_LANES))
 enum { FEW_LANES = 2, ALL_LANES = 5 }; /* log2 of lanes: below so many values few of them do */
 enum { FEW_VALUES = 16384, FEW_FLOATS = 8192 };
-enum { MODEL_ROWS = 96 }; /* from which on the channel model is taken to pay for itself */
+enum { MODEL_ROWS = 96 }; /* with so many rows the channel model is expected to pay for itself */
 
 /* --- parameters --- */
 

@@ -62,15 +62,15 @@ static uint64_t first_seen(const struct kvc_encoding *x) {
     return i;
 }
 
-/* The class of a row: attention a, n times what an even spread would give, makes a step ((a + c) / (1 + c))^-p of 1. Behind a
+/* Returns the class of a row. Attention a, as a multiple of an even spread, makes a step of ((a + c) / (1 + c))^-p. After a
  * window's left edge it grows, as few later tokens will see the row; the last rows get fine ones. Spec: steps.md, "Encoders". */
 static int class_of(const struct kvc_stage_args *args, const struct kvc_encoding *x, uint64_t row, uint64_t seen_from,
                     const float *score) {
     const double c = args->f[FLOOR];
     double step = score ? pow(((double)*score + c) / (1 + c), -args->f[POWER]) : 1;
     if (x->window) {
-        const double left = row < seen_from ? RAMP_FLOOR
-                                            : fmax(RAMP_FLOOR, (double)((int64_t)x->window - 1 - (x->position[x->rows - 1] - x->position[row])));
+        const int64_t tokens = (int64_t)x->window - 1 - (x->position[x->rows - 1] - x->position[row]); /* that still see it */
+        const double left = row < seen_from ? RAMP_FLOOR : fmax(RAMP_FLOOR, (double)tokens);
         step *= pow(2 * left / (double)x->window, -0.5);
     }
     int class = (int)lrint(2 * log2(step));
@@ -184,7 +184,7 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     (void)args;
     if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_STEPS, e))) return -1;
     if (!n) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    if (block->step) return kvc_fail(e, KVC_ERR_DAMAGED, "tokens had steps before");
+    if (block->step) return kvc_fail(e, KVC_ERR_DAMAGED, "steps of tokens were set before");
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_STEPS, e))) return -1;
     if (!(block->step = malloc(n))) return kvc_fail_memory(e, "steps");
     return read_steps(table, s, block->step, n, e);

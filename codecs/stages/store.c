@@ -1,4 +1,4 @@
-/* store.c: the stage that keeps rows as they are. Spec: store.md. */
+/* store.c: the stage that stores rows unchanged. Spec: store.md. */
 #include "codecs/program.h"
 #include "codecs/stage.h"
 

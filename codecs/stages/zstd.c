@@ -13,7 +13,7 @@ enum { LEVEL, DEFAULT_LEVEL = 1, MAX_LEVEL = 19 };
 static const struct kvc_arg arguments[] = {{.key = "level", .min = 1, .max = MAX_LEVEL, .fallback = DEFAULT_LEVEL}};
 
 static int only_bytes(const struct kvc_dtype_info *info) {
-    return info->block == 1; /* then every plane is one byte wide, which is what the kernel does */
+    return info->block == 1; /* then every plane is one byte wide, as the kernel needs */
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,

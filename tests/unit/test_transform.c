@@ -1824,11 +1824,11 @@ static void orders(void **state) {
     static const struct {
         const char *recipe, *words;
     } bad[] = {
-        {"derope,sink:2,code:step=1", "sink cannot stand behind derope"},
-        {"steps,tail:2,code:step=1", "tail cannot stand behind steps"},
-        {"steps,steps,code:step=1", "steps stands twice"},
-        {"derope,center,derope,code:step=1", "derope stands twice"},
-        {"derope,merge:slerp,code:step=1", "derope cannot stand before merge"},
+        {"derope,sink:2,code:step=1", "sink cannot come after derope"},
+        {"steps,tail:2,code:step=1", "tail cannot come after steps"},
+        {"steps,steps,code:step=1", "steps occurs twice"},
+        {"derope,center,derope,code:step=1", "derope occurs twice"},
+        {"derope,merge:slerp,code:step=1", "derope cannot come before merge"},
     };
     struct kvc_recipe r;
     struct kvc_pipeline line;
