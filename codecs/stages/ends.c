@@ -103,7 +103,7 @@ static int lower_sink(const struct kvc_stage_args *args, const struct kvc_stored
 const struct kvc_stage kvc_stage_sink = {
     .id = 6,
     .name = "sink",
-    .summary = "the first N tokens as they are",
+    .summary = "the first N tokens, exactly",
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_TAKES,
     .args = sink_arguments,
     .n_args = 1,
@@ -160,7 +160,7 @@ static int lower_tail(const struct kvc_stage_args *args, const struct kvc_stored
 const struct kvc_stage kvc_stage_tail = {
     .id = 7,
     .name = "tail",
-    .summary = "the last N tokens as they are",
+    .summary = "the last N tokens, exactly",
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_TAKES,
     .args = tail_arguments,
     .n_args = 2,

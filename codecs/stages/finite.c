@@ -168,7 +168,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
 const struct kvc_stage kvc_stage_finite = {
     .id = 5,
     .name = "finite",
-    .summary = "NaN, infinities and the very great apart, exactly",
+    .summary = "NaN, infinities and values from 2^50 on apart, exactly",
     .flags = KVC_STAGE_LOSSLESS,
     .accepts = accepts,
     .encode = encode,

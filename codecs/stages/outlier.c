@@ -434,7 +434,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
 const struct kvc_stage kvc_stage_outlier = {
     .id = 9,
     .name = "outlier",
-    .summary = "the least and greatest of each vector apart, exactly",
+    .summary = "the extremes of each vector apart, exactly",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS,
     .args = arguments,
     .n_args = N_ARGS,

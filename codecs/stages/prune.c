@@ -1,4 +1,4 @@
-/* prune.c: the stage that leaves out the channels that matter least. Spec: prune.md. */
+/* prune.c: the stage that leaves out the channels of the lowest scores. Spec: prune.md. */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/probes.h"
@@ -287,7 +287,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
 const struct kvc_stage kvc_stage_prune = {
     .id = 11,
     .name = "prune",
-    .summary = "leaves out the channels that queries ask least for",
+    .summary = "leaves out the channels of least use to queries",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
     .args = arguments,
     .n_args = N_ARGS,

@@ -200,7 +200,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
 const struct kvc_stage kvc_stage_saliency = {
     .id = 12,
     .name = "saliency",
-    .summary = "which tokens attention falls on: quant gives them more bits",
+    .summary = "marks the tokens that get most attention: quant gives them more bits",
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
     .args = arguments,
     .n_args = N_ARGS,

@@ -377,7 +377,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 const struct kvc_stage kvc_stage_split = {
     .id = 3,
     .name = "split",
-    .summary = "low bits as they are, the rest entropy-coded in its channel's context",
+    .summary = "low bits unchanged, the rest entropy-coded in its channel's context",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
     .args = arguments,
     .n_args = 1,

@@ -210,7 +210,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
 const struct kvc_stage kvc_stage_steps = {
     .id = 18,
     .name = "steps",
-    .summary = "finer steps for tokens that attention falls on",
+    .summary = "finer steps for tokens that get attention",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES,
     .args = arguments,
     .n_args = N_ARGS,

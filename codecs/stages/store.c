@@ -33,7 +33,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
 const struct kvc_stage kvc_stage_store = {
     .id = 1,
     .name = "store",
-    .summary = "rows as they are",
+    .summary = "rows unchanged",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
     .encode = encode,
     .decode = decode,
