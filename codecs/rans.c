@@ -84,9 +84,12 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
     for (unsigned s = 0; s < alphabet; s++) {
         if (!frequency[s]) continue;
         level[s] = (uint8_t)nearest_level((uint32_t)frequency[s] * 16);
-        const int none = level_frequency(level[s]) != frequency[s];
-        if (none || (!found && level[s] > level[big])) big = s;
-        found |= none;
+        if (level_frequency(level[s]) != frequency[s]) {
+            big = s;
+            found = 1;
+        } else if (!found && level[s] > level[big]) {
+            big = s;
+        }
     }
     for (unsigned s = 0; s < alphabet; s++) {
         if (s == big) before = greatest;
