@@ -3,7 +3,7 @@
 #include "cli/text.h"
 
 #include "codecs/presets.h"
-#include "codecs/stage.h"
+#include "codecs/registry.h"
 #include "formats/file/open.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"

@@ -36,7 +36,7 @@ static int refuse(const char *stage, const struct kvc_arg *table, size_t n, cons
 
 enum { MAX_DIGITS = 15 }; /* so that digits / 10^k is rounded once: both are exact */
 
-/* Digits, with a point among or behind them, whatever the locale: 1; 0 when the text is something else. */
+/* Reads digits with a point among or after them, in any locale. Returns 0 when the text is something else. */
 static int read_real(const char *text, size_t length, double *f) {
     double digits = 0, scale = 1;
     size_t point = length;
@@ -54,7 +54,7 @@ static int read_real(const char *text, size_t length, double *f) {
     return 1;
 }
 
-/* A value of the argument's kind: 1, and 0 when the text is none. Out of range: -1. */
+/* Reads a value of the argument's kind. Returns 0 when the text is none, -1 when it is out of range. */
 static int read_value(const struct kvc_arg *arg, const char *text, size_t length, int64_t *i, double *f) {
     char *end;
     errno = 0;
@@ -76,7 +76,7 @@ static int read_value(const struct kvc_arg *arg, const char *text, size_t length
     return !(*f >= arg->least && *f <= arg->most) ? -1 : 1;
 }
 
-/* Reads one argument into the first row of the table that takes it; its number, or -1. */
+/* Reads one argument into the first row of the table that takes it. Returns the row, or -1. */
 static int read_one(const char *stage, const struct kvc_arg *table, size_t n, const char *text, size_t length,
                     unsigned given, struct kvc_stage_args *args, struct kvc_error *e) {
     const char *equals = memchr(text, '=', length);
@@ -134,7 +134,7 @@ int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, con
     return 0;
 }
 
-/* The shortest decimal that reads back as x, which came from one. */
+/* Prints the shortest decimal that reads back as x, which was read from a decimal. */
 static void print_real(double x, char *text, size_t size) {
     double scale = 1;
     int decimals = 0;
@@ -171,11 +171,4 @@ int kvc_text_append(char *text, size_t size, const char *more) {
     if (used + n >= size) return -1;
     memcpy(text + used, more, n + 1);
     return 0;
-}
-
-int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage, const struct kvc_stage_args *args) {
-    char buffer[KVC_MAX_ARGS];
-    stage->print(args, buffer, sizeof buffer);
-    return kvc_text_append(text, size, stage->name) ||
-           (*buffer && (kvc_text_append(text, size, ":") || kvc_text_append(text, size, buffer)));
 }

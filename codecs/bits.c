@@ -13,7 +13,7 @@ void kvc_bits_put(struct kvc_bits *b, uint32_t v, unsigned n) {
     b->at += n;
 }
 
-/* The next 57 bits at least; zeros past the limit. */
+/* Returns at least the next 57 bits; zeros past the limit. */
 static uint64_t peek(const struct kvc_bits *b) {
     uint64_t window = 0;
     const size_t first = b->at / 8, last = (b->limit + 7) / 8, n = last - first < 8 ? last - first : 8;

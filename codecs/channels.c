@@ -38,7 +38,7 @@ void kvc_channels_free(struct kvc_channels *c) {
 
 /* --- rotation --- */
 
-/* The channel that turns with channel d of a head, or d itself; *sign is the sign of its part in d's mean. */
+/* Returns the channel that rotates with channel d of a head, or d itself; *sign is the sign of its part in d's mean. */
 static size_t partner_of(const struct kvc_channels *c, size_t d, float *sign) {
     *sign = 0;
     if (c->turn == KVC_TURN_NONE || d < c->first || d - c->first >= 2 * (size_t)c->pairs) return d;
@@ -94,7 +94,7 @@ void kvc_channels_begin(struct kvc_channels *c) {
         }
 }
 
-/* Turns every pair by one row. */
+/* Rotates every pair by one row. */
 static void turn(struct kvc_channels *c) {
     kvc_kernels_get()->model_turn(c->cosine, c->sine, c->step_c, c->step_s, c->period);
 }
@@ -218,9 +218,9 @@ static void set_channel(struct kvc_channels *c, size_t k, double mean, double va
     c->mean[k] = (int8_t)quarters;
 }
 
-/* What is tried for rotary embeddings: the bases of known models, a few between them, one scaled by 8. */
+/* Trials of rotary embeddings: the bases of known models, a few between them, one scaled by 8. */
 #define HOPELESS 0.05      /* bits that two pairs must gain for the others to be looked at */
-#define WORTH_TURNING 0.02 /* bits a value from which on turning pays for its steps */
+#define WORTH_TURNING 0.02 /* bits a value that rotating must save to pay for its steps */
 enum { TRIALS = 16, PROBED_PAIRS = 4, PARTS = 16 };
 /* Pairs that neither spin nor stand, in sixteenths of all. */
 static const unsigned char probed_part[PROBED_PAIRS] = {2, 3, 4, 5};
@@ -229,7 +229,7 @@ static const struct {
 } trial[TRIALS] = {{1, 1e4},   {1, 2.5e4}, {1, 5e4},   {1, 1e5}, {1, 1.3e5}, {1, 1.5e5}, {1, 2.5e5},   {1, 5e5},
                    {1, 6.4e5}, {1, 1e6},   {1, 1.6e6}, {1, 2e6}, {1, 5e6},   {1, 8e6},   {1, 1e7}, {0.125, 1e6}};
 
-/* Cosine and sine of the angle that pair i turns by in every trial. */
+/* Cosine and sine of the angle of pair i in every trial. */
 struct turns {
     float cosine[TRIALS], sine[TRIALS];
 };
@@ -242,7 +242,7 @@ static void find_turns(struct turns *to, size_t i, size_t pairs) {
     }
 }
 
-/* Those of whole sixteenths, which most heads need: libm would take as long as the probing. */
+/* Powers of whole sixteenths, which are enough for most heads: libm would take as long as the trials. */
 static struct turns part_turns[PARTS];
 static pthread_once_t part_once = PTHREAD_ONCE_INIT;
 
@@ -292,7 +292,7 @@ static double probe(const float *x, size_t rows, size_t stride, size_t first, si
     return gain[*best] / PROBED_PAIRS;
 }
 
-/* Finds how the channels of the first head turn from row to row, if they do. */
+/* Finds how the channels of the first head rotate from row to row, if they do. */
 static void find_turn(struct kvc_channels *c, const struct kvc_shape *shape, const float *x, size_t rows) {
     /* Where a file does not say how many heads a row has, it comes as one. */
     static const size_t usual[] = {64, 128, 256, 96, 80, 112, 32};
@@ -332,7 +332,7 @@ static void turn_powers(double angle, size_t n, double power[3]) {
     power[2] = sines / 2;
 }
 
-/* Sets every channel to the turning means that `tokens` rows' sums speak for, and the variance around them; returns the
+/* Sets every channel to the rotating means of the sums over `tokens` rows, and the variance around them; returns the
  * bits that this saves against resting means, over one row. */
 static double set_turning(struct kvc_channels *c, const struct kvc_model_sums *sums, size_t tokens) {
     const double count = (double)tokens;

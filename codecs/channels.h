@@ -1,5 +1,5 @@
-/* channels.h: the channel model of `split`: where each channel of a block is expected to lie and how wide it spreads,
- * which gives every word a bias and a context. Spec: channels.md. Not for coding the words (split.c). */
+/* channels.h: the channel model of `split`: the expected value and the spread of each channel of a block, which give every word
+ * a bias and a context. Spec: channels.md. Not for coding the words (split.c). */
 #ifndef KVC_CHANNELS_H
 #define KVC_CHANNELS_H
 
@@ -19,48 +19,48 @@ struct kvc_channels {
     const struct kvc_word_format *format;   /* NULL: words are integer codes of `bits` bits */
     unsigned bits;
 
-    /* what is stored */
+    /* stored */
     enum kvc_turn turn; /* how channels rotate together from row to row */
     uint32_t period;    /* channels of a head, after which the rotation repeats; divides n */
-    uint32_t first, pairs; /* of a head: where it starts, how many pairs turn */
-    float angle, ratio; /* pair i turns by angle * ratio^i radians a row */
+    uint32_t first, pairs; /* of a head: its first channel that rotates, and its rotating pairs */
+    float angle, ratio; /* pair i rotates by angle * ratio^i radians a row */
     uint8_t *spread;    /* variance 2^(spread - 127), 1 to 253 */
     int8_t *mean;       /* in quarters of the spread; for codes the mean itself */
 
-    /* what follows from it */
+    /* computed from what is stored */
     float *value, *partner, *variance;    /* per channel */
-    float *cosine, *sine, *step_c, *step_s; /* per channel of a period: of this row, and of one row's turn */
+    float *cosine, *sine, *step_c, *step_s; /* per channel of a period: of this row, and the rotation of one row */
     int flat;                               /* 1: no parameters */
-    int fresh;                              /* 1: no row was asked for yet */
+    int fresh;                              /* 1: before row 0 */
     void *memory;
 };
 
-/* Makes room for rows of n channels. format and bits as above. 0, or -1 when out of memory. */
+/* Makes room for rows of n channels; format and bits as in the struct. Returns -1 when out of memory. */
 int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_format *format, unsigned bits,
                       struct kvc_error *e);
 void kvc_channels_free(struct kvc_channels *c);
 
-/* Fits the model to float rows, canonical in shape->dtype. Values that are not finite or beyond 2^50 count as 0. Free
- * to choose: the encoder's side. scratch holds KVC_CHANNELS_SCRATCH(n, rows) floats. */
-#define KVC_CHANNELS_PROBED 48 /* rows in which a rotation is looked for */
+/* Fits the model to float rows, canonical in shape->dtype. Values that are not finite or beyond 2^50 count as 0. The
+ * encoder is free in its choice. scratch has room for KVC_CHANNELS_SCRATCH(n, rows) floats. */
+#define KVC_CHANNELS_PROBED 48 /* rows that are searched for a rotation */
 #define KVC_CHANNELS_SCRATCH(n, rows) \
     ((size_t)(n) * (5 + ((rows) < KVC_CHANNELS_PROBED ? (size_t)(rows) : KVC_CHANNELS_PROBED)))
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);
-/* Fits it to integer codes of c->bits bits; `sign`: two's complement. */
+/* Fits the model to integer codes of c->bits bits. sign, 1: two's complement. */
 void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign);
 
-/* The stored form: at most KVC_CHANNELS_BOUND(n) bytes; returns how many. */
+/* Writes the stored form, at most KVC_CHANNELS_BOUND(n) bytes, and returns its size; reads it. */
 #define KVC_CHANNELS_BOUND(n) (32 + 10 * (size_t)(n))
 size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes);
 int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size, struct kvc_error *e);
 
-/* The model without parameters: every word has bias 0 and context 0. */
+/* Makes the model without parameters: every word has bias 0 and context 0. */
 void kvc_channels_flat(struct kvc_channels *c);
 
-/* Goes back before row 0; call it once fitted, read or made flat. */
+/* Goes to before row 0. To be called after the model is fitted, read or made flat. */
 void kvc_channels_begin(struct kvc_channels *c);
-/* The next row: its words' biases and contexts (0 to 7, shifted left by context_shift), c->n each. Where channels do
- * not turn, rows after the first leave both as they are: pass the same arrays. */
+/* Sets the biases and contexts (0 to 7, shifted left by context_shift) of the next row, c->n each. Where channels do not
+ * rotate, rows after the first leave both arrays unchanged: pass the same arrays. */
 void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The numbers stand in .kvc files: never renumber. */
+/* The numbers are stored in .kvc files: never renumber. */
 enum kvc_dtype {
     KVC_F32 = 0,
     KVC_F16 = 1,
@@ -35,9 +35,9 @@ struct kvc_dtype_info {
     void (*to_f32)(float *dst, const uint8_t *src, size_t blocks);
 };
 
-/* The facts of a dtype; NULL when the number is unknown. */
+/* Returns the facts of a dtype; NULL when the number is unknown. */
 const struct kvc_dtype_info *kvc_dtype_info(unsigned dtype);
-/* By name ("bf16") or by ggml number; NULL when unknown. */
+/* Return a dtype by its name ("bf16") or its ggml number; NULL when it is unknown. */
 const struct kvc_dtype_info *kvc_dtype_by_name(const char *name);
 const struct kvc_dtype_info *kvc_dtype_by_ggml(int64_t type);
 

@@ -18,10 +18,10 @@ typedef void dsyevr(const char *jobz, const char *range, const char *uplo, const
                     double *w, double *z, const int *ldz, int *isuppz, double *work, const int *lwork, int *iwork,
                     const int *liwork, int *info, size_t, size_t, size_t);
 
-/* Loaded when the first recipe asks for it: the tools start faster without, and most never need it. */
+/* LAPACK is loaded when the first recipe needs it: the tools start faster, and most runs never need it. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static dsyevr *lapack;
-/* OpenBLAS built without threads may not be called by two of ours at once, and which one is installed is not ours to say. */
+/* Serialises calls: an OpenBLAS built without threads must not be called by two threads at once, and any may be installed. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
 static void load_lapack(void) {
@@ -51,9 +51,9 @@ int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stri
     return 0;
 }
 
-/* The `rank` eigenvectors of the greatest eigenvalues of a symmetric matrix, which is lost, into z, ascending. */
+/* Puts the eigenvectors of the `rank` largest eigenvalues of a symmetric matrix, which is destroyed, into z, ascending. */
 static int eigenvectors(double *a, size_t n, size_t rank, double *z, double *values, struct kvc_error *e) {
-    const size_t room = 33 * n, whole = 10 * n; /* 26 n and 10 n at least, as dsyevr's documentation asks */
+    const size_t room = 33 * n, whole = 10 * n; /* dsyevr's documentation asks for at least 26 n and 10 n */
     double *value = kvc_alloc(n + room, sizeof *value), none = 0;
     int *numbers = kvc_alloc(whole + 2 * n, sizeof *numbers), failed = 0, found = 0;
     const int order = (int)n, n_room = (int)room, n_whole = (int)whole, first = (int)(n - rank) + 1;
@@ -83,7 +83,7 @@ int kvc_gram_eigen(float *to, double *value, double *gram, size_t dim, size_t ra
     double *vectors = kvc_alloc(rank, dim * sizeof *vectors);
     if (!vectors) return kvc_fail_memory(e, "eigenvectors");
     const int status = eigenvectors(gram, dim, rank, vectors, value, e);
-    for (size_t k = 0; value && k < rank / 2 && !status; k++) { /* greatest first */
+    for (size_t k = 0; value && k < rank / 2 && !status; k++) { /* largest first */
         const double least = value[k];
         value[k] = value[rank - 1 - k];
         value[rank - 1 - k] = least;
@@ -105,7 +105,7 @@ static double inner(const double *a, const double *b, size_t n) {
     return sum;
 }
 
-/* Makes `rank` vectors orthonormal, in their order (Gram-Schmidt, twice for precision); what vanishes becomes 0. */
+/* Makes `rank` vectors orthonormal, in their order (Gram-Schmidt, twice for precision); vanishing vectors become 0. */
 static void orthonormalise(double *v, size_t rank, size_t dim) {
     for (size_t k = 0; k < rank; k++) {
         double *x = v + k * dim;
@@ -161,7 +161,7 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
             room[2 * n * i + n + j] = i == j;
         }
     int status = 0;
-    double largest = 0; /* of rows scaled alike, so that what is lost in rounding shows against it */
+    double largest = 0; /* of rows scaled alike, so that a pivot of rounding errors is small against it */
     for (size_t i = 0; i < n; i++) {
         double most = 0;
         for (size_t j = 0; j < n; j++) most = fmax(most, fabs(room[2 * n * i + j]));

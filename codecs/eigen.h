@@ -7,17 +7,17 @@
 
 #include <stddef.h>
 
-/* gram[dim][dim] += sum of x xT over n rows of dim values, `stride` apart; the upper triangle only. */
+/* Adds the sum of x xT over n rows of dim values, `stride` apart, to gram[dim][dim]; the upper triangle only. */
 int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride, struct kvc_error *e);
-/* The `rank` eigenvectors of the greatest eigenvalues, greatest first, into to[rank][dim]: the right factor of the best
- * approximation of that rank (Eckart-Young). Each has its greatest component positive. `gram` is lost. */
+/* Puts the eigenvectors of the `rank` largest eigenvalues, largest first, into to[rank][dim]: the right factor of the best
+ * approximation of that rank (Eckart-Young). The component of largest size of each is positive. Destroys `gram`. */
 int kvc_gram_directions(float *to, double *gram, size_t dim, size_t rank, struct kvc_error *e);
-/* The same, with the eigenvalues in value[rank]. */
+/* Does the same, and puts the eigenvalues into value[rank]. */
 int kvc_gram_eigen(float *to, double *value, double *gram, size_t dim, size_t rank, struct kvc_error *e);
-/* The same by `loops` sweeps of the power iteration of GEAR (arXiv 2403.05527, algorithm 2), from a fixed start. */
+/* Does the same by `loops` sweeps of the power iteration of GEAR (arXiv 2403.05527, algorithm 2), from a fixed start. */
 int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsigned loops, struct kvc_error *e);
 
-/* The inverse of a[n][n], in its place, by Gauss-Jordan elimination with pivots. -1 when it has none, with *e filled. */
+/* Inverts a[n][n] in place, by Gauss-Jordan elimination with pivots. Returns -1 when it is singular. */
 int kvc_invert(double *a, size_t n, struct kvc_error *e);
 
 #endif

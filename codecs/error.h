@@ -1,6 +1,6 @@
-/* error.h: how every layer reports what went wrong. Not for printing: the tools do that.
+/* error.h: how every layer reports errors. Not for printing them, which the tools do.
  *
- * A function that can fail returns 0 or -1 and, on -1, has filled the struct kvc_error it was handed. */
+ * A function that can fail returns 0 or -1 and, on -1, has filled the struct kvc_error of its caller. */
 #ifndef KVC_ERROR_H
 #define KVC_ERROR_H
 
@@ -9,21 +9,21 @@
 /* Stable numbers: they are part of the public interface (formats/api/kvc.h). */
 enum kvc_code {
     KVC_OK = 0,
-    KVC_ERR_USAGE = 10,       /* the caller asked for something that makes no sense */
+    KVC_ERR_USAGE = 10,       /* the request makes no sense */
     KVC_ERR_MEMORY = 20,      /* out of memory */
     KVC_ERR_IO = 21,          /* the system refused to read or write */
     KVC_ERR_UNKNOWN = 30,     /* the input is no cache that kvc knows */
     KVC_ERR_DAMAGED = 31,     /* the input breaks its own format: truncated, flipped, inconsistent */
     KVC_ERR_UNSUPPORTED = 32, /* valid, but this kvc cannot do it */
     KVC_ERR_MODEL = 40,       /* the cache belongs to another model */
-    KVC_ERR_VERIFY = 50       /* what was just encoded does not decode to the same values */
+    KVC_ERR_VERIFY = 50       /* encoded bytes do not decode to the same values */
 };
 
-/* What the caller may still do. */
+/* How much of the caller's work is lost. */
 enum kvc_severity {
     KVC_SEVERITY_RETRY, /* the same call may succeed later (memory, disk space) */
     KVC_SEVERITY_ITEM,  /* this record, tensor or option failed; the rest of the file is usable */
-    KVC_SEVERITY_FILE   /* nothing more can be had from this file */
+    KVC_SEVERITY_FILE   /* the rest of the file is unusable */
 };
 
 /* What the caller has to say, or to give, for the call to succeed: messages do not name the options of a tool. Stable numbers, as
@@ -72,11 +72,11 @@ int kvc_fail_need(struct kvc_error *e, enum kvc_code code, enum kvc_need need, c
 /* Puts "prefix: " before the message of *e; returns -1. */
 int kvc_error_prefix(struct kvc_error *e, const char *prefix);
 
-/* Out of memory for `what`; returns -1. */
+/* Reports that there is no memory for `what`; returns -1. */
 int kvc_fail_memory(struct kvc_error *e, const char *what);
 
-/* Repeats in the caller's file that a failing function returns -1. A compiler then sees that no caller goes on to use what the
- * function had left unset, and does not warn of it. */
+/* Repeats in the caller's file that a failing function returns -1. The compiler then sees that the caller does not use results
+ * that the function left unset, and does not warn of them. */
 static inline int kvc_failed(int status) {
     (void)status;
     return -1;

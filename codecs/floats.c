@@ -27,7 +27,7 @@ void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtyp
     else if ((const uint8_t *)dst != src) memcpy(dst, src, n * sizeof *dst);
 }
 
-/* What has become infinite becomes the greatest finite half. */
+/* Replaces infinite halves by the maximum finite half. */
 static void hold_finite(uint8_t *halves, size_t n) {
     for (size_t i = 0; i < n; i++)
         if ((halves[2 * i + 1] & 0x7f) == 0x7c && !halves[2 * i]) {
@@ -49,11 +49,11 @@ void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dt
     else if ((const uint8_t *)src != dst) memcpy(dst, src, n * sizeof *src);
 }
 
-/* What brings the greatest value below 2^15, and 0 where there is none but zeros. */
-static int exponent_for(float greatest) {
+/* Returns the exponent that brings the maximum below 2^15; 0 when all values are 0. */
+static int exponent_for(float largest) {
     int e = 0;
-    if (!(greatest > 0)) return 0;
-    frexpf(greatest, &e); /* greatest < 2^e */
+    if (!(largest > 0)) return 0;
+    frexpf(largest, &e); /* largest < 2^e */
     e -= 15;
     return e < MIN_EXPONENT ? MIN_EXPONENT : e > MAX_EXPONENT ? MAX_EXPONENT : e;
 }
@@ -62,7 +62,7 @@ enum { HEADER = 9, ROTATED = 128 };
 
 /* How the upper bytes are coded: those from `base` on in `width` bits, the last code standing for an escape. */
 struct upper {
-    unsigned width, base; /* width 8: as they are */
+    unsigned width, base; /* width 8: uncoded bytes */
     int rotated;
     size_t escapes;
 };
@@ -124,12 +124,12 @@ static uint8_t *write_halves(uint8_t *to, int exponent, uint8_t *lower, uint8_t 
 
 int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
-    float greatest = 0;
+    float largest = 0;
     uint8_t *halves = kvc_alloc(n, 4);
     if (!halves) return kvc_fail_memory(e, "numbers");
     uint8_t *planes = halves + 2 * n;
-    for (size_t i = 0; i < n; i++) greatest = fabsf(values[i]) > greatest ? fabsf(values[i]) : greatest;
-    const int exponent = exponent_for(greatest);
+    for (size_t i = 0; i < n; i++) largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
+    const int exponent = exponent_for(largest);
     k->scale(values, values, ldexpf(1, -exponent), n);
     k->f32_to_f16(halves, values, n);
     k->f16_to_f32(values, halves, n);
@@ -165,7 +165,7 @@ int kvc_halves_open(struct kvc_halves *h, const uint8_t **bytes, const uint8_t *
     return 0;
 }
 
-/* Codes to upper bytes, in place. */
+/* Replaces codes by upper bytes, in place. */
 static int undo_codes(uint8_t *upper, const struct kvc_halves *h, size_t n, struct kvc_error *e) {
     const unsigned escape = (1u << h->width) - 1;
     size_t used = 0;

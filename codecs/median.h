@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* The median of n values, which it orders; 0 when there are none. */
+/* Returns the median of n values, and sorts them; 0 when there are none. */
 double kvc_median(double *v, uint64_t n);
 
 #endif

@@ -1,14 +1,15 @@
-/* near.h: names that somebody may have meant. Not for looking names up. */
+/* near.h: names that resemble a misspelt name. Not for looking names up. */
 #ifndef KVC_NEAR_H
 #define KVC_NEAR_H
 
 #include <stddef.h>
 
-/* Collects, out of names that are offered one by one, those like `word`: it begins them, or a slip or two away. */
+/* Collects names that resemble `word`: `word` is their beginning, or differs by one or two slips. */
 struct kvc_near {
     const char *word;
     char text[160]; /* "kivi2, kivi4"; "" while there is none */
 };
+/* Offers one name. */
 void kvc_near_offer(struct kvc_near *n, const char *name);
 
 #endif

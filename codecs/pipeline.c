@@ -1,11 +1,11 @@
-/* pipeline.c: runs stages over blocks. Matrices are in the tensor's dtype, and in binary32 before and behind stages that
- * work on it; what lies between is converted here. Not for recipes (recipe.c). */
+/* pipeline.c: runs stages over blocks. Matrices are in the tensor's dtype, or in binary32 before and after stages that work on
+ * binary32; this file converts between them. Not for recipes (recipe.c). */
 #include "codecs/pipeline.h"
 
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,17 +46,17 @@ int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e)
                                  : "stage %s is not terminal, and none follows it",
                             s->name);
         if (i < pair && pair < pipeline->n && s->flags & KVC_STAGE_LOOKS)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand before %s: put it behind", s->name,
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot come before %s: put it after", s->name,
                             stage_at(pipeline, pair)->name);
         const unsigned asks = kvc_pipeline_first(pipeline, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS);
         if (s->flags & KVC_STAGE_TAKES && asks < i)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot stand behind %s: put it before", s->name,
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot come after %s: put it before", s->name,
                             stage_at(pipeline, asks)->name);
         for (unsigned k = 0; k < i; k++)
             if (s->flags & KVC_STAGE_POSITIONS && stage_at(pipeline, k) == s)
-                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s stands twice in the recipe", s->name);
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s occurs twice in the recipe", s->name);
         if (i > pair && s->flags & KVC_STAGE_PAIR)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s stands twice in the recipe", s->name);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s occurs twice in the recipe", s->name);
     }
     return 0;
 }
@@ -81,12 +81,12 @@ static size_t values_of(const struct kvc_shape *s) {
     return (size_t)(s->tokens * s->heads * s->dim);
 }
 
-/* The dtype in which a step takes its matrix, of a tensor of `dtype`. */
+/* Returns the dtype in which a step takes its matrix, of a tensor of `dtype`. */
 static enum kvc_dtype taken_as(const struct kvc_pipeline *p, unsigned i, enum kvc_dtype dtype) {
     return stage_at(p, i)->flags & KVC_STAGE_FLOAT ? KVC_F32 : dtype;
 }
 
-/* Brings the matrix from one dtype to the other; rows[] are the buffers for the tensor's dtype and for binary32. */
+/* Converts the matrix to another dtype; rows[] are the buffers for the tensor's dtype and for binary32. */
 static void convert(struct kvc_block *block, uint8_t *const rows[2], enum kvc_dtype own, enum kvc_dtype to) {
     if (block->shape.dtype == to) return;
     if (to == KVC_F32) kvc_to_floats((float *)(void *)rows[1], rows[0], values_of(&block->shape), own);
@@ -128,8 +128,7 @@ static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_blo
     return 0;
 }
 
-/* Runs the first `n` steps, all before or with a pair's: afterwards the block is what step n takes, or what the last step
- * handed on. */
+/* Runs the first `n` steps. Afterwards the block is the matrix that step n takes, or that the last step handed on. */
 static int run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsigned which, struct kvc_sections *out,
                struct kvc_error *e) {
     const struct kvc_pipeline *p = x->pipeline;
@@ -144,7 +143,7 @@ static int run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsig
         if (s->flags & KVC_STAGE_PAIR && block->partner && run(x, i, block->partner, 1, &x->dropped, e)) return -1;
         block->residual = i + 1 < p->n;
         if (s->encode(&p->step[i].args, x->state[i], block, (uint8_t)i, out, e)) return kvc_error_prefix(e, s->name);
-        /* of a pair's second tensor nothing is left to code: what both have in common is the first one's */
+        /* a pair's second tensor has nothing left to code: the first tensor has the rows that both share */
         if (s->flags & KVC_STAGE_PAIR && x->encoding && x->encoding->second) return 0;
     }
     if (n < p->n) convert(block, rows, own, taken_as(p, n, own));
@@ -211,18 +210,18 @@ int kvc_pipeline_encode(const struct kvc_pipeline *pipeline, struct kvc_block *b
 
 /* --- decoding --- */
 
-/* Sections stand in the order of the stages, so each stage's own are one run: those of stage i, from *n back. */
+/* Finds the sections of stage i, which end at *n: sections are in the order of the stages. */
 static const struct kvc_section *take_back(const struct kvc_section *section, size_t *n, unsigned i, size_t *count) {
     static const struct kvc_section none;
     const size_t end = *n;
-    if (!end) section = &none; /* it may be NULL, which has no next */
+    if (!end) section = &none; /* `section` may be NULL, to which nothing may be added */
     while (*n && section[*n - 1].stage == i) --*n;
     *count = end - *n;
     return section + *n;
 }
 
-/* Shares the sections out among the stages. A pair's second tensor has its stages up to the pair's, the first one's record
- * all others. */
+/* Shares the sections out among the stages. The record of a pair's second tensor has the stages up to the pair's, the first
+ * tensor's record has the others. */
 static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, const struct kvc_coded *first,
                      struct kvc_stored *stored, struct kvc_error *e) {
     const unsigned pair = first ? kvc_pipeline_first(p, KVC_STAGE_PAIR) : p->n;
@@ -244,12 +243,24 @@ static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, 
     return 0;
 }
 
+void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role, const struct kvc_section *side, size_t n,
+                           char *text, size_t size) {
+    struct kvc_description d = {.values = role == KVC_SELECT_K ? " as it is (RoPE unknown)" : ""};
+    for (unsigned i = pipeline->n; i-- > 0;) {
+        struct kvc_stored stored = {.n = 0};
+        stored.side = take_back(side, &n, i, &stored.n_side);
+        if (stage_at(pipeline, i)->describe) stage_at(pipeline, i)->describe(&stored, role, &d);
+    }
+    if (size) *text = '\0';
+    if (d.coordinates) snprintf(text, size, "%s%s, %s", role == KVC_SELECT_K ? "K" : "V", d.values, d.coordinates);
+}
+
 struct level {
     struct kvc_shape taken, handed;
-    int marked, stepped; /* tokens had been told apart before; they have had steps since */
+    int marked, stepped; /* 1: tokens were marked salient before the stage; they have steps after it */
 };
 
-/* Forwards: what each stage took and handed on. */
+/* Finds, first stage first, the matrices that each stage took and handed on. */
 static int open_levels(const struct kvc_pipeline *p, const struct kvc_stored *stored, struct kvc_block *block,
                        struct level *level, struct kvc_error *e) {
     const enum kvc_dtype own = block->shape.dtype;
@@ -296,7 +307,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
     return status;
 }
 
-/* Where decode_stage() finds matrices in either dtype. */
+/* Buffers of decode_stage(): for the tensor's dtype and for binary32. */
 struct decoding {
     uint8_t *rows[2];
     enum kvc_dtype own;

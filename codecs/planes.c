@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { SAMPLE = 4096, RUN = 64, LEVEL = 1 };
-#define NOISE 7.8 /* bits a byte in a sample from which on zstd would gain nothing worth its time */
+#define NOISE 7.8 /* bits a byte of a sample that zstd is not worth its time for */
 
 void kvc_plane_out(uint8_t *plane, const uint8_t *blocks, size_t n, size_t size, size_t at, size_t group) {
     for (size_t i = 0; i < n; i++) memcpy(plane + i * group, blocks + i * size + at, group);

@@ -10,7 +10,8 @@
 #define GEAR(bits) GEAR_TAIL "outlier:0.02,quant:kivi:bits=" bits ",lowrank:r=4"
 #define GEAR_L(bits) GEAR_TAIL "quant:kivi:bits=" bits ",lowrank:r=4"
 
-/* The transform codec: one step for the whole cache, which follows from the KLD. Sinks stay; the last tokens get fine steps. */
+/* The transform codec: the KL divergence per token sets one step for the whole cache. Sinks stay exact; the last tokens get
+ * fine steps. */
 #define TRANSFORM(kld) "sink:4,derope@k,center,basis,steps,code:kld=" kld
 
 static const struct kvc_preset table[] = {

@@ -1,4 +1,4 @@
-/* presets.h: names for recipes that are used as they stand: the papers'. Not for the grammar (recipe.h). */
+/* presets.h: names of whole recipes, such as the papers'. Not for the grammar (recipe.h). */
 #ifndef KVC_PRESETS_H
 #define KVC_PRESETS_H
 
@@ -6,11 +6,11 @@
 
 struct kvc_preset {
     const char *name;    /* as a recipe spells it */
-    const char *recipe;  /* what it stands for */
-    const char *summary; /* one line: which paper, which setting */
+    const char *recipe;  /* the recipe that it stands for */
+    const char *summary; /* one line: the paper, the setting */
 };
 
-/* NULL past the end, or when unknown. */
+/* Return preset i, or a preset by its name of `length` bytes; NULL when there is none. */
 const struct kvc_preset *kvc_preset_at(size_t i);
 const struct kvc_preset *kvc_preset_find(const char *name, size_t length);
 

@@ -1,4 +1,4 @@
-/* probes.c: attention of the queries at hand. Not for decoding. */
+/* probes.c: attention of the available queries. Not for decoding. */
 #include "codecs/probes.h"
 
 #include "codecs/memory.h"
@@ -102,7 +102,7 @@ static void find_shares(const struct probes *p, size_t head, size_t first, size_
             normalise(p->share + i * p->rows, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
 }
 
-/* What is done with one probe's shares of the n rows that it sees. */
+/* Takes one query's shares of the n rows that it sees. */
 typedef void probe_work(const struct probes *p, void *state, size_t head, const float *share, size_t n);
 
 /* All probes of a head, whose keys are in p->turned. */

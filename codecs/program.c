@@ -1,4 +1,4 @@
-/* program.c: programs of the device decoder, block by block. Not for what each stage adds (their own files). */
+/* program.c: programs of the device decoder, block by block. Not for the jobs and operations of each stage (its own file). */
 #include "codecs/program.h"
 
 #include "codecs/floats.h"
@@ -20,7 +20,7 @@ void kvc_program_free(struct kvc_program *p) {
     p->n_jobs = p->job_room = p->n_runs = p->run_room = 0;
 }
 
-/* Room for one more of `size` bytes. */
+/* Makes room for one more element of `size` bytes. */
 static int grow(void **array, size_t n, size_t *room, size_t size, struct kvc_error *e) {
     if (n < *room) return 0;
     const size_t more = *room ? 2 * *room : 8;
@@ -86,7 +86,7 @@ uint64_t kvc_program_bytes(struct kvc_program *p, const struct kvc_section *s, s
         if (!address) kvc_fail_memory(e, "a section");
         return address;
     }
-    uint64_t address; /* what zstd coded, the CPU decodes: its bytes have been checked by then */
+    uint64_t address; /* the CPU decodes what zstd coded */
     uint8_t *room = p->table(p->owner, n ? n : 1, &address);
     if (!room) {
         kvc_fail_memory(e, "a section");
@@ -124,16 +124,17 @@ uint64_t kvc_program_halves(struct kvc_program *p, const struct kvc_section *s, 
     const uint64_t base = kvc_program_bytes(p, s, s->size, NULL, e), to = base ? kvc_program_scratch(p, 4 * n, e) : 0;
     struct kvc_device_job *job = to ? kvc_program_job(p, KVC_JOB_HALVES, e) : NULL;
     if (!job) return 0;
-    const uint8_t *const part[3] = {h.lower, h.codes, h.escapes};
-    for (unsigned i = 0; i < 3; i++) job->at[i] = base + (uint64_t)(part[i] - s->data);
-    job->at[3] = to;
-    job->n[0] = (uint32_t)n;
-    job->n[1] = h.zeros;
-    job->n[2] = h.width;
-    job->n[3] = h.base;
-    job->n[4] = (uint32_t)h.rotated;
-    job->n[5] = (uint32_t)h.n_escapes;
-    job->f[0] = h.scale;
+    job->halves = (struct kvc_halves_job){.lower = base + (uint64_t)(h.lower - s->data),
+                                          .codes = base + (uint64_t)(h.codes - s->data),
+                                          .escapes = base + (uint64_t)(h.escapes - s->data),
+                                          .to = to,
+                                          .n = (uint32_t)n,
+                                          .zeros = h.zeros,
+                                          .width = h.width,
+                                          .base = h.base,
+                                          .rotated = (uint32_t)h.rotated,
+                                          .n_escapes = (uint32_t)h.n_escapes,
+                                          .scale = h.scale};
     return to;
 }
 
@@ -154,18 +155,17 @@ int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, s
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, shape);
     if (n != 1 || sections->type != KVC_SECTION_RAW || sections->index != 0) return 0;
     if (sections->coder != KVC_CODER_STORE) return kvc_fail(e, KVC_ERR_DAMAGED, "section RAW is not stored as it is");
-    if (!(op.at[0] = kvc_program_bytes(p, sections, size, NULL, e))) return -1;
-    op.n[0] = info->size;
+    if (!(op.words.from = kvc_program_bytes(p, sections, size, NULL, e))) return -1;
+    op.words.size = info->size;
     return kvc_program_begin(p, shape->tokens, e) || kvc_program_op(p, &op, e) ? -1 : 1;
 }
 
-
-/* Values between stages of different dtypes. */
+/* Converts values between stages of different dtypes. */
 static int convert(struct kvc_program *p, const struct kvc_shape *shape, enum kvc_dtype own, enum kvc_dtype from,
                    enum kvc_dtype to, struct kvc_error *e) {
     if (from == to) return 0;
     struct kvc_device_op op = kvc_program_op_of(to == KVC_F32 ? KVC_OP_WIDEN : KVC_OP_ROUND, shape);
-    op.n[0] = (uint32_t)own;
+    op.convert.dtype = (uint32_t)own;
     return kvc_program_op(p, &op, e);
 }
 
@@ -186,7 +186,7 @@ int kvc_pipeline_lower(const struct kvc_pipeline *line, struct kvc_block *block,
                        const struct kvc_coded *first, struct kvc_program *p, struct kvc_error *e) {
     struct lowering l = {p, block->shape.dtype};
     const struct kvc_shape shape = block->shape;
-    if (kvc_dtype_info(l.own)->block > 1) return 1; /* values that share scales are no values of a tile */
+    if (kvc_dtype_info(l.own)->block > 1) return 1; /* a tile has no values that share scales */
     kvc_program_clear(p);
     int status = kvc_pipeline_walk_back(line, block, own, first, lower_stage, &l, e);
     if (!status) status = convert(p, &shape, l.own, block->stands, l.own, e);

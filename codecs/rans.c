@@ -5,7 +5,7 @@
 
 enum { MAX_LEVEL = 40 }; /* of a frequency; more than 2^11 would need more */
 
-/* Frequencies are stored as levels: 0 to 7 as they are, from 8 on three significant bits. */
+/* Frequencies are stored as levels: 0 to 7 are themselves, from 8 on levels have three significant bits. */
 static unsigned level_frequency(unsigned level) {
     return level < 8 ? level : (4 + (level & 3)) << ((level >> 2) - 1);
 }
@@ -66,7 +66,7 @@ void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alp
 
 enum { RICE = 2, RUN = 3 }; /* parameters of the codes of differences and of runs of absent symbols */
 
-/* How many zeros p begins with, of n bytes. */
+/* Returns the number of zeros that the n bytes at p begin with. */
 static unsigned leading_zeros(const uint8_t *p, unsigned n) {
     unsigned i = 0;
     for (uint64_t eight; i + 8 <= n; i += 8) {
@@ -80,18 +80,22 @@ static unsigned leading_zeros(const uint8_t *p, unsigned n) {
 void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsigned alphabet) {
     uint8_t level[KVC_RANS_SYMBOLS] = {0};
     unsigned big = 0, greatest = 0, before = 0, last = 0;
-    int found = 0; /* the one that is no level's frequency: then it is the greatest */
+    int found = 0; /* 1: `big` is the symbol whose frequency is no level's, and therefore the largest */
     for (unsigned s = 0; s < alphabet; s++) {
         if (!frequency[s]) continue;
         level[s] = (uint8_t)nearest_level((uint32_t)frequency[s] * 16);
-        if (level_frequency(level[s]) != frequency[s]) big = s, found = 1;
-        else if (!found && level[s] > level[big]) big = s;
+        if (level_frequency(level[s]) != frequency[s]) {
+            big = s;
+            found = 1;
+        } else if (!found && level[s] > level[big]) {
+            big = s;
+        }
     }
     for (unsigned s = 0; s < alphabet; s++) {
         if (s == big) before = greatest;
         else if (level[s] > greatest) greatest = level[s];
     }
-    /* the first of the greatest levels marks it */
+    /* the first of the largest levels marks it */
     if (level[big] < greatest) level[big] = (uint8_t)greatest;
     if (level[big] == before) level[big]++;
     for (unsigned s = 0; s < alphabet; s++) {
@@ -115,7 +119,10 @@ int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alpha
         if (last > MAX_LEVEL) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table has a level out of range");
         frequency[s] = (uint16_t)level_frequency(last);
         sum += frequency[s];
-        if (last > greatest) greatest = last, big = s;
+        if (last > greatest) {
+            greatest = last;
+            big = s;
+        }
         if (!last) {
             unsigned run = kvc_bits_get_rice(in, RUN);
             if (run >= alphabet - s) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table's run is too long");
@@ -146,8 +153,8 @@ void kvc_rans_encoding_table(struct kvc_rans_symbol *symbols, const uint16_t *fr
         if (!f) continue;
         unsigned shift = 0;
         while (UINT32_C(1) << shift < f) shift++;
-        /* Rounded up, the reciprocal serves all 32-bit x while its error times f is at most 2^(shift - 1);
-         * else rounded down it does, with x + 1. */
+        /* Rounded up, the reciprocal is exact for all 32-bit x when its error times f is at most 2^(shift - 1); else rounded
+         * down, with x + 1. */
         uint64_t power = UINT64_C(1) << (31 + shift), down = power / f, error = power - down * f;
         int up = !error || f - error <= UINT64_C(1) << shift >> 1;
         symbols[s].reciprocal = (uint32_t)(up && error ? down + 1 : down);

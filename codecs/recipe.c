@@ -1,9 +1,9 @@
-/* recipe.c: reading and printing recipes, and which stages code a tensor. The grammar stands in recipe.h. */
+/* recipe.c: reads and prints recipes, and selects the stages of a tensor. The grammar is in recipe.h. */
 #include "codecs/recipe.h"
 
-#include "codecs/args.h"
 #include "codecs/near.h"
 #include "codecs/presets.h"
+#include "codecs/registry.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -78,7 +78,7 @@ static int parse_item(char *text, struct kvc_item *item, struct kvc_error *e) {
     }
     if (args && !*args) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: an argument is missing after ':'", text);
     if (args && strlen(args) >= KVC_MAX_ARGS) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: arguments are too long", text);
-    if (item->stage->parse(args ? args : "", &item->args, e)) return kvc_error_prefix(e, "recipe");
+    if (kvc_stage_parse(item->stage, args ? args : "", &item->args, e)) return kvc_error_prefix(e, "recipe");
     while (at) {
         char *next = strchr(at, '@');
         if (next) *next++ = '\0';
@@ -151,7 +151,7 @@ static void add_step(struct kvc_pipeline *pipeline, const struct kvc_stage *stag
     pipeline->step[pipeline->n].stage = stage;
     pipeline->step[pipeline->n].item = item;
     if (args) pipeline->step[pipeline->n].args = *args;
-    else stage->parse("", &pipeline->step[pipeline->n].args, NULL);
+    else kvc_stage_parse(stage, "", &pipeline->step[pipeline->n].args, NULL);
     pipeline->n++;
 }
 

@@ -1,4 +1,4 @@
-/* recipe.h: the recipe language: which stages code which tensors. Not for the stages themselves or running them
+/* recipe.h: the recipe language, which says which stages code which tensors. Not for the stages or for running them
  * (pipeline.h).
  *
  *   recipe   = item *("," item)
@@ -13,7 +13,7 @@
 #include "codecs/pipeline.h"
 
 #define KVC_MAX_RANGES 16
-/* The lossless stage that ends a pipeline without a terminal stage, and is the recipe where none is given. */
+/* The lossless stage that ends a pipeline without a terminal stage; also the default recipe. */
 #define KVC_DEFAULT_STAGE "split"
 
 struct kvc_item {
@@ -29,19 +29,18 @@ struct kvc_recipe {
     struct kvc_item item[KVC_MAX_STAGES];
 };
 
-/* Reads a recipe; refuses unknown stages, bad arguments and empty items by name. */
+/* Reads a recipe. Refuses unknown stages, bad arguments and empty items by name. */
 int kvc_recipe_parse(const char *text, struct kvc_recipe *recipe, struct kvc_error *e);
-/* Canonical text; kvc_recipe_parse() of it gives the same recipe. -1 when `size` is too small. */
+/* Prints the canonical text; parsing it gives the same recipe. Returns -1 when `size` is too small. */
 int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size);
 
-/* 1 when a recipe, given as text, has a stage with one of these flags (stage.h); 0 also where it cannot be read. */
+/* Returns 1 when a recipe, given as text, has a stage with one of these flags (stage.h); 0 also when it cannot be read. */
 int kvc_recipe_has(const char *text, unsigned flags);
 
-/* The pipeline of a tensor: the stages that select it up to and including the first terminal one. `select` is KVC_SELECT_K
- * or _V, or 0 for other roles, of which only terminal, lossless and
- * unselected items take any. `finite` is put before the first stage
- * that calls for it; where no terminal stage selects the tensor and the last one's residual may not be dropped, the default
- * lossless stage ends the pipeline. */
+/* Makes the pipeline of a tensor: the stages that select it, up to and including the first terminal stage. `select` is
+ * KVC_SELECT_K or _V, or 0 for other roles, which only terminal, lossless and unselected items take. `finite` is put before the
+ * first stage that needs it. Where no terminal stage selects the tensor and the last residual may not be dropped, the default
+ * stage ends the pipeline. */
 void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer,
                          struct kvc_pipeline *pipeline);
 

@@ -1,5 +1,5 @@
 /* sections.c: the list of sections a record is made of, and their byte coders. Not for their meaning. */
-#include "codecs/stage.h"
+#include "codecs/sections.h"
 
 #include "codecs/memory.h"
 

@@ -1,4 +1,4 @@
-/* tables.c: the frequency tables of the stage `code`; made by tables.py, which says what they are. */
+/* tables.c: the frequency tables of the stage `code`; made by tables.py, which describes them. */
 #include "codecs/tables.h"
 
 const uint16_t kvc_code_frequency[KVC_CODE_TABLES][KVC_CODE_SYMBOLS] = {

@@ -41,7 +41,7 @@ def table(scale):
 
 
 def main():
-    print("/* tables.c: the frequency tables of the stage `code`; made by tables.py, which says what they are. */")
+    print("/* tables.c: the frequency tables of the stage `code`; made by tables.py, which describes them. */")
     print('#include "codecs/tables.h"\n')
     print("const uint16_t kvc_code_frequency[KVC_CODE_TABLES][KVC_CODE_SYMBOLS] = {")
     for i in range(TABLES):

@@ -71,24 +71,29 @@ int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s
     return reach <= size;
 }
 
-/* Moves one row between the layouts; `in` says which way. Both loops are the same walk. */
+/* Copies n bytes to the row (in: 1) or out of it. */
+static void move(uint8_t *row, uint8_t *other, uint64_t n, int in) {
+    if (in) memcpy(row, other, n);
+    else memcpy(other, row, n);
+}
+
+/* Copies one row from the layout s to canonical order (in: 1), or back. */
 static void row_copy(uint8_t *row, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
                      uint64_t token, int in) {
     uint64_t size = kvc_dtype_info(shape->dtype)->size, blocks = head_blocks(shape);
     uint8_t *from = base + token * s->token;
     if (row_is_contiguous(shape, s)) {
         uint64_t n = kvc_row_bytes(shape);
-        in ? memcpy(row, from, n) : memcpy(from, row, n);
+        move(row, from, n, in);
         return;
     }
     for (uint64_t h = 0; h < shape->heads; h++) {
         uint8_t *p = from + h * s->head;
         if (s->block == size) {
-            in ? memcpy(row, p, blocks * size) : memcpy(p, row, blocks * size);
+            move(row, p, blocks * size, in);
             row += blocks * size;
         } else {
-            for (uint64_t b = 0; b < blocks; b++, p += s->block, row += size)
-                in ? memcpy(row, p, size) : memcpy(p, row, size);
+            for (uint64_t b = 0; b < blocks; b++, p += s->block, row += size) move(row, p, size, in);
         }
     }
 }

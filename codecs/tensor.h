@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* tokens x heads x dim values. For block types a row (heads * dim values) is a whole number of blocks. */
+/* A shape: tokens x heads x dim values. For block types a row (heads * dim values) is a whole number of blocks. */
 struct kvc_shape {
     enum kvc_dtype dtype;
     uint64_t tokens;
@@ -15,44 +15,44 @@ struct kvc_shape {
     uint64_t dim;
 };
 
-/* Byte distances between neighbours in some layout. stride_block is between blocks (single values for
- * plain types) of one head. Where dim is no multiple of the dtype's block, rows must be contiguous. */
+/* Strides of a layout, in bytes; `block` is the stride of blocks (single values for plain types) of one head. Where dim is no
+ * multiple of the dtype's block, rows must be contiguous. */
 struct kvc_strides {
     uint64_t token;
     uint64_t head;
     uint64_t block;
 };
 
-/* Bounds that hold for every shape kvc accepts; kvc_shape_check() enforces them. */
+/* Bounds of every shape that kvc accepts; kvc_shape_check() enforces them. */
 #define KVC_MAX_ROW_BYTES (UINT64_C(1) << 28)
 #define KVC_MAX_BLOCK_ROWS 256
 #define KVC_MAX_BLOCK_BYTES (UINT64_C(1) << 30) /* of the rows that are coded together, up to 256 */
 #define KVC_MAX_TENSOR_BYTES (UINT64_C(1) << 48)
 
-/* 1 when the dtype is known, heads and dim are at least 1, a row is whole blocks, and the sizes stay
- * under the bounds above without overflow; else 0. */
+/* Returns 1 when the dtype is known, heads and dim are at least 1, a row is whole blocks, and the sizes are within the bounds
+ * above without overflow; else 0. */
 int kvc_shape_check(const struct kvc_shape *shape);
 
-/* Bytes of one token's canonical row: heads * dim values, head-major. The shape must be checked. */
+/* Returns the bytes of one token's canonical row: heads * dim values, head-major. The shape must be checked. */
 uint64_t kvc_row_bytes(const struct kvc_shape *shape);
-/* Blocks (single values for plain types) in a row. */
+/* Returns the blocks (single values for plain types) of a row. */
 uint64_t kvc_row_blocks(const struct kvc_shape *shape);
 
-/* Strides of the canonical layout [token][head][dim]. */
+/* Returns the strides of the canonical layout [token][head][dim]. */
 struct kvc_strides kvc_strides_canonical(const struct kvc_shape *shape);
-/* Strides of [head][token][dim], as transformers keeps caches (batch 1). */
+/* Returns the strides of [head][token][dim], as transformers keeps caches (batch 1). */
 struct kvc_strides kvc_strides_heads_first(const struct kvc_shape *shape);
-/* 1 when no two values share a byte and every byte the strides reach lies in [0, size). */
+/* Returns 1 when no two values share a byte and every byte that the strides reach is in [0, size). */
 int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t size);
 
-/* Copies one token's row between a strided layout (base + token * strides->token) and canonical bytes. */
+/* Copy one token's row from a strided layout (base + token * strides->token) to canonical bytes, and back. */
 void kvc_row_gather(uint8_t *row, const uint8_t *base, const struct kvc_shape *shape,
                     const struct kvc_strides *s, uint64_t token);
 void kvc_row_scatter(uint8_t *base, const uint8_t *row, const struct kvc_shape *shape,
                      const struct kvc_strides *s, uint64_t token);
 
-/* Digest of decoded values: the sum mod 2^64 of XXH3-64 of each canonical row, seeded with the row's
- * index (first, first + 1, ...). Independent of the order in which rows are summed. */
+/* Returns the digest of decoded values: the sum mod 2^64 of XXH3-64 of each canonical row, seeded with the row's index (first,
+ * first + 1, ...). The order in which rows are summed does not matter. */
 uint64_t kvc_digest_rows(const uint8_t *rows, uint64_t row_bytes, uint64_t first, uint64_t n);
 
 #endif

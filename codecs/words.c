@@ -35,7 +35,7 @@ int kvc_words_in_place(const struct kvc_words *f) {
     return f->bits == 16 && kvc_dtype_info(f->dtype)->size == 2;
 }
 
-/* Loops of 32 without aliasing are what compilers turn into vectors without being asked to. */
+/* Compilers vectorise loops of 32 without aliasing by themselves. */
 static void widen(uint16_t *restrict words, const uint8_t *restrict p) {
     for (unsigned j = 0; j < 32; j++) words[j] = p[j];
 }

@@ -31,7 +31,7 @@ float kvc_half_to_float(uint16_t h) {
 
 uint16_t kvc_float_to_half(float f) {
     uint32_t bits = to_bits(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
-    if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff)); /* NaN, made quiet */
+    if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff)); /* NaN becomes quiet */
     if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                     /* rounds to infinity */
     if (rest < 0x33000001) return (uint16_t)sign;                                 /* rounds to zero */
     uint32_t mantissa, shift, half;

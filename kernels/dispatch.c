@@ -1,8 +1,8 @@
-/* dispatch.c: which kernels this CPU gets. Not for the kernels.
+/* dispatch.c: chooses the kernels for this CPU. Not for the kernels.
  *
- * $KVC_KERNEL names a table, or else it is that of the widest instruction set, with whichever rANS is fastest here (trial.c).
- * The trial is made when rANS is first called, so that whoever needs none does not wait for it: until then the table has
- * functions that make it and then call what it found. */
+ * $KVC_KERNEL names a table; else it is the table of the widest instruction set, with the rANS that is fastest on this CPU
+ * (trial.c). The trial is made when rANS is first called, so that programs without rANS do not wait for it: until then the table
+ * has functions that make the trial and then call the kernels that it found. */
 #include "kernels/kernels.h"
 #include "kernels/trial.h"
 

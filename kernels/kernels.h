@@ -1,8 +1,8 @@
 /* kernels.h: the table of arithmetic kernels. Not for anything that allocates, fails or does I/O.
  *
- * Every kernel is pure: no malloc, no errno, no globals; it cannot fail when its preconditions hold.
- * Each has a portable reference (`*_ref`); faster twins must give the same bytes for every input.
- * Source and destination never overlap unless a comment allows it. */
+ * Every kernel is pure: no malloc, no errno, no globals. A kernel cannot fail when its preconditions hold. Each has a portable
+ * reference (`*_ref`); faster twins must give the same bytes for every input. Source and destination never overlap unless a
+ * comment allows it. */
 #ifndef KVC_KERNELS_H
 #define KVC_KERNELS_H
 
@@ -35,141 +35,159 @@ struct kvc_model_sums {
 };
 
 /* Constants of `exponentials`: log2 e; ln 2 as a sum of two; the coefficients, from that of r^6 down, of e^r for
- * |r| <= ln 2 / 2: of the polynomials that begin 1 + r the one whose greatest relative error is least (Remez's
- * algorithm), rounded to binary32, which leaves 4e-9. */
+ * |r| <= ln 2 / 2. Of the polynomials that begin 1 + r, they make the one of minimum relative error (Remez's algorithm);
+ * rounded to binary32, its error is 4e-9. */
 #define KVC_LOG2_E 0x1.715476p+0f
 #define KVC_LN2_HIGH 0x1.62e43p-1f
 #define KVC_LN2_LOW (-0x1.05c61p-29f)
 #define KVC_EXPONENTIAL \
     {0x1.6a2434p-10f, 0x1.1239e2p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f, 1, 1}
 
+/* --- the kernels: kvc_NAME_fn is the type of kernel NAME, and the contract of all its twins --- */
+
+/* Splits blocks into byte planes: dst[b * n + i] = src[i * size + b] for 0 <= i < n, 0 <= b < size.
+ * src and dst hold n * size bytes; any alignment; size >= 1. */
+typedef void kvc_split_planes_fn(uint8_t *dst, const uint8_t *src, size_t n, size_t size);
+/* Inverts split_planes: dst[i * size + b] = src[b * n + i]. */
+typedef void kvc_merge_planes_fn(uint8_t *dst, const uint8_t *src, size_t n, size_t size);
+
+/* Converts IEEE binary16 to binary32, exactly; NaN payloads are kept (shifted left by 13 bits). */
+typedef void kvc_f16_to_f32_fn(float *dst, const uint8_t *src, size_t n);
+/* Converts bfloat16 to binary32, exactly. */
+typedef void kvc_bf16_to_f32_fn(float *dst, const uint8_t *src, size_t n);
+
+/* Decodes a row of n symbols, symbol i in lane i % r->lanes, with the table of 2^bits slots at table + base[i].
+ * Words beyond the end read as 0 and are counted. Every slot a state can reach is a KVC_RANS_SLOT() with a
+ * frequency of 1 to 2^bits - 1; bits is 8 to 11. */
+typedef void kvc_rans_decode_fn(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
+                                const uint32_t *table, unsigned bits);
+/* Encodes a row, from its last symbol to its first; symbols index the table (a context's first row added).
+ * 2 n + 16 bytes below r->next are writable; those below the new r->next hold nothing. */
+typedef void kvc_rans_encode_fn(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
+                                const struct kvc_rans_symbol *table, unsigned bits);
+
+/* --- words: a word of `w` bits is coded as its difference from a bias, cut into a symbol and `shift` low bits;
+ * the bias has no low bits, so those are the word's own. n words; mask = 2^w - 1; shift <= 8. --- */
+
+/* symbols[i] = context[i] + ((words[i] - bias[i]) & mask) >> shift; low[i] = the low bits of words[i]. */
+typedef void kvc_cut_words_fn(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias,
+                              const uint16_t *context, size_t n, unsigned shift, uint16_t mask);
+/* words[i] = ((symbols[i] << shift) + bias[i] + low[i]) & mask; the inverse, for symbols without context. */
+typedef void kvc_join_words_fn(uint16_t *words, const uint16_t *symbols, const uint16_t *bias, const uint8_t *low, size_t n,
+                               unsigned shift, uint16_t mask);
+
+/* Cuts 16-bit words less their biases, rotated left by one bit (the sign becomes the lowest), into low and high bytes. */
+typedef void kvc_cut_rotated_fn(uint8_t *low, uint8_t *high, const uint16_t *words, const uint16_t *bias, size_t n);
+typedef void kvc_join_rotated_fn(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n);
+
+/* Packs `width` bits (1 to 7) of each of n values, whose other bits are 0: per 32 values, the last group filled up with
+ * zeros, 16 bytes if width has 4 (lowest four bits; value i and i + 16 in the low and high half of byte i), 8 if
+ * it has 2 (value i, i + 8, i + 16, i + 24 from the lowest bits of byte i up), 4 if it has 1 (likewise, eight
+ * values a byte). KVC_PACKED(n, width) bytes. */
+typedef void kvc_pack_bits_fn(uint8_t *dst, const uint8_t *values, size_t n, unsigned width);
+typedef void kvc_unpack_bits_fn(uint8_t *values, const uint8_t *src, size_t n, unsigned width);
+
+/* --- the channel model of codecs/channels.md: fp32, each operation rounded once, none fused --- */
+
+/* For n channels, a multiple of period, after which cosine and sine repeat: m = mean * cosine + partner * sine,
+ * s = m * m + variance; bias[i] is the word of sqrt(s) with m's sign, rounded to its symbol bits, context[i] =
+ * min((bits(s) - bits(variance)) >> 22, 7) << context_shift. */
+typedef void kvc_model_words_fn(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels,
+                                const float *cosine, const float *sine, size_t n, size_t period,
+                                const struct kvc_word_format *format, unsigned context_shift);
+/* One row's share, n a multiple of period: plain += x, square += x * x, cosines += x * cosine, sines += x * sine;
+ * an x that is not finite or not below 2^50 in size counts as 0. */
+typedef void kvc_model_sums_fn(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
+                               size_t n, size_t period);
+/* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */
+typedef void kvc_model_turn_fn(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n);
+
+/* --- lossy stages: fp32, each operation rounded once, none fused unless fma is written; no input is a NaN
+ * unless NaN is named. --- */
+
+/* Convert binary32 to binary16 as kvc_float_to_half() and to bfloat16 as kvc_float_to_bf16() do, NaN too. dst may be src:
+ * values are read in ascending order, and no value is overwritten before it is read. */
+typedef void kvc_f32_to_f16_fn(uint8_t *dst, const float *src, size_t n);
+typedef void kvc_f32_to_bf16_fn(uint8_t *dst, const float *src, size_t n);
+
+/* low[i] = x[i] < low[i] ? x[i] : low[i]; high[i] = x[i] > high[i] ? x[i] : high[i]. */
+typedef void kvc_widen_ranges_fn(float *low, float *high, const float *x, size_t n);
+/* Finds the minimum and the maximum of n >= 1 finite values; zeros become +0. */
+typedef void kvc_range_fn(const float *x, size_t n, float *low, float *high);
+
+/* Quantisation: groups of `group` >= 1 values, the last of which may be shorter, share an element of the arrays of
+ * parameters. Groups of 1 and of 8 and more are fast. Parameters are finite. */
+
+/* codes[i] = rint(min(max((x[i] - low[i / group]) * inverse[i / group], 0), most)), ties to even;
+ * 0 <= most <= 255; a NaN counts as 0. */
+typedef void kvc_quantise_fn(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n, size_t group,
+                             float most);
+/* x[i] = codes[i] * step[i / group] + low[i / group]. */
+typedef void kvc_dequantise_fn(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group);
+/* x[i] = (codes[i] * step[i / group] + low[i / group]) + x[i]. */
+typedef void kvc_dequantise_add_fn(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,
+                                   size_t group);
+
+/* Multiplies a row by a matrix of k rows, `stride` floats apart: y[i] = 0, then for j = 0 to k - 1:
+ * y[i] = fma(a[j], b[j * stride + i], y[i]). */
+typedef void kvc_multiply_rows_fn(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
+/* Multiplies many rows by KVC_TILE adjacent columns: for 0 <= r < rows, as multiply_rows(y + r * y_stride,
+ * a + r * a_stride, b, k, KVC_TILE, KVC_TILE) does. */
+typedef void kvc_multiply_tile_fn(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
+                                  size_t k);
+/* y[i] = y[i] + s * x[i]. */
+typedef void kvc_add_scaled_fn(float *y, const float *x, float s, size_t n);
+/* y[i] = s * x[i]; y may be x. */
+typedef void kvc_scale_fn(float *y, const float *x, float s, size_t n);
+/* y[i] = y[i] * x[i]. */
+typedef void kvc_multiply_fn(float *y, const float *x, size_t n);
+
+/* Returns the sum of a[i] * b[i]: of eight sums that begin as 0, product i added to sum i % 8, ascending; their total is
+ * ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
+typedef float kvc_dot_fn(const float *a, const float *b, size_t n);
+/* x[i] = e^d, d = x[i] - most, relative error below 2^-23, and 0 for d < -87; returns their sum, made as in dot.
+ * x[i] <= most and may be -infinity; most is finite. power = rint(d * KVC_LOG2_E), ties to even;
+ * r = fma(power, -KVC_LN2_LOW, fma(power, -KVC_LN2_HIGH, d)); p = the first of KVC_EXPONENTIAL, then
+ * p = fma(p, r, c) for each c of the rest; x[i] = p * 2^power. */
+typedef float kvc_exponentials_fn(float *x, size_t n, float most);
+
+/* --- the transform codec: no input is a NaN unless NaN is named --- */
+
+/* Does what multiply_rows does, without the terms whose a[j] is 0. Leaving them out is a rule, not a shortcut: such a term
+ * can change -0 into +0. */
+typedef void kvc_multiply_sparse_fn(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
+/* Multiplies n complex numbers in binary64 and rounds the products to binary32: a and b hold n real and then n imaginary
+ * parts; cosine = ar * br - ai * bi, sine = ar * bi + ai * br. */
+typedef void kvc_angles_fn(float *cosine, float *sine, const double *a, const double *b, size_t n);
+/* Rotates n pairs (u[i], v[i]), or (x[2 i], x[2 i + 1]): u' = u * cosine - v * sine, v' = v * cosine + u * sine. */
+typedef void kvc_turn_halves_fn(float *u, float *v, const float *cosine, const float *sine, size_t n);
+typedef void kvc_turn_pairs_fn(float *x, const float *cosine, const float *sine, size_t n);
+/* y[i] = (symbols[i] - middle) * step; returns the largest symbol, 0 when n is 0. Symbols are below 2^15. */
+typedef uint16_t kvc_symbols_to_floats_fn(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step);
+/* codes[i] = rint(x[i] * inverse), ties to even, clamped to -most to most, 0 <= most < 2^31; a NaN counts as 0. */
+typedef void kvc_round_codes_fn(int32_t *codes, const float *x, size_t n, float inverse, float most);
+/* symbols[i] = base[i] + middle + codes[i], mod 2^16; puts the indices i with |codes[i]| >= limit[i] into others[],
+ * which has room for n, ascending, and returns their number. n <= 2^16; |codes[i]| < 2^31. */
+typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base,
+                                       const uint8_t *limit, size_t n, uint16_t middle);
+
+/* All kernels, each as X(name, isa). */
+#define KVC_KERNELS_BUT_RANS(X, isa) \
+    X(split_planes, isa) X(merge_planes, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) X(cut_words, isa) \
+    X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
+    X(model_words, isa) X(model_sums, isa) X(model_turn, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
+    X(widen_ranges, isa) X(range, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
+    X(multiply_rows, isa) X(multiply_tile, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
+    X(exponentials, isa) X(multiply_sparse, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
+    X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa)
+#define KVC_KERNELS_RANS(X, isa) X(rans_decode, isa) X(rans_encode, isa)
+#define KVC_KERNELS(X, isa) KVC_KERNELS_RANS(X, isa) KVC_KERNELS_BUT_RANS(X, isa)
+
 struct kvc_kernels {
     const char *name; /* "ref", "avx2", ...: what $KVC_KERNEL takes */
-
-    /* Byte planes: dst[b * n + i] = src[i * size + b] for 0 <= i < n, 0 <= b < size.
-     * src and dst hold n * size bytes; any alignment; size >= 1. */
-    void (*split_planes)(uint8_t *dst, const uint8_t *src, size_t n, size_t size);
-    /* The inverse: dst[i * size + b] = src[b * n + i]. */
-    void (*merge_planes)(uint8_t *dst, const uint8_t *src, size_t n, size_t size);
-
-    /* IEEE binary16 to binary32, exact; NaN payloads are kept (shifted left by 13 bits). */
-    void (*f16_to_f32)(float *dst, const uint8_t *src, size_t n);
-    /* bfloat16 to binary32, exact. */
-    void (*bf16_to_f32)(float *dst, const uint8_t *src, size_t n);
-
-    /* Decodes a row of n symbols, symbol i in lane i % r->lanes, with the table of 2^bits slots at table + base[i].
-     * Words beyond the end read as 0 and are counted. Every slot a state can reach is a KVC_RANS_SLOT() with a
-     * frequency of 1 to 2^bits - 1; bits is 8 to 11. */
-    void (*rans_decode)(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
-                        const uint32_t *table, unsigned bits);
-    /* Encodes a row, from its last symbol to its first; symbols index the table (a context's first row added).
-     * 2 n + 16 bytes below r->next are writable; those below the new r->next hold nothing. */
-    void (*rans_encode)(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
-                        const struct kvc_rans_symbol *table, unsigned bits);
-
-    /* --- words: a word of `w` bits is coded as its difference from a bias, cut into a symbol and `shift` low bits;
-     * the bias has no low bits, so those are the word's own. n words; mask = 2^w - 1; shift <= 8. --- */
-
-    /* symbols[i] = context[i] + ((words[i] - bias[i]) & mask) >> shift; low[i] = the low bits of words[i]. */
-    void (*cut_words)(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias,
-                      const uint16_t *context, size_t n, unsigned shift, uint16_t mask);
-    /* words[i] = ((symbols[i] << shift) + bias[i] + low[i]) & mask; the inverse, for symbols without context. */
-    void (*join_words)(uint16_t *words, const uint16_t *symbols, const uint16_t *bias, const uint8_t *low, size_t n,
-                       unsigned shift, uint16_t mask);
-
-    /* 16-bit words less their biases, rotated left by one bit (the sign becomes the lowest), in low and high bytes. */
-    void (*cut_rotated)(uint8_t *low, uint8_t *high, const uint16_t *words, const uint16_t *bias, size_t n);
-    void (*join_rotated)(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n);
-
-    /* `width` bits (1 to 7) of each of n values, the rest being 0: per 32 values, the last group filled up with
-     * zeros, 16 bytes if width has 4 (lowest four bits; value i and i + 16 in the low and high half of byte i), 8 if
-     * it has 2 (value i, i + 8, i + 16, i + 24 from the lowest bits of byte i up), 4 if it has 1 (likewise, eight
-     * values a byte). KVC_PACKED(n, width) bytes. */
-    void (*pack_bits)(uint8_t *dst, const uint8_t *values, size_t n, unsigned width);
-    void (*unpack_bits)(uint8_t *values, const uint8_t *src, size_t n, unsigned width);
-
-    /* --- the channel model of codecs/channels.md: fp32, each operation rounded once, none fused --- */
-
-    /* For n channels, a multiple of period, after which cosine and sine repeat: m = mean * cosine + partner * sine,
-     * s = m * m + variance; bias[i] is the word of sqrt(s) with m's sign, rounded to its symbol bits, context[i] =
-     * min((bits(s) - bits(variance)) >> 22, 7) << context_shift. */
-    void (*model_words)(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels,
-                        const float *cosine, const float *sine, size_t n, size_t period,
-                        const struct kvc_word_format *format, unsigned context_shift);
-    /* One row's share, n a multiple of period: plain += x, square += x * x, cosines += x * cosine, sines += x * sine;
-     * an x that is not finite or not below 2^50 in size counts as 0. */
-    void (*model_sums)(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
-                       size_t n, size_t period);
-    /* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */
-    void (*model_turn)(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n);
-
-    /* --- lossy stages: fp32, each operation rounded once, none fused but where fma is written; no input is a NaN
-     * but where NaN is named. --- */
-
-    /* Binary32 to binary16 as kvc_float_to_half() and to bfloat16 as kvc_float_to_bf16() do, NaN too. dst may be src:
-     * values are taken in ascending order, and what is written never reaches what is still to be read. */
-    void (*f32_to_f16)(uint8_t *dst, const float *src, size_t n);
-    void (*f32_to_bf16)(uint8_t *dst, const float *src, size_t n);
-
-    /* low[i] = x[i] < low[i] ? x[i] : low[i]; high[i] = x[i] > high[i] ? x[i] : high[i]. */
-    void (*widen_ranges)(float *low, float *high, const float *x, size_t n);
-    /* The least and the greatest of n >= 1 finite values; a zero comes out as +0. */
-    void (*range)(const float *x, size_t n, float *low, float *high);
-
-    /* Groups of `group` >= 1 values, the last one maybe shorter, share an element of the arrays of parameters; groups
-     * of 1 and of 8 and more are fast. Parameters of both directions are finite. */
-
-    /* codes[i] = rint(min(max((x[i] - low[i / group]) * inverse[i / group], 0), most)), ties to even;
-     * 0 <= most <= 255; a NaN counts as 0. */
-    void (*quantise)(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n, size_t group,
-                     float most);
-    /* x[i] = codes[i] * step[i / group] + low[i / group]. */
-    void (*dequantise)(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group);
-    /* x[i] = (codes[i] * step[i / group] + low[i / group]) + x[i]. */
-    void (*dequantise_add)(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,
-                           size_t group);
-
-    /* A row times a matrix of k rows, `stride` floats apart: y[i] = 0, then for j = 0 to k - 1:
-     * y[i] = fma(a[j], b[j * stride + i], y[i]). */
-    void (*multiply_rows)(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
-    /* Many rows times KVC_TILE columns, which follow one another: for 0 <= r < rows, what multiply_rows(y + r * y_stride,
-     * a + r * a_stride, b, k, KVC_TILE, KVC_TILE) makes. */
-    void (*multiply_tile)(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k);
-    /* y[i] = y[i] + s * x[i]. */
-    void (*add_scaled)(float *y, const float *x, float s, size_t n);
-    /* y[i] = s * x[i]; y may be x. */
-    void (*scale)(float *y, const float *x, float s, size_t n);
-    /* y[i] = y[i] * x[i]. */
-    void (*multiply)(float *y, const float *x, size_t n);
-
-    /* The sum of a[i] * b[i]: eight sums that begin as 0, product i added to sum i % 8, ascending; their total is
-     * ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
-    float (*dot)(const float *a, const float *b, size_t n);
-    /* x[i] = e^d, d = x[i] - most, relative error below 2^-23, and 0 for d < -87; returns their sum, made as in dot.
-     * x[i] <= most and may be -infinity; most is finite. power = rint(d * KVC_LOG2_E), ties to even;
-     * r = fma(power, -KVC_LN2_LOW, fma(power, -KVC_LN2_HIGH, d)); p = the first of KVC_EXPONENTIAL, then
-     * p = fma(p, r, c) for each c of the rest; x[i] = p * 2^power. */
-    float (*exponentials)(float *x, size_t n, float most);
-
-    /* --- the transform codec: no input is a NaN but where it is named --- */
-
-    /* As multiply_rows, without the terms whose a[j] is 0 (that is a rule, not a shortcut: such a term can turn -0 into
-     * +0). */
-    void (*multiply_sparse)(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
-    /* Products of n complex numbers in binary64, rounded to binary32 at the end: a and b hold n real and then n imaginary
-     * parts; cosine = ar * br - ai * bi, sine = ar * bi + ai * br. */
-    void (*angles)(float *cosine, float *sine, const double *a, const double *b, size_t n);
-    /* Turns n pairs (u[i], v[i]), or (x[2 i], x[2 i + 1]): u' = u * cosine - v * sine, v' = v * cosine + u * sine. */
-    void (*turn_halves)(float *u, float *v, const float *cosine, const float *sine, size_t n);
-    void (*turn_pairs)(float *x, const float *cosine, const float *sine, size_t n);
-    /* y[i] = (symbols[i] - middle) * step; returns the greatest symbol, 0 of none. Symbols are below 2^15. */
-    uint16_t (*symbols_to_floats)(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step);
-    /* codes[i] = rint(x[i] * inverse), ties to even, held from -most to most, 0 <= most < 2^31; a NaN counts as 0. */
-    void (*round_codes)(int32_t *codes, const float *x, size_t n, float inverse, float most);
-    /* symbols[i] = base[i] + middle + codes[i], mod 2^16; puts the numbers of those with |codes[i]| >= limit[i] into others[],
-     * which has room for n, ascending, and returns how many. n <= 2^16; |codes[i]| < 2^31. */
-    size_t (*codes_to_symbols)(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base,
-                               const uint8_t *limit, size_t n, uint16_t middle);
+#define KVC_FIELD(kernel, isa) kvc_##kernel##_fn *kernel;
+    KVC_KERNELS(KVC_FIELD, )
+#undef KVC_FIELD
 };
 
 extern const struct kvc_kernels kvc_kernels_ref;
@@ -180,29 +198,29 @@ extern const struct kvc_kernels kvc_kernels_avx512;
 #endif
 #endif
 
-/* The table $KVC_KERNEL names, or that of the widest instruction set this CPU runs, with the rANS that is fastest on it; which
- * is tried, in less than a millisecond, when rANS is first called. Thread-safe. All tables give the same bytes, so what the
- * trial finds matters for speed only.
- * NULL when $KVC_KERNEL names a table that does not exist or that this CPU cannot run. */
+/* Returns the table that $KVC_KERNEL names, or else the table of the widest instruction set of this CPU with the rANS kernels
+ * that are fastest on it. A trial of less than a millisecond, made when rANS is first called, finds them; all tables give the
+ * same bytes, so that the trial matters for speed only. Returns NULL when $KVC_KERNEL names a table that does not exist or that this
+ * CPU cannot run. Thread-safe. */
 const struct kvc_kernels *kvc_kernels_get(void);
 
-/* The names of the tables that were chosen: for all kernels but rANS, and for rANS; makes the trial. Names are NULL where
- * kvc_kernels_get() is. by_trial: 0 when $KVC_KERNEL named the table. */
+/* The names of the chosen tables, for rANS and for all other kernels. Makes the trial. Names are NULL when kvc_kernels_get() is.
+ * by_trial: 0 when $KVC_KERNEL named the table. */
 struct kvc_kernels_choice {
     const char *name, *rans_encode, *rans_decode;
     int by_trial;
 };
 struct kvc_kernels_choice kvc_kernels_choice(void);
 
-/* A table by name ("ref", "avx2", "avx512"); NULL when unknown or when this CPU cannot run it. */
+/* Returns a table by its name ("ref", "avx2", "avx512"); NULL when it is unknown or this CPU cannot run it. */
 const struct kvc_kernels *kvc_kernels_find(const char *name);
 
-/* Names of all tables in this build, the widest instruction set first, NULL-terminated. */
+/* Returns the names of all tables in this build, the widest instruction set first, NULL-terminated. */
 const char *const *kvc_kernels_names(void);
 
-/* --- conversions without a fast twin: for looking at values, not for hot paths --- */
+/* --- conversions without a fast twin: for printing values, not for hot paths --- */
 
-/* ggml's block types to binary32: `n` blocks of 32 values each. The arithmetic is that of ggml's
+/* Convert ggml's block types to binary32: `n` blocks of 32 values each. The arithmetic is that of ggml's
  * dequantize_row_* (ggml/src/ggml-quants.c): one fp32 product or fused multiply-add-free sum a value. */
 void kvc_q8_0_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_q4_0_to_f32(float *dst, const uint8_t *src, size_t n);
@@ -213,15 +231,15 @@ void kvc_iq4_nl_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_f8e4m3_to_f32(float *dst, const uint8_t *src, size_t n);
 void kvc_f8e5m2_to_f32(float *dst, const uint8_t *src, size_t n);
 
-/* One binary16 value, exact. */
+/* Converts one binary16 value, exactly. */
 float kvc_half_to_float(uint16_t h);
 /* Round to nearest even; NaN stays NaN (quiet), overflow gives infinity. */
 uint16_t kvc_float_to_half(float f);
 uint16_t kvc_float_to_bf16(float f);
 
-/* In place over n floats, n a multiple of tile and tile a power of two: each run of `tile` values x
- * becomes x H / sqrt(tile), H Sylvester's (natural order) Hadamard matrix; its own inverse. This is
- * the rotation llama.cpp applies to quantised caches (src/llama-kv-cache.cpp). */
+/* Rotates n floats in place, n a multiple of tile and tile a power of two: each `tile` values x become x H / sqrt(tile), H being
+ * Sylvester's (natural order) Hadamard matrix. The rotation is its own inverse; llama.cpp applies it to quantised caches
+ * (src/llama-kv-cache.cpp). */
 void kvc_hadamard(float *x, size_t n, size_t tile);
 
 #endif

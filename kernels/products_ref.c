@@ -44,7 +44,7 @@ static float exponential(float d) {
     const float r = fmaf(power, -KVC_LN2_LOW, fmaf(power, -KVC_LN2_HIGH, d));
     float p = c[0], two;
     for (int i = 1; i < 7; i++) p = fmaf(p, r, c[i]);
-    const uint32_t bits = (uint32_t)((int32_t)power + 127) << 23; /* -126 is the least power: never subnormal */
+    const uint32_t bits = (uint32_t)((int32_t)power + 127) << 23; /* the minimum power is -126: never subnormal */
     memcpy(&two, &bits, sizeof two);
     return p * two;
 }

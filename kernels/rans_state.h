@@ -1,7 +1,7 @@
-/* rans_state.h: the state of 32-lane interleaved rANS, as the kernels of every instruction set keep it. The format is
- * specified in codecs/rans.md; tables and streams are made and checked in codecs/rans.c. Not for those.
+/* rans_state.h: the state of 32-lane interleaved rANS, which the kernels of all instruction sets share. The format is
+ * specified in codecs/rans.md. Not for making and checking tables and streams (codecs/rans.c).
  *
- * A symbol of lane l is found by the lowest `bits` bits of the lane's state x; then
+ * The lowest `bits` bits of a lane's state x give its symbol; then
  * x = frequency * (x >> bits) + (x & mask) - (sum of the frequencies of lower symbols), and a lane whose state fell
  * below 2^16 takes the next 16-bit word (Duda, arXiv:1311.2540; the interleaving is Giesen's, arXiv:1402.3392). */
 #ifndef KVC_RANS_KERNELS_H
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVC_RANS_LANES 32 /* at most; streams of few symbols have fewer, as each lane's state costs four bytes */
+#define KVC_RANS_LANES 32 /* at most; short streams have fewer lanes, as each lane's state costs four bytes */
 #define KVC_RANS_START (UINT32_C(1) << 16) /* every lane's state before the first and after the last symbol */
 #define KVC_RANS_MAX_BITS 11                /* of a table: frequencies sum to 2^bits */
 #define KVC_RANS_MIN_BITS 8
@@ -24,7 +24,7 @@ struct kvc_rans_decoder {
     uint32_t x[KVC_RANS_LANES];
     unsigned lanes;            /* a power of two */
     const uint8_t *next, *end; /* words not yet taken, two bytes each */
-    size_t missing;            /* words that were asked for beyond the end; they read as 0 */
+    size_t missing;            /* words that were read beyond the end, as 0 */
 };
 
 /* How one symbol is encoded: the quotient x / frequency is ((x + add) * reciprocal) >> (31 + shift), exact for every

@@ -86,7 +86,7 @@ void kvc_model_words_ref(uint16_t *bias, uint16_t *context, const struct kvc_mod
         float turned = channels->partner[i] * sine[i % period], m = channels->mean[i] * cosine[i % period] + turned;
         float s = m * m + channels->variance[i];
         uint32_t square = bits_of(s), steps = (square - bits_of(channels->variance[i])) >> 22;
-        /* halving the bits halves the logarithm, but for what linear mantissas lose */
+        /* halving the bits halves the logarithm, except for the error of linear mantissas */
         int32_t root = (int32_t)(square >> 1) + rebias;
         if (root < 0) root = 0;
         uint32_t word = (uint32_t)(root + half) >> cut << format->shift & magnitude;

@@ -1,13 +1,12 @@
-/* trial.c: times the twins of rANS on this CPU. Not for other kernels: of those a wider instruction set has no slower twin.
+/* trial.c: times the twins of rANS on this CPU. Not for other kernels, whose twins are never slower on a wider instruction set.
  *
- * Which rANS is fastest does not follow from what a CPU supports. AVX-512's does with gathers and compressing stores what
- * AVX2's does with loads and shuffles; some CPUs run those in microcode or lower their clock, and are up to twice as fast with
- * AVX2. A table of CPUs would never be complete, so both are tried. */
+ * The instruction sets of a CPU do not tell its fastest rANS. AVX-512's uses gathers and compressing stores where AVX2's uses
+ * loads and shuffles; some CPUs run those in microcode or lower their clock, and are up to twice as fast with AVX2. A table of CPUs would never be complete, so both are tried. */
 #include "kernels/trial.h"
 
 #include <time.h>
 
-/* Symbols a run, rows of them, and runs of each kernel, of which the fastest counts: an interrupt spoils one or two. */
+/* Symbols a run, rows of them, and runs of each kernel. The fastest run counts: an interrupt spoils one or two. */
 enum { SYMBOLS = 2048, ROW = 256, RUNS = 12, BITS = 11, KINDS = 64 };
 
 struct trial {
@@ -58,7 +57,7 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* The table of least time, but the first of those that none beats by a tenth. */
+/* Returns the table of minimum time; of tables within 10 % the first. */
 static const struct kvc_kernels *fastest(const struct kvc_kernels *const *table, const uint64_t *time, size_t n) {
     size_t best = 0;
     for (size_t i = 1; i < n; i++)

@@ -83,7 +83,7 @@ def sources():
     for top in ("kernels", "codecs", "formats", "cli"):
         for folder, _, names in os.walk(top):
             for n in names:
-                if n.endswith((".c", ".h", ".cu")):
+                if n.endswith((".c", ".h", ".cu", ".def")):
                     yield os.path.join(folder, n)
 
 

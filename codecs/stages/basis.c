@@ -1,14 +1,14 @@
-/* basis.c: the stage that turns channels into coefficients, head by head. Spec: basis.md. Not for where a profile's matrices
- * come from (formats/model/profile.h). */
-#include "codecs/args.h"
+/* basis.c: the stage that replaces channels by coefficients, head by head. Spec: basis.md. Not for the basis as it is stored
+ * (basis_own.c), devices (basis_device.c), or a profile's matrices (formats/model/profile.h). */
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
-#include "codecs/planes.h"
 #include "codecs/probes.h"
 #include "codecs/profile_part.h"
-#include "codecs/program.h"
 #include "codecs/rope.h"
+#include "codecs/stage.h"
+#include "codecs/stages/basis_device.h"
+#include "codecs/stages/basis_own.h"
 
 #include "kernels/kernels.h"
 
@@ -17,8 +17,6 @@
 #include <string.h>
 
 enum { DROP, BITS, K, N_ARGS };
-enum { SCALED, ROWS }; /* the first byte of BASIS */
-enum { HEADER = 2 };
 enum { QUERY_WINDOW = 64 };
 
 static const struct kvc_arg arguments[N_ARGS] = {
@@ -27,123 +25,11 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [K] = {.key = "k", .kind = KVC_ARG_REAL, .least = 0.01, .most = 100, .otherwise = 0.18},
 };
 
-enum { MOST_DIM = 1024 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("basis", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
-
 static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
-    if (shape->dim <= MOST_DIM) return 1;
+    if (shape->dim <= KVC_BASIS_MAX_DIM) return 1;
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "a head of %llu channels has too many for a basis (%d)", (unsigned long long)shape->dim,
-             MOST_DIM);
-    return 0;
-}
-
-/* --- a basis of the file's own --- */
-
-/* As BASIS says it: component j of head h is the row `row` of `kept[h]` of them, or a channel where it is SCALED. */
-struct own {
-    size_t heads, dim;
-    unsigned kind, bits;
-    size_t *kept;    /* by head; ROWS only */
-    float *scale;    /* of channels, [head][channel] */
-    float *row_scale; /* of rows, head after head */
-    uint8_t *code;    /* of their elements, offset by 2^(bits - 1) */
-    float *row;       /* what that makes: coefficients to channels */
-};
-
-static void own_free(struct own *o) {
-    free(o->kept);
-    free(o->scale);
-    free(o->row_scale);
-    free(o->code);
-    free(o->row);
-}
-
-static int own_init(struct own *o, size_t heads, size_t dim, struct kvc_error *e) {
-    memset(o, 0, sizeof *o);
-    o->heads = heads;
-    o->dim = dim;
-    o->kept = calloc(heads, sizeof *o->kept);
-    o->scale = kvc_alloc_zeros(heads, dim * sizeof *o->scale);
-    o->row_scale = kvc_alloc_zeros(heads, dim * sizeof *o->row_scale);
-    return o->kept && o->scale && o->row_scale ? 0 : kvc_fail_memory(e, "a basis");
-}
-
-static size_t count_rows(const struct own *o) {
-    size_t n = 0;
-    for (size_t h = 0; h < o->heads; h++) n += o->kept[h];
-    return n;
-}
-
-/* Room for the rows, once their number is known. */
-static int own_rows(struct own *o, struct kvc_error *e) {
-    const size_t n = count_rows(o) * o->dim;
-    o->code = malloc(n + 1);
-    o->row = kvc_alloc(n, sizeof *o->row);
-    return o->code && o->row ? 0 : kvc_fail_memory(e, "a basis");
-}
-
-/* basis.md, 3: each product rounded. */
-static void build(struct own *o) {
-    const float *row_scale = o->row_scale;
-    size_t i = 0;
-    for (size_t h = 0; h < o->heads; h++)
-        for (size_t j = 0; j < o->kept[h]; j++, row_scale++)
-            for (size_t d = 0; d < o->dim; d++, i++)
-                o->row[i] = ((float)((int)o->code[i] - (1 << (o->bits - 1))) * *row_scale) * o->scale[h * o->dim + d];
-}
-
-static int write_own(struct own *o, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
-    const size_t width = o->heads * o->dim, rows = count_rows(o);
-    uint8_t *bytes = malloc(HEADER + 2 * o->heads + KVC_HALVES_BOUND(width) + KVC_HALVES_BOUND(rows) +
-                            kvc_packed_bytes(rows * o->dim, o->bits) + 16), *p = bytes;
-    if (!bytes) return kvc_fail_memory(e, "a basis");
-    *p++ = (uint8_t)o->kind;
-    *p++ = (uint8_t)o->bits;
-    int status = kvc_halves_write(&p, o->scale, width, e);
-    if (!status && o->kind == ROWS) {
-        for (size_t h = 0; h < o->heads; h++) {
-            *p++ = (uint8_t)(o->kept[h] & 255);
-            *p++ = (uint8_t)(o->kept[h] >> 8);
-        }
-        status = rows ? kvc_halves_write(&p, o->row_scale, rows, e) : 0;
-        if (!status) p = kvc_packed_write(p, o->code, rows * o->dim, o->bits);
-    }
-    if (!status) status = kvc_sections_add(side, KVC_SECTION_BASIS, stage, 0, bytes, (size_t)(p - bytes), 0, e);
-    free(bytes);
-    return status ? -1 : 0;
-}
-
-static int read_own(struct own *o, const struct kvc_section *s, struct kvc_error *e) {
-    const size_t width = o->heads * o->dim;
-    const uint8_t *p = s->data, *end = p + s->size;
-    if (s->size < HEADER || p[0] > ROWS || p[1] < 4 || p[1] > 8) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is of no kind");
-    o->kind = p[0];
-    o->bits = p[1];
-    p += HEADER;
-    if (kvc_halves_read(o->scale, &p, end, width, e)) return kvc_error_prefix(e, "BASIS");
-    if (o->kind == ROWS) {
-        if ((size_t)(end - p) < 2 * o->heads) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
-        for (size_t h = 0; h < o->heads; h++, p += 2)
-            if ((o->kept[h] = p[0] | (size_t)p[1] << 8) > o->dim)
-                return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS has more rows than channels");
-        const size_t rows = count_rows(o);
-        if (rows && kvc_halves_read(o->row_scale, &p, end, rows, e)) return kvc_error_prefix(e, "BASIS");
-        const size_t size = kvc_packed_bytes(rows * o->dim, o->bits);
-        if ((size_t)(end - p) < size) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
-        if (own_rows(o, e)) return -1;
-        if (kvc_packed_read(o->code, p, rows * o->dim, o->bits, e)) return kvc_error_prefix(e, "BASIS");
-        p += size;
-    }
-    if (p != end) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS has bytes after its rows");
-    build(o);
+             KVC_BASIS_MAX_DIM);
     return 0;
 }
 
@@ -155,14 +41,14 @@ struct state {
     unsigned role;
     uint64_t rows;
     double *gram; /* [head][channel][channel] */
-    struct own own;
+    struct kvc_basis_own own;
     float *inverse; /* [head][channel][component] */
 };
 
 static void end(void *state) {
     struct state *s = state;
     if (!s) return;
-    own_free(&s->own);
+    kvc_basis_own_free(&s->own);
     free(s->gram);
     free(s->inverse);
     free(s);
@@ -178,7 +64,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     *state = s;
     s->x = x;
     s->role = like->role;
-    if (own_init(&s->own, heads, dim, e)) return -1;
+    if (kvc_basis_own_init(&s->own, heads, dim, e)) return -1;
     s->gram = kvc_alloc_zeros(heads * dim, dim * sizeof *s->gram);
     s->inverse = kvc_alloc_zeros(heads * dim, dim * sizeof *s->inverse);
     return s->gram && s->inverse ? 0 : kvc_fail_memory(e, "a basis");
@@ -196,7 +82,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
-/* Channels that RoPE turns together weigh the same: what it leaves of a query's energy is their sum. */
+/* Gives both channels of a pair of RoPE the same weight: rotations keep only the sum of a query's energies. */
 static void even_out(const struct kvc_rope_facts *rope, double *weight) {
     for (size_t i = 0; rope && kvc_pairing_turns(rope->pairing) && i < rope->half; i++) {
         double *a = &weight[kvc_pair_first(rope->pairing, i)], *b = &weight[kvc_pair_second(rope->pairing, i, rope->half)];
@@ -206,7 +92,7 @@ static void even_out(const struct kvc_rope_facts *rope, double *weight) {
 
 #define LEAST_SHARE 1e-8
 
-/* What an error in each channel weighs: of K the energy of queries there, or, where there are none, of the keys themselves,
+/* Finds the weight of an error in each channel: of K the energy of queries there, or, without queries, of the keys themselves,
  * as an error of a logit; of V all alike, against the spread of the layer. basis.md, 4. */
 static int find_weights(const struct state *s, double k, double *weight, struct kvc_error *e) {
     const size_t heads = s->own.heads, dim = s->own.dim, width = heads * dim;
@@ -240,7 +126,7 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
             most = fmax(most, w[d]);
         }
     }
-    /* scales are halves with a common exponent: none may lie so far above the others that those lose their digits */
+    /* scales are halves with a common exponent: a scale far above the others would take their digits */
     for (size_t i = 0; i < width; i++) weight[i] = fmax(weight[i], LEAST_SHARE * most);
     return 0;
 }
@@ -248,22 +134,23 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
 /* The square of a step of 0.4, as noise. */
 #define COARSE (0.4 * 0.4 / 12)
 
-/* Bits that n coefficients of this variance cost about, against a step of which `floor` is the square of a share. */
+/* Estimates the bits of n coefficients of this variance; `floor` is a share of the step, squared. */
 static double bits_of(double variance, double floor, double n) {
     return variance > floor ? n / 2 * log2(variance / floor) : 0;
 }
 
-/* The directions of one head in its metric; keeps those above the floor. What the rows save is added to *gain. */
+/* Finds the directions of one head in its metric, and adds the bits that they save to *gain. */
 static int find_rows(const struct state *s, size_t h, double floor, double *value, float *vector, double *gain,
                      struct kvc_error *e) {
-    const struct own *o = &s->own;
+    const struct kvc_basis_own *o = &s->own;
     const size_t dim = o->dim;
     const double n = s->rows ? (double)s->rows : 1;
     double *gram = kvc_alloc(dim, dim * sizeof *gram);
     if (!gram) return kvc_fail_memory(e, "a basis");
     for (size_t i = 0; i < dim; i++)
         for (size_t j = i; j < dim; j++)
-            gram[i * dim + j] = s->gram[(h * dim + i) * dim + j] / n / (double)o->scale[h * dim + i] / (double)o->scale[h * dim + j];
+            gram[i * dim + j] = s->gram[(h * dim + i) * dim + j] / n / (double)o->scale[h * dim + i] /
+                                (double)o->scale[h * dim + j];
     for (size_t i = 0; i < dim; i++) *gain += bits_of(gram[i * dim + i], floor, n);
     const int status = kvc_gram_eigen(vector, value, gram, dim, dim, e);
     for (size_t i = 0; i < dim && !status; i++) *gain -= bits_of(value[i], floor, n);
@@ -271,9 +158,9 @@ static int find_rows(const struct state *s, size_t h, double floor, double *valu
     return status;
 }
 
-/* Rows rounded to codes, each to its own scale, which is rounded first. */
-static int round_rows(struct own *o, const float *vector, struct kvc_error *e) {
-    const size_t dim = o->dim, rows = count_rows(o);
+/* Rounds rows to codes, each by a scale of its own, which is rounded first. */
+static int round_rows(struct kvc_basis_own *o, const float *vector, struct kvc_error *e) {
+    const size_t dim = o->dim, rows = kvc_basis_own_count(o);
     const float most = (float)((1 << (o->bits - 1)) - 1);
     float *from = kvc_alloc(rows, dim * sizeof *from);
     uint8_t *room = malloc(KVC_HALVES_BOUND(rows)), *p = room;
@@ -296,7 +183,8 @@ static int round_rows(struct own *o, const float *vector, struct kvc_error *e) {
     return status;
 }
 
-/* Coefficients of least squares in the metric, of the n rows b of a head: of rows R in it, S RT (R RT)^-1, S its root. */
+/* Makes the coefficients of least squares in the metric for the n rows b of a head: S RT (R RT)^-1 of rows R in the metric,
+ * whose root is S. */
 static int invert_head(struct state *s, size_t h, const float *b, size_t n, struct kvc_error *e) {
     const size_t dim = s->own.dim;
     const float *scale = s->own.scale + h * dim;
@@ -322,16 +210,16 @@ static int invert_head(struct state *s, size_t h, const float *b, size_t n, stru
 }
 
 static int find_basis(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
-    struct own *o = &s->own;
+    struct kvc_basis_own *o = &s->own;
     const size_t heads = o->heads, dim = o->dim;
-    /* what a coefficient must exceed to be stored, and to cost anything: at the default step of profile-free packing */
+    /* minimum of a variance to be stored, and to cost bits, at the default step of packing without a profile */
     const double drop = args->f[DROP] * args->f[DROP], floor = drop > COARSE ? drop : COARSE;
     double *weight = kvc_alloc(heads + 1, dim * sizeof *weight), *value = weight ? weight + heads * dim : NULL;
     double gain = 0, cost = 0;
     float *vector = kvc_alloc(heads * dim, dim * sizeof *vector);
     uint8_t *room = malloc(KVC_HALVES_BOUND(heads * dim)), *p = room;
     int status = weight && vector && room ? 0 : kvc_fail_memory(e, "a basis");
-    o->kind = ROWS;
+    o->kind = KVC_BASIS_ROWS;
     o->bits = (unsigned)args->i[BITS];
     if (!status) status = find_weights(s, args->f[K], weight, e);
     for (size_t i = 0; i < heads * dim && !status; i++) o->scale[i] = (float)(1 / sqrt(weight[i]));
@@ -342,12 +230,12 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
         cost += (double)o->kept[h] * (double)(dim * o->bits + 16);
     }
     if (!status && !(gain > cost)) {
-        o->kind = SCALED;
+        o->kind = KVC_BASIS_SCALED;
         memset(o->kept, 0, heads * sizeof *o->kept);
         for (size_t i = 0; i < heads * dim; i++) s->inverse[i * dim + i % dim] = 1 / o->scale[i];
     } else if (!status) {
-        status = own_rows(o, e) || round_rows(o, vector, e);
-        if (!status) build(o);
+        status = kvc_basis_own_rows(o, e) || round_rows(o, vector, e);
+        if (!status) kvc_basis_own_build(o);
         const float *row = o->row;
         for (size_t h = 0; h < heads && !status; row += o->kept[h++] * dim) status = invert_head(s, h, row, o->kept[h], e);
     }
@@ -361,16 +249,16 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
                   struct kvc_error *e) {
     struct state *s = state;
     if (!s) return 0;
-    return find_basis(args, s, e) ? -1 : write_own(&s->own, stage, side, e);
+    return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);
 }
 
-enum { CACHED = 16384 }; /* floats of a matrix that are taken at once, 64 KB: fewer, and rows are listed more often than is saved */
+enum { CACHED = 16384 }; /* floats of a matrix that are multiplied at once, 64 KB; with fewer, rows are read too often */
 
-/* The other way: kept[h] rows of each head, one head after the other; NULL: as many as channels. Matrices that are too large
- * for the cache are taken in strips of columns, copied together. */
+/* Multiplies coefficients by the kept[h] rows of each head, one head after the other; NULL: as many rows as channels. Matrices
+ * that are too large for the cache are taken in strips of columns, which are copied. */
 static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = kvc_alloc(rows * dim + CACHED + 8 * MOST_DIM, sizeof *y);
+    float *y = kvc_alloc(rows * dim + CACHED + 8 * KVC_BASIS_MAX_DIM, sizeof *y);
     if (!y) return kvc_fail_memory(e, "rows");
     float *copy = y + rows * dim;
     for (size_t h = 0; h < heads; h++) {
@@ -390,8 +278,8 @@ static int synthesise(struct kvc_block *block, const float *row, const size_t *k
     return 0;
 }
 
-/* Each head's channels, coefficients of `matrix`, [head][channel][component] and dense. A tile of its columns, copied
- * together, serves all rows. */
+/* Multiplies each head's channels by `matrix`, [head][channel][component] and dense. A tile of its columns, which is copied,
+ * serves all rows. */
 static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
     float *y = kvc_alloc(rows + KVC_TILE, dim * sizeof *y);
@@ -427,97 +315,25 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
-    const struct kvc_section *s;
-    struct own own;
+    struct kvc_basis_source b;
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side) {
-        if (!block->profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
-        return synthesise(block, block->profile->basis, NULL, e);
+    int status = kvc_basis_open(&b, stored, block, e);
+    if (!status && b.profile) {
+        status = synthesise(block, b.profile->basis, NULL, e);
+    } else if (!status && b.own.kind == KVC_BASIS_SCALED) {
+        scale_rows(block, b.own.scale);
+    } else if (!status) {
+        kvc_basis_own_build(&b.own);
+        status = synthesise(block, b.own.row, b.own.kept, e);
     }
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e))) return -1;
-    if (block->shape.dim > MOST_DIM) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS of too many channels");
-    int status = own_init(&own, (size_t)block->shape.heads, (size_t)block->shape.dim, e);
-    if (!status) status = read_own(&own, s, e);
-    if (!status && own.kind == SCALED) scale_rows(block, own.scale);
-    else if (!status) status = synthesise(block, own.row, own.kept, e);
-    own_free(&own);
+    kvc_basis_own_free(&b.own);
     return status;
 }
 
-/* Rows as a device has them: codes, a quarter of the bytes, and scales, of which it makes the elements where it uses them. */
-struct rows {
-    const void *source;   /* what they are known by */
-    const size_t *kept;   /* of each head; NULL: as many as channels */
-    const uint8_t *code;  /* offset by so much */
-    unsigned offset;
-    const float *scale;   /* of each row */
-    const float *channel; /* of channels, or NULL */
-};
-
-static int lower_rows(const struct rows *from, const struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
-    enum { CODES, PARTS, SCALES, CHANNELS };
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, stride = (dim + 3) & ~(size_t)3;
-    struct kvc_device_op op = kvc_program_op_of(KVC_OP_BASIS, &block->shape);
-    const struct kvc_program_key key[] = {{from->source, 0, CODES}, {from->source, 0, PARTS}, {from->source, 0, SCALES},
-                                          {from->source, 0, CHANNELS}};
-    uint32_t rows = 0;
-    void *to;
-    if (program->keep(program->owner, &key[PARTS], 2 * heads * sizeof(uint32_t), &to, &op.at[PARTS], e)) return -1;
-    for (size_t h = 0; h < heads; h++) {
-        const uint32_t part[2] = {rows, (uint32_t)(from->kept ? from->kept[h] : dim)};
-        if (to) memcpy((uint8_t *)to + h * sizeof part, part, sizeof part);
-        rows += part[1];
-    }
-    if (program->keep(program->owner, &key[CODES], rows * stride, &to, &op.at[CODES], e)) return -1;
-    for (size_t i = 0; to && i < rows; i++) {
-        uint8_t *row = (uint8_t *)to + i * stride;
-        for (size_t d = 0; d < stride; d++) row[d] = d < dim ? (uint8_t)(from->code[i * dim + d] - from->offset) : 0;
-    }
-    if (program->keep(program->owner, &key[SCALES], rows * sizeof(float), &to, &op.at[SCALES], e)) return -1;
-    if (to) memcpy(to, from->scale, rows * sizeof(float));
-    if (from->channel) {
-        if (program->keep(program->owner, &key[CHANNELS], heads * stride * sizeof(float), &to, &op.at[CHANNELS], e)) return -1;
-        if (to) memset(to, 0, heads * stride * sizeof(float));
-        for (size_t h = 0; to && h < heads; h++)
-            memcpy((float *)to + h * stride, from->channel + h * dim, dim * sizeof(float));
-    }
-    return kvc_program_op(program, &op, e);
-}
-
-static int lower_scales(const struct own *o, const void *source, const struct kvc_block *block, struct kvc_program *program,
-                        struct kvc_error *e) {
-    const struct kvc_program_key key = {source, 0, 0};
-    const size_t size = o->heads * o->dim * sizeof *o->scale;
-    struct kvc_device_op op = kvc_program_op_of(KVC_OP_SCALE, &block->shape);
-    void *to;
-    if (program->keep(program->owner, &key, size, &to, &op.at[0], e)) return -1;
-    if (to) memcpy(to, o->scale, size);
-    return kvc_program_op(program, &op, e);
-}
-
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
-    const struct kvc_profile_part *profile = block->profile;
-    const struct kvc_section *s;
-    struct own own;
-    (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (block->shape.dim > KVC_DEVICE_TILE) return 1;
-    if (!stored->n_side) {
-        if (!profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
-        const struct rows rows = {profile->basis, NULL, (const uint8_t *)profile->code, 0, profile->scale, NULL};
-        return lower_rows(&rows, block, program, e);
-    }
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e))) return -1;
-    int status = own_init(&own, (size_t)block->shape.heads, (size_t)block->shape.dim, e);
-    if (!status) status = read_own(&own, s, e);
-    if (!status && own.kind == ROWS) {
-        const struct rows rows = {s->data, own.kept, own.code, 1u << (own.bits - 1), own.row_scale, own.scale};
-        status = lower_rows(&rows, block, program, e);
-    } else if (!status) status = lower_scales(&own, s->data, block, program, e);
-    own_free(&own);
-    return status;
+static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+    (void)role;
+    if (!stored->n_side || !stored->side->size) d->coordinates = "the profile's basis";
+    else d->coordinates = stored->side->data[0] == KVC_BASIS_SCALED ? "no basis, only scales" : "a basis of its own";
 }
 
 const struct kvc_stage kvc_stage_basis = {
@@ -525,14 +341,15 @@ const struct kvc_stage kvc_stage_basis = {
     .name = "basis",
     .summary = "channels of a head as coefficients of a basis, the profile's or its own",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_PROFILE,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .accepts = accepts,
     .begin = begin,
     .look = look,
     .settle = settle,
     .end = end,
     .encode = encode,
+    .describe = describe,
     .decode = decode,
-    .lower = lower,
+    .lower = kvc_basis_lower,
 };

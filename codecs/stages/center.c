@@ -1,23 +1,15 @@
 /* center.c: the stage that takes the mean out of each channel. Spec: center.md. */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("center", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
-}
 
 /* Where there is a profile, its means serve and there is no state. */
 struct state {
@@ -85,18 +77,25 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return 0;
 }
 
+/* Finds the means: the section MEAN, or NULL for those of the profile. */
+static int open_sections(const struct kvc_stored *stored, const struct kvc_block *block, const struct kvc_section **s,
+                         struct kvc_error *e) {
+    *s = NULL;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (stored->n_side) return (*s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e)) ? 0 : -1;
+    return block->profile ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
+}
+
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     const struct kvc_section *s;
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side) {
-        if (!block->profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
+    if (open_sections(stored, block, &s, e)) return -1;
+    if (!s) {
         shift(block, block->profile->mean, 1);
         return 0;
     }
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e))) return -1;
     float *mean = kvc_alloc(width, sizeof *mean);
     int status = mean ? kvc_halves_take(mean, s, width, e) : kvc_fail_memory(e, "means");
     if (!status) shift(block, mean, 1);
@@ -108,15 +107,12 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
                  struct kvc_program *program, struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_MEAN, &block->shape);
-    const struct kvc_section *s = NULL;
+    const struct kvc_section *s;
     void *room;
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side && !block->profile)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
-    if (stored->n_side && !(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e))) return -1;
+    if (open_sections(stored, block, &s, e)) return -1;
     const struct kvc_program_key key = {s ? (const void *)s->data : block->profile->mean, 0, 0};
-    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.at[0], e)) return -1;
+    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.channels.number, e)) return -1;
     if (room && s && kvc_halves_take(room, s, width, e)) return -1;
     if (room && !s) memcpy(room, block->profile->mean, width * sizeof(float));
     return kvc_program_op(program, &op, e);
@@ -127,8 +123,6 @@ const struct kvc_stage kvc_stage_center = {
     .name = "center",
     .summary = "takes the mean out of each channel, the profile's or its own",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_PROFILE,
-    .parse = parse,
-    .print = print,
     .begin = begin,
     .look = look,
     .settle = settle,

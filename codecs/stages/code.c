@@ -2,7 +2,6 @@
  * for the tables (tables.h) or the coder (rans.h). */
 #include "codecs/code.h"
 
-#include "codecs/args.h"
 #include "codecs/bits.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
@@ -33,15 +32,11 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [LANES] = {.key = "lanes", .min = 1, .max = KVC_RANS_LANES, .fallback = KVC_RANS_LANES},
 };
 
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    if (kvc_args_parse("code", arguments, N_ARGS, text, args, e)) return -1;
+/* Lanes are a power of two, and the step is given or found, not both. */
+static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->i[LANES] & (args->i[LANES] - 1)) return kvc_fail(e, KVC_ERR_USAGE, "code: lanes are a power of two");
     if (args->f[STEP] > 0 && args->f[KLD] > 0) return kvc_fail(e, KVC_ERR_USAGE, "code: a step and a kld: give one of them");
     return 0;
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
 }
 
 double kvc_code_step(const struct kvc_stage_args *args, double *kld) {
@@ -61,7 +56,7 @@ void kvc_code_set_step(struct kvc_stage_args *args, double step) {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t all_slots[KVC_CODE_TABLES << KVC_CODE_BITS];
 static uint32_t slot_room[(1 << KVC_CODE_BITS) + KVC_RANS_SLACK];
-static uint8_t table_most[KVC_CODE_TABLES]; /* the greatest code with a symbol */
+static uint8_t table_most[KVC_CODE_TABLES]; /* the largest code with a symbol */
 static struct kvc_rans_symbol all_rows[KVC_CODE_TABLES * KVC_CODE_SYMBOLS];
 
 static void make_tables(void) {
@@ -73,7 +68,7 @@ static void make_tables(void) {
     }
 }
 
-/* The scale of an index lies in a table after `shift` low bits of the code are taken off. */
+/* Returns the low bits that are taken off a code before the scale of its index has a table. */
 static unsigned shift_of(unsigned index) {
     return index < KVC_CODE_TABLES ? 0 : (index - KVC_CODE_TABLES + PER_OCTAVE) / PER_OCTAVE;
 }
@@ -88,7 +83,7 @@ static unsigned index_at(unsigned index, int class) {
     return moved < 0 ? 0 : moved >= INDICES ? INDICES - 1 : (unsigned)moved;
 }
 
-/* How each component of each head is coded at each step class: made where it is first asked for. */
+/* How each component of each head is coded at each step class; made on first use. */
 struct plan {
     size_t heads, dim;
     const uint8_t *index; /* [head][component], 0 to 63 */
@@ -191,7 +186,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return s->index ? 0 : kvc_fail_memory(e, "codes");
 }
 
-/* The greatest code. */
+/* The largest code. */
 #define MOST_CODE ((1 << MOST_BITS) - 1)
 
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
@@ -237,7 +232,7 @@ static void make_costs(void) {
         for (unsigned b = 0; b < BINS; b++) cost_table[i][b] = cost_of(i, size_of_bin(b));
 }
 
-/* Bits of component i's values at an index; last[class] is behind the last bin that has any. */
+/* Returns the bits of component i's values at an index; last[class] is the end of the bins that have values. */
 static double bits_at(const struct state *s, size_t i, const unsigned *last, unsigned index) {
     double bits = 0;
     for (unsigned c = 0; c < CLASSES; c++) {
@@ -247,8 +242,8 @@ static double bits_at(const struct state *s, size_t i, const unsigned *last, uns
     return bits;
 }
 
-/* The index that codes a component's values in the fewest bits, downhill from `start`: bits have one valley but for ripples,
- * which three worse ones in a row are taken to be behind. */
+/* Returns the index that codes a component's values in the fewest bits, searching from `start`. The cost is nearly convex in
+ * the index: the search stops after three increases in a row. */
 static unsigned choose_index(const struct state *s, size_t component, unsigned start) {
     unsigned last[CLASSES] = {0}, best = start;
     for (unsigned c = 0; c < CLASSES; c++)
@@ -359,7 +354,7 @@ static int read_indices(const struct kvc_section *s, uint8_t *index, size_t head
     return kvc_bits_ended(&bits) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES does not end where it should");
 }
 
-/* What a row of one head has besides its symbols: escaped values and low bits. */
+/* Reads escaped values and low bits of a row of one head. */
 static int join(float *y, const uint16_t *symbols, const uint8_t *shift, size_t n, float step, struct kvc_bits *bits,
                 struct kvc_error *e) {
     for (size_t c = 0; c < n; c++) {
@@ -377,26 +372,44 @@ static int join(float *y, const uint16_t *symbols, const uint8_t *shift, size_t 
     return 0;
 }
 
-/* Bytes of the words of CODES, behind `head` bytes of header and states. */
-static int read_words(const struct kvc_section *s, size_t head, size_t *words, struct kvc_error *e) {
-    if (s->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    *words = s->data[0] | (size_t)s->data[1] << 8 | (size_t)s->data[2] << 16 | (size_t)s->data[3] << 24;
-    return *words <= s->size - head ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+/* The sections of a block, opened. */
+struct sections {
+    const struct kvc_section *tables, *codes; /* codes: NULL for a block without rows */
+    unsigned lanes;
+    const uint8_t *states, *words, *extra; /* extra: string of bits after the words */
+    size_t size, extra_size;               /* bytes of words, of extra */
+};
+
+static int open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_shape *shape,
+                         struct sections *s, struct kvc_error *e) {
+    memset(s, 0, sizeof *s);
+    if (!(args->f[STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
+    if (!(s->tables = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
+    if (!shape->tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!(s->codes = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
+    s->lanes = lanes_for(args, (size_t)(shape->tokens * shape->heads * shape->dim));
+    const uint8_t *p = s->codes->data;
+    const size_t head = CODES_HEADER + 4 * (size_t)s->lanes;
+    if (s->codes->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
+    s->size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
+    if (s->size > s->codes->size - head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+    if (s->size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
+    s->states = p + CODES_HEADER;
+    s->words = p + head;
+    s->extra = s->words + s->size;
+    s->extra_size = s->codes->size - head - s->size;
+    return 0;
 }
 
-static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const struct kvc_section *s,
-                       struct kvc_block *block, uint16_t *symbols, struct kvc_error *e) {
+static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const struct sections *s, struct kvc_block *block,
+                       uint16_t *symbols, struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
     const size_t rows = (size_t)block->shape.tokens * p->heads, dim = p->dim;
-    const unsigned lanes = lanes_for(args, rows * dim);
-    const size_t head = CODES_HEADER + 4 * (size_t)lanes;
     const float step = (float)args->f[STEP];
     float *y = (float *)(void *)block->rows;
     struct kvc_rans_decoder r;
-    size_t words;
-    if (read_words(s, head, &words, e)) return -1;
-    struct kvc_bits bits = {.read = s->data + head + words, .limit = 8 * (s->size - head - words)};
-    if (kvc_rans_decode_begin(&r, lanes, s->data + CODES_HEADER, s->data + head, words, e)) return -1;
+    struct kvc_bits bits = {.read = s->extra, .limit = 8 * s->extra_size};
+    if (kvc_rans_decode_begin(&r, s->lanes, s->states, s->words, s->size, e)) return -1;
     for (size_t i = 0; i < rows; i++, y += dim) {
         const int class = class_at(block, i);
         if (plan_class(p, class, e)) return -1;
@@ -414,17 +427,15 @@ static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     struct plan p = {.heads = (size_t)block->shape.heads, .dim = (size_t)block->shape.dim, .factor = 1 << KVC_CODE_BITS};
-    const struct kvc_section *table, *s;
-    if (!(args->f[STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
-    if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
-    if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
+    struct sections s;
+    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (!s.codes) return 0;
     pthread_once(&once, make_tables);
     uint8_t *index = kvc_alloc(p.heads, p.dim);
     uint16_t *symbols = kvc_alloc(p.dim, sizeof *symbols);
-    int status = index && symbols ? read_indices(table, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
+    int status = index && symbols ? read_indices(s.tables, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
     p.index = index;
-    if (!status) status = decode_rows(args, &p, s, block, symbols, e);
+    if (!status) status = decode_rows(args, &p, &s, block, symbols, e);
     plan_free(&p);
     free(index);
     free(symbols);
@@ -434,45 +445,35 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    const unsigned lanes = lanes_for(args, rows * heads * dim);
-    const size_t head = CODES_HEADER + 4 * (size_t)lanes;
-    const struct kvc_section *table, *s;
+    struct sections s;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, &block->shape);
-    struct kvc_device_job *job;
-    uint64_t slots, index, classes = 0, base;
+    struct kvc_code_job code = {.rows = (uint32_t)rows,
+                                .heads = (uint32_t)heads,
+                                .dim = (uint32_t)dim,
+                                .step = (float)args->f[STEP]};
     void *room;
-    if (!(args->f[STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
-    if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
-    if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
-    size_t words;
-    if (read_words(s, head, &words, e)) return -1;
-    if (words % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
+    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (!s.codes) return 0;
     pthread_once(&once, make_tables);
-    const struct kvc_program_key key[2] = {{all_slots, 0, 0}, {table->data, 0, 0}};
-    if (program->keep(program->owner, &key[0], sizeof all_slots, &room, &slots, e)) return -1;
+    const struct kvc_program_key key[2] = {{all_slots, 0, 0}, {s.tables->data, 0, 0}};
+    if (program->keep(program->owner, &key[0], sizeof all_slots, &room, &code.slots, e)) return -1;
     if (room) memcpy(room, all_slots, sizeof all_slots);
-    if (program->keep(program->owner, &key[1], heads * dim, &room, &index, e)) return -1;
-    if (room && read_indices(table, room, heads, dim, e)) return -1;
-    if (block->step && !(classes = kvc_program_copy(program, block->step, rows * heads, e))) return -1;
-    if (!(op.at[0] = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e)) ||
-        !(base = kvc_program_bytes(program, s, s->size, NULL, e)) || !(job = kvc_program_job(program, KVC_JOB_CODE, e)))
-        return -1;
-    job->at[0] = base + CODES_HEADER;
-    job->at[1] = base + head;
-    job->at[2] = slots;
-    job->at[3] = base + head + words;
-    job->at[4] = index;
-    job->at[5] = classes;
-    job->at[6] = op.at[0];
-    job->n[0] = (uint32_t)words;
-    job->n[1] = lanes;
-    job->n[2] = (uint32_t)rows;
-    job->n[3] = (uint32_t)heads;
-    job->n[4] = (uint32_t)dim;
-    job->n[5] = (uint32_t)(s->size - head - words);
-    job->f[0] = (float)args->f[STEP];
-    op.n[0] = sizeof(float);
+    if (program->keep(program->owner, &key[1], heads * dim, &room, &code.index, e)) return -1;
+    if (room && read_indices(s.tables, room, heads, dim, e)) return -1;
+    if (block->step && !(code.step_class = kvc_program_copy(program, block->step, rows * heads, e))) return -1;
+    if (!(code.to = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e))) return -1;
+    const uint64_t base = kvc_program_bytes(program, s.codes, s.codes->size, NULL, e);
+    struct kvc_device_job *job = base ? kvc_program_job(program, KVC_JOB_CODE, e) : NULL;
+    if (!job) return -1;
+    code.states = base + (uint64_t)(s.states - s.codes->data);
+    code.words = base + (uint64_t)(s.words - s.codes->data);
+    code.extra = base + (uint64_t)(s.extra - s.codes->data);
+    code.size = (uint32_t)s.size;
+    code.lanes = s.lanes;
+    code.extra_size = (uint32_t)s.extra_size;
+    job->code = code;
+    op.words.from = code.to;
+    op.words.size = sizeof(float);
     return kvc_program_begin(program, rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
 }
 
@@ -482,8 +483,9 @@ const struct kvc_stage kvc_stage_code = {
     .summary = "rounds to one step and codes with fixed tables",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL |
              KVC_STAGE_SAMPLES,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
+    .check = check,
     .begin = begin,
     .look = look,
     .settle = settle,

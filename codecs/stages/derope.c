@@ -1,22 +1,15 @@
 /* derope.c: the stage that undoes RoPE. Spec: derope.md. Not for the tables (rope.c). */
-#include "codecs/args.h"
 #include "codecs/memory.h"
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
 #include "codecs/rope.h"
+#include "codecs/stage.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { HEADER = 4 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("derope", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
-}
 
 struct state {
     const struct kvc_rope_facts *facts;
@@ -37,7 +30,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     if (like->role != KVC_SELECT_K || !f || !kvc_pairing_turns(f->pairing) || !f->angle || !f->half) return 0;
     if (x->rows && (x->position[0] < 0 || x->position[x->rows - 1] >= KVC_ROPE_POSITIONS))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0 or from 2^32 on");
-    if (2 * f->half > like->shape.dim) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE turns more channels than a head has");
+    if (2 * f->half > like->shape.dim) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE rotates more channels than a head has");
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "RoPE");
     *state = s;
@@ -68,14 +61,19 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return status;
 }
 
-/* Turns all rows, forwards or back. */
+static int position_of(const struct kvc_block *block, uint64_t row, int64_t *position, struct kvc_error *e) {
+    *position = kvc_block_position(block, row);
+    if (*position >= 0 && *position < KVC_ROPE_POSITIONS) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0, or 2^32 or more", *position);
+}
+
+/* Rotates all rows, forwards or back. */
 static int turn(struct kvc_rope *r, struct kvc_block *block, int back, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
     float *row = (float *)(void *)block->rows;
     for (uint64_t i = 0; i < block->shape.tokens; i++, row += heads * dim) {
-        const int64_t position = kvc_block_position(block, i);
-        if (position < 0 || position >= KVC_ROPE_POSITIONS)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0, or 2^32 or more", (long long)position);
+        int64_t position;
+        if (position_of(block, i, &position, e)) return -1;
         kvc_rope_at(r, position);
         if (back) kvc_rope_backwards(r);
         kvc_rope_turn(r, row, heads, dim);
@@ -90,54 +88,64 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return s ? turn(&s->rope, block, 1, e) : 0;
 }
 
-/* The ROPE section; *angle, half of them, is the caller's to free. */
-static int read_section(const struct kvc_section *s, const struct kvc_block *block, enum kvc_pairing *pairing, size_t *half,
-                        double **angle, struct kvc_error *e) {
+/* The ROPE section, opened; half is 0 where nothing was known of RoPE. */
+struct rotation {
+    enum kvc_pairing pairing;
+    size_t half;   /* pairs */
+    double *angle; /* of each; to be freed in any case */
+};
+
+static int read_section(struct rotation *r, const struct kvc_section *s, const struct kvc_block *block, struct kvc_error *e) {
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE is too short");
     const uint8_t *p = s->data;
     const int of_profile = p[1];
-    *pairing = (enum kvc_pairing)p[0];
-    *half = p[2] | (size_t)p[3] << 8;
-    if (!kvc_pairing_turns(*pairing) || of_profile > 1 || !*half || 2 * *half > block->shape.dim ||
-        s->size != HEADER + (of_profile ? 0 : 8 * *half))
+    const size_t half = p[2] | (size_t)p[3] << 8;
+    r->pairing = (enum kvc_pairing)p[0];
+    if (!kvc_pairing_turns(r->pairing) || of_profile > 1 || !half || 2 * half > block->shape.dim ||
+        s->size != HEADER + (of_profile ? 0 : 8 * half))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE is out of range");
     const struct kvc_profile_part *known = of_profile ? block->profile : NULL;
     if (of_profile && !known) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's RoPE is needed to decode this");
-    if (of_profile && (known->half != *half || !known->angle))
-        return kvc_fail(e, KVC_ERR_MODEL, "the profile turns %zu pairs, not %zu", known->half, *half);
-    if (!(*angle = kvc_alloc(*half, sizeof **angle))) return kvc_fail_memory(e, "RoPE");
+    if (of_profile && (known->half != half || !known->angle))
+        return kvc_fail(e, KVC_ERR_MODEL, "the profile rotates %zu pairs, not %zu", known->half, half);
+    if (!(r->angle = kvc_alloc(half, sizeof *r->angle))) return kvc_fail_memory(e, "RoPE");
     p += HEADER;
-    for (size_t i = 0; i < *half; i++) {
+    for (size_t i = 0; i < half; i++) {
         uint64_t bits = 0;
         for (unsigned b = 8; b-- > 0 && !of_profile;) bits = bits << 8 | p[8 * i + b];
-        memcpy(&(*angle)[i], &bits, sizeof bits);
-        if (of_profile) (*angle)[i] = known->angle[i];
-        if (!kvc_rope_angle_is_sane((*angle)[i])) return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE: an angle is none");
+        memcpy(&r->angle[i], &bits, sizeof bits);
+        if (of_profile) r->angle[i] = known->angle[i];
+        if (!kvc_rope_angle_is_sane(r->angle[i]))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE: an angle is not between 0 and 1");
     }
+    r->half = half;
     return 0;
+}
+
+static int open_sections(struct rotation *r, const struct kvc_stored *stored, const struct kvc_block *block,
+                         struct kvc_error *e) {
+    *r = (struct rotation){.half = 0};
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (!stored->n_side) return 0;
+    const struct kvc_section *s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e);
+    return s ? read_section(r, s, block, e) : -1;
 }
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     struct kvc_rope rope;
-    double *angle = NULL;
-    enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
-    size_t half = 0;
-    const struct kvc_section *s;
+    struct rotation r;
     (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side) return 0; /* nothing was known of RoPE */
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e))) return -1;
-    int status = read_section(s, block, &pairing, &half, &angle, e);
-    if (!status) status = kvc_rope_init(&rope, angle, half, pairing, e);
-    free(angle);
-    if (status) return -1;
-    status = turn(&rope, block, 0, e);
-    kvc_rope_free(&rope);
+    int status = open_sections(&r, stored, block, e);
+    if (!status && r.half && !(status = kvc_rope_init(&rope, r.angle, r.half, r.pairing, e))) {
+        status = turn(&rope, block, 0, e);
+        kvc_rope_free(&rope);
+    }
+    free(r.angle);
     return status;
 }
 
-/* Powers that a block's positions share: those of 16 m positions behind 256 h, or of 0 to 15; cosines, then sines, of each. */
+/* Lists rotations that a block's positions share: by 256 h + 16 m positions, or by 0 to 15 (h < 0); cosines, then sines. */
 static void list_powers(double *to, struct kvc_rope *rope, int64_t h) {
     const size_t pair = 2 * rope->half;
     for (size_t i = 0; i < 16; i++) {
@@ -146,51 +154,56 @@ static void list_powers(double *to, struct kvc_rope *rope, int64_t h) {
     }
 }
 
-/* Both tables of powers, kept on the device under what the angles are. */
+/* Keeps both tables of rotations on the device; the angles are their key. */
 static int keep_powers(struct kvc_program *program, struct kvc_device_op *op, const double *angle, size_t half, int64_t h,
                        struct kvc_error *e) {
+    uint64_t *const at[2] = {&op->turn.high, &op->turn.low};
     struct kvc_rope rope = {.low = NULL};
     int status = 0;
     for (unsigned i = 0; i < 2 && !status; i++) {
         const struct kvc_program_key key = {angle, half * sizeof *angle, i ? 0 : (uint32_t)h + 1};
         void *room;
-        status = program->keep(program->owner, &key, 32 * half * sizeof(double), &room, &op->at[i], e);
-        if (!status && room && !rope.low) status = kvc_rope_init(&rope, angle, half, 1, e);
+        status = program->keep(program->owner, &key, 32 * half * sizeof(double), &room, at[i], e);
+        if (!status && room && !rope.low) status = kvc_rope_init(&rope, angle, half, KVC_PAIRING_HALVES, e);
         if (!status && room) list_powers(room, &rope, i ? -1 : h);
     }
     kvc_rope_free(&rope);
     return status;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
-    double *angle = NULL;
-    enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
-    size_t half = 0;
+/* Adds the operation of a block whose positions are in one run of 256. Returns 1 when they are not. */
+static int lower_rows(const struct rotation *r, struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     const size_t rows = (size_t)block->shape.tokens;
-    const struct kvc_section *s;
-    uint8_t low[KVC_MAX_BLOCK_ROWS];
-    (void)args;
-    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (!stored->n_side) return 0;
-    if (block->shape.dim > KVC_DEVICE_TILE) return 1; /* tiles are of whole heads there */
-    if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e))) return -1;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_TURN, &block->shape);
-    int status = read_section(s, block, &pairing, &half, &angle, e);
-    const int64_t first = rows ? kvc_block_position(block, 0) : 0;
-    for (size_t i = 0; i < rows && !status; i++) {
-        const int64_t at = kvc_block_position(block, i);
-        if (at < 0 || at >= KVC_ROPE_POSITIONS) status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld has no angle", (long long)at);
-        else if (at >> 8 != first >> 8) status = 1; /* no block that is cut as it should be */
+    uint8_t low[KVC_MAX_BLOCK_ROWS];
+    int64_t first = 0;
+    for (size_t i = 0; i < rows; i++) {
+        int64_t at;
+        if (position_of(block, i, &at, e)) return -1;
+        if (!i) first = at >> 8;
+        if (at >> 8 != first) return 1;
         low[i] = (uint8_t)(at & 255);
     }
-    if (!status && rows) status = keep_powers(program, &op, angle, half, first >> 8, e);
-    free(angle);
-    if (status || !rows) return status;
-    op.n[0] = (uint32_t)half;
-    op.n[1] = pairing;
-    op.at[2] = kvc_program_copy(program, low, rows, e);
-    return op.at[2] ? kvc_program_op(program, &op, e) : -1;
+    if (!rows) return 0;
+    if (keep_powers(program, &op, r->angle, r->half, first, e)) return -1;
+    op.turn.pairs = (uint32_t)r->half;
+    op.turn.halves = r->pairing == KVC_PAIRING_HALVES;
+    op.turn.position = kvc_program_copy(program, low, rows, e);
+    return op.turn.position ? kvc_program_op(program, &op, e) : -1;
+}
+
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    struct rotation r;
+    (void)args;
+    int status = open_sections(&r, stored, block, e);
+    if (!status && r.half) status = block->shape.dim > KVC_DEVICE_TILE ? 1 : lower_rows(&r, block, program, e);
+    free(r.angle);
+    return status;
+}
+
+static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+    if (role == KVC_SELECT_K && stored->n_side) d->values = " before RoPE";
 }
 
 const struct kvc_stage kvc_stage_derope = {
@@ -199,12 +212,11 @@ const struct kvc_stage kvc_stage_derope = {
     .summary = "undoes RoPE, where it is known",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS |
              KVC_STAGE_PROFILE,
-    .parse = parse,
-    .print = print,
     .begin = begin,
     .settle = settle,
     .end = end,
     .encode = encode,
+    .describe = describe,
     .decode = decode,
     .lower = lower,
 };

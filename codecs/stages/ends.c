@@ -1,6 +1,5 @@
-/* ends.c: the stages `sink` and `tail`, which keep the first or the last tokens of a sequence as they are. Spec: sink.md, tail.md.
- * Not for how rows are kept (kept.c). */
-#include "codecs/args.h"
+/* ends.c: the stages `sink` and `tail`, which keep the first or the last tokens of a sequence unchanged. Spec: sink.md,
+ * tail.md. Not for coding the kept rows (kept.c). */
 #include "codecs/stages/kept.h"
 
 #include <string.h>
@@ -24,7 +23,7 @@ static int keep(struct kvc_block *block, uint64_t rows, unsigned type, uint8_t s
     return kvc_kept_encode(block, mask, stage, out, e);
 }
 
-/* How many rows the first section says are kept; 0 rows without any section. */
+/* Reads the number of kept rows from the first section; 0 without sections. */
 static int read_count(const struct kvc_stored *stored, uint64_t rows, unsigned type, uint64_t *n, struct kvc_error *e) {
     *n = 0;
     if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
@@ -38,7 +37,7 @@ static int read_count(const struct kvc_stored *stored, uint64_t rows, unsigned t
                     (unsigned long long)rows);
 }
 
-/* The mask of the rows that a block keeps, and their number; -1 where its sections are damaged. */
+/* Makes the mask of the rows that a block keeps, and their number. Returns -1 when its sections are damaged. */
 static int read_mask(const struct kvc_stored *stored, uint64_t rows, unsigned type, uint8_t *mask, uint64_t *n,
                      struct kvc_error *e) {
     if (read_count(stored, rows, type, n, e)) return -1;
@@ -75,14 +74,6 @@ static const struct kvc_arg sink_arguments[] = {
     [N] = {.min = 1, .max = 1 << 20, .required = 1, .fallback = 4},
 };
 
-static int parse_sink(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("sink", sink_arguments, 1, text, args, e);
-}
-
-static void print_sink(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(sink_arguments, 1, args, text, size);
-}
-
 static int encode_sink(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                        struct kvc_sections *out, struct kvc_error *e) {
     uint64_t n = 0;
@@ -112,10 +103,10 @@ static int lower_sink(const struct kvc_stage_args *args, const struct kvc_stored
 const struct kvc_stage kvc_stage_sink = {
     .id = 6,
     .name = "sink",
-    .summary = "the first N tokens as they are",
+    .summary = "the first N tokens, exactly",
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_TAKES,
-    .parse = parse_sink,
-    .print = print_sink,
+    .args = sink_arguments,
+    .n_args = 1,
     .encode = encode_sink,
     .open = open_sink,
     .decode = decode_sink,
@@ -128,14 +119,6 @@ static const struct kvc_arg tail_arguments[] = {
     [N] = {.min = 1, .max = 1 << 20, .required = 1, .fallback = 64},
     [WHOLE] = {.key = "whole", .min = 1, .max = 65536, .fallback = 1},
 };
-
-static int parse_tail(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("tail", tail_arguments, 2, text, args, e);
-}
-
-static void print_tail(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(tail_arguments, 2, args, text, size);
-}
 
 /* The first row of the tensor that is kept. */
 static uint64_t first_kept(const struct kvc_stage_args *args, const struct kvc_block *block) {
@@ -177,10 +160,10 @@ static int lower_tail(const struct kvc_stage_args *args, const struct kvc_stored
 const struct kvc_stage kvc_stage_tail = {
     .id = 7,
     .name = "tail",
-    .summary = "the last N tokens as they are",
+    .summary = "the last N tokens, exactly",
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_TAKES,
-    .parse = parse_tail,
-    .print = print_tail,
+    .args = tail_arguments,
+    .n_args = 2,
     .encode = encode_tail,
     .open = open_tail,
     .decode = decode_tail,

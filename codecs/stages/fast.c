@@ -1,5 +1,4 @@
 /* fast.c: fixed-width exponents around each channel's own, for latency: decodes at memory speed. Spec: fast.md. */
-#include "codecs/args.h"
 #include "codecs/bits.h"
 #include "codecs/planes.h"
 #include "codecs/program.h"
@@ -12,18 +11,10 @@
 
 enum { MIN_WIDTH = 1, MAX_WIDTH = 7, FARTHEST = 255 };
 
-/* Mantissa bits of the 16-bit words of a dtype and the bytes below them; 0 when `fast` keeps its rows as they are. */
+/* Returns the mantissa bits of the 16-bit words of a dtype, and the bytes below them; 0 when `fast` stores its rows unchanged. */
 static unsigned mantissa_of(enum kvc_dtype dtype, unsigned *below) {
     *below = dtype == KVC_F32 ? 2 : 0;
     return dtype == KVC_F16 ? 10 : dtype == KVC_BF16 || dtype == KVC_F32 ? 7 : 0;
-}
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("fast", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
 }
 
 struct work {
@@ -64,8 +55,7 @@ static const uint16_t *row_words(const struct work *w, const uint8_t *rows, size
     return w->words;
 }
 
-/* Sets each channel's bias to its mean exponent, less what makes the most values fit the cheapest width; returns that
- * width. */
+/* Sets each channel's bias to its mean exponent, moved so that values cost the fewest bits, and returns the width of codes. */
 static unsigned choose(struct work *w, const uint8_t *rows) {
     const unsigned exponents = 1u << (15 - w->mantissa), part = w->mantissa - 7; /* bits of a code below the exponent */
     uint32_t *sum = calloc(w->n, sizeof *sum), count[256] = {0};
@@ -88,7 +78,11 @@ static unsigned choose(struct work *w, const uint8_t *rows) {
         for (unsigned i = 0; i < window; i++) inside += count[i];
         for (unsigned s = 0; s < exponents; s++) { /* the window begins at exponent difference s */
             uint64_t bits = (uint64_t)w->values * width + 17 * (w->values - inside);
-            if (bits < least) least = bits, best = width, shift = s;
+            if (bits < least) {
+                least = bits;
+                best = width;
+                shift = s;
+            }
             inside += count[(s + window) & (exponents - 1)];
             inside -= count[s];
         }
@@ -97,7 +91,7 @@ static unsigned choose(struct work *w, const uint8_t *rows) {
     return best;
 }
 
-/* PARAMS: the width, then the biases around a middle one. Returns the bytes. */
+/* Writes PARAMS: the width, then the biases around a middle one. Returns the bytes. */
 static size_t put_params(const struct work *w, unsigned width) {
     struct kvc_bits b = {.bytes = w->bytes};
     const unsigned exponents = 1u << (15 - w->mantissa);
@@ -131,12 +125,13 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
     return 0;
 }
 
-/* ESCAPES: the high bytes that `width` bits do not hold. Returns the bytes, or more than `room` when they take that. */
+/* Writes ESCAPES: the high bytes that `width` bits do not hold. Returns the bytes; more than `room` when they do not fit. */
 static size_t put_escapes(const struct work *w, unsigned width, size_t room) {
     size_t used = 0, next = 0; /* next: the value a distance of 0 means */
     for (size_t i = 0; i < w->values; i++) {
         if (!(w->high[i] >> width)) continue;
-        for (; i - next > FARTHEST; next += FARTHEST + 1, used += 2) { /* a stop on the way, which changes nothing */
+        /* escapes that change nothing bridge a long distance */
+        for (; i - next > FARTHEST; next += FARTHEST + 1, used += 2) {
             if (used + 2 > room) return room + 1;
             w->bytes[used] = FARTHEST;
             w->bytes[used + 1] = w->high[next + FARTHEST];
@@ -212,32 +207,47 @@ static void apply_escapes(struct escapes *s, uint8_t *high, size_t first, size_t
     }
 }
 
-static int decode_words(struct work *w, struct kvc_block *block, const struct kvc_section *sections, size_t n,
-                        struct kvc_error *e) {
-    const struct kvc_section *next = sections, *end = sections + n, *s;
+/* The sections of a block, opened; biases and the width of codes are read. */
+struct sections {
+    const struct kvc_section *plane[2]; /* bytes below the words, w->below of them */
+    const struct kvc_section *low, *codes;
+    const struct kvc_section *escapes; /* NULL: none */
     unsigned width;
+};
+
+static int open_sections(struct work *w, const struct kvc_stored *stored, struct sections *s, struct kvc_error *e) {
+    const struct kvc_section *next = stored->section, *end = next + stored->n, *params;
+    *s = (struct sections){.width = 0};
+    for (unsigned p = 0; p < w->below; p++)
+        if (!(s->plane[p] = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e))) return -1;
+    if (!(params = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, params, &s->width, e) ||
+        !(s->low = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->below, e)))
+        return -1;
+    if (next != end && next->type == KVC_SECTION_ESCAPES) {
+        if (!(s->escapes = kvc_section_take_stored(&next, end, KVC_SECTION_ESCAPES, 0, e))) return -1;
+        if (!s->escapes->size || s->escapes->size % 2)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES is not pairs of bytes");
+    }
+    if (!(s->codes = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e))) return -1;
+    return kvc_section_none_left(next, end, e);
+}
+
+static int decode_words(struct work *w, struct kvc_block *block, const struct kvc_stored *stored, struct kvc_error *e) {
+    struct sections s;
+    if (open_sections(w, stored, &s, e)) return -1;
     for (unsigned p = 0; p < w->below; p++) {
-        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) ||
-            kvc_section_decode(s, w->bytes, w->values, e))
-            return -1;
+        if (kvc_section_decode(s.plane[p], w->bytes, w->values, e)) return -1;
         kvc_plane_in(block->rows, w->bytes, w->values, 4, p, 1);
     }
-    if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
-    if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->below, e))) return -1;
-    const uint8_t *low = kvc_section_bytes(s, w->low, w->values, e);
-    if (!low) return -1;
-    struct escapes escapes = {.next = NULL};
-    if (next != end && next->type == KVC_SECTION_ESCAPES) {
-        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_ESCAPES, 0, e))) return -1;
-        if (!s->size || s->size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES is not pairs of bytes");
-        escapes.next = s->data;
-        escapes.end = s->data + s->size;
-    }
-    const uint8_t *packed = (s = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e))
-                                ? kvc_section_bytes(s, w->bytes, KVC_PACKED(w->values, width), e)
-                                : NULL;
+    const unsigned width = s.width;
+    const uint8_t *low = kvc_section_bytes(s.low, w->low, w->values, e);
+    const uint8_t *packed = low ? kvc_section_bytes(s.codes, w->bytes, KVC_PACKED(w->values, width), e) : NULL;
     if (!packed || kvc_packed_check(packed, w->values, width, e)) return -1;
-    if (kvc_section_none_left(next, end, e)) return -1;
+    struct escapes escapes = {.next = NULL};
+    if (s.escapes) {
+        escapes.next = s.escapes->data;
+        escapes.end = escapes.next + s.escapes->size;
+    }
     const size_t together = kvc_packed_rows(w->n);
     const struct kvc_kernels *k = kvc_kernels_get();
     for (size_t t = 0; t < w->rows; t++) {
@@ -272,16 +282,15 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", n);
     const size_t packed = KVC_PACKED(w.values, MAX_WIDTH); /* room for that and for a plane, were they compressed */
     if (work_init(&w, w.values, packed > w.values ? packed : w.values, e)) return -1;
-    int status = decode_words(&w, block, sections, n, e);
+    const int status = decode_words(&w, block, stored, e);
     free(w.memory);
     return status;
 }
 
-/* Where the escapes of each row begin: the number of the pair, and the value that a distance of 0 means there. */
+/* Lists the first escape of each row, and the value that a distance of 0 means there. */
 static int list_rows(const struct work *w, const struct kvc_section *s, uint32_t *start, struct kvc_error *e) {
     const size_t pairs = s->size / 2;
     size_t at = 0, p = 0;
-    if (!s->size || s->size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES is not pairs of bytes");
     for (size_t t = 0; t <= w->rows; t++) {
         for (; p < pairs && at + s->data[2 * p] < t * w->n; p++) at += s->data[2 * p] + 1u;
         start[2 * t] = (uint32_t)p;
@@ -290,34 +299,25 @@ static int list_rows(const struct work *w, const struct kvc_section *s, uint32_t
     return p == pairs ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "an escape lies beyond the block");
 }
 
-static int lower_words(struct work *w, struct kvc_device_op *op, const struct kvc_section *sections, size_t n,
-                       struct kvc_program *program, struct kvc_error *e) {
-    const struct kvc_section *next = sections, *end = sections + n, *s;
+static int lower_words(struct work *w, struct kvc_fast_op *op, const struct kvc_stored *stored, struct kvc_program *program,
+                       struct kvc_error *e) {
+    struct sections s;
     const uint8_t *packed;
-    unsigned width;
+    if (open_sections(w, stored, &s, e)) return -1;
     for (unsigned p = 0; p < w->below; p++)
-        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) ||
-            !(op->at[5 + p] = kvc_program_bytes(program, s, w->values, NULL, e)))
-            return -1;
-    if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, s, &width, e)) return -1;
-    if (!(op->at[2] = kvc_program_copy(program, w->bias, w->n * sizeof *w->bias, e)) ||
-        !(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->below, e)) ||
-        !(op->at[0] = kvc_program_bytes(program, s, w->values, NULL, e)))
+        if (!(op->plane[p] = kvc_program_bytes(program, s.plane[p], w->values, NULL, e))) return -1;
+    if (!(op->bias = kvc_program_copy(program, w->bias, w->n * sizeof *w->bias, e)) ||
+        !(op->low = kvc_program_bytes(program, s.low, w->values, NULL, e)))
         return -1;
-    if (next != end && next->type == KVC_SECTION_ESCAPES) {
-        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_ESCAPES, 0, e)) ||
-            !(op->at[3] = kvc_program_bytes(program, s, s->size, NULL, e)))
-            return -1;
-        uint32_t *start = program->table(program->owner, 2 * (w->rows + 1) * sizeof *start, &op->at[4]);
+    if (s.escapes) {
+        if (!(op->pair = kvc_program_bytes(program, s.escapes, s.escapes->size, NULL, e))) return -1;
+        uint32_t *start = program->table(program->owner, 2 * (w->rows + 1) * sizeof *start, &op->start);
         if (!start) return kvc_fail_memory(e, "escapes");
-        if (list_rows(w, s, start, e)) return -1;
+        if (list_rows(w, s.escapes, start, e)) return -1;
     }
-    if (!(s = kvc_section_take(&next, end, KVC_SECTION_CODES, 0, e)) ||
-        !(op->at[1] = kvc_program_bytes(program, s, KVC_PACKED(w->values, width), &packed, e)) ||
-        kvc_packed_check(packed, w->values, width, e))
-        return -1;
-    op->n[0] = width;
-    return kvc_section_none_left(next, end, e);
+    op->bits = s.width;
+    op->codes = kvc_program_bytes(program, s.codes, KVC_PACKED(w->values, s.width), &packed, e);
+    return op->codes ? kvc_packed_check(packed, w->values, s.width, e) : -1;
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
@@ -331,7 +331,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (!w.values && !stored->n) return 0;
     if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", stored->n);
     if (work_init(&w, 0, 0, e)) return -1;
-    int status = lower_words(&w, &op, stored->section, stored->n, program, e);
+    int status = lower_words(&w, &op.fast, stored, program, e);
     free(w.memory);
     return status || kvc_program_begin(program, w.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
 }
@@ -341,8 +341,6 @@ const struct kvc_stage kvc_stage_fast = {
     .name = "fast",
     .summary = "exponents in a few bits around their channel's own, escapes apart",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
-    .parse = parse,
-    .print = print,
     .encode = encode,
     .decode = decode,
     .lower = lower,

@@ -1,9 +1,9 @@
-/* finite.c: the stage that takes values no statistics may see out of the matrix: NaN, infinities, the very great. Spec:
- * finite.md. */
-#include "codecs/args.h"
+/* finite.c: the stage that takes values that would spoil statistics out of the matrix: NaN, infinities, values from 2^50 on.
+ * Spec: finite.md. */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,14 +11,6 @@
 
 /* Below it ranges, squares and their sums stay far from overflow. */
 #define LIMIT 0x1p50f
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("finite", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
-}
 
 static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
@@ -31,7 +23,7 @@ static int is_tame(float x) {
     return fabsf(x) < LIMIT; /* false for NaN */
 }
 
-/* What stands in for a value of a channel: the mean of the channel's others, which lies inside their range. */
+/* Returns the replacement of a value of a channel: the mean of the channel's other values, which is inside their range. */
 static float stand_in(const float *channel, size_t rows, size_t row_values) {
     double sum = 0;
     size_t n = 0;
@@ -43,7 +35,7 @@ static float stand_in(const float *channel, size_t rows, size_t row_values) {
     return n ? (float)(sum / (double)n) : 0;
 }
 
-/* Puts the wild ones among n values `x` of the block into ESCAPES: indices, then values as they are. */
+/* Puts the wild values among n values `x` of the block into ESCAPES: indices, then values in their dtype. */
 static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wild, uint8_t stage,
                     struct kvc_sections *out, struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->shape.dtype)->size, row = (size_t)(block->shape.heads * block->shape.dim);
@@ -125,7 +117,7 @@ static int put_back(struct kvc_block *block, const struct kvc_section *s, size_t
     return 0;
 }
 
-/* The block's escapes, a section of a size that they can have, and how many they are; *s NULL: it has none. */
+/* Finds the block's escapes and their number; *s is NULL when it has none. */
 static int find_escapes(const struct kvc_stored *stored, const struct kvc_shape *shape, const struct kvc_section **s, size_t *n,
                         struct kvc_error *e) {
     const struct kvc_section *next = stored->section, *end = next + stored->n;
@@ -135,7 +127,7 @@ static int find_escapes(const struct kvc_stored *stored, const struct kvc_shape 
     if (next == end) return 0;
     if (!(*s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) || kvc_section_none_left(next, end, e)) return -1;
     if (!(*s)->raw_size || (*s)->raw_size % each || (*s)->raw_size / each > shape->tokens * shape->heads * shape->dim)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES of %llu bytes is no number of escapes",
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES of %llu bytes is not a whole number of escapes",
                         (unsigned long long)(*s)->raw_size);
     *n = (size_t)(*s)->raw_size / each;
     return 0;
@@ -165,21 +157,19 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     if (find_escapes(stored, &block->shape, &s, &n, e)) return -1;
     if (!s) return 0;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PATCH, &block->shape);
-    if (!(op.at[0] = kvc_program_bytes(program, s, (size_t)s->raw_size, &index, e)) || check_ascending(index, n, values, e))
-        return -1;
-    op.at[1] = op.at[0] + 4 * n;
-    op.n[0] = (uint32_t)n;
-    op.n[1] = kvc_dtype_info(block->shape.dtype)->size;
+    op.patch.number = kvc_program_bytes(program, s, (size_t)s->raw_size, &index, e);
+    if (!op.patch.number || check_ascending(index, n, values, e)) return -1;
+    op.patch.value = op.patch.number + 4 * n;
+    op.patch.n = (uint32_t)n;
+    op.patch.size = kvc_dtype_info(block->shape.dtype)->size;
     return kvc_program_op(program, &op, e);
 }
 
 const struct kvc_stage kvc_stage_finite = {
     .id = 5,
     .name = "finite",
-    .summary = "NaN, infinities and the very great apart, exactly",
+    .summary = "NaN, infinities and values from 2^50 on apart, exactly",
     .flags = KVC_STAGE_LOSSLESS,
-    .parse = parse,
-    .print = print,
     .accepts = accepts,
     .encode = encode,
     .decode = decode,

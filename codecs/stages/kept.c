@@ -1,4 +1,4 @@
-/* kept.c: rows taken out of a matrix, kept as they are, and put back. Spec: kept.md. */
+/* kept.c: rows that are taken out of a matrix, coded by `split`, and put back. Spec: kept.md. */
 #include "codecs/stages/kept.h"
 
 #include "codecs/memory.h"
@@ -42,7 +42,7 @@ int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage,
         if (mask[i]) memcpy(kept.rows + to++ * size, block->rows + i * size, size);
     close_gaps(block->rows, size, mask, rows);
     kvc_kept_open(block, mask);
-    int status = kvc_stage_split.parse("", &args, e) || kvc_stage_split.encode(&args, NULL, &kept, stage, out, e);
+    int status = kvc_stage_parse(&kvc_stage_split, "", &args, e) || kvc_stage_split.encode(&args, NULL, &kept, stage, out, e);
     free(kept.rows);
     return status ? -1 : 0;
 }
@@ -56,7 +56,7 @@ int kvc_kept_decode(struct kvc_block *block, const uint8_t *mask, const struct k
     kept.shape.tokens = count(mask, block->shape.tokens);
     if (!kept.shape.tokens) return kvc_section_none_left(sections, sections + n, e);
     if (!(kept.rows = kvc_alloc(kept.shape.tokens, size))) return kvc_fail_memory(e, "kept rows");
-    int status = kvc_stage_split.parse("", &args, e) || kvc_stage_split.decode(&args, &stored, &kept, e);
+    int status = kvc_stage_parse(&kvc_stage_split, "", &args, e) || kvc_stage_split.decode(&args, &stored, &kept, e);
     /* from the end, so that no row is overwritten before it has moved */
     uint64_t own = block->handed.tokens, from = kept.shape.tokens;
     for (uint64_t i = block->shape.tokens; i-- > 0 && !status;) {
@@ -79,7 +79,7 @@ int kvc_kept_lower(struct kvc_program *p, const struct kvc_shape *shape, const u
     kept.handed = kept.shape;
     own.run = NULL;
     own.n_runs = own.run_room = 0;
-    if (kvc_stage_split.parse("", &args, e)) return -1;
+    if (kvc_stage_parse(&kvc_stage_split, "", &args, e)) return -1;
     int status = kvc_stage_split.lower(&args, &stored, &kept, &own, e);
     p->job = own.job;
     p->n_jobs = own.n_jobs;
@@ -87,7 +87,7 @@ int kvc_kept_lower(struct kvc_program *p, const struct kvc_shape *shape, const u
     /* both matrices' runs, cut where rows of the other stand between */
     struct kvc_program_run *const left = p->run;
     const size_t n_left = p->n_runs;
-    uint64_t at[2] = {0, 0}; /* next row of those at hand, and of the kept ones */
+    uint64_t at[2] = {0, 0}; /* next row of the matrix, and of the kept rows */
     p->run = NULL;
     p->n_runs = p->run_room = 0;
     for (uint64_t i = 0, end; i < shape->tokens && !status; i = end) {

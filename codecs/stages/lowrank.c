@@ -1,9 +1,9 @@
 /* lowrank.c: the stage that keeps the strongest directions of a matrix, or of what a quantiser missed. Spec: lowrank.md. */
-#include "codecs/args.h"
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 #include "kernels/kernels.h"
 
 #include <stdlib.h>
@@ -16,14 +16,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [LAYER] = {.key = "layer", .kind = KVC_ARG_FLAG},
     [POWER] = {.key = "power", .min = 0, .max = 64, .fallback = 0},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("lowrank", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 /* The matrices that are approximated: one a head, or one of whole rows. */
 struct parts {
@@ -131,20 +123,35 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
+/* The sections of a block, opened. */
+struct sections {
+    struct parts parts;
+    size_t rows, coefficients, directions;
+    const struct kvc_section *a, *b; /* coefficients, directions; NULL for a block without rows */
+};
+
+static int open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_shape *shape,
+                         struct sections *s, struct kvc_error *e) {
+    *s = (struct sections){.parts = parts_of(args, shape), .rows = (size_t)shape->tokens};
+    s->directions = s->parts.n * s->parts.rank * s->parts.dim;
+    s->coefficients = s->rows * s->parts.n * s->parts.rank;
+    if (!s->rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!(s->b = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e))) return -1;
+    return (s->a = kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e)) ? 0 : -1;
+}
+
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
-    const struct parts p = parts_of(args, &block->shape);
-    const size_t rows = (size_t)block->shape.tokens, n = rows * p.n * p.rank, directions = p.n * p.rank * p.dim;
+    struct sections s;
     float *x = (float *)(void *)block->rows;
-    if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    const struct kvc_section *b = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e);
-    const struct kvc_section *a = b ? kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e) : NULL;
-    if (!a) return -1;
-    float *coefficient = kvc_alloc(n + directions + p.dim, sizeof *coefficient);
+    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (!s.rows) return 0;
+    const struct parts p = s.parts;
+    float *coefficient = kvc_alloc(s.coefficients + s.directions + p.dim, sizeof *coefficient);
     if (!coefficient) return kvc_fail_memory(e, "coefficients");
-    float *direction = coefficient + n, *row = direction + directions;
-    int status = kvc_halves_take(coefficient, a, n, e) || kvc_halves_take(direction, b, directions, e);
-    for (size_t t = 0; t < rows * p.n && !status; t++) {
+    float *direction = coefficient + s.coefficients, *row = direction + s.directions;
+    int status = kvc_halves_take(coefficient, s.a, s.coefficients, e) || kvc_halves_take(direction, s.b, s.directions, e);
+    for (size_t t = 0; t < s.rows * p.n && !status; t++) {
         float *to = block->residual ? row : x + t * p.dim;
         kvc_kernels_get()->multiply_rows(to, coefficient + t * p.rank, direction + t % p.n * p.rank * p.dim, p.rank,
                                          p.dim, p.dim);
@@ -156,22 +163,20 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
-    const struct parts p = parts_of(args, &block->shape);
-    const size_t rows = (size_t)block->shape.tokens, n = rows * p.n * p.rank, directions = p.n * p.rank * p.dim;
-    if (!rows) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    const struct kvc_section *b = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_FACTOR_B, e);
-    const struct kvc_section *a = b ? kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e) : NULL;
+    struct sections s;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_FACTORS, &block->shape);
-    const struct kvc_program_key key = {b ? b->data : NULL, 0, 0};
     void *room;
-    if (!a || !(op.at[0] = kvc_program_halves_to_end(program, a, a->data, n, e)) ||
-        program->keep(program->owner, &key, directions * sizeof(float), &room, &op.at[1], e) ||
-        (room && kvc_halves_take(room, b, directions, e)))
+    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (!s.rows) return 0;
+    const struct kvc_program_key key = {s.b->data, 0, 0};
+    if (!(op.factors.coefficients = kvc_program_halves_to_end(program, s.a, s.a->data, s.coefficients, e)) ||
+        program->keep(program->owner, &key, s.directions * sizeof(float), &room, &op.factors.directions, e) ||
+        (room && kvc_halves_take(room, s.b, s.directions, e)))
         return -1;
-    op.n[0] = (uint32_t)p.rank;
-    op.n[1] = p.n == 1 && block->shape.heads != 1;
-    op.n[2] = (uint32_t)block->residual;
-    if (!block->residual && kvc_program_begin(program, rows, e)) return -1;
+    op.factors.rank = (uint32_t)s.parts.rank;
+    op.factors.whole = s.parts.n == 1 && block->shape.heads != 1;
+    op.factors.add = (uint32_t)block->residual;
+    if (!block->residual && kvc_program_begin(program, s.rows, e)) return -1;
     return kvc_program_op(program, &op, e);
 }
 
@@ -180,8 +185,8 @@ const struct kvc_stage kvc_stage_lowrank = {
     .name = "lowrank",
     .summary = "the strongest directions of each head",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .accepts = accepts,
     .begin = begin,
     .look = look,

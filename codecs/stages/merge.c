@@ -1,5 +1,4 @@
 /* merge.c: the stage that stores two layers' rows as one direction and a norm each. Spec: merge.md. */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/stages/kept.h"
 #include "codecs/memory.h"
@@ -26,17 +25,12 @@ static const struct kvc_arg arguments[N_ARGS] = {
 };
 
 #define PI 3.14159265358979323846
-#define NEARLY 1e-3 /* angles this close to 0 or pi have no plane to turn in */
+#define NEARLY 1e-3 /* angles this close to 0 or pi define no plane of rotation */
 
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    if (kvc_args_parse("merge", arguments, N_ARGS, text, args, e)) return -1;
+static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[GAMMA] >= 0 && args->f[KEEP] != arguments[KEEP].otherwise)
         return kvc_fail(e, KVC_ERR_USAGE, "merge: keep and gamma are two rules for the same: give one");
     return 0;
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
 }
 
 static int pairs(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers) {
@@ -85,7 +79,7 @@ struct two {
 static struct two compare(const float *u, const float *v, size_t n) {
     const struct kvc_kernels *k = kvc_kernels_get();
     struct two p = {.norm = {sqrt((double)k->dot(u, u, n)), sqrt((double)k->dot(v, v, n))}};
-    if (!(p.norm[0] > 0) || !(p.norm[1] > 0)) return p; /* a zero vector goes with any direction */
+    if (!(p.norm[0] > 0) || !(p.norm[1] > 0)) return p; /* a zero vector has any direction */
     const double cosine = (double)k->dot(u, v, n) / (p.norm[0] * p.norm[1]);
     p.angle = acos(cosine < -1 ? -1 : cosine > 1 ? 1 : cosine);
     return p;
@@ -127,7 +121,7 @@ static int farthest_first(const void *a, const void *b) {
     return x->row < y->row ? -1 : x->row > y->row;
 }
 
-/* Which rows are kept: the share of greatest distance, or (MiniCache, arXiv 2405.14366, equation 4, in distances) those
+/* Chooses the kept rows: the share of largest distance, or (MiniCache, arXiv 2405.14366, equation 4, in distances) those
  * beyond d_max - gamma (d_max - d_min); rows that point apart in any case. */
 static int choose_kept(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
     struct far *far = kvc_alloc(s->rows, sizeof *far);
@@ -163,7 +157,7 @@ static void merge_vectors(const struct kvc_stage_args *args, float *u, const flo
     const struct two p = compare(u, v, n);
     double a = 0.5, b = 0.5, square = 0, scale = 1;
     if (args->i[HOW] == SLERP) {
-        /* a zero row goes with the other's direction */
+        /* a zero row takes the other's direction */
         const double t = p.norm[0] > 0 ? p.norm[1] > 0 ? args->f[WEIGHT] : 0 : 1, sine = sin(p.angle);
         a = p.norm[0] > 0 ? (p.angle < NEARLY ? 1 - t : sin((1 - t) * p.angle) / sine) / p.norm[0] : 0;
         b = p.norm[1] > 0 ? (p.angle < NEARLY ? t : sin(t * p.angle) / sine) / p.norm[1] : 0;
@@ -233,7 +227,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
-/* Which rows are kept, as the pair's first record says; *sections and *n become what follows there. */
+/* Reads the mask of kept rows from the pair's first record, and moves *sections past it. */
 static int read_kept(const struct kvc_section **sections, size_t *n, uint64_t rows, uint8_t *mask, struct kvc_error *e) {
     const struct kvc_section *next = *sections, *s;
     memset(mask, 0, KVC_MAX_BLOCK_ROWS);
@@ -292,39 +286,53 @@ static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *bloc
     return status;
 }
 
+/* The sections of a block after open(). */
+struct sections {
+    uint8_t mask[KVC_MAX_BLOCK_ROWS];
+    const struct kvc_section *norms; /* NULL where rows are their directions */
+    const struct kvc_section *kept;  /* n_kept of them */
+    size_t n_kept;
+};
+
+static int open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                         struct sections *s, struct kvc_error *e) {
+    const struct kvc_section *own;
+    s->norms = NULL;
+    if (read_mask(stored, block->shape.tokens, s->mask, &own, &s->n_kept, e)) return -1;
+    const struct kvc_section *last = own + s->n_kept;
+    if (block->handed.tokens && norms_in_row(args, &block->shape) &&
+        !(s->norms = kvc_section_take_stored(&own, last, KVC_SECTION_NORMS, 0, e)))
+        return -1;
+    s->kept = own;
+    s->n_kept = (size_t)(last - own);
+    return 0;
+}
+
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
-    uint8_t mask[KVC_MAX_BLOCK_ROWS];
-    const struct kvc_section *own, *s;
-    size_t n;
-    if (read_mask(stored, block->shape.tokens, mask, &own, &n, e)) return -1;
-    const struct kvc_section *last = own + n;
-    if (block->handed.tokens && norms_in_row(args, &block->shape)) {
-        if (!(s = kvc_section_take_stored(&own, last, KVC_SECTION_NORMS, 0, e)) || apply_norms(args, block, s, e)) return -1;
-    }
-    return kvc_kept_decode(block, mask, own, (size_t)(last - own), e);
+    struct sections s;
+    if (open_sections(args, stored, block, &s, e)) return -1;
+    if (s.norms && apply_norms(args, block, s.norms, e)) return -1;
+    return kvc_kept_decode(block, s.mask, s.kept, s.n_kept, e);
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
-    uint8_t mask[KVC_MAX_BLOCK_ROWS];
-    const struct kvc_section *own, *s;
-    size_t n;
-    if (read_mask(stored, block->shape.tokens, mask, &own, &n, e)) return -1;
-    const struct kvc_section *last = own + n;
-    const size_t rows = (size_t)block->handed.tokens, per = norms_in_row(args, &block->shape);
-    if (rows && per) {
+    struct sections s;
+    if (open_sections(args, stored, block, &s, e)) return -1;
+    if (s.norms) {
+        const size_t per = norms_in_row(args, &block->shape);
         struct kvc_device_op op = kvc_program_op_of(KVC_OP_NORMS, &block->shape);
-        struct kvc_device_op to_floats = kvc_program_op_of(KVC_OP_WIDEN, &block->shape), back = to_floats;
-        if (!(s = kvc_section_take_stored(&own, last, KVC_SECTION_NORMS, 0, e)) ||
-            !(op.at[0] = kvc_program_halves_to_end(program, s, s->data, rows * per, e)))
+        struct kvc_device_op widen = kvc_program_op_of(KVC_OP_WIDEN, &block->shape);
+        struct kvc_device_op round = kvc_program_op_of(KVC_OP_ROUND, &block->shape);
+        op.norms.norms = kvc_program_halves_to_end(program, s.norms, s.norms->data, (size_t)block->handed.tokens * per, e);
+        if (!op.norms.norms) return -1;
+        op.norms.each = (uint32_t)per;
+        widen.convert.dtype = round.convert.dtype = (uint32_t)block->own;
+        if (kvc_program_op(program, &widen, e) || kvc_program_op(program, &op, e) || kvc_program_op(program, &round, e))
             return -1;
-        op.n[0] = (uint32_t)per;
-        back.kind = KVC_OP_ROUND;
-        to_floats.n[0] = back.n[0] = (uint32_t)block->own;
-        if (kvc_program_op(program, &to_floats, e) || kvc_program_op(program, &op, e) || kvc_program_op(program, &back, e)) return -1;
     }
-    return kvc_kept_lower(program, &block->shape, mask, own, (size_t)(last - own), e);
+    return kvc_kept_lower(program, &block->shape, s.mask, s.kept, s.n_kept, e);
 }
 
 const struct kvc_stage kvc_stage_merge = {
@@ -332,8 +340,9 @@ const struct kvc_stage kvc_stage_merge = {
     .name = "merge",
     .summary = "two layers' rows as one direction and a norm each",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_PAIR | KVC_STAGE_TAKES,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
+    .check = check,
     .pairs = pairs,
     .begin = begin,
     .look = look,

@@ -1,8 +1,8 @@
 /* outlier.c: the stage that takes the extremes of each vector out of the matrix, exactly. Spec: outlier.md. */
-#include "codecs/args.h"
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -16,14 +16,6 @@ enum { ONES = 32 };
 static const struct kvc_arg arguments[N_ARGS] = {
     [SHARE] = {.kind = KVC_ARG_REAL, .least = 0.0001, .most = 0.5, .otherwise = 0.02, .required = 1},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("outlier", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
@@ -55,7 +47,7 @@ static void measure(struct vectors *v, const struct kvc_block *block, enum kvc_d
     v->value_bytes = kvc_dtype_info(dtype)->size;
 }
 
-/* GEAR's rule: of n values floor(n * share / 2) at each end, but one at least. */
+/* GEAR's rule: of n values floor(n * share / 2) at each end, at least one. */
 static size_t how_many(const struct kvc_stage_args *args, size_t n) {
     const size_t k = (size_t)floor((double)n * args->f[SHARE] / 2);
     return k ? k : 1;
@@ -64,20 +56,20 @@ static size_t how_many(const struct kvc_stage_args *args, size_t n) {
 /* --- channels of K: their extremes are those of the whole segment --- */
 
 struct far {
-    float value;  /* times -1 at the lower end, so that the furthest is the greatest */
+    float value;  /* times -1 at the lower end, so that the furthest is the maximum */
     uint32_t row; /* a tensor has at most 2^31 */
 };
 
-/* One end of every channel: the values that reach furthest, and among equals the first rows. */
+/* One end of every channel: the furthest values, and among equals the first rows. */
 struct ends {
     struct far *far;   /* [channel][room] */
     size_t *n;         /* by channel */
-    float *limit;      /* by channel: what a value must exceed to be among them; once settled, the last's value */
+    float *limit;      /* by channel: a value among them exceeds it; once settled, the last's value */
     struct far *last;  /* by channel: the last one that is an outlier */
 };
 
 struct state {
-    size_t width, room; /* room: the most that can be taken at each end of a channel */
+    size_t width, room; /* room: maximum of outliers at each end of a channel */
     uint64_t rows;      /* that came by */
     struct ends end[2];
     double *sum;        /* by channel */
@@ -121,7 +113,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return complete ? 0 : kvc_fail_memory(e, "outliers");
 }
 
-/* Whether a is not as far as b: among equals the later row is not. */
+/* Returns 1 when a is nearer than b; among equals the later row is nearer. */
 static int is_nearer(struct far a, struct far b) {
     return a.value < b.value || (a.value == b.value && a.row > b.row);
 }
@@ -192,7 +184,7 @@ static int is_far(const struct ends *d, size_t channel, float value, uint64_t ro
 
 /* --- rows of V --- */
 
-/* Puts i where it belongs among the k greatest found so far, `better` ones first, those met first among equals. */
+/* Inserts i among the k largest found so far, largest first, and first found first among equals. */
 static size_t insert(const float *x, uint16_t *found, size_t have, size_t k, size_t i, float sign) {
     size_t at = have < k ? have++ : k - 1;
     for (; at && sign * x[i] > sign * x[found[at - 1]]; at--) found[at] = found[at - 1];
@@ -200,7 +192,7 @@ static size_t insert(const float *x, uint16_t *found, size_t have, size_t k, siz
     return have;
 }
 
-/* The k-th greatest of n numbers times sign; less than any when there are fewer. */
+/* Returns the k-th largest of n numbers times sign; less than any number when there are fewer. */
 static float kth(const float *x, size_t n, size_t k, float sign, uint16_t *room) {
     size_t have = 0;
     if (n < k) return -INFINITY;
@@ -209,8 +201,8 @@ static float kth(const float *x, size_t n, size_t k, float sign, uint16_t *room)
     return sign * x[room[k - 1]];
 }
 
-/* Indices of the k least of x and of its k greatest, ascending. Among equals the first are least, the last greatest: so
- * none is both. Only chunks whose extremes reach the k-th of all chunks' extremes can have any. */
+/* Finds the indices of the k smallest of x and of its k largest, ascending. Among equals the first are smallest and the last
+ * largest, so that none is both. Only chunks whose extremes reach the k-th of all chunks' extremes can have any. */
 static void find_extremes(const float *x, size_t n, size_t k, struct chunks *c, uint16_t *index) {
     uint16_t *least = index, *greatest = index + k;
     const size_t chunks = (n + CHUNK - 1) / CHUNK;
@@ -347,13 +339,22 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return state ? encode_channels(state, block, stage, out, e) : encode_rows(args, block, stage, out, e);
 }
 
-/* OUTLIERS as it stands. */
-struct stored {
-    size_t all, each;      /* each: outliers of every vector; 0: count[vector] */
+/* OUTLIERS, opened. */
+struct opened {
+    const struct kvc_section *section;
+    struct vectors vectors;
+    size_t all, each; /* all: 0 where the block has no outliers; each: outliers of every vector, or 0: count[vector] */
     const uint8_t *count, *index, *value;
 };
 
-static int read_header(struct stored *r, const struct vectors *v, const struct kvc_section *s, struct kvc_error *e) {
+static int open_sections(const struct kvc_stored *stored, const struct kvc_block *block, struct opened *r, struct kvc_error *e) {
+    struct vectors *const v = &r->vectors;
+    memset(r, 0, sizeof *r);
+    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (!stored->n) return 0;
+    const struct kvc_section *s = r->section = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e);
+    if (!s) return -1;
+    measure(v, block, block->own);
     if (s->size < 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
     const size_t k = s->data[0] | (size_t)s->data[1] << 8;
     r->each = 2 * k;
@@ -375,15 +376,11 @@ static int read_header(struct stored *r, const struct vectors *v, const struct k
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *s;
-    struct stored r = {.each = 0};
-    struct vectors v;
+    struct opened r;
     float *x = (float *)(void *)block->rows;
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (!stored->n) return 0;
-    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e))) return -1;
-    measure(&v, block, block->own);
-    if (read_header(&r, &v, s, e)) return -1;
+    if (open_sections(stored, block, &r, e)) return -1;
+    if (!r.all) return 0;
+    const struct vectors v = r.vectors;
     float *value = kvc_alloc(r.all, sizeof *value);
     if (!value) return kvc_fail_memory(e, "outliers");
     kvc_to_floats(value, r.value, r.all, block->own);
@@ -410,40 +407,37 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *s;
-    struct stored r = {.each = 0};
-    struct vectors v;
+    struct opened r;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_OUTLIERS, &block->shape);
-    uint64_t base, address;
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (!stored->n) return 0;
-    if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e))) return -1;
-    measure(&v, block, block->own);
-    if (read_header(&r, &v, s, e) || !(base = kvc_program_bytes(program, s, s->size, NULL, e))) return -1;
+    if (open_sections(stored, block, &r, e)) return -1;
+    if (!r.all) return 0;
+    const struct vectors v = r.vectors;
+    const uint8_t *first = r.section->data;
+    const uint64_t base = kvc_program_bytes(program, r.section, r.section->size, NULL, e);
+    if (!base) return -1;
     if (!r.each) {
-        uint32_t *start = program->table(program->owner, (v.n + 1) * sizeof *start, &address), at = 0;
+        uint32_t *start = program->table(program->owner, (v.n + 1) * sizeof *start, &op.outliers.start), at = 0;
         if (!start) return kvc_fail_memory(e, "outliers");
         for (size_t i = 0; i < v.n; at += r.count[i++]) start[i] = at;
         start[v.n] = at;
-        op.at[0] = address;
     }
-    op.at[1] = base + (uint64_t)(r.index - s->data);
-    op.at[2] = base + (uint64_t)(r.value - s->data);
-    op.n[0] = (uint32_t)v.index_bytes;
-    op.n[1] = (uint32_t)r.each;
-    op.n[2] = (uint32_t)block->own;
-    op.n[3] = block->role != KVC_SELECT_V;
-    op.n[4] = (uint32_t)v.length;
+    op.outliers.index = base + (uint64_t)(r.index - first);
+    op.outliers.value = base + (uint64_t)(r.value - first);
+    op.outliers.index_bytes = (uint32_t)v.index_bytes;
+    op.outliers.each = (uint32_t)r.each;
+    op.outliers.dtype = (uint32_t)block->own;
+    op.outliers.columns = block->role != KVC_SELECT_V;
+    op.outliers.length = (uint32_t)v.length;
     return kvc_program_op(program, &op, e);
 }
 
 const struct kvc_stage kvc_stage_outlier = {
     .id = 9,
     .name = "outlier",
-    .summary = "the least and greatest of each vector apart, exactly",
+    .summary = "the extremes of each vector apart, exactly",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .accepts = accepts,
     .begin = begin,
     .look = look,

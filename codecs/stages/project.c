@@ -1,8 +1,8 @@
 /* project.c: the stage that rebuilds K and V from hidden states. Spec: project.md. Not for reading weights
  * (formats/model/weights.h) or finding hidden states (formats/model/rebuild_source.c). */
-#include "codecs/args.h"
 #include "codecs/memory.h"
 #include "codecs/rebuild.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
@@ -24,14 +24,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [EVERY] = {.key = "every", .min = 1, .max = 64, .fallback = 2},
     [RANK] = {.key = "rank", .min = 0, .max = 4096, .fallback = 0},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("project", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 /* Layer-sparse substitution: the policy of the paper's program (get_cache_type). */
 static int keeps(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, unsigned *rank) {
@@ -90,7 +82,7 @@ static void end(void *state) {
     free(s);
 }
 
-/* Refuses what cannot be rebuilt, or should not be. */
+/* Refuses tensors that cannot be rebuilt, or should not be. */
 static int check_source(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
                         struct kvc_error *e) {
     const struct kvc_rebuild_source *s = x->source;
@@ -177,11 +169,13 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
     uint32_t epsilon = (uint32_t)get(d + 44, 4);
-    *p = (struct plan){.from = (uint32_t)get(d, 4), .in = (size_t)get(d + 4, 4), .norm = d[40], .pairing = (enum kvc_pairing)d[41],
+    *p = (struct plan){.from = (uint32_t)get(d, 4), .in = (size_t)get(d + 4, 4), .norm = d[40],
+                       .pairing = (enum kvc_pairing)d[41],
                        .rotated = (size_t)get(d + 42, 2), .steps = d + HEADER};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
     memcpy(&p->epsilon, &epsilon, sizeof epsilon);
-    if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim || d[40] > 1 || (p->pairing && !kvc_pairing_turns(p->pairing)) ||
+    if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim || d[40] > 1 ||
+        (p->pairing && !kvc_pairing_turns(p->pairing)) ||
         (p->rotated != 0) != (p->pairing != 0) || (p->rotated && role != KVC_SELECT_K) || !p->in || p->in > 1 << 24 ||
         !isfinite(p->epsilon) || p->epsilon < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is out of range");
@@ -189,7 +183,8 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     if (copies(p) != (role == 0) || (copies(p) && (p->norm || p->rotated)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN has the fingerprint of something else");
     for (size_t i = 0; i < p->rotated; i++)
-        if (!(fabs(get_double(p->steps + 8 * i)) <= 1)) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN: an angle is none");
+        if (!(fabs(get_double(p->steps + 8 * i)) <= 1))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN: a cosine or sine is not between -1 and 1");
     return 0;
 }
 
@@ -239,7 +234,7 @@ static void rebuild_row(const struct plan *p, const struct kvc_matrix *m, const 
     if (half) turn(p, y, (size_t)shape->heads, (size_t)shape->dim, angles, angles + half);
 }
 
-/* What the block's rows are rebuilt as, each handed to x: added to it (sign 1), or taken from it (-1); 0: put there. */
+/* Rebuilds the block's rows, and adds them to the matrix (sign 1), subtracts them (-1), or puts them there (0). */
 static int rebuild(const struct plan *p, struct kvc_block *block, float sign, struct kvc_error *e) {
     const struct kvc_rebuild *r = block->rebuild;
     const size_t rows = (size_t)block->shape.tokens, out = (size_t)(block->shape.heads * block->shape.dim);
@@ -296,8 +291,8 @@ const struct kvc_stage kvc_stage_project = {
     .name = "project",
     .summary = "K and V rebuilt from hidden states and weights",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS | KVC_STAGE_REBUILDS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .keeps = keeps,
     .begin = begin,
     .settle = settle,

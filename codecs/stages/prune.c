@@ -1,9 +1,9 @@
-/* prune.c: the stage that leaves out the channels that matter least. Spec: prune.md. */
-#include "codecs/args.h"
+/* prune.c: the stage that leaves out the channels of the lowest scores. Spec: prune.md. */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/program.h"
+#include "codecs/stage.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,14 +22,9 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [WINDOW] = {.key = "window", .min = 1, .max = 65536, .fallback = 32},
 };
 
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    if (kvc_args_parse("prune", arguments, N_ARGS, text, args, e)) return -1;
+static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[OF_K] > 0 || args->f[OF_V] > 0) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "prune needs k=0..0.95, v=0..0.95 or both: the share of channels to leave out");
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
 }
 
 /* Channels of each head that are left out: floor(dim * share), as ThinK keeps floor((1 - share) dim). */
@@ -77,7 +72,7 @@ static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, dou
     return status;
 }
 
-/* What leaving a channel out costs: ThinK (arXiv 2407.21018), equation 5 in its group-query form, ||Q_j K_j^T||_F^2 up to a
+/* Scores the cost of leaving a channel out: ThinK (arXiv 2407.21018), equation 5 in its group-query form, ||Q_j K_j^T||_F^2 up to a
  * constant; with `mean`, where what is left out varies around a mean that stays, the variance takes the place of the mean
  * square. */
 static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x, unsigned role, struct state *s,
@@ -177,7 +172,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     uint32_t *kept = kvc_alloc(width, sizeof *kept);
     if (!kept) return kvc_fail_memory(e, "channels");
     const size_t n = list_kept(NULL, s->pruned, width, kept);
-    /* never overtakes what it reads, as rows shrink */
+    /* rows shrink, so that no value is overwritten before it is read */
     if (kvc_dtype_info(block->own)->size == 2) {
         uint16_t *x = (uint16_t *)(void *)block->rows;
         for (size_t t = 0; t < rows; t++)
@@ -216,7 +211,16 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return kvc_section_none_left(next, end_side, e);
 }
 
-/* A row as it is where channels were left out: zeros, or their means. */
+/* The side sections, which open() has checked. */
+struct sections {
+    const uint8_t *mask, *means; /* means: NULL where left-out channels are 0 */
+};
+
+static struct sections sections_of(const struct kvc_stage_args *args, const struct kvc_stored *stored) {
+    return (struct sections){stored->side[0].data, args->i[MEAN] ? stored->side[1].data : NULL};
+}
+
+/* Fills a row with the values of left-out channels: zeros, or their means. */
 static void empty_row(uint8_t *row, const uint8_t *mask, const uint8_t *means, size_t width, size_t size) {
     memset(row, 0, width * size);
     for (size_t i = 0; means && i < width; i++) {
@@ -231,11 +235,12 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
     const size_t rows = (size_t)block->shape.tokens, n = (size_t)(block->handed.heads * block->handed.dim);
     if (n == width) return 0;
+    const struct sections s = sections_of(args, stored);
     uint32_t *kept = kvc_alloc(width, sizeof *kept + 2 * size);
     if (!kept) return kvc_fail_memory(e, "channels");
     uint8_t *empty = (uint8_t *)(kept + width), *from = empty + width * size;
-    list_kept(stored->side[0].data, NULL, width, kept);
-    empty_row(empty, stored->side[0].data, args->i[MEAN] ? stored->side[1].data : NULL, width, size);
+    list_kept(s.mask, NULL, width, kept);
+    empty_row(empty, s.mask, s.means, width, size);
     /* from the end, so that no row is overwritten before it has moved */
     for (size_t t = rows; t-- > 0;) {
         uint8_t *row = block->rows + t * width * size;
@@ -261,31 +266,32 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     void *map, *words = NULL;
     if (n == width) return 0;
     if (dim > KVC_DEVICE_TILE) return 1;
-    const uint8_t *mask = stored->side[0].data, *mean = args->i[MEAN] ? stored->side[1].data : NULL;
-    const struct kvc_program_key key[2] = {{mask, 0, 0}, {mask, 0, 1}};
-    if (program->keep(program->owner, &key[0], 2 * width, &map, &op.at[0], e)) return -1;
+    const struct sections s = sections_of(args, stored);
+    const struct kvc_program_key key[2] = {{s.mask, 0, 0}, {s.mask, 0, 1}};
+    if (program->keep(program->owner, &key[0], 2 * width, &map, &op.spread.map, e)) return -1;
     uint16_t *to = map, stored_here = 0;
     for (size_t i = 0; i < width && to; i++) {
         if (i % dim == 0) stored_here = 0;
-        to[i] = mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
+        to[i] = s.mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
     }
-    if (mean && program->keep(program->owner, &key[1], 4 * width, &words, &op.at[1], e)) return -1;
+    if (s.means && program->keep(program->owner, &key[1], 4 * width, &words, &op.spread.empty, e)) return -1;
     uint32_t *word = words;
     for (size_t i = 0, left = 0; i < width && word; i++) {
         word[i] = 0;
-        if (mask[i / 8] >> i % 8 & 1) memcpy(&word[i], mean + left++ * size, size);
+        if (s.mask[i / 8] >> i % 8 & 1) memcpy(&word[i], s.means + left++ * size, size);
     }
-    op.n[0] = (uint32_t)block->handed.dim;
+    op.spread.stored = (uint32_t)block->handed.dim;
     return kvc_program_op(program, &op, e);
 }
 
 const struct kvc_stage kvc_stage_prune = {
     .id = 11,
     .name = "prune",
-    .summary = "leaves out the channels that queries ask least for",
+    .summary = "leaves out the channels of least use to queries",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
+    .check = check,
     .begin = begin,
     .settle = settle,
     .end = end,

@@ -1,9 +1,9 @@
-/* saliency.c: the stage that tells tokens apart: which ones attention falls on. Spec: saliency.md. */
-#include "codecs/args.h"
+/* saliency.c: the stage that marks salient tokens, which get most attention. Spec: saliency.md. */
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/program.h"
 #include "codecs/shared.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
@@ -24,14 +24,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [BY] = {.key = "by", .kind = KVC_ARG_WORD, .words = rules, .fallback = BY_ATTENTION},
 };
 
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("saliency", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
-
 struct state {
     size_t heads;
     uint64_t rows;
@@ -51,7 +43,7 @@ static void end(void *state) {
 }
 
 /* ZipCache (arXiv 2405.14256), equations 8 and 9: attention that a token gets, over how many queries could give it some.
- * `paper` counts the queries at hand, `code` all tokens from this one on, as the authors' program does. */
+ * `paper` counts the available queries, `code` all tokens from this token on, as the authors' program does. */
 static int score_attention(const struct kvc_encoding *x, int paper, float *score, struct kvc_error *e) {
     uint32_t *seen = kvc_alloc(x->rows, sizeof *seen);
     if (!seen) return kvc_fail_memory(e, "saliency");
@@ -67,7 +59,7 @@ static int score_attention(const struct kvc_encoding *x, int paper, float *score
     return status;
 }
 
-/* A stand-in where there are no queries: keys of small norm tend to be looked at most. */
+/* Replaces attention when there are no queries: keys of small norm tend to get most of it. */
 static int score_norms(const struct kvc_encoding *x, float *score, struct kvc_error *e) {
     const size_t heads = (size_t)x->key.heads, dim = (size_t)x->key.dim;
     float *rows = kvc_alloc(KVC_MAX_BLOCK_ROWS * heads, dim * sizeof *rows);
@@ -184,7 +176,7 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     (void)args;
     if (kvc_section_none_left(stored->side, stored->side + stored->n_side, e)) return -1;
     if (!n) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    if (block->salient) return kvc_fail(e, KVC_ERR_DAMAGED, "tokens were told apart before");
+    if (block->salient) return kvc_fail(e, KVC_ERR_DAMAGED, "salient tokens were marked before");
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_MASK, e))) return -1;
     if (s->size != mask_bytes(block) || (n % 8 && s->data[s->size - 1] >> n % 8))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK is not a bit a token and head");
@@ -195,7 +187,7 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
-    (void)args, (void)stored, (void)block, (void)e; /* the matrix is what was handed on */
+    (void)args, (void)stored, (void)block, (void)e; /* the stage hands its matrix on unchanged */
     return 0;
 }
 
@@ -208,10 +200,10 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
 const struct kvc_stage kvc_stage_saliency = {
     .id = 12,
     .name = "saliency",
-    .summary = "which tokens attention falls on: quant gives them more bits",
+    .summary = "marks the tokens that get most attention: quant gives them more bits",
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .begin = begin,
     .look = look,
     .settle = settle,

@@ -1,12 +1,12 @@
-/* split.c: the default stage: noisy low bits as they are, the rest entropy-coded in the context of its channel.
- * Spec: split.md. Not for the channel model (channels.c) or the coder (rans.c). */
-#include "codecs/args.h"
+/* split.c: the default stage: noisy low bits unchanged, the rest entropy-coded in the context of its channel. Spec: split.md.
+ * Not for opening sections (split_sections.c), devices (split_device.c), the channel model (channels.c) or the coder (rans.c). */
 #include "codecs/channels.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
-#include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
+#include "codecs/stages/split_device.h"
+#include "codecs/stages/split_sections.h"
 #include "codecs/words.h"
 
 #include <math.h>
@@ -14,25 +14,16 @@
 #include <string.h>
 
 enum { STREAM, DEFAULT_STREAM = 65536, MIN_STREAM = 1024, MAX_STREAM = 1 << 24 };
-enum { CODES_HEADER = 4 };
 /* Bytes of CODES before its words, at most. */
 #define HEAD_BOUND(streams) \
-    (CODES_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + (size_t)(streams) * 4 * (1 + KVC_RANS_LANES))
+    (KVC_SPLIT_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + (size_t)(streams) * 4 * (1 + KVC_RANS_LANES))
 enum { FEW_LANES = 2, ALL_LANES = 5 }; /* log2 of lanes: below so many values few of them do */
 enum { FEW_VALUES = 16384, FEW_FLOATS = 8192 };
-enum { MODEL_ROWS = 96 }; /* from which on the channel model is taken to pay for itself */
+enum { MODEL_ROWS = 96 }; /* with so many rows the channel model is expected to pay for itself */
 
 /* --- parameters --- */
 
 static const struct kvc_arg arguments[] = {{.key = "stream", .min = MIN_STREAM, .max = MAX_STREAM, .fallback = DEFAULT_STREAM}};
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("split", arguments, 1, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, 1, args, text, size);
-}
 
 /* --- tables --- */
 
@@ -75,13 +66,6 @@ static unsigned join_contexts(uint32_t count[KVC_CONTEXTS][KVC_RANS_SYMBOLS], un
         tables |= 1u << c;
     }
     return tables;
-}
-
-/* The context whose table serves c: its own, else the nearest below that has one, else the first. */
-static unsigned table_for(unsigned tables, unsigned c) {
-    for (unsigned k = c + 1; k-- > 0;)
-        if (tables >> k & 1) return k;
-    return (unsigned)__builtin_ctz(tables);
 }
 
 /* Finer tables pay once a block is large against the time it takes to build and the bits it takes to store them. */
@@ -142,7 +126,7 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         free(head);
         return kvc_fail_memory(e, "rANS tables");
     }
-    struct kvc_bits to = {.bytes = head, .at = 8 * CODES_HEADER};
+    struct kvc_bits to = {.bytes = head, .at = 8 * KVC_SPLIT_HEADER};
     head[0] = (uint8_t)(bits | lanes << 4);
     head[1] = (uint8_t)tables;
     head[2] = (uint8_t)per;
@@ -155,7 +139,7 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         kvc_rans_encoding_table(symbol[c], frequency, alphabet);
     }
     for (unsigned c = 0; c < KVC_CONTEXTS; c++)
-        if ((used & ~tables) >> c & 1) memcpy(symbol[c], symbol[table_for(tables, c)], alphabet * sizeof **symbol);
+        if ((used & ~tables) >> c & 1) memcpy(symbol[c], symbol[kvc_split_table(tables, c)], alphabet * sizeof **symbol);
     kvc_bits_put(&to, 0, (unsigned)(-to.at % 32));
     uint8_t *const sizes = head + to.at / 8, *const states = sizes + 4 * streams;
     const size_t ahead = (size_t)(states - head) + (streams << (lanes + 2));
@@ -275,327 +259,129 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
 
 /* --- decoding --- */
 
-/* What CODES begins with. */
-struct codes {
-    unsigned bits, lanes, tables;
-    size_t per;                    /* rows in a stream */
-    const uint8_t *sizes, *states; /* of the streams, four bytes and four bytes a lane */
-    const uint8_t *next, *end;     /* words */
+enum { SLOTS = (KVC_CONTEXTS << KVC_RANS_MAX_BITS) + KVC_RANS_SLACK };
+
+/* Room for decoding a block. */
+struct room {
+    uint32_t *slots;                              /* of all tables */
+    uint16_t *words, *symbols, *bias, *context;   /* of a row */
+    uint8_t *below;                               /* low bits of rows_together() rows; zeros without low bits */
+    uint8_t *bytes;                               /* a section's */
 };
 
-/* Reads the head of CODES; tables follow, from *in on. */
-static int open_codes(const struct work *w, const struct kvc_section *s, struct codes *c, struct kvc_bits *in,
-                      struct kvc_error *e) {
-    const uint8_t *p = s->data;
-    if (s->size < CODES_HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    c->bits = p[0] & 15;
-    c->lanes = 1u << (p[0] >> 4);
-    c->tables = p[1];
-    c->per = (size_t)(p[2] | p[3] << 8);
-    if (c->bits < KVC_RANS_MIN_BITS || c->bits > KVC_RANS_MAX_BITS || c->lanes > KVC_RANS_LANES || !c->tables || !c->per ||
-        c->per > w->rows)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the header of section CODES is out of range");
-    *in = (struct kvc_bits){.read = p, .at = 8 * CODES_HEADER, .limit = 8 * (size_t)s->size};
+/* Returns the rows whose low bits are unpacked together. */
+static size_t rows_together(const struct kvc_split *s) {
+    const unsigned shift = kvc_words_shift(s->form);
+    return shift && shift < 8 ? kvc_packed_rows(s->n) : 1;
+}
+
+static void room_free(struct room *r) {
+    free(r->slots);
+    free(r->below);
+    free(r->bytes);
+}
+
+static int room_init(struct room *r, const struct kvc_split *s, struct kvc_error *e) {
+    const size_t together = rows_together(s);
+    r->slots = kvc_alloc(SLOTS + 2 * s->n, sizeof *r->slots);
+    r->below = kvc_alloc_zeros(s->rows < together ? s->rows : together, s->n);
+    r->bytes = kvc_alloc((s->low_size > s->blocks ? s->low_size : s->blocks) + 1, 1);
+    if (!r->slots || !r->below || !r->bytes) return kvc_fail_memory(e, "a block");
+    r->words = (uint16_t *)(void *)(r->slots + SLOTS);
+    r->symbols = r->words + s->n;
+    r->bias = r->symbols + s->n;
+    r->context = r->bias + s->n;
     return 0;
 }
 
-/* What stands behind the tables. */
-static int close_codes(const struct work *w, const struct kvc_section *s, struct codes *c, struct kvc_bits *in,
-                       struct kvc_error *e) {
-    if (kvc_bits_get(in, (unsigned)(-in->at % 32)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "padding after tables is not 0");
-    const size_t streams = (w->rows + c->per - 1) / c->per, at = in->at / 8;
-    if (in->bad || (s->size - at) / (4 + 4 * c->lanes) < streams)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    c->sizes = s->data + at;
-    c->states = c->sizes + 4 * streams;
-    c->next = c->states + 4 * c->lanes * streams;
-    c->end = s->data + s->size;
-    return 0;
-}
-
-/* Reads the head of CODES, and its tables into a decoding table for every context. */
-static int read_codes(const struct work *w, const struct kvc_section *s, uint32_t *slots, struct codes *c,
-                      struct kvc_error *e) {
-    struct kvc_bits in;
-    if (open_codes(w, s, c, &in, e)) return -1;
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++) {
-        if (!(c->tables >> k & 1)) continue;
-        uint16_t frequency[KVC_RANS_SYMBOLS];
-        if (kvc_rans_table_read(&in, frequency, kvc_words_alphabet(w->form), c->bits, e)) return -1;
-        kvc_rans_decoding_table(slots + ((size_t)k << c->bits), frequency, kvc_words_alphabet(w->form));
-    }
-    return close_codes(w, s, c, &in, e);
-}
-
-/* Gives every context its table: where channels rest, their contexts are replaced once, else the tables are copied. */
-static void share_tables(struct work *w, const struct codes *c, uint32_t *slots) {
-    if (w->model.turn == KVC_TURN_NONE) {
-        kvc_channels_row(&w->model, w->bias, w->context, 0);
-        for (size_t i = 0; i < w->n; i++) w->context[i] = (uint16_t)(table_for(c->tables, w->context[i]) << c->bits);
+/* Makes the slots, a table for every context. Where channels rest, their contexts are replaced once instead of copying
+ * tables. */
+static void make_slots(struct kvc_split *s, struct room *r) {
+    for (unsigned k = 0; k < KVC_CONTEXTS; k++)
+        if (s->tables >> k & 1)
+            kvc_rans_decoding_table(r->slots + ((size_t)k << s->bits), s->frequency[k], kvc_words_alphabet(s->form));
+    if (s->model.turn == KVC_TURN_NONE) {
+        kvc_channels_row(&s->model, r->bias, r->context, 0);
+        for (size_t i = 0; i < s->n; i++)
+            r->context[i] = (uint16_t)(kvc_split_table(s->tables, r->context[i]) << s->bits);
         return;
     }
     for (unsigned k = 0; k < KVC_CONTEXTS; k++)
-        if (!(c->tables >> k & 1))
-            memcpy(slots + ((size_t)k << c->bits), slots + ((size_t)table_for(c->tables, k) << c->bits),
-                   sizeof *slots << c->bits);
+        if (!(s->tables >> k & 1))
+            memcpy(r->slots + ((size_t)k << s->bits), r->slots + ((size_t)kvc_split_table(s->tables, k) << s->bits),
+                   sizeof *r->slots << s->bits);
 }
 
-/* Begins the stream of the rows from t on. */
-static int next_stream(struct codes *c, struct kvc_rans_decoder *r, size_t t, struct kvc_error *e) {
-    const size_t s = t / c->per;
-    const uint8_t *p = c->sizes + 4 * s;
-    size_t size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
-    if (t && kvc_rans_decode_end(r, e)) return -1;
-    if (size > (size_t)(c->end - c->next)) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    c->next += size;
-    return kvc_rans_decode_begin(r, c->lanes, c->states + 4 * c->lanes * s, c->next - size, size, e);
-}
-
-/* Rows whose low bits are unpacked together. */
-static size_t rows_together(const struct work *w) {
-    const unsigned shift = kvc_words_shift(w->form);
-    return shift && shift < 8 ? kvc_packed_rows(w->n) : 1;
-}
-
-static int decode_rows(struct work *w, struct kvc_block *block, const uint8_t *low, uint32_t *slots, struct codes *c,
+static int decode_rows(struct kvc_split *s, struct room *room, struct kvc_block *block, const uint8_t *low,
                        struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
-    const struct kvc_words *f = w->form;
+    const struct kvc_words *f = s->form;
     const unsigned shift = kvc_words_shift(f);
     const uint16_t mask = (uint16_t)((1u << f->bits) - 1);
-    const size_t row_bytes = w->n / w->info->block * w->info->size;
-    const size_t together = rows_together(w);
+    const size_t row_bytes = (size_t)kvc_row_bytes(&block->shape), together = rows_together(s);
     const int direct = kvc_words_in_place(f), packed = shift && shift < 8;
+    const uint8_t *stream = s->words;
     struct kvc_rans_decoder r = {.missing = 0};
-    kvc_channels_begin(&w->model);
-    share_tables(w, c, slots);
-    for (size_t t = 0; t < w->rows; t++) {
-        if (t % c->per == 0 && next_stream(c, &r, t, e)) return -1;
-        if (packed && t % together == 0) {
-            size_t rows = w->rows - t < together ? w->rows - t : together;
-            k->unpack_bits(w->low, low + KVC_PACKED(t * w->n, shift), rows * w->n, shift);
+    kvc_channels_begin(&s->model);
+    make_slots(s, room);
+    for (size_t t = 0; t < s->rows; t++) {
+        if (t % s->per == 0) {
+            const size_t i = t / s->per, size = kvc_split_stream(s, i);
+            if (t && kvc_rans_decode_end(&r, e)) return -1;
+            if (kvc_rans_decode_begin(&r, s->lanes, s->states + 4 * s->lanes * i, stream, size, e)) return -1;
+            stream += size;
         }
-        const uint8_t *below = shift == 8 ? low + t * w->n : w->low + t % together * w->n; /* zeros without low bits */
-        if (w->model.turn != KVC_TURN_NONE) kvc_channels_row(&w->model, w->bias, w->context, c->bits);
-        k->rans_decode(&r, w->symbols, w->context, w->n, slots, c->bits);
+        if (packed && t % together == 0) {
+            const size_t rows = s->rows - t < together ? s->rows - t : together;
+            k->unpack_bits(room->below, low + KVC_PACKED(t * s->n, shift), rows * s->n, shift);
+        }
+        const uint8_t *below = shift == 8 ? low + t * s->n : room->below + t % together * s->n;
+        if (s->model.turn != KVC_TURN_NONE) kvc_channels_row(&s->model, room->bias, room->context, s->bits);
+        k->rans_decode(&r, room->symbols, room->context, s->n, room->slots, s->bits);
         uint8_t *row = block->rows + t * row_bytes;
-        uint16_t *words = direct ? (uint16_t *)(void *)row : w->words;
-        k->join_words(words, w->symbols, w->bias, below, w->n, shift, mask);
-        if (!direct) kvc_words_in(row, words, w->n, f);
+        uint16_t *words = direct ? (uint16_t *)(void *)row : room->words;
+        k->join_words(words, room->symbols, room->bias, below, s->n, shift, mask);
+        if (!direct) kvc_words_in(row, words, s->n, f);
     }
-    if (c->next != c->end) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long");
     return kvc_rans_decode_end(&r, e);
 }
 
-enum { SLOTS = (KVC_CONTEXTS << KVC_RANS_MAX_BITS) + KVC_RANS_SLACK };
-
-static int decode_sections(struct work *w, struct kvc_block *block, const struct kvc_section *sections, size_t n,
-                           struct kvc_error *e) {
-    const struct kvc_words *f = w->form;
-    const unsigned shift = kvc_words_shift(f);
-    const struct kvc_section *next = sections, *end = sections + n, *s;
-    const size_t blocks = w->values / w->info->block;
-    const size_t low_size = shift == 8 ? w->values : shift ? KVC_PACKED(w->values, shift) : 0;
-    uint32_t *slots = w->memory[0] = kvc_alloc(SLOTS + 2 * w->n, sizeof *slots);
-    uint8_t *low = w->memory[1] = malloc((low_size > blocks ? low_size : blocks) + 1);
-    w->low = w->memory[2] = calloc(w->rows < rows_together(w) ? w->rows : rows_together(w), w->n);
-    if (!slots || !low || !w->low) return kvc_fail_memory(e, "a block");
-    w->words = (uint16_t *)(void *)(slots + SLOTS);
-    w->symbols = w->words + w->n;
-    w->bias = w->symbols + w->n;
-    w->context = w->bias + w->n;
-
-    for (unsigned p = 0; p < f->planes; p++) {
-        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) || kvc_section_decode(s, low, blocks, e))
-            return -1;
-        kvc_plane_in(block->rows, low, blocks, w->info->size, p, 1);
+static int decode_sections(struct kvc_split *s, struct room *room, struct kvc_block *block, struct kvc_error *e) {
+    const unsigned shift = kvc_words_shift(s->form);
+    for (unsigned p = 0; p < s->form->planes; p++) {
+        if (kvc_section_decode(s->plane[p], room->bytes, s->blocks, e)) return -1;
+        kvc_plane_in(block->rows, room->bytes, s->blocks, kvc_dtype_info(block->shape.dtype)->size, p, 1);
     }
-    if (next != end && next->type == KVC_SECTION_PARAMS) {
-        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
-            kvc_channels_read(&w->model, s->data, s->size, e))
-            return -1;
-    } else {
-        kvc_channels_flat(&w->model);
-    }
-    struct codes c = {.bits = 0};
-    if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_CODES, 0, e)) || read_codes(w, s, slots, &c, e)) return -1;
-    const uint8_t *bits_below = low;
-    if (shift && (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, f->planes, e)) ||
-                  !(bits_below = kvc_section_bytes(s, low, low_size, e)) ||
-                  (shift < 8 && kvc_packed_check(bits_below, w->values, shift, e))))
-        return -1;
-    if (kvc_section_none_left(next, end, e)) return -1;
-    return decode_rows(w, block, bits_below, slots, &c, e);
+    const uint8_t *low = s->low ? kvc_section_bytes(s->low, room->bytes, s->low_size, e) : room->bytes;
+    if (!low || (shift && shift < 8 && kvc_packed_check(low, s->values, shift, e))) return -1;
+    return decode_rows(s, room, block, low, e);
 }
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
     (void)args;
-    const struct kvc_section *sections = stored->section;
-    const size_t n = stored->n;
-    struct work w;
-    if (work_init(&w, &block->shape, e)) return -1;
-    int status = kvc_section_raw(sections, n, block->rows, w.values / w.info->block * w.info->size, e);
-    if (!status && (w.values || n)) status = decode_sections(&w, block, sections, n, e);
-    work_free(&w);
-    return status < 0 ? -1 : 0;
-}
-
-/* A table of frequencies as the device makes slots of it. */
-static int lower_table(struct kvc_program *program, const uint16_t *frequency, unsigned alphabet, uint64_t slots,
-                       struct kvc_error *e) {
-    uint64_t address;
-    uint32_t n = 0, *entry = program->table(program->owner, alphabet * sizeof *entry, &address);
-    if (!entry) return kvc_fail_memory(e, "a table");
-    for (unsigned i = 0; i < alphabet; i++)
-        if (frequency[i]) entry[n++] = i | (uint32_t)frequency[i] << 16;
-    struct kvc_device_job *job = kvc_program_job(program, KVC_JOB_SLOTS, e);
-    if (!job) return -1;
-    job->at[0] = address;
-    job->at[1] = slots;
-    job->n[0] = n;
-    return 0;
-}
-
-/* The head of CODES, its tables as jobs; `job` gets what all streams have in common. */
-static int lower_codes(const struct work *w, const struct kvc_section *s, struct kvc_program *program, struct codes *c,
-                       struct kvc_device_job *job, struct kvc_error *e) {
-    struct kvc_bits in;
-    if (open_codes(w, s, c, &in, e) || !(job->at[2] = kvc_program_scratch(program, (size_t)4 * KVC_CONTEXTS << c->bits, e)))
-        return -1;
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++) {
-        uint16_t frequency[KVC_RANS_SYMBOLS];
-        if (!(c->tables >> k & 1)) continue;
-        if (kvc_rans_table_read(&in, frequency, kvc_words_alphabet(w->form), c->bits, e) ||
-            lower_table(program, frequency, kvc_words_alphabet(w->form), job->at[2] + ((uint64_t)4 * k << c->bits), e))
-            return -1;
-    }
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++) job->n[9] |= table_for(c->tables, k) << 4 * k;
-    return close_codes(w, s, c, &in, e);
-}
-
-/* The channel model: what is stored becomes what streams take, in a job of its own. `job` gets what they are told of it. */
-static int lower_model(struct work *w, struct kvc_program *program, struct kvc_device_job *job, struct kvc_error *e) {
-    const struct kvc_channels *m = &w->model;
-    const struct kvc_word_format *f = w->form->format;
-    const int turns = f && m->turn != KVC_TURN_NONE;
-    if (f) {
-        job->n[10] = f->sign | (f->drop + f->shift) << 8;
-        job->n[11] = f->rebias;
-        job->n[12] = f->shift;
-    }
-    if (m->flat) return 0;
-    if (turns && m->period > KVC_DEVICE_TILE) return 1;
-    const uint64_t mean = kvc_program_copy(program, m->mean, w->n, e), spread = mean ? kvc_program_copy(program, m->spread, w->n, e) : 0;
-    if (!spread || !(job->at[4] = kvc_program_scratch(program, (turns ? 3 : 1) * sizeof(float) * w->n, e))) return -1;
-    if (turns) {
-        kvc_channels_begin(&w->model);
-        float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->at[5]);
-        if (!turn) return kvc_fail_memory(e, "a table");
-        memcpy(turn, m->step_c, m->period * sizeof *turn);
-        memcpy(turn + m->period, m->step_s, m->period * sizeof *turn);
-    }
-    job->n[7] = turns ? (uint32_t)m->turn : f ? 0 : KVC_MODEL_CODES;
-    job->n[8] = m->period;
-    struct kvc_device_job *model = kvc_program_job(program, KVC_JOB_MODEL, e);
-    if (!model) return -1;
-    model->at[0] = mean;
-    model->at[1] = spread;
-    model->at[2] = job->at[4];
-    model->n[0] = (uint32_t)w->n;
-    model->n[1] = w->form->bits;
-    model->n[2] = job->n[7];
-    model->n[3] = turns ? m->period : 1;
-    model->n[4] = turns ? m->first << 16 | m->pairs : 0;
-    memcpy(&model->n[5], &job->n[10], 3 * sizeof job->n[0]);
-    return 0;
-}
-
-/* A job for each stream. */
-static int lower_streams(const struct work *w, const struct kvc_section *s, const struct codes *c, uint64_t base,
-                         const struct kvc_device_job *like, struct kvc_program *program, struct kvc_error *e) {
-    const uint8_t *words = c->next;
-    for (size_t t = 0, i = 0; t < w->rows; t += c->per, i++) {
-        const uint8_t *p = c->sizes + 4 * i;
-        const size_t size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
-        struct kvc_device_job *job = kvc_program_job(program, KVC_JOB_SPLIT, e);
-        if (!job) return -1;
-        if (size > (size_t)(c->end - words)) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-        if (size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
-        *job = *like;
-        job->at[0] = base + (uint64_t)(c->states - s->data) + 4 * c->lanes * i;
-        job->at[1] = base + (uint64_t)(words - s->data);
-        job->n[0] = (uint32_t)size;
-        job->n[4] = (uint32_t)t;
-        job->n[5] = (uint32_t)(w->rows - t < c->per ? w->rows - t : c->per);
-        words += size;
-    }
-    return words == c->end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long");
-}
-
-static int lower_sections(struct work *w, const struct kvc_stored *stored, struct kvc_device_op *op, struct kvc_program *program,
-                          struct kvc_error *e) {
-    const unsigned shift = kvc_words_shift(w->form);
-    const struct kvc_section *next = stored->section, *end = next + stored->n, *s;
-    struct kvc_device_job job = {.kind = KVC_JOB_SPLIT};
-    struct codes c = {.bits = 0};
-    const uint8_t *low;
-    for (unsigned p = 0; p < w->form->planes; p++)
-        if (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e)) ||
-            !(op->at[1 + p] = kvc_program_bytes(program, s, w->values, NULL, e)))
-            return -1;
-    if (next != end && next->type == KVC_SECTION_PARAMS) {
-        if (!(s = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
-            kvc_channels_read(&w->model, s->data, s->size, e))
-            return -1;
-    } else {
-        kvc_channels_flat(&w->model);
-    }
-    const struct kvc_section *codes = kvc_section_take_stored(&next, end, KVC_SECTION_CODES, 0, e);
-    if (!codes || lower_codes(w, codes, program, &c, &job, e)) return -1;
-    const size_t size = shift == 8 ? w->values : KVC_PACKED(w->values, shift);
-    if (shift && (!(s = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->form->planes, e)) ||
-                  !(job.at[3] = kvc_program_bytes(program, s, size, &low, e)) ||
-                  (shift < 8 && kvc_packed_check(low, w->values, shift, e))))
-        return -1;
-    if (kvc_section_none_left(next, end, e)) return -1;
-    const int status = lower_model(w, program, &job, e);
-    if (status) return status;
-    const uint64_t base = kvc_program_bytes(program, codes, codes->size, NULL, e);
-    if (!base || !(job.at[6] = kvc_program_scratch(program, 2 * w->values, e))) return -1;
-    job.n[1] = c.lanes;
-    job.n[2] = c.bits;
-    job.n[3] = (uint32_t)w->n;
-    job.n[6] = w->form->bits;
-    op->at[0] = job.at[6];
-    return lower_streams(w, codes, &c, base, &job, program, e);
-}
-
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
-    (void)args;
-    struct work w;
-    struct kvc_device_op op = kvc_program_op_of(block->shape.dtype == KVC_F32 ? KVC_OP_UPPER : KVC_OP_WORDS, &block->shape);
-    const int raw = kvc_program_raw(program, stored->section, stored->n, &block->shape, e);
+    struct kvc_split s;
+    const size_t size = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
+    const int raw = kvc_section_raw(stored->section, stored->n, block->rows, size, e);
     if (raw) return raw < 0 ? -1 : 0;
-    if (kvc_words_of(block->shape.dtype)->bits < 8 || kvc_dtype_info(block->shape.dtype)->block > 1) return 1;
-    if (work_init(&w, &block->shape, e)) return -1;
-    op.n[0] = 2;
-    int status = w.values || stored->n ? lower_sections(&w, stored, &op, program, e) : 0;
-    if (!status) status = kvc_program_begin(program, w.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
-    work_free(&w);
+    int status = kvc_split_open(&s, &block->shape, stored->section, stored->n, e);
+    if (!status && s.values) {
+        struct room room = {.slots = NULL};
+        status = room_init(&room, &s, e) ? -1 : decode_sections(&s, &room, block, e);
+        room_free(&room);
+    }
+    kvc_split_close(&s);
     return status;
 }
 
 const struct kvc_stage kvc_stage_split = {
     .id = 3,
     .name = "split",
-    .summary = "low bits as they are, the rest entropy-coded in its channel's context",
+    .summary = "low bits unchanged, the rest entropy-coded in its channel's context",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = 1,
     .encode = encode,
     .decode = decode,
-    .lower = lower,
+    .lower = kvc_split_lower,
 };

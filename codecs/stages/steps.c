@@ -1,12 +1,12 @@
 /* steps.c: the stage that gives each token and head a step by how much later tokens look at it. Spec: steps.md. Not for the
  * step itself (code.c). */
-#include "codecs/args.h"
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/shared.h"
+#include "codecs/stage.h"
 
 #include "kernels/kernels.h"
 
@@ -25,14 +25,6 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [TAIL] = {.key = "tail", .min = 0, .max = 65536, .fallback = 16},
     [FINE] = {.key = "fine", .min = 0, .max = -LEAST, .fallback = 4},
 };
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("steps", arguments, N_ARGS, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, N_ARGS, args, text, size);
-}
 
 /* 2^(step / 2), rounded to binary32. */
 static float factor(int step) {
@@ -70,15 +62,15 @@ static uint64_t first_seen(const struct kvc_encoding *x) {
     return i;
 }
 
-/* The class of a row: attention a, n times what an even spread would give, makes a step ((a + c) / (1 + c))^-p of 1. Behind a
- * window's left edge it grows, as few later tokens will see the row; the last rows get fine ones. FRONTIER: steps.md, 4. */
+/* Returns the class of a row. Attention a, as a multiple of an even spread, makes a step of ((a + c) / (1 + c))^-p. After a
+ * window's left edge it grows, as few later tokens will see the row; the last rows get fine ones. Spec: steps.md, "Encoders". */
 static int class_of(const struct kvc_stage_args *args, const struct kvc_encoding *x, uint64_t row, uint64_t seen_from,
                     const float *score) {
     const double c = args->f[FLOOR];
     double step = score ? pow(((double)*score + c) / (1 + c), -args->f[POWER]) : 1;
     if (x->window) {
-        const double left = row < seen_from ? RAMP_FLOOR
-                                            : fmax(RAMP_FLOOR, (double)((int64_t)x->window - 1 - (x->position[x->rows - 1] - x->position[row])));
+        const int64_t tokens = (int64_t)x->window - 1 - (x->position[x->rows - 1] - x->position[row]); /* that still see it */
+        const double left = row < seen_from ? RAMP_FLOOR : fmax(RAMP_FLOOR, (double)tokens);
         step *= pow(2 * left / (double)x->window, -0.5);
     }
     int class = (int)lrint(2 * log2(step));
@@ -112,7 +104,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
         }
     unsigned used = 0;
     for (unsigned i = 0; i < CLASSES; i++) used += count[i] != 0;
-    if (used < 2) count[0] ? count[1]++ : count[0]++; /* a table wants two */
+    if (used < 2) count[count[0] != 0]++; /* a table has two symbols or more */
     kvc_rans_normalise(s->frequency, count, ALPHABET, KVC_RANS_MIN_BITS);
     kvc_rans_encoding_table(s->symbol, s->frequency, ALPHABET);
     return 0;
@@ -192,7 +184,7 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     (void)args;
     if (!(table = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_STEPS, e))) return -1;
     if (!n) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
-    if (block->step) return kvc_fail(e, KVC_ERR_DAMAGED, "tokens had steps before");
+    if (block->step) return kvc_fail(e, KVC_ERR_DAMAGED, "steps of tokens were set before");
     if (!(s = kvc_section_only(stored->section, stored->n, KVC_SECTION_STEPS, e))) return -1;
     if (!(block->step = malloc(n))) return kvc_fail_memory(e, "steps");
     return read_steps(table, s, block->step, n, e);
@@ -211,17 +203,17 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     (void)args, (void)stored;
     if (!block->shape.tokens) return 0;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_STEPS, &block->shape);
-    op.at[0] = kvc_program_copy(program, block->step, (size_t)(block->shape.tokens * block->shape.heads), e);
-    return op.at[0] ? kvc_program_op(program, &op, e) : -1;
+    op.steps.step_class = kvc_program_copy(program, block->step, (size_t)(block->shape.tokens * block->shape.heads), e);
+    return op.steps.step_class ? kvc_program_op(program, &op, e) : -1;
 }
 
 const struct kvc_stage kvc_stage_steps = {
     .id = 18,
     .name = "steps",
-    .summary = "finer steps for tokens that attention falls on",
+    .summary = "finer steps for tokens that get attention",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = N_ARGS,
     .begin = begin,
     .settle = settle,
     .end = end,

@@ -1,17 +1,8 @@
-/* store.c: the stage that keeps rows as they are. Spec: store.md. */
-#include "codecs/args.h"
+/* store.c: the stage that stores rows unchanged. Spec: store.md. */
 #include "codecs/program.h"
 #include "codecs/stage.h"
 
 #include <string.h>
-
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("store", NULL, 0, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(NULL, 0, args, text, size);
-}
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e) {
@@ -42,10 +33,8 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
 const struct kvc_stage kvc_stage_store = {
     .id = 1,
     .name = "store",
-    .summary = "rows as they are",
+    .summary = "rows unchanged",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
-    .parse = parse,
-    .print = print,
     .encode = encode,
     .decode = decode,
     .lower = lower,

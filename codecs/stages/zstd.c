@@ -1,5 +1,4 @@
 /* zstd.c: the stage that splits rows into byte planes and compresses each. Spec: zstd.md. */
-#include "codecs/args.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/stage.h"
@@ -13,16 +12,8 @@ enum { LEVEL, DEFAULT_LEVEL = 1, MAX_LEVEL = 19 };
 
 static const struct kvc_arg arguments[] = {{.key = "level", .min = 1, .max = MAX_LEVEL, .fallback = DEFAULT_LEVEL}};
 
-static int parse(const char *text, struct kvc_stage_args *args, struct kvc_error *e) {
-    return kvc_args_parse("zstd", arguments, 1, text, args, e);
-}
-
-static void print(const struct kvc_stage_args *args, char *text, size_t size) {
-    kvc_args_print(arguments, 1, args, text, size);
-}
-
 static int only_bytes(const struct kvc_dtype_info *info) {
-    return info->block == 1; /* then every plane is one byte wide, which is what the kernel does */
+    return info->block == 1; /* then every plane is one byte wide, as the kernel needs */
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
@@ -84,8 +75,8 @@ const struct kvc_stage kvc_stage_zstd = {
     .name = "zstd",
     .summary = "byte planes, each compressed by zstd",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
-    .parse = parse,
-    .print = print,
+    .args = arguments,
+    .n_args = 1,
     .encode = encode,
     .decode = decode,
 };

@@ -102,20 +102,15 @@ int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *te
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const uint64_t side = k->first_side[tensor] < k->first_side[tensor + 1] ? k->side_record[k->first_side[tensor]] : 0;
     struct kvc_section *list;
-    unsigned n, has_basis = 0;
-    int turned = 0, kind = -1;
+    unsigned n;
+    int described = 0;
     if (size) *text = '\0';
-    for (unsigned s = 0; s < line->n; s++) has_basis |= line->step[s].stage == &kvc_stage_basis;
-    if (!side || !has_basis) return 0;
+    for (unsigned i = 0; i < line->n; i++) described |= line->step[i].stage->describe != NULL;
+    if (!side || !described) return 0;
     if (kvc_records_sections(k, side, &list, &n, e)) return kvc_record_context(e, side, "SIDE");
-    for (unsigned s = 0; s < n; s++) {
-        turned |= list[s].type == KVC_SECTION_ROPE;
-        if (list[s].type == KVC_SECTION_BASIS && list[s].size) kind = list[s].data[0];
-    }
+    const unsigned role = c->tensor[tensor].role == KVC_ROLE_K ? KVC_SELECT_K : KVC_SELECT_V;
+    kvc_pipeline_describe(line, role, list, n, text, size);
     kvc_records_release(k, side, list);
-    const int is_key = c->tensor[tensor].role == KVC_ROLE_K;
-    snprintf(text, size, "%s%s, %s", is_key ? "K" : "V", !is_key ? "" : turned ? " before RoPE" : " as it is (RoPE unknown)",
-             kind < 0 ? "the profile's basis" : kind ? "a basis of its own" : "no basis, only scales");
     return 0;
 }
 

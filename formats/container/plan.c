@@ -138,7 +138,7 @@ static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *r
     if (step == of_k.n) return 0;
     const int own = of_k.step[step].stage->keeps(&of_k.step[step].args, index, count_layers(c), &rank);
     if (own && !rank) return 0;
-    of_k.step[step].stage->print(&of_k.step[step].args, text, sizeof text);
+    kvc_stage_print(of_k.step[step].stage, &of_k.step[step].args, text, sizeof text);
     char recipe_text[192];
     struct kvc_recipe instead;
     if (own) snprintf(recipe_text, sizeof recipe_text, "lowrank:r=%u:layer", rank);

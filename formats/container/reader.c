@@ -3,6 +3,7 @@
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
+#include "codecs/registry.h"
 #include "formats/cache/keys.h"
 #include "formats/container/extents_section.h"
 #include "formats/container/offsets.h"
@@ -80,9 +81,9 @@ int kvc_reader_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *
                 return kvc_fail(e, KVC_ERR_UNSUPPORTED, "stage id %u is unknown to this reader: use a newer kvc", get_u16(p));
             memcpy(text, p + 3, p[2]);
             text[p[2]] = '\0';
-            if (strlen(text) != p[2] || line->step[s].stage->parse(text, &line->step[s].args, e))
+            if (strlen(text) != p[2] || kvc_stage_parse(line->step[s].stage, text, &line->step[s].args, e))
                 return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are malformed", line->step[s].stage->name);
-            line->step[s].stage->print(&line->step[s].args, again, sizeof again);
+            kvc_stage_print(line->step[s].stage, &line->step[s].args, again, sizeof again);
             if (strcmp(text, again) != 0)
                 return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are not canonical",
                                 line->step[s].stage->name);

@@ -2,7 +2,7 @@
 #ifndef KVC_BUILD_H
 #define KVC_BUILD_H
 
-#include "codecs/stage.h"
+#include "codecs/sections.h"
 #include "formats/io/sink.h"
 
 /* Appends one record to the buffer; seals the list. */

@@ -173,7 +173,7 @@ static int write_table(struct writer *w, struct kvc_error *e) {
         *p++ = (uint8_t)line->n;
         for (unsigned s = 0; s < line->n; s++) {
             char text[256];
-            line->step[s].stage->print(&line->step[s].args, text, sizeof text);
+            kvc_stage_print(line->step[s].stage, &line->step[s].args, text, sizeof text);
             size_t size = strlen(text);
             put_u16(p, line->step[s].stage->id);
             p[2] = (uint8_t)size;

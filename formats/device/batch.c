@@ -171,10 +171,10 @@ static int decode_here(struct kvc_batch *b, const struct kvc_batch_block *x, str
     const uint64_t first = cells->block[x->block], rows = cells->block[x->block + 1] - first;
     struct kvc_device_op op = {.kind = KVC_OP_WORDS, .heads = g->heads, .dim = g->channels};
     kvc_program_clear(&b->program);
-    void *room = table(b, (size_t)(rows * kvc_row_bytes(shape)), &op.at[0]);
+    void *room = table(b, (size_t)(rows * kvc_row_bytes(shape)), &op.words.from);
     if (!room) return kvc_fail_memory(e, "rows");
     if (b->cache->read(b->cache, x->tensor, first, rows, room, e)) return -1;
-    op.n[0] = g->from == KVC_DEVICE_F32 ? 4 : g->from == KVC_DEVICE_F16 || g->from == KVC_DEVICE_BF16 ? 2 : 1;
+    op.words.size = g->from == KVC_DEVICE_F32 ? 4 : g->from == KVC_DEVICE_F16 || g->from == KVC_DEVICE_BF16 ? 2 : 1;
     return kvc_program_begin(&b->program, rows, e) || kvc_program_op(&b->program, &op, e) ? -1 : 0;
 }
 

@@ -1,15 +1,15 @@
-/* decode.cu: the device decoder (decode.h) as one CUDA kernel, and its launch. Not for what is decoded nor in which order:
- * program.h queues that.
+/* decode.cu: the device decoder (decode.h) as one CUDA kernel, and its launch. Not for making the queue
+ * (formats/device/batch.c).
  *
  * A grid of warps takes items from one queue until it is empty. An item waits only for items before it in the queue, which a
- * running warp has taken already; so the earliest unfinished one always goes on, and the launch ends however many of its
- * blocks are resident: the others, once they start, take later items or none. The grid is what the device holds at once: more
- * blocks would only start to find the queue empty. */
+ * running warp has taken already; so the earliest unfinished item always makes progress, and the launch ends however many of
+ * its blocks are resident; the others, once they start, take later items or none. The grid is as large as the device holds at
+ * once: more blocks would only start to find the queue empty. */
 #include "kernels/device/decode.h"
 
 #include <cuda_runtime_api.h>
 
-/* Four small blocks a multiprocessor: as many as have the registers that basis products want (decode_rows.h), and half of its fast
+/* Four small blocks a multiprocessor: as many as have the registers of basis products (decode_products.h); half of its shared
  * memory is left to cache tables and matrices. */
 enum { WARPS = 4, THREADS = WARPS * KVC_LANES, BLOCKS = 4 };
 
@@ -23,7 +23,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void kvc_device_kernel(const __gri
     kvc_take_items(&launch, work[threadIdx.x / KVC_LANES]);
 }
 
-/* Loads the kernel on the current device; *blocks: how many of its blocks a multiprocessor holds. */
+/* Loads the kernel on the current device; *blocks becomes the number of its blocks that a multiprocessor holds. */
 cudaError_t kvc_device_prepare_cuda(unsigned *blocks) {
     int n = 0;
     cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, (const void *)kvc_device_kernel, THREADS, 0);
@@ -32,8 +32,8 @@ cudaError_t kvc_device_prepare_cuda(unsigned *blocks) {
     return status;
 }
 
-/* Queues the kernel over launch's items on a stream of the current device, in `blocks` blocks at most. Returns what came
- * of this launch: cudaGetLastError() could be of something before. */
+/* Queues the kernel over launch's items on a stream of the current device, in `blocks` blocks at most. Returns the
+ * status of this launch, unlike cudaGetLastError(), which may report an earlier error. */
 cudaError_t kvc_device_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks, void *stream) {
     const unsigned useful = launch->n_items / WARPS + (launch->n_items % WARPS != 0);
     void *arguments[] = {const_cast<struct kvc_device_launch *>(launch)};

@@ -1,13 +1,14 @@
-/* decode.h: the device decoder: warps that take items off a queue until it is empty (launch.h). One source for GPU (decode.cu) and
- * host (decode_host.c). Not for what jobs and operations compute (decode_streams.h, decode_rows.h, decode_digest.h). */
+/* decode.h: the device decoder: warps that take items off a queue until it is empty (launch.h). One source for GPU (decode.cu)
+ * and host (decode_host.c). Not for what jobs and operations compute (decode_streams.h, decode_rows.h, decode_digest.h). */
 #ifndef KVC_DECODE_H
 #define KVC_DECODE_H
 
 #include "kernels/device/decode_digest.h"
 #include "kernels/device/decode_rows.h"
 #include "kernels/device/decode_streams.h"
+#include "kernels/device/decode_target.h"
 
-/* Words of fast memory that a warp works in: two tiles, and its item and the item's level, which there take no registers. */
+/* Words of shared memory of a warp: two tiles, its item, and the item's level, which take no registers there. */
 enum { KVC_WORK_ITEM = 2 * KVC_DEVICE_TILE, KVC_ITEM_WORDS = sizeof(struct kvc_device_item) / 4,
        KVC_WORK_LEVEL = KVC_WORK_ITEM + KVC_ITEM_WORDS, KVC_DEVICE_WORK = KVC_WORK_LEVEL + 4 };
 
@@ -22,7 +23,7 @@ KVC_DEVICE uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work
     }
 }
 
-/* Rows of a head: as many at once as a tile holds of the widest matrix on the way. */
+/* Makes rows of a head, as many at a time as a tile holds of the widest matrix of the run. */
 KVC_DEVICE uint32_t kvc_run_rows(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
     const struct kvc_device_run *run = &l->run[item->index];
     const struct kvc_device_op *op = (const struct kvc_device_op *)(uintptr_t)run->ops;
@@ -35,9 +36,9 @@ KVC_DEVICE uint32_t kvc_run_rows(const struct kvc_device_launch *l, const struct
         t.rows = left < together ? left : together;
         t.head = item->head;
         t.column = item->column;
-        /* whole heads begin as wide as what the first operation makes, which may be narrower than the head */
+        /* whole heads begin with the width of the first operation's matrix, which may be narrower than the head */
         t.width = item->columns == run->dim ? op[0].dim : item->columns;
-        /* rounding at the very end is the store's: one way through fast memory less */
+        /* the store does a final rounding, which saves a pass over shared memory */
         const uint32_t floats = run->n_ops && op[run->n_ops - 1].kind == KVC_OP_ROUND;
         for (uint32_t i = 0; i + floats < run->n_ops; i++) {
             kvc_op_run(&op[i], &t);
@@ -93,8 +94,8 @@ KVC_DEVICE uint32_t kvc_level_of(const struct kvc_device_launch *l, uint32_t ite
     return level;
 }
 
-/* Takes items until there are none. Run by every warp of a launch, `work` being its own. Items wait for earlier ones only, which
- * some warp has taken and finishes: so the wait always ends. */
+/* Takes items until there are none. Every warp of a launch runs it, with a `work` of its own. An item waits only for earlier
+ * items, which some warp has taken and finishes: so the wait always ends. */
 KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work) {
 #ifdef __CUDACC__
     for (;;) {
@@ -106,7 +107,7 @@ KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work
         if (need) {
             const volatile uint32_t *counter = &l->counter[1 + l->wait[level]];
             while (*counter < need) __nanosleep(100);
-            __threadfence(); /* what the others wrote before they counted is seen behind this */
+            __threadfence(); /* after this, what others wrote before they counted is visible */
             __syncwarp();
         }
         if (threadIdx.x % KVC_LANES < KVC_ITEM_WORDS)
@@ -116,14 +117,14 @@ KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work
         kvc_run_item(l, (const struct kvc_device_item *)(work + KVC_WORK_ITEM), work);
         __syncwarp();
         if (threadIdx.x % KVC_LANES == 0) {
-            __threadfence(); /* what this warp wrote is there before it counts */
+            __threadfence(); /* what this warp wrote is visible before it counts */
             atomicAdd(&l->counter[1 + work[KVC_WORK_LEVEL]], 1u);
         }
     }
 #else
     for (uint32_t i = l->counter[0]; i < l->n_items; i++) {
         const uint32_t level = kvc_level_of(l, i);
-        /* a queue that would make a GPU wait for ever is a mistake of whoever made it: nothing counts as decoded then */
+        /* a queue that would make a GPU wait for ever is wrong: nothing counts as decoded then */
         if (l->counter[1 + l->wait[level]] < l->need[level]) return;
         kvc_run_item(l, &l->item[i], work);
         l->counter[1 + level]++;

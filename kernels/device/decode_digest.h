@@ -1,4 +1,4 @@
-/* decode_digest.h: XXH3-64 with a seed over rows as they lie in an engine's pages, a lane a row: what a record's digest sums
+/* decode_digest.h: XXH3-64 with a seed over rows in an engine's pages, one lane a row: the terms of a record's digest
  * (FORMAT.md, 1 and 4). The algorithm is that of xxHash 0.8's specification (doc/xxhash_spec.md). One source for GPU and host.
  * Not for records' own hashes, which the CPU checks. */
 #ifndef KVC_DECODE_DIGEST_H
@@ -30,7 +30,7 @@ KVC_DEVICE uint64_t kvc_xxh_secret_word(uint32_t i) {
     return secret[i];
 }
 
-/* Eight bytes of the secret from any byte on, as the seed changes it: even words plus, odd words less it. seed 0: as it is. */
+/* Returns eight bytes of the secret from any byte on, with the seed added to even words and subtracted from odd words. */
 KVC_DEVICE uint64_t kvc_xxh_secret(uint32_t at, uint64_t seed) {
     const uint32_t i = at / 8, bits = at % 8 * 8;
     const uint64_t low = kvc_xxh_secret_word(i) + (i % 2 ? 0 - seed : seed);
@@ -59,7 +59,7 @@ KVC_DEVICE uint64_t kvc_xxh_finish(uint64_t h) {
     return h ^ h >> 32;
 }
 
-/* A canonical row, found where its values lie. */
+/* A canonical row, whose values are in an engine's layout. */
 struct kvc_digest_row {
     const uint8_t *base;
     int64_t head, dim;        /* strides */
@@ -67,7 +67,7 @@ struct kvc_digest_row {
     uint32_t size;            /* of the row */
 };
 
-/* Bytes [at, at + n) of the row, n <= 8. */
+/* Returns bytes [at, at + n) of the row, n <= 8. */
 KVC_DEVICE uint64_t kvc_digest_read(const struct kvc_digest_row *r, uint32_t at, uint32_t n) {
     uint64_t word = 0;
     for (uint32_t i = 0; i < n;) {

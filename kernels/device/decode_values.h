@@ -6,7 +6,7 @@
 #include "kernels/device/launch.h"
 #include "kernels/device/warp.h"
 
-/* Addresses travel as numbers; they are of whatever memory runs this. */
+/* Addresses are numbers, of the memory of the machine that runs this. */
 #define KVC_BYTES(address) ((const uint8_t *)(uintptr_t)(address))
 #define KVC_WORDS(address) ((const uint32_t *)(uintptr_t)(address))
 #define KVC_FLOATS(address) ((const float *)(uintptr_t)(address))
@@ -19,12 +19,12 @@ KVC_DEVICE uint32_t kvc_load32(const uint8_t *p) {
     return kvc_load16(p) | kvc_load16(p + 2) << 16;
 }
 
-/* Four words that move together. */
+/* Four words that are loaded and stored together. */
 struct kvc_four {
     uint32_t at[4];
 };
 
-/* The same at multiples of their size, in one access each. */
+/* Loads and stores at multiples of their size, in one access each. */
 #ifdef __CUDACC__
 KVC_DEVICE uint32_t kvc_aligned16(const uint8_t *p) { return *(const uint16_t *)p; }
 KVC_DEVICE uint32_t kvc_aligned32(const uint8_t *p) { return *(const uint32_t *)p; }
@@ -44,7 +44,7 @@ KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) {
 KVC_DEVICE void kvc_store_two(void *p, uint32_t a, uint32_t b) { *(uint2 *)p = make_uint2(a, b); }
 KVC_DEVICE void kvc_store_one(void *p, uint32_t a) { *(uint32_t *)p = a; }
 #else
-/* What a GPU does not forgive is no better here. */
+/* Traps misaligned access on the host too: a GPU faults on it. */
 KVC_DEVICE void kvc_must_be_aligned(const void *p, uintptr_t to) {
     if ((uintptr_t)p % to) __builtin_trap();
 }
@@ -86,17 +86,18 @@ KVC_DEVICE void kvc_store_one(void *p, uint32_t a) {
 }
 #endif
 
-/* Four 16-bit numbers from a multiple of 4 bytes on; four bytes of a word. */
+/* Loads four 16-bit numbers from a multiple of 4 bytes. */
 KVC_DEVICE struct kvc_four kvc_load_halves(const uint8_t *p) {
     const uint32_t a = kvc_aligned32(p), b = kvc_aligned32(p + 4);
     const struct kvc_four four = {{a & 0xffffu, a >> 16, b & 0xffffu, b >> 16}};
     return four;
 }
+/* Returns byte i of a word. */
 KVC_DEVICE uint32_t kvc_byte_of(uint32_t word, uint32_t i) {
     return word >> 8 * i & 255u;
 }
 
-/* Value i of those packed in `width` bits, 0 to 8 (split.md, quant.md: 32 together; 8: a byte each). */
+/* Returns value i of an array packed in `width` bits, 0 to 8 (split.md, quant.md: groups of 32; 8: a byte each). */
 KVC_DEVICE uint32_t kvc_unpack(const uint8_t *p, uint32_t i, uint32_t width) {
     if (width == 8) return p[i];
     const uint32_t j = i % 32;
@@ -116,8 +117,8 @@ KVC_DEVICE uint32_t kvc_unpack(const uint8_t *p, uint32_t i, uint32_t width) {
     return value;
 }
 
-/* Values i to i + 3, i a multiple of 4, as the bytes of a word; p is a multiple of 4. In each part of a group those four lie in four
- * bytes side by side, at one shift. */
+/* Returns values i to i + 3 as the bytes of a word; i and p are multiples of 4. In each part of a group the four values are in
+ * four adjacent bytes, at one shift. */
 KVC_DEVICE uint32_t kvc_unpack_four(const uint8_t *p, uint32_t i, uint32_t width) {
     if (width == 8) return kvc_aligned32(p + i);
     const uint32_t j = i % 32;
@@ -147,7 +148,7 @@ KVC_DEVICE float kvc_from_half(uint32_t h) {
     return kvc_as_float(sign | kvc_as_bits(kvc_times((float)rest, kvc_as_float(0x33800000u)))); /* subnormal: rest * 2^-24 */
 }
 
-/* To nearest even; NaN is made quiet. As kvc_float_to_half() of convert.c. */
+/* Rounds to nearest even and makes NaN quiet, as kvc_float_to_half() of convert.c. */
 KVC_DEVICE uint32_t kvc_to_half(uint32_t bits) {
 #ifdef __CUDACC__
     if ((bits & 0x7fffffffu) <= 0x7f800000u) return kvc_convert_to_half(kvc_as_float(bits));
@@ -168,8 +169,8 @@ KVC_DEVICE uint32_t kvc_to_bfloat(uint32_t bits) {
     return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
 
-/* A float in 8 bits of `mantissa` mantissa bits with this bias, rounded to nearest even, beyond `most` held at it: OCP FP8 with
- * saturation, as engines store caches. NaN becomes `nan`. */
+/* Rounds binary32 to nearest even in 8 bits, `mantissa` of them mantissa, with this bias. Codes above `most` become `most`, NaN
+ * becomes `nan`: OCP FP8 with saturation, as engines store caches. */
 KVC_DEVICE uint32_t kvc_to_f8(uint32_t bits, uint32_t mantissa, uint32_t bias, uint32_t most, uint32_t nan) {
     const uint32_t sign = bits >> 24 & 0x80u, rest = bits & 0x7fffffffu, drop = 23 - mantissa, least = 128 - bias;
     if (rest > 0x7f800000u) return sign | nan;
@@ -188,7 +189,7 @@ KVC_DEVICE uint32_t kvc_to_f8(uint32_t bits, uint32_t mantissa, uint32_t bias, u
     return sign | (code < most ? code : most);
 }
 
-/* A value of a dtype, in the low bits of a word, as binary32. */
+/* Converts a value of a dtype, in the low bits of a word, to binary32. */
 KVC_DEVICE float kvc_widen(uint32_t word, uint32_t dtype) {
     if (dtype == KVC_DEVICE_F32) return kvc_as_float(word);
     if (dtype == KVC_DEVICE_BF16) return kvc_as_float(word << 16);
@@ -202,7 +203,7 @@ KVC_DEVICE float kvc_widen(uint32_t word, uint32_t dtype) {
     return kvc_as_float(sign | kvc_as_bits(kvc_times((float)low, kvc_as_float(0x3b000000u)))); /* low * 2^-9 */
 }
 
-/* binary32 as a value of a dtype, to nearest even. Beyond binary16's range: its greatest finite value (FORMAT.md, "Pipelines"). */
+/* Rounds binary32 to nearest even in a dtype. Values beyond the range of binary16 become its maximum (FORMAT.md, "Pipelines"). */
 KVC_DEVICE uint32_t kvc_round(float x, uint32_t dtype) {
     const uint32_t bits = kvc_as_bits(x);
     if (dtype == KVC_DEVICE_BF16) return kvc_to_bfloat(bits);
@@ -215,12 +216,12 @@ KVC_DEVICE uint32_t kvc_round(float x, uint32_t dtype) {
     return bits;
 }
 
-/* Bytes of a value. */
+/* Returns the bytes of a value of a dtype. */
 KVC_DEVICE uint32_t kvc_value_bytes(uint32_t dtype) {
     return dtype == KVC_DEVICE_F32 ? 4 : dtype == KVC_DEVICE_F16 || dtype == KVC_DEVICE_BF16 ? 2 : 1;
 }
 
-/* Value i of an array of values of `size` bytes. */
+/* Returns value i of an array of values of `size` bytes. */
 KVC_DEVICE uint32_t kvc_value_at(const uint8_t *p, uint64_t i, uint32_t size) {
     return size == 2 ? kvc_load16(p + 2 * i) : size == 1 ? p[i] : kvc_load32(p + 4 * i);
 }

@@ -1,10 +1,10 @@
 /* warp.h: a warp of 32 lanes in lockstep, on a GPU and on the host from one source. Not for what lanes compute (decode.h).
  *
- * Code is written for one warp. Plain variables are the same in all lanes. What differs from lane to lane is declared with
- * KVC_LANE_VAR and used, as KVC_AT(x), inside KVC_EACH_LANE { } only; there `lane` is the lane's number. On a GPU the braces are
- * run once by every lane, on the host 32 times in turn. So lanes may read what other lanes wrote only behind the next
- * KVC_LANES_MEET, and exchange values only through the functions below, outside the braces. The host runs lanes from the first
- * to the last or the other way round, as $KVC_LANES asks through kvc_lanes_backwards: results that depend on that are a race.
+ * Code is written for one warp. Plain variables are the same in all lanes. Variables that differ from lane to lane are declared
+ * with KVC_LANE_VAR and used, as KVC_AT(x), inside KVC_EACH_LANE { } only, where `lane` is the lane's number. On a GPU every lane
+ * runs the braces once; the host runs them 32 times in turn. So a lane may read what other lanes wrote only after the next
+ * KVC_LANES_MEET, and lanes exchange values only through the functions below, outside the braces. The host runs lanes from the
+ * first to the last, or in reverse when kvc_lanes_backwards is set ($KVC_LANES): results that depend on the order are a race.
  *
  * C11 and CUDA C++ both compile this. */
 #ifndef KVC_WARP_H
@@ -19,16 +19,16 @@ enum { KVC_LANES = 32 };
 #define KVC_DEVICE static __device__ __forceinline__
 #define KVC_LANE_VAR(type, x) type x
 #define KVC_AT(x) x
-/* (The condition names `lane` for those bodies that do not: nvcc warns of a variable without use.) */
+/* The condition uses `lane` for bodies that do not: nvcc warns of an unused variable. */
 #define KVC_EACH_LANE for (unsigned lane = threadIdx.x % KVC_LANES, kvc_once = 1; kvc_once > lane / KVC_LANES; kvc_once = 0)
 #define KVC_LANES_MEET() __syncwarp()
 #define KVC_UNROLL _Pragma("unroll")
 
-/* A bit for each lane whose x is not 0. */
+/* Returns a bit for each lane whose x is not 0. */
 KVC_DEVICE uint32_t kvc_ballot(uint32_t x) { return __ballot_sync(0xffffffffu, x != 0); }
-/* Lane `from`'s x, everywhere. */
+/* Returns lane `from`'s x to all lanes. */
 KVC_DEVICE uint32_t kvc_from_lane(uint32_t x, unsigned from) { return __shfl_sync(0xffffffffu, x, (int)from); }
-/* x becomes the sum of the x of this lane and those before it; returns the sum of all. */
+/* Replaces x by the sum of the x of this lane and of the lanes before it; returns the sum of all. */
 KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
     for (unsigned step = 1; step < KVC_LANES; step *= 2) {
         const uint32_t other = __shfl_up_sync(0xffffffffu, *x, step);
@@ -40,7 +40,7 @@ KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
 
 KVC_DEVICE unsigned kvc_count_bits(uint32_t x) { return (unsigned)__popc((int)x); }
 KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) { return (unsigned)__ffs((int)x) - 1; }
-/* Each rounded once, to nearest even. */
+/* Arithmetic that is rounded once, to nearest even. */
 KVC_DEVICE float kvc_add(float a, float b) { return __fadd_rn(a, b); }
 KVC_DEVICE float kvc_times(float a, float b) { return __fmul_rn(a, b); }
 KVC_DEVICE float kvc_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -50,7 +50,7 @@ KVC_DEVICE double kvc_times_double(double a, double b) { return __dmul_rn(a, b);
 KVC_DEVICE float kvc_narrow(double a) { return __double2float_rn(a); }
 KVC_DEVICE float kvc_as_float(uint32_t x) { return __uint_as_float(x); }
 KVC_DEVICE uint32_t kvc_as_bits(float x) { return __float_as_uint(x); }
-/* One instruction each, for all but NaN; the host's are spelt out (decode_values.h). */
+/* Convert in one instruction, for all but NaN; decode_values.h has the host's code. */
 KVC_DEVICE float kvc_convert_from_half(uint32_t h) {
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((uint16_t)h));
@@ -61,7 +61,7 @@ KVC_DEVICE uint32_t kvc_convert_to_half(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
 }
-/* Adds to a number that other warps add to as well. */
+/* Change a number that other warps change as well. */
 KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) { atomicAdd(to, x); }
 KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) { atomicOr(to, x); }
 KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) { atomicAdd((unsigned long long *)to, (unsigned long long)x); }
@@ -71,7 +71,7 @@ KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) { atomicAdd((unsigned
 #include <math.h>
 #include <string.h>
 
-/* 1: lanes run from the last to the first. Of tests; set before anything runs. */
+/* 1: lanes run from the last to the first. For tests, which set it before anything runs. */
 extern int kvc_lanes_backwards;
 
 #define KVC_DEVICE static inline

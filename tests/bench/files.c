@@ -3,6 +3,7 @@
 #include "tests/bench/bench.h"
 
 #include "codecs/recipe.h"
+#include "codecs/registry.h"
 #include "formats/container/container.h"
 #include "formats/file/restore.h"
 #include "formats/cache/format.h"
@@ -120,7 +121,7 @@ static void staged_init(struct staged *s, const struct kvc_stage *stage, const s
     kvc_sections_init(&s->one);
     kvc_sections_init(&s->all);
     s->first = need_memory((blocks->n + 1) * sizeof *s->first);
-    if (stage->parse("", &s->pipeline.step[0].args, &e)) give_up(stage->name, e.message);
+    if (kvc_stage_parse(stage, "", &s->pipeline.step[0].args, &e)) give_up(stage->name, e.message);
     for (size_t i = 0; i < blocks->n; i++) {
         struct kvc_block block = blocks->block[i];
         s->first[i] = s->all.count;

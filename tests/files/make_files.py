@@ -2286,7 +2286,7 @@ def merge_files():
         lambda: pair("slerp", lines=((merge("slerp"), merge("slerp"), STORE),)))
     bad("pipeline-merge-late", "before", "lowrank, which looks at segments, before merge.")(
         lambda: pair("slerp", lines=((lowrank("r=1"), merge("slerp"), STORE),)))
-    bad("pipeline-project-tail", "behind", "tail, which takes rows out, after project.")(
+    bad("pipeline-project-tail", "come after", "tail, which takes rows out, after project.")(
         lambda: pair("slerp", lines=((project("hidden"), tail("2"), STORE),)))
     bad("pipeline-open", "terminal", "A pipeline that ends with tail.")(
         lambda: pair("slerp", lines=((tail("2"),),)))

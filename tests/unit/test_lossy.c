@@ -5,6 +5,7 @@
 #include "lossy_support.h"
 
 #include "codecs/presets.h"
+#include "codecs/registry.h"
 
 #include <xxhash.h>
 
@@ -1167,7 +1168,7 @@ static void put_steps(struct kvc_pipeline *p, const char *const *step) {
         if (args) *args++ = '\0';
         p->step[p->n].stage = kvc_stage_find(name);
         assert_non_null(p->step[p->n].stage);
-        if (p->step[p->n].stage->parse(args ? args : "", &p->step[p->n].args, &e)) fail_msg("%s", e.message);
+        if (kvc_stage_parse(p->step[p->n].stage, args ? args : "", &p->step[p->n].args, &e)) fail_msg("%s", e.message);
         p->n++;
     }
 }

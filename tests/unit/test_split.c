@@ -5,6 +5,7 @@
  * `test_split digest` prints a digest of all that is encoded: the test of kernel tables runs itself so, once each. */
 #include "codecs/channels.h"
 #include "codecs/recipe.h"
+#include "codecs/registry.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1536,7 +1536,7 @@ static void malformed_means_and_bases(void **state) {
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         x = copy_of(&t, 0);
         memcpy((uint8_t *)(uintptr_t)section_in(&x.side, KVC_SECTION_BASIS)->data, heads[i], 2);
-        refuse(&t, 0, &x, NULL, "a field of BASIS", "BASIS is of no kind");
+        refuse(&t, 0, &x, NULL, "a field of BASIS", "section BASIS: ");
     }
     x = copy_of(&t, 0); /* rows are bytes too many for scales alone */
     *(uint8_t *)(uintptr_t)section_in(&x.side, KVC_SECTION_BASIS)->data = 0;
@@ -1736,7 +1736,7 @@ static void malformed_codes(void **state) {
     }
     /* a pipeline without a step */
     const struct kvc_stage *coder = t.c.line.step[t.c.line.n - 1].stage;
-    assert_int_equal(coder->parse("", &t.c.line.step[t.c.line.n - 1].args, &e), 0);
+    assert_int_equal(kvc_stage_parse(coder, "", &t.c.line.step[t.c.line.n - 1].args, &e), 0);
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, NULL, "no step", "no step");
     trip_free(&t);
@@ -1824,11 +1824,11 @@ static void orders(void **state) {
     static const struct {
         const char *recipe, *words;
     } bad[] = {
-        {"derope,sink:2,code:step=1", "sink cannot stand behind derope"},
-        {"steps,tail:2,code:step=1", "tail cannot stand behind steps"},
-        {"steps,steps,code:step=1", "steps stands twice"},
-        {"derope,center,derope,code:step=1", "derope stands twice"},
-        {"derope,merge:slerp,code:step=1", "derope cannot stand before merge"},
+        {"derope,sink:2,code:step=1", "sink cannot come after derope"},
+        {"steps,tail:2,code:step=1", "tail cannot come after steps"},
+        {"steps,steps,code:step=1", "steps occurs twice"},
+        {"derope,center,derope,code:step=1", "derope occurs twice"},
+        {"derope,merge:slerp,code:step=1", "derope cannot come before merge"},
     };
     struct kvc_recipe r;
     struct kvc_pipeline line;
