@@ -26,6 +26,7 @@ int cli_load(struct cli_load *l, const struct cli_device *device, const char *pa
         return cli_error_about(e, name);
     }
     l->seconds = now() - start;
+    l->info.size = sizeof l->info;
     cuda->plan_describe(l->plan, &l->info); /* how much the CPU decoded is known by now */
     return 0;
 }
@@ -85,7 +86,7 @@ static int read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, 
 /* Which of the plan's each tensor of the container is. */
 static int number_tensors(struct cli_device_cache *d, struct kvc_error *e) {
     const struct kvc_cache *c = d->of;
-    struct kvc_cuda_tensor loaded;
+    struct kvc_cuda_tensor loaded = {.size = sizeof loaded};
     for (uint32_t i = 0; i < c->n_tensors; i++) d->number[i] = KVC_NONE;
     for (uint32_t i = 0; i < d->load.info.tensors; i++) {
         if (d->load.device->cuda->plan_tensor(d->load.plan, i, &loaded) || loaded.tensor >= c->n_tensors ||

@@ -14,7 +14,7 @@
 
 static int print_tensor(struct cli_json *j, const struct cli_load *l, uint32_t i, struct kvc_error *e) {
     const struct cli_cuda *cuda = l->device->cuda;
-    struct kvc_cuda_tensor t;
+    struct kvc_cuda_tensor t = {.size = sizeof t};
     uint8_t handle[KVC_CUDA_HANDLE];
     uint64_t offset;
     if (cuda->plan_tensor(l->plan, i, &t)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "no tensor %u", i);

@@ -167,6 +167,7 @@ static int take_all(struct cli_handles *h, json_t *root, struct kvc_error *e) {
     struct kvc_cuda_destination *d = &h->destination;
     struct object o = {root, ""};
     uint64_t bases, first_layer;
+    d->size = sizeof *d;
     if (take_object(&o, keys, e) || take_dtype(d, &o, e) || take_pool(&d->pool, &o, e) || take_layout(d, &o, &bases, e) ||
         take_table(h, &o, e) || take_count(&o, "first", d->pool.page_size, &d->first, e) ||
         take_count(&o, "first_layer", MAX_SIZE, &first_layer, e) || take_bases(h, &o, bases, e))

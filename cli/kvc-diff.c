@@ -65,9 +65,20 @@ static int open_files(struct settings *s, char **path, struct kvc_error *e) {
     return s->queries ? cli_open(&d->queries, s->queries, &s->input, e) : 0;
 }
 
+/* Finds what belongs together; refuses a selection that reaches nothing. */
+static int find_pairs(struct diff *d, struct kvc_error *e) {
+    for (int s = 0; s < 2; s++) d->pairs.cache[s] = d->cache[s];
+    if (kvc_pairs_find(&d->pairs, e)) return -1;
+    switch (kvc_pairs_reach(&d->pairs)) {
+    case KVC_PAIRS_NO_LAYERS: return kvc_fail(e, KVC_ERR_USAGE, "--layers: neither file has any of these layers");
+    case KVC_PAIRS_NO_POSITIONS: return kvc_fail(e, KVC_ERR_USAGE, "--tokens: neither file has any of these positions");
+    default: return 0;
+    }
+}
+
 static int compare_files(struct diff *d, struct kvc_error *e) {
     if (d->quiet) d->attention = 0; /* its measures say nothing of same or different */
-    if (diff_match(d, e) || diff_attention_possible(d, e)) return -1;
+    if (find_pairs(d, e) || diff_attention_possible(d, e)) return -1;
     diff_begin(d);
     if (diff_facts(d, e)) return -1;
     diff_geometry(d);
@@ -94,9 +105,7 @@ static void release(struct diff *d) {
     for (int s = 0; s < 2; s++) kvc_close(&d->file[s]);
     diff_attention_free(d);
     if (d->queries.cache) kvc_close(&d->queries);
-    for (size_t i = 0; i < d->n_parts; i++) kvc_matching_free(&d->part[i].rows);
-    free(d->part);
-    free(d->tensor);
+    kvc_pairs_free(&d->pairs);
     free(d->keep);
 }
 
@@ -113,8 +122,8 @@ static int tokens_option(struct diff *d, const char *arg) {
     uint64_t first, end;
     if (cli_parse_range(arg, &first, &end) || first >= end || first > INT64_MAX)
         return cli_usage("--tokens: '%s' is not a range of positions like 0:256", arg);
-    d->first = (int64_t)first;
-    d->last = end > INT64_MAX ? INT64_MAX : (int64_t)(end - 1);
+    d->pairs.first = (int64_t)first;
+    d->pairs.last = end > INT64_MAX ? INT64_MAX : (int64_t)(end - 1);
     return 0;
 }
 
@@ -147,7 +156,10 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case OPT_REL: return tolerance_option(d, "rel", arg, &d->compare.rel);
     case OPT_TOKENS: return tokens_option(d, arg);
     case OPT_LAYERS:
-        if (!cli_parse_list(arg, &d->keep, &d->n_keep)) return 0;
+        if (!cli_parse_list(arg, &d->keep, &d->pairs.n_keep)) {
+            d->pairs.keep = d->keep;
+            return 0;
+        }
         return cli_usage("--layers: '%s' is not a list like 0-3,7", arg);
     case OPT_ALL: d->all = 1; return 0;
     case OPT_QUERIES: s->queries = arg; /* fall through */
@@ -189,8 +201,7 @@ int main(int argc, char **argv) {
     static struct settings s = {
         .diff = {.compare = {.exact = 1, .state = &s.diff},
                  .count = UINT64_MAX,
-                 .first = INT64_MIN,
-                 .last = INT64_MAX}};
+                 .pairs = {.first = INT64_MIN, .last = INT64_MAX}}};
     int opt, status;
     const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-diff");

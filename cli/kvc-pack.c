@@ -1,13 +1,12 @@
 /* kvc-pack.c: engine file (or standard input) to .kvc. Knows no byte of either. */
-#include "cli/pack.h"
+#include "cli/pack_job.h"
 #include "cli/gpu.h"
 
 #include "codecs/presets.h"
 #include "codecs/recipe.h"
-#include "formats/cache/keys.h"
 #include "formats/model/profile_learn.h"
-#include "formats/container/plan.h"
 #include "formats/cache/view.h"
+#include "formats/container/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -91,9 +90,10 @@ static int ends_in(const char *path, size_t n, const char *suffix) {
 
 /* 1 when the options ask for something that packing a container again gives. */
 static int packs_anew(const struct pack *p) {
-    const struct kvc_pack_options *o = &p->options;
-    return o->recipe || o->align || o->no_tokens || o->embed_profile || p->dequantize || p->rate.kld > 0 || p->rate.ratio > 0 ||
-           p->rate.output_error > 0 || p->rate.logit_error > 0;
+    const struct kvc_pack_options *o = &p->how.options;
+    const struct kvc_rate *rate = &p->how.rate;
+    return o->recipe || o->align || o->no_tokens || o->embed_profile || p->how.dequantize || rate->kld > 0 || rate->ratio > 0 ||
+           rate->output_error > 0 || rate->logit_error > 0;
 }
 
 /* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking gives back what was inside. A container keeps its name. */
@@ -127,138 +127,66 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
 
 /* --- packing --- */
 
-static int is_lossy(const char *recipe) {
-    struct kvc_recipe items;
-    if (!recipe || kvc_recipe_parse(recipe, &items, NULL)) return 0;
-    for (unsigned i = 0; i < items.n; i++)
-        if (!(items.item[i].stage->flags & KVC_STAGE_LOSSLESS)) return 1;
-    return 0;
-}
-
-/* Whether both know their tokens and these differ where both have some. */
-static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
-    const uint64_t n = kvc_cache_prefix_tokens(a), m = kvc_cache_prefix_tokens(b), both = n < m ? n : m;
-    return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
-}
-
 /* For --rm: refuses a recipe that would leave nothing of the exact values. */
-static int refuse_loss(const struct kvc_cache *c, const char *text, struct kvc_error *e) {
-    struct kvc_recipe recipe;
+static int refuse_loss(void *state, const struct kvc_cache *c, struct kvc_error *e) {
+    const struct pack *p = state;
+    const struct kvc_recipe *recipe = kvc_recipe_or_default(p->how.options.recipe);
     struct kvc_plan plan;
-    if (!is_lossy(text) || kvc_recipe_parse(text, &recipe, e)) return 0;
+    if (!p->job.remove || p->job.force || !kvc_recipe_is_lossy(recipe)) return 0;
     /* A recipe that fits no tensor is refused later, with the reason. */
-    const int lossy = !kvc_plan_make(&plan, c, &recipe, e) && !plan.lossless;
+    const int lossy = !kvc_plan_make(&plan, c, recipe, e) && !plan.lossless;
     kvc_plan_free(&plan);
     if (!lossy) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "recipe %s is lossy, and --rm would remove the only exact copy: add -f if that is meant",
-                    text);
+                    p->recipe_text);
 }
 
-/* Makes sure that the profile is this cache's, before anything is asked of it. */
-static int settle_profile(struct pack *p, const struct kvc_opened *f, struct kvc_cache *c, struct kvc_error *e) {
-    const int to_read = kvc_meta_find(&f->cache->meta, KVC_KEY_PROFILE) != NULL;
-    kvc_fit_free(&p->fit);
-    p->fitted = 0;
-    if (!p->profile) return 0;
-    const struct kvc_profile_use use = {p->options.recipe, p->options.threads, p->force_profile};
-    const enum kvc_pairing was = kvc_cache_pairing(c);
-    const int prepared = kvc_profile_prepare(p->profile, c, &use, &p->fit, e);
-    if (prepared < 0) return -1;
-    p->fitted = prepared;
-    if (p->fitted) {
-        if (p->job.verbose && kvc_cache_pairing(c) != was)
-            cli_warn("%s: K is taken as paired in %s, which fits the profile", f->input.name, kvc_pairing_name(kvc_cache_pairing(c)));
-    } else if (!to_read && !p->job.input.quiet) {
-        cli_warn("%s: no stage of the recipe takes the profile: it is left aside", f->input.name);
+static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cache *c) {
+    const struct pack *p = state;
+    const char *name = p->file->input.name;
+    if (p->job.input.quiet) return;
+    switch (note) {
+    case KVC_PACK_ROTATION_UNKNOWN:
+        cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
+                 "say), so nothing is rotated back", name);
+        break;
+    case KVC_PACK_PAIRING_CHOSEN:
+        if (!p->job.verbose) break;
+        cli_warn("%s: K is taken as paired in %s, which fits the profile", name, kvc_pairing_name(kvc_cache_pairing(c)));
+        break;
+    case KVC_PACK_PROFILE_UNUSED:
+        cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name);
+        break;
+    case KVC_PACK_OTHER_QUERIES:
+        cli_warn("%s: the queries of %s are those of other tokens", name, p->queries.input.name);
+        break;
     }
-    return 0;
 }
 
-static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
-    return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
-}
-
-/* What companions take of their file; nothing where it does not say, as in a compressed npz. */
-static uint64_t companion_bytes(const struct kvc_cache *c) {
-    uint64_t n = 0;
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        if (!is_companion(c, t)) continue;
-        if (kvc_cache_is_container(c)) n += kvc_container_stored(c, t);
-        else if (c->n_extents) n += c->tensor[t].source_size;
-    }
-    return n;
-}
-
-/* Packs a cache, with queries that are paired as its K: those of --queries, or of `full`, its companions' if it is without. */
-static int pack_cache(struct pack *p, const struct kvc_opened *f, struct kvc_cache *c, const struct kvc_cache *full,
-                      struct kvc_sink *out, struct kvc_error *e) {
-    struct kvc_pack_options options = p->options;
-    struct kvc_cache *queries = NULL;
-    const struct kvc_cache *asked = p->queries.cache;
-    if (p->job.remove && !p->job.force && refuse_loss(c, options.recipe, e)) return -1;
-    if (settle_profile(p, f, c, e)) return -1;
-    if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
-    if (asked && !(queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
-    if (p->queries.cache && !p->job.input.quiet && of_other_tokens(c, p->queries.cache))
-        cli_warn("%s: the queries of %s are those of other tokens", f->input.name, p->queries.input.name);
-    options.queries = queries;
-    options.weights = p->job.input.weights;
-    options.profile = p->profile;
-    options.fit = p->fitted ? &p->fit : NULL;
-    options.measure = p->job.verbose || p->job.json;
-    options.keys = f->cache;
-    p->rate.source_bytes = p->packed_bytes;
-    char recipe[2048];
-    int status = kvc_rate_settle(c, &options, &p->rate, recipe, sizeof recipe, &p->rated, e);
-    if (p->rated.step > 0) options.recipe = recipe;
-    if (!status) status = kvc_container_write(c, &options, out, &p->report, e);
+static void end_progress(struct pack *p) {
     if (p->progress.shown > 0) fputs("\r     \r", stderr);
-    kvc_cache_free(queries);
-    if (status && e->code == KVC_ERR_USAGE && is_lossy(p->options.recipe) && kvc_cache_is_quantized(c)) {
-        const size_t used = strlen(e->message);
-        snprintf(e->message + used, sizeof e->message - used, "; --dequantize makes K and V of block types f16 first");
-    }
-    if (!status && p->job.verbose && !p->report.lossless) pack_say_lossy(p, f->input.name, c, options.recipe);
-    return status;
+    p->progress.shown = 0;
 }
 
-static void warn_rotation(const struct kvc_opened *f) {
-    const struct kvc_meta *m = &f->cache->meta;
-    if (kvc_meta_find(m, KVC_KEY_HADAMARD_K) && kvc_meta_find(m, KVC_KEY_HADAMARD_V)) return;
-    cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
-             "say), so nothing is rotated back", f->input.name);
-}
-
-/* Packs a cache, without its companions where --companions=no says so and there are any. */
-static int pack_chosen(struct pack *p, const struct kvc_opened *f, struct kvc_cache *c, struct kvc_sink *out,
-                       struct kvc_error *e) {
-    const struct kvc_selection others = {.no_companions = 1};
-    p->left_out = 0;
-    p->packed_bytes = f->input.size;
-    for (uint32_t t = 0; t < c->n_tensors && p->no_companions; t++) p->left_out |= is_companion(c, t);
-    if (!p->left_out) return pack_cache(p, f, c, c, out, e);
-    p->packed_bytes -= companion_bytes(f->cache);
-    struct kvc_cache *view = kvc_view_select(c, &others, e);
-    if (!view) return -1;
-    const int status = pack_cache(p, f, view, c, out, e);
-    kvc_cache_free(view);
-    return status;
+static void say_coded(void *state, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
+    struct pack *p = state;
+    end_progress(p);
+    if (p->job.verbose && !p->done.report.lossless) pack_say_lossy(p, p->file->input.name, c, recipe);
 }
 
 static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     struct pack *p = state;
+    struct kvc_pack_options *o = &p->how.options;
+    p->file = f;
     p->progress = (struct pack_progress){.start = job_now()};
-    p->options.threads = p->job.threads;
-    p->options.progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
-    p->options.progress_state = &p->progress;
-    p->dequantized = p->dequantize && kvc_cache_is_quantized(f->cache);
-    if (p->profile && kvc_profile_adopt(p->profile, f->cache, e)) return -1;
-    if (!p->dequantized) return pack_chosen(p, f, f->cache, out, e);
-    struct kvc_cache *view = kvc_view_dequantize(f->cache, e);
-    if (!view) return -1;
-    if (!p->job.input.quiet) warn_rotation(f);
-    const int status = pack_chosen(p, f, view, out, e);
-    kvc_cache_free(view);
+    o->threads = p->job.threads;
+    o->weights = p->job.input.weights;
+    o->measure = p->job.verbose || p->job.json;
+    o->progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
+    o->progress_state = &p->progress;
+    kvc_packed_free(&p->done);
+    const int status = kvc_pack_cache(f->cache, f->input.size, &p->how, out, &p->done, e);
+    end_progress(p);
     return status;
 }
 
@@ -279,33 +207,33 @@ static int take_target(const char *arg, const char *option, double least, double
 /* An option of kvc-pack alone; 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct pack *p, int opt, const char *arg) {
     uint64_t n;
-    struct kvc_recipe recipe;
     struct kvc_error e;
     switch (opt) {
     case 'r':
-        p->options.recipe = arg;
-        return kvc_recipe_parse(arg, &recipe, &e) ? cli_usage("%s", e.message) : 0;
-    case OPT_NO_VERIFY: p->options.no_verify = 1; return 0;
-    case OPT_NO_TOKENS: p->options.no_tokens = 1; return 0;
+        p->recipe_text = arg;
+        p->how.options.recipe = &p->recipe;
+        return kvc_recipe_parse(arg, &p->recipe, &e) ? cli_usage("%s", e.message) : 0;
+    case OPT_NO_VERIFY: p->how.options.no_verify = 1; return 0;
+    case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
     case OPT_QUERIES: p->queries_path = arg; return 0;
-    case OPT_DEQUANTIZE: p->dequantize = 1; return 0;
-    case OPT_TARGET_KLD: return take_target(arg, "target-kld", 1e-7, 10, &p->rate.kld);
-    case OPT_TARGET_RATIO: return take_target(arg, "target-ratio", 1, 1e4, &p->rate.ratio);
+    case OPT_DEQUANTIZE: p->how.dequantize = 1; return 0;
+    case OPT_TARGET_KLD: return take_target(arg, "target-kld", 1e-7, 10, &p->how.rate.kld);
+    case OPT_TARGET_RATIO: return take_target(arg, "target-ratio", 1, 1e4, &p->how.rate.ratio);
     case OPT_MAX_ERROR:
-        return strncmp(arg, "logit:", 6) == 0 ? take_target(arg + 6, "max-error", 1e-6, 1e3, &p->rate.logit_error)
+        return strncmp(arg, "logit:", 6) == 0 ? take_target(arg + 6, "max-error", 1e-6, 1e3, &p->how.rate.logit_error)
                                               : take_target(strncmp(arg, "output:", 7) == 0 ? arg + 7 : arg, "max-error", 1e-6, 1e3,
-                                                            &p->rate.output_error);
+                                                            &p->how.rate.output_error);
     case OPT_COMPANIONS:
         if (strcmp(arg, "no") != 0 && strcmp(arg, "yes") != 0) return cli_usage("--companions=%s is neither yes nor no", arg);
-        p->no_companions = strcmp(arg, "no") == 0;
+        p->how.no_companions = strcmp(arg, "no") == 0;
         return 0;
     case OPT_LEARN_PROFILE: p->learn_path = arg; return 0;
-    case OPT_EMBED_PROFILE: p->options.embed_profile = 1; return 0;
-    case OPT_FORCE_PROFILE: p->force_profile = 1; return 0;
+    case OPT_EMBED_PROFILE: p->how.options.embed_profile = 1; return 0;
+    case OPT_FORCE_PROFILE: p->how.force_profile = 1; return 0;
     case OPT_ALIGN:
         if (cli_parse_u64(arg, &n) || n < 16 || n > 1 << 20 || (n & (n - 1)))
             return cli_usage("--align=%s is not a power of two from 16 to 1M", arg);
-        p->options.align = (unsigned)n;
+        p->how.options.align = (unsigned)n;
         return 0;
     case OPT_FINGERPRINT:
         if (strcmp(arg, "full") != 0 && strcmp(arg, "sampled") != 0)
@@ -323,13 +251,14 @@ static int open_queries(struct pack *p, struct kvc_error *e) {
     in->import = (struct kvc_import_options){.set = of_input.set, .profile_folders = of_input.profile_folders};
     const int status = cli_open(&p->queries, p->queries_path, in, e);
     in->import = of_input;
+    p->how.queries = p->queries.cache;
     if (status || kvc_cache_has_queries(p->queries.cache)) return status;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", p->queries.input.name);
 }
 
 static int open_profile(struct pack *p, struct kvc_error *e) {
-    p->profile = kvc_profile_open(p->job.input.import.profile, e);
-    return p->profile ? 0 : -1;
+    p->how.profile = kvc_profile_open(p->job.input.import.profile, e);
+    return p->how.profile ? 0 : -1;
 }
 
 /* --- learning a profile --- */
@@ -379,15 +308,15 @@ static int run(struct pack *p, int n, char **paths) {
     struct kvc_error e;
     int status = EXIT_TROUBLE;
     if (p->learn_path && !n) return cli_usage("--learn-profile wants the caches to learn from");
-    if (p->learn_path && (p->options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
+    if (p->learn_path && (p->how.options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
                           p->queries_path || p->job.input.import.profile || p->job.json))
         return cli_usage("--learn-profile packs nothing: no other options of packing go with it");
     if (p->learn_path) return *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file to write");
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e))) cli_error(&e);
     else status = job_run(&p->job, n, paths, pack_one);
     if (p->queries.cache) kvc_close(&p->queries);
-    kvc_fit_free(&p->fit);
-    kvc_profile_free(p->profile);
+    kvc_packed_free(&p->done);
+    kvc_profile_free(p->how.profile);
     return status;
 }
 
@@ -408,11 +337,13 @@ static void print_help(void) {
 }
 
 int main(int argc, char **argv) {
-    static struct pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done}};
+    static struct pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done},
+                            .recipe_text = KVC_DEFAULT_STAGE,
+                            .how = {.note = say_note, .check = refuse_loss, .coded = say_coded}};
     int opt;
     const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-pack");
-    p.job.state = &p;
+    p.job.state = p.how.state = &p;
     cli_input_environment(&p.job.input);
     while ((opt = getopt_long(argc, argv, "r:" JOB_SHORT, options, NULL)) != -1) {
         int taken = job_option(&p.job, opt, optarg);
@@ -425,12 +356,12 @@ int main(int argc, char **argv) {
     if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
     if (job_check(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (check_queries(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if ((p.options.embed_profile || p.force_profile) && !p.job.input.import.profile)
-        return cli_usage("--%s-profile wants a --profile=FILE", p.force_profile ? "force" : "embed");
-    if ((p.options.no_tokens || p.dequantize || p.no_companions) && p.job.remove)
+    if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)
+        return cli_usage("--%s-profile wants a --profile=FILE", p.how.force_profile ? "force" : "embed");
+    if ((p.how.options.no_tokens || p.how.dequantize || p.how.no_companions) && p.job.remove)
         return cli_usage("--%s leaves out what --rm would remove for good",
-                         p.dequantize ? "dequantize" : p.options.no_tokens ? "no-tokens" : "companions=no");
-    if (p.no_companions && kvc_recipe_has(p.options.recipe, KVC_STAGE_REBUILDS))
+                         p.how.dequantize ? "dequantize" : p.how.options.no_tokens ? "no-tokens" : "companions=no");
+    if (p.how.no_companions && kvc_recipe_has(p.how.options.recipe, KVC_STAGE_REBUILDS))
         return cli_usage("--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
     return cli_finish(run(&p, argc - optind, argv + optind));
 }

@@ -265,7 +265,8 @@ static int on_device(const struct unpack *u, const struct kvc_input *in, struct 
 }
 
 static struct kvc_cuda_options load_options(const struct unpack *u) {
-    return (struct kvc_cuda_options){.device = u->device.number, .threads = u->job.threads, .verify = u->job.test,
+    return (struct kvc_cuda_options){.size = sizeof(struct kvc_cuda_options), .device = u->device.number,
+                                     .threads = u->job.threads, .verify = u->job.test,
                                      .profile = u->job.input.import.profile, .model = u->job.input.model_path,
                                      .profile_folders = u->job.input.import.profile_folders};
 }

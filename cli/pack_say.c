@@ -1,5 +1,5 @@
 /* pack_say.c: what kvc-pack says of a packed file. Not for packing (kvc-pack.c). */
-#include "cli/pack.h"
+#include "cli/pack_job.h"
 
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
@@ -45,15 +45,14 @@ static void print_lossless(FILE *out, const struct kvc_cache *c, const struct kv
     }
 }
 
-static void say_lossless(const char *name, const struct kvc_cache *c, const char *recipe) {
-    struct kvc_recipe items;
+static void say_lossless(const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
     struct kvc_plan plan;
     char *text = NULL;
     size_t n;
     FILE *out = open_memstream(&text, &n);
     if (!out) return;
     /* it was planned while packing, so it can be planned */
-    if (!kvc_recipe_parse(recipe, &items, NULL) && !kvc_plan_make(&plan, c, &items, NULL)) {
+    if (!kvc_plan_make(&plan, c, recipe, NULL)) {
         print_lossless(out, c, &plan);
         kvc_plan_free(&plan);
     }
@@ -63,31 +62,32 @@ static void say_lossless(const char *name, const struct kvc_cache *c, const char
 
 #define MOST_PREDICTED 0.2
 
-static void say_errors(const struct pack *p, const char *name, const char *recipe) {
-    const struct kvc_rate_report *r = &p->rated;
-    if (p->fit.ratio[0] > 0 || p->fit.ratio[1] > 0)
+static void say_errors(const struct pack *p, const char *name, const struct kvc_recipe *recipe) {
+    const struct kvc_rate_report *r = &p->done.rated;
+    char text[KVC_MAX_RECIPE_TEXT];
+    if (p->done.fit.ratio[0] > 0 || p->done.fit.ratio[1] > 0)
         cli_warn("%s: fit of the profile: %s; mean square of coefficients to the profile's: K %.3g, V %.3g (1: as in its texts)",
-                 name, kvc_fit_name(p->fit.verdict), p->fit.ratio[0], p->fit.ratio[1]);
-    if (r->step > 0) cli_warn("%s: recipe %s", name, recipe);
+                 name, kvc_fit_name(p->done.fit.verdict), p->done.fit.ratio[0], p->done.fit.ratio[1]);
+    if (r->step > 0 && !kvc_recipe_print(recipe, text, sizeof text)) cli_warn("%s: recipe %s", name, text);
     if (r->kld[0] > MOST_PREDICTED)
         cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
     else if (r->kld[0] > 0)
         cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
                  r->kld[0], r->kld[1]);
-    else if (p->profile && p->fit.verdict != KVC_FIT_GOOD && kvc_profile_metric(p->profile) == KVC_METRIC_FISHER)
-        cli_warn("%s: no KLD is predicted, as %s", name, p->fit.verdict == KVC_FIT_UNKNOWN
+    else if (p->how.profile && p->done.fit.verdict != KVC_FIT_GOOD && kvc_profile_metric(p->how.profile) == KVC_METRIC_FISHER)
+        cli_warn("%s: no KLD is predicted, as %s", name, p->done.fit.verdict == KVC_FIT_UNKNOWN
                  ? "whether the profile fits could not be measured" : "the profile does not fit the cache well");
     else if (r->step > 0)
         cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no KLD is predicted", name);
     if (r->error > 0)
-        cli_warn("%s: error left in attention, measured: %s %.4g", name, p->rate.logit_error > 0 ? "logits, root mean square," :
+        cli_warn("%s: error left in attention, measured: %s %.4g", name, p->how.rate.logit_error > 0 ? "logits, root mean square," :
                  "outputs, 0.99 of them below", r->error);
-    if (p->options.no_verify) return;
-    cli_warn("%s: error left in the values, measured: K %.4g, V %.4g of their root mean square", name, p->report.error[0],
-             p->report.error[1]);
+    if (p->how.options.no_verify) return;
+    cli_warn("%s: error left in the values, measured: K %.4g, V %.4g of their root mean square", name, p->done.report.error[0],
+             p->done.report.error[1]);
 }
 
-void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cache *c, const char *recipe) {
+void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
     say_lossless(name, c, recipe);
     say_errors(p, name, recipe);
 }
@@ -95,10 +95,10 @@ void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cac
 /* "; reading needs the profile of ...", or nothing, into text. */
 static void profile_text(const struct pack *p, char *text, size_t size) {
     char hash[2 * KVC_SHA256_BYTES + 1];
-    const char *model = p->profile ? kvc_profile_model(p->profile) : "";
+    const char *model = p->how.profile ? kvc_profile_model(p->how.profile) : "";
     *text = '\0';
-    if (!p->report.uses_profile || p->options.embed_profile) return;
-    kvc_hex(kvc_profile_sha256(p->profile), KVC_SHA256_BYTES, hash);
+    if (!p->done.report.uses_profile || p->how.options.embed_profile) return;
+    kvc_hex(kvc_profile_sha256(p->how.profile), KVC_SHA256_BYTES, hash);
     snprintf(text, size, "; reading needs the profile%s%s (sha256 %.8s...): keep it, or use --embed-profile", *model ? " of " : "",
              model, hash);
 }
@@ -106,9 +106,9 @@ static void profile_text(const struct pack *p, char *text, size_t size) {
 /* The one line that every lossy container gets. */
 static void say_lossy(const struct pack *p, const char *name, double ratio) {
     char profile[512];
-    if (p->job.input.quiet || p->report.lossless) return;
+    if (p->job.input.quiet || p->done.report.lossless) return;
     profile_text(p, profile, sizeof profile);
-    cli_warn("%s: lossy: recipe %s, %.1f times smaller%s", name, p->options.recipe, ratio, profile);
+    cli_warn("%s: lossy: recipe %s, %.1f times smaller%s", name, p->recipe_text, ratio, profile);
 }
 
 static int has_fingerprint(const struct kvc_meta *m) {
@@ -145,17 +145,17 @@ static void report_fit(struct cli_json *j, const struct kvc_fit *fit) {
 static void say_missing(const struct pack *p, const struct kvc_opened *f) {
     static const char outcome[] = ", and so without the file's own bytes: it cannot be given back as it was";
     if (p->job.input.quiet) return;
-    if (p->options.no_tokens && f->cache->n_extents) cli_warn("%s: without its token ids%s", f->input.name, outcome);
-    if (p->left_out) cli_warn("%s: without its queries and hidden states%s", f->input.name, outcome);
-    if (p->dequantized) cli_warn("%s: dequantised%s", f->input.name, outcome);
+    if (p->how.options.no_tokens && f->cache->n_extents) cli_warn("%s: without its token ids%s", f->input.name, outcome);
+    if (p->done.left_out) cli_warn("%s: without its queries and hidden states%s", f->input.name, outcome);
+    if (p->done.dequantized) cli_warn("%s: dequantised%s", f->input.name, outcome);
 }
 
 void pack_say_done(void *state, const struct kvc_opened *f) {
     struct pack *p = state;
-    const struct kvc_pack_report *r = &p->report;
-    double ratio = r->stored_bytes ? (double)p->packed_bytes / (double)r->stored_bytes : 0;
+    const struct kvc_pack_report *r = &p->done.report;
+    double ratio = r->stored_bytes ? (double)p->done.source_bytes / (double)r->stored_bytes : 0;
     double seconds = job_now() - p->progress.start;
-    const int lossless = r->lossless && !p->dequantized;
+    const int lossless = r->lossless && !p->done.dequantized;
     if (p->job.json) {
         struct cli_json *j = &p->job.report.json;
         cli_report_file(&p->job.report, f->input.name);
@@ -164,23 +164,23 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
         cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
         cli_json_u64(j, "stored_bytes", r->stored_bytes);
         cli_json_f64(j, "ratio", ratio);
-        cli_json_bool(j, "companions", !p->left_out);
+        cli_json_bool(j, "companions", !p->done.left_out);
         cli_json_u64(j, "records", r->records);
         cli_json_u64(j, "sections", r->sections);
         cli_json_u64(j, "same_rows", r->same_rows);
         cli_json_bool(j, "lossless", lossless);
-        if (!r->lossless && !p->options.no_verify) {
+        if (!r->lossless && !p->how.options.no_verify) {
             cli_json_f64(j, "error_k", r->error[0]);
             cli_json_f64(j, "error_v", r->error[1]);
         }
-        if (p->rated.step > 0) cli_json_f64(j, "step", p->rated.step);
-        if (p->rated.error > 0) cli_json_f64(j, p->rate.logit_error > 0 ? "logit_rms" : "output_p99", p->rated.error);
-        if (p->fitted) report_fit(j, &p->fit);
-        if (p->rated.kld[0] > 0) {
-            cli_json_f64(j, "predicted_kld", p->rated.kld[0]);
-            cli_json_f64(j, "predicted_kld_recall", p->rated.kld[1]);
+        if (p->done.rated.step > 0) cli_json_f64(j, "step", p->done.rated.step);
+        if (p->done.rated.error > 0) cli_json_f64(j, p->how.rate.logit_error > 0 ? "logit_rms" : "output_p99", p->done.rated.error);
+        if (p->done.fitted) report_fit(j, &p->done.fit);
+        if (p->done.rated.kld[0] > 0) {
+            cli_json_f64(j, "predicted_kld", p->done.rated.kld[0]);
+            cli_json_f64(j, "predicted_kld_recall", p->done.rated.kld[1]);
         }
-        cli_json_bool(j, "verified", !p->options.no_verify);
+        cli_json_bool(j, "verified", !p->how.options.no_verify);
         cli_json_f64(j, "seconds", seconds);
         cli_report_file_end(&p->job.report);
     }
@@ -188,10 +188,10 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
     say_lossy(p, f->input.name, ratio);
     if (!p->job.verbose) return;
     char from[32], to[32];
-    cli_size_text(p->packed_bytes, from);
+    cli_size_text(p->done.source_bytes, from);
     cli_size_text(r->stored_bytes, to);
     hint_fingerprint(p, &f->cache->meta);
     cli_warn("%s: %s -> %s (%.3f), %s%s, %.2f s", f->input.name, from, to, ratio, lossless ? "lossless" : "lossy",
-             p->options.no_verify ? "" : ", verified", seconds);
+             p->how.options.no_verify ? "" : ", verified", seconds);
 }
 

@@ -6,10 +6,10 @@
 #include "codecs/registry.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 
 static int parse_number(const char **p, uint32_t *v) {
     if (**p < '0' || **p > '9') return -1;
@@ -176,10 +176,30 @@ void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint3
         add_step(pipeline, kvc_stage_find(KVC_DEFAULT_STAGE), NULL, recipe->n);
 }
 
-int kvc_recipe_has(const char *text, unsigned flags) {
-    struct kvc_recipe recipe;
-    if (!text || kvc_recipe_parse(text, &recipe, NULL)) return 0;
-    for (unsigned i = 0; i < recipe.n; i++)
-        if (recipe.item[i].stage->flags & flags) return 1;
+static struct kvc_recipe default_recipe;
+static pthread_once_t default_once = PTHREAD_ONCE_INIT;
+
+static void make_default(void) {
+    struct kvc_item *item = &default_recipe.item[default_recipe.n++];
+    item->stage = kvc_stage_find(KVC_DEFAULT_STAGE);
+    kvc_stage_parse(item->stage, "", &item->args, NULL); /* needs no memory, and so cannot fail */
+}
+
+const struct kvc_recipe *kvc_recipe_or_default(const struct kvc_recipe *recipe) {
+    if (!recipe) pthread_once(&default_once, make_default);
+    return recipe ? recipe : &default_recipe;
+}
+
+int kvc_recipe_has(const struct kvc_recipe *recipe, unsigned flags) {
+    recipe = kvc_recipe_or_default(recipe);
+    for (unsigned i = 0; i < recipe->n; i++)
+        if (recipe->item[i].stage->flags & flags) return 1;
+    return 0;
+}
+
+int kvc_recipe_is_lossy(const struct kvc_recipe *recipe) {
+    recipe = kvc_recipe_or_default(recipe);
+    for (unsigned i = 0; i < recipe->n; i++)
+        if (!(recipe->item[i].stage->flags & KVC_STAGE_LOSSLESS)) return 1;
     return 0;
 }

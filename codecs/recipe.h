@@ -13,6 +13,7 @@
 #include "codecs/pipeline.h"
 
 #define KVC_MAX_RANGES 16
+#define KVC_MAX_RECIPE_TEXT 2048 /* bytes of a recipe's canonical text, with the NUL */
 /* The lossless stage that ends a pipeline without a terminal stage; also the default recipe. */
 #define KVC_DEFAULT_STAGE "split"
 
@@ -34,8 +35,12 @@ int kvc_recipe_parse(const char *text, struct kvc_recipe *recipe, struct kvc_err
 /* Prints the canonical text; parsing it gives the same recipe. Returns -1 when `size` is too small. */
 int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size);
 
-/* Returns 1 when a recipe, given as text, has a stage with one of these flags (stage.h); 0 also when it cannot be read. */
-int kvc_recipe_has(const char *text, unsigned flags);
+/* Returns the recipe that stands for NULL wherever a recipe may be NULL: the default stage alone. */
+const struct kvc_recipe *kvc_recipe_or_default(const struct kvc_recipe *recipe);
+/* Returns 1 when a recipe has a stage with one of these flags (stage.h). NULL: the default. */
+int kvc_recipe_has(const struct kvc_recipe *recipe, unsigned flags);
+/* Returns 1 when some stage of a recipe is lossy. */
+int kvc_recipe_is_lossy(const struct kvc_recipe *recipe);
 
 /* Makes the pipeline of a tensor: the stages that select it, up to and including the first terminal stage. `select` is
  * KVC_SELECT_K or _V, or 0 for other roles, which only terminal, lossless and unselected items take. `finite` is put before the

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check-install.sh MAKE: installs into an empty place, builds and runs the README's program against it with pkg-config, and one
-# against libkvc_cuda where that was built; packs with the installed profile; strips; uninstalls, and finds nothing left.
+# check-install.sh MAKE: installs into an empty place, builds and runs the programs of the README and of samples/c against it with
+# pkg-config, and one against libkvc_cuda where that was built; packs with the installed profile; strips; uninstalls, and finds nothing left.
 set -eu
 make=$1
 root=$(mktemp -d)
@@ -16,6 +16,11 @@ ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$r
     -L"$root/usr/lib" $flags
 out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program" samples/slot-f16.bin)
 [ "$out" = "llama 60" ] || { echo "a program built against the installed library printed '$out'" >&2; exit 1; }
+# shellcheck disable=SC2086
+${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$root/program" samples/c/cut_prefix.c -L"$root/usr/lib" $flags
+out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program" samples/slot-f16.bin 8 "$root/prefix.kvc")
+[ "$out" = "60 tensors, 92160 values, 0 differ" ] || { echo "samples/c/cut_prefix.c printed '$out'" >&2; exit 1; }
+rm "$root/prefix.kvc"
 if [ -e "$root/usr/lib/libkvc_cuda.so" ]; then # without a device it says why
     cat >"$root/program.c" <<'C'
 #include <kvc.h>

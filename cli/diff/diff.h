@@ -1,36 +1,20 @@
 /* diff.h: what the parts of kvc-diff share: what is compared, which parts and tensors of the two caches
  * belong together, and one printer of text, JSON and TSV. Not for other tools.
  *
- * A comparison goes through diff_match(), diff_facts(), diff_geometry(), diff_align(), diff_values() and
+ * A comparison goes through kvc_pairs_find(), diff_facts(), diff_geometry(), diff_align(), diff_values() and
  * diff_attention(), in this order. Each looks at both caches and hands what differs to the printer, which counts it, too. */
 #ifndef KVC_DIFF_H
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
-#include "formats/compare/align.h"
 #include "formats/compare/attention.h"
-#include "formats/compare/compare.h"
+#include "formats/compare/pairs.h"
 
 enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
 
-/* Parts of A and B that correspond. */
-struct diff_parts {
-    const struct kvc_part *part[2]; /* NULL where a side has none */
-    struct kvc_matching rows;       /* of the selected positions; empty when a side has none */
-};
-
-/* Tensors of A and B that correspond. */
-struct diff_tensors {
-    const struct diff_parts *parts;
-    uint32_t layer; /* model layer */
-    enum kvc_role role;
-    uint32_t tensor[2]; /* KVC_NONE where a side has none */
-    uint64_t heads;     /* to report values by; 0: the shapes do not let values be compared */
-};
-
 /* A layer whose attention is measured. */
 struct diff_attention {
-    const struct diff_tensors *k, *v;
+    const struct kvc_tensor_pair *k, *v;
     uint64_t heads;             /* KV heads */
     struct kvc_attention *head; /* of each */
 };
@@ -39,9 +23,8 @@ struct diff {
     /* What is compared. */
     struct kvc_compare_options compare;
     int all;             /* provenance, other metadata and private bytes, too */
-    int64_t first, last; /* positions, both inclusive; first is INT64_MIN when none are selected */
-    uint8_t *keep;       /* keep[i] != 0 selects layer i < n_keep; NULL: all */
-    uint32_t n_keep;
+    uint8_t *keep; /* of `pairs`, the tool's own */
+    struct kvc_pairs pairs;
 
     /* What is printed. */
     enum diff_style style;
@@ -55,12 +38,6 @@ struct diff {
     const struct kvc_cache *cache[2]; /* compared: the file's, or a view of it */
     struct kvc_align align;
 
-    /* Sorted: parts by kind, stream and checkpoint; tensors by part, layer and role. */
-    struct diff_parts *part;
-    size_t n_parts;
-    struct diff_tensors *tensor;
-    size_t n_tensors;
-
     /* Results. */
     uint64_t facts;                     /* that differ */
     uint64_t compared, unequal, values; /* tensors, those of them that differ, values of all */
@@ -72,7 +49,7 @@ struct diff {
 
     /* The printer's. */
     struct cli_report report;
-    const struct diff_tensors *now; /* the tensors being compared */
+    const struct kvc_tensor_pair *now; /* the tensors being compared */
     int opened, headed;             /* their JSON object is open; the table of text has its heading */
 };
 
@@ -81,8 +58,6 @@ extern const char *const diff_side[2];
 
 int diff_differs(const struct diff *d);
 
-/* Fills part and tensor with what the selection reaches; refuses one that reaches nothing. */
-int diff_match(struct diff *d, struct kvc_error *e);
 /* Compares token ids, metadata and, with `all`, the engine's private bytes. */
 int diff_facts(struct diff *d, struct kvc_error *e);
 /* Compares parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
@@ -120,11 +95,11 @@ kvc_report_fn diff_report_value;
 void diff_print_tensor(struct diff *d, const struct kvc_difference *head, int unequal);
 
 /* Writes "checkpoint 1", "live stream 2". */
-void diff_part_label(const struct diff_parts *parts, char *text, size_t size);
+void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size);
 /* Returns the part of A, or of B where A has none: kind, stream and checkpoint are the same in both. */
-const struct kvc_part *diff_part_of(const struct diff_parts *parts);
+const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts);
 /* Writes "checkpoint 1 layers 0-29 K" for tensors of one part and role. */
-void diff_layers_label(const struct diff_tensors *first, const struct diff_tensors *last, char *text,
+void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last, char *text,
                        size_t size);
 
 #endif

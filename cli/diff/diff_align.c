@@ -3,16 +3,6 @@
 
 #include <inttypes.h>
 
-/* Finds the first tensors of a role whose values both sides have: guesses are measured on them. */
-static struct kvc_align_sample first_common(const struct diff *d, enum kvc_role role) {
-    for (size_t i = 0; i < d->n_tensors; i++) {
-        const struct diff_tensors *pair = &d->tensor[i];
-        if (pair->role == role && pair->heads && pair->parts->rows.rows)
-            return (struct kvc_align_sample){{pair->tensor[0], pair->tensor[1]}, &pair->parts->rows};
-    }
-    return (struct kvc_align_sample){.rows = NULL};
-}
-
 static void say(const struct kvc_align_note *n) {
     const char *role = kvc_role_name(n->role), *to = diff_side[!n->side];
     const char *who = n->told[0] ? "B does not say" : n->told[1] ? "A does not say" : "A and B do not say";
@@ -42,7 +32,7 @@ static void say(const struct kvc_align_note *n) {
 int diff_align(struct diff *d, struct kvc_error *e) {
     d->align = (struct kvc_align){.cache = {d->cache[0], d->cache[1]},
                                   .name = {d->compare.name[0], d->compare.name[1]},
-                                  .sample = {first_common(d, KVC_ROLE_K), first_common(d, KVC_ROLE_V)}};
+                                  .sample = {kvc_pairs_sample(&d->pairs, KVC_ROLE_K), kvc_pairs_sample(&d->pairs, KVC_ROLE_V)}};
     const int status = kvc_align_caches(&d->align, e);
     for (unsigned i = 0; i < d->align.n_notes && !d->quiet; i++) say(&d->align.note[i]);
     for (int s = 0; s < 2; s++) d->cache[s] = d->align.cache[s];

@@ -16,9 +16,9 @@ static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
     return KVC_NONE;
 }
 
-static const struct diff_tensors *find_values(const struct diff *d, const struct diff_tensors *k) {
-    for (size_t i = 0; i < d->n_tensors; i++) {
-        const struct diff_tensors *v = &d->tensor[i];
+static const struct kvc_tensor_pair *find_values(const struct diff *d, const struct kvc_tensor_pair *k) {
+    for (size_t i = 0; i < d->pairs.n_tensors; i++) {
+        const struct kvc_tensor_pair *v = &d->pairs.tensor[i];
         if (v->parts == k->parts && v->layer == k->layer && v->role == KVC_ROLE_V) return v;
     }
     return NULL;
@@ -62,9 +62,9 @@ static int open_views(struct attention *a, struct kvc_error *e) {
 /* Lists the layers that can be measured: both files have K and V, and there are queries. */
 static int list_layers(struct attention *a, struct kvc_error *e) {
     struct diff *d = a->diff;
-    if (!(d->attended = calloc(d->n_tensors + 1, sizeof *d->attended))) return kvc_fail_memory(e, "layers");
-    for (size_t i = 0; i < d->n_tensors; i++) {
-        const struct diff_tensors *k = &d->tensor[i], *v = k->role == KVC_ROLE_K ? find_values(d, k) : NULL;
+    if (!(d->attended = calloc(d->pairs.n_tensors + 1, sizeof *d->attended))) return kvc_fail_memory(e, "layers");
+    for (size_t i = 0; i < d->pairs.n_tensors; i++) {
+        const struct kvc_tensor_pair *k = &d->pairs.tensor[i], *v = k->role == KVC_ROLE_K ? find_values(d, k) : NULL;
         if (!v || !k->heads || !v->heads || !k->parts->rows.rows) continue;
         const enum kvc_part_kind kind = k->parts->part[0]->kind;
         if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || find_queries(a->queries, k->layer) == KVC_NONE) continue;

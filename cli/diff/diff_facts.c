@@ -28,7 +28,7 @@ struct ids {
 static struct ids selected_ids(const struct diff *d, const struct kvc_cache *c) {
     uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
     if (base > INT64_MAX) base = INT64_MAX; /* no position is that high */
-    uint64_t from = d->first < 0 ? 0 : (uint64_t)d->first, to = (uint64_t)d->last + 1;
+    uint64_t from = d->pairs.first < 0 ? 0 : (uint64_t)d->pairs.first, to = (uint64_t)d->pairs.last + 1;
     uint64_t end = base + c->n_tokens;
     struct ids ids = {NULL, from > base ? from : base, end < to ? end : to};
     if (ids.end < ids.first) ids.end = ids.first;

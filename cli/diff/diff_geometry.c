@@ -34,7 +34,7 @@ static const uint32_t *words_of(const struct kvc_cells *cells, uint64_t row, uin
 }
 
 /* Counts matched cells whose words differ. */
-static void compare_words(struct diff *d, const char *where, const struct diff_parts *pair) {
+static void compare_words(struct diff *d, const char *where, const struct kvc_part_pair *pair) {
     uint64_t differ = 0;
     for (uint64_t r = 0; r < pair->rows.n_runs; r++) {
         const struct kvc_run *run = &pair->rows.run[r];
@@ -77,7 +77,7 @@ static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enu
 }
 
 /* Returns 1 where a pair of tensors differs in a fact, and fills *both. */
-static int tensor_differs(const struct diff *d, const struct diff_tensors *pair, enum tensor_fact which,
+static int tensor_differs(const struct diff *d, const struct kvc_tensor_pair *pair, enum tensor_fact which,
                           struct both *both) {
     *both = (struct both){.has = {pair->tensor[0] != KVC_NONE, pair->tensor[1] != KVC_NONE}};
     if (which == PRESENCE) {
@@ -100,10 +100,10 @@ static int tensor_differs(const struct diff *d, const struct diff_tensors *pair,
 /* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers make one line. */
 static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role role,
                          enum tensor_fact which) {
-    const struct diff_tensors *first = NULL, *last = NULL;
+    const struct kvc_tensor_pair *first = NULL, *last = NULL;
     struct both open = {0}, both;
     for (size_t i = begin; i <= end; i++) {
-        const struct diff_tensors *pair = i < end ? &d->tensor[i] : NULL;
+        const struct kvc_tensor_pair *pair = i < end ? &d->pairs.tensor[i] : NULL;
         if (pair && pair->role != role) continue;
         int differs = pair && tensor_differs(d, pair, which, &both);
         if (differs && first && pair->layer == last->layer + 1 && same_both(&open, &both)) {
@@ -122,7 +122,7 @@ static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role
 }
 
 /* Compares a pair of parts and its tensors [begin, end). */
-static void compare_parts(struct diff *d, const struct diff_parts *pair, size_t begin, size_t end) {
+static void compare_parts(struct diff *d, const struct kvc_part_pair *pair, size_t begin, size_t end) {
     const struct kvc_part *a = pair->part[0], *b = pair->part[1];
     char where[64];
     diff_part_label(pair, where, sizeof where);
@@ -139,8 +139,8 @@ static void compare_parts(struct diff *d, const struct diff_parts *pair, size_t 
 }
 
 void diff_geometry(struct diff *d) {
-    for (size_t p = 0, begin = 0, end = 0; p < d->n_parts; p++, begin = end) {
-        while (end < d->n_tensors && d->tensor[end].parts == &d->part[p]) end++;
-        compare_parts(d, &d->part[p], begin, end);
+    for (size_t p = 0, begin = 0, end = 0; p < d->pairs.n_parts; p++, begin = end) {
+        while (end < d->pairs.n_tensors && d->pairs.tensor[end].parts == &d->pairs.part[p]) end++;
+        compare_parts(d, &d->pairs.part[p], begin, end);
     }
 }

@@ -3,11 +3,11 @@
 
 #include <inttypes.h>
 
-const struct kvc_part *diff_part_of(const struct diff_parts *parts) {
+const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts) {
     return parts->part[0] ? parts->part[0] : parts->part[1];
 }
 
-void diff_part_label(const struct diff_parts *parts, char *text, size_t size) {
+void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size) {
     const struct kvc_part *part = diff_part_of(parts);
     char checkpoint[16] = "", stream[24] = "";
     if (part->kind == KVC_PART_CHECKPOINT)
@@ -16,7 +16,7 @@ void diff_part_label(const struct diff_parts *parts, char *text, size_t size) {
     snprintf(text, size, "%s%s%s", kvc_part_kind_name(part->kind), checkpoint, stream);
 }
 
-void diff_layers_label(const struct diff_tensors *first, const struct diff_tensors *last, char *text,
+void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last, char *text,
                        size_t size) {
     const struct kvc_part *part = diff_part_of(first->parts);
     const char *role = kvc_role_name(first->role);

@@ -70,7 +70,7 @@ void diff_fact_presence(struct diff *d, const char *where, const char *what, int
 /* --- values --- */
 
 /* Prints the columns that name the tensor of a row of TSV. */
-static void tsv_tensor(const struct diff_tensors *t, const char *type) {
+static void tsv_tensor(const struct kvc_tensor_pair *t, const char *type) {
     const struct kvc_part *part = diff_part_of(t->parts);
     char checkpoint[16] = "-";
     if (part->kind == KVC_PART_CHECKPOINT) snprintf(checkpoint, sizeof checkpoint, "%" PRIu32, part->checkpoint);
@@ -154,7 +154,7 @@ static void json_head(struct cli_json *j, uint64_t head, const struct kvc_differ
     cli_json_close(j);
 }
 
-static void tsv_head(const struct diff_tensors *t, uint64_t head, const struct kvc_difference *x) {
+static void tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x) {
     char text[2][32];
     tsv_tensor(t, "head");
     printf("%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64, head, x->differ, x->values, x->nonfinite);

@@ -1,14 +1,16 @@
-/* kvc.c: the public interface (kvc.h) over the library's inside. */
+/* kvc.c: the public interface (kvc.h) over the library's inside: errors, opening, looking and reading. Not for writing (kvc_write.c)
+ * or comparing (kvc_compare.c). */
 #include "formats/api/kvc.h"
-#include "formats/file/restore.h"
 
-#include "formats/container/container.h"
 #include "formats/api/kvc_file.h"
-#include "formats/file/open.h"
-#include "formats/file/rate.h"
-#include "formats/cache/format.h"
-#include "formats/model/model.h"
+#include "formats/api/sized.h"
+#include "formats/cache/prefix.h"
 #include "formats/cache/view.h"
+#include "formats/container/container.h"
+#include "formats/file/restore.h"
+#include "formats/model/model.h"
+
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,30 +48,50 @@ const char *kvc_error_message(const struct kvc_error *e) {
     return e->message;
 }
 
-/* Opens a path, or bytes where `path` is NULL. */
-static struct kvc_file *open_file(const char *path, const void *data, size_t size, const struct kvc_open_options *o,
-                                  struct kvc_error *e) {
-    static const struct kvc_open_options nothing;
+int kvc_error_need(const struct kvc_error *e) {
+    return (int)e->need;
+}
+
+/* --- opening --- */
+
+/* What to open: a path, several of them, or bytes. */
+struct source {
+    const char *const *path;
+    size_t paths; /* 0: bytes */
+    const void *data;
+    size_t size;
+    int members; /* the paths are members of one cache */
+};
+
+static int open_source(struct kvc_file *f, const struct source *s, const struct kvc_opening *o, struct kvc_error *e) {
+    if (!s->paths) return kvc_open_bytes(&f->opened, s->data, s->size, o, e);
+    return s->members ? kvc_open_members(&f->opened, s->path, s->paths, o, e) : kvc_open_path(&f->opened, s->path[0], o, e);
+}
+
+/* Fills a handle that is zero; on failure it holds what kvc_file_close() gives back. */
+static int fill(struct kvc_file *f, const struct source *s, const struct kvc_open_options *o, struct kvc_model *model,
+                struct kvc_error *e) {
+    struct kvc_opening opening = {.import = {.format = o->format, .set = o->set, .kv_heads = o->kv_heads, .profile = o->profile,
+                                             .profile_folders = o->profile_folders},
+                                  .model = model};
+    if (o->pairing && !kvc_pairing_parse(o->pairing, &opening.import.pairing))
+        return kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
+    if (model && kvc_model_read(o->model, 0, model, e)) return kvc_error_prefix(e, o->model);
+    if (o->weights && !(f->weights = kvc_weights_open(o->weights, e))) return kvc_error_prefix(e, o->weights);
+    opening.import.weights = f->weights;
+    if (open_source(f, s, &opening, e)) return -1;
+    f->cache = f->opened.cache;
+    f->name = f->opened.input.name;
+    if (kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e))) return -1;
+    return 0;
+}
+
+static struct kvc_file *open_file(const struct source *s, const struct kvc_open_options *callers, struct kvc_error *e) {
+    struct kvc_open_options o;
+    if (kvc_sized_take(&o, sizeof o, callers, "kvc_open_options", e)) return NULL;
     struct kvc_file *f = calloc(1, sizeof *f);
-    struct kvc_model *model = NULL;
-    if (!o) o = &nothing;
-    struct kvc_opening opening = {.import = {.format = o->format, .kv_heads = o->kv_heads, .profile = o->profile, .profile_folders = o->profile_folders}};
-    int status = f ? 0 : kvc_fail_memory(e, "a file");
-    if (!status && o->pairing && !kvc_pairing_parse(o->pairing, &opening.import.pairing))
-        status = kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
-    if (!status && o->model) {
-        opening.model = model = malloc(sizeof *model);
-        status = !model ? kvc_fail_memory(e, "a model")
-                 : kvc_model_read(o->model, 0, model, e) ? kvc_error_prefix(e, o->model)
-                                                         : 0;
-    }
-    if (!status && o->weights && !(f->weights = kvc_weights_open(o->weights, e))) status = kvc_error_prefix(e, o->weights);
-    if (!status) {
-        opening.import.weights = f->weights;
-        status = path ? kvc_open_path(&f->opened, path, &opening, e) : kvc_open_bytes(&f->opened, data, size, &opening, e);
-        f->cache = f->opened.cache;
-    }
-    if (!status && kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e))) status = -1;
+    struct kvc_model *model = o.model ? malloc(sizeof *model) : NULL;
+    int status = !f || (o.model && !model) ? kvc_fail_memory(e, "a file") : fill(f, s, &o, model, e);
     free(model);
     if (!status) return f;
     kvc_file_close(f);
@@ -77,24 +99,70 @@ static struct kvc_file *open_file(const char *path, const void *data, size_t siz
 }
 
 struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options, struct kvc_error *e) {
-    return open_file(path, NULL, 0, options, e);
+    return open_file(&(struct source){.path = &path, .paths = 1}, options, e);
+}
+
+struct kvc_file *kvc_file_open_members(const char *const *paths, size_t n, const struct kvc_open_options *options,
+                                       struct kvc_error *e) {
+    if (n) return open_file(&(struct source){.path = paths, .paths = n, .members = 1}, options, e);
+    kvc_fail(e, KVC_ERR_USAGE, "no members are given");
+    return NULL;
 }
 
 struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struct kvc_open_options *options,
                                       struct kvc_error *e) {
-    return open_file(NULL, data, size, options, e);
+    return open_file(&(struct source){.data = data, .size = size}, options, e);
+}
+
+/* Returns the position behind the last of a cache. */
+static uint64_t end_of(const struct kvc_cache *c) {
+    int64_t end = 0;
+    for (uint32_t p = 0; p < c->n_parts; p++) {
+        const struct kvc_cells *cells = &c->part[p].cells;
+        if (cells->n && kvc_cells_position(cells, cells->n - 1) >= end) end = kvc_cells_position(cells, cells->n - 1) + 1;
+    }
+    return (uint64_t)end;
+}
+
+struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part, struct kvc_error *e) {
+    struct kvc_part_options o;
+    if (kvc_sized_take(&o, sizeof o, part, "kvc_part_options", e)) return NULL;
+    if (o.first && !o.end) o.end = end_of(f->cache);
+    if (o.first >= o.end && o.end) {
+        kvc_fail(e, KVC_ERR_USAGE, "%s: has no positions from %" PRIu64 " to below %" PRIu64, f->name, o.first, o.end);
+        return NULL;
+    }
+    const struct kvc_selection selection = {o.first, o.end, o.layers, o.n_layers, o.no_companions};
+    struct kvc_file *view = calloc(1, sizeof *view);
+    if (!view) {
+        kvc_fail_memory(e, "a file");
+        return NULL;
+    }
+    view->of = f->of ? f->of : f;
+    view->name = f->name;
+    if ((view->cache = kvc_view_select(f->cache, &selection, e))) return view;
+    kvc_error_prefix(e, f->name);
+    kvc_file_close(view);
+    return NULL;
 }
 
 void kvc_file_close(struct kvc_file *f) {
     if (!f) return;
     kvc_block_cache_free(f->blocks);
-    kvc_close(&f->opened);
+    if (f->of) kvc_cache_free(f->cache);
+    else if (f->cache) kvc_close(&f->opened);
     kvc_weights_close(f->weights);
     free(f);
 }
 
+/* --- looking --- */
+
 const char *kvc_file_format(const struct kvc_file *f) {
-    return f->opened.format->name;
+    return kvc_file_whole(f)->opened.format->name;
+}
+
+const char *kvc_file_meta_key(const struct kvc_file *f, size_t i) {
+    return i < f->cache->meta.n ? f->cache->meta.entry[i].key : NULL;
 }
 
 const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size) {
@@ -114,6 +182,17 @@ const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n) {
     return f->cache->tokens;
 }
 
+int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e) {
+    int by_keys;
+    return kvc_prefix_match(f->cache, tokens, n, common, &by_keys, e) ? kvc_error_prefix(e, f->name) : 0;
+}
+
+const char *kvc_file_member(const struct kvc_file *f, uint32_t i, uint64_t *bytes) {
+    if (i >= f->cache->n_members) return NULL;
+    if (bytes) *bytes = kvc_source_size(f->cache, i);
+    return f->cache->member[i];
+}
+
 uint32_t kvc_file_tensors(const struct kvc_file *f) {
     return f->cache->n_tensors;
 }
@@ -122,7 +201,7 @@ int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info
     if (i >= f->cache->n_tensors) return -1;
     const struct kvc_tensor *t = &f->cache->tensor[i];
     const struct kvc_part *part = kvc_tensor_part(f->cache, i);
-    *info = (struct kvc_tensor_info){
+    const struct kvc_tensor_info own = {
         .part = kvc_part_kind_name(part->kind),
         .role = kvc_role_name(t->role),
         .dtype = kvc_dtype_info(t->shape.dtype)->name,
@@ -134,7 +213,7 @@ int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info
         .dim = t->shape.dim,
         .row_bytes = kvc_row_bytes(&t->shape),
     };
-    return 0;
+    return kvc_sized_give(info, &own, sizeof own, "kvc_tensor_info", NULL);
 }
 
 int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t row) {
@@ -146,86 +225,13 @@ int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uin
                   struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens || n > c->tensor[tensor].shape.tokens - first)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->opened.input.name);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->name);
     const int status = f->blocks ? kvc_block_cache_read(f->blocks, tensor, first, n, dst, e) : c->read(c, tensor, first, n, dst, e);
-    return status ? kvc_error_prefix(e, f->opened.input.name) : 0;
+    return status ? kvc_error_prefix(e, f->name) : 0;
 }
 
 int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {
-    if (!kvc_cache_is_container(f->cache)) return 0;
-    return kvc_container_check(f->cache, threads, e) ? kvc_error_prefix(e, f->opened.input.name) : 0;
-}
-
-struct callback {
-    kvc_write_fn *write;
-    void *state;
-};
-
-static int call_back(void *state, const void *data, size_t n, struct kvc_error *e) {
-    const struct callback *c = state;
-    return c->write(c->state, data, n) ? kvc_fail(e, KVC_ERR_IO, "the output was refused") : 0;
-}
-
-int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
-                  struct kvc_error *e) {
-    struct callback callback = {write, state};
-    struct kvc_sink sink = {.write = call_back, .state = &callback};
-    struct kvc_pack_options pack = {.weights = f->weights};
-    struct kvc_rate rate = {.source_bytes = f->opened.input.size};
-    struct kvc_cache *halves = NULL, *queries = NULL, *c = f->cache;
-    struct kvc_fit fit = {.n = 0};
-    int status = 0;
-    if (options) {
-        pack.recipe = options->recipe;
-        pack.threads = options->threads;
-        pack.align = options->align;
-        pack.no_verify = options->no_verify;
-        pack.embed_profile = options->embed_profile;
-        rate.kld = options->target_kld;
-        rate.ratio = options->target_ratio;
-        rate.output_error = options->max_output_error;
-        rate.logit_error = options->max_logit_error;
-        if (options->profile && !(pack.profile = kvc_profile_open(options->profile, e)))
-            status = -1;
-        if (!status && pack.profile) status = kvc_profile_adopt(pack.profile, f->cache, e);
-        if (!status && options->dequantize && !(c = halves = kvc_view_dequantize(f->cache, e))) status = -1;
-        if (!status && pack.profile) {
-            const struct kvc_profile_use use = {pack.recipe, pack.threads, options->force_profile};
-            const int prepared = kvc_profile_prepare(pack.profile, c, &use, &fit, e);
-            pack.fit = prepared > 0 ? &fit : NULL;
-            status = prepared < 0 ? -1 : 0;
-        }
-        if (!status && options->queries) {
-            queries = kvc_view_queries(options->queries->cache, kvc_cache_pairing(c), e);
-            status = queries ? 0 : kvc_error_prefix(e, options->queries->opened.input.name);
-            pack.queries = queries;
-        }
-    }
-    struct kvc_rate_report rated;
-    char recipe[2048];
-    if (!status) status = kvc_rate_settle(c, &pack, &rate, recipe, sizeof recipe, &rated, e);
-    if (!status && rated.step > 0) pack.recipe = recipe;
-    if (!status) status = kvc_container_write(c, &pack, &sink, NULL, e) ? kvc_error_prefix(e, f->opened.input.name) : 0;
-    kvc_fit_free(&fit);
-    kvc_profile_free(pack.profile);
-    kvc_cache_free(queries);
-    kvc_cache_free(halves);
-    return status;
-}
-
-int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
-                    kvc_write_fn *write, void *state, struct kvc_error *e) {
-    struct callback callback = {write, state};
-    struct kvc_sink sink = {.write = call_back, .state = &callback};
-    struct kvc_export_options export = {0};
-    int status;
-    if (format) {
-        const struct kvc_format *to = kvc_format_find(format);
-        if (!to || !to->export) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
-        status = kvc_export(to, f->cache, &export, &sink, e);
-        if (!status && kvc_cache_is_container(f->cache)) status = kvc_container_check_rest(f->cache, e);
-    } else {
-        status = kvc_source_write(f->cache, options ? options->threads : 0, &sink, e);
-    }
-    return status ? kvc_error_prefix(e, f->opened.input.name) : 0;
+    const struct kvc_cache *c = kvc_file_whole(f)->cache;
+    if (!kvc_cache_is_container(c)) return 0;
+    return kvc_container_check(c, threads, e) ? kvc_error_prefix(e, f->name) : 0;
 }

@@ -7,7 +7,10 @@
  *   struct kvc_error *e = kvc_error_new();
  *   struct kvc_file *f = kvc_file_open("prefix.kvc", NULL, e);
  *   if (!f) fprintf(stderr, "%s\n", kvc_error_message(e));
- */
+ *
+ * Structs of options and results begin with their size, which the caller sets: {.size = sizeof options}. Later versions add fields at
+ * the end. A program that was built with an earlier kvc.h goes on to work, and what it does not know is zero. A library that is
+ * older than the program refuses options that it does not know, where they are not zero. */
 #ifndef KVC_H
 #define KVC_H
 
@@ -22,7 +25,10 @@ extern "C" {
 
 /* --- version --- */
 
-KVC_API const char *kvc_version(void);        /* "0.1.0" */
+#define KVC_VERSION_MAJOR 0
+#define KVC_VERSION_MINOR 1
+#define KVC_VERSION_PATCH 0
+KVC_API const char *kvc_version(void);        /* of the library: "0.1.0" */
 KVC_API unsigned kvc_version_of_format(void); /* the container version this library writes and the newest it reads */
 
 /* --- errors --- */
@@ -37,16 +43,23 @@ KVC_API int kvc_error_code(const struct kvc_error *e);
 KVC_API int kvc_error_severity(const struct kvc_error *e);
 /* Byte offset in the input, or UINT64_MAX. */
 KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
-/* Plain words that name the file, the place and what to do; owned by e. */
+/* What the caller has to give for the call to succeed. Stable numbers: 0 nothing, 1 the number of KV heads, 2 the RoPE pairing of K,
+ * 3 the model's weights file for its facts, 4 the same for its values, 5 the profile that a file was packed with, 6 queries, 7 a format
+ * to write, 8 the format of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE pairing to write, 11 a step or a
+ * target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent (`force_profile`). */
+KVC_API int kvc_error_need(const struct kvc_error *e);
+/* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
 
 /* --- opening and looking --- */
 
 struct kvc_file;
 
-/* What the caller knows and files do not say; all zero for nothing. Zero-initialise: fields may be added. */
+/* What the caller knows and files do not say. */
 struct kvc_open_options {
-    const char *format;  /* "kvc", "llama", "safetensors", "npz"; NULL: look */
+    size_t size;         /* of this struct */
+    const char *format;  /* "kvc", "llama", "safetensors", "npz", "raw", also with options: "raw:dtype=f16,..."; NULL: look */
+    const char *const *set; /* "KEY=VALUE" for whatever format it is, NULL-terminated; NULL: none. kvc-pack(1) lists them */
     const char *model;   /* path of the model's weights, GGUF or safetensors; NULL: none */
     uint32_t kv_heads;   /* number of KV heads; 0: as the file says */
     const char *pairing; /* RoPE pairing of K: "halves", "interleaved", "none"; NULL: as the file says */
@@ -56,14 +69,32 @@ struct kvc_open_options {
                                     else. The library reads no environment; the tools pass $KVC_PROFILE_PATH here */
 };
 
-/* Opens and maps a file ("-": standard input). A .kvc of another model than options->model is refused. */
+/* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files are
+ * read, never mapped: a file that is cut short meanwhile is an error, and no SIGBUS. */
 KVC_API struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options, struct kvc_error *e);
-/* The same over bytes that stay the caller's and must outlive the handle. */
+/* Opens several files as the members of one cache. */
+KVC_API struct kvc_file *kvc_file_open_members(const char *const *paths, size_t n, const struct kvc_open_options *options,
+                                               struct kvc_error *e);
+/* Opens bytes, which stay the caller's and must outlive the handle. */
 KVC_API struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struct kvc_open_options *options,
                                               struct kvc_error *e);
+
+/* A part of a cache. */
+struct kvc_part_options {
+    size_t size;           /* of this struct */
+    uint64_t first, end;   /* positions [first, end); end 0: to the last */
+    const uint8_t *layers; /* layers[i] != 0 keeps layer i < n_layers; NULL: all */
+    uint32_t n_layers;
+    int no_companions;     /* leave out queries and hidden states */
+};
+/* Returns a handle of some tokens or layers of f, which must stay open. Nothing is copied. Refuses positions that a sliding-window,
+ * recurrent or checkpoint part does not have. Such a handle can be packed, and unpacked into a format that is named. */
+KVC_API struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part, struct kvc_error *e);
 KVC_API void kvc_file_close(struct kvc_file *f); /* kvc_file_close(NULL) is legal */
 
 KVC_API const char *kvc_file_format(const struct kvc_file *f); /* "kvc", "llama", ... */
+/* Name of metadata entry i, or NULL past the last. */
+KVC_API const char *kvc_file_meta_key(const struct kvc_file *f, size_t i);
 /* Bytes that the value of a metadata key (kvc.5) takes as text, with the NUL at its end; 0 when the key is absent. */
 KVC_API size_t kvc_file_meta_size(const struct kvc_file *f, const char *key);
 /* Writes the text into a caller's buffer of `size` bytes and returns the buffer. Returns NULL, and makes the buffer empty, when
@@ -71,9 +102,15 @@ KVC_API size_t kvc_file_meta_size(const struct kvc_file *f, const char *key);
 KVC_API const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size);
 /* Token ids of positions 0, 1, ...; owned by f; NULL and 0 when the file has none. */
 KVC_API const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n);
+/* Sets *common to the number of leading tokens that the cache shares with n token ids. Exact where the file has token ids; where it
+ * has prefix keys only, whole runs of 256 tokens are found. */
+KVC_API int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e);
+/* Name and size of member i of the source; NULL past the last, and of a source that is one file. `bytes` may be NULL. */
+KVC_API const char *kvc_file_member(const struct kvc_file *f, uint32_t i, uint64_t *bytes);
 
 /* One tensor: K or V of a layer, or a companion. */
 struct kvc_tensor_info {
+    size_t size;       /* of this struct; set by the caller */
     const char *part;  /* "live", "sliding", "recurrent", "checkpoint", "companion" */
     const char *role;  /* "K", "V", "latent", "R", "S", "queries", "hidden" */
     const char *dtype; /* "bf16", "q8_0", ... */
@@ -83,7 +120,7 @@ struct kvc_tensor_info {
     uint64_t row_bytes;        /* bytes of a canonical row: head-major, dim contiguous */
 };
 KVC_API uint32_t kvc_file_tensors(const struct kvc_file *f);
-/* -1 when there is no tensor i. */
+/* -1 when there is no tensor i, or info->size is not set. */
 KVC_API int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info *info);
 /* Position of a tensor's row. Rows are sorted by position. `row` must be below info.rows. */
 KVC_API int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t row);
@@ -98,14 +135,48 @@ KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t fi
  * per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
 
+/* --- comparing --- */
+
+struct kvc_compare_how {
+    size_t size;           /* of this struct */
+    uint64_t first, end;   /* positions [first, end); end 0: to the last */
+    const uint8_t *layers; /* layers[i] != 0 compares layer i < n_layers; NULL: all */
+    uint32_t n_layers;
+    double abs, rel;       /* values are equal when |a - b| <= abs + rel * |b|; both 0: when their bits are */
+};
+struct kvc_comparison {
+    size_t size;                /* of this struct; set by the caller */
+    uint64_t tensors;           /* that both caches have, and whose values can be compared */
+    uint64_t lone;              /* tensors that one cache lacks, or whose shapes do not let values be compared */
+    uint64_t rows_only[2];      /* positions of live parts and others that only a, only b has */
+    uint64_t values, differ;    /* pairs of values that were compared, and of these those that are not equal */
+    uint64_t unequal;           /* tensors with such pairs */
+    double max_abs, rms;        /* largest |a - b|, root mean square of a - b; over finite pairs of unequal tensors */
+    double frobenius, cosine;   /* ||a - b|| / ||a||; a.b / (||a|| ||b||); likewise */
+    int tokens_differ;          /* both have token ids, and these are not the same */
+};
+/* Compares the values of two caches, row by row of equal positions, after bringing Hadamard rotation and RoPE pairing to one meaning
+ * as kvc-diff(1) does. Metadata is not compared. Returns 0 when they are the same, 1 when they differ, -1 with *e. `how` may be
+ * NULL. A selection that reaches nothing is an error. */
+KVC_API int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b, const struct kvc_compare_how *how,
+                             struct kvc_comparison *result, struct kvc_error *e);
+
 /* --- writing --- */
 
 /* Takes n bytes of output; returns 0, or anything else to stop with an input/output error. */
 typedef int kvc_write_fn(void *state, const void *data, size_t n);
+/* Is told how far a call has come, in bytes; `total` is 0 where it is not known. Returns 0, or anything else to cancel the call. It is
+ * called in the caller's thread. */
+typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
 
 struct kvc_write_options {
-    const char *recipe; /* for packing; NULL: the default, which is lossless */
+    size_t size;        /* of this struct */
     unsigned threads;   /* 0: one per core; the bytes do not depend on it */
+    kvc_progress_fn *progress; /* NULL: none */
+    void *progress_state;
+
+    /* For packing. */
+    const char *recipe; /* NULL: the default, which is lossless */
     unsigned align;     /* alignment of extents in a .kvc; 0: none */
     int no_verify;      /* do not decode what was encoded */
     const struct kvc_file *queries; /* for recipes that ask attention: a file with queries; NULL: f's own */
@@ -116,15 +187,37 @@ struct kvc_write_options {
     /* For recipes with the stage code; 0: as the recipe says. At most one: an estimated drift in nats; a ratio of the source's
      * bytes to the .kvc's; an error of attention outputs (0.99 of them) or of logits (root mean square), verified. */
     double target_kld, target_ratio, max_output_error, max_logit_error;
+    int no_tokens;     /* leave token ids out, and with them the source's own bytes */
+    int no_companions; /* leave queries and hidden states out, likewise */
+
+    /* For unpacking into a format that is named. */
+    const char *pairing;    /* RoPE pairing of K in what is written; NULL: the format's own, or as it is */
+    const char *const *set; /* "KEY=VALUE" for the format, NULL-terminated; NULL: none. kvc-unpack(1) lists them */
 };
 
 /* Writes f as a .kvc. options may be NULL. */
 KVC_API int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write,
                           void *state, struct kvc_error *e);
-/* Writes the file that f was made from, byte for byte when it is lossless (format NULL), or another layout
- * ("llama", "safetensors", "npz", "raw"). */
+/* Writes the source that f was made from, byte for byte when it is lossless (format NULL), or another layout: "llama", "safetensors",
+ * "npz", "raw", also with options: "llama:version=3". A source of several members is written as a tar archive. options may be
+ * NULL. */
 KVC_API int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
                             kvc_write_fn *write, void *state, struct kvc_error *e);
+/* Writes the members of the source as files below a folder that exists. A file that exists already is an error. options may be
+ * NULL. */
+KVC_API int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, const struct kvc_write_options *options,
+                                   struct kvc_error *e);
+
+/* --- profiles --- */
+
+/* A profile that is learnt from caches of one model, as by kvc-pack --learn-profile (kvc-profile.5). */
+struct kvc_learning;
+KVC_API struct kvc_learning *kvc_learning_new(struct kvc_error *e);
+KVC_API void kvc_learning_free(struct kvc_learning *l); /* kvc_learning_free(NULL) is legal */
+/* Adds a cache; f may be closed afterwards. */
+KVC_API int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e);
+/* Writes the profile. */
+KVC_API int kvc_learning_write(const struct kvc_learning *l, kvc_write_fn *write, void *state, struct kvc_error *e);
 
 #ifdef __cplusplus
 }

@@ -68,8 +68,9 @@ struct kvc_cuda_pool {
 KVC_CUDA_API int64_t kvc_cuda_layout_strides(const struct kvc_cuda_layout *layout, const struct kvc_cuda_pool *pool,
                                              struct kvc_cuda_strides *strides);
 
-/* An engine's memory. Zero-initialise: fields may be added. */
+/* An engine's memory. */
 struct kvc_cuda_destination {
+    size_t size;        /* of this struct (kvc.h) */
     const char *layout; /* name of a known layout, or NULL: `strides` are given, and bases as below */
     struct kvc_cuda_pool pool;
     struct kvc_cuda_strides strides;
@@ -85,8 +86,8 @@ struct kvc_cuda_destination {
 
 /* --- plans --- */
 
-/* Zero-initialise: fields may be added. */
 struct kvc_cuda_options {
+    size_t size;              /* of this struct (kvc.h) */
     int device;
     unsigned threads;         /* that read; 0: 8 */
     unsigned slots;           /* of the ring; 0: 8 */
@@ -111,16 +112,19 @@ KVC_CUDA_API struct kvc_cuda_plan *kvc_cuda_plan_new(const char *path, const str
 KVC_CUDA_API void kvc_cuda_plan_free(struct kvc_cuda_plan *p);
 
 struct kvc_cuda_plan_info {
+    size_t size;           /* of this struct; set by the caller */
     uint64_t stored;       /* bytes that are read and copied */
     uint64_t decoded;      /* bytes that are written to the destination */
     uint64_t on_host;      /* bytes of those that the CPU decodes, as no kernel does */
     uint64_t device_bytes; /* that the plan has allocated, the destination not counted */
     uint32_t tensors;
 };
-KVC_CUDA_API void kvc_cuda_plan_describe(const struct kvc_cuda_plan *p, struct kvc_cuda_plan_info *info);
+/* -1 when info->size is not set. */
+KVC_CUDA_API int kvc_cuda_plan_describe(const struct kvc_cuda_plan *p, struct kvc_cuda_plan_info *info);
 
 /* One tensor where it was, or will be, decoded. Strides in bytes. */
 struct kvc_cuda_tensor {
+    size_t size;       /* of this struct; set by the caller */
     uint32_t tensor;   /* its number in the file (kvc_file_tensor()) */
     uint32_t layer;
     const char *role;  /* "K", "V", "latent" */
@@ -130,6 +134,7 @@ struct kvc_cuda_tensor {
     int64_t token, head; /* strides; channels follow one another in memory of the plan's own */
     int64_t position;    /* of the first token */
 };
+/* -1 when there is no tensor i, or tensor->size is not set. */
 KVC_CUDA_API int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_cuda_tensor *tensor);
 
 /* Reads, checks, copies, decodes; see above. `stream`: a cudaStream_t, not cudaStreamPerThread; or NULL: the default stream. May be called again once

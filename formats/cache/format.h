@@ -49,7 +49,8 @@ struct kvc_import_options {
 
 struct kvc_export_options {
     enum kvc_pairing pairing;    /* 0: the target's own convention where it has one */
-    const char *const *set;      /* "KEY=VALUE" for the target, NULL-terminated; NULL: none */
+    const char *own;             /* "KEY=VALUE,KEY=VALUE" for the target, as behind its name; NULL: none */
+    const char *const *set;      /* "KEY=VALUE" for whatever target it is, NULL-terminated; NULL: none */
     const struct kvc_option_value *value; /* for exporters, by kvc_export() */
 };
 

@@ -28,7 +28,7 @@ enum kvc_record_type {
 const char *kvc_record_name(unsigned type);
 
 struct kvc_pack_options {
-    const char *recipe; /* NULL: the default */
+    const struct kvc_recipe *recipe; /* NULL: the default */
     unsigned threads;   /* 0: one per core */
     int no_verify;      /* skip decoding what was encoded */
     unsigned align;     /* bytes: 16 (also 0), or a power of two up to 1 MiB: extents start on multiples of it */

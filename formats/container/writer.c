@@ -487,16 +487,15 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
 int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options, struct kvc_sink *out,
                         struct kvc_pack_report *report, struct kvc_error *e) {
     struct writer w = {.cache = cache, .options = options, .out = out, .start = out->offset};
-    struct kvc_recipe recipe;
+    const struct kvc_recipe *recipe = kvc_recipe_or_default(options->recipe);
     struct kvc_meta meta = {0};
     struct kvc_cache *own_queries = NULL;
-    char text[2048];
+    char text[KVC_MAX_RECIPE_TEXT];
     if (!kvc_kernels_get())
         return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
-    if (kvc_recipe_parse(options->recipe ? options->recipe : KVC_DEFAULT_STAGE, &recipe, e)) return -1;
-    if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
+    if (kvc_recipe_print(recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
-    int status = kvc_plan_make(&w.plan, cache, &recipe, e) || find_fit(&w, e) || prepare(&w, &own_queries, e);
+    int status = kvc_plan_make(&w.plan, cache, recipe, e) || find_fit(&w, e) || prepare(&w, &own_queries, e);
     if (!status)
         status = describe(&w, text, &meta, e) || write_header(&w, e) || write_meta(&w, &meta, e) ||
                  write_table(&w, e) || write_cells(&w, e) || write_tokens(&w, &meta, e) || write_source(&w, e) ||

@@ -139,7 +139,7 @@ int kvc_export(const struct kvc_format *f, const struct kvc_cache *c, const stru
                struct kvc_error *e) {
     struct kvc_export_options with = o ? *o : (struct kvc_export_options){.set = NULL};
     struct kvc_option_values values;
-    if (kvc_options_read(&values, f->export_options, f->name, NULL, with.set, e)) return -1;
+    if (kvc_options_read(&values, f->export_options, f->name, with.own, with.set, e)) return -1;
     with.value = values.value;
     const int status = f->export(c, &with, out, e);
     kvc_options_free(&values);

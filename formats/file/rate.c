@@ -150,11 +150,9 @@ static int measure(const struct trial *t, const struct kvc_buffer *packed, doubl
 
 /* What a step gives: the ratio, or the error. */
 static int try_step(struct trial *t, double step, double *value, struct kvc_error *e) {
-    char text[2048];
     struct kvc_pack_report report;
     set_steps(&t->recipe, step);
-    if (kvc_recipe_print(&t->recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
-    t->options.recipe = text;
+    t->options.recipe = &t->recipe;
     struct kvc_buffer buffer = {0};
     struct kvc_sink to_memory = kvc_sink_buffer(&buffer), nowhere = {.write = take_nothing};
     int status = kvc_container_write(t->c, &t->options, t->view ? &to_memory : &nowhere, &report, e);
@@ -234,13 +232,12 @@ static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *op
     return status;
 }
 
-int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *options, const struct kvc_rate *rate, char *text,
-                    size_t size, struct kvc_rate_report *report, struct kvc_error *e) {
-    struct kvc_recipe recipe;
+int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *options, const struct kvc_rate *rate,
+                    struct kvc_recipe *settled, struct kvc_rate_report *report, struct kvc_error *e) {
+    struct kvc_recipe recipe = *kvc_recipe_or_default(options->recipe);
     const int asked = (rate->kld > 0) + (rate->ratio > 0) + (rate->output_error > 0) + (rate->logit_error > 0);
     unsigned codes = 0;
     *report = (struct kvc_rate_report){.step = 0};
-    if (kvc_recipe_parse(options->recipe ? options->recipe : KVC_DEFAULT_STAGE, &recipe, e)) return -1;
     for (unsigned i = 0; i < recipe.n; i++) {
         double kld;
         if (!code_stage(&recipe.item[i])) continue;
@@ -260,5 +257,6 @@ int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *op
         report->kld[0] = kld_per_square(c, options->profile) * report->step * report->step;
         report->kld[1] = RECALL * report->kld[0];
     }
-    return kvc_recipe_print(&recipe, text, size) ? kvc_fail(e, KVC_ERR_USAGE, "recipe: too long") : 0;
+    *settled = recipe;
+    return 0;
 }

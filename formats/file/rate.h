@@ -22,10 +22,10 @@ struct kvc_rate_report {
     double error;         /* likewise */
 };
 
-/* Writes the recipe of `options` with its step settled to text. Steps that the recipe gives stay, unless `rate` asks for
+/* Sets *settled to the recipe of `options` with its step settled. Steps that the recipe gives stay, unless `rate` asks for
  * something; a ratio or an error is bisected, which encodes the cache some ten times. Refuses what cannot be met, saying what
  * can. A recipe without the stage `code` is copied, and refused where `rate` asks for something. */
-int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *options, const struct kvc_rate *rate, char *text,
-                    size_t size, struct kvc_rate_report *report, struct kvc_error *e);
+int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *options, const struct kvc_rate *rate,
+                    struct kvc_recipe *settled, struct kvc_rate_report *report, struct kvc_error *e);
 
 #endif

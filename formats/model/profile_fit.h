@@ -3,6 +3,7 @@
 #ifndef KVC_PROFILE_FIT_H
 #define KVC_PROFILE_FIT_H
 
+#include "codecs/recipe.h"
 #include "formats/model/profile.h"
 
 enum kvc_fit_verdict {
@@ -52,7 +53,7 @@ int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned thre
 
 /* How a profile is used for packing. */
 struct kvc_profile_use {
-    const char *recipe; /* NULL: the default */
+    const struct kvc_recipe *recipe; /* NULL: the default */
     unsigned threads;   /* 0: one per core */
     int force;          /* take a profile that does not fit */
 };

@@ -24,8 +24,8 @@ import torch
 import transformers
 from transformers.cache_utils import DynamicCache
 
-u8, u32, u64, i64, text, address = (ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_char_p,
-                                    ctypes.c_void_p)
+u8, u32, u64, i64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+csize, text, address = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
 DTYPES = {torch.float16: b"f16", torch.bfloat16: b"bf16", torch.float32: b"f32"}
 
 
@@ -38,13 +38,13 @@ def struct(name, **fields):
 
 
 # As kvc.h and kvc_cuda.h declare them.
-TensorInfo = struct("TensorInfo", part=text, role=text, dtype=text, layer=u32, stream=u32, checkpoint=u32, rows=u64, heads=u64,
+TensorInfo = struct("TensorInfo", size=csize, part=text, role=text, dtype=text, layer=u32, stream=u32, checkpoint=u32, rows=u64, heads=u64,
                     dim=u64, row_bytes=u64)
 Strides = struct("Strides", layer=i64, kv=i64, page=i64, token=i64, head=i64, dim=i64)
 Pool = struct("Pool", layers=u64, pages=u64, page_size=u64, heads=u64, dim=u64, value_bytes=u64)
-Destination = struct("Destination", layout=text, pool=Pool, strides=Strides, bases=ctypes.POINTER(u64), n_bases=u64, dtype=text,
+Destination = struct("Destination", size=csize, layout=text, pool=Pool, strides=Strides, bases=ctypes.POINTER(u64), n_bases=u64, dtype=text,
                      table=ctypes.POINTER(u32), n_table=u64, first=u64, first_layer=u32)
-Options = struct("Options", device=ctypes.c_int, threads=ctypes.c_uint, slots=ctypes.c_uint, slot_bytes=u64,
+Options = struct("Options", size=csize, device=ctypes.c_int, threads=ctypes.c_uint, slots=ctypes.c_uint, slot_bytes=u64,
                  multiprocessors=ctypes.c_uint, verify=ctypes.c_int, first=i64, end=i64, layers=ctypes.POINTER(u8),
                  n_layers=u32, profile=text, model=text, weights=text, direct=ctypes.c_int)
 
@@ -72,7 +72,7 @@ class Library:
         """Layers, tokens, heads and channels of the file, and its tokens' ids."""
         file = address(self.check(self.kvc.kvc_file_open(os.fsencode(path), None, self.error)))
         try:
-            info, n, places, layers = TensorInfo(), u64(), set(), set()
+            info, n, places, layers = TensorInfo(ctypes.sizeof(TensorInfo)), u64(), set(), set()
             for i in range(self.kvc.kvc_file_tensors(file)):
                 self.kvc.kvc_file_tensor(file, i, ctypes.byref(info))
                 if info.part != b"companion":
@@ -96,9 +96,9 @@ class Library:
         layers, tokens, heads, dim, ids = self.look(path)
         pairs = [[torch.empty(1, heads, tokens, dim, dtype=dtype, device=device) for _ in "KV"] for _ in range(layers)]
         bases = [x.data_ptr() for pair in pairs for x in pair]
-        to = Destination(layout=b"transformers", bases=(u64 * len(bases))(*bases), n_bases=len(bases), dtype=DTYPES[dtype],
+        to = Destination(size=ctypes.sizeof(Destination), layout=b"transformers", bases=(u64 * len(bases))(*bases), n_bases=len(bases), dtype=DTYPES[dtype],
                          pool=Pool(layers, 1, tokens, heads, dim, dtype.itemsize))
-        options = Options(device=self.device, verify=verify, profile=profile and os.fsencode(profile))
+        options = Options(size=ctypes.sizeof(Options), device=self.device, verify=verify, profile=profile and os.fsencode(profile))
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         plan = address(self.check(self.cuda.kvc_cuda_plan_new(os.fsencode(path), ctypes.byref(options), ctypes.byref(to),
                                                               self.error)))

@@ -1,6 +1,7 @@
 /* files.c: what packing whole files saves and costs, beside memcpy, zstd and ZipNN; and what the stages cost on the
  * files' own blocks, without container, hashes and verification. Not for kernels. */
 #include "tests/bench/bench.h"
+#include "tests/recipe_text.h"
 
 #include "codecs/recipe.h"
 #include "codecs/registry.h"
@@ -167,7 +168,7 @@ struct packed {
 
 static void pack(struct packed *p, int no_verify) {
     struct kvc_error e;
-    struct kvc_pack_options options = {.recipe = p->recipe, .threads = p->threads, .no_verify = no_verify};
+    struct kvc_pack_options options = {.recipe = recipe_of(p->recipe), .threads = p->threads, .no_verify = no_verify};
     p->buffer.n = 0;
     struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
     if (kvc_container_write(p->file->cache, &options, &sink, NULL, &e)) give_up("packing", e.message);

@@ -1,6 +1,7 @@
 /* load.c: what the CPU does of a load onto a GPU: reading from the page cache, hashes, programs, queues; with a device that computes
  * nothing. Not for the GPU's part (tests/cuda). */
 #include "tests/bench/bench.h"
+#include "tests/recipe_text.h"
 
 #include "formats/cache/mapped.h"
 #include "formats/container/container.h"
@@ -70,7 +71,7 @@ static struct kvc_cache *make(uint8_t *values) {
 
 static void open_packed(struct loaded *l, const struct kvc_cache *c, const char *recipe, const struct kvc_load_options *options) {
     struct kvc_error e;
-    const struct kvc_pack_options pack = {.recipe = recipe, .no_verify = 1};
+    const struct kvc_pack_options pack = {.recipe = recipe_of(recipe), .no_verify = 1};
     struct kvc_sink sink = kvc_sink_buffer(&l->buffer);
     struct kvc_device_target target[2 * LAYERS];
     if (kvc_container_write(c, &pack, &sink, NULL, &e)) give_up(recipe, e.message);

@@ -1,6 +1,7 @@
 /* lossy.c: the presets of lossy recipes on whole files: ratios, and rates beside memcpy. Not for the lossless stages
  * (files.c) or for what is lost (tests/quality). */
 #include "tests/bench/bench.h"
+#include "tests/recipe_text.h"
 
 #include "codecs/presets.h"
 #include "formats/container/container.h"
@@ -24,7 +25,7 @@ struct file {
 struct packed {
     const struct file *file;
     const char *recipe;
-    char settled[2048]; /* the recipe with the step of the transform codec */
+    struct kvc_recipe settled; /* the recipe with the step of the transform codec */
     struct kvc_buffer buffer;
     struct kvc_input again;
     struct kvc_cache *cache;
@@ -33,7 +34,7 @@ struct packed {
 
 static void pack(struct packed *p, unsigned threads) {
     struct kvc_error e;
-    const struct kvc_pack_options options = {.recipe = p->settled, .threads = threads};
+    const struct kvc_pack_options options = {.recipe = &p->settled, .threads = threads};
     p->buffer.n = 0;
     struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
     if (kvc_container_write(p->file->cache, &options, &sink, NULL, &e)) give_up(p->recipe, e.message);
@@ -73,15 +74,15 @@ static void copy(struct job *job) {
 /* 0 when the recipe does not fit the file: no queries, or values that are coded already. */
 static int packed_init(struct packed *p, const struct file *file, const char *recipe) {
     struct kvc_error e;
-    struct kvc_pack_options options = {.recipe = recipe, .threads = 0};
+    struct kvc_pack_options options = {.recipe = recipe_of(recipe), .threads = 0};
     const struct kvc_rate rate = {.kld = 0};
     struct kvc_rate_report report;
     memset(p, 0, sizeof *p);
     p->file = file;
     p->recipe = recipe;
     struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
-    if (kvc_rate_settle(file->cache, &options, &rate, p->settled, sizeof p->settled, &report, &e)) give_up(recipe, e.message);
-    options.recipe = p->settled;
+    if (kvc_rate_settle(file->cache, &options, &rate, &p->settled, &report, &e)) give_up(recipe, e.message);
+    options.recipe = &p->settled;
     if (kvc_container_write(file->cache, &options, &sink, NULL, &e)) {
         printf("    %-22s%s\n", recipe, e.message);
         free(p->buffer.data);

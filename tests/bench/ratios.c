@@ -1,6 +1,7 @@
 /* ratios.c: how small whole files become, headers included, beside zstd and ZipNN. Not for rates (files.c) or lossy recipes
  * (lossy.c): these figures are the same on every machine. */
 #include "tests/bench/bench.h"
+#include "tests/recipe_text.h"
 
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
@@ -16,7 +17,7 @@ enum { RECIPES = sizeof recipes / sizeof recipes[0], STORE = 0, SPLIT = 2 };
 /* Bytes of the container; *rest: of what is not coded rows: metadata, private bytes, headers, the index. */
 static size_t packed_size(const struct kvc_cache *cache, const char *recipe, size_t *rest) {
     struct kvc_error e;
-    const struct kvc_pack_options options = {.recipe = recipe};
+    const struct kvc_pack_options options = {.recipe = recipe_of(recipe)};
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
     struct kvc_input in;

@@ -1,6 +1,7 @@
 /* transform.c: the transform codec on caches made up here, of 64 and 128 channels a head: whole, and how much of decoding each
  * stage takes. Not for real caches (lossy.c) or for quality (tests/quality). */
 #include "tests/bench/bench.h"
+#include "tests/recipe_text.h"
 
 #include "codecs/rope.h"
 #include "formats/cache/mapped.h"
@@ -112,7 +113,7 @@ static void make(struct made *m, size_t heads, size_t dim) {
 
 static void pack(struct packed *p, const char *recipe) {
     struct kvc_error e;
-    const struct kvc_pack_options options = {.recipe = recipe, .threads = 1, .profile = p->made->profile, .embed_profile = 1};
+    const struct kvc_pack_options options = {.recipe = recipe_of(recipe), .threads = 1, .profile = p->made->profile, .embed_profile = 1};
     p->buffer.n = 0;
     struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
     if (kvc_container_write(p->made->cache, &options, &sink, NULL, &e)) give_up(recipe, e.message);
@@ -145,10 +146,12 @@ static void race_head(size_t heads, size_t dim) {
     struct line lines[RECIPES + 1];
     struct kvc_error e;
     make(&m, heads, dim);
-    const struct kvc_pack_options options = {.recipe = stages[RECIPES - 1], .profile = m.profile};
+    const struct kvc_pack_options options = {.recipe = recipe_of(stages[RECIPES - 1]), .profile = m.profile};
     const struct kvc_rate rate_wanted = {.ratio = RATIO, .source_bytes = m.bytes};
     struct kvc_rate_report report;
-    if (kvc_rate_settle(m.cache, &options, &rate_wanted, settled, sizeof settled, &report, &e)) give_up("a step", e.message);
+    struct kvc_recipe chosen;
+    if (kvc_rate_settle(m.cache, &options, &rate_wanted, &chosen, &report, &e) || kvc_recipe_print(&chosen, settled, sizeof settled))
+        give_up("a step", e.message);
     const char *code = strrchr(settled, ',');
     memset(lines, 0, sizeof lines);
     lines[0] = (struct line){.name = "memcpy", .bytes = m.bytes, .job = {{.run = copy, .what = &m}}};

@@ -260,8 +260,8 @@ struct paged {
 /* vLLM's pages, in a strange order. */
 static int paged_new(struct paged *p, uint64_t tokens, unsigned sms, struct kvc_error *e) {
     const uint64_t pages = (tokens + PAGE - 1) / PAGE;
-    const struct kvc_cuda_options options = {.multiprocessors = sms};
-    struct kvc_cuda_destination d = {.layout = "vllm-flash", .bases = p->base, .n_bases = LAYERS, .n_table = pages,
+    const struct kvc_cuda_options options = {.size = sizeof options, .multiprocessors = sms};
+    struct kvc_cuda_destination d = {.size = sizeof d, .layout = "vllm-flash", .bases = p->base, .n_bases = LAYERS, .n_table = pages,
                                      .pool = {.layers = LAYERS, .pages = pages, .page_size = PAGE, .heads = HEADS, .dim = DIM,
                                               .value_bytes = 2}};
     if (!(p->table = malloc((size_t)pages * sizeof *p->table))) return kvc_fail_memory(e, "pages");
@@ -304,7 +304,7 @@ static int bench_load(json_t *report, uint64_t tokens, double decode_rate, doubl
     struct paged p = {0};
     int status = paged_new(&p, tokens, 0, e);
     if (!status) {
-        struct kvc_cuda_plan_info info;
+        struct kvc_cuda_plan_info info = {.size = sizeof info};
         const struct times load = time_load(&p);
         kvc_cuda_plan_describe(p.plan, &info);
         const double bus = (double)info.decoded / raw.median, bound = bus < decode_rate / ratio ? bus : decode_rate / ratio;
@@ -415,7 +415,7 @@ static json_t *bench_beside(uint64_t tokens) {
     for (unsigned i = 0; i < asked.n_sms; i++) {
         struct loading l = {.loads = 0};
         struct kvc_error e;
-        struct kvc_cuda_plan_info info;
+        struct kvc_cuda_plan_info info = {.size = sizeof info};
         pthread_t thread;
         if (paged_new(&l.paged, tokens, asked.sms[i], &e)) give_up("loading", e.message);
         const struct times undisturbed = time_load(&l.paged);

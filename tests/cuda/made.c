@@ -1,5 +1,6 @@
 /* made.c: made-up caches; see made.h. */
 #include "tests/cuda/made.h"
+#include "tests/recipe_text.h"
 
 #include "codecs/floats.h"
 #include "codecs/rope.h"
@@ -192,13 +193,13 @@ void made_free(struct made *m) {
 
 int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile, const char *path,
               struct kvc_error *e) {
-    struct kvc_pack_options options = {.recipe = recipe, .profile = profile, .embed_profile = profile != NULL, .no_verify = 1};
+    struct kvc_pack_options options = {.recipe = recipe_of(recipe), .profile = profile, .embed_profile = profile != NULL, .no_verify = 1};
     struct kvc_rate rate = {0};
     struct kvc_rate_report report;
-    char settled[1024];
+    struct kvc_recipe settled;
     for (uint32_t t = 0; t < cache->n_tensors; t++) rate.source_bytes += kvc_tensor_bytes(&cache->tensor[t]);
-    if (kvc_rate_settle(cache, &options, &rate, settled, sizeof settled, &report, e)) return -1;
-    options.recipe = settled;
+    if (kvc_rate_settle(cache, &options, &rate, &settled, &report, e)) return -1;
+    options.recipe = &settled;
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0) return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
     struct kvc_sink sink = kvc_sink_fd(&fd);

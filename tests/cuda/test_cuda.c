@@ -67,8 +67,8 @@ static int load(struct kvc_cuda_plan *p, struct kvc_error *e) {
 static int compare_tensor(const struct kvc_file *f, struct kvc_cuda_plan *p, uint32_t i, const struct kvc_cuda_options *o,
                           struct kvc_error *e) {
     const struct kvc_load_options options = {.first = o->first, .end = o->end};
-    struct kvc_cuda_tensor t;
-    struct kvc_tensor_info info;
+    struct kvc_cuda_tensor t = {.size = sizeof t};
+    struct kvc_tensor_info info = {.size = sizeof info};
     uint64_t first, n;
     char label[64];
     if (kvc_cuda_plan_tensor(p, i, &t) || kvc_file_tensor(f, t.tensor, &info))
@@ -92,14 +92,14 @@ static int compare_tensor(const struct kvc_file *f, struct kvc_cuda_plan *p, uin
 
 /* `times` loads of one plan, then its tensors. */
 static int compare_file(const char *path, const struct kvc_cuda_options *o, unsigned times, struct kvc_error *e) {
-    const struct kvc_open_options open = {.profile_folders = "samples"};
+    const struct kvc_open_options open = {.size = sizeof open, .profile_folders = "samples"};
     struct kvc_cuda_options options = *o;
     options.profile_folders = open.profile_folders;
     struct kvc_file *f = kvc_file_open(path, &open, e);
     struct kvc_cuda_plan *p = f ? kvc_cuda_plan_new(path, &options, NULL, e) : NULL;
     int status = p ? 0 : -1;
     while (times-- && !status) status = load(p, e);
-    struct kvc_cuda_plan_info info = {0};
+    struct kvc_cuda_plan_info info = {.size = sizeof info};
     if (!status) kvc_cuda_plan_describe(p, &info);
     for (uint32_t i = 0; i < info.tensors && !status; i++) status = compare_tensor(f, p, i, o, e);
     kvc_cuda_plan_free(p);
@@ -121,7 +121,9 @@ static void check_file(const char *path) {
     };
     struct kvc_error e;
     for (size_t i = 0; i < sizeof way / sizeof way[0]; i++) {
-        int status = compare_file(path, &way[i].options, way[i].times, &e);
+        struct kvc_cuda_options options = way[i].options;
+        options.size = sizeof options;
+        int status = compare_file(path, &options, way[i].times, &e);
         if (status && way[i].options.end && strstr(e.message, "no token stands")) status = 0; /* a file of 1 token */
         count(status, &e, "%s, %s", path, way[i].what);
     }
@@ -177,6 +179,7 @@ static int pool_new(struct pool *p, const struct kvc_file *f, const char *layout
     const int paged = strncmp(l->axes, "L2/BH", 5) != 0; /* transformers: a page is a whole sequence */
     const unsigned size = kvc_dtype_info((enum kvc_dtype)dtype)->size;
     struct kvc_cuda_pool *pool = &p->d.pool;
+    p->d.size = sizeof p->d;
     p->d.layout = layout;
     p->d.dtype = kvc_dtype_info((enum kvc_dtype)dtype)->name;
     p->d.first = paged ? 2 * 16 + 5 : 0; /* pages before it are not touched */
@@ -252,7 +255,7 @@ static int place_rows(struct pool *p, const struct kvc_file *f, uint32_t t, unsi
 }
 
 static int compare_pool(const char *path, const char *layout, unsigned dtype, struct kvc_error *e) {
-    const struct kvc_cuda_options options = {.verify = 1, .slots = 2, .slot_bytes = 1 << 20};
+    const struct kvc_cuda_options options = {.size = sizeof options, .verify = 1, .slots = 2, .slot_bytes = 1 << 20};
     struct pool p = {0};
     struct kvc_file *f = kvc_file_open(path, NULL, e);
     struct kvc_cuda_plan *plan = NULL;
@@ -294,9 +297,9 @@ static void refuse(const char *path, const struct kvc_cuda_options *o, const str
 static void check_refusals(const char *path, const struct made_shape *shape) {
     const size_t bytes = (size_t)(shape->layers * 2 * shape->tokens * shape->heads * shape->dim_k * 2);
     struct kvc_error e;
-    struct kvc_cuda_options options = {.device = 0};
+    struct kvc_cuda_options options = {.size = sizeof options, .device = 0};
     uint64_t base = 0;
-    struct kvc_cuda_destination d = {.layout = "dense", .bases = &base, .n_bases = 1,
+    struct kvc_cuda_destination d = {.size = sizeof d, .layout = "dense", .bases = &base, .n_bases = 1,
                                      .pool = {.layers = shape->layers, .pages = 1, .page_size = shape->tokens,
                                               .heads = shape->heads, .dim = shape->dim_k, .value_bytes = 2}};
     void *host = malloc(bytes), *small = NULL, *room = NULL;
@@ -347,8 +350,8 @@ static int child(char **argument) {
     }
     const char *number[] = {argument[1], argument[3], argument[4], argument[5], argument[6]};
     for (size_t i = 0; i < 5; i++) n[i] = strtoull(number[i], NULL, 10);
-    struct kvc_cuda_options options = {.verify = 1};
-    struct kvc_cuda_destination d = {.layout = "dense", .bases = &base, .n_bases = 1,
+    struct kvc_cuda_options options = {.size = sizeof options, .verify = 1};
+    struct kvc_cuda_destination d = {.size = sizeof d, .layout = "dense", .bases = &base, .n_bases = 1,
                                      .pool = {.layers = n[1], .pages = 1, .page_size = n[2], .heads = n[3], .dim = n[4],
                                               .value_bytes = 2}};
     struct kvc_cuda_plan *p = NULL;
@@ -420,8 +423,8 @@ static const char *named(const char *name) {
 /* Packs a cache with one recipe and loads it. What does not apply to a cache is left out, unless `strict`. */
 static void check_pack(const char *what, const struct kvc_cache *c, const char *recipe, struct kvc_profile *profile,
                        int strict) {
-    const struct kvc_cuda_options whole = {.verify = 1, .slots = 2, .slot_bytes = 1 << 20};
-    const struct kvc_cuda_options cut = {.verify = 1, .slots = 2, .slot_bytes = 1};
+    const struct kvc_cuda_options whole = {.size = sizeof whole, .verify = 1, .slots = 2, .slot_bytes = 1 << 20};
+    const struct kvc_cuda_options cut = {.size = sizeof cut, .verify = 1, .slots = 2, .slot_bytes = 1};
     const char *path = named("pack");
     struct kvc_error e;
     if (made_pack(c, recipe, profile, path, &e)) {
@@ -494,7 +497,7 @@ static void check_samples(void) {
     static const char *const sample[] = {"samples/transformers-16.safetensors", "samples/tiny.safetensors",
                                          "samples/cache-16-deflate.npz",        "samples/slot-f16.bin",
                                          "samples/slot-q4_1-q5_0.bin",          "samples/session-2streams.bin"};
-    const struct kvc_open_options options = {.kv_heads = 3, .pairing = "interleaved"}; /* llama.cpp's do not say */
+    const struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3, .pairing = "interleaved"}; /* llama.cpp's do not say */
     struct kvc_error e;
     struct kvc_profile *profile = kvc_profile_open("samples/smollm2-135m-instruct.kvcp", &e);
     count(profile ? 0 : -1, &e, "the profile in samples");
@@ -511,7 +514,7 @@ static void check_samples(void) {
 static void check_big(void) {
     const struct made_shape shape = {.tokens = 2304 << 10, .layers = 1, .heads = 8, .dim_k = 128, .dim_v = 32,
                                      .dtype = KVC_BF16};
-    const struct kvc_cuda_options options = {.verify = 1};
+    const struct kvc_cuda_options options = {.size = sizeof options, .verify = 1};
     const char *path = named("big"), *wish = getenv("KVC_TEST_CUDA_BIG");
     const uint64_t host = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     struct made m;

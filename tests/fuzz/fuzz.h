@@ -7,6 +7,7 @@
 #define FUZZ_H
 
 #include "formats/container/container.h"
+#include "tests/recipe_text.h"
 #include "formats/file/restore.h"
 #include "formats/cache/format.h"
 
@@ -76,7 +77,7 @@ static inline int fuzz_read(const struct kvc_cache *c, uint64_t *digest, struct 
  * file that the cache came from. Recipe and alignment follow from `choice`. */
 static inline void fuzz_round_trip(const struct kvc_cache *c, uint64_t digest, const uint8_t *source,
                                    size_t size, size_t choice) {
-    struct kvc_pack_options options = {.recipe = choice & 1 ? "store" : "zstd", .threads = 1,
+    struct kvc_pack_options options = {.recipe = recipe_of(choice & 1 ? "store" : "zstd"), .threads = 1,
                                        .align = choice & 2 ? 64 : 0};
     struct kvc_buffer packed = {0}, again = {0};
     struct kvc_sink out = kvc_sink_buffer(&packed), back = kvc_sink_buffer(&again);

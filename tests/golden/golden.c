@@ -8,6 +8,7 @@
  * decoded values of a file never may. */
 #include "codecs/stage.h"
 #include "formats/cache/mapped.h"
+#include "tests/recipe_text.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -245,7 +246,7 @@ static struct kvc_buffer encode(const struct kvc_cache *c, const char *recipe, s
     struct kvc_error e;
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
-    struct kvc_pack_options options = {.recipe = recipe, .threads = 1, .profile = profile,
+    struct kvc_pack_options options = {.recipe = recipe_of(recipe), .threads = 1, .profile = profile,
                                        .embed_profile = profile != NULL};
     if (kvc_container_write(c, &options, &sink, NULL, &e)) die(recipe, &e);
     return buffer;

@@ -78,16 +78,18 @@ static int discard(void *state, const void *data, size_t n, struct kvc_error *e)
 /* `c`: the rows that are packed, of `from`. */
 static int pack(const struct kvc_cache *from, const struct kvc_cache *c, const struct work *w, struct kvc_buffer *packed,
                 struct kvc_error *e) {
-    struct kvc_pack_options options = {.recipe = w->recipe, .threads = 1, .embed_profile = w->profile};
+    struct kvc_recipe asked;
+    struct kvc_pack_options options = {.recipe = &asked, .threads = 1, .embed_profile = w->profile};
     struct kvc_sink out = kvc_sink_buffer(packed);
     struct kvc_rate rate = {0};
     struct kvc_rate_report rated;
-    char recipe[512];
+    struct kvc_recipe recipe;
     int embedded;
+    if (kvc_recipe_parse(w->recipe, &asked, e)) return -1;
     if (w->profile) options.profile = (struct kvc_profile *)(uintptr_t)kvc_container_profile(from, &embedded);
     if (w->profile && !options.profile) return kvc_fail_memory(e, "the profile");
-    if (kvc_rate_settle(c, &options, &rate, recipe, sizeof recipe, &rated, e)) return -1;
-    options.recipe = recipe;
+    if (kvc_rate_settle(c, &options, &rate, &recipe, &rated, e)) return -1;
+    options.recipe = &recipe;
     return kvc_container_write(c, &options, &out, NULL, e);
 }
 

@@ -1,6 +1,7 @@
 /* test_container.c: what kvc_container_write() writes, kvc_container_open() reads again; damage of every bit
  * shows. */
 #include "formats/cache/mapped.h"
+#include "tests/recipe_text.h"
 #include "formats/file/restore.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
@@ -319,7 +320,7 @@ static const char *const recipes[] = {"store", "zstd", "zstd:level=5"};
 
 static void round_trip_all(struct kvc_cache *c) {
     for (size_t r = 0; r < sizeof recipes / sizeof recipes[0]; r++)
-        round_trip(c, &(struct kvc_pack_options){.recipe = recipes[r], .threads = 1});
+        round_trip(c, &(struct kvc_pack_options){.recipe = recipe_of(recipes[r]), .threads = 1});
     kvc_cache_free(c);
 }
 
@@ -448,7 +449,7 @@ static void repeated_rows_are_references(void **state) {
     for (size_t d = 0; d < 2; d++) {
         struct kvc_cache *c = with_checkpoints(1000, dtypes[d]);
         struct kvc_pack_report report;
-        struct kvc_pack_options o = {.recipe = "store", .threads = 2};
+        struct kvc_pack_options o = {.recipe = recipe_of("store"), .threads = 2};
         struct kvc_buffer b = pack(c, &o, &report);
         /* K and V of the first checkpoint whole, of the second all but two rows */
         assert_int_equal(report.same_rows, 2 * (500 + 498));
@@ -581,7 +582,7 @@ static void recipes_with_selectors(void **state) {
     struct builder b = simple(KVC_F16, 300, 3, 1, 16);
     struct kvc_cache *c = finish(&b);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct kvc_pack_options o = {.recipe = cases[i].recipe, .threads = 1};
+        struct kvc_pack_options o = {.recipe = recipe_of(cases[i].recipe), .threads = 1};
         round_trip(c, &o);
         struct kvc_buffer bytes = pack(c, &o, NULL);
         struct kvc_input in;
@@ -599,8 +600,8 @@ static void recipes_with_selectors(void **state) {
 }
 
 static void options_that_are_refused(void **state) {
-    static const struct kvc_pack_options cases[] = {
-        {.recipe = "nosuch"}, {.recipe = "store@l7"}, {.recipe = ""},
+    const struct kvc_pack_options cases[] = {
+        {.recipe = recipe_of("store@l7")},
         {.align = 24},        {.align = 8},           {.align = 1u << 21},
     };
     (void)state;
@@ -627,7 +628,7 @@ static void threads_give_the_same_bytes(void **state) {
     struct kvc_cache *caches[] = {live, same};
     for (size_t i = 0; i < 2; i++) {
         for (size_t r = 0; r < sizeof recipes / sizeof recipes[0]; r++) {
-            struct kvc_pack_options o = {.recipe = recipes[r], .threads = 1, .align = 4096};
+            struct kvc_pack_options o = {.recipe = recipe_of(recipes[r]), .threads = 1, .align = 4096};
             struct kvc_buffer one = pack(caches[i], &o, NULL);
             for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
                 o.threads = threads[t];
@@ -649,7 +650,7 @@ static void extents_are_aligned(void **state) {
     struct builder b = simple(KVC_F32, 3000, 2, 2, 64);
     struct kvc_cache *c = finish(&b);
     for (size_t a = 0; a < sizeof aligns / sizeof aligns[0]; a++) {
-        struct kvc_pack_options o = {.recipe = "store", .threads = 1, .align = aligns[a]};
+        struct kvc_pack_options o = {.recipe = recipe_of("store"), .threads = 1, .align = aligns[a]};
         round_trip(c, &o);
         struct kvc_buffer bytes = pack(c, &o, NULL);
         struct kvc_input in;
@@ -834,20 +835,20 @@ static void damage_of_a_stored_file(void **state) {
     struct kvc_cells *cells = &b.c->part[0].cells;
     cells->pos[19] = 300;
     add_tokens(&b, 20);
-    damage(finish(&b), &(struct kvc_pack_options){.recipe = "store", .threads = 1});
+    damage(finish(&b), &(struct kvc_pack_options){.recipe = recipe_of("store"), .threads = 1});
 }
 
 static void damage_of_a_compressed_file(void **state) {
     (void)state;
     struct builder b = simple(KVC_BF16, 70, 1, 1, 16);
     add_tokens(&b, 70);
-    damage(finish(&b), &(struct kvc_pack_options){.recipe = "zstd", .threads = 1});
+    damage(finish(&b), &(struct kvc_pack_options){.recipe = recipe_of("zstd"), .threads = 1});
 }
 
 static void damage_of_references_and_padding(void **state) {
     (void)state;
     damage(with_checkpoints(12, KVC_F8E4M3),
-           &(struct kvc_pack_options){.recipe = "zstd", .threads = 1, .align = 4096});
+           &(struct kvc_pack_options){.recipe = recipe_of("zstd"), .threads = 1, .align = 4096});
 }
 
 /* What container.h promises of a cache that is no container: errors, or nothing. */
@@ -889,7 +890,7 @@ static void other_caches_are_refused(void **state) {
     (void)state;
     struct builder b = simple(KVC_F16, 20, 1, 1, 8);
     struct kvc_cache *c = finish(&b);
-    struct kvc_pack_options o = {.recipe = "store"};
+    struct kvc_pack_options o = {.recipe = recipe_of("store")};
     struct kvc_record_info info;
     struct kvc_input in;
     struct kvc_error e;

@@ -1,4 +1,5 @@
 /* test_fit.c: the fit of the shipped profile and a real cache, through the library. Not for the tools (tests/cli/profile-*). */
+#include "tests/recipe_text.h"
 #include "formats/container/container.h"
 
 #include "formats/cache/format.h"
@@ -38,7 +39,7 @@ static int take_nothing(void *s, const void *data, size_t n, struct kvc_error *e
 static int pack(const struct kvc_cache *c, const struct kvc_fit *fit, struct kvc_error *e) {
     struct kvc_sink nowhere = {.write = take_nothing};
     const struct kvc_pack_options options = {
-        .recipe = "derope@k,center,basis,steps,code:step=0.01", .profile = profile, .fit = fit};
+        .recipe = recipe_of("derope@k,center,basis,steps,code:step=0.01"), .profile = profile, .fit = fit};
     return kvc_container_write(c, &options, &nowhere, NULL, e);
 }
 

@@ -152,7 +152,7 @@ static void files_cut_short(void **state) {
         struct kvc_file *f = kvc_file_open(path, NULL, e);
         if (!f) fail_msg("%s", kvc_error_message(e));
         assert_int_equal(ftruncate(fd, 100), 0);
-        struct kvc_tensor_info info;
+        struct kvc_tensor_info info = {.size = sizeof info};
         int failed = 0;
         for (uint32_t t = 0; !kvc_file_tensor(f, t, &info); t++) {
             uint8_t *rows = malloc((size_t)(info.rows * info.row_bytes));

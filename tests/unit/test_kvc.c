@@ -49,12 +49,12 @@ static void a_slot_through_the_library(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
     struct memory source = file_bytes(SAMPLE), packed = {0}, back = {0}, converted = {0};
-    struct kvc_open_options options = {.kv_heads = 3, .pairing = "interleaved"};
+    struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3, .pairing = "interleaved"};
     struct kvc_file *f = kvc_file_open(SAMPLE, &options, e);
     if (!f) fail_msg("%s", kvc_error_message(e));
     assert_string_equal(kvc_file_format(f), "llama");
     assert_int_equal(kvc_file_tensors(f), 60);
-    struct kvc_tensor_info info;
+    struct kvc_tensor_info info = {.size = sizeof info};
     assert_int_equal(kvc_file_tensor(f, 0, &info), 0);
     assert_int_equal(kvc_file_tensor(f, 60, &info), -1);
     assert_string_equal(info.role, "K");
@@ -78,7 +78,7 @@ static void a_slot_through_the_library(void **state) {
     assert_string_equal(text, "");
     assert_null(kvc_file_meta(f, "source.format", NULL, 0));
 
-    struct kvc_write_options pack = {.recipe = "zstd", .threads = 2};
+    struct kvc_write_options pack = {.size = sizeof pack, .recipe = "zstd", .threads = 2};
     assert_int_equal(kvc_file_pack(f, &pack, append, &packed, e), 0);
     struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
     if (!p) fail_msg("%s", kvc_error_message(e));
@@ -137,7 +137,7 @@ static void rows_come_from_a_kept_block(void **state) {
     struct kvc_error *e = kvc_error_new();
     struct memory packed = file_bytes("tests/golden/split-v0.kvc");
     struct kvc_file *f = kvc_file_open_memory(packed.data, packed.n, NULL, e);
-    struct kvc_tensor_info info;
+    struct kvc_tensor_info info = {.size = sizeof info};
     if (!f) fail_msg("%s", kvc_error_message(e));
     assert_int_equal(kvc_file_tensor(f, 1, &info), 0);
     assert_true(info.rows > 2);
@@ -164,7 +164,7 @@ static void rows_come_from_a_kept_block(void **state) {
 /* Each thread reads all rows one by one, all of them the same tensors. */
 static void *read_rows(void *state) {
     const struct kvc_file *f = state;
-    struct kvc_tensor_info info;
+    struct kvc_tensor_info info = {.size = sizeof info};
     uint8_t *row = NULL, *rows = NULL;
     void *bad = NULL;
     for (uint32_t t = 0; !bad && !kvc_file_tensor(f, t, &info); t++) {
@@ -205,10 +205,10 @@ static void what_cannot_be_opened(void **state) {
     assert_non_null(strstr(kvc_error_message(e), "no/such/file"));
     assert_null(kvc_file_open_memory("nothing", 7, NULL, e));
     assert_int_equal(kvc_error_code(e), 30);
-    struct kvc_open_options options = {.pairing = "thirds"};
+    struct kvc_open_options options = {.size = sizeof options, .pairing = "thirds"};
     assert_null(kvc_file_open(SAMPLE, &options, e));
     assert_int_equal(kvc_error_code(e), 10);
-    options = (struct kvc_open_options){.model = "no/such/weights"};
+    options = (struct kvc_open_options){.size = sizeof(struct kvc_open_options), .model = "no/such/weights"};
     assert_null(kvc_file_open(SAMPLE, &options, e));
     assert_non_null(strstr(kvc_error_message(e), "no/such/weights"));
     assert_null(kvc_file_open("no/such/file", NULL, NULL)); /* an error object is not required */
@@ -217,8 +217,290 @@ static void what_cannot_be_opened(void **state) {
     kvc_error_free(NULL);
 }
 
+/* --- parts, matches, comparisons --- */
+
+static struct kvc_file *sample(struct kvc_error *e) {
+    const struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3, .pairing = "interleaved"};
+    struct kvc_file *f = kvc_file_open(SAMPLE, &options, e);
+    if (!f) fail_msg("%s", kvc_error_message(e));
+    return f;
+}
+
+static void parts_of_a_file(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    const uint8_t layers[] = {0, 1, 0, 1};
+    struct kvc_part_options some = {.size = sizeof some, .first = 0, .end = 5, .layers = layers, .n_layers = 4};
+    struct kvc_file *part = kvc_file_select(f, &some, e);
+    if (!part) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_tensors(part), 4); /* K and V of layers 1 and 3 */
+    assert_string_equal(kvc_file_format(part), "llama");
+    struct kvc_tensor_info info = {.size = sizeof info};
+    assert_int_equal(kvc_file_tensor(part, 3, &info), 0);
+    assert_int_equal(info.rows, 5);
+    assert_int_equal(info.layer, 3);
+    uint8_t a[384], b[384];
+    assert_int_equal(kvc_file_read(part, 1, 4, 1, a, e), 0);
+    uint32_t same = 0;
+    for (uint32_t t = 0; t < kvc_file_tensors(f); t++) {
+        struct kvc_tensor_info whole = {.size = sizeof whole};
+        kvc_file_tensor(f, t, &whole);
+        kvc_file_tensor(part, 1, &info);
+        if (whole.layer == info.layer && strcmp(whole.role, info.role) == 0) same = t;
+    }
+    assert_int_equal(kvc_file_read(f, same, 4, 1, b, e), 0);
+    assert_memory_equal(a, b, sizeof a);
+    assert_int_equal(kvc_file_check(part, 1, e), 0);
+
+    struct memory packed = {0};
+    assert_int_equal(kvc_file_pack(part, NULL, append, &packed, e), 0);
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
+    assert_non_null(p);
+    assert_int_equal(kvc_file_tensors(p), 4);
+    assert_int_equal(kvc_file_compare(p, part, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), 0);
+    assert_int_equal(kvc_file_unpack(p, NULL, NULL, append, &packed, e), -1); /* a part is not the source's file */
+    assert_int_equal(kvc_error_code(e), 32);
+    some.end = 0;
+    some.first = 99;
+    assert_null(kvc_file_select(f, &some, e));
+    kvc_file_close(p);
+    kvc_file_close(part);
+    kvc_file_close(f);
+    free(packed.data);
+    kvc_error_free(e);
+}
+
+static void leading_tokens_are_matched(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    uint64_t n, common;
+    const int32_t *tokens = kvc_file_tokens(f, &n);
+    int32_t prompt[16];
+    memcpy(prompt, tokens, sizeof prompt);
+    assert_int_equal(kvc_file_match(f, prompt, 16, &common, e), 0);
+    assert_int_equal(common, 16);
+    prompt[7]++;
+    assert_int_equal(kvc_file_match(f, prompt, 16, &common, e), 0);
+    assert_int_equal(common, 7);
+    kvc_file_close(f);
+    kvc_error_free(e);
+}
+
+static void two_files_are_compared(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    struct memory packed = {0};
+    const struct kvc_write_options lossy = {.size = sizeof lossy, .recipe = "quant:zip:bits=8"};
+    struct kvc_comparison found = {.size = sizeof found};
+    assert_int_equal(kvc_file_compare(f, f, NULL, &found, e), 0);
+    assert_int_equal(found.tensors, 60);
+    assert_int_equal(found.values, 60 * 16 * 192);
+    assert_int_equal(found.differ, 0);
+    assert_true(found.cosine == 1 && found.rms == 0);
+    if (kvc_file_pack(f, &lossy, append, &packed, e)) fail_msg("%s", kvc_error_message(e));
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
+    assert_non_null(p);
+    assert_int_equal(kvc_file_compare(f, p, NULL, &found, e), 1);
+    assert_true(found.differ > 0 && found.unequal > 0 && found.rms > 0 && found.frobenius > 0 && found.frobenius < 0.2);
+    assert_true(found.cosine > 0.9 && found.cosine < 1);
+    struct kvc_compare_how how = {.size = sizeof how, .abs = 1e6};
+    assert_int_equal(kvc_file_compare(f, p, &how, &found, e), 0);
+    how = (struct kvc_compare_how){.size = sizeof how, .first = 99, .end = 100};
+    assert_int_equal(kvc_file_compare(f, p, &how, &found, e), -1);
+    assert_int_equal(kvc_error_code(e), 10);
+    const struct kvc_part_options some = {.size = sizeof some, .end = 5};
+    struct kvc_file *part = kvc_file_select(f, &some, e);
+    assert_int_equal(kvc_file_compare(f, part, NULL, &found, e), 1);
+    assert_int_equal(found.rows_only[0], 11);
+    assert_int_equal(found.rows_only[1], 0);
+    assert_int_equal(found.differ, 0);
+    kvc_file_close(part);
+    kvc_file_close(p);
+    kvc_file_close(f);
+    free(packed.data);
+    kvc_error_free(e);
+}
+
+/* --- structs of other versions, lists, callbacks --- */
+
+static void sizes_of_structs(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_open_options none = {.format = "llama"};
+    assert_null(kvc_file_open(SAMPLE, &none, e)); /* no size */
+    assert_int_equal(kvc_error_code(e), 10);
+    struct {
+        struct kvc_open_options known;
+        const char *unknown;
+    } later = {.known = {.size = sizeof later, .format = "llama"}};
+    struct kvc_file *f = kvc_file_open(SAMPLE, &later.known, e); /* what is not known here is not asked for */
+    assert_non_null(f);
+    later.unknown = "something";
+    assert_null(kvc_file_open(SAMPLE, &later.known, e));
+    assert_int_equal(kvc_error_code(e), 32);
+    struct kvc_open_options earlier = {.size = offsetof(struct kvc_open_options, model), .model = "no/such/weights"};
+    struct kvc_file *g = kvc_file_open(SAMPLE, &earlier, e); /* a program that knows no models */
+    assert_non_null(g);
+    struct kvc_tensor_info info = {.size = offsetof(struct kvc_tensor_info, dtype), .rows = 77};
+    assert_int_equal(kvc_file_tensor(f, 0, &info), 0);
+    assert_string_equal(info.role, "K");
+    assert_int_equal(info.rows, 77); /* is not this program's to hear */
+    info.size = 0;
+    assert_int_equal(kvc_file_tensor(f, 0, &info), -1);
+    kvc_file_close(f);
+    kvc_file_close(g);
+    kvc_error_free(e);
+}
+
+static void all_metadata_are_listed(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    size_t n = 0, found = 0;
+    for (const char *key; (key = kvc_file_meta_key(f, n)); n++) {
+        assert_true(kvc_file_meta_size(f, key) > 0);
+        found += strcmp(key, "source.format") == 0;
+    }
+    assert_int_equal(found, 1);
+    kvc_file_close(f);
+    kvc_error_free(e);
+}
+
+struct heard {
+    uint64_t calls, done, total, stop; /* stop: at this call */
+};
+
+static int hear(void *state, uint64_t done, uint64_t total) {
+    struct heard *h = state;
+    h->done = done;
+    h->total = total;
+    return ++h->calls == h->stop;
+}
+
+static void progress_and_cancelling(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    struct memory packed = {0}, back = {0};
+    struct heard heard = {0};
+    struct kvc_write_options o = {.size = sizeof o, .threads = 2, .progress = hear, .progress_state = &heard};
+    assert_int_equal(kvc_file_pack(f, &o, append, &packed, e), 0);
+    assert_true(heard.calls > 0);
+    assert_int_equal(heard.done, heard.total);
+    assert_int_equal(heard.total, 60 * 16 * 384);
+    heard = (struct heard){.stop = 1};
+    packed.n = 0;
+    assert_int_equal(kvc_file_pack(f, &o, append, &packed, e), -1);
+    assert_int_equal(kvc_error_code(e), 21);
+    assert_non_null(strstr(kvc_error_message(e), "cancelled"));
+    heard = (struct heard){0};
+    packed.n = 0;
+    assert_int_equal(kvc_file_pack(f, &o, append, &packed, e), 0);
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
+    heard = (struct heard){0};
+    assert_int_equal(kvc_file_unpack(p, NULL, &o, append, &back, e), 0);
+    assert_int_equal(heard.done, back.n);
+    assert_int_equal(heard.total, back.n);
+    heard = (struct heard){.stop = 2};
+    assert_int_equal(kvc_file_unpack(p, NULL, &o, append, &back, e), -1);
+    assert_int_equal(heard.calls, 2);
+    kvc_file_close(p);
+    kvc_file_close(f);
+    free(packed.data);
+    free(back.data);
+    kvc_error_free(e);
+}
+
+static void layouts_of_an_export(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    struct memory two = {0}, three = {0};
+    const char *const set[] = {"version=2", NULL};
+    struct kvc_write_options o = {.size = sizeof o, .set = set};
+    if (kvc_file_unpack(f, "llama:version=3", NULL, append, &three, e)) fail_msg("%s", kvc_error_message(e));
+    if (kvc_file_unpack(f, "llama", &o, append, &two, e)) fail_msg("%s", kvc_error_message(e));
+    assert_true(two.n && three.n && two.data[4] == 2 && three.data[4] == 3); /* the version follows the magic number */
+    assert_int_equal(kvc_file_unpack(f, "llama:no=3", NULL, append, &three, e), -1);
+    o = (struct kvc_write_options){.size = sizeof o, .pairing = "thirds"};
+    assert_int_equal(kvc_file_unpack(f, "safetensors", &o, append, &three, e), -1);
+    kvc_file_close(f);
+    /* K without a pairing, and one asked for */
+    f = kvc_file_open(SAMPLE, NULL, e);
+    o.pairing = "halves";
+    assert_int_equal(kvc_file_unpack(f, "safetensors", &o, append, &three, e), -1);
+    assert_int_equal(kvc_error_need(e), 2);
+    kvc_file_close(f);
+    free(two.data);
+    free(three.data);
+    kvc_error_free(e);
+}
+
+static void members_of_a_source(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    const char *const paths[] = {"samples/tiny.safetensors"};
+    struct kvc_file *f = kvc_file_open_members(paths, 1, NULL, e);
+    if (!f) fail_msg("%s", kvc_error_message(e));
+    struct memory packed = {0};
+    uint64_t bytes = 0;
+    assert_string_equal(kvc_file_member(f, 0, &bytes), "tiny.safetensors");
+    assert_null(kvc_file_member(f, 1, NULL));
+    assert_int_equal(kvc_file_pack(f, NULL, append, &packed, e), 0);
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
+    assert_non_null(p);
+    assert_string_equal(kvc_file_member(p, 0, NULL), "tiny.safetensors");
+    char folder[] = "/tmp/kvc-members-XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    if (kvc_file_unpack_folder(p, folder, NULL, e)) fail_msg("%s", kvc_error_message(e));
+    snprintf(path, sizeof path, "%s/tiny.safetensors", folder);
+    struct memory was = file_bytes(paths[0]), is = file_bytes(path);
+    assert_int_equal(was.n, bytes);
+    assert_int_equal(is.n, was.n);
+    assert_memory_equal(is.data, was.data, was.n);
+    assert_int_equal(kvc_file_unpack_folder(p, folder, NULL, e), -1); /* it is there already */
+    remove(path);
+    remove(folder);
+    kvc_file_close(p);
+    kvc_file_close(f);
+    assert_null(kvc_file_open_members(paths, 0, NULL, e));
+    f = sample(e);
+    assert_null(kvc_file_member(f, 0, NULL));
+    assert_int_equal(kvc_file_unpack_folder(f, "/tmp", NULL, e), -1);
+    kvc_file_close(f);
+    free(packed.data);
+    free(was.data);
+    free(is.data);
+    kvc_error_free(e);
+}
+
+static void a_profile_is_learnt(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = kvc_file_open("samples/transformers-16.safetensors", NULL, e);
+    if (!f) fail_msg("%s", kvc_error_message(e));
+    struct kvc_learning *l = kvc_learning_new(e);
+    struct memory profile = {0};
+    assert_non_null(l);
+    assert_int_equal(kvc_learning_write(l, append, &profile, e), -1); /* of nothing */
+    if (kvc_learning_add(l, f, e)) fail_msg("%s", kvc_error_message(e));
+    kvc_file_close(f);
+    if (kvc_learning_write(l, append, &profile, e)) fail_msg("%s", kvc_error_message(e));
+    assert_true(profile.n > 1000);
+    kvc_learning_free(l);
+    kvc_learning_free(NULL);
+    free(profile.data);
+    kvc_error_free(e);
+}
+
 static void versions(void **state) {
     (void)state;
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", KVC_VERSION_MAJOR, KVC_VERSION_MINOR, KVC_VERSION_PATCH);
+    assert_string_equal(kvc_version(), version);
     assert_int_equal(kvc_version_of_format(), 0);
     assert_true(strlen(kvc_version()) >= 5);
 }
@@ -230,6 +512,15 @@ int main(void) {
         cmocka_unit_test(rows_come_from_a_kept_block),
         cmocka_unit_test(threads_share_kept_blocks),
         cmocka_unit_test(what_cannot_be_opened),
+        cmocka_unit_test(parts_of_a_file),
+        cmocka_unit_test(leading_tokens_are_matched),
+        cmocka_unit_test(two_files_are_compared),
+        cmocka_unit_test(sizes_of_structs),
+        cmocka_unit_test(all_metadata_are_listed),
+        cmocka_unit_test(progress_and_cancelling),
+        cmocka_unit_test(layouts_of_an_export),
+        cmocka_unit_test(members_of_a_source),
+        cmocka_unit_test(a_profile_is_learnt),
         cmocka_unit_test(versions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

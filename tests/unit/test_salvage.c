@@ -1,6 +1,7 @@
 /* test_salvage.c: damaged containers: whatever is done to the bytes, nothing crashes, all damage is listed, and every row that
  * is said to be whole is the row that was packed. KVC_ROUNDS=N: so many random damages of each container instead of 60. */
 #include "formats/cache/mapped.h"
+#include "tests/recipe_text.h"
 #include "formats/container/container.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -75,7 +76,7 @@ static struct kvc_buffer pack(const char *recipe, int streams) {
     struct kvc_cache *c = make_cache(streams);
     struct kvc_buffer b = {0};
     struct kvc_sink sink = kvc_sink_buffer(&b);
-    const struct kvc_pack_options options = {.recipe = recipe, .threads = 1};
+    const struct kvc_pack_options options = {.recipe = recipe_of(recipe), .threads = 1};
     if (kvc_container_write(c, &options, &sink, NULL, &e)) fail_msg("%s: %s", recipe, e.message);
     kvc_cache_free(c);
     return b;

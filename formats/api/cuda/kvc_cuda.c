@@ -7,6 +7,7 @@
 #include "formats/api/kvc_file.h"
 #include "formats/api/kvc.h"
 #include "formats/api/pool_layouts.h"
+#include "formats/api/sized.h"
 #include "formats/device/load.h"
 
 #include <fcntl.h>
@@ -215,7 +216,7 @@ static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination
 /* --- plans --- */
 
 static int open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc_cuda_options *o, struct kvc_error *e) {
-    const struct kvc_open_options open_options = {.format = "kvc", .model = o->model, .profile = o->profile, .weights = o->weights,
+    const struct kvc_open_options open_options = {.size = sizeof open_options, .format = "kvc", .model = o->model, .profile = o->profile, .weights = o->weights,
                                                   .profile_folders = o->profile_folders};
     if (!(p->file = kvc_file_open(path, &open_options, e))) return -1;
     p->options = (struct kvc_load_options){.threads = o->threads,
@@ -264,14 +265,18 @@ static int make_plan(struct kvc_cuda_plan *p, const char *path, const struct kvc
 
 struct kvc_cuda_plan *kvc_cuda_plan_new(const char *path, const struct kvc_cuda_options *options,
                                         const struct kvc_cuda_destination *destination, struct kvc_error *e) {
-    const struct kvc_cuda_options none = {.device = 0};
+    struct kvc_cuda_options o;
+    struct kvc_cuda_destination d;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_cuda_options", e) ||
+        kvc_sized_take(&d, sizeof d, destination, "kvc_cuda_destination", e))
+        return NULL;
     struct kvc_cuda_plan *p = calloc(1, sizeof *p);
     if (!p) {
         kvc_fail_memory(e, "a plan");
         return NULL;
     }
     p->direct_fd = -1;
-    if (!make_plan(p, path, options ? options : &none, destination, e)) return p;
+    if (!make_plan(p, path, &o, destination ? &d : NULL, e)) return p;
     kvc_cuda_plan_free(p);
     return NULL;
 }
@@ -292,11 +297,12 @@ void kvc_cuda_plan_free(struct kvc_cuda_plan *p) {
     free(p);
 }
 
-void kvc_cuda_plan_describe(const struct kvc_cuda_plan *p, struct kvc_cuda_plan_info *info) {
+int kvc_cuda_plan_describe(const struct kvc_cuda_plan *p, struct kvc_cuda_plan_info *info) {
     struct kvc_load_info l;
     kvc_load_describe(p->load, &l);
-    *info = (struct kvc_cuda_plan_info){.stored = l.stored, .decoded = l.decoded, .on_host = l.on_host,
+    const struct kvc_cuda_plan_info own = {.stored = l.stored, .decoded = l.decoded, .on_host = l.on_host,
                                         .device_bytes = l.device_bytes, .tensors = p->n_tensors};
+    return kvc_sized_give(info, &own, sizeof own, "kvc_cuda_plan_info", NULL);
 }
 
 int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_cuda_tensor *tensor) {
@@ -308,7 +314,7 @@ int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_c
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
     uint64_t first, n;
     kvc_load_rows(c, t, &p->options, &first, &n);
-    *tensor = (struct kvc_cuda_tensor){.tensor = t,
+    const struct kvc_cuda_tensor own = {.tensor = t,
                                        .layer = c->layer[c->tensor[t].layer].index,
                                        .role = kvc_role_name(c->tensor[t].role),
                                        .dtype = g->dtype == g->from ? kvc_dtype_info(s->dtype)->name
@@ -320,7 +326,7 @@ int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_c
                                        .token = g->token,
                                        .head = g->head,
                                        .position = n ? kvc_cells_position(cells, first) : 0};
-    return 0;
+    return kvc_sized_give(tensor, &own, sizeof own, "kvc_cuda_tensor", NULL);
 }
 
 int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e) {

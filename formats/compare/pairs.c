@@ -1,5 +1,5 @@
-/* diff_match.c: which parts and tensors of two caches belong together. Not for rows (formats/compare/compare.c). */
-#include "cli/diff/diff.h"
+/* pairs.c: which parts and tensors of two caches belong together. */
+#include "formats/compare/pairs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,12 +49,12 @@ static void *array_of(size_t n, size_t size, struct kvc_error *e) {
     return p;
 }
 
-static int wants_layer(const struct diff *d, uint32_t layer) {
-    return !d->keep || (layer < d->n_keep && d->keep[layer]);
+static int wants_layer(const struct kvc_pairs *p, uint32_t layer) {
+    return !p->keep || (layer < p->n_keep && p->keep[layer]);
 }
 
 /* Returns the parts of a cache that the selection reaches, sorted. */
-static struct item *part_items(const struct diff *d, const struct kvc_cache *c, size_t *n,
+static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n,
                                struct kvc_error *e) {
     struct item *item = array_of(c->n_parts, sizeof *item, e);
     uint8_t *wanted = item ? array_of(c->n_parts, 1, e) : NULL;
@@ -62,7 +62,7 @@ static struct item *part_items(const struct diff *d, const struct kvc_cache *c, 
         free(item);
         return NULL;
     }
-    if (!d->keep) memset(wanted, 1, c->n_parts); /* also a part without layers */
+    if (!p->keep) memset(wanted, 1, c->n_parts); /* also a part without layers */
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
         item[i] = (struct item){{part->kind, part->stream, part->checkpoint, 0}, i};
@@ -70,7 +70,7 @@ static struct item *part_items(const struct diff *d, const struct kvc_cache *c, 
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
         if (c->part[layer->part].kind == KVC_PART_COMPANION) item[layer->part].key[3] = c->tensor[t].role;
-        if (wants_layer(d, layer->index)) wanted[layer->part] = 1;
+        if (wants_layer(p, layer->index)) wanted[layer->part] = 1;
     }
     *n = 0;
     for (uint32_t i = 0; i < c->n_parts; i++)
@@ -81,14 +81,14 @@ static struct item *part_items(const struct diff *d, const struct kvc_cache *c, 
 }
 
 /* Returns the tensors of a cache that the selection reaches, sorted; pair_of maps part numbers. */
-static struct item *tensor_items(const struct diff *d, const struct kvc_cache *c, const uint32_t *pair_of,
+static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cache *c, const uint32_t *pair_of,
                                  size_t *n, struct kvc_error *e) {
     struct item *item = array_of(c->n_tensors, sizeof *item, e);
     if (!item) return NULL;
     *n = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
-        if (wants_layer(d, layer->index))
+        if (wants_layer(p, layer->index))
             item[(*n)++] = (struct item){{pair_of[layer->part], layer->index, c->tensor[t].role, 0}, t};
     }
     qsort(item, *n, sizeof *item, item_order);
@@ -97,79 +97,94 @@ static struct item *tensor_items(const struct diff *d, const struct kvc_cache *c
 
 /* Returns the number of heads to report a pair by. Where an engine does not record it, the cache has one head of all channels,
  * and the number of the other side is taken. 0 when rows are not comparable. */
-static uint64_t heads_of(const struct diff *d, const uint32_t tensor[2]) {
+static uint64_t heads_of(const struct kvc_pairs *p, const uint32_t tensor[2]) {
     if (tensor[0] == KVC_NONE || tensor[1] == KVC_NONE) return 0;
-    const struct kvc_shape *a = &d->cache[0]->tensor[tensor[0]].shape,
-                           *b = &d->cache[1]->tensor[tensor[1]].shape;
+    const struct kvc_shape *a = &p->cache[0]->tensor[tensor[0]].shape,
+                           *b = &p->cache[1]->tensor[tensor[1]].shape;
     if (a->heads * a->dim != b->heads * b->dim) return 0;
     if (a->heads == b->heads) return a->heads;
-    if (a->heads == 1 && !kvc_cache_heads_known(d->cache[0])) return b->heads;
-    if (b->heads == 1 && !kvc_cache_heads_known(d->cache[1])) return a->heads;
+    if (a->heads == 1 && !kvc_cache_heads_known(p->cache[0])) return b->heads;
+    if (b->heads == 1 && !kvc_cache_heads_known(p->cache[1])) return a->heads;
     return 0;
 }
 
-static int match_parts(struct diff *d, uint32_t *pair_of[2], struct kvc_error *e) {
+static int match_parts(struct kvc_pairs *p, uint32_t *pair_of[2], struct kvc_error *e) {
     struct merge m = {0};
     uint32_t number[2];
-    for (int s = 0; s < 2; s++) m.item[s] = part_items(d, d->cache[s], &m.n[s], e);
-    d->part = array_of(m.n[0] + m.n[1], sizeof *d->part, e);
-    int status = m.item[0] && m.item[1] && d->part ? 0 : -1;
+    for (int s = 0; s < 2; s++) m.item[s] = part_items(p, p->cache[s], &m.n[s], e);
+    p->part = array_of(m.n[0] + m.n[1], sizeof *p->part, e);
+    int status = m.item[0] && m.item[1] && p->part ? 0 : -1;
     while (!status && next_pair(&m, number)) {
-        struct diff_parts *pair = &d->part[d->n_parts];
+        struct kvc_part_pair *pair = &p->part[p->n_parts];
         for (int s = 0; s < 2; s++) {
             if (number[s] == KVC_NONE) continue;
-            pair->part[s] = &d->cache[s]->part[number[s]];
-            pair_of[s][number[s]] = (uint32_t)d->n_parts;
+            pair->part[s] = &p->cache[s]->part[number[s]];
+            pair_of[s][number[s]] = (uint32_t)p->n_parts;
         }
-        d->n_parts++;
+        p->n_parts++;
         if (pair->part[0] && pair->part[1])
-            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, d->first, d->last,
+            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, p->first, p->last,
                                     &pair->rows, e);
     }
     for (int s = 0; s < 2; s++) free(m.item[s]);
     return status;
 }
 
-static int match_tensors(struct diff *d, uint32_t *const pair_of[2], struct kvc_error *e) {
+static int match_tensors(struct kvc_pairs *p, uint32_t *const pair_of[2], struct kvc_error *e) {
     struct merge m = {0};
     uint32_t number[2];
-    for (int s = 0; s < 2; s++) m.item[s] = tensor_items(d, d->cache[s], pair_of[s], &m.n[s], e);
-    d->tensor = array_of(m.n[0] + m.n[1], sizeof *d->tensor, e);
-    int status = m.item[0] && m.item[1] && d->tensor ? 0 : -1;
+    for (int s = 0; s < 2; s++) m.item[s] = tensor_items(p, p->cache[s], pair_of[s], &m.n[s], e);
+    p->tensor = array_of(m.n[0] + m.n[1], sizeof *p->tensor, e);
+    int status = m.item[0] && m.item[1] && p->tensor ? 0 : -1;
     for (const struct item *any; !status && (any = next_pair(&m, number));)
-        d->tensor[d->n_tensors++] = (struct diff_tensors){.parts = &d->part[any->key[0]],
+        p->tensor[p->n_tensors++] = (struct kvc_tensor_pair){.parts = &p->part[any->key[0]],
                                                           .layer = any->key[1],
                                                           .role = (enum kvc_role)any->key[2],
                                                           .tensor = {number[0], number[1]},
-                                                          .heads = heads_of(d, number)};
+                                                          .heads = heads_of(p, number)};
     for (int s = 0; s < 2; s++) free(m.item[s]);
     return status;
 }
 
-static int reaches_position(const struct diff *d, const struct kvc_part *part) {
+static int reaches_position(const struct kvc_pairs *p, const struct kvc_part *part) {
     for (uint64_t i = 0; part && i < part->cells.n; i++)
-        if (part->cells.pos[i] >= d->first && part->cells.pos[i] <= d->last) return 1;
+        if (part->cells.pos[i] >= p->first && part->cells.pos[i] <= p->last) return 1;
     return 0;
 }
 
-/* A selection that reaches nothing would make any two files the same. */
-static int check_selection(const struct diff *d, struct kvc_error *e) {
-    if (d->keep && !d->n_tensors)
-        return kvc_fail(e, KVC_ERR_USAGE, "--layers: neither file has any of these layers");
-    if (d->first == INT64_MIN) return 0;
-    for (size_t i = 0; i < d->n_parts; i++)
+enum kvc_pairs_reach kvc_pairs_reach(const struct kvc_pairs *p) {
+    if (p->keep && !p->n_tensors) return KVC_PAIRS_NO_LAYERS;
+    if (p->first == INT64_MIN) return KVC_PAIRS_SOME;
+    for (size_t i = 0; i < p->n_parts; i++)
         for (int s = 0; s < 2; s++)
-            if (reaches_position(d, d->part[i].part[s])) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "--tokens: neither file has any of these positions");
+            if (reaches_position(p, p->part[i].part[s])) return KVC_PAIRS_SOME;
+    return KVC_PAIRS_NO_POSITIONS;
 }
 
-int diff_match(struct diff *d, struct kvc_error *e) {
+struct kvc_align_sample kvc_pairs_sample(const struct kvc_pairs *p, enum kvc_role role) {
+    for (size_t i = 0; i < p->n_tensors; i++) {
+        const struct kvc_tensor_pair *pair = &p->tensor[i];
+        if (pair->role == role && pair->heads && pair->parts->rows.rows)
+            return (struct kvc_align_sample){{pair->tensor[0], pair->tensor[1]}, &pair->parts->rows};
+    }
+    return (struct kvc_align_sample){.rows = NULL};
+}
+
+int kvc_pairs_find(struct kvc_pairs *p, struct kvc_error *e) {
     uint32_t *pair_of[2];
-    for (int s = 0; s < 2; s++) pair_of[s] = array_of(d->cache[s]->n_parts, sizeof *pair_of[s], e);
+    for (int s = 0; s < 2; s++) pair_of[s] = array_of(p->cache[s]->n_parts, sizeof *pair_of[s], e);
     int status = pair_of[0] && pair_of[1] ? 0 : -1;
-    if (!status) status = match_parts(d, pair_of, e);
-    if (!status) status = match_tensors(d, pair_of, e);
-    if (!status) status = check_selection(d, e);
+    if (!status) status = match_parts(p, pair_of, e);
+    if (!status) status = match_tensors(p, pair_of, e);
     for (int s = 0; s < 2; s++) free(pair_of[s]);
     return status;
+}
+
+void kvc_pairs_free(struct kvc_pairs *p) {
+    for (size_t i = 0; i < p->n_parts; i++) kvc_matching_free(&p->part[i].rows);
+    free(p->part);
+    free(p->tensor);
+    p->part = NULL;
+    p->tensor = NULL;
+    p->n_parts = p->n_tensors = 0;
 }

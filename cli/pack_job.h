@@ -1,0 +1,31 @@
+/* pack_job.h: the state of kvc-pack, and what it says of a packed file. Not for packing (kvc-pack.c). */
+#ifndef KVC_PACK_JOB_H
+#define KVC_PACK_JOB_H
+
+#include "cli/job.h"
+#include "formats/file/pack.h"
+
+struct pack_progress {
+    double start, shown;
+};
+
+struct pack {
+    struct job job;
+    struct kvc_packing how;
+    struct kvc_recipe recipe; /* that --recipe names */
+    const char *recipe_text;  /* as it was typed */
+    const char *queries_path; /* NULL: none */
+    struct kvc_opened queries;
+    const char *learn_path; /* NULL: no profile is to be made */
+    const struct kvc_opened *file; /* at hand */
+    struct kvc_packed done;        /* of the file at hand */
+    struct pack_progress progress;
+    int hinted; /* that --model adds a fingerprint */
+};
+
+/* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
+void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);
+/* Says that a file is packed, as --json, -v and -q ask for; that it is lossy even without -v. */
+void pack_say_done(void *state, const struct kvc_opened *f);
+
+#endif

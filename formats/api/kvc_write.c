@@ -1,0 +1,174 @@
+/* kvc_write.c: the public interface (kvc.h): packing, unpacking, learning profiles. Not for how they are done (formats/file). */
+#include "formats/api/kvc.h"
+#include "formats/api/kvc_file.h"
+#include "formats/api/sized.h"
+#include "formats/container/container.h"
+#include "formats/file/pack.h"
+#include "formats/file/restore.h"
+#include "formats/model/profile_learn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The caller's functions. */
+struct callback {
+    kvc_write_fn *write;
+    kvc_progress_fn *progress; /* NULL: none */
+    void *state, *progress_state;
+    uint64_t total, done; /* bytes of output; total 0: unknown. Not of packing, which counts values */
+    int counts, cancelled;
+};
+
+static int cancel(struct callback *c, struct kvc_error *e) {
+    c->cancelled = 1;
+    return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
+}
+
+static int call_back(void *state, const void *data, size_t n, struct kvc_error *e) {
+    struct callback *c = state;
+    if (c->cancelled) return cancel(c, e);
+    if (c->write && c->write(c->state, data, n)) return kvc_fail(e, KVC_ERR_IO, "the output was refused");
+    c->done += n;
+    return c->counts && c->progress && c->progress(c->progress_state, c->done, c->total) ? cancel(c, e) : 0;
+}
+
+static void pack_progress(void *state, uint64_t done, uint64_t total) {
+    struct callback *c = state;
+    if (!c->cancelled && c->progress(c->progress_state, done, total)) c->cancelled = 1; /* the next write fails */
+}
+
+/* --- packing --- */
+
+static int pack(const struct kvc_file *f, const struct kvc_write_options *o, struct callback *callback, struct kvc_packing *how,
+                struct kvc_error *e) {
+    struct kvc_sink sink = {.write = call_back, .state = callback};
+    struct kvc_recipe recipe;
+    struct kvc_packed done;
+    if (o->recipe) {
+        if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
+        how->options.recipe = &recipe;
+    }
+    if (o->profile && !(how->profile = kvc_profile_open(o->profile, e))) return -1;
+    const int status = kvc_pack_cache(f->cache, kvc_file_whole(f)->opened.input.size, how, &sink, &done, e);
+    kvc_packed_free(&done);
+    kvc_profile_free(how->profile);
+    return status ? kvc_error_prefix(e, f->name) : 0;
+}
+
+int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
+                  struct kvc_error *e) {
+    struct kvc_write_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
+    struct callback callback = {.write = write, .state = state, .progress = o.progress, .progress_state = o.progress_state};
+    struct kvc_packing how = {
+        .options = {.threads = o.threads, .align = o.align, .no_verify = o.no_verify, .embed_profile = o.embed_profile,
+                    .no_tokens = o.no_tokens, .weights = kvc_file_whole(f)->weights,
+                    .progress = o.progress ? pack_progress : NULL, .progress_state = &callback},
+        .rate = {.kld = o.target_kld, .ratio = o.target_ratio, .output_error = o.max_output_error,
+                 .logit_error = o.max_logit_error},
+        .force_profile = o.force_profile, .dequantize = o.dequantize, .no_companions = o.no_companions,
+        .queries = o.queries ? o.queries->cache : NULL};
+    return pack(f, &o, &callback, &how, e);
+}
+
+/* --- unpacking --- */
+
+static int export(const struct kvc_file *f, const char *format, const struct kvc_write_options *o, struct kvc_sink *out,
+                  struct kvc_error *e) {
+    const struct kvc_format *to = kvc_format_find(format);
+    const char *colon = strchr(format, ':');
+    struct kvc_export_options options = {.own = colon ? colon + 1 : NULL, .set = o->set};
+    if (!to || !to->export) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
+    if (o->pairing && !kvc_pairing_parse(o->pairing, &options.pairing))
+        return kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
+    if (options.pairing && kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown, so K cannot be paired in %s",
+                             o->pairing);
+    if (kvc_export(to, f->cache, &options, out, e)) return -1;
+    /* A whole read notices damage anywhere in a .kvc. */
+    return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
+}
+
+static uint64_t source_bytes(const struct kvc_cache *c) {
+    uint64_t n = c->n_members ? 0 : kvc_source_size(c, 0);
+    for (uint32_t i = 0; i < c->n_members; i++) n += kvc_source_size(c, i);
+    return n;
+}
+
+int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
+                    kvc_write_fn *write, void *state, struct kvc_error *e) {
+    struct kvc_write_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
+    struct callback callback = {.write = write, .state = state, .progress = o.progress, .progress_state = o.progress_state,
+                                .counts = 1, .total = format ? 0 : source_bytes(f->cache)};
+    struct kvc_sink sink = {.write = call_back, .state = &callback};
+    const int status = format ? export(f, format, &o, &sink, e) : kvc_source_write(f->cache, o.threads, &sink, e);
+    return status ? kvc_error_prefix(e, f->name) : 0;
+}
+
+/* Members that go elsewhere; the caller hears of each. */
+struct heard {
+    const struct kvc_member_sink *to;
+    struct callback callback;
+    uint64_t size; /* of the member at hand */
+};
+
+static int begin_member(void *state, const char *name, uint64_t size, struct kvc_error *e) {
+    struct heard *h = state;
+    h->size = size;
+    return h->to->begin(h->to->state, name, size, e);
+}
+
+static int finish_member(void *state, struct kvc_error *e) {
+    struct heard *h = state;
+    struct callback *c = &h->callback;
+    if (h->to->finish(h->to->state, e)) return -1;
+    c->done += h->size;
+    return c->progress && c->progress(c->progress_state, c->done, c->total) ? cancel(c, e) : 0;
+}
+
+int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, const struct kvc_write_options *options,
+                           struct kvc_error *e) {
+    struct kvc_write_options o;
+    struct kvc_member_sink files;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
+    if (!f->cache->n_members)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: its source is one file, which goes into no folder", f->name);
+    struct kvc_folder *folder = kvc_folder_open(path, &files, e);
+    if (!folder) return -1;
+    struct heard heard = {.to = &files, .callback = {.progress = o.progress, .progress_state = o.progress_state,
+                                                     .total = source_bytes(f->cache)}};
+    const struct kvc_member_sink through = {.out = files.out, .begin = begin_member, .finish = finish_member, .state = &heard};
+    int status = kvc_source_write_members(f->cache, o.threads, &through, e);
+    status = kvc_folder_close(folder, status, e);
+    return status ? kvc_error_prefix(e, f->name) : 0;
+}
+
+/* --- profiles --- */
+
+struct kvc_learning {
+    struct kvc_learner *learner;
+};
+
+struct kvc_learning *kvc_learning_new(struct kvc_error *e) {
+    struct kvc_learning *l = calloc(1, sizeof *l);
+    if (l && (l->learner = kvc_learner_new(e))) return l;
+    if (!l) kvc_fail_memory(e, "a profile");
+    free(l);
+    return NULL;
+}
+
+void kvc_learning_free(struct kvc_learning *l) {
+    if (l) kvc_learner_free(l->learner);
+    free(l);
+}
+
+int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e) {
+    return kvc_learner_add(l->learner, f->cache, e) ? kvc_error_prefix(e, f->name) : 0;
+}
+
+int kvc_learning_write(const struct kvc_learning *l, kvc_write_fn *write, void *state, struct kvc_error *e) {
+    struct callback callback = {.write = write, .state = state};
+    struct kvc_sink sink = {.write = call_back, .state = &callback};
+    return kvc_learner_write(l->learner, &sink, e);
+}

@@ -1,0 +1,126 @@
+/* pack.c: a cache packed into a container as somebody asks for it. */
+#include "formats/file/pack.h"
+
+#include "formats/cache/keys.h"
+#include "formats/cache/view.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct pack {
+    struct kvc_cache *source; /* as it was opened */
+    const struct kvc_packing *how;
+    struct kvc_sink *out;
+    struct kvc_packed *done;
+};
+
+static void note(const struct pack *p, enum kvc_pack_note what, const struct kvc_cache *c) {
+    if (p->how->note) p->how->note(p->how->state, what, c);
+}
+
+/* Whether both know their tokens and these differ where both have some. */
+static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
+    const uint64_t n = kvc_cache_prefix_tokens(a), m = kvc_cache_prefix_tokens(b), both = n < m ? n : m;
+    return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
+}
+
+/* Makes sure that the profile is this cache's, before anything is asked of it. */
+static int settle_profile(const struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_packing *how = p->how;
+    const struct kvc_profile_use use = {how->options.recipe, how->options.threads, how->force_profile};
+    const enum kvc_pairing was = kvc_cache_pairing(c);
+    if (!how->profile) return 0;
+    const int prepared = kvc_profile_prepare(how->profile, c, &use, &p->done->fit, e);
+    if (prepared < 0) return -1;
+    p->done->fitted = prepared;
+    if (prepared && kvc_cache_pairing(c) != was) note(p, KVC_PACK_PAIRING_CHOSEN, c);
+    /* a profile may also be there to read the source by */
+    if (!prepared && !kvc_meta_find(&p->source->meta, KVC_KEY_PROFILE)) note(p, KVC_PACK_PROFILE_UNUSED, c);
+    return 0;
+}
+
+/* The queries that stages may ask, paired as K of c: those that were given, or of `full`, if c is without its companions. */
+static int find_queries(const struct pack *p, const struct kvc_cache *c, const struct kvc_cache *full, struct kvc_cache **queries,
+                        struct kvc_error *e) {
+    const struct kvc_cache *asked = p->how->queries;
+    *queries = NULL;
+    if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
+    if (asked && !(*queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
+    if (p->how->queries && of_other_tokens(c, p->how->queries)) note(p, KVC_PACK_OTHER_QUERIES, c);
+    return 0;
+}
+
+/* Packs c, which is `full` or that without its companions. */
+static int pack(const struct pack *p, struct kvc_cache *c, const struct kvc_cache *full, struct kvc_error *e) {
+    const struct kvc_packing *how = p->how;
+    struct kvc_pack_options options = how->options;
+    struct kvc_rate rate = how->rate;
+    struct kvc_recipe recipe;
+    struct kvc_cache *queries;
+    if (how->check && how->check(how->state, c, e)) return -1;
+    if (settle_profile(p, c, e) || find_queries(p, c, full, &queries, e)) return -1;
+    options.queries = queries;
+    options.profile = how->profile;
+    options.fit = p->done->fitted ? &p->done->fit : NULL;
+    options.keys = p->source;
+    rate.source_bytes = p->done->source_bytes;
+    int status = kvc_rate_settle(c, &options, &rate, &recipe, &p->done->rated, e);
+    options.recipe = &recipe;
+    if (!status) status = kvc_container_write(c, &options, p->out, &p->done->report, e);
+    kvc_cache_free(queries);
+    if (status && e && e->code == KVC_ERR_USAGE && e->need == KVC_NEED_NOTHING && kvc_recipe_is_lossy(how->options.recipe) &&
+        kvc_cache_is_quantized(c))
+        e->need = KVC_NEED_FLOATS;
+    if (!status && how->coded) how->coded(how->state, c, &recipe);
+    return status;
+}
+
+static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
+    return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
+}
+
+/* Bytes of the source that companions take; 0 where it does not say, as in a compressed npz. */
+static uint64_t companion_bytes(const struct kvc_cache *c) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        if (!is_companion(c, t)) continue;
+        if (kvc_cache_is_container(c)) n += kvc_container_stored(c, t);
+        else if (c->n_extents) n += c->tensor[t].source_size;
+    }
+    return n;
+}
+
+/* Packs a cache, without its companions where that is asked for and there are any. */
+static int pack_chosen(const struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_selection others = {.no_companions = 1};
+    for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++) p->done->left_out |= is_companion(c, t);
+    if (!p->done->left_out) return pack(p, c, c, e);
+    p->done->source_bytes -= companion_bytes(p->source);
+    struct kvc_cache *view = kvc_view_select(c, &others, e);
+    const int status = view ? pack(p, view, c, e) : -1;
+    kvc_cache_free(view);
+    return status;
+}
+
+static int rotation_is_known(const struct kvc_meta *m) {
+    return kvc_meta_find(m, KVC_KEY_HADAMARD_K) && kvc_meta_find(m, KVC_KEY_HADAMARD_V);
+}
+
+int kvc_pack_cache(struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *how, struct kvc_sink *out,
+                   struct kvc_packed *done, struct kvc_error *e) {
+    const struct pack p = {.source = c, .how = how, .out = out, .done = done};
+    memset(done, 0, sizeof *done);
+    done->source_bytes = source_bytes;
+    done->dequantized = how->dequantize && kvc_cache_is_quantized(c);
+    if (how->profile && kvc_profile_adopt(how->profile, c, e)) return -1;
+    if (!done->dequantized) return pack_chosen(&p, c, e);
+    struct kvc_cache *view = kvc_view_dequantize(c, e);
+    if (view && !rotation_is_known(&c->meta)) note(&p, KVC_PACK_ROTATION_UNKNOWN, c);
+    const int status = view ? pack_chosen(&p, view, e) : -1;
+    kvc_cache_free(view);
+    return status;
+}
+
+void kvc_packed_free(struct kvc_packed *done) {
+    kvc_fit_free(&done->fit);
+}
