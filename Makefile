@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := all
 .SECONDARY:
 MAKEFLAGS += --no-builtin-rules
-VERSION := 0.1.0
+VERSION := $(shell sed -n "s/^.define KVC_VERSION_[MP][A-Z]* //p" formats/api/kvc.h | paste -sd.)
 SOVERSION := 0
 
 CC ?= cc
@@ -158,7 +158,7 @@ PROFILES := $(sort $(wildcard samples/*.kvcp))
 .PHONY: install
 install: all
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
-	$(INSTALL) -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man5 $(DESTDIR)$(MANDIR)/man7
+	$(INSTALL) -d $(addprefix $(DESTDIR)$(MANDIR)/,man1 man3 man5 man7)
 	$(INSTALL) -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
 	$(INSTALL) -m 644 libkvc.a $(DESTDIR)$(LIBDIR)
 	$(INSTALL) -m 755 libkvc.so.$(VERSION) $(DESTDIR)$(LIBDIR)
@@ -174,6 +174,7 @@ ifneq ($(HAVE_CUDA),)
 	$(INSTALL) -m 644 kvc_cuda.pc $(DESTDIR)$(PKGCONFIGDIR)
 endif
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
+	$(INSTALL) -m 644 man/kvc.3 $(DESTDIR)$(MANDIR)/man3
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
 	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/profiles
@@ -196,7 +197,7 @@ uninstall:
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc.h $(DESTDIR)$(PKGCONFIGDIR)/kvc.pc
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
-	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(DESTDIR)$(MANDIR)/man5/kvc.5 $(DESTDIR)$(MANDIR)/man5/kvc-profile.5 $(DESTDIR)$(MANDIR)/man7/kvc-recipes.7
+	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,man3/kvc.3 man5/kvc.5 man5/kvc-profile.5 man7/kvc-recipes.7)
 	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py
 	rm -f $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
 	for d in $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS))) codecs formats) $(DOCDIR) $(DATADIR)/profiles $(DATADIR); do \
