@@ -321,7 +321,7 @@ static int undo_filter(struct kvc_input *in, const struct outer *outer, struct k
 }
 
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) {
-    const struct kvc_input_how how = {.read = 0};
+    const struct kvc_input_how how = {.read = 1};
     return kvc_input_open_how(in, path, &how, e);
 }
 

@@ -45,6 +45,7 @@ struct kvc_input_how {
 
 /* Opens a path; "-" is standard input. On failure *in is empty and needs no close. */
 int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_input_how *how, struct kvc_error *e);
+/* The same for a program that does not catch SIGBUS: files are read, and nothing is sniffed at. */
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
 /* Bytes and a name that stay the caller's and outlive *in. */
 void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size);

@@ -4,6 +4,7 @@
 #include "codecs/dtype.h"
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
+#include "formats/io/input.h"
 #include "formats/io/printable.h"
 
 #include <inttypes.h>
@@ -242,6 +243,21 @@ int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_
     if (!parse(s, head, n, e) && !read_entries(s, strictness, e)) return 0;
     kvc_safetensors_free(s);
     return -1;
+}
+
+int kvc_safetensors_read_input(struct kvc_safetensors *s, const struct kvc_input *in, unsigned strictness, struct kvc_error *e) {
+    uint8_t first[9];
+    char why[64];
+    const uint64_t have = in->size < sizeof first ? in->size : sizeof first;
+    memset(s, 0, sizeof *s);
+    if (kvc_input_copy(in, 0, first, have, e)) return -1;
+    uint64_t n = kvc_safetensors_begins(first, have, why, sizeof why);
+    if (n < have) n = have;
+    if (n > in->size) n = in->size;
+    if (kvc_input_pin(in, 0, n, e)) return -1;
+    const int status = kvc_safetensors_read(s, in->data, in->size, strictness, e);
+    kvc_input_unpin(in, 0, n);
+    return status;
 }
 
 void kvc_safetensors_free(struct kvc_safetensors *s) {

@@ -5,7 +5,6 @@
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/io/input.h"
-#include "formats/io/safetensors_file.h"
 #include "formats/model/model_files.h"
 #include "formats/model/vocab.h"
 
@@ -18,6 +17,7 @@
 #define TAG_FULL "kvc model full 0\n"
 #define SAMPLES 64
 #define SAMPLE_BYTES UINT64_C(4096)
+#define STEP_BYTES (UINT64_C(1) << 20) /* of a file that is hashed are in memory together */
 #define MAX_TOKENIZER_BYTES (UINT64_C(256) << 20)
 #define LLAMA_THETA 10000.0           /* the base that llama.cpp takes when a file has none */
 #define MAX_COUNT (UINT64_C(1) << 31) /* of layers, heads, channels */
@@ -314,26 +314,28 @@ static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model 
 
 /* ---- fingerprints ---- */
 
-static int safetensors_header(const struct kvc_input *in, uint64_t *header, struct kvc_error *e) {
-    char why[64];
-    *header = kvc_safetensors_begins(in->data, in->size, why, sizeof why);
-    if (*header && *header <= in->size) return 0;
-    return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
+/* Hashes bytes [at, at + n) of a file, a step of them at a time. */
+static int hash_bytes(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t at, uint64_t n, struct kvc_error *e) {
+    for (uint64_t some; n; at += some, n -= some) {
+        some = n < STEP_BYTES ? n : STEP_BYTES;
+        if (kvc_input_pin(in, at, some, e)) return -1;
+        kvc_sha256_update(h, in->data + at, (size_t)some);
+        kvc_input_unpin(in, at, some);
+    }
+    return 0;
 }
 
-static void sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header) {
+/* Hashes the size, the header, and samples of the data that follow the header. */
+static int sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header, struct kvc_error *e) {
     kvc_sha256_u64(h, in->size);
-    kvc_sha256_update(h, in->data, (size_t)header);
-    const uint8_t *data = in->data + header;
+    if (hash_bytes(h, in, 0, header, e)) return -1;
     uint64_t size = in->size - header;
-    if (size <= SAMPLES * SAMPLE_BYTES) {
-        kvc_sha256_update(h, data, (size_t)size);
-        return;
-    }
+    if (size <= SAMPLES * SAMPLE_BYTES) return hash_bytes(h, in, header, size, e);
     /* floor(i * (size - 4096) / 63) without overflow: the first block begins the data, the last ends it. */
     uint64_t step = (size - SAMPLE_BYTES) / (SAMPLES - 1), rest = (size - SAMPLE_BYTES) % (SAMPLES - 1);
     for (uint64_t i = 0; i < SAMPLES; i++)
-        kvc_sha256_update(h, data + i * step + i * rest / (SAMPLES - 1), SAMPLE_BYTES);
+        if (hash_bytes(h, in, header + i * step + i * rest / (SAMPLES - 1), SAMPLE_BYTES, e)) return -1;
+    return 0;
 }
 
 struct hashes {
@@ -344,17 +346,16 @@ struct hashes {
 /* Reads one weights file: its header, the facts (of the first file) and its share of the fingerprints. */
 static int read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h,
                      struct kvc_model *m, struct kvc_error *e) {
-    uint64_t header = 0;
-    int is_gguf = in->size >= 4 && memcmp(in->data, "GGUF", 4) == 0;
+    uint64_t header;
+    if (kvc_model_file_begins(in, &header, e)) return -1;
+    const int is_gguf = !header;
     if (is_gguf) {
         struct kvc_gguf g;
-        if (kvc_gguf_open(&g, in->data, in->size, e)) return -1;
+        if (kvc_gguf_open(&g, in, e)) return -1;
         header = g.data_offset;
         int status = first ? gguf_facts(&g, m, e) : 0;
         kvc_gguf_close(&g);
         if (status) return -1;
-    } else if (safetensors_header(in, &header, e)) {
-        return -1;
     }
     const char *kind = is_gguf ? "gguf" : "safetensors";
     if (!first && strcmp(m->kind, kind) != 0)
@@ -372,9 +373,9 @@ static int read_file(const struct kvc_input *in, int first, size_t n_files, stru
         }
         if (full) {
             kvc_sha256_u64(hash, in->size);
-            kvc_sha256_update(hash, in->data, (size_t)in->size);
-        } else {
-            sample(hash, in, header);
+            if (hash_bytes(hash, in, 0, in->size, e)) return -1;
+        } else if (sample(hash, in, header, e)) {
+            return -1;
         }
     }
     return 0;
