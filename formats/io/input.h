@@ -61,6 +61,8 @@ int kvc_input_pin(const struct kvc_input *in, uint64_t offset, uint64_t n, struc
 void kvc_input_unpin(const struct kvc_input *in, uint64_t offset, uint64_t n);
 /* Copies bytes [offset, offset + n) to dst. */
 int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e);
+/* The same for bytes that are not needed again: nothing but these bytes is read, and none of them stays in memory. */
+int kvc_input_read(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e);
 
 /* A part of an input that stays pinned while a parser walks over it. Zero-initialise but for `in`; from one thread. */
 struct kvc_window {

@@ -15,7 +15,7 @@
 #define MAX_KEY 65535    /* the format's own bound */
 #define MIN_ENTRY 13  /* bytes of the smallest entry: empty key, type, one byte */
 #define MIN_TENSOR 24 /* empty name, rank 0, type, offset */
-#define FIRST_PIN (UINT64_C(1) << 18) /* bytes that are pinned before the size of the header is known */
+#define PIN_STEP (UINT64_C(1) << 18) /* bytes that are pinned at once */
 
 /* The bytes that are left to read. The first `pinned` bytes of the input are pinned. */
 struct reader {
@@ -35,10 +35,10 @@ static int pin_first(struct reader *r, uint64_t n, struct kvc_error *e) {
     return 0;
 }
 
-/* Pins the next n bytes, which the input has. The pinned bytes double each time, so that a long header is walked over a few times. */
+/* Pins the next n bytes, which the input has, and some more: the size of a header is known at its end only. */
 static int reach(struct reader *r, uint64_t n, struct kvc_error *e) {
     const uint64_t end = r->at + n;
-    uint64_t wide = r->pinned ? 2 * r->pinned : FIRST_PIN;
+    uint64_t wide = r->pinned + PIN_STEP;
     if (end <= r->pinned) return 0;
     if (end > KVC_GGUF_HEADER)
         return kvc_fail_at(e, KVC_ERR_UNSUPPORTED, r->at, "GGUF header: larger than %" PRIu64 " bytes", KVC_GGUF_HEADER);

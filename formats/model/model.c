@@ -2,6 +2,7 @@
  * the weights themselves. FORMAT.md, "Model fingerprint". */
 #include "formats/model/model.h"
 
+#include "codecs/memory.h"
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/io/input.h"
@@ -11,13 +12,14 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TAG_SAMPLED "kvc model sampled 0\n"
 #define TAG_FULL "kvc model full 0\n"
 #define SAMPLES 64
 #define SAMPLE_BYTES UINT64_C(4096)
-#define STEP_BYTES (UINT64_C(1) << 20) /* of a file that is hashed are in memory together */
+#define STEP_BYTES ((size_t)1 << 18) /* of a file that is hashed are in memory together */
 #define MAX_TOKENIZER_BYTES (UINT64_C(256) << 20)
 #define LLAMA_THETA 10000.0           /* the base that llama.cpp takes when a file has none */
 #define MAX_COUNT (UINT64_C(1) << 31) /* of layers, heads, channels */
@@ -316,19 +318,30 @@ static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model 
 
 /* Hashes bytes [at, at + n) of a file, a step of them at a time. */
 static int hash_bytes(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t at, uint64_t n, struct kvc_error *e) {
-    for (uint64_t some; n; at += some, n -= some) {
-        some = n < STEP_BYTES ? n : STEP_BYTES;
-        if (kvc_input_pin(in, at, some, e)) return -1;
-        kvc_sha256_update(h, in->data + at, (size_t)some);
-        kvc_input_unpin(in, at, some);
+    const size_t step = n < STEP_BYTES ? (size_t)n : STEP_BYTES;
+    uint8_t *bytes = kvc_alloc(step, 1);
+    int status = bytes ? 0 : kvc_fail_memory(e, "a SHA-256 hash");
+    for (uint64_t some; n && !status; at += some, n -= some) {
+        some = n < step ? n : step;
+        status = kvc_input_read(in, at, bytes, some, e);
+        if (!status) kvc_sha256_update(h, bytes, (size_t)some);
     }
+    free(bytes);
+    return status;
+}
+
+/* Hashes the header, which often is pinned already. */
+static int hash_header(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header, struct kvc_error *e) {
+    if (kvc_input_pin(in, 0, header, e)) return -1;
+    kvc_sha256_update(h, in->data, (size_t)header);
+    kvc_input_unpin(in, 0, header);
     return 0;
 }
 
 /* Hashes the size, the header, and samples of the data that follow the header. */
 static int sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header, struct kvc_error *e) {
     kvc_sha256_u64(h, in->size);
-    if (hash_bytes(h, in, 0, header, e)) return -1;
+    if (hash_header(h, in, header, e)) return -1;
     uint64_t size = in->size - header;
     if (size <= SAMPLES * SAMPLE_BYTES) return hash_bytes(h, in, header, size, e);
     /* floor(i * (size - 4096) / 63) without overflow: the first block begins the data, the last ends it. */
