@@ -281,6 +281,10 @@ const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safet
     return NULL;
 }
 
+int kvc_safetensors_has_metadata(const struct kvc_safetensors *s) {
+    return json_object_get(s->root, metadata_key) != NULL;
+}
+
 const char *kvc_safetensors_text(const struct kvc_safetensors *s, const char *key) {
     return json_string_value(json_object_get(json_object_get(s->root, metadata_key), key));
 }

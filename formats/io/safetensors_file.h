@@ -76,6 +76,8 @@ void kvc_safetensors_free(struct kvc_safetensors *s);
 
 /* NULL: there is no such tensor. */
 const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safetensors *s, const char *name);
+/* Returns 1 where the header has "__metadata__", be it empty. */
+int kvc_safetensors_has_metadata(const struct kvc_safetensors *s);
 /* A text of "__metadata__"; NULL: there is none of this key. */
 const char *kvc_safetensors_text(const struct kvc_safetensors *s, const char *key);
 
