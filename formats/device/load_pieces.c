@@ -7,18 +7,18 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-/* A piece in a thread's hands. */
+/* A piece that a thread has taken. */
 struct work {
     struct kvc_load *load;
     struct kvc_batch batch;
     uint64_t number; /* of the piece */
     unsigned slot;
     const uint8_t *bytes;
-    int queued; /* its bytes are on their way */
+    int queued; /* 1: the copy of its bytes is queued */
     uint64_t on_host;
 };
 
-/* Where on the device bytes of the file are that an earlier piece, or this one, brought. */
+/* Returns the address on the device of bytes of the file that this piece or an earlier one brings; 0 where none does. */
 static uint64_t locate(const void *owner, const uint8_t *p) {
     const struct work *w = owner;
     const struct kvc_load *l = w->load;
@@ -34,7 +34,7 @@ static uint64_t locate(const void *owner, const uint8_t *p) {
     return (uint64_t)(uintptr_t)l->device_bytes + l->piece[low].at + (offset - r->offset);
 }
 
-/* The first failure is the load's. */
+/* Keeps the first failure as that of the load, and stops the other threads. */
 static void note_failure(struct kvc_load *l, const struct kvc_error *e) {
     pthread_mutex_lock(&l->lock);
     if (!l->failed) l->error = *e;
@@ -44,7 +44,7 @@ static void note_failure(struct kvc_load *l, const struct kvc_error *e) {
     kvc_ring_cancel(l->ring);
 }
 
-/* Waits until all earlier pieces are queued; -1 when something failed meanwhile. */
+/* Waits until all earlier pieces are queued. Returns -1 when another thread failed meanwhile. */
 static int await_turn(struct kvc_load *l, uint64_t number) {
     pthread_mutex_lock(&l->lock);
     while (l->turn != number && !l->failed) pthread_cond_wait(&l->turn_came, &l->lock);
@@ -53,7 +53,7 @@ static int await_turn(struct kvc_load *l, uint64_t number) {
     return failed ? -1 : 0;
 }
 
-/* Queues what the batch has, in the piece's turn. */
+/* Queues the blocks of the batch, in the turn of the piece. */
 static int queue(struct work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     struct kvc_device *d = l->device;
@@ -71,8 +71,9 @@ static int queue(struct work *w, struct kvc_error *e) {
     s->launch = launch;
     s->used = w->batch.used;
     s->launches++;
-    return d->copy_in(d, l->copies, s->device_tables, s->tables, w->batch.used, e) || d->event_record(d, s->copied, l->copies, e) ||
-                   d->event_before(d, s->copied, l->stream, e) || d->run(d, l->stream, &launch, l->options.multiprocessors, e) ||
+    return d->copy_in(d, l->copies, s->device_tables, s->tables, w->batch.used, e) ||
+                   d->event_record(d, s->copied, l->copies, e) || d->event_before(d, s->copied, l->stream, e) ||
+                   d->run(d, l->stream, &launch, l->options.multiprocessors, e) ||
                    d->event_record(d, s->done, l->stream, e)
                ? -1
                : 0;
@@ -97,7 +98,8 @@ static void begin_batch(struct work *w) {
     kvc_batch_begin(b);
 }
 
-/* Makes the blocks of a piece ready; where its tables have no room for all, what there is goes ahead, in the piece's turn. */
+/* Makes the blocks of a piece ready. Where the tables have no room for all blocks, those that are ready are queued first, in the
+ * turn of the piece. Returns 1 when another thread failed. */
 static int prepare(struct work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     const struct kvc_load_piece *p = &l->piece[w->number];
@@ -123,7 +125,7 @@ static int prepare(struct work *w, struct kvc_error *e) {
             continue;
         }
         if (!w->batch.rows.n)
-            return kvc_fail(e, KVC_ERR_MEMORY, "record %" PRIu64 " needs more room than %" PRIu64 " bytes of tables",
+            return kvc_fail(e, KVC_ERR_MEMORY, "record %" PRIu64 " needs more room for tables than %" PRIu64 " bytes",
                             kvc_container_block(l->cache, b->tensor, b->block).record, l->options.table_bytes);
         if (await_turn(l, w->number)) return 1;
         if (queue(w, e) || l->device->event_wait(l->device, l->slot[w->slot].done, e)) return -1;
@@ -132,7 +134,7 @@ static int prepare(struct work *w, struct kvc_error *e) {
     return 0;
 }
 
-/* Slots whose work is done go back to the ring; half of them may stay under way. */
+/* Gives slots whose work is done back to the ring; half of the slots may stay under way. */
 static int give_back(struct kvc_load *l, unsigned slot, struct kvc_error *e) {
     const unsigned keep = l->options.slots / 2;
     pthread_mutex_lock(&l->lock);
@@ -150,7 +152,7 @@ static int give_back(struct kvc_load *l, unsigned slot, struct kvc_error *e) {
     return 0;
 }
 
-/* One piece after the other until there are none; 1: more may come. */
+/* Takes the next piece and queues it. Returns 1 when more may come, 0 when there are none. */
 static int next_piece(struct work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     pthread_mutex_lock(&l->taking);
@@ -183,7 +185,6 @@ static void *work(void *state) {
     return NULL;
 }
 
-/* The workers: all but one are threads. */
 void kvc_load_pieces(struct kvc_load *l) {
     enum { MOST = 64 };
     pthread_t thread[MOST];

@@ -1,5 +1,5 @@
-/* load.c: from a file to a device: pieces of the file are read into a ring of slots, threads make them ready (load_pieces.c), and
- * the device decodes them. Not for what is loaded together (load_plan.c). */
+/* load_run.c: the memory and the run of a load: pieces of the file are read into a ring of slots, threads make them ready
+ * (load_pieces.c), and the device decodes them. Not for choosing the pieces (load_plan.c). */
 #include "formats/device/load.h"
 
 #include "codecs/memory.h"
@@ -59,7 +59,8 @@ static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
 }
 
 struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, const struct kvc_input *in,
-                              const struct kvc_load_options *options, const struct kvc_device_target *target, struct kvc_error *e) {
+                              const struct kvc_load_options *options, const struct kvc_device_target *target,
+                              struct kvc_error *e) {
     struct kvc_load *l = calloc(1, sizeof *l);
     if (!l) {
         kvc_fail_memory(e, "a plan");
@@ -83,10 +84,11 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, c
     return NULL;
 }
 
-/* Waits for what a failure left under way: its memory may be used anew, and the caller's stream be gone, afterwards. */
+/* Waits for the work that a failure left queued, because its memory may be used anew afterwards, and the caller's stream may be
+ * gone. */
 static void drain(struct kvc_load *l) {
     struct kvc_device *d = l->device;
-    struct kvc_error e; /* it ends, whatever became of it */
+    struct kvc_error e; /* the work ends, whether or not it fails */
     if (!l->queued) return;
     if (!d->event_record(d, l->last, l->stream, &e)) d->event_wait(d, l->last, &e);
     if (!d->event_record(d, l->last, l->copies, &e)) d->event_wait(d, l->last, &e);
@@ -97,7 +99,7 @@ void kvc_load_free(struct kvc_load *l) {
     if (!l) return;
     struct kvc_device *d = l->device;
     struct kvc_error ignored;
-    if (l->queued) d->event_wait(d, l->last, &ignored); /* a run that was not finished: its last event is behind all else */
+    if (l->queued) d->event_wait(d, l->last, &ignored); /* of a run that was not finished; the last event comes after all work */
     for (unsigned i = 0; l->slot && i < l->options.slots; i++) {
         d->free_host(d, l->slot[i].bytes);
         d->free_host(d, l->slot[i].tables);
@@ -105,7 +107,8 @@ void kvc_load_free(struct kvc_load *l) {
         if (l->slot[i].copied) d->event_free(d, l->slot[i].copied);
         if (l->slot[i].done) d->event_free(d, l->slot[i].done);
     }
-    void *const memory[] = {l->device_bytes, l->device_kept, l->device_target, l->device_status, l->device_digest, l->device_scratch};
+    void *const memory[] = {l->device_bytes,  l->device_kept,   l->device_target,
+                            l->device_status, l->device_digest, l->device_scratch};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) d->free(d, memory[i]);
     d->free_host(d, l->status);
     d->free_host(d, l->digest);
@@ -128,14 +131,14 @@ void kvc_load_describe(const struct kvc_load *l, struct kvc_load_info *info) {
     *info = l->info;
 }
 
-/* kvc_load_cancel() may be looking at the ring. */
+/* Sets the ring under the lock, because kvc_load_cancel() may use it at the same time. */
 static void set_ring(struct kvc_load *l, struct kvc_ring *ring) {
     pthread_mutex_lock(&l->lock);
     l->ring = ring;
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Queued before launches, and behind them all. */
+/* Queues zeros for faults and digests, before all launches. */
 static int queue_zeros(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_device *d = l->device;
     l->queued = 1;
@@ -145,6 +148,7 @@ static int queue_zeros(struct kvc_load *l, void *stream, struct kvc_error *e) {
                : 0;
 }
 
+/* Queues copies of faults and digests to the host, after all launches. */
 static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_device *d = l->device;
     l->loaded = !d->copy_out(d, stream, l->status, l->device_status, l->n_blocks * sizeof *l->status, e) &&
@@ -153,9 +157,9 @@ static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) 
     return l->loaded ? 0 : -1;
 }
 
-/* Reads for a ring from an input that is not in memory. */
+/* Reads for a ring from an input that is neither in memory nor mapped. */
 static ssize_t read_input(void *state, void *to, size_t n, uint64_t offset) {
-    if (!kvc_input_copy(state, offset, to, n, NULL)) return (ssize_t)n;
+    if (!kvc_input_read(state, offset, to, n, NULL)) return (ssize_t)n;
     errno = EIO;
     return -1;
 }
@@ -180,7 +184,8 @@ static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
     if (atomic_load(&l->cancelled)) return kvc_fail(e, KVC_ERR_IO, "cancelled");
     if (queue_zeros(l, stream, e)) return -1;
     struct kvc_ring *ring;
-    if (kvc_ring_start(&ring, &source, l->range, l->n_pieces, slots, l->options.slots, l->options.slot_bytes, l->options.threads, e))
+    if (kvc_ring_start(&ring, &source, l->range, l->n_pieces, slots, l->options.slots, l->options.slot_bytes, l->options.threads,
+                       e))
         return -1;
     set_ring(l, ring);
     kvc_load_pieces(l);
@@ -194,7 +199,7 @@ static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
 }
 
 int kvc_load_run(struct kvc_load *l, void *stream, struct kvc_error *e) {
-    drain(l); /* of a run that nobody finished */
+    drain(l); /* a run that nobody finished may be under way */
     const int status = run_all(l, stream, e);
     if (status) drain(l);
     atomic_store(&l->cancelled, 0);
@@ -206,7 +211,8 @@ int kvc_load_again(struct kvc_load *l, void *stream, void *before, void *after, 
     if (!l->complete) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
     for (unsigned i = 0; i < l->options.slots; i++)
         if (l->slot[i].launches > 1)
-            return kvc_fail(e, KVC_ERR_USAGE, "a slot of %" PRIu64 " bytes and tables of %" PRIu64 " were used more than once",
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "slots of %" PRIu64 " bytes with %" PRIu64 " bytes of tables were used twice; take larger ones",
                             l->options.slot_bytes, l->options.table_bytes);
     l->stream = stream;
     if (queue_zeros(l, stream, e)) return -1;
@@ -223,10 +229,10 @@ int kvc_load_again(struct kvc_load *l, void *stream, void *before, void *after, 
     return queue_results(l, stream, e);
 }
 
-/* What a device found wrong, in words. */
+/* Returns the message of a fault that the device found. */
 static const char *fault_text(uint32_t fault) {
     if (fault & KVC_FAULT_STREAM) return "an rANS stream does not end where it should";
-    if (fault & KVC_FAULT_INDEX) return "an index lies outside, or a row has no page";
+    if (fault & KVC_FAULT_INDEX) return "an index lies outside of its table, or a row has no page";
     return "a stored number is out of range";
 }
 

@@ -1,4 +1,4 @@
-/* load_state.h: the state of a load, between planning (load_plan.c), its memory and its run (load.c), and the way of its pieces
+/* load_state.h: the state of a load, between planning (load_plan.c), its memory and run (load_run.c), and the way of its pieces
  * (load_pieces.c). Not for callers (load.h). */
 #ifndef KVC_LOAD_STATE_H
 #define KVC_LOAD_STATE_H
@@ -12,29 +12,30 @@
 
 enum { KVC_LOAD_MIN_SLOTS = 2, KVC_LOAD_MAX_SLOTS = 256 };
 
-/* A block that is loaded: which of its rows, and where they go. */
+/* A block that is loaded: its wanted rows, and their place in the target. */
 struct kvc_load_wanted {
     uint32_t tensor;
     uint64_t block, offset, size; /* of its record in the file */
-    uint64_t first, rows, row;    /* of the block; row of the target */
-    uint64_t digest;              /* as its record has it; set when that was checked */
-    int whole;                    /* its digest is compared */
+    uint64_t first, rows;         /* of the block */
+    uint64_t row;                 /* of the target, for the first of them */
+    uint64_t digest;              /* of its record; set when the record was checked */
+    int whole;                    /* 1: all rows are wanted, and their digest is compared */
 };
 
-/* Blocks that are read and launched together. */
+/* Neighbouring blocks that are read and launched together. */
 struct kvc_load_piece {
     size_t first, n; /* blocks */
     uint64_t at;     /* of its bytes in the device's memory */
 };
 
-/* A place for a piece on its way: memory of the host, and of the device for tables. */
+/* Memory for a piece on its way: of the host, and of the device for tables. */
 struct kvc_load_slot {
     uint8_t *bytes, *tables;
     void *device_tables;
     void *copied, *done; /* events */
-    struct kvc_device_launch launch; /* the last one, and bytes of its tables */
-    size_t used;
-    unsigned launches; /* of a run */
+    struct kvc_device_launch launch; /* the last one */
+    size_t used;                     /* bytes of its tables */
+    unsigned launches;               /* of a run */
 };
 
 struct kvc_load {
@@ -52,10 +53,10 @@ struct kvc_load {
     struct kvc_load_slot *slot;
     struct kvc_kept kept;
     void *device_bytes, *device_kept, *device_target, *device_status, *device_digest, *device_scratch;
-    uint32_t *status; /* host memory that the device copies to */
+    uint32_t *status; /* by block; host memory that the device copies to, as `digest` */
     uint64_t *digest;
     void *copies, *last; /* a stream, an event */
-    int queued;          /* something may be under way on the device */
+    int queued;          /* 1: work may be under way on the device */
 
     /* of a run */
     struct kvc_ring *ring;
@@ -71,8 +72,8 @@ struct kvc_load {
 
 /* Plans: lists blocks and pieces, finds the tables that blocks share, and settles the options that the caller left open. */
 int kvc_load_plan(struct kvc_load *l, struct kvc_error *e);
-/* Takes pieces from the ring until there are none, with threads, and queues copies and launches on l->stream. Sets l->failed where
- * that fails. */
+/* Takes pieces from the ring until there are none, with threads, and queues copies and launches on l->stream. Sets l->failed on
+ * failure. */
 void kvc_load_pieces(struct kvc_load *l);
 
 #endif
