@@ -189,7 +189,7 @@ static int read_all(struct cli_handles *h, const struct kvc_input *in, struct kv
 int cli_handles_read(struct cli_handles *h, const char *path, struct kvc_error *e) {
     struct kvc_input in;
     memset(h, 0, sizeof *h);
-    if (kvc_input_open(&in, path, e)) return -1;
+    if (kvc_input_open_how(&in, path, &(struct kvc_input_how){.read = 0}, e)) return -1;
     int status = read_all(h, &in, e);
     kvc_input_close(&in);
     if (!status) return 0;

@@ -126,7 +126,7 @@ static int read_cache(const struct kvc_input *in, const struct kvc_import_option
 int dump_match_tokens(const char *path, const struct kvc_import_options *import, struct dump_options *options,
                       struct kvc_error *e) {
     struct kvc_input in;
-    if (kvc_input_open(&in, path, e)) return -1;
+    if (kvc_input_open_how(&in, path, &(struct kvc_input_how){.read = 0}, e)) return -1;
     const char first = first_byte(&in);
     int status = first == '[' || first == '{' ? read_json(&in, options, e)
                  : is_list(&in)               ? read_list(&in, options, e)

@@ -15,7 +15,7 @@ static size_t aligned(size_t n) {
 
 /* --- dry runs --- */
 
-/* Tables that nobody will look at are freed when the block is done. */
+/* A table without use, which is freed when the block is done. */
 struct dry {
     struct kvc_kept *kept;
     struct dry_table {
@@ -73,7 +73,7 @@ int kvc_kept_add_block(struct kvc_kept *k, const struct kvc_cache *c, uint32_t t
 static uint64_t place(void *owner, const struct kvc_section *s) {
     struct kvc_batch *b = owner;
     if (s->data >= b->bytes && s->data < b->bytes + b->n_bytes) return b->bytes_address + (uint64_t)(s->data - b->bytes);
-    const uint64_t address = b->locate ? b->locate(b->owner, s->data) : 0; /* a pair's first record */
+    const uint64_t address = b->locate ? b->locate(b->owner, s->data) : 0; /* of the first record of a pair */
     if (address) return address;
     uint64_t copied;
     void *room = b->program.table(b, s->size, &copied);
@@ -105,7 +105,7 @@ static uint64_t scratch(void *owner, size_t n) {
     return address;
 }
 
-/* What planning has not met goes with the batch. */
+/* Returns a kept table; a table that the plan did not find is copied with the batch. */
 static int keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address, struct kvc_error *e) {
     struct kvc_batch *b = owner;
     const struct kvc_kept_table *t = b->kept ? kvc_kept_find(b->kept, key, n) : NULL;
@@ -120,7 +120,7 @@ static int keep(void *owner, const struct kvc_program_key *key, size_t n, void *
 
 /* --- lists --- */
 
-/* Appends n things of `size` bytes; where the first of them is, or NULL. */
+/* Appends n items of `size` bytes. Returns the address of the first of them, or NULL. */
 static void *append(struct kvc_list *l, size_t n, size_t size, struct kvc_error *e) {
     if (l->room - l->n < n) {
         const size_t room = 2 * l->room + n;
@@ -153,7 +153,7 @@ void kvc_batch_free(struct kvc_batch *b) {
     kvc_program_free(&b->program);
 }
 
-/* Bytes that the queue takes behind the tables. */
+/* Returns the bytes of the queue, which follows the tables. */
 static size_t queue_bytes(const struct kvc_batch *b) {
     const size_t jobs = b->prepare.n + b->stream.n, items = jobs + b->rows.n + b->digest.n;
     return aligned(jobs * sizeof(struct kvc_device_job)) + aligned(b->op.n * sizeof(struct kvc_device_op)) +
@@ -163,7 +163,7 @@ static size_t queue_bytes(const struct kvc_batch *b) {
 
 /* --- blocks --- */
 
-/* Rows that the CPU decodes, as values of what the target holds. */
+/* Decodes rows on the CPU, as values of the dtype of the target. */
 static int decode_here(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
     const struct kvc_shape *shape = &b->cache->tensor[x->tensor].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
@@ -192,7 +192,7 @@ static int add_jobs(struct kvc_batch *b, uint32_t record, struct kvc_error *e) {
     return 0;
 }
 
-/* Heads of a run, in pieces that keep a warp busy for a while but many warps at work. */
+/* Splits the heads of a run into pieces that are large enough to keep a warp busy, and small enough to occupy many warps. */
 static int add_rows(struct kvc_batch *b, const struct kvc_device_target *g, uint32_t run, uint32_t rows, struct kvc_error *e) {
     enum { TILES = 4 };
     const uint32_t columns = g->channels < KVC_DEVICE_TILE ? g->channels : KVC_DEVICE_TILE;
@@ -213,7 +213,7 @@ static int add_rows(struct kvc_batch *b, const struct kvc_device_target *g, uint
     return 0;
 }
 
-/* The wanted rows of the program's runs. */
+/* Adds the wanted rows of the runs of the program. */
 static int add_runs(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
     const struct kvc_device_target *g = &b->target[x->tensor];
     for (size_t i = 0; i < b->program.n_runs; i++) {
@@ -228,7 +228,7 @@ static int add_runs(struct kvc_batch *b, const struct kvc_batch_block *x, struct
             op[k] = from->op[k];
             op[k].row += (uint32_t)(first - from->first);
         }
-        *run = (struct kvc_device_run){.ops = b->op.n - from->n, /* a number until the list has its place */
+        *run = (struct kvc_device_run){.ops = b->op.n - from->n, /* a number until the address of the list is known */
                                        .n_ops = from->n,
                                        .record = x->record,
                                        .target = x->tensor,
@@ -255,7 +255,7 @@ static int add_digest(struct kvc_batch *b, const struct kvc_batch_block *x, stru
     return 0;
 }
 
-/* Every row of the block comes from one run, and none has fewer operations than one. */
+/* Returns 1 when the runs cover all rows without gaps and each has at least one operation. */
 static int runs_are_whole(const struct kvc_program *p, uint64_t rows) {
     uint64_t next = 0;
     for (size_t i = 0; i < p->n_runs; i++) {
@@ -265,8 +265,8 @@ static int runs_are_whole(const struct kvc_program *p, uint64_t rows) {
     return next == rows;
 }
 
-/* Where it was learnt only after packing how many heads a row has, operations that take rows as one head take them as several;
- * 1: some cannot. */
+/* Rewrites operations from one head to several. The number of heads may be known only now, where the file was packed without it.
+ * Returns 1 when an operation cannot be rewritten. */
 static int fit_heads(struct kvc_batch *b, uint32_t tensor) {
     const struct kvc_device_target *g = &b->target[tensor];
     if (kvc_container_coded_shape(b->cache, tensor)->heads == g->heads) return 0;
@@ -285,8 +285,9 @@ static int fit_heads(struct kvc_batch *b, uint32_t tensor) {
     return 0;
 }
 
-/* Adds a block by its program, or as the CPU decodes it; returns as kvc_batch_add(). */
-static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int by_program, uint64_t *on_host, struct kvc_error *e) {
+/* Adds a block by its program, or as rows that the CPU decodes. Returns as kvc_batch_add() does. */
+static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int by_program, uint64_t *on_host,
+                     struct kvc_error *e) {
     const struct kvc_batch before = *b;
     const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
     const uint64_t rows = cells->block[x->block + 1] - cells->block[x->block];
@@ -316,7 +317,8 @@ static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int b
 int kvc_batch_add(struct kvc_batch *b, const struct kvc_batch_block *x, uint64_t *on_host, struct kvc_error *e) {
     const size_t others = b->rows.n;
     const int status = add_block(b, x, 1, on_host, e);
-    return status == 1 && !others ? add_block(b, x, 0, on_host, e) : status; /* too much for a batch of its own: the CPU's */
+    /* a block that is too large for a batch of its own is decoded by the CPU */
+    return status == 1 && !others ? add_block(b, x, 0, on_host, e) : status;
 }
 
 /* --- the queue --- */
@@ -331,7 +333,8 @@ static struct kvc_device_item *queue_items(struct kvc_device_item *item, const s
     return item + list->n;
 }
 
-/* Where levels end, and for which earlier one each waits: the last that has any items, as that one waited for those before. */
+/* Finds the end of each level, and the level that it waits for: the last earlier one that has items, which in turn waited for
+ * those before it. */
 static void set_levels(struct kvc_device_launch *launch, const size_t n[KVC_DEVICE_LEVELS]) {
     uint32_t end = 0, before = 0;
     for (uint32_t i = 0; i < KVC_DEVICE_LEVELS; i++) {

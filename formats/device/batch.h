@@ -10,8 +10,8 @@
 
 /* --- tables that stay on the device for a whole load --- */
 
-/* Adds what a block needs that other blocks share: a dry run of its program. *more becomes 1 when something was added whose key is
- * its content (other blocks of the tensor may have more of that), else 0. */
+/* Adds the tables that a block shares with other blocks, by lowering the block without output. *more becomes 1 when a table was
+ * added whose key is its content, because other blocks of the tensor may have further ones; else 0. */
 int kvc_kept_add_block(struct kvc_kept *k, const struct kvc_cache *c, uint32_t tensor, uint64_t block, int *more,
                        struct kvc_error *e);
 
@@ -22,7 +22,7 @@ struct kvc_list {
     size_t n, room;
 };
 
-/* Set what is above the line, then kvc_batch_begin(). */
+/* The caller sets the fields above the line, then calls kvc_batch_begin(). */
 struct kvc_batch {
     const struct kvc_cache *cache;
     const struct kvc_device_target *target; /* by tensor */
@@ -32,10 +32,10 @@ struct kvc_batch {
     uint64_t address;
     uint64_t scratch; /* memory of the device */
     size_t scratch_size;
-    const uint8_t *bytes; /* stored bytes of the blocks, which go to the device at bytes_address */
+    const uint8_t *bytes; /* stored bytes of the blocks, which are copied to the device at bytes_address */
     size_t n_bytes;
     uint64_t bytes_address;
-    /* Where on the device another record's bytes are, which lie at p in the mapped file; 0: not there. */
+    /* Returns the address on the device of bytes of another record, which are at p in the input; 0: they are not there. */
     uint64_t (*locate)(const void *owner, const uint8_t *p);
     const void *owner;
     /* --- */
@@ -45,23 +45,25 @@ struct kvc_batch {
     struct kvc_list prepare, stream, op, run, rows, digest;
 };
 
-void kvc_batch_begin(struct kvc_batch *b); /* empties it, keeps its lists */
+void kvc_batch_begin(struct kvc_batch *b); /* empties the batch, keeps the memory of its lists */
 void kvc_batch_free(struct kvc_batch *b);
 
-/* One block: its record's bytes, which rows of it are wanted, which row of the target the first of those is, and how its faults
- * and its digest are numbered. */
+/* A block to decode. */
 struct kvc_batch_block {
-    uint32_t tensor, record;
+    uint32_t tensor;
+    uint32_t record; /* number of its fault and its digest */
     uint64_t block;
-    const uint8_t *bytes;
-    uint64_t first, rows, row;
-    int digest;
+    const uint8_t *bytes;  /* of its record */
+    uint64_t first, rows;  /* wanted rows of the block */
+    uint64_t row;          /* of the target, for the first of them */
+    int digest;            /* 1: the device computes the digest */
 };
-/* Adds a block: 0; 1 when the batch has no room for it (nothing was added); -1. *on_host: bytes that the CPU decoded. */
+/* Adds a block. Returns 1 when the batch has no room for the block; nothing was added then. *on_host gets the bytes that the CPU
+ * decoded. */
 int kvc_batch_add(struct kvc_batch *b, const struct kvc_batch_block *block, uint64_t *on_host, struct kvc_error *e);
 
-/* Lays out the queue behind the tables: `launch` gets all but target, status and digest; b->used is then what must be copied.
- * 0, or -1. */
+/* Lays out the queue after the tables. `launch` gets everything but target, status and digest. b->used is then the number of
+ * bytes to copy. */
 int kvc_batch_finish(struct kvc_batch *b, struct kvc_device_launch *launch, struct kvc_error *e);
 
 #endif

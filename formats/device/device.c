@@ -1,5 +1,4 @@
-/* device.c: what is the same for all devices: copies that are waited for. Not for those of a load, which nobody waits for
- * (load.c). */
+/* device.c: copies that are waited for, the same for all devices. Not for the copies of a load, which are queued (load_run.c). */
 #include "formats/device/device.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* host_device.c: the host as a device: memory is memory, whatever is queued runs at once, and decoding is the GPU's source in
- * lockstep on one thread. What tests prove with it holds of a GPU but for what CUDA itself may do wrong. Not fast. */
+/* host_device.c: the host as a device: its memory is host memory, queued work runs at once, and the decoder is the GPU's source,
+ * run in lockstep on one thread. Tests with this device show what a GPU does, except for errors of CUDA itself. Not fast. */
 #include "formats/device/device.h"
 
 #include "kernels/device/decode_host.h"
@@ -36,7 +36,8 @@ static int zero(struct kvc_device *d, void *stream, void *to, size_t n, struct k
 static int run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit, struct kvc_error *e) {
     (void)d, (void)stream, (void)limit;
     kvc_device_run_host(launch);
-    return launch->counter[0] == launch->n_items ? 0 : kvc_fail(e, KVC_ERR_VERIFY, "item %u waits for a later one", launch->counter[0]);
+    if (launch->counter[0] == launch->n_items) return 0;
+    return kvc_fail(e, KVC_ERR_VERIFY, "item %u waits for a later one", launch->counter[0]);
 }
 
 /* Events are reached as soon as they are recorded. */
@@ -59,10 +60,10 @@ static int stream_new(struct kvc_device *d, void **stream, struct kvc_error *e) 
 
 static int owns(struct kvc_device *d, const void *p, size_t n, struct kvc_error *e) {
     (void)d, (void)n;
-    return p ? 0 : kvc_fail(e, KVC_ERR_USAGE, "address 0 is no memory");
+    return p ? 0 : kvc_fail(e, KVC_ERR_USAGE, "address 0 is not memory of the device");
 }
 
-/* Handles are addresses: they mean something in this process alone. */
+/* Handles are addresses, which are valid in this process only. */
 static int ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC_HANDLE], uint64_t *offset, struct kvc_error *e) {
     (void)d, (void)e;
     memset(handle, 0, KVC_IPC_HANDLE);

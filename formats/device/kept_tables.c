@@ -20,7 +20,7 @@ static int is_same(const struct kvc_program_key *a, const struct kvc_program_key
            (a->size ? memcmp(a->bytes, b->bytes, a->size) == 0 : a->bytes == b->bytes);
 }
 
-/* The first empty place for a hash. */
+/* Finds the first empty place for a hash. */
 static struct kvc_kept_table *empty_place(const struct kvc_kept *k, uint64_t hash) {
     size_t i = (size_t)hash & (k->places - 1);
     while (k->table[i].hash) i = (i + 1) & (k->places - 1);
@@ -37,7 +37,7 @@ const struct kvc_kept_table *kvc_kept_find(const struct kvc_kept *k, const struc
     return NULL;
 }
 
-/* At least every other place stays empty. */
+/* Makes room for one more table. At least half of the places stay empty. */
 static int more_places(struct kvc_kept *k, struct kvc_error *e) {
     struct kvc_kept old = *k;
     if (2 * k->n < k->places) return 0;

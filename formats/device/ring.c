@@ -13,12 +13,12 @@
 
 enum { CHUNK = 1 << 20, DEPTH = 32 };
 
-/* What one reader reads at a time: a part of a piece. */
+/* A part of a piece, which one reader reads at a time. */
 struct chunk {
     uint8_t *to;
     unsigned slot;
     uint64_t begin, end; /* in the file */
-    uint64_t need;       /* the piece's part ends here; a direct read goes on to a multiple of 4096, or the end of the file */
+    uint64_t need;       /* end of the part of the piece; a direct read ends at a multiple of 4096, or at the end of the file */
 };
 
 struct kvc_ring {
@@ -29,19 +29,19 @@ struct kvc_ring {
     unsigned n_slots;
 
     pthread_mutex_t lock;
-    pthread_cond_t work;  /* readers: a slot is free, or all is over */
-    pthread_cond_t ready; /* the consumer: a piece is read, or all is over */
+    pthread_cond_t work;  /* for readers: a slot is free, or the ring stops */
+    pthread_cond_t ready; /* for the consumer: a piece is read, or the ring stops */
     uint64_t *left;       /* per slot: bytes still to be read */
     unsigned *order;      /* piece i, while under way, is in slot order[i % n_slots] */
     unsigned *unused;     /* a stack of free slots */
     unsigned n_unused;
     uint64_t next;        /* piece that gets a slot next */
     uint64_t taken;       /* pieces below were taken */
-    uint64_t begin, at, end; /* of piece next - 1: what is read for it; chunks below `at` are handed out */
+    uint64_t begin, at, end; /* of piece next - 1: bytes to read for it; chunks below `at` are handed out */
     unsigned busy;        /* chunks handed out and not finished */
     int failed;
     struct kvc_error error;
-    atomic_int cancelled; /* changed under the lock; readers look at it between two reads without */
+    atomic_int cancelled; /* changed under the lock; readers check it between two reads without the lock */
 
     struct kvc_uring *uring;
     pthread_t *thread;
@@ -73,7 +73,7 @@ static void open_piece(struct kvc_ring *r) {
     r->left[slot] = r->end - r->begin;
 }
 
-/* 1 and the next chunk to read, or 0: none now. */
+/* Returns 1 and the next chunk to read, or 0 when there is none now. */
 static int next_chunk(struct kvc_ring *r, struct chunk *c) {
     if (over(r)) return 0;
     if (r->at == r->end) {
@@ -92,8 +92,8 @@ static int next_chunk(struct kvc_ring *r, struct chunk *c) {
     return 1;
 }
 
-/* The chunk was read, or failed with *e. All chunks before a failed one were handed out before it, so that the lowest error is
- * known as soon as no reader is busy. */
+/* Records that the chunk was read, or failed with *e. All chunks before a failed one were handed out before it, so that the
+ * lowest error is known as soon as no reader is busy. */
 static void finish_chunk(struct kvc_ring *r, const struct chunk *c, int status, const struct kvc_error *e) {
     r->busy--;
     if (!status) {
@@ -112,8 +112,8 @@ static ssize_t read_some(const struct kvc_ring_source *s, void *to, size_t n, ui
     return s->read ? s->read(s->state, to, n, offset) : pread(s->fd, to, n, (off_t)offset);
 }
 
-/* Reads what is missing of a chunk from byte `at` of the file on. A direct read that came back short goes on at the last
- * multiple of 4096: when it brings nothing new, the file ends there. */
+/* Reads the rest of a chunk from byte `at` of the file on. After a short direct read the next one begins at the last multiple of
+ * 4096; when it brings no further bytes, the file ends there. */
 static int read_chunk(const struct kvc_ring *r, const struct chunk *c, uint64_t at, struct kvc_error *e) {
     const struct kvc_ring_source *s = &r->source;
     int refused = 0;
@@ -127,12 +127,12 @@ static int read_chunk(const struct kvc_ring *r, const struct chunk *c, uint64_t 
         ssize_t n = read_some(s, c->to + (from - c->begin), (size_t)(c->end - from), from);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EINVAL && s->direct && !refused) {
-            refused = 1; /* aligned reads are right for a buffered file too */
+            refused = 1; /* aligned reads work for a buffered file too */
             fcntl(s->fd, F_SETFL, fcntl(s->fd, F_GETFL) & ~O_DIRECT);
             continue;
         }
         if (n < 0) return kvc_fail_at(e, KVC_ERR_IO, at, "cannot read the file: %s", strerror(errno));
-        if (from + (uint64_t)n <= at) return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "the file has become shorter");
+        if (from + (uint64_t)n <= at) return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "the file was cut short while it was read");
         at = from + (uint64_t)n;
     }
     return 0;
@@ -157,12 +157,12 @@ static void *reader(void *arg) {
     return NULL;
 }
 
-/* The one reader of io_uring. What the kernel does not take, or reads in part, or fails to read, is left to read_chunk(). */
+/* The single reader with io_uring. read_chunk() reads chunks that the kernel does not accept, reads in part, or fails to read. */
 static void *submitter(void *arg) {
     struct kvc_ring *r = arg;
     struct kvc_error e;
     struct chunk c[DEPTH];
-    uint64_t idle[DEPTH]; /* a stack of those not in flight */
+    uint64_t idle[DEPTH]; /* a stack of the numbers that are not in flight */
     unsigned n_idle = 0;
     for (; n_idle < DEPTH; n_idle++) idle[n_idle] = n_idle;
     pthread_mutex_lock(&r->lock);
@@ -194,7 +194,7 @@ static void *submitter(void *arg) {
 
 /* --- the interface --- */
 
-/* Whether the piece that is taken next is read. */
+/* Returns 1 when the piece that is taken next is read. */
 static int is_ready(const struct kvc_ring *r) {
     return r->taken < r->next && !r->left[r->order[r->taken % r->n_slots]];
 }
@@ -207,9 +207,9 @@ static int check(const struct kvc_ring_source *source, const struct kvc_ring_pie
     for (uint64_t i = 0; i < n_pieces; i++) {
         const struct kvc_ring_piece *p = &piece[i];
         if (!p->size || p->size > slot_bytes || (i && p->offset < p[-1].offset))
-            return kvc_fail_at(e, KVC_ERR_USAGE, p->offset, "a piece to read is empty, greater than a slot, or out of order");
+            return kvc_fail_at(e, KVC_ERR_USAGE, p->offset, "a piece to read is empty, larger than a slot, or out of order");
         if (p->offset > source->size || p->size > source->size - p->offset)
-            return kvc_fail_at(e, KVC_ERR_DAMAGED, p->offset, "a piece to read ends behind the file");
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, p->offset, "a piece to read ends after the end of the file");
     }
     return 0;
 }

@@ -8,12 +8,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* One mapping for both queues; and what came with IORING_OP_READ, in Linux 5.6. */
+/* The features that kvc needs: one mapping for both queues, and those that came with IORING_OP_READ in Linux 5.6. */
 enum { FEATURES = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS };
 
 struct kvc_uring {
     int fd;
-    uint8_t *queues; /* both, one mapping */
+    uint8_t *queues; /* both queues, in one mapping */
     size_t queues_size;
     struct io_uring_sqe *entry;
     size_t entries_size;
@@ -70,13 +70,14 @@ int kvc_uring_read(struct kvc_uring *u, int fd, void *to, uint32_t n, uint64_t o
     u->sq_array[i] = i;
     __atomic_store_n(u->sq_tail, tail + 1, __ATOMIC_RELEASE);
     if (syscall(SYS_io_uring_enter, u->fd, 1, 0, 0, NULL, 0) == 1) return 0;
-    __atomic_store_n(u->sq_tail, tail, __ATOMIC_RELEASE); /* the kernel looks at the queue in the call only: take it back */
+    /* takes the entry back: the kernel reads the queue only during the call */
+    __atomic_store_n(u->sq_tail, tail, __ATOMIC_RELEASE);
     return -1;
 }
 
 int32_t kvc_uring_wait(struct kvc_uring *u, uint64_t *tag) {
     uint32_t head = *u->cq_head;
-    /* Whatever the call says, the kernel owns the buffers until it completes the reads: there is nothing but to wait on. */
+    /* Retries after errors, because the kernel owns the buffers until it completes the reads. */
     while (__atomic_load_n(u->cq_tail, __ATOMIC_ACQUIRE) == head)
         syscall(SYS_io_uring_enter, u->fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
     const struct io_uring_cqe *done = &u->completion[head & u->cq_mask];

@@ -321,7 +321,7 @@ static int undo_filter(struct kvc_input *in, const struct outer *outer, struct k
 }
 
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) {
-    const struct kvc_input_how how = {.read = 0};
+    const struct kvc_input_how how = {.read = 1};
     return kvc_input_open_how(in, path, &how, e);
 }
 
@@ -390,9 +390,13 @@ void kvc_input_close(struct kvc_input *in) {
 
 /* --- bytes --- */
 
+static int check_range(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e) {
+    if (offset <= in->size && n <= in->size - offset) return 0;
+    return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%llu bytes reach beyond the end", (unsigned long long)n);
+}
+
 int kvc_input_pin(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e) {
-    if (offset > in->size || n > in->size - offset)
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%llu bytes reach beyond the end", (unsigned long long)n);
+    if (check_range(in, offset, n, e)) return -1;
     return in->pages ? kvc_pages_pin(in->pages, offset, n, e) : 0;
 }
 
@@ -405,6 +409,11 @@ int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint6
     if (n) memcpy(dst, in->data + offset, (size_t)n);
     kvc_input_unpin(in, offset, n);
     return 0;
+}
+
+int kvc_input_read(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e) {
+    if (!in->pages) return kvc_input_copy(in, offset, dst, n, e);
+    return check_range(in, offset, n, e) || kvc_pages_copy(in->pages, offset, dst, n, e) ? -1 : 0;
 }
 
 const uint8_t *kvc_window_at(struct kvc_window *w, uint64_t offset, uint64_t n, struct kvc_error *e) {

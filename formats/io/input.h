@@ -45,6 +45,7 @@ struct kvc_input_how {
 
 /* Opens a path; "-" is standard input. On failure *in is empty and needs no close. */
 int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_input_how *how, struct kvc_error *e);
+/* The same for a program that does not catch SIGBUS: files are read, and nothing is sniffed at. */
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
 /* Bytes and a name that stay the caller's and outlive *in. */
 void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size);
@@ -60,6 +61,8 @@ int kvc_input_pin(const struct kvc_input *in, uint64_t offset, uint64_t n, struc
 void kvc_input_unpin(const struct kvc_input *in, uint64_t offset, uint64_t n);
 /* Copies bytes [offset, offset + n) to dst. */
 int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e);
+/* The same for bytes that are not needed again: nothing but these bytes is read, and none of them stays in memory. */
+int kvc_input_read(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e);
 
 /* A part of an input that stays pinned while a parser walks over it. Zero-initialise but for `in`; from one thread. */
 struct kvc_window {

@@ -137,3 +137,7 @@ void kvc_pages_unpin(struct kvc_pages *p, uint64_t offset, uint64_t n) {
     release(p, offset / CHUNK, (offset + n - 1) / CHUNK + 1);
     pthread_mutex_unlock(&p->lock);
 }
+
+int kvc_pages_copy(const struct kvc_pages *p, uint64_t offset, uint8_t *dst, uint64_t n, struct kvc_error *e) {
+    return n ? p->read(p->state, offset, (size_t)n, dst, e) : 0;
+}

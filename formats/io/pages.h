@@ -31,5 +31,7 @@ const uint8_t *kvc_pages_data(const struct kvc_pages *p);
  * bytes that nobody pins any more stay for the next who asks. */
 int kvc_pages_pin(struct kvc_pages *p, uint64_t offset, uint64_t n, struct kvc_error *e);
 void kvc_pages_unpin(struct kvc_pages *p, uint64_t offset, uint64_t n);
+/* Copies bytes [offset, offset + n), which lie in the range, from their source to dst, and keeps none. From any thread. */
+int kvc_pages_copy(const struct kvc_pages *p, uint64_t offset, uint8_t *dst, uint64_t n, struct kvc_error *e);
 
 #endif

@@ -4,6 +4,7 @@
 #include "codecs/dtype.h"
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
+#include "formats/io/input.h"
 #include "formats/io/printable.h"
 
 #include <inttypes.h>
@@ -244,6 +245,21 @@ int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_
     return -1;
 }
 
+int kvc_safetensors_read_input(struct kvc_safetensors *s, const struct kvc_input *in, unsigned strictness, struct kvc_error *e) {
+    uint8_t first[9];
+    char why[64];
+    const uint64_t have = in->size < sizeof first ? in->size : sizeof first;
+    memset(s, 0, sizeof *s);
+    if (kvc_input_copy(in, 0, first, have, e)) return -1;
+    uint64_t n = kvc_safetensors_begins(first, have, why, sizeof why);
+    if (n < have) n = have;
+    if (n > in->size) n = in->size;
+    if (kvc_input_pin(in, 0, n, e)) return -1;
+    const int status = kvc_safetensors_read(s, in->data, in->size, strictness, e);
+    kvc_input_unpin(in, 0, n);
+    return status;
+}
+
 void kvc_safetensors_free(struct kvc_safetensors *s) {
     json_decref(s->root);
     free(s->tensor);
@@ -263,6 +279,10 @@ const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safet
         else low = middle + 1;
     }
     return NULL;
+}
+
+int kvc_safetensors_has_metadata(const struct kvc_safetensors *s) {
+    return json_object_get(s->root, metadata_key) != NULL;
 }
 
 const char *kvc_safetensors_text(const struct kvc_safetensors *s, const char *key) {

@@ -19,6 +19,7 @@
 #define KVC_SAFETENSORS_HEADER UINT64_C(100000000) /* bytes of JSON at most, as the reference library bounds it */
 
 struct json_t; /* of jansson */
+struct kvc_input;
 
 /* An element type of safetensors. */
 struct kvc_safetensors_type {
@@ -69,10 +70,14 @@ uint64_t kvc_safetensors_begins(const uint8_t *head, uint64_t have, char *why, s
  * format. On failure *s is empty. */
 int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_t file_size, unsigned strictness,
                          struct kvc_error *e);
+/* Reads the header of an input, and pins the bytes of the header meanwhile. */
+int kvc_safetensors_read_input(struct kvc_safetensors *s, const struct kvc_input *in, unsigned strictness, struct kvc_error *e);
 void kvc_safetensors_free(struct kvc_safetensors *s);
 
 /* NULL: there is no such tensor. */
 const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safetensors *s, const char *name);
+/* Returns 1 where the header has "__metadata__", be it empty. */
+int kvc_safetensors_has_metadata(const struct kvc_safetensors *s);
 /* A text of "__metadata__"; NULL: there is none of this key. */
 const char *kvc_safetensors_text(const struct kvc_safetensors *s, const char *key);
 

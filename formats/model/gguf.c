@@ -15,15 +15,35 @@
 #define MAX_KEY 65535    /* the format's own bound */
 #define MIN_ENTRY 13  /* bytes of the smallest entry: empty key, type, one byte */
 #define MIN_TENSOR 24 /* empty name, rank 0, type, offset */
+#define PIN_STEP (UINT64_C(1) << 18) /* bytes that are pinned at once */
 
-/* The bytes that are left to read. */
+/* The bytes that are left to read. The first `pinned` bytes of the input are pinned. */
 struct reader {
-    const uint8_t *data;
-    uint64_t size, at;
+    const struct kvc_input *in;
+    uint64_t at, pinned;
 };
 
 static uint64_t left(const struct reader *r) {
-    return r->size - r->at;
+    return r->in->size - r->at;
+}
+
+/* Pins the first n bytes, and no others. */
+static int pin_first(struct reader *r, uint64_t n, struct kvc_error *e) {
+    if (kvc_input_pin(r->in, 0, n, e)) return -1;
+    kvc_input_unpin(r->in, 0, r->pinned);
+    r->pinned = n;
+    return 0;
+}
+
+/* Pins the next n bytes, which the input has, and some more: the size of a header is known at its end only. */
+static int reach(struct reader *r, uint64_t n, struct kvc_error *e) {
+    const uint64_t end = r->at + n;
+    uint64_t wide = r->pinned + PIN_STEP;
+    if (end <= r->pinned) return 0;
+    if (end > KVC_GGUF_HEADER)
+        return kvc_fail_at(e, KVC_ERR_UNSUPPORTED, r->at, "GGUF header: larger than %" PRIu64 " bytes", KVC_GGUF_HEADER);
+    if (wide < end) wide = end;
+    return pin_first(r, wide < r->in->size ? wide : r->in->size, e);
 }
 
 /* Returns the next n bytes, or NULL when fewer are left. */
@@ -33,7 +53,8 @@ static const uint8_t *take(struct reader *r, uint64_t n, const char *what, struc
                     "GGUF header: %s needs %" PRIu64 " bytes, %" PRIu64 " are left", what, n, left(r));
         return NULL;
     }
-    const uint8_t *p = r->data + r->at;
+    if (reach(r, n, e)) return NULL;
+    const uint8_t *p = r->in->data + r->at;
     r->at += n;
     return p;
 }
@@ -78,7 +99,7 @@ static unsigned item_size(uint32_t type) {
 static int read_items(struct reader *r, struct kvc_gguf_entry *entry, struct kvc_error *e) {
     unsigned width = item_size(entry->type);
     if (entry->type == KVC_GGUF_STRING) {
-        entry->items = r->data + r->at;
+        entry->items = r->in->data + r->at;
         for (uint64_t i = 0; i < entry->count; i++) {
             uint64_t size;
             if (!take_string(r, &size, "a string", e)) return -1;
@@ -139,7 +160,7 @@ static int read_tensors(struct kvc_gguf *g, uint64_t alignment, struct reader *r
     if (g->n_tensors > left(r) / MIN_TENSOR)
         return kvc_fail_at(e, KVC_ERR_DAMAGED, 8,
                            "GGUF header: %" PRIu64 " tensors are more than the file can hold", g->n_tensors);
-    g->tensors = r->data + r->at;
+    g->tensors = r->in->data + r->at;
     *last = 0;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         uint64_t at = r->at, name_size, values = 1, offset;
@@ -203,14 +224,13 @@ static int read_header(struct kvc_gguf *g, struct reader *r, struct kvc_error *e
     return 0;
 }
 
-int kvc_gguf_open(struct kvc_gguf *g, const uint8_t *data, uint64_t size, struct kvc_error *e) {
-    struct reader r = {data, size, 0};
+int kvc_gguf_open(struct kvc_gguf *g, const struct kvc_input *in, struct kvc_error *e) {
+    struct reader r = {.in = in};
     memset(g, 0, sizeof *g);
-    if (read_header(g, &r, e)) {
-        kvc_gguf_close(g);
-        return -1;
-    }
-    return 0;
+    if (!read_header(g, &r, e) && !pin_first(&r, g->data_offset, e)) return 0;
+    kvc_input_unpin(in, 0, r.pinned);
+    kvc_gguf_close(g);
+    return -1;
 }
 
 void kvc_gguf_close(struct kvc_gguf *g) {

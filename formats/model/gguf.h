@@ -4,6 +4,7 @@
 #define KVC_GGUF_H
 
 #include "codecs/error.h"
+#include "formats/io/input.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,6 +36,7 @@ struct kvc_gguf_entry {
 };
 
 #define KVC_GGUF_RANK 4
+#define KVC_GGUF_HEADER (UINT64_C(1) << 30) /* bytes of a header at most; real ones have up to 20 MB, most of them the vocabulary */
 
 /* Info of a tensor. Its data begin inside the file. The caller checks that they end inside the file, too: the number of bytes
  * depends on the type. */
@@ -44,7 +46,7 @@ struct kvc_gguf_tensor {
     uint64_t offset;             /* of the data in the file */
 };
 
-/* A header. Its pointers point into the caller's bytes, which must outlive it. */
+/* A header. Its pointers point into the bytes of the input, which must outlive it. */
 struct kvc_gguf {
     uint32_t version;
     uint64_t n_entries, n_tensors;
@@ -53,9 +55,9 @@ struct kvc_gguf {
     uint64_t data_offset;   /* where tensor data begins: the size of the header */
 };
 
-/* Reads and checks the whole header: counts, types, string lengths, duplicate keys, alignment, tensor
- * offsets. On failure *g is empty. */
-int kvc_gguf_open(struct kvc_gguf *g, const uint8_t *data, uint64_t size, struct kvc_error *e);
+/* Reads and checks the whole header: counts, types, string lengths, duplicate keys, alignment, tensor offsets. The header stays
+ * pinned until the input is closed. On failure *g is empty and nothing stays pinned. */
+int kvc_gguf_open(struct kvc_gguf *g, const struct kvc_input *in, struct kvc_error *e);
 void kvc_gguf_close(struct kvc_gguf *g);
 
 const struct kvc_gguf_entry *kvc_gguf_find(const struct kvc_gguf *g, const char *key);

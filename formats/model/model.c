@@ -2,22 +2,24 @@
  * the weights themselves. FORMAT.md, "Model fingerprint". */
 #include "formats/model/model.h"
 
+#include "codecs/memory.h"
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/io/input.h"
-#include "formats/io/safetensors_file.h"
 #include "formats/model/model_files.h"
 #include "formats/model/vocab.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TAG_SAMPLED "kvc model sampled 0\n"
 #define TAG_FULL "kvc model full 0\n"
 #define SAMPLES 64
 #define SAMPLE_BYTES UINT64_C(4096)
+#define STEP_BYTES ((size_t)1 << 18) /* of a file that is hashed are in memory together */
 #define MAX_TOKENIZER_BYTES (UINT64_C(256) << 20)
 #define LLAMA_THETA 10000.0           /* the base that llama.cpp takes when a file has none */
 #define MAX_COUNT (UINT64_C(1) << 31) /* of layers, heads, channels */
@@ -314,26 +316,39 @@ static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model 
 
 /* ---- fingerprints ---- */
 
-static int safetensors_header(const struct kvc_input *in, uint64_t *header, struct kvc_error *e) {
-    char why[64];
-    *header = kvc_safetensors_begins(in->data, in->size, why, sizeof why);
-    if (*header && *header <= in->size) return 0;
-    return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
+/* Hashes bytes [at, at + n) of a file, a step of them at a time. */
+static int hash_bytes(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t at, uint64_t n, struct kvc_error *e) {
+    const size_t step = n < STEP_BYTES ? (size_t)n : STEP_BYTES;
+    uint8_t *bytes = kvc_alloc(step, 1);
+    int status = bytes ? 0 : kvc_fail_memory(e, "a SHA-256 hash");
+    for (uint64_t some; n && !status; at += some, n -= some) {
+        some = n < step ? n : step;
+        status = kvc_input_read(in, at, bytes, some, e);
+        if (!status) kvc_sha256_update(h, bytes, (size_t)some);
+    }
+    free(bytes);
+    return status;
 }
 
-static void sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header) {
-    kvc_sha256_u64(h, in->size);
+/* Hashes the header, which often is pinned already. */
+static int hash_header(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header, struct kvc_error *e) {
+    if (kvc_input_pin(in, 0, header, e)) return -1;
     kvc_sha256_update(h, in->data, (size_t)header);
-    const uint8_t *data = in->data + header;
+    kvc_input_unpin(in, 0, header);
+    return 0;
+}
+
+/* Hashes the size, the header, and samples of the data that follow the header. */
+static int sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header, struct kvc_error *e) {
+    kvc_sha256_u64(h, in->size);
+    if (hash_header(h, in, header, e)) return -1;
     uint64_t size = in->size - header;
-    if (size <= SAMPLES * SAMPLE_BYTES) {
-        kvc_sha256_update(h, data, (size_t)size);
-        return;
-    }
+    if (size <= SAMPLES * SAMPLE_BYTES) return hash_bytes(h, in, header, size, e);
     /* floor(i * (size - 4096) / 63) without overflow: the first block begins the data, the last ends it. */
     uint64_t step = (size - SAMPLE_BYTES) / (SAMPLES - 1), rest = (size - SAMPLE_BYTES) % (SAMPLES - 1);
     for (uint64_t i = 0; i < SAMPLES; i++)
-        kvc_sha256_update(h, data + i * step + i * rest / (SAMPLES - 1), SAMPLE_BYTES);
+        if (hash_bytes(h, in, header + i * step + i * rest / (SAMPLES - 1), SAMPLE_BYTES, e)) return -1;
+    return 0;
 }
 
 struct hashes {
@@ -344,17 +359,16 @@ struct hashes {
 /* Reads one weights file: its header, the facts (of the first file) and its share of the fingerprints. */
 static int read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h,
                      struct kvc_model *m, struct kvc_error *e) {
-    uint64_t header = 0;
-    int is_gguf = in->size >= 4 && memcmp(in->data, "GGUF", 4) == 0;
+    uint64_t header;
+    if (kvc_model_file_begins(in, &header, e)) return -1;
+    const int is_gguf = !header;
     if (is_gguf) {
         struct kvc_gguf g;
-        if (kvc_gguf_open(&g, in->data, in->size, e)) return -1;
+        if (kvc_gguf_open(&g, in, e)) return -1;
         header = g.data_offset;
         int status = first ? gguf_facts(&g, m, e) : 0;
         kvc_gguf_close(&g);
         if (status) return -1;
-    } else if (safetensors_header(in, &header, e)) {
-        return -1;
     }
     const char *kind = is_gguf ? "gguf" : "safetensors";
     if (!first && strcmp(m->kind, kind) != 0)
@@ -372,9 +386,9 @@ static int read_file(const struct kvc_input *in, int first, size_t n_files, stru
         }
         if (full) {
             kvc_sha256_u64(hash, in->size);
-            kvc_sha256_update(hash, in->data, (size_t)in->size);
-        } else {
-            sample(hash, in, header);
+            if (hash_bytes(hash, in, 0, in->size, e)) return -1;
+        } else if (sample(hash, in, header, e)) {
+            return -1;
         }
     }
     return 0;

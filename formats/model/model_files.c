@@ -2,6 +2,7 @@
 #include "formats/model/model_files.h"
 
 #include "codecs/memory.h"
+#include "formats/io/safetensors_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -128,9 +129,22 @@ int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, ui
     int there = access(path, F_OK) == 0;
     int status = there ? kvc_input_open(in, path, e) : 0;
     free(path);
-    if (!status && there && in->size > limit) {
-        kvc_input_close(in);
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "larger than %" PRIu64 " bytes", limit);
+    if (!status && there) {
+        if (in->size > limit) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "larger than %" PRIu64 " bytes", limit);
+        else status = kvc_input_pin(in, 0, in->size, e);
+        if (status) kvc_input_close(in);
     }
     return status ? kvc_error_prefix(e, name) : there;
+}
+
+int kvc_model_file_begins(const struct kvc_input *in, uint64_t *header, struct kvc_error *e) {
+    uint8_t first[9] = {0};
+    char why[64];
+    const uint64_t have = in->size < sizeof first ? in->size : sizeof first;
+    *header = 0;
+    if (kvc_input_copy(in, 0, first, have, e)) return -1;
+    if (memcmp(first, "GGUF", 4) == 0) return 0;
+    *header = kvc_safetensors_begins(first, have, why, sizeof why);
+    if (*header && *header <= in->size) return 0;
+    return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
 }

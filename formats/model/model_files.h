@@ -24,10 +24,14 @@ struct kvc_model_files {
 int kvc_model_files_list(struct kvc_model_files *f, const char *path, struct kvc_error *e);
 void kvc_model_files_free(struct kvc_model_files *f);
 
-/* Opens `name` in the directory of the weights. Returns 1; 0 when there is no such file; -1 on failure. Refuses more than
- * `limit` bytes. */
+/* Opens `name` in the directory of the weights, with all of its bytes pinned. Returns 1; 0 when there is no such file; -1 on
+ * failure. Refuses more than `limit` bytes. */
 int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, uint64_t limit, struct kvc_input *in,
                            struct kvc_error *e);
+
+/* Looks at the first bytes of a weights file. *header gets the size of a safetensors header with its length, in bytes, which
+ * lies in the file; 0 for a GGUF file. KVC_ERR_UNKNOWN: the file is neither. */
+int kvc_model_file_begins(const struct kvc_input *in, uint64_t *header, struct kvc_error *e);
 
 /* Returns the part of a path after its last slash. */
 const char *kvc_base_name(const char *path);

@@ -228,7 +228,7 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
     if (kvc_input_open(&in, path, e)) return NULL;
     struct kvc_profile *p = NULL;
     if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
-    else p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
+    else if (!kvc_input_pin(&in, 0, in.size, e)) p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
     kvc_input_close(&in);
     if (!p) kvc_error_prefix(e, path);
     return p;

@@ -150,6 +150,11 @@ static float *new_floats(uint64_t n, const struct kvc_weights_tensor *t, struct 
     return f;
 }
 
+/* Pins the values of a tensor. */
+static int pin(const struct kvc_weights_tensor *t, struct kvc_error *e) {
+    return kvc_input_pin(t->in, t->offset, t->bytes, e) ? kvc_error_prefix(e, t->file) : 0;
+}
+
 /* Loads a matrix [out][in] of the file as [in][out] floats, channels in the order asked for. The count of values cannot
  * overflow, as the file has bytes for all of them. */
 static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_t in, const struct order *o, float **result,
@@ -157,15 +162,20 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
     if (check_dims(t, 2, (const uint64_t[]){out, in}, e)) return -1;
     float *w = new_floats(out * in, t, e), *rows = w ? new_floats((out < GROUP ? out : GROUP) * in, t, e) : NULL;
     *result = w;
-    if (!rows) return -1;
+    if (!rows || pin(t, e)) {
+        free(rows);
+        return -1;
+    }
+    const uint8_t *data = t->in->data + t->offset;
     uint64_t row_blocks = in / t->info->block, row_bytes = row_blocks * t->info->size;
     for (uint64_t first = 0; first < out; first += GROUP) {
         uint64_t n = out - first < GROUP ? out - first : GROUP;
         for (uint64_t c = 0; c < n; c++)
-            t->info->to_f32(rows + c * in, t->data + channel_from(o, first + c) * row_bytes, (size_t)row_blocks);
+            t->info->to_f32(rows + c * in, data + channel_from(o, first + c) * row_bytes, (size_t)row_blocks);
         for (uint64_t i = 0; i < in; i++)
             for (uint64_t c = 0; c < n; c++) w[i * out + first + c] = rows[c * in + i];
     }
+    kvc_input_unpin(t->in, t->offset, t->bytes);
     free(rows);
     return 0;
 }
@@ -175,13 +185,15 @@ static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const str
                        struct kvc_error *e) {
     if (check_dims(t, 1, &n, e)) return -1;
     float *values = new_floats(n, t, e), *ordered = values ? new_floats(n, t, e) : NULL;
+    const int status = ordered ? pin(t, e) : -1;
     *result = ordered;
-    if (ordered) {
-        t->info->to_f32(values, t->data, (size_t)(n / t->info->block));
+    if (!status) {
+        t->info->to_f32(values, t->in->data + t->offset, (size_t)(n / t->info->block));
         for (uint64_t c = 0; c < n; c++) ordered[c] = values[channel_from(o, c)];
+        kvc_input_unpin(t->in, t->offset, t->bytes);
     }
     free(values);
-    return ordered ? 0 : -1;
+    return status;
 }
 
 /* Returns 1 for models whose safetensors hold the weight of the norm less 1. The converter of llama.cpp adds 1. */

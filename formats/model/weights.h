@@ -2,7 +2,7 @@
  * facts and fingerprints of the model (model.h), or for the arithmetic that uses the projections.
  *
  * K = RoPE(norm(x) Wk + bk), V = norm(x) Wv + bv, x being the hidden state that enters the layer. The files stay
- * mapped; what is loaded is one layer at a time, and the caller's to free. */
+ * open; what is loaded is one layer at a time, and the caller's to free. */
 #ifndef KVC_WEIGHTS_H
 #define KVC_WEIGHTS_H
 

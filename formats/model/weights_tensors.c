@@ -14,14 +14,11 @@
 /* --- files --- */
 
 static int read_header(struct kvc_weights_part *part, struct kvc_error *e) {
-    const uint8_t *data = part->in.data;
-    const uint64_t size = part->in.size;
-    char why[64];
-    part->is_gguf = size >= 4 && memcmp(data, "GGUF", 4) == 0;
-    if (part->is_gguf) return kvc_gguf_open(&part->gguf, data, size, e);
-    const uint64_t header = kvc_safetensors_begins(data, size, why, sizeof why);
-    if (!header || header > size) return kvc_fail(e, KVC_ERR_UNKNOWN, "neither a GGUF nor a safetensors weights file");
-    return kvc_safetensors_read(&part->safetensors, data, size, KVC_SAFETENSORS_ANY_DTYPE, e);
+    uint64_t header;
+    if (kvc_model_file_begins(&part->in, &header, e)) return -1;
+    part->is_gguf = !header;
+    if (part->is_gguf) return kvc_gguf_open(&part->gguf, &part->in, e);
+    return kvc_safetensors_read_input(&part->safetensors, &part->in, KVC_SAFETENSORS_ANY_DTYPE, e);
 }
 
 int kvc_weights_add_part(struct kvc_weights *w, const char *path, struct kvc_error *e) {
@@ -85,7 +82,7 @@ static int spell(const struct kvc_weights_naming *naming, enum kvc_weight which,
     return 1;
 }
 
-/* Sets t->data, at `offset` from `base`, which lies inside the file. Refuses bytes beyond the end of the file. */
+/* Sets where the values are, at `offset` from `base`, which lies inside the file. Refuses bytes beyond the end of the file. */
 static int place(struct kvc_weights_tensor *t, const struct kvc_input *in, uint64_t base, uint64_t offset, uint64_t bytes,
                  struct kvc_error *e) {
     uint64_t size = in->size - base;
@@ -94,7 +91,9 @@ static int place(struct kvc_weights_tensor *t, const struct kvc_input *in, uint6
                         "%s: '%s' needs %" PRIu64 " bytes from byte %" PRIu64 " of the data on, but there are %" PRIu64
                         " (file cut short or header damaged)",
                         t->file, t->name, bytes, offset, size);
-    t->data = in->data + base + offset;
+    t->in = in;
+    t->offset = base + offset;
+    t->bytes = bytes;
     return 0;
 }
 
@@ -139,7 +138,9 @@ static int take_safetensors(struct kvc_weights_tensor *t, const struct kvc_weigh
     t->info = kvc_dtype_info((unsigned)dtype);
     t->rank = found->rank;
     for (size_t i = 0; i < t->rank; i++) t->dim[i] = found->dim[i];
-    t->data = part->in.data + part->safetensors.data_at + found->begin;
+    t->in = &part->in;
+    t->offset = part->safetensors.data_at + found->begin;
+    t->bytes = found->end - found->begin;
     return 0;
 }
 

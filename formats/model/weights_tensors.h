@@ -49,7 +49,8 @@ struct kvc_weights_tensor {
     const char *file;
     uint64_t rank, dim[KVC_WEIGHTS_RANK]; /* the last varies fastest */
     const struct kvc_dtype_info *info;
-    const uint8_t *data;
+    const struct kvc_input *in;
+    uint64_t offset, bytes; /* of the values in the file; pin them before reading */
 };
 
 struct kvc_weights_naming; /* how a family of files names tensors */

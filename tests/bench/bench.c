@@ -68,7 +68,7 @@ void *need_memory(size_t n) {
 
 struct kvc_cache *open_cache(struct kvc_input *in, const char *path) {
     struct kvc_error e;
-    if (kvc_input_open(in, path, &e)) give_up("a file", e.message);
+    if (kvc_input_open_how(in, path, &(struct kvc_input_how){.read = 0}, &e)) give_up("a file", e.message);
     struct kvc_cache *cache = kvc_import_file(in, NULL, NULL, &e);
     if (!cache) give_up("a file", e.message);
     if (kvc_cache_is_container(cache)) give_up(path, "a .kvc; give the engine's file that it was made from");

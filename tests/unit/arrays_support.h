@@ -180,7 +180,8 @@ static inline const char *data_path(const char *file, char *path, size_t size) {
 static inline struct kvc_cache *open_real(struct kvc_input *in, const char *file) {
     char path[512];
     struct kvc_error e;
-    if (kvc_input_open(in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
+    if (kvc_input_open(in, data_path(file, path, sizeof path), &e) || kvc_input_pin(in, 0, in->size, &e)) 
+        fail_msg("%s", e.message);
     struct kvc_cache *c = kvc_import_file(in, NULL, NULL, &e);
     if (!c) fail_msg("%s", e.message);
     return c;

@@ -150,7 +150,7 @@ static const char *judge(const struct expected *x, char *text, size_t size) {
     struct kvc_error e = {.code = KVC_OK};
     const char *wrong = NULL;
     snprintf(path, sizeof path, "%s/%s", directory(), x->name);
-    if (kvc_input_open(&in, path, &e)) {
+    if (kvc_input_open(&in, path, &e) || kvc_input_pin(&in, 0, in.size, &e)) {
         snprintf(text, size, "%s", e.message);
         return text;
     }

@@ -9,6 +9,8 @@
 #include "formats/api/kvc.h"
 #include "formats/file/open.h"
 #include "formats/io/member_sink.h"
+#include "formats/model/profile.h"
+#include "formats/model/weights.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -170,6 +172,69 @@ static void files_cut_short(void **state) {
     }
 }
 
+/* Writes a model of one layer with 64 KV heads of 8 channels and 512 channels in, all zeros: 1 MiB for K and as much for V. */
+static int make_weights(char *path) {
+    enum { MATRIX = 512 * 512 * 4 };
+    static const char header[] =
+        "{\"model.layers.0.self_attn.k_proj.weight\":{\"dtype\":\"F32\",\"shape\":[512,512],\"data_offsets\":[0,1048576]},"
+        "\"model.layers.0.self_attn.v_proj.weight\":{\"dtype\":\"F32\",\"shape\":[512,512],\"data_offsets\":[1048576,2097152]},"
+        "\"__metadata__\":{\"architecture\":\"llama\"}}";
+    const uint64_t n = sizeof header - 1;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, &n, 8), 8); /* the tests run on little-endian machines */
+    assert_int_equal(write(fd, header, n), n);
+    assert_int_equal(ftruncate(fd, (off_t)(8 + n + 2 * MATRIX)), 0);
+    return fd;
+}
+
+/* Weights that are cut short after they were opened: an error, no signal. */
+static void weights_cut_short(void **state) {
+    (void)state;
+    char path[] = "/tmp/kvc-test-XXXXXX";
+    const int fd = make_weights(path);
+    struct kvc_error e;
+    struct kvc_projection p;
+    const struct kvc_projection_shape shape = {512, 64, 8, 8, 0, KVC_PAIRING_HALVES};
+    struct kvc_weights *w = kvc_weights_open(path, &e);
+    if (!w) fail_msg("%s", e.message);
+    if (kvc_weights_load(w, 0, &shape, &p, &e)) fail_msg("%s", e.message);
+    kvc_projection_free(&p);
+    kvc_weights_close(w);
+    assert_non_null(w = kvc_weights_open(path, &e));
+    assert_int_equal(ftruncate(fd, 1500000), 0); /* in V */
+    assert_int_equal(kvc_weights_load(w, 0, &shape, &p, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_IO);
+    assert_non_null(strstr(e.message, "cut short"));
+    kvc_weights_close(w);
+    close(fd);
+    unlink(path);
+}
+
+/* A profile is in memory once it is open, so that its file may be cut short. */
+static void profile_cut_short(void **state) {
+    (void)state;
+    static uint8_t bytes[1 << 22];
+    char path[] = "/tmp/kvc-test-XXXXXX";
+    const int fd = mkstemp(path);
+    FILE *from = fopen("samples/smollm2-135m-instruct.kvcp", "rb");
+    assert_true(fd >= 0 && from);
+    const size_t n = fread(bytes, 1, sizeof bytes, from);
+    fclose(from);
+    assert_int_equal(write(fd, bytes, n), n);
+    struct kvc_error e;
+    struct kvc_profile *p = kvc_profile_open(path, &e);
+    if (!p) fail_msg("%s", e.message);
+    assert_int_equal(ftruncate(fd, 100), 0);
+    const struct kvc_profile_part *part = NULL;
+    assert_int_equal(kvc_profile_part(p, 0, KVC_ROLE_V, KVC_PAIRING_HALVES, 1, &part, &e), 0);
+    assert_non_null(part);
+    kvc_profile_free(p);
+    assert_null(kvc_profile_open(path, &e));
+    close(fd);
+    unlink(path);
+}
+
 /* --- the same cache, mapped and read --- */
 
 static void compare_bytes(const struct kvc_cache *a, const struct kvc_cache *b, const char *path) {
@@ -305,7 +370,8 @@ static void folders_and_archives(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pins),    cmocka_unit_test(failures),        cmocka_unit_test(threads),
-        cmocka_unit_test(files_cut_short), cmocka_unit_test(mapped_and_read), cmocka_unit_test(folders_and_archives),
+        cmocka_unit_test(files_cut_short), cmocka_unit_test(weights_cut_short), cmocka_unit_test(profile_cut_short),
+        cmocka_unit_test(mapped_and_read), cmocka_unit_test(folders_and_archives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static void aim(struct opened *o, int dtype, const struct kvc_load_options *opti
 static int open_file(struct opened *o, const char *path) {
     struct kvc_error e;
     memset(o, 0, sizeof *o);
-    if (kvc_input_open(&o->in, path, &e)) fail_msg("%s", e.message);
+    if (kvc_input_open_how(&o->in, path, &(struct kvc_input_how){.read = 0}, &e)) fail_msg("%s", e.message);
     if (!(o->cache = kvc_format_import(&kvc_format_kvc, &o->in, NULL, &e))) fail_msg("%s: %s", path, e.message);
     kvc_container_set_profile(o->cache, &(struct kvc_profile_places){.folder = "samples"});
     o->device = kvc_device_host(&e);

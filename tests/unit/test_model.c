@@ -201,13 +201,19 @@ static void test_facts(void **state) {
     drop("m.gguf");
 }
 
+static int open_gguf(struct kvc_gguf *g, const uint8_t *data, size_t n, struct kvc_error *e) {
+    struct kvc_input in;
+    kvc_input_memory(&in, "a model", data, n);
+    return kvc_gguf_open(g, &in, e);
+}
+
 static void test_damaged_gguf(void **state) {
     (void)state;
     struct bytes f;
     struct kvc_gguf g;
     struct kvc_error e;
     small(&f, 2, 2);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), 0);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), 0);
     assert_int_equal(g.data_offset, f.n - 128);
     assert_int_equal(kvc_gguf_has_tensor(&g, "output_norm.weight"), 1);
     assert_int_equal(kvc_gguf_has_tensor(&g, "output"), 0);
@@ -218,7 +224,7 @@ static void test_damaged_gguf(void **state) {
         uint8_t *copy = malloc(n ? n : 1);
         assert_non_null(copy);
         memcpy(copy, f.b, n);
-        assert_int_equal(kvc_gguf_open(&g, copy, n, &e), -1);
+        assert_int_equal(open_gguf(&g, copy, n, &e), -1);
         free(copy);
     }
     for (size_t bit = 0; bit < 8 * f.n; bit++) { /* must not crash, whatever it answers */
@@ -226,7 +232,7 @@ static void test_damaged_gguf(void **state) {
         assert_non_null(copy);
         memcpy(copy, f.b, f.n);
         copy[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        if (kvc_gguf_open(&g, copy, f.n, &e) == 0) {
+        if (open_gguf(&g, copy, f.n, &e) == 0) {
             uint8_t hash[KVC_SHA256_BYTES];
             int known;
             kvc_gguf_has_tensor(&g, "none");
@@ -238,30 +244,30 @@ static void test_damaged_gguf(void **state) {
     }
 
     begin(&f, 3, 0, UINT64_MAX);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), -1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), -1);
     begin(&f, 3, UINT64_MAX, 0);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), -1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), -1);
     begin(&f, 1, 0, 0);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), -1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), -1);
     assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
     begin(&f, 3u << 24, 0, 0);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), -1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), -1);
     assert_non_null(strstr(e.message, "big-endian"));
     begin(&f, 3, 0, 2); /* the same key twice */
     add_u32(&f, "a", 1);
     add_u32(&f, "a", 2);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), -1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), -1);
     assert_non_null(strstr(e.message, "twice"));
     begin(&f, 3, 0, 1); /* an array of 2^61 u64: its size wraps around 2^64 */
     add_array(&f, "a", KVC_GGUF_U64, UINT64_C(1) << 61);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), -1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), -1);
     begin(&f, 3, 0, 1);
     add_array(&f, "a", KVC_GGUF_ARRAY, 1);
     add_number(&f, 0, 8);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), -1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), -1);
     begin(&f, 3, 0, 1);
     add_u32(&f, "general.alignment", 48);
-    assert_int_equal(kvc_gguf_open(&g, f.b, f.n, &e), -1);
+    assert_int_equal(open_gguf(&g, f.b, f.n, &e), -1);
     assert_non_null(strstr(e.message, "alignment"));
 }
 

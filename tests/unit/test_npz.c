@@ -336,7 +336,8 @@ static void check_real(const char *file, int in_place) {
     struct kvc_error e;
     json_t *index;
     const json_t *facts = data_facts(file, &index);
-    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e)) fail_msg("%s", e.message);
+    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e)) 
+        fail_msg("%s", e.message);
     struct kvc_cache *c = kvc_format_import(format, &in, NULL, &e);
     if (!c) fail_msg("%s: %s", file, e.message);
     assert_facts(c, facts);
@@ -374,7 +375,7 @@ static void test_damaged(void **state) {
     char path[512];
     struct kvc_input in;
     struct kvc_error e = {.code = KVC_OK};
-    if (kvc_input_open(&in, data_path("damaged/bad-npz-trunc.npz", path, sizeof path), &e))
+    if (kvc_input_open(&in, data_path("damaged/bad-npz-trunc.npz", path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
         fail_msg("%s", e.message);
     assert_null(kvc_format_import(format, &in, NULL, &e));
     assert_int_equal(e.code, KVC_ERR_DAMAGED);

@@ -347,7 +347,7 @@ static void test_shorter_file(void **unused) {
         uint64_t size = p.size / 2 + 1234;
         assert_int_equal(ftruncate(fd, (off_t)size), 0);
         source.fd = direct ? again : fd;
-        if (source.fd >= 0) expect_failure(&source, &p, &failing, size, KVC_ERR_DAMAGED, "the file has become shorter");
+        if (source.fd >= 0) expect_failure(&source, &p, &failing, size, KVC_ERR_DAMAGED, "the file was cut short while it was read");
         close(fd);
         if (again >= 0) close(again);
     }

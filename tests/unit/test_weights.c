@@ -791,6 +791,7 @@ static void test_real(void **state) {
         struct kvc_input in;
         struct kvc_error e;
         assert_int_equal(kvc_input_open(&in, path, &e), 0);
+        assert_int_equal(kvc_input_pin(&in, 0, in.size, &e), 0);
         json_t *header = json_loadb((const char *)in.data + 8, (size_t)get_u64(in.data), 0, NULL);
         assert_non_null(header);
         size_t tokens = files[f].tokens, heads = files[f].heads, n = heads * tokens * 64;

@@ -1,0 +1,45 @@
+/* geometry.h: K and V of equal layers in one stretch of a file, as axes with strides: whole caches (raw.c), or the pages of one.
+ * Not for how a caller says the geometry: options, messages. */
+#ifndef KVC_GEOMETRY_H
+#define KVC_GEOMETRY_H
+
+#include "codecs/dtype.h"
+#include "formats/cache/cache.h"
+#include "formats/io/input.h"
+
+#include <stdint.h>
+
+enum kvc_axis { KVC_AXIS_LAYER, KVC_AXIS_CACHE, KVC_AXIS_TOKEN, KVC_AXIS_HEAD, KVC_AXIS_DIM, KVC_AXES };
+#define KVC_AXIS_LETTERS "lcthd" /* by number; cache: K, then V */
+
+struct kvc_geometry {
+    const struct kvc_dtype_info *info;
+    uint64_t count[KVC_AXES];  /* of DIM: blocks of the dtype in a head (values for plain types) */
+    uint64_t stride[KVC_AXES]; /* bytes */
+    int caches_outside;        /* 1: all K come before all V */
+    int tensors_are_runs;      /* 1: layer and cache are the two slowest axes, so that every tensor is one run of bytes */
+    uint64_t bytes;            /* of everything */
+};
+
+/* Why an order of axes cannot be used. */
+enum kvc_order_fault {
+    KVC_ORDER_GOOD,
+    KVC_ORDER_LENGTH,   /* it has not five letters */
+    KVC_ORDER_LETTERS,  /* a letter is unknown or occurs twice */
+    KVC_ORDER_OVERFLOW, /* the bytes of everything pass 64 bits */
+    KVC_ORDER_BLOCKS    /* a block dtype needs dim as the last axis */
+};
+/* Sets strides and all after them from `order`, the letters of the axes, slowest first. `info` and `count` are set, counts are at
+ * least 1. */
+enum kvc_order_fault kvc_geometry_order(struct kvc_geometry *g, const char *order);
+
+/* Returns the place of all cells of `tensor`, which is the K (cache 0) or V (cache 1) of a layer, relative to the first byte of
+ * the geometry. */
+struct kvc_place kvc_geometry_place(const struct kvc_geometry *g, uint32_t layer, unsigned cache, uint32_t tensor);
+
+/* Adds K and V of layers 0, 1, ... to a cache whose layers have been added and which went through kvc_cache_map(): tensors with
+ * `dim` channels in a head, mapped from byte `offset` of the input on, and the extents of them all. */
+int kvc_geometry_add(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim, const struct kvc_input *in, uint64_t offset,
+                     struct kvc_error *e);
+
+#endif
