@@ -2,6 +2,7 @@
 #include "formats/cache/cache.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
 
 #include <stdio.h>
@@ -258,7 +259,7 @@ static int64_t token_position(const struct kvc_cache *c, int by_row, uint64_t fi
 }
 
 static uint64_t first_token(const struct kvc_cache *c) {
-    uint64_t first = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
+    uint64_t first = kvc_facts_of(&c->meta).tokens_first;
     return first <= INT64_MAX - c->n_tokens ? first : 0; /* a position beyond all others means nothing */
 }
 
@@ -279,7 +280,11 @@ uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c) {
 }
 
 int kvc_cache_heads_known(const struct kvc_cache *c) {
-    return kvc_meta_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1);
+    return kvc_facts_of(&c->meta).heads_known;
+}
+
+enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c) {
+    return kvc_facts_of(&c->meta).pairing;
 }
 
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e) {

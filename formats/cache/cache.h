@@ -8,6 +8,7 @@
 #define KVC_CACHE_H
 
 #include "codecs/error.h"
+#include "codecs/rope.h"
 #include "codecs/tensor.h"
 #include "formats/cache/meta.h"
 
@@ -159,8 +160,9 @@ uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c);
  * rows that do not divide. The rows' bytes stay the same. */
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e);
 
-/* 0 when heads = 1 stands for an unknown number of KV heads. */
+/* Single facts (facts.h) of a cache: 0 when heads = 1 stands for an unknown number of KV heads; the RoPE pairing of K. */
 int kvc_cache_heads_known(const struct kvc_cache *c);
+enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
 
 /* The block that holds sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);

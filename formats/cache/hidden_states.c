@@ -1,8 +1,6 @@
 /* hidden_states.c: where in a layer hidden states were taken, read out of words. Not for their tensors. */
 #include "formats/cache/hidden_states.h"
 
-#include "formats/cache/keys.h"
-
 #include <string.h>
 #include <strings.h>
 
@@ -32,8 +30,4 @@ enum kvc_hidden_place kvc_hidden_place_parse(const char *text) {
         text = at; /* a word speaks of the norm that follows it */
     }
     return found;
-}
-
-enum kvc_hidden_place kvc_hidden_place(const struct kvc_meta *meta) {
-    return kvc_hidden_place_parse(kvc_meta_text(meta, KVC_KEY_HIDDEN_STATES, ""));
 }

@@ -30,7 +30,7 @@ static int has_part(const struct kvc_cache *c, enum kvc_part_kind kind) {
 }
 
 static int are_known(const struct kvc_cache *c) {
-    return kvc_meta_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1);
+    return kvc_facts_of(&c->meta).layers_known;
 }
 
 int kvc_layers_ambiguous(const struct kvc_cache *c) {
@@ -109,7 +109,7 @@ int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct 
     return kvc_layers_settle(c, &p, e) < 0 ? -1 : 0;
 }
 
-uint64_t kvc_layer_window(const struct kvc_cache *c, const struct kvc_layer *layer) {
+uint64_t kvc_layer_window(const struct kvc_facts *facts, const struct kvc_layer *layer) {
     if (layer->kind != KVC_LAYER_SLIDING) return 0;
-    return layer->window ? layer->window : kvc_meta_u64(&c->meta, KVC_KEY_WINDOW, 0);
+    return layer->window ? layer->window : facts->window;
 }

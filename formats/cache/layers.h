@@ -4,6 +4,7 @@
 #define KVC_LAYERS_H
 
 #include "formats/cache/cache.h"
+#include "formats/cache/facts.h"
 
 #define KVC_MAX_PATTERN 4096 /* layers */
 
@@ -35,6 +36,6 @@ int kvc_layers_settle(struct kvc_cache *c, const struct kvc_layer_pattern *p, st
 int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct kvc_error *e);
 
 /* Tokens of a layer's sliding window, 0 where it has none or nobody knows it. */
-uint64_t kvc_layer_window(const struct kvc_cache *c, const struct kvc_layer *layer);
+uint64_t kvc_layer_window(const struct kvc_facts *facts, const struct kvc_layer *layer);
 
 #endif

@@ -4,8 +4,6 @@
  * Interleaved: channels 2i and 2i+1. Halves: i and i + D/2, D being the rotated channels of a head. */
 #include "formats/cache/rope_pairing.h"
 
-#include "formats/cache/keys.h"
-
 #include <string.h>
 
 /* llama.cpp's rope types NORM, NEOX and NONE by general.architecture, as its library of September 2026
@@ -81,10 +79,4 @@ int kvc_pairing_parse(const char *name, enum kvc_pairing *p) {
             return 1;
         }
     return 0;
-}
-
-enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c) {
-    enum kvc_pairing p = KVC_PAIRING_UNKNOWN;
-    kvc_pairing_parse(kvc_meta_text(&c->meta, KVC_KEY_ROPE_PAIRING, ""), &p);
-    return p;
 }

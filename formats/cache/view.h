@@ -3,6 +3,8 @@
 #ifndef KVC_VIEW_H
 #define KVC_VIEW_H
 
+#include "formats/cache/cache.h"
+#include "formats/cache/facts.h"
 #include "formats/cache/rope_pairing.h"
 
 struct kvc_selection {
@@ -16,26 +18,18 @@ struct kvc_selection {
  * every position of the range is still there; such a view has no extents (it is not the source's file). */
 struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s, struct kvc_error *e);
 
-/* Facts of a cache that its metadata may lack and a caller may suppose. */
-struct kvc_view_facts {
-    enum kvc_pairing pairing; /* of K */
-    uint64_t tile[2];         /* Hadamard tiles by which K and V are rotated; 0: not rotated, or unknown */
-};
-/* Returns what the metadata say. */
-struct kvc_view_facts kvc_view_facts_of(const struct kvc_cache *c);
-
 /* K in another RoPE pairing: a permutation inside each head over the first rope.dim channels. Needs a known
  * pairing, a known number of heads and K without Hadamard rotation; block dtypes are refused (32 values share a
  * scale), float them first. */
 struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e);
 /* The same, with facts that are supposed. */
-struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_view_facts *facts, enum kvc_pairing to,
+struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_facts *facts, enum kvc_pairing to,
                                       struct kvc_error *e);
 
 /* Every tensor as float32: block types dequantised and, where the Hadamard tile is known, rotated back. */
 struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e);
 /* The same, with tiles that are supposed. */
-struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_view_facts *facts, struct kvc_error *e);
+struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_facts *facts, struct kvc_error *e);
 
 /* K, V and latents of block types as f16, rounded to nearest even, and rotated back where the Hadamard tile is known;
  * other tensors as they are. Such a view has no extents. */

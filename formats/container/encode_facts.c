@@ -4,8 +4,6 @@
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
-#include "formats/cache/hidden_states.h"
-#include "formats/cache/keys.h"
 #include "formats/cache/layers.h"
 #include "formats/cache/view.h"
 #include "formats/model/layer_rope.h"
@@ -43,7 +41,7 @@ static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
     if (t == q->n_tensors) return 0;
     const struct kvc_shape *shape = &q->tensor[t].shape;
     if (shape->dim != key->dim || shape->heads % key->heads)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, kvc_cache_heads_known(c) ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, r->x->facts.heads_known ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
                              "queries of %" PRIu64 " heads of %" PRIu64 " channels do not match K of %" PRIu64
                              " heads of %" PRIu64 " channels",
                              shape->heads, shape->dim, key->heads, key->dim);
@@ -64,22 +62,22 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     const struct kvc_cache *c = r->x->cache;
     if (kvc_pipeline_first(r->pipeline, KVC_STAGE_REBUILDS) == r->pipeline->n) return 0;
     const uint32_t from = kvc_plan_hidden(c, r->pipeline, r->tensor);
-    const enum kvc_pairing pairing = kvc_cache_pairing(c);
+    const struct kvc_facts *facts = &r->x->facts;
     if (kvc_rebuilder_init(&r->rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e)) return -1;
     r->source = (struct kvc_rebuild_source){
         .rebuild = &r->rebuilder.rebuild,
         .from = from,
         .in = from == KVC_NONE ? 0 : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
         .is_hidden = c->tensor[r->tensor].role == KVC_ROLE_HIDDEN,
-        .normed = kvc_hidden_place(&c->meta),
-        .rope_type = kvc_meta_text(&c->meta, KVC_KEY_ROPE_TYPE, ""),
-        .theta = kvc_meta_f64(&c->meta, KVC_KEY_ROPE_THETA, 0),
-        .factor = kvc_meta_f64(&c->meta, KVC_KEY_ROPE_FACTOR, 0),
-        .rotated = (size_t)kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, 0),
-        .pairing = pairing,
+        .normed = facts->hidden_place,
+        .rope_type = facts->rope_type,
+        .theta = facts->theta,
+        .factor = facts->factor,
+        .rotated = (size_t)facts->rotated,
+        .pairing = facts->pairing,
     };
     r->encoding.source = &r->source;
-    if (!r->source.is_hidden && pairing == KVC_PAIRING_UNKNOWN)
+    if (!r->source.is_hidden && facts->pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
     return 0;
 }
@@ -106,8 +104,8 @@ static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_p
 
 /* Returns the tokens of a layer's sliding window, 0 where the layer has none. Where the number is unknown, a cache without
  * position 0 is assumed to hold exactly the rows that the next token attends to, as transformers keeps it. */
-static uint64_t window_of(const struct kvc_cache *c, const struct kvc_layer *layer, const struct kvc_encoding *x) {
-    const uint64_t window = kvc_layer_window(c, layer);
+static uint64_t window_of(const struct kvc_facts *facts, const struct kvc_layer *layer, const struct kvc_encoding *x) {
+    const uint64_t window = kvc_layer_window(facts, layer);
     if (layer->kind != KVC_LAYER_SLIDING) return 0;
     return window ? window : x->rows && x->position[0] > 0 ? x->rows + 1 : 0;
 }
@@ -118,12 +116,13 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_tensor *t = &c->tensor[r->tensor];
     const struct kvc_layer *layer = &c->layer[t->layer];
     const struct kvc_profile_part *key = NULL;
+    const struct kvc_facts *facts = &r->x->facts;
     if (!kvc_plan_select(t)) return 0;
-    if (r->x->profile && (kvc_profile_part(r->x->profile, layer->index, t->role, kvc_cache_pairing(c), 1, &r->profile, e) ||
-                          kvc_profile_part(r->x->profile, layer->index, KVC_ROLE_K, kvc_cache_pairing(c), 1, &key, e)))
+    if (r->x->profile && (kvc_profile_part(r->x->profile, layer->index, t->role, facts->pairing, 1, &r->profile, e) ||
+                          kvc_profile_part(r->x->profile, layer->index, KVC_ROLE_K, facts->pairing, 1, &key, e)))
         return -1;
-    r->encoding.window = window_of(c, layer, &r->encoding);
-    if (kvc_rope_of_layer(c, t->layer, key, &r->rope, &r->rope_room, e)) return -1;
+    r->encoding.window = window_of(facts, layer, &r->encoding);
+    if (kvc_rope_of_layer(c, facts, t->layer, key, &r->rope, &r->rope_room, e)) return -1;
     r->encoding.rope = &r->rope;
     return key ? rotate_queries(r, key, e) : 0;
 }

@@ -4,6 +4,7 @@
 #define KVC_ENCODE_FACTS_H
 
 #include "codecs/shared.h"
+#include "formats/cache/facts.h"
 #include "formats/container/offsets.h"
 #include "formats/container/plan.h"
 #include "formats/model/profile.h"
@@ -12,6 +13,7 @@
 /* The inputs that all runs of one cache share. Several threads read them. */
 struct kvc_encode {
     const struct kvc_cache *cache;
+    struct kvc_facts facts; /* of the cache */
     const struct kvc_plan *plan;
     const struct kvc_cache *queries; /* as binary32, channels paired as K's; NULL: none */
     struct kvc_shared *shared;       /* by layer */

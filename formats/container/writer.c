@@ -191,8 +191,8 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
     if (looks && !queries && !(queries = *own_queries = kvc_view_float(c, e))) return -1;
-    w->encode = (struct kvc_encode){.cache = c, .plan = &w->plan, .queries = queries, .shared = w->shared,
-                                    .projections = &w->projections, .profile = w->options->profile,
+    w->encode = (struct kvc_encode){.cache = c, .facts = kvc_facts_of(&c->meta), .plan = &w->plan, .queries = queries,
+                                    .shared = w->shared, .projections = &w->projections, .profile = w->options->profile,
                                     .no_verify = w->options->no_verify, .measure = w->options->measure};
     w->report.lossless = w->plan.lossless;
     w->report.uses_profile = uses_profile(w);
