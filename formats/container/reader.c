@@ -66,9 +66,11 @@ int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, str
         uint8_t *bytes;
         size_t size;
         status = kvc_records_decode(&list[s], &bytes, &size, e);
-        if (status) break;
-        status = s ? read_words(cells, bytes, size, e) : read_positions(cells, bytes, size, e);
-        free(bytes);
+        if (!status) {
+            status = s ? read_words(cells, bytes, size, e) : read_positions(cells, bytes, size, e);
+            free(bytes);
+        }
+        if (status) kvc_record_section(e, s);
     }
     kvc_records_release(k, i, list);
     return status;
@@ -83,10 +85,11 @@ int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
     for (unsigned s = 0; s < n && !status; s++) {
         uint8_t *bytes;
         size_t size, unit = s < ids ? 4 : KVC_KEY_BYTES;
-        status = kvc_records_decode(&list[s], &bytes, &size, e);
+        status = kvc_records_decode(&list[s], &bytes, &size, e) ? kvc_record_section(e, s) : 0;
         if (status) break;
         if (size % unit) {
             status = kvc_fail(e, KVC_ERR_DAMAGED, "%zu bytes are no whole number of tokens or keys", size);
+            kvc_record_section(e, s);
         } else if (s < ids) {
             int32_t *tokens = malloc(size ? size : 1);
             if (!tokens) status = kvc_fail_memory(e, "tokens");
@@ -133,6 +136,7 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
             status = kvc_extents_read(c, bytes, size, most_literals(k), e);
             free(bytes);
         }
+        if (status && n) kvc_record_section(e, 0);
         s = 1;
     }
     if (!status) {
