@@ -1,5 +1,5 @@
-/* facts.h: the metadata of a cache as typed facts, for code that decides by them. Not for storing or printing metadata (meta.h), and
- * not for facts of a weights file (formats/model/model.h).
+/* facts.h: the metadata of a cache as typed facts, for code that decides by them. Not for storing or printing metadata
+ * (meta.h), and not for facts of a weights file (formats/model/model.h).
  *
  * Facts are a copy: whoever changes metadata decodes them again. An operation decodes them once and hands them on. */
 #ifndef KVC_FACTS_H

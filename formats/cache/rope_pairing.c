@@ -1,4 +1,4 @@
-/* rope_pairing.c: which channels of K an engine rotates together. Not for rotating or permuting (kernels,
+/* rope_pairing.c: the channels of K that an engine rotates together. Not for rotating or permuting (kernels,
  * exporters).
  *
  * Interleaved: channels 2i and 2i+1. Halves: i and i + D/2, D being the rotated channels of a head. */

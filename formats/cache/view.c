@@ -1,4 +1,4 @@
-/* view.c: caches derived from other caches. Rows pass through; nothing is copied ahead of being asked for.
+/* view.c: caches derived from other caches. Rows are read and converted only on demand. Not for whole files (exporters).
  *
  * Every view keeps its cells in sorted order, so row i of a view's part is row first[part] + i of the parent's. */
 #include "formats/cache/view.h"
@@ -15,7 +15,7 @@ enum transform { AS_IT_IS, REPAIR, TO_FLOAT, DEQUANTIZE };
 
 struct view {
     const struct kvc_cache *parent;
-    struct kvc_cache *owned; /* the parent, when it goes with the view; else NULL */
+    struct kvc_cache *owned; /* the parent, if the view owns it; else NULL */
     uint32_t *tensor; /* parent's number of each tensor */
     uint64_t *first;  /* by part: first row of the parent's part */
     enum transform transform;
@@ -61,13 +61,13 @@ static int is_block_type(enum kvc_dtype dtype) {
     return kvc_dtype_info(dtype)->block > 1;
 }
 
-/* What dequantising is about: queries and hidden states come in no block type. */
+/* Returns 1 for tensors that dequantising changes. Queries and hidden states have no block types. */
 static int is_quantized(const struct kvc_tensor *t) {
     return is_block_type(t->shape.dtype) &&
            (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
 }
 
-/* Rows of the parent's tensor t as floats, rotated back, in the dtype `to`: f32 or f16. */
+/* Reads rows of the parent's tensor t as floats, rotated back, in the dtype `to`: f32 or f16. */
 static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint64_t first, uint64_t n, uint8_t *dst,
                        struct kvc_error *e) {
     const struct kvc_shape *shape = &v->parent->tensor[t].shape;
@@ -147,7 +147,7 @@ static int add_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t f
     return 0;
 }
 
-/* Which of the parent's rows, parts and layers a view keeps. */
+/* The rows, parts and layers of the parent that a view keeps. */
 struct keep {
     uint64_t *first, *end; /* by part; first == end and !part[i]: dropped */
     uint8_t *part, *layer; /* by number */
@@ -160,7 +160,7 @@ static void keep_free(struct keep *k) {
     free(k->layer);
 }
 
-/* Everything; callers narrow it. */
+/* Keeps everything; callers narrow the selection. */
 static int keep_all(const struct kvc_cache *c, struct keep *k, struct kvc_error *e) {
     k->first = calloc((size_t)c->n_parts + 1, sizeof *k->first);
     k->end = calloc((size_t)c->n_parts + 1, sizeof *k->end);
@@ -235,7 +235,7 @@ failed:
 
 /* --- the views --- */
 
-/* Positions [first, end) that some cell of the live part has, up to the last one. */
+/* Returns the last position of the live and sliding-window parts; -1 if they are empty. */
 static int64_t last_position(const struct kvc_cache *c) {
     int64_t last = -1;
     for (uint32_t i = 0; i < c->n_parts; i++) {
@@ -247,7 +247,7 @@ static int64_t last_position(const struct kvc_cache *c) {
     return last;
 }
 
-/* A sliding window that has lost part of the range cannot stand for it. */
+/* Refuses a sliding-window part that no longer holds every position of the range. */
 static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uint64_t end_row, int64_t first, int64_t end,
                           struct kvc_error *e) {
     int64_t due = first;
@@ -275,7 +275,7 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "recurrent states stand for all tokens so far: a token range cannot be taken out");
         if (part->kind == KVC_PART_SLIDING && check_complete(&part->cells, k->first[i], k->end[i], first, end, e)) return -1;
-        if (part->kind == KVC_PART_CHECKPOINT) k->part[i] = 0; /* about the whole slot, not about its beginning */
+        if (part->kind == KVC_PART_CHECKPOINT) k->part[i] = 0; /* a checkpoint covers the whole slot */
         if (part->kind == KVC_PART_COMPANION && k->first[i] == k->end[i]) k->part[i] = 0;
     }
     return 0;
@@ -379,7 +379,7 @@ static int check_tiles(const struct kvc_cache *c, const uint64_t tile[2], struct
     return 0;
 }
 
-/* A view of all of a cache, in which the rotations by these tiles are taken back. */
+/* Makes a view of all of a cache that undoes the rotations by these tiles. */
 static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transform transform, const uint64_t tile[2],
                                         struct kvc_error *e) {
     struct keep k;
@@ -415,7 +415,7 @@ struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_erro
     struct kvc_facts facts = kvc_facts_of(&c->meta);
     uint64_t *tile = facts.tile;
     if (check_tiles(c, tile, e)) return NULL;
-    /* A tile is said once for all of K and once for all of V: it is taken back of all or of none. */
+    /* The metadata have one tile for all of K and one for all of V, so the rotation is undone for all tensors or for none. */
     for (int i = 0; i < 2; i++) {
         int quantized = 0, plain = 0;
         for (uint32_t t = 0; t < c->n_tensors; t++) {
