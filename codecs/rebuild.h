@@ -40,7 +40,7 @@ struct kvc_rebuild_source {
     size_t in;               /* its channels */
     int is_hidden;           /* 1: hidden states are rebuilt from another layer's */
     int normed;              /* states are stored after the norm: 1, before it: 0, unknown: -1 */
-    const char *rope_type;   /* "default", "linear"; "": unknown */
+    enum kvc_rope_type rope_type;
     double theta, factor;    /* 0: unknown, none */
     size_t rotated;
     enum kvc_pairing pairing; /* of K; UNKNOWN or NONE: no RoPE */

@@ -7,6 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const type_names[] = {"unknown", "default", "linear", "yarn", "llama3", "longrope", "other"};
+
+const char *kvc_rope_type_name(enum kvc_rope_type type) {
+    return type_names[type];
+}
+
+enum kvc_rope_type kvc_rope_type_parse(const char *name) {
+    for (int i = KVC_ROPE_TYPE_DEFAULT; i < KVC_ROPE_TYPE_OTHER; i++)
+        if (strcmp(name, type_names[i]) == 0) return (enum kvc_rope_type)i;
+    return *name ? KVC_ROPE_TYPE_OTHER : KVC_ROPE_TYPE_UNKNOWN;
+}
+
 enum { DIGIT = 16 };
 
 int kvc_rope_angle_is_sane(double angle) {

@@ -24,6 +24,20 @@ static inline size_t kvc_pair_second(enum kvc_pairing p, size_t i, size_t half) 
     return p == KVC_PAIRING_INTERLEAVED ? 2 * i + 1 : i + half;
 }
 
+/* How the angles of a position were made. */
+enum kvc_rope_type {
+    KVC_ROPE_TYPE_UNKNOWN,
+    KVC_ROPE_TYPE_DEFAULT,
+    KVC_ROPE_TYPE_LINEAR, /* as the default, of positions divided by a factor */
+    KVC_ROPE_TYPE_YARN,
+    KVC_ROPE_TYPE_LLAMA3,
+    KVC_ROPE_TYPE_LONGROPE,
+    KVC_ROPE_TYPE_OTHER
+};
+const char *kvc_rope_type_name(enum kvc_rope_type type);
+/* Returns UNKNOWN for the empty text, OTHER for a name that kvc does not know. */
+enum kvc_rope_type kvc_rope_type_parse(const char *name);
+
 /* How K was rotated, for encoders. */
 struct kvc_rope_facts {
     enum kvc_pairing pairing;

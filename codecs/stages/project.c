@@ -100,8 +100,9 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
                         "the file does not say whether hidden states are stored before or after the norm: give norm=none "
                         "or norm=rms");
     if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->pairing)) return 0;
-    if (strcmp(s->rope_type, "default") != 0 && strcmp(s->rope_type, "linear") != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE of type '%s' cannot be rebuilt, only default and linear", s->rope_type);
+    if (s->rope_type != KVC_ROPE_TYPE_DEFAULT && s->rope_type != KVC_ROPE_TYPE_LINEAR)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE of type '%s' cannot be rebuilt, only default and linear",
+                        kvc_rope_type_name(s->rope_type));
     if (!(s->theta > 1) || !s->rotated || s->rotated % 2 || s->rotated > like->shape.dim)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the base or the dimension of RoPE is unknown: give --model");
     return 0;

@@ -1,4 +1,4 @@
-/* block_cache.c: the last block of each tensor that was read in part. */
+/* block_cache.c: keeps the last block of each tensor of which only a part was read. */
 #include "formats/cache/block_cache.h"
 
 #include "codecs/memory.h"
@@ -28,7 +28,7 @@ void kvc_block_cache_free(struct kvc_block_cache *b) {
     free(b);
 }
 
-/* Rows [first, first + n) of one block, by way of the one that the tensor keeps. */
+/* Reads rows [first, first + n) of one block, through the block that is kept for the tensor. */
 static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number, uint64_t first, uint64_t n, uint8_t *dst,
                      struct kvc_error *e) {
     const struct kvc_cache *c = b->cache;

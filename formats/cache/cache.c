@@ -1,7 +1,8 @@
-/* cache.c: building and walking the cache model. Knows no format. */
+/* cache.c: builds and walks the cache model. Not for any format. */
 #include "formats/cache/cache.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
 
 #include <stdio.h>
@@ -56,7 +57,7 @@ void kvc_cache_free(struct kvc_cache *c) {
 
 uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e) {
     if (cells > KVC_MAX_CELLS) {
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%llu cells in one part: more than kvc handles", (unsigned long long)cells);
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%llu cells in one part are more than kvc handles", (unsigned long long)cells);
         return KVC_NONE;
     }
     struct kvc_part *grown = kvc_room_for_one(c->part, c->n_parts, sizeof *grown);
@@ -88,7 +89,7 @@ uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index,
     return c->n_layers++;
 }
 
-/* Which of a layer's two places a role takes. */
+/* Returns which of a layer's two places a role takes. */
 static unsigned slot_of(enum kvc_role role) {
     return role == KVC_ROLE_V || role == KVC_ROLE_S;
 }
@@ -129,7 +130,7 @@ int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
     return 0;
 }
 
-/* The 256-position window that pos lies in; rounds towards minus infinity. */
+/* Returns the number of the window of 256 positions that contains pos; rounds towards minus infinity. */
 static int64_t window_of(int64_t pos) {
     return pos >> 8;
 }
@@ -248,7 +249,7 @@ uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_
     return KVC_NONE;
 }
 
-/* Whether ids belong to the rows of part 0 rather than to positions from tokens.first on. */
+/* Returns 1 if ids belong to the rows of part 0, 0 if to positions from tokens.first on. */
 static int tokens_follow_rows(const struct kvc_cache *c) {
     return c->n_parts && c->part[0].kind == KVC_PART_LIVE && c->part[0].cells.n == c->n_tokens;
 }
@@ -258,8 +259,8 @@ static int64_t token_position(const struct kvc_cache *c, int by_row, uint64_t fi
 }
 
 static uint64_t first_token(const struct kvc_cache *c) {
-    uint64_t first = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
-    return first <= INT64_MAX - c->n_tokens ? first : 0; /* a position beyond all others means nothing */
+    uint64_t first = kvc_facts_of(&c->meta).tokens_first;
+    return first <= INT64_MAX - c->n_tokens ? first : 0; /* a position that no token can have counts as unknown */
 }
 
 int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e) {
@@ -279,7 +280,11 @@ uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c) {
 }
 
 int kvc_cache_heads_known(const struct kvc_cache *c) {
-    return kvc_meta_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1);
+    return kvc_facts_of(&c->meta).heads_known;
+}
+
+enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c) {
+    return kvc_facts_of(&c->meta).pairing;
 }
 
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e) {

@@ -1,26 +1,27 @@
-/* cache.h: the cache model: what every engine format is read into and written from.
- * Not for bytes of any format; importers build it, exporters and the container's writer walk it.
+/* cache.h: the cache model, into which every engine format is read and from which every format is written.
+ * Importers build it; exporters and the container's writer walk it. Not for bytes of any format.
  *
  * cache = metadata + tokens + parts[] + layers[] + tensors[]. A part is one consistent set of cells; its
  * layers own tensors; a tensor has one row per cell. Rows are read in *sorted order*: cells by position,
- * equal positions by cell number. So consumers see token order whatever order the engine kept. */
+ * equal positions by cell number. So consumers see the order of tokens, in whatever order the engine kept them. */
 #ifndef KVC_CACHE_H
 #define KVC_CACHE_H
 
 #include "codecs/error.h"
+#include "codecs/rope.h"
 #include "codecs/tensor.h"
 #include "formats/cache/meta.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The numbers of these enums stand in .kvc files. */
+/* The numbers of these enums are stored in .kvc files. */
 enum kvc_part_kind {
     KVC_PART_LIVE = 0,       /* the attention cache itself */
     KVC_PART_SLIDING = 1,    /* llama.cpp's second cache: sliding-window layers */
     KVC_PART_RECURRENT = 2,  /* recurrent state: R and S rows */
     KVC_PART_CHECKPOINT = 3, /* a server checkpoint of the sliding-window cache */
-    KVC_PART_COMPANION = 4   /* queries, hidden states: no cache, but about one */
+    KVC_PART_COMPANION = 4   /* queries and hidden states: data about a cache */
 };
 const char *kvc_part_kind_name(unsigned kind);
 
@@ -45,7 +46,7 @@ enum kvc_role {
 const char *kvc_role_name(unsigned role);
 
 #define KVC_MAX_CELLS (UINT64_C(1) << 31) /* per part; also bounds token counts */
-#define KVC_BLOCK KVC_MAX_BLOCK_ROWS      /* most rows in a block, and the grid of its positions */
+#define KVC_BLOCK KVC_MAX_BLOCK_ROWS      /* maximum rows of a block, and the grid of its positions */
 #define KVC_SEGMENT_BLOCKS 128            /* blocks in a segment: at most 32 768 rows */
 #define KVC_NONE UINT32_MAX               /* "no such layer, tensor, ..." */
 
@@ -78,11 +79,12 @@ struct kvc_tensor {
     uint32_t layer;
     enum kvc_role role;
     struct kvc_shape shape;    /* shape.tokens == cells of the layer's part */
-    struct kvc_strides source; /* how the source file holds it: base + cell * token + head * head + ... */
-    uint64_t source_size;      /* bytes of that region in the source file */
+    struct kvc_strides source; /* layout in the source file: base + cell * token + head * head + ... */
+    uint64_t source_size;      /* bytes of the region that holds it in the source file */
 };
 
-/* Cells of one tensor in a region of the source: cell c of [cell, cell + n) begins at byte offset + (c - cell) * strides.token. */
+/* Cells of one tensor in a region of the source. Cell c of [cell, cell + n) begins at byte offset + (c - cell) *
+ * strides.token. */
 struct kvc_place {
     uint32_t tensor;
     uint64_t cell, n;
@@ -90,19 +92,19 @@ struct kvc_place {
     struct kvc_strides strides;
 };
 
-/* A run of bytes of the source: literal bytes, or a region in which tensors lie by strides, with literal bytes between them. */
+/* A range of bytes of the source: literal bytes, or a region that holds tensors by strides, with literal bytes between them. */
 struct kvc_extent {
-    uint32_t member;          /* number of the member that holds it; 0 where the source is one file */
+    uint32_t member;          /* number of the member that holds it; 0 if the source is one file */
     uint64_t size;            /* bytes */
-    uint64_t literal;         /* offset of its literal bytes among the cache's */
-    uint64_t place, n_places; /* places [place, place + n_places) of the cache; none: all bytes are literal */
+    uint64_t literal;         /* offset of its first literal byte among all literal bytes of the cache */
+    uint64_t place, n_places; /* places [place, place + n_places) of the cache; n_places 0: all bytes are literal */
 };
 
 struct kvc_cache {
     struct kvc_meta meta;
     uint64_t n_tokens;
     int32_t *tokens; /* token ids (positions: kvc_cache_token_positions()); NULL when the source has none */
-    uint8_t *prefix_keys; /* [n_prefix_keys][KVC_KEY_BYTES] (prefix.h), as a .kvc stores them; NULL: none are stored */
+    uint8_t *prefix_keys; /* [n_prefix_keys][KVC_KEY_BYTES] (prefix.h), from a .kvc; NULL: no keys are stored */
     uint64_t n_prefix_keys;
 
     uint32_t n_parts, n_layers, n_tensors;
@@ -110,7 +112,7 @@ struct kvc_cache {
     struct kvc_layer *layer;   /* ordered by part */
     struct kvc_tensor *tensor; /* in source file order */
 
-    /* How the source is put together again, front to back: extents.h. */
+    /* The layout of the source, from its first byte to its last: extents.h. */
     uint32_t n_members;  /* 0: the source is one file */
     char **member;       /* their names */
     uint64_t n_extents;  /* 0: the source cannot be put together again */
@@ -119,61 +121,62 @@ struct kvc_cache {
     struct kvc_place *place;
     uint64_t literal_size;
 
-    /* Rows [first, first + n) of a tensor in sorted order, canonical, into dst. Safe to call from several
-     * threads at once. Fastest when a call asks for whole blocks. */
+    /* Reads rows [first, first + n) of a tensor in sorted order, canonical, into dst. May be called from several
+     * threads at once. Fastest for whole blocks. */
     int (*read)(const struct kvc_cache *cache, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
                 struct kvc_error *e);
-    /* Literal bytes [offset, offset + n). */
+    /* Reads literal bytes [offset, offset + n). */
     int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst,
                         struct kvc_error *e);
     void (*close)(struct kvc_cache *cache); /* frees impl; may be NULL */
-    const char *kind; /* tells readers whether impl is theirs: the address of the reader's own name; NULL: no reader asks */
-    void *impl;       /* the reader's own; whoever changes it sets kind too */
+    const char *kind; /* address of the name of the reader that owns impl, by which it recognises its own caches; or NULL */
+    void *impl;       /* state of the reader; code that replaces it must set kind as well */
 };
 
-/* An empty cache; kvc_cache_free(NULL) is legal. The caller owns what it gets. */
+/* Makes an empty cache, which the caller frees. kvc_cache_free(NULL) is legal. */
 struct kvc_cache *kvc_cache_new(struct kvc_error *e);
 void kvc_cache_free(struct kvc_cache *cache);
 
-/* Builders: append and return the new number, or KVC_NONE with *e filled. */
+/* Builders append and return the new number, or KVC_NONE with *e filled. */
 uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e);
 uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind,
                              struct kvc_error *e);
-/* `shape` is checked, its tokens must equal the part's cells; hooks the tensor into layer->tensor[]. */
+/* Checks `shape`, whose tokens must equal the part's cells, and sets layer->tensor[]. */
 uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role,
                               const struct kvc_shape *shape, struct kvc_error *e);
 int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e);
 
-/* kvc_cache_add_part() gives positions 0, 1, ...; after changing pos[], call this: it sorts and cuts blocks.
- * kvc_cache_finish() does it for every part and checks that the model is consistent. */
+/* Sorts the cells and cuts blocks. kvc_cache_add_part() gives positions 0, 1, ...; code that changes pos[] calls
+ * kvc_cells_arrange() afterwards. kvc_cache_finish() does so for every part and checks that the model is consistent. */
 int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e);
 int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e);
 
-/* The positions of the token ids, n_tokens of them; the caller frees. They count from metadata tokens.first (or 0); but
- * where there are as many ids as part 0 has cells, they are the positions of its rows (a llama.cpp sequence with a hole). */
+/* Returns the positions of the n_tokens token ids, which the caller frees. If there are as many ids as part 0 has cells, the
+ * positions are those of its rows (a llama.cpp sequence with a hole). Otherwise they count from the metadata's tokens.first. */
 int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e);
-/* How many ids stand at positions 0, 1, 2, ... without a gap: what prefix keys and prefix matching are about. */
+/* Returns how many token ids are at positions 0, 1, 2, ... without a gap. Prefix keys and prefix matching cover these. */
 uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c);
 
-/* Gives K and V whose number of heads is unknown (heads = 1) `heads` heads, and notes that they are known. Refuses
- * rows that do not divide. The rows' bytes stay the same. */
+/* Gives `heads` heads to K and V whose number of heads is unknown (heads = 1), and notes that the number is known. Refuses
+ * rows that `heads` does not divide. The rows' bytes stay the same. */
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e);
 
-/* 0 when heads = 1 stands for an unknown number of KV heads. */
+/* Single facts (facts.h) of a cache: 0 when heads = 1 means an unknown number of KV heads; the RoPE pairing of K. */
 int kvc_cache_heads_known(const struct kvc_cache *c);
+enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
 
-/* The block that holds sorted row `row`. */
+/* Returns the block that contains sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
 uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted); /* sorted index -> cell number */
 int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted); /* position of a sorted row */
-/* The first sorted row at a position of at least pos; n when there is none. */
+/* Returns the first sorted row at a position of at least pos; n when there is none. */
 uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos);
 
 const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tensor);
 uint64_t kvc_tensor_bytes(const struct kvc_tensor *t); /* canonical bytes of the whole tensor */
-/* "layer 3 K", "checkpoint 1 layer 0 V", "layer 2 queries": for messages and tables. */
+/* Writes "layer 3 K", "checkpoint 1 layer 0 V", "layer 2 queries": for messages and tables. */
 void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size);
-/* The tensor of that role in the layer of that index in a part, or KVC_NONE. */
+/* Returns the tensor of a role in the layer of an index in a part, or KVC_NONE. */
 uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index, enum kvc_role role);
 
 #endif

@@ -1,4 +1,5 @@
-/* extents.c: how a cache's source is put together from tensors and literal bytes. Not for the bytes (mapped.c, restore.c). */
+/* extents.c: the layout of a cache's source: members, regions of tensors, literal bytes. Not for the bytes (mapped.c,
+ * restore.c). */
 #include "formats/cache/extents.h"
 
 #include "codecs/memory.h"
@@ -8,13 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_UNITS (UINT64_C(1) << 34) /* of a region: bits of a map of it */
+#define MAX_UNITS (UINT64_C(1) << 34) /* of a region: bits of its map */
 
 int kvc_extents_member(struct kvc_cache *c, const char *name, struct kvc_error *e) {
     if (!kvc_member_name_is_sane(name, strlen(name)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a member's name is no relative path of printable text");
-    if (!c->n_members && c->n_extents) return kvc_fail(e, KVC_ERR_DAMAGED, "bytes stand before the first member");
-    if (c->n_members == UINT32_MAX - 1) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more members than kvc handles");
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "a member's name must be a relative path of printable characters, without '.' and '..'");
+    if (!c->n_members && c->n_extents) return kvc_fail(e, KVC_ERR_DAMAGED, "bytes come before the first member");
+    if (c->n_members == UINT32_MAX - 1) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the source has more members than kvc handles");
     char **grown = kvc_room_for_one(c->member, c->n_members, sizeof *grown);
     if (grown) c->member = grown;
     if (!grown || !(grown[c->n_members] = strdup(name))) return kvc_fail_memory(e, "members");
@@ -136,7 +138,7 @@ int kvc_extents_check(const struct kvc_cache *c, struct kvc_error *e) {
 
 /* --- gaps --- */
 
-/* The values of a place as runs of `run` bytes: axis i repeats what is below it `count[i]` times, `stride[i]` bytes apart. */
+/* The values of a place as runs of `run` bytes. Axis i repeats the axes below it `count[i]` times, `stride[i]` bytes apart. */
 struct runs {
     uint64_t run;
     uint64_t count[3], stride[3];
@@ -151,7 +153,7 @@ static uint64_t greatest_divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* Takes the place apart, joining what lies together; 0 when its values lie in the region and share no byte. */
+/* Fills *r with the runs of a place, and joins adjacent runs. Returns 0 if the values lie in the region and share no byte. */
 static int take_apart(const struct kvc_shape *shape, const struct kvc_place *p, uint64_t size, struct runs *r) {
     struct kvc_shape own = *shape;
     const uint32_t block = kvc_dtype_info(shape->dtype)->block;
@@ -176,7 +178,7 @@ static int take_apart(const struct kvc_shape *shape, const struct kvc_place *p, 
     return 0;
 }
 
-/* Marks units [first, first + n); -1 where one is marked already. */
+/* Marks units [first, first + n). Returns -1 if a unit is marked already. */
 static int mark(uint8_t *map, uint64_t first, uint64_t n) {
     for (uint64_t u = first; u < first + n; u++) {
         if (map[u / 8] & 1u << u % 8) return -1;
@@ -195,7 +197,7 @@ static int mark_place(uint8_t *map, const struct runs *r, uint64_t offset, uint6
     return 0;
 }
 
-/* The runs of units that are not marked. */
+/* Lists the runs of units that are not marked. */
 static int list_gaps(const uint8_t *map, uint64_t units, uint64_t unit, struct kvc_gap **gaps, uint64_t *n, struct kvc_error *e) {
     for (uint64_t u = 0; u < units; u++) {
         if (map[u / 8] & 1u << u % 8) continue;
@@ -219,7 +221,9 @@ int kvc_region_gaps(const struct kvc_cache *c, uint64_t size, const struct kvc_p
     *gaps = NULL;
     *n_gaps = 0;
     if (!runs) return kvc_fail_memory(e, "a region");
-    int status = size && size <= KVC_MAX_TENSOR_BYTES ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "a region of %" PRIu64 " bytes", size);
+    int status = 0;
+    if (!size || size > KVC_MAX_TENSOR_BYTES)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "a region of %" PRIu64 " bytes: the size must be 1 to 2^48", size);
     for (uint64_t i = 0; i < n && !status; i++) {
         const struct kvc_place *p = &place[i];
         const uint64_t cells = p->tensor < c->n_tensors ? c->tensor[p->tensor].shape.tokens : 0;
@@ -231,15 +235,16 @@ int kvc_region_gaps(const struct kvc_cache *c, uint64_t size, const struct kvc_p
         for (int k = 0; k < 3; k++)
             if (runs[i].count[k] > 1) unit = greatest_divisor(unit, runs[i].stride[k]);
         if (__builtin_add_overflow(covered, p->n * kvc_row_bytes(&c->tensor[p->tensor].shape), &covered) || covered > size)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "the places of a region hold more bytes than it has");
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "the places of a region hold more bytes than the region");
     }
     const uint64_t units = status ? 0 : size / unit;
-    if (units > MAX_UNITS) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "a region of %" PRIu64 " pieces: more than kvc handles", units);
+    if (units > MAX_UNITS)
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "a region of %" PRIu64 " pieces is more than kvc handles", units);
     uint8_t *map = status ? NULL : kvc_alloc_zeros(units / 8 + 1, 1);
     if (!status && !map) status = kvc_fail_memory(e, "a region");
     for (uint64_t i = 0; i < n && !status; i++)
         if (mark_place(map, &runs[i], place[i].offset, unit))
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "place %" PRIu64 " of a region shares bytes with another", i);
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "place %" PRIu64 " of a region shares bytes with another place", i);
     if (!status && covered < size) status = list_gaps(map, units, unit, gaps, n_gaps, e);
     if (status) {
         free(*gaps);

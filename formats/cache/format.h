@@ -1,5 +1,5 @@
 /* format.h: the table of file formats: a row {name, probe, import, export} each. Not for the container's
- * inside (container.h). A new engine format is one file, one spec paragraph and one row in formats.c. */
+ * inside (container.h). A new engine format is one file, one paragraph of ENGINES.md and one row in formats.c. */
 #ifndef KVC_FORMAT_H
 #define KVC_FORMAT_H
 
@@ -10,7 +10,7 @@
 
 struct kvc_weights;
 
-/* An option of a format, for reading or for writing: "KEY=VALUE" after the format's name and a colon, or by itself. */
+/* An option of a format, for reading or for writing: "KEY=VALUE", after the format's name and a colon, or alone. */
 enum kvc_option_kind {
     KVC_OPTION_TEXT,
     KVC_OPTION_COUNT, /* a number from `min` to `max`; K, M or G after it: times 1024, 1024^2, 1024^3 */
@@ -21,7 +21,7 @@ struct kvc_format_option {
     const char *key;
     enum kvc_option_kind kind;
     uint64_t min, max;
-    const char *value; /* what stands for the value in help texts */
+    const char *value; /* name of the value in help texts */
     const char *tool;  /* an option of the tools that means the same, without "--"; NULL: none */
     const char *help;  /* lines for help texts, separated by newlines */
 };
@@ -34,28 +34,28 @@ struct kvc_option_value {
     const char *const *list; /* NULL-terminated, never NULL */
 };
 
-/* What the caller knows better than the file. Zero means "not given". */
+/* Facts that the caller knows and the file may not. Zero means "not given". */
 struct kvc_import_options {
     const char *format;       /* a row's name, also with options: "raw:dtype=f16,tokens=9"; skips probing. NULL: probe */
-    const char *const *set;   /* "KEY=VALUE" for whatever format it is, NULL-terminated; formats without that option pass them over */
+    const char *const *set;   /* "KEY=VALUE" for any format, NULL-terminated; formats without the option ignore it */
     const struct kvc_option_value *value; /* for importers, by kvc_import(): of the row's options */
-    uint32_t kv_heads;        /* where the file does not say (llama.cpp): kvc_import() applies it */
+    uint32_t kv_heads;        /* for files that do not say (llama.cpp); kvc_import() applies it */
     enum kvc_pairing pairing; /* RoPE pairing of K, likewise */
-    const struct kvc_weights *weights; /* .kvc: of the model, where K and V are rebuilt from hidden states; outlives it */
-    const char *profile;               /* .kvc: path of the profile that it was packed with; NULL: look for it */
-    const char *profile_folders;       /* .kvc: where to look for it beside the file's own folder, separated by colons; or NULL */
-    int salvage;                       /* .kvc: it may be damaged: see salvage.h; with `format` "kvc" */
+    const struct kvc_weights *weights; /* .kvc: of the model, if K and V are rebuilt from hidden states; must outlive the cache */
+    const char *profile;               /* .kvc: path of the profile that the file was packed with; NULL: it is searched for */
+    const char *profile_folders;       /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
+    int salvage;                       /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
 };
 
 struct kvc_export_options {
-    enum kvc_pairing pairing;    /* 0: the target's own convention where it has one */
+    enum kvc_pairing pairing;    /* 0: the convention of the target, if it has one */
     const char *own;             /* "KEY=VALUE,KEY=VALUE" for the target, as behind its name; NULL: none */
     const char *const *set;      /* "KEY=VALUE" for whatever target it is, NULL-terminated; NULL: none */
     const struct kvc_option_value *value; /* for exporters, by kvc_export() */
 };
 
 struct kvc_format {
-    const char *name;    /* as --from and --to take it */
+    const char *name;    /* as users spell it */
     const char *summary; /* one line */
     const char *suffix;  /* default file name suffix, with the dot */
 
@@ -63,7 +63,7 @@ struct kvc_format {
     const char *tool; /* an option of the tools that takes all import options at once, without "--"; NULL: none */
     int takes_members;   /* 1: a cache of this format may consist of several members; 0: it is one file */
 
-    /* 1 when the bytes look like this format, else 0 and the reason in `why`. Cheap; trusts nothing. */
+    /* Returns 1 if the bytes look like this format, else 0 and the reason in `why`. Must be cheap, and trust nothing. */
     int (*probe)(const struct kvc_bundle *b, char *why, size_t size);
     /* Builds the model over the members' bytes; the bundle must outlive the cache. NULL: cannot import. */
     struct kvc_cache *(*import)(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
@@ -72,24 +72,24 @@ struct kvc_format {
                   struct kvc_error *e);
 };
 
-/* The row of a name, which may have options behind a colon; NULL: there is none. */
+/* Returns the row of a name, which may have options after a colon; NULL: there is none. */
 const struct kvc_format *kvc_format_find(const char *name);
 const struct kvc_format *kvc_format_at(size_t i); /* NULL past the end */
 
-/* For kvc_input_open_how(), with the import options as `state` (or NULL): refuses what no format begins with. What
- * o->format names is not looked at. */
+/* For kvc_input_open_how(), with the import options as `state` (or NULL): refuses an input whose first bytes are of no format. An
+ * input whose format o->format names is not examined. */
 int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e);
 
-/* Makes the bundle that a file is: its members, where it is an archive and the format, if one is named, takes members; else the file
- * itself, which must outlive the bundle. */
+/* Makes a bundle of a file: of its members, if the file is an archive and the named format, if any, takes members; else of the
+ * file itself. The file must outlive the bundle. */
 int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e);
 
-/* Probes (or takes o->format) and imports. `*format` says which row. An unknown input's message lists what was
- * tried and why each refused. Messages carry the bundle's name. */
+/* Finds the format by probing, or takes o->format, and imports. *format gets the row. For an unknown input, the message lists the
+ * formats and why each refused the input. Messages begin with the bundle's name. */
 struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
                              const struct kvc_format **format, struct kvc_error *e);
 
-/* The same of one file, which must outlive the cache: by the table, or by one row. */
+/* The same for one file, which must outlive the cache: with all rows, or with one. */
 struct kvc_cache *kvc_import_file(const struct kvc_input *in, const struct kvc_import_options *o,
                                   const struct kvc_format **format, struct kvc_error *e);
 struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc_input *in, const struct kvc_import_options *o,

@@ -1,7 +1,5 @@
-/* hidden_states.c: where in a layer hidden states were taken, read out of words. Not for their tensors. */
+/* hidden_states.c: parses the text that says where in a layer hidden states were taken. Not for their tensors. */
 #include "formats/cache/hidden_states.h"
-
-#include "formats/cache/keys.h"
 
 #include <string.h>
 #include <strings.h>
@@ -13,7 +11,7 @@ static const struct {
 } spellings[] = {{"after", KVC_HIDDEN_AFTER_NORM}, {"before", KVC_HIDDEN_BEFORE_NORM}};
 static const char norm[] = "norm"; /* also the end of RMSNorm, LayerNorm and input_layernorm */
 
-/* Returns what the last such word in [text, end) says. */
+/* Returns the place that the last of these words in [text, end) names. */
 static enum kvc_hidden_place last_word(const char *text, const char *end) {
     enum kvc_hidden_place place = KVC_HIDDEN_UNKNOWN;
     for (; text < end; text++)
@@ -29,11 +27,7 @@ enum kvc_hidden_place kvc_hidden_place_parse(const char *text) {
         const enum kvc_hidden_place place = last_word(text, at);
         if (place != KVC_HIDDEN_UNKNOWN && found != KVC_HIDDEN_UNKNOWN && place != found) return KVC_HIDDEN_UNKNOWN;
         if (place != KVC_HIDDEN_UNKNOWN) found = place;
-        text = at; /* a word speaks of the norm that follows it */
+        text = at; /* a word is about the norm that follows it */
     }
     return found;
-}
-
-enum kvc_hidden_place kvc_hidden_place(const struct kvc_meta *meta) {
-    return kvc_hidden_place_parse(kvc_meta_text(meta, KVC_KEY_HIDDEN_STATES, ""));
 }

@@ -1,4 +1,4 @@
-/* keys.h: the metadata keys kvc itself writes, spelled once. Their meaning stands in FORMAT.md, "Metadata keys". */
+/* keys.h: the metadata keys that kvc itself writes. Not for their meaning (FORMAT.md, "Metadata keys"). */
 #ifndef KVC_KEYS_H
 #define KVC_KEYS_H
 
@@ -7,10 +7,10 @@
 #define KVC_KEY_SOURCE_VERSION "source.version"     /* u64, when the format has one */
 #define KVC_KEY_SOURCE_BYTES "source.bytes"         /* u64: size of the source file */
 #define KVC_KEY_PROFILE "profile.sha256"            /* bytes (32): of the profile file that decoding needs */
-#define KVC_KEY_PROFILE_MODEL "profile.model"       /* text: which model that profile is of */
-#define KVC_KEY_PROFILE_FIT "profile.fit"           /* text: how well the cache fitted it: "good", "doubtful", "bad", "unknown" */
-#define KVC_KEY_PROFILE_FIT_K "profile.fit-k"       /* f64: mean square of K's coefficients, to the profile's variance */
-#define KVC_KEY_PROFILE_FIT_V "profile.fit-v"       /* f64: likewise of V */
+#define KVC_KEY_PROFILE_MODEL "profile.model"       /* text: name of the profile's model */
+#define KVC_KEY_PROFILE_FIT "profile.fit"           /* text: fit of profile and cache: "good", "doubtful", "bad", "unknown" */
+#define KVC_KEY_PROFILE_FIT_K "profile.fit-k"       /* f64: mean square of K's coefficients divided by the profile's variance */
+#define KVC_KEY_PROFILE_FIT_V "profile.fit-v"       /* f64: the same for V */
 #define KVC_KEY_RECIPE "recipe"                     /* text: canonical recipe */
 
 #define KVC_KEY_MODEL_NAME "model.name"             /* text */
@@ -27,7 +27,7 @@
 
 #define KVC_KEY_ROPE_K "rope.k"                     /* text: "post" or "pre" */
 #define KVC_KEY_ROPE_PAIRING "rope.pairing"         /* text: "halves", "interleaved", "none"; absent: unknown */
-#define KVC_KEY_ROPE_ASSUMED "rope.pairing-assumed" /* bool: true: the pairing is the format's habit, not recorded */
+#define KVC_KEY_ROPE_ASSUMED "rope.pairing-assumed" /* bool: true: the pairing is the habit of the format and was not recorded */
 #define KVC_KEY_ROPE_TYPE "rope.type"               /* text: "default", "linear", "yarn", "llama3", "longrope" */
 #define KVC_KEY_ROPE_THETA "rope.theta"             /* f64 */
 #define KVC_KEY_ROPE_DIM "rope.dim"                 /* u64: rotated channels of a head */
@@ -35,15 +35,15 @@
 
 #define KVC_KEY_HADAMARD_K "hadamard.k"             /* u64: tile, 0: not rotated; absent: unknown */
 #define KVC_KEY_HADAMARD_V "hadamard.v"
-#define KVC_KEY_HIDDEN_STATES "hidden.states"       /* text: where in a layer hidden states were taken, in the source's words */
+#define KVC_KEY_HIDDEN_STATES "hidden.states"       /* text: place in a layer of the hidden states, in the source's words */
 #define KVC_KEY_WINDOW "sliding.window"             /* u64: tokens */
 #define KVC_KEY_PAGE_SIZE "page.size"               /* u64 */
 #define KVC_KEY_SHARD "shard"                       /* text: "rank/size" */
-#define KVC_KEY_HEADS_KNOWN "cache.heads-known"     /* bool: false: heads = 1 stands for "unknown" */
+#define KVC_KEY_HEADS_KNOWN "cache.heads-known"     /* bool: false: heads = 1 means "unknown" */
 #define KVC_KEY_LAYERS_KNOWN "cache.layers-known"   /* bool: false: layer numbers are in cache order */
 
 #define KVC_KEY_TOKENS_FIRST "tokens.first"         /* u64: position of the first token id; absent: 0 */
-#define KVC_KEY_PREFIX_IDENTITY "prefix.identity"   /* text: what the prefix keys are chained over */
+#define KVC_KEY_PREFIX_IDENTITY "prefix.identity"   /* text: the model identity at the start of the chain of prefix keys */
 
 #define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form" /* text: "plain", "server" or "none" */
 #define KVC_KEY_LLAMA_STREAMS "llama.streams"       /* u64 */

@@ -13,7 +13,7 @@ void kvc_pattern_repeat(struct kvc_layer_pattern *p, uint32_t layers, uint32_t p
     for (uint32_t i = 0; i < layers; i++) p->sliding[i] = !period || i % period < period - 1;
 }
 
-/* Layers of the parts of a kind and stream. */
+/* Counts the layers of the parts of one kind and stream. */
 static uint32_t count(const struct kvc_cache *c, enum kvc_part_kind kind, uint32_t stream) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -30,7 +30,7 @@ static int has_part(const struct kvc_cache *c, enum kvc_part_kind kind) {
 }
 
 static int are_known(const struct kvc_cache *c) {
-    return kvc_meta_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1);
+    return kvc_facts_of(&c->meta).layers_known;
 }
 
 int kvc_layers_ambiguous(const struct kvc_cache *c) {
@@ -44,14 +44,14 @@ int kvc_layers_need_numbers(const struct kvc_cache *c, struct kvc_error *e) {
                          "model they are");
 }
 
-/* The model's number of the i-th layer with (sliding 1) or without a window; KVC_NONE when there are not as many. */
+/* Returns the model's number of the i-th layer with (sliding 1) or without a window; KVC_NONE if the model has fewer. */
 static uint32_t number_of(const struct kvc_layer_pattern *p, int sliding, uint32_t i) {
     for (uint32_t layer = 0; layer < p->n; layer++)
         if (p->sliding[layer] == sliding && !i--) return layer;
     return KVC_NONE;
 }
 
-/* Whether every stream's caches hold as many layers as the pattern says; a stream without cells has none. */
+/* Returns 1 if the caches of every stream hold as many layers as the pattern has. A stream without cells has no layers. */
 static int counts_agree(const struct kvc_cache *c, const struct kvc_layer_pattern *p) {
     uint32_t sliding = 0;
     for (uint32_t i = 0; i < p->n; i++) sliding += p->sliding[i];
@@ -65,7 +65,8 @@ static int counts_agree(const struct kvc_cache *c, const struct kvc_layer_patter
     return 1;
 }
 
-/* Numbers the layers of caches that count from 0 each; checkpoints are copies of the cache of layers with a window. */
+/* Gives the model's numbers to layers that each of two caches counts from 0. Checkpoints are copies of the cache of layers with a
+ * window. */
 static void renumber(struct kvc_cache *c, const struct kvc_layer_pattern *p) {
     const int two = has_part(c, KVC_PART_SLIDING);
     for (uint32_t i = 0; i < c->n_layers && two; i++) {
@@ -109,7 +110,7 @@ int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct 
     return kvc_layers_settle(c, &p, e) < 0 ? -1 : 0;
 }
 
-uint64_t kvc_layer_window(const struct kvc_cache *c, const struct kvc_layer *layer) {
+uint64_t kvc_layer_window(const struct kvc_facts *facts, const struct kvc_layer *layer) {
     if (layer->kind != KVC_LAYER_SLIDING) return 0;
-    return layer->window ? layer->window : kvc_meta_u64(&c->meta, KVC_KEY_WINDOW, 0);
+    return layer->window ? layer->window : facts->window;
 }

@@ -1,4 +1,4 @@
-/* mapped.c: caches whose rows lie in inputs: gathers rows, pins what it reads. */
+/* mapped.c: gathers rows of caches that lie in inputs, and pins the bytes that it reads. */
 #include "formats/cache/mapped.h"
 
 #include "codecs/memory.h"
@@ -20,7 +20,7 @@ struct spot {
     const uint8_t *base;        /* in memory: what `at` counts from */
     uint64_t at; /* of the first value of the first cell */
     uint64_t cell, n;
-    uint64_t heads; /* that the strides were made for */
+    uint64_t heads; /* for which the strides were made */
     struct kvc_strides strides;
 };
 
@@ -38,7 +38,7 @@ struct mapped {
     uint64_t n_pieces;
 };
 
-/* What the cache's impl is. */
+/* The cache's impl. */
 static const char kind[] = "mapped";
 
 static struct mapped *mapped_of(const struct kvc_cache *c) {
@@ -51,7 +51,7 @@ static int not_mapped(struct kvc_error *e) {
 
 /* --- rows --- */
 
-/* The strides as the shape is now: how many heads a row has may have been learnt since. */
+/* Returns the strides for the present shape: the number of heads may have been found out since the import. */
 static struct kvc_strides strides_now(const struct spot *s, const struct kvc_shape *shape) {
     struct kvc_strides now = s->strides;
     const uint32_t block = kvc_dtype_info(shape->dtype)->block;
@@ -59,8 +59,8 @@ static struct kvc_strides strides_now(const struct spot *s, const struct kvc_sha
     return now;
 }
 
-/* Byte ranges that hold cells [first, first + n) of a spot: n_outer ranges of `size` bytes. Axes whose strides are longer than what
- * the others reach are walked, so that a range of tokens of one head does not bring all heads. */
+/* Finds the byte ranges that hold cells [first, first + n) of a spot: n_outer ranges of `size` bytes. An axis whose stride is
+ * longer than the other axes reach is walked, so that a range of tokens of one head does not pin all heads. */
 struct ranges {
     uint64_t at, size;
     uint64_t count[2], stride[2];
@@ -76,7 +76,8 @@ static struct ranges ranges_of(const struct spot *s, const struct kvc_shape *sha
         r.count[0] = r.count[1] = 1;
     }
     const uint64_t tokens = (n - 1) * now.token;
-    for (int axis = 1; axis >= 0; axis--) /* values within a head first: their strides are the shorter ones, or the longest */
+    /* values within a head come first: their strides are shorter than those of heads, or the longest of all */
+    for (int axis = 1; axis >= 0; axis--)
         if (r.count[axis] > 1 && r.stride[axis] < r.size + tokens) {
             r.size += (r.count[axis] - 1) * r.stride[axis];
             r.count[axis] = 1;
@@ -109,7 +110,7 @@ static const struct spot *spot_of(const struct spots *list, uint64_t cell) {
     return &list->spot[low];
 }
 
-/* Rows of cells that follow each other in one spot. */
+/* Gathers the rows of consecutive cells of one spot. */
 static int gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_strides now = strides_now(s, shape);
     const uint64_t row = kvc_row_bytes(shape);

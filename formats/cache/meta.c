@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys that this reader understands although they are marked critical. There are none yet: kvc writes every key as
- * ancillary, because no key of version 0 changes what the bytes mean. */
+/* Returns 1 for keys that this reader understands although they are marked critical. Version 0 has none: kvc writes every key as
+ * ancillary, because no key changes the meaning of the bytes. */
 static int understands_critical(const char *key) {
     (void)key;
     return 0;
@@ -27,7 +27,7 @@ void kvc_meta_free(struct kvc_meta *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* Index of key, or where it belongs; *found says which. */
+/* Returns the index of a key, or the index where it has to be inserted; *found: 1 if it exists. */
 static size_t locate(const struct kvc_meta *m, const char *key, int *found) {
     size_t low = 0, high = m->n;
     while (low < high) {
@@ -53,7 +53,7 @@ static int key_is_valid(const char *key, size_t n) {
     return 1;
 }
 
-/* Well-formed UTF-8 without NUL: no overlong forms, no surrogates, nothing beyond U+10FFFF. */
+/* Checks for well-formed UTF-8 without NUL: no overlong forms, no surrogates, nothing above U+10FFFF. */
 static int text_is_valid(const uint8_t *s, size_t n) {
     for (size_t i = 0; i < n;) {
         unsigned more = s[i] < 0x80 ? 0 : s[i] < 0xc2 ? 9 : s[i] < 0xe0 ? 1 : s[i] < 0xf0 ? 2 : s[i] < 0xf5 ? 3 : 9;
@@ -68,7 +68,7 @@ static int text_is_valid(const uint8_t *s, size_t n) {
     return 1;
 }
 
-/* Values carry one NUL more than their size, so that text can be used as it is. */
+/* Adds or replaces an entry. A NUL follows every value, so that text can be used as a string. */
 static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int critical, const void *value,
                uint64_t size, struct kvc_error *e) {
     int found;
@@ -126,7 +126,7 @@ int kvc_meta_set_f64(struct kvc_meta *m, const char *key, double v, struct kvc_e
 
 int kvc_meta_set_text(struct kvc_meta *m, const char *key, const char *v, struct kvc_error *e) {
     if (!text_is_valid((const uint8_t *)v, strlen(v)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the text for %s is no valid UTF-8", key);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the text for %s is not valid UTF-8", key);
     return set(m, key, KVC_META_TEXT, 0, v, strlen(v), e);
 }
 
@@ -203,7 +203,7 @@ int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise) {
     return x ? x->value[0] : otherwise;
 }
 
-/* What snprintf() returned, as a size. */
+/* Converts the result of snprintf() to a size. */
 static size_t printed(int n) {
     return n > 0 ? (size_t)n : 0;
 }
@@ -217,7 +217,7 @@ size_t kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
     case KVC_META_I64: return printed(snprintf(text, size, "%" PRId64, (int64_t)get_u64(x->value)));
     case KVC_META_F64: return printed(snprintf(text, size, "%.17g", as_double(x->value)));
     case KVC_META_TEXT: return printed(snprintf(text, size, "%s", (const char *)x->value));
-    case KVC_META_BYTES: /* whole bytes, as many as there is room for */
+    case KVC_META_BYTES: /* as many whole bytes as fit */
         for (uint64_t i = 0; i < x->size && used + 3 <= size; i++, used += 2)
             snprintf(text + used, size - used, "%02x", x->value[i]);
         return 2 * (size_t)x->size;
@@ -291,7 +291,8 @@ int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct k
         if (i && strcmp(last, key) >= 0)
             return kvc_fail(e, KVC_ERR_DAMAGED, "metadata keys are not sorted and unique at '%s'", key);
         if (critical && !understands_critical(key))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "this kvc does not know the metadata key '%s', and must not read the file without: a newer kvc can", key);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "this kvc does not know the metadata key '%s', which a reader must understand: use a newer kvc", key);
         if (!value_is_valid(type, value, value_size))
             return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '%s' has no valid value of type %u", key, type);
         if (set(m, key, (enum kvc_meta_type)type, (int)critical, value, value_size, e)) return -1;

@@ -1,4 +1,5 @@
-/* meta.h: typed metadata: a sorted list of keys with values. Not for what the keys mean (FORMAT.md). */
+/* meta.h: typed metadata: a sorted list of keys with values. Not for the meaning of keys (FORMAT.md), nor for deciding by them
+ * (facts.h). */
 #ifndef KVC_META_H
 #define KVC_META_H
 
@@ -7,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The numbers stand in .kvc files. */
+/* The numbers are stored in .kvc files. */
 enum kvc_meta_type {
     KVC_META_BOOL = 1,
     KVC_META_U64 = 2,
@@ -44,19 +45,18 @@ void kvc_meta_remove(struct kvc_meta *m, const char *key);
 int kvc_meta_copy(struct kvc_meta *to, const struct kvc_meta *from, struct kvc_error *e);
 
 const struct kvc_meta_entry *kvc_meta_find(const struct kvc_meta *m, const char *key);
-/* The value, or the given default when the key is absent or of another type. Text is NUL-terminated and
- * owned by the metadata. */
+/* Return the value, or `otherwise` if the key is absent or of another type. Text ends with a NUL and is owned by the metadata. */
 const char *kvc_meta_text(const struct kvc_meta *m, const char *key, const char *otherwise);
 uint64_t kvc_meta_u64(const struct kvc_meta *m, const char *key, uint64_t otherwise);
 int64_t kvc_meta_i64(const struct kvc_meta *m, const char *key, int64_t otherwise);
 double kvc_meta_f64(const struct kvc_meta *m, const char *key, double otherwise);
 int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise);
-/* Writes one entry as text ("0.5", "true", hex bytes), as much of it as `size` bytes hold with the NUL at the end; returns the
- * length of the whole text, as snprintf() does. `text` may be NULL where size is 0. */
+/* Writes one entry as text ("0.5", "true", bytes in hex), cut to `size` bytes with the NUL. Returns the length of the whole
+ * text, as snprintf() does. `text` may be NULL if size is 0. */
 size_t kvc_meta_print(const struct kvc_meta_entry *entry, char *text, size_t size);
 
-/* The META section (FORMAT.md): encode allocates *bytes (caller frees); decode refuses what breaks the rules:
- * order, duplicates, unknown types, unknown critical keys. */
+/* The META section (FORMAT.md). kvc_meta_encode() allocates *bytes, which the caller frees. kvc_meta_decode() refuses keys
+ * that are not sorted and unique, unknown types, and unknown critical keys. */
 int kvc_meta_encode(const struct kvc_meta *m, uint8_t **bytes, size_t *n, struct kvc_error *e);
 int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct kvc_error *e);
 

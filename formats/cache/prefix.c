@@ -1,5 +1,5 @@
-/* prefix.c: the hash chain over model identity and tokens. Not for choosing files by it (the tools do).
- * FORMAT.md, "Prefix keys". */
+/* prefix.c: the hash chain over model identity and tokens. Spec: FORMAT.md, "Prefix keys". Not for choosing files by it (the
+ * tools do). */
 #include "formats/cache/prefix.h"
 
 #include "formats/io/bytes.h"
@@ -11,7 +11,7 @@
 
 #define TAG "kvc prefix 0\n"
 
-/* Strongest first: every byte of the weights before samples of it. */
+/* Strongest first: a hash of all bytes of the weights, then one of samples. */
 static const char *const fingerprints[] = {
     KVC_KEY_FINGERPRINT "gguf.full",
     KVC_KEY_FINGERPRINT "safetensors.full",
@@ -19,7 +19,7 @@ static const char *const fingerprints[] = {
     KVC_KEY_FINGERPRINT "safetensors.sampled",
 };
 
-/* "model.fingerprint.gguf.full:<hex>"; 0 when the metadata has no fingerprint. */
+/* Writes "model.fingerprint.gguf.full:<hex>"; returns 0 if the metadata have no fingerprint. */
 static int by_fingerprint(const struct kvc_meta *meta, char *text, size_t size) {
     for (size_t i = 0; i < sizeof fingerprints / sizeof fingerprints[0]; i++) {
         const struct kvc_meta_entry *entry = kvc_meta_find(meta, fingerprints[i]);
@@ -32,7 +32,7 @@ static int by_fingerprint(const struct kvc_meta *meta, char *text, size_t size) 
     return 0;
 }
 
-/* "model:<hex of what it is called and how it is built>"; 0 when it has no name. */
+/* Writes "model:<hex of the hash of its name and geometry>"; returns 0 if the metadata have no name. */
 static int by_name(const struct kvc_meta *meta, char *text, size_t size) {
     const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "");
     const char *arch = kvc_meta_text(meta, KVC_KEY_MODEL_ARCH, "");
@@ -61,7 +61,7 @@ void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size) {
     if (!by_fingerprint(meta, text, size) && !by_name(meta, text, size)) snprintf(text, size, "unknown");
     const char *adapters = kvc_meta_text(meta, KVC_KEY_MODEL_ADAPTERS, "");
     if (!*adapters) return;
-    /* They change K and V of the same weights. */
+    /* Adapters change K and V of the same weights. */
     uint8_t hash[KVC_SHA256_BYTES];
     char hex[17];
     size_t used = strlen(text);

@@ -1,10 +1,8 @@
-/* rope_pairing.c: which channels of K an engine rotates together. Not for rotating or permuting (kernels,
+/* rope_pairing.c: the channels of K that an engine rotates together. Not for rotating or permuting (kernels,
  * exporters).
  *
  * Interleaved: channels 2i and 2i+1. Halves: i and i + D/2, D being the rotated channels of a head. */
 #include "formats/cache/rope_pairing.h"
-
-#include "formats/cache/keys.h"
 
 #include <string.h>
 
@@ -81,10 +79,4 @@ int kvc_pairing_parse(const char *name, enum kvc_pairing *p) {
             return 1;
         }
     return 0;
-}
-
-enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c) {
-    enum kvc_pairing p = KVC_PAIRING_UNKNOWN;
-    kvc_pairing_parse(kvc_meta_text(&c->meta, KVC_KEY_ROPE_PAIRING, ""), &p);
-    return p;
 }

@@ -1,21 +1,18 @@
-/* rope_pairing.h: which channels of K an engine turns together, by the engine's architecture and by a cache's metadata. Not for
- * turning or permuting them (kernels, view.h). */
+/* rope_pairing.h: the channels of K that an engine rotates together, by the engine's architecture, and their names. Not for
+ * rotating or permuting them (kernels, view.h). */
 #ifndef KVC_ROPE_PAIRING_H
 #define KVC_ROPE_PAIRING_H
 
 #include "codecs/rope.h"
-#include "formats/cache/cache.h"
 
-/* RoPE pairing of an architecture as that producer keeps K: llama.cpp's rope type of a GGUF architecture
- * (src/llama-model.cpp, llama_model_rope_type). */
+/* Returns the RoPE pairing of K in llama.cpp: its rope type of a GGUF architecture (src/llama-model.cpp,
+ * llama_model_rope_type). */
 enum kvc_pairing kvc_pairing_of_gguf_arch(const char *arch);
-/* RoPE pairing as transformers keeps K: by model_type or GGUF architecture; halves unless known otherwise. */
+/* Returns the RoPE pairing of K in transformers, by model_type or GGUF architecture: halves unless known otherwise. */
 enum kvc_pairing kvc_pairing_of_transformers(const char *arch);
 
-/* The pairing of a cache's K as its metadata say. */
-enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
 const char *kvc_pairing_name(enum kvc_pairing p);
-/* 1 and *p set when the name is known. */
+/* Returns 1 and sets *p if the name is known. */
 int kvc_pairing_parse(const char *name, enum kvc_pairing *p);
 
 #endif

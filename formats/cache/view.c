@@ -1,4 +1,4 @@
-/* view.c: caches derived from other caches. Rows pass through; nothing is copied ahead of being asked for.
+/* view.c: caches derived from other caches. Rows are read and converted only on demand. Not for whole files (exporters).
  *
  * Every view keeps its cells in sorted order, so row i of a view's part is row first[part] + i of the parent's. */
 #include "formats/cache/view.h"
@@ -15,10 +15,11 @@ enum transform { AS_IT_IS, REPAIR, TO_FLOAT, DEQUANTIZE };
 
 struct view {
     const struct kvc_cache *parent;
-    struct kvc_cache *owned; /* the parent, when it goes with the view; else NULL */
+    struct kvc_cache *owned; /* the parent, if the view owns it; else NULL */
     uint32_t *tensor; /* parent's number of each tensor */
     uint64_t *first;  /* by part: first row of the parent's part */
     enum transform transform;
+    struct kvc_facts facts; /* REPAIR: of the parent, known or supposed */
     enum kvc_pairing to;
     uint64_t tile[2]; /* rotation of K and of V to undo; 0: none */
 };
@@ -46,8 +47,8 @@ static int carries_rope(enum kvc_role role) {
     return role == KVC_ROLE_K || role == KVC_ROLE_QUERIES;
 }
 
-static uint64_t rotated_channels(const struct kvc_cache *c, const struct kvc_shape *shape) {
-    uint64_t n = kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, shape->dim);
+static uint64_t rotated_channels(const struct kvc_facts *facts, const struct kvc_shape *shape) {
+    const uint64_t n = kvc_facts_rotated(facts, shape->dim);
     return n <= shape->dim ? n : shape->dim;
 }
 
@@ -60,13 +61,13 @@ static int is_block_type(enum kvc_dtype dtype) {
     return kvc_dtype_info(dtype)->block > 1;
 }
 
-/* What dequantising is about: queries and hidden states come in no block type. */
+/* Returns 1 for tensors that dequantising changes. Queries and hidden states have no block types. */
 static int is_quantized(const struct kvc_tensor *t) {
     return is_block_type(t->shape.dtype) &&
            (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
 }
 
-/* Rows of the parent's tensor t as floats, rotated back, in the dtype `to`: f32 or f16. */
+/* Reads rows of the parent's tensor t as floats, rotated back, in the dtype `to`: f32 or f16. */
 static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint64_t first, uint64_t n, uint8_t *dst,
                        struct kvc_error *e) {
     const struct kvc_shape *shape = &v->parent->tensor[t].shape;
@@ -100,7 +101,7 @@ static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     if (v->transform == REPAIR && carries_rope(t->role)) {
         uint8_t *head = kvc_alloc(shape->dim, kvc_dtype_info(shape->dtype)->size);
         if (!head) return kvc_fail_memory(e, "a head");
-        repair_rows(dst, shape, n, rotated_channels(c, shape), v->to, head);
+        repair_rows(dst, shape, n, rotated_channels(&v->facts, shape), v->to, head);
         free(head);
     }
     return 0;
@@ -146,7 +147,7 @@ static int add_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t f
     return 0;
 }
 
-/* Which of the parent's rows, parts and layers a view keeps. */
+/* The rows, parts and layers of the parent that a view keeps. */
 struct keep {
     uint64_t *first, *end; /* by part; first == end and !part[i]: dropped */
     uint8_t *part, *layer; /* by number */
@@ -159,7 +160,7 @@ static void keep_free(struct keep *k) {
     free(k->layer);
 }
 
-/* Everything; callers narrow it. */
+/* Keeps everything; callers narrow the selection. */
 static int keep_all(const struct kvc_cache *c, struct keep *k, struct kvc_error *e) {
     k->first = calloc((size_t)c->n_parts + 1, sizeof *k->first);
     k->end = calloc((size_t)c->n_parts + 1, sizeof *k->end);
@@ -234,7 +235,7 @@ failed:
 
 /* --- the views --- */
 
-/* Positions [first, end) that some cell of the live part has, up to the last one. */
+/* Returns the last position of the live and sliding-window parts; -1 if they are empty. */
 static int64_t last_position(const struct kvc_cache *c) {
     int64_t last = -1;
     for (uint32_t i = 0; i < c->n_parts; i++) {
@@ -246,7 +247,7 @@ static int64_t last_position(const struct kvc_cache *c) {
     return last;
 }
 
-/* A sliding window that has lost part of the range cannot stand for it. */
+/* Refuses a sliding-window part that no longer holds every position of the range. */
 static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uint64_t end_row, int64_t first, int64_t end,
                           struct kvc_error *e) {
     int64_t due = first;
@@ -274,7 +275,7 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "recurrent states stand for all tokens so far: a token range cannot be taken out");
         if (part->kind == KVC_PART_SLIDING && check_complete(&part->cells, k->first[i], k->end[i], first, end, e)) return -1;
-        if (part->kind == KVC_PART_CHECKPOINT) k->part[i] = 0; /* about the whole slot, not about its beginning */
+        if (part->kind == KVC_PART_CHECKPOINT) k->part[i] = 0; /* a checkpoint covers the whole slot */
         if (part->kind == KVC_PART_COMPANION && k->first[i] == k->end[i]) k->part[i] = 0;
     }
     return 0;
@@ -319,20 +320,14 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
     return view;
 }
 
-struct kvc_view_facts kvc_view_facts_of(const struct kvc_cache *c) {
-    return (struct kvc_view_facts){.pairing = kvc_cache_pairing(c),
-                                   .tile = {kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0),
-                                            kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0)}};
-}
-
-static int check_repair(const struct kvc_cache *c, const struct kvc_view_facts *facts, enum kvc_pairing to, struct kvc_error *e) {
+static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts, enum kvc_pairing to, struct kvc_error *e) {
     const enum kvc_pairing have = facts->pairing;
     if (have == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
     if (have == to) return 0;
     if (have == KVC_PAIRING_NONE || to == KVC_PAIRING_NONE || to == KVC_PAIRING_UNKNOWN)
         return kvc_fail(e, KVC_ERR_USAGE, "K in %s pairs cannot become %s", kvc_pairing_name(have), kvc_pairing_name(to));
-    if (!kvc_cache_heads_known(c))
+    if (!facts->heads_known)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS, "changing K from %s to %s pairs needs the number of KV heads",
                              kvc_pairing_name(have), kvc_pairing_name(to));
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -343,7 +338,7 @@ static int check_repair(const struct kvc_cache *c, const struct kvc_view_facts *
         if (is_block_type(x->shape.dtype))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K is %s, whose 32 values share a scale: its RoPE pairing cannot be "
                             "changed without dequantising", kvc_dtype_info(x->shape.dtype)->name);
-        if (rotated_channels(c, &x->shape) % 2)
+        if (rotated_channels(facts, &x->shape) % 2)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "an odd number of rotated channels");
     }
     if (facts->tile[0])
@@ -352,11 +347,11 @@ static int check_repair(const struct kvc_cache *c, const struct kvc_view_facts *
 }
 
 struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e) {
-    const struct kvc_view_facts facts = kvc_view_facts_of(c);
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
     return kvc_view_pairing_as(c, &facts, to, e);
 }
 
-struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_view_facts *facts, enum kvc_pairing to,
+struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_facts *facts, enum kvc_pairing to,
                                       struct kvc_error *e) {
     struct keep k;
     if (check_repair(c, facts, to, e) || keep_all(c, &k, e)) return NULL;
@@ -364,6 +359,7 @@ struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kv
     keep_free(&k);
     if (!view) return NULL;
     ((struct view *)view->impl)->to = to;
+    ((struct view *)view->impl)->facts = *facts;
     if (kvc_meta_set_text(&view->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(to), e)) {
         kvc_cache_free(view);
         return NULL;
@@ -383,7 +379,7 @@ static int check_tiles(const struct kvc_cache *c, const uint64_t tile[2], struct
     return 0;
 }
 
-/* A view of all of a cache, in which the rotations by these tiles are taken back. */
+/* Makes a view of all of a cache that undoes the rotations by these tiles. */
 static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transform transform, const uint64_t tile[2],
                                         struct kvc_error *e) {
     struct keep k;
@@ -401,11 +397,11 @@ static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transfor
 }
 
 struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_view_facts facts = kvc_view_facts_of(c);
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
     return kvc_view_float_as(c, &facts, e);
 }
 
-struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_view_facts *facts, struct kvc_error *e) {
+struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_facts *facts, struct kvc_error *e) {
     return check_tiles(c, facts->tile, e) ? NULL : view_unrotated(c, TO_FLOAT, facts->tile, e);
 }
 
@@ -416,10 +412,10 @@ int kvc_cache_is_quantized(const struct kvc_cache *c) {
 }
 
 struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_error *e) {
-    struct kvc_view_facts facts = kvc_view_facts_of(c);
+    struct kvc_facts facts = kvc_facts_of(&c->meta);
     uint64_t *tile = facts.tile;
     if (check_tiles(c, tile, e)) return NULL;
-    /* A tile is said once for all of K and once for all of V: it is taken back of all or of none. */
+    /* The metadata have one tile for all of K and one for all of V, so the rotation is undone for all tensors or for none. */
     for (int i = 0; i < 2; i++) {
         int quantized = 0, plain = 0;
         for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -445,7 +441,7 @@ int kvc_cache_has_queries(const struct kvc_cache *c) {
 }
 
 struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k, struct kvc_error *e) {
-    const enum kvc_pairing of_q = kvc_cache_pairing(c);
+    const enum kvc_pairing of_q = kvc_facts_of(&c->meta).pairing;
     if ((of_k == KVC_PAIRING_UNKNOWN) != (of_q == KVC_PAIRING_UNKNOWN)) {
         kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of %s is unknown",
                  of_k == KVC_PAIRING_UNKNOWN ? "K" : "the queries");

@@ -3,6 +3,8 @@
 #ifndef KVC_VIEW_H
 #define KVC_VIEW_H
 
+#include "formats/cache/cache.h"
+#include "formats/cache/facts.h"
 #include "formats/cache/rope_pairing.h"
 
 struct kvc_selection {
@@ -12,38 +14,30 @@ struct kvc_selection {
     int no_companions;      /* leaves out queries and hidden states */
 };
 
-/* Keeps what the selection names. Refuses a token range for sliding-window, recurrent and checkpoint parts unless
- * every position of the range is still there; such a view has no extents (it is not the source's file). */
+/* Makes a view of the selection. Refuses a token range for sliding-window, recurrent and checkpoint parts unless
+ * every position of the range is still there; such a view has no extents, because it is not the source file. */
 struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s, struct kvc_error *e);
 
-/* Facts of a cache that its metadata may lack and a caller may suppose. */
-struct kvc_view_facts {
-    enum kvc_pairing pairing; /* of K */
-    uint64_t tile[2];         /* Hadamard tiles by which K and V are rotated; 0: not rotated, or unknown */
-};
-/* Returns what the metadata say. */
-struct kvc_view_facts kvc_view_facts_of(const struct kvc_cache *c);
-
-/* K in another RoPE pairing: a permutation inside each head over the first rope.dim channels. Needs a known
- * pairing, a known number of heads and K without Hadamard rotation; block dtypes are refused (32 values share a
- * scale), float them first. */
+/* Makes a view with K in another RoPE pairing: a permutation inside each head over the first rope.dim channels. Needs a known
+ * pairing, a known number of heads and K without Hadamard rotation; refuses block dtypes, whose 32 values share
+ * a scale: these need kvc_view_float() first. */
 struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e);
-/* The same, with facts that are supposed. */
-struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_view_facts *facts, enum kvc_pairing to,
+/* The same, with facts that the caller assumes. */
+struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_facts *facts, enum kvc_pairing to,
                                       struct kvc_error *e);
 
-/* Every tensor as float32: block types dequantised and, where the Hadamard tile is known, rotated back. */
+/* Makes a view with every tensor as float32: block types dequantised and, where the Hadamard tile is known, rotated back. */
 struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e);
-/* The same, with tiles that are supposed. */
-struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_view_facts *facts, struct kvc_error *e);
+/* The same, with Hadamard tiles that the caller assumes. */
+struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_facts *facts, struct kvc_error *e);
 
-/* K, V and latents of block types as f16, rounded to nearest even, and rotated back where the Hadamard tile is known;
- * other tensors as they are. Such a view has no extents. */
+/* Makes a view with K, V and latents of block types as f16, rounded to nearest even, and rotated back where the Hadamard tile is
+ * known. Other tensors stay as they are. Such a view has no extents. */
 struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_error *e);
-/* 1 when there is anything for it to do. */
+/* Returns 1 if kvc_view_dequantize() would change anything. */
 int kvc_cache_is_quantized(const struct kvc_cache *c);
 
-/* A cache as it is asked for its queries: float32, their channels paired as `of_k` says. */
+/* Makes a view of a cache whose queries are needed: float32, with channels paired as `of_k`. */
 struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k, struct kvc_error *e);
 int kvc_cache_has_queries(const struct kvc_cache *c);
 

@@ -1,8 +1,6 @@
 /* align.c: two caches brought to one meaning of channels. Not for the arithmetic of views (formats/cache/view.c). */
 #include "formats/compare/align.h"
 
-#include "formats/cache/keys.h"
-
 #include <inttypes.h>
 
 #define FIT_ROWS 256 /* rows of the sample on which guesses are tried */
@@ -27,13 +25,13 @@ static void drop_views(struct kvc_align *a, int side, unsigned n) {
 }
 
 /* Facts of a side as it is now: of the source, told or guessed, or of its last view. */
-static struct kvc_view_facts facts_of(const struct kvc_align *a, int side) {
-    return a->n_views[side] ? kvc_view_facts_of(a->cache[side]) : a->facts[side];
+static struct kvc_facts facts_of(const struct kvc_align *a, int side) {
+    return a->n_views[side] ? kvc_facts_of(&a->cache[side]->meta) : a->facts[side];
 }
 
 static int use_floats(struct kvc_align *a, struct kvc_error *e) {
     for (int s = 0; s < 2; s++) {
-        const struct kvc_view_facts facts = facts_of(a, s);
+        const struct kvc_facts facts = facts_of(a, s);
         if (use_view(a, s, kvc_view_float_as(a->cache[s], &facts, e), e)) return -1;
     }
     return 0;
@@ -69,12 +67,12 @@ static int make_permutable(struct kvc_align *a, int side, struct kvc_error *e) {
 
 /* Returns the side to permute: A, or B where the heads of A are not known. -1 where the heads of neither are. */
 static int side_to_permute(const struct kvc_align *a) {
-    return kvc_cache_heads_known(a->cache[0]) ? 0 : kvc_cache_heads_known(a->cache[1]) ? 1 : -1;
+    return a->facts[0].heads_known ? 0 : a->facts[1].heads_known ? 1 : -1;
 }
 
 /* Makes a view of `side` with K in the pairing of the other side, where the pairings are as supposed. */
 static struct kvc_cache *permuted(const struct kvc_align *a, int side, const enum kvc_pairing supposed[2], struct kvc_error *e) {
-    struct kvc_view_facts facts = facts_of(a, side);
+    struct kvc_facts facts = facts_of(a, side);
     facts.pairing = supposed[side];
     return kvc_view_pairing_as(a->cache[side], &facts, supposed[!side], e);
 }
@@ -108,15 +106,12 @@ static int try_pairings(struct kvc_align *a, double *best, const enum kvc_pairin
 
 /* --- Hadamard rotation --- */
 
-/* K and V, as kvc_view_facts has them. */
-static const struct {
-    const char *key;
-    enum kvc_role role;
-} rotated[2] = {{KVC_KEY_HADAMARD_K, KVC_ROLE_K}, {KVC_KEY_HADAMARD_V, KVC_ROLE_V}};
+/* The roles of kvc_facts.tile. */
+static const enum kvc_role rotated[2] = {KVC_ROLE_K, KVC_ROLE_V};
 
 /* Lowers *best to the error of the sample where `side` was rotated by `tile`. The facts and the views stay as they were. */
 static int try_tile(struct kvc_align *a, int side, int which, uint64_t tile, double *best, struct kvc_error *e) {
-    const struct kvc_view_facts before = a->facts[side];
+    const struct kvc_facts before = a->facts[side];
     const enum kvc_pairing *any;
     double error;
     a->facts[side].tile[which] = tile;
@@ -150,7 +145,7 @@ static int guess_tile(struct kvc_align *a, int side, int which, struct kvc_error
     if (found == other) return 0;
     a->facts[side].tile[which] = found;
     a->note[a->n_notes++] = (struct kvc_align_note){.kind = KVC_ALIGN_TILE_GUESSED,
-                                                    .role = rotated[which].role,
+                                                    .role = rotated[which],
                                                     .side = side,
                                                     .tile = {a->facts[0].tile[which], a->facts[1].tile[which]},
                                                     .error = best,
@@ -162,12 +157,12 @@ static int guess_tile(struct kvc_align *a, int side, int which, struct kvc_error
  * tell and nothing fits. */
 static int tiles_differ(struct kvc_align *a, int which, struct kvc_error *e) {
     int told[2];
-    for (int s = 0; s < 2; s++) told[s] = kvc_meta_find(&a->cache[s]->meta, rotated[which].key) != NULL;
+    for (int s = 0; s < 2; s++) told[s] = a->facts[s].tile_known[which];
     if (told[0] != told[1]) return guess_tile(a, told[0], which, e);
     const uint64_t tile[2] = {a->facts[0].tile[which], a->facts[1].tile[which]};
     if (!told[0] || tile[0] == tile[1]) return 0;
     a->note[a->n_notes++] = (struct kvc_align_note){
-        .kind = KVC_ALIGN_TILES_DIFFER, .role = rotated[which].role, .tile = {tile[0], tile[1]}};
+        .kind = KVC_ALIGN_TILES_DIFFER, .role = rotated[which], .tile = {tile[0], tile[1]}};
     return 1;
 }
 
@@ -232,7 +227,7 @@ int kvc_align_caches(struct kvc_align *a, struct kvc_error *e) {
     for (int s = 0; s < 2; s++) {
         a->source[s] = a->cache[s];
         a->n_views[s] = 0;
-        a->facts[s] = kvc_view_facts_of(a->cache[s]);
+        a->facts[s] = kvc_facts_of(&a->cache[s]->meta);
     }
     return align_rotation(a, e) || align_pairing(a, e) ? -1 : 0;
 }

@@ -41,7 +41,7 @@ struct kvc_align {
     const struct kvc_cache *source[2];
     struct kvc_cache *view[2][2]; /* float32, K in another pairing; each a view of the one before */
     unsigned n_views[2];
-    struct kvc_view_facts facts[2]; /* of the sources, told or guessed */
+    struct kvc_facts facts[2]; /* of the sources, told or guessed */
 };
 
 /* Aligns a->cache, in views that live until kvc_align_free(), which is called on failure too. Neither cache nor its metadata

@@ -229,7 +229,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME stands in a block of a pair");
-    else if (first) status = parse_same(c, tensor, rows, &x.list[0], split, e);
+    else if (first && parse_same(c, tensor, rows, &x.list[0], split, e)) status = kvc_record_section(e, 0);
     if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, NULL, e);
     else if (!status && x.n != first)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
@@ -343,7 +343,7 @@ int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t
         uint8_t *bytes = NULL;
         size_t size = 0;
         if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, "SOURCE");
-        status = kvc_records_decode(&list[count - 1], &bytes, &size, e);
+        status = kvc_records_decode(&list[count - 1], &bytes, &size, e) ? kvc_record_section(e, count - 1) : 0;
         kvc_records_release(k, i, list);
         if (status) return kvc_record_context(e, i, "SOURCE");
         uint64_t part = size - skip_bytes < n ? size - skip_bytes : n;
@@ -367,8 +367,12 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
         for (unsigned s = 0; r->type == KVC_RECORD_SOURCE && s < n && !status; s++) {
             uint8_t *bytes; /* opening only measured the literals */
             size_t size;
-            if (!(status = kvc_records_decode(&list[s], &bytes, &size, e))) free(bytes);
-            else kvc_record_context(e, i, "SOURCE");
+            if (!kvc_records_decode(&list[s], &bytes, &size, e)) {
+                free(bytes);
+                continue;
+            }
+            kvc_record_section(e, s);
+            status = kvc_record_context(e, i, "SOURCE");
         }
         kvc_records_release(k, i, list);
         return status;

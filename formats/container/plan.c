@@ -2,6 +2,7 @@
 #include "formats/container/plan.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/facts.h"
 #include "formats/container/offsets.h"
 #include "formats/model/rebuild_source.h"
 
@@ -155,6 +156,7 @@ static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *r
  * kept. */
 static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe,
                   struct kvc_pipeline *line, struct kvc_error *refusal, struct kvc_error *e) {
+    const int heads_known = kvc_facts_of(&c->meta).heads_known;
     refusal->code = KVC_OK;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         struct kvc_error why;
@@ -167,7 +169,7 @@ static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct
             return kvc_error_prefix(e, "recipe");
         }
         const unsigned heads = kvc_pipeline_first(&line[t], KVC_STAGE_HEADS);
-        if (heads < line[t].n && !kvc_cache_heads_known(c))
+        if (heads < line[t].n && !heads_known)
             return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
                                  "recipe: %s works head by head, but nothing says how many KV heads there are", line[t].step[heads].stage->name);
         if (tensor->role == KVC_ROLE_HIDDEN && hidden_pipeline(c, recipe, t, &line[t], e)) return -1;

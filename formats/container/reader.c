@@ -1,9 +1,8 @@
-/* reader.c: opens a .kvc container as a cache: metadata, table, cells, tokens, source. Not for the frame of records
- * (records.c) and not for blocks (blocks.c). Spec: FORMAT.md 4, 5 and 7. */
+/* reader.c: opens a .kvc container as a cache: cells, tokens, source, and the order of records. Not for the frame of records
+ * (records.c), the table (read_table.c) or blocks (blocks.c). Spec: FORMAT.md 4, 5 and 7. */
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
-#include "codecs/registry.h"
 #include "formats/cache/keys.h"
 #include "formats/container/extents_section.h"
 #include "formats/container/offsets.h"
@@ -15,91 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int kvc_reader_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p, size_t n, struct kvc_error *e) {
-    const uint8_t *end = p + n;
-    if (n < 16) return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
-    uint64_t parts = get_u32(p), layers = get_u32(p + 4), tensors = get_u32(p + 8), pipelines = get_u32(p + 12);
-    p += 16;
-    if (parts * KVC_PART_ENTRY + layers * KVC_LAYER_ENTRY + tensors * KVC_TENSOR_ENTRY + pipelines > (uint64_t)(end - p))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
-    uint64_t cells = 0;
-    for (uint64_t i = 0; i < parts; i++, p += KVC_PART_ENTRY) {
-        if (!kvc_part_kind_name(p[0])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "part kind %u is unknown", p[0]);
-        if (p[1] | p[2] | p[3] | get_u32(p + 12)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "table: reserved bytes are set");
-        uint64_t part_cells = get_u64(p + 16);
-        if (part_cells > KVC_MAX_CELLS || (cells += part_cells) > k->most_cells)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "table: %" PRIu64 " cells are more than the blocks can hold", cells);
-        uint32_t number = kvc_cache_add_part(c, (enum kvc_part_kind)p[0], part_cells, e);
-        if (number == KVC_NONE) return -1;
-        c->part[number].stream = get_u32(p + 4);
-        c->part[number].checkpoint = get_u32(p + 8);
-    }
-    for (uint64_t i = 0; i < layers; i++, p += KVC_LAYER_ENTRY) {
-        uint32_t part = get_u32(p);
-        if (!kvc_layer_kind_name(p[8])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "layer kind %u is unknown", p[8]);
-        if (p[9] | p[10] | p[11]) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "table: reserved bytes are set");
-        if (part >= parts) return kvc_fail(e, KVC_ERR_DAMAGED, "table: layer %" PRIu64 " has no part", i);
-        uint32_t number = kvc_cache_add_layer(c, part, get_u32(p + 4), (enum kvc_layer_kind)p[8], e);
-        if (number == KVC_NONE) return -1;
-        c->layer[number].window = get_u32(p + 12);
-    }
-    k->pipeline_of = kvc_alloc(tensors + 1, sizeof *k->pipeline_of);
-    if (!k->pipeline_of) return kvc_fail_memory(e, "the table of tensors");
-    for (uint64_t i = 0; i < tensors; i++, p += KVC_TENSOR_ENTRY) {
-        uint32_t layer = get_u32(p);
-        if (layer >= layers) return kvc_fail(e, KVC_ERR_DAMAGED, "table: tensor %" PRIu64 " has no layer", i);
-        if (!kvc_role_name(p[4])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "role %u is unknown", p[4]);
-        if (!kvc_dtype_info(p[5])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "dtype %u is unknown", p[5]);
-        if (get_u16(p + 6) >= pipelines) return kvc_fail(e, KVC_ERR_DAMAGED, "table: tensor %" PRIu64 " has no pipeline", i);
-        struct kvc_shape shape = {.dtype = (enum kvc_dtype)p[5], .heads = get_u64(p + 8), .dim = get_u64(p + 16),
-                                  .tokens = c->part[c->layer[layer].part].cells.n};
-        uint32_t number = kvc_cache_add_tensor(c, layer, (enum kvc_role)p[4], &shape, e);
-        if (number == KVC_NONE) return -1;
-        struct kvc_tensor *t = &c->tensor[number];
-        t->source = (struct kvc_strides){get_u64(p + 24), get_u64(p + 32), get_u64(p + 40)};
-        t->source_size = get_u64(p + 48);
-        if (t->source_size > KVC_MAX_TENSOR_BYTES || t->source_size < kvc_tensor_bytes(t) ||
-            !kvc_strides_check(&shape, &t->source, t->source_size))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "table: tensor %" PRIu64 " reaches beyond its region of the source", i);
-        k->pipeline_of[i] = get_u16(p + 6);
-    }
-    if (pipelines > KVC_MAX_PIPELINES) return kvc_fail(e, KVC_ERR_DAMAGED, "table: too many pipelines");
-    k->pipeline = calloc((size_t)pipelines + 1, sizeof *k->pipeline);
-    k->pipeline_text = calloc((size_t)pipelines + 1, sizeof *k->pipeline_text);
-    if (!k->pipeline || !k->pipeline_text) return kvc_fail_memory(e, "pipelines");
-    for (uint64_t i = 0; i < pipelines; i++) {
-        struct kvc_pipeline *line = &k->pipeline[i];
-        if (p == end || *p < 1 || *p > KVC_MAX_STEPS)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "table: pipeline %" PRIu64 " has no valid number of stages", i);
-        line->n = *p++;
-        for (unsigned s = 0; s < line->n; s++) {
-            if (end - p < 3 || end - p - 3 < p[2]) return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
-            char text[256], again[256];
-            line->step[s].stage = kvc_stage_by_id(get_u16(p));
-            if (!line->step[s].stage)
-                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "stage id %u is unknown to this reader: use a newer kvc", get_u16(p));
-            memcpy(text, p + 3, p[2]);
-            text[p[2]] = '\0';
-            if (strlen(text) != p[2] || kvc_stage_parse(line->step[s].stage, text, &line->step[s].args, e))
-                return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are malformed", line->step[s].stage->name);
-            kvc_stage_print(line->step[s].stage, &line->step[s].args, again, sizeof again);
-            if (strcmp(text, again) != 0)
-                return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are not canonical",
-                                line->step[s].stage->name);
-            p += 3 + p[2];
-        }
-        if (kvc_pipeline_check(line, e)) {
-            if (e) e->code = KVC_ERR_DAMAGED;
-            return kvc_error_prefix(e, "table");
-        }
-        char text[2048];
-        if (kvc_pipeline_print(line, text, sizeof text) || !(k->pipeline_text[i] = strdup(text)))
-            return kvc_fail_memory(e, "pipelines");
-        k->n_pipelines++;
-    }
-    return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the table");
-}
 
 static int read_positions(struct kvc_cells *cells, const uint8_t *p, size_t n, struct kvc_error *e) {
     const uint8_t *end = p + n;
@@ -152,9 +66,11 @@ int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, str
         uint8_t *bytes;
         size_t size;
         status = kvc_records_decode(&list[s], &bytes, &size, e);
-        if (status) break;
-        status = s ? read_words(cells, bytes, size, e) : read_positions(cells, bytes, size, e);
-        free(bytes);
+        if (!status) {
+            status = s ? read_words(cells, bytes, size, e) : read_positions(cells, bytes, size, e);
+            free(bytes);
+        }
+        if (status) kvc_record_section(e, s);
     }
     kvc_records_release(k, i, list);
     return status;
@@ -169,10 +85,11 @@ int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
     for (unsigned s = 0; s < n && !status; s++) {
         uint8_t *bytes;
         size_t size, unit = s < ids ? 4 : KVC_KEY_BYTES;
-        status = kvc_records_decode(&list[s], &bytes, &size, e);
+        status = kvc_records_decode(&list[s], &bytes, &size, e) ? kvc_record_section(e, s) : 0;
         if (status) break;
         if (size % unit) {
             status = kvc_fail(e, KVC_ERR_DAMAGED, "%zu bytes are no whole number of tokens or keys", size);
+            kvc_record_section(e, s);
         } else if (s < ids) {
             int32_t *tokens = malloc(size ? size : 1);
             if (!tokens) status = kvc_fail_memory(e, "tokens");
@@ -219,6 +136,7 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
             status = kvc_extents_read(c, bytes, size, most_literals(k), e);
             free(bytes);
         }
+        if (status && n) kvc_record_section(e, 0);
         s = 1;
     }
     if (!status) {

@@ -41,6 +41,11 @@ int (kvc_record_context)(struct kvc_error *e, uint64_t record, const char *label
     return -1;
 }
 
+int (kvc_record_section)(struct kvc_error *e, unsigned number) {
+    if (e) e->section = number;
+    return -1;
+}
+
 /* --- one record: its header against the index, its hash, its directory --- */
 
 /* The fields that a type does not use are zero, or all ones for the subject. */
@@ -128,7 +133,8 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
     *list = kvc_alloc(*n, sizeof **list);
     if (!*list) return kvc_fail_memory(e, "sections");
     int status = 0;
-    for (unsigned j = 0; j < *n && !status; j++) status = read_section(r, h, j, &at, *list + j, e);
+    for (unsigned j = 0; j < *n && !status; j++)
+        if (read_section(r, h, j, &at, *list + j, e)) status = kvc_record_section(e, j);
     if (!status && at != r->size) status = kvc_record_damaged(e, r->offset, "bytes follow its last section");
     if (status) {
         free(*list);
@@ -163,9 +169,10 @@ int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section,
     struct kvc_section *list;
     unsigned count;
     if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
-    int status = count == 1 && list[0].type == section
-                     ? kvc_records_decode(&list[0], bytes, n, e)
-                     : kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one %s section", kvc_section_name(section));
+    int status = 0;
+    if (count != 1 || list[0].type != section)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one %s section", kvc_section_name(section));
+    else if (kvc_records_decode(&list[0], bytes, n, e)) status = kvc_record_section(e, 0);
     kvc_records_release(k, i, list);
     return status ? kvc_record_context(e, i, kvc_record_name(k->record[i].type)) : 0;
 }

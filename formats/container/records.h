@@ -62,6 +62,9 @@ int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what);
 /* Puts "record 12 (LABEL): " before the message in *e; returns -1. */
 int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label);
 #define kvc_record_context(...) kvc_failed(kvc_record_context(__VA_ARGS__))
+/* Notes in *e that section `number` of the record is wrong; returns -1. */
+int kvc_record_section(struct kvc_error *e, unsigned number);
+#define kvc_record_section(...) kvc_failed(kvc_record_section(__VA_ARGS__))
 
 /* Checks header, footer and their place; *index is the offset of the INDEX record. */
 int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_error *e);

@@ -2,7 +2,8 @@
 #include "formats/engines/llama.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
+#include "formats/cache/facts.h"
+#include "formats/cache/rope_pairing.h"
 #include "formats/cache/view.h"
 #include "formats/io/bytes.h"
 
@@ -54,8 +55,8 @@ static int emit_body(struct out *o, uint32_t part, int tiles) {
         if (emit_u32(o, (uint32_t)kvc_cells_position(cells, i)) || emit_u32(o, 1) || emit_u32(o, 0)) return -1;
     if (!cells->n) return 0;
     if (emit_u32(o, 0) || emit_u32(o, layers)) return -1;
-    if (tiles && (emit_u32(o, (uint32_t)kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0)) ||
-                  emit_u32(o, (uint32_t)kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0))))
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    if (tiles && (emit_u32(o, (uint32_t)facts.tile[0]) || emit_u32(o, (uint32_t)facts.tile[1])))
         return -1;
     for (unsigned kv = 0; kv < 2; kv++)
         for (uint32_t i = first; i < first + layers; i++)
@@ -75,8 +76,8 @@ static int emit_tokens(struct out *o, int server) {
 }
 
 /* What a GGSQ file can hold; *live and *sliding are part numbers. */
-static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_t *live, uint32_t *sliding,
-                            struct kvc_error *e) {
+static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *facts, unsigned version, uint32_t *live,
+                            uint32_t *sliding, struct kvc_error *e) {
     *live = *sliding = KVC_NONE;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
@@ -86,7 +87,7 @@ static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_
         if (!place) continue;
         if (part->stream || *place != KVC_NONE)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot file holds one sequence, this cache has several streams");
-        if (kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 0))
+        if (facts->cell_words)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: M-RoPE cells only go back into their own file");
         for (uint64_t j = 0; j < part->cells.n; j++) {
             int64_t pos = part->cells.pos[kvc_cell_at(&part->cells, j)];
@@ -99,7 +100,7 @@ static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_
         *place = i;
     }
     const struct kvc_cells *cells = *live == KVC_NONE ? NULL : &c->part[*live].cells;
-    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || (cells && cells->n && kvc_cells_position(cells, 0)))
+    if (facts->tokens_first || (cells && cells->n && kvc_cells_position(cells, 0)))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot has to begin with token 0");
     if (*live == KVC_NONE) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: there is no attention cache to write");
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -111,8 +112,7 @@ static int check_exportable(const struct kvc_cache *c, unsigned version, uint32_
         kvc_tensor_label(c, t, label, sizeof label);
         if (info->ggml < 0)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is %s, which no llama.cpp cache has", label, info->name);
-        const char *key = is_k ? KVC_KEY_HADAMARD_K : KVC_KEY_HADAMARD_V;
-        if (info->block > 1 && version >= 4 && !kvc_meta_find(&c->meta, key))
+        if (info->block > 1 && version >= 4 && !facts->tile_known[!is_k])
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
                             "version 4 has to say (version 3 does not)", label);
     }
@@ -124,11 +124,11 @@ int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_optio
     const uint64_t wanted = options->value[KVC_LLAMA_VERSION].count;
     const uint32_t version = wanted ? (uint32_t)wanted : 4;
     uint32_t live, sliding;
-    if (check_exportable(cache, version, &live, &sliding, e)) return -1;
-    enum kvc_pairing have = kvc_cache_pairing(cache), want = options->pairing;
-    const char *source = kvc_meta_text(&cache->meta, KVC_KEY_SOURCE_FORMAT, "");
-    int from_llama = strncmp(source, "llama.cpp", 9) == 0;
-    if (want == KVC_PAIRING_UNKNOWN) want = kvc_pairing_of_gguf_arch(kvc_meta_text(&cache->meta, KVC_KEY_MODEL_ARCH, ""));
+    const struct kvc_facts facts = kvc_facts_of(&cache->meta);
+    if (check_exportable(cache, &facts, version, &live, &sliding, e)) return -1;
+    enum kvc_pairing have = facts.pairing, want = options->pairing;
+    int from_llama = facts.source == KVC_SOURCE_LLAMA;
+    if (want == KVC_PAIRING_UNKNOWN) want = kvc_pairing_of_gguf_arch(facts.architecture);
     if (want == KVC_PAIRING_UNKNOWN && from_llama) want = have;
     if (want == KVC_PAIRING_UNKNOWN && !from_llama)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_TARGET_PAIRING,
@@ -139,7 +139,7 @@ int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_optio
         if (!view) return -1;
     }
     struct out o = {.cache = view ? view : cache, .sink = sink, .e = e};
-    int server = strcmp(kvc_meta_text(&cache->meta, KVC_KEY_LLAMA_TOKEN_FORM, "server"), "plain") != 0;
+    int server = !facts.plain_tokens;
     int status = emit_u32(&o, KVC_LLAMA_SEQUENCE) || emit_u32(&o, version) || emit_tokens(&o, server) ||
                  emit_body(&o, live, version >= 4) || (sliding != KVC_NONE && emit_body(&o, sliding, version >= 4));
     kvc_cache_free(view);

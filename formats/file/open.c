@@ -1,6 +1,7 @@
 /* open.c: files, folders and bytes opened as caches. */
 #include "formats/file/open.h"
 
+#include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
 #include "formats/container/container.h"
 #include "kernels/kernels.h"
@@ -40,12 +41,11 @@ static int settle_layers(const struct kvc_model *m, struct kvc_cache *c, struct 
 }
 
 int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, size_t size, struct kvc_error *e) {
-    const char *source = kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "");
     if (size) *note = '\0';
     if (check_rows(m, c, e)) return -1;
     if (kvc_cache_is_container(c) && kvc_model_match(&c->meta, m, note, size, e)) return -1;
     if (settle_layers(m, c, e)) return -1;
-    return kvc_model_store(m, &c->meta, strncmp(source, "llama.cpp", 9) == 0, e);
+    return kvc_model_store(m, &c->meta, kvc_facts_of(&c->meta).source == KVC_SOURCE_LLAMA, e);
 }
 
 /* --- opening --- */

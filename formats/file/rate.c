@@ -35,11 +35,12 @@ static const struct kvc_stage *code_stage(const struct kvc_item *item) {
 static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32_t layers) {
     double n = 0;
     uint32_t here = 0;
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
     for (uint32_t l = 0; l < c->n_layers; l++) {
         const struct kvc_layer *layer = &c->layer[l];
         const struct kvc_part *part = &c->part[layer->part];
         if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || part->stream != stream) continue;
-        const double window = (double)kvc_layer_window(c, layer), cells = (double)part->cells.n;
+        const double window = (double)kvc_layer_window(&facts, layer), cells = (double)part->cells.n;
         const double rows = window > 0 && window < CONTEXT                       ? window
                             : part->kind == KVC_PART_SLIDING && cells < CONTEXT ? cells
                                                                                  : CONTEXT;

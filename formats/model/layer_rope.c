@@ -2,8 +2,6 @@
 #include "formats/model/layer_rope.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/keys.h"
-#include "formats/cache/view.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,25 +10,20 @@
 /* Returns the base of a layer's angles; 0 where the base is unknown. Layers with a window have another base in Gemma 3, which its
  * files do not carry: 10 000 (transformers, configuration_gemma3.py: rope_local_base_freq; llama.cpp, llama-model.cpp:
  * rope_freq_base_train_swa). Scaling applies to the other layers only. */
-static double base_of(const struct kvc_cache *c, const struct kvc_layer *layer, double *factor) {
+static double base_of(const struct kvc_facts *known, const struct kvc_layer *layer, double *factor) {
     const int local = layer->kind == KVC_LAYER_SLIDING;
-    const char *arch = kvc_meta_text(&c->meta, KVC_KEY_MODEL_ARCH, "");
-    *factor = kvc_meta_f64(&c->meta, KVC_KEY_ROPE_FACTOR, 1);
-    if (!local) return kvc_meta_f64(&c->meta, KVC_KEY_ROPE_THETA, 0);
-    *factor = 1;
-    if (strncmp(arch, "gemma3", 6) == 0) return 10000;
-    return strncmp(arch, "gemma", 5) == 0 ? kvc_meta_f64(&c->meta, KVC_KEY_ROPE_THETA, 0) : 0;
+    *factor = local ? 1 : known->factor;
+    if (!local) return known->theta;
+    if (strncmp(known->architecture, "gemma3", 6) == 0) return 10000;
+    return strncmp(known->architecture, "gemma", 5) == 0 ? known->theta : 0;
 }
 
-int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kvc_profile_part *part,
-                      struct kvc_rope_facts *facts, double **room, struct kvc_error *e) {
-    const enum kvc_pairing pairing = kvc_cache_pairing(c);
+int kvc_rope_of_layer(const struct kvc_cache *c, const struct kvc_facts *known, uint32_t layer,
+                      const struct kvc_profile_part *part, struct kvc_rope_facts *facts, double **room, struct kvc_error *e) {
     const uint32_t k = c->layer[layer].tensor[0];
-    const char *type = kvc_meta_text(&c->meta, KVC_KEY_ROPE_TYPE, "");
     *room = NULL;
-    *facts = (struct kvc_rope_facts){.pairing = pairing};
-    if (!kvc_pairing_turns(pairing) || k == KVC_NONE || c->tensor[k].role != KVC_ROLE_K ||
-        strcmp(kvc_meta_text(&c->meta, KVC_KEY_ROPE_K, "post"), "post") != 0)
+    *facts = (struct kvc_rope_facts){.pairing = known->pairing};
+    if (!kvc_pairing_turns(known->pairing) || k == KVC_NONE || c->tensor[k].role != KVC_ROLE_K || !known->after_rope)
         return 0;
     if (part && part->angle) {
         facts->half = part->half;
@@ -40,10 +33,10 @@ int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer, const struct kv
     }
     if (part) return 0; /* the part was made of K as it is stored */
     double factor;
-    const double base = base_of(c, &c->layer[layer], &factor);
-    const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, dim);
+    const double base = base_of(known, &c->layer[layer], &factor);
+    const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_facts_rotated(known, dim);
     const struct kvc_cells *cells = &kvc_tensor_part(c, k)->cells;
-    const int plain = strcmp(type, "default") == 0 || strcmp(type, "linear") == 0;
+    const int plain = known->rope_type == KVC_ROPE_TYPE_DEFAULT || known->rope_type == KVC_ROPE_TYPE_LINEAR;
     if (cells->n && (kvc_cells_position(cells, 0) < 0 || kvc_cells_position(cells, cells->n - 1) >= KVC_ROPE_POSITIONS)) return 0;
     if (!plain || !(base > 1) || !(factor >= 1) || rotated % 2 || !rotated || rotated > dim || rotated / 2 > UINT16_MAX) return 0;
     facts->half = (size_t)(rotated / 2);

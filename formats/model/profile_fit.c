@@ -50,7 +50,8 @@ static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, 
     const double *angle = kvc_profile_angles(p, layer, &half);
     int other = 0;
     if (!angle) return 0;
-    if (kvc_rope_of_layer(c, number, NULL, &facts, &room, e)) return -1;
+    const struct kvc_facts known = kvc_facts_of(&c->meta);
+    if (kvc_rope_of_layer(c, &known, number, NULL, &facts, &room, e)) return -1;
     if (facts.angle) other = facts.half != half;
     for (size_t i = 0; facts.angle && i < facts.half && !other; i++)
         other = fabs(facts.angle[i] - angle[i]) > 1e-5 * facts.angle[i];
@@ -87,7 +88,7 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
 }
 
 int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e) {
-    const uint64_t layers = kvc_meta_u64(&c->meta, KVC_KEY_MODEL_LAYERS, 0);
+    const uint64_t layers = kvc_facts_of(&c->meta).layers;
     int any = 0;
     if (layers && layers != kvc_profile_layers(p))
         return kvc_fail(e, KVC_ERR_MODEL, "the cache is of a model of %" PRIu64 " layers, that of the profile (%s) has %" PRIu32,
@@ -173,7 +174,7 @@ static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio
     const size_t width = part->heads * part->dim;
     double *sum = kvc_alloc_zeros(width, sizeof *sum);
     if (!sum) return kvc_fail_memory(e, "coefficients");
-    const int after_rope = strcmp(kvc_meta_text(&c->meta, KVC_KEY_ROPE_K, "post"), "post") == 0;
+    const int after_rope = kvc_facts_of(&c->meta).after_rope;
     const int rotated = role == KVC_ROLE_K && part->angle && after_rope && kvc_pairing_turns(m->pairing);
     int64_t rows = 0;
     if (rotated && kvc_rope_init(&rope, part->angle, part->half, m->pairing, e)) rows = -1;
@@ -380,8 +381,9 @@ static int note_pairing(struct kvc_cache *c, enum kvc_pairing pairing, struct kv
  * pairing would fit with it, else KVC_PAIRING_UNKNOWN. */
 static int settle_pairing(struct kvc_profile *p, struct kvc_cache *c, unsigned threads, struct kvc_fit *fit,
                           enum kvc_pairing *better, struct kvc_error *e) {
-    const enum kvc_pairing said = kvc_cache_pairing(c);
-    const int told = said != KVC_PAIRING_UNKNOWN && !kvc_meta_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 0);
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    const enum kvc_pairing said = facts.pairing;
+    const int told = said != KVC_PAIRING_UNKNOWN && !facts.pairing_assumed;
     const enum kvc_pairing first = said != KVC_PAIRING_UNKNOWN ? said : KVC_PAIRING_HALVES;
     const enum kvc_pairing second = first == KVC_PAIRING_HALVES ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_HALVES;
     struct kvc_fit other = {.n = 0};

@@ -151,7 +151,8 @@ static int find_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t 
     struct kvc_rope_facts facts;
     double *room;
     memset(rope, 0, sizeof *rope);
-    if (kvc_rope_of_layer(c, layer, NULL, &facts, &room, e)) return -1;
+    const struct kvc_facts known = kvc_facts_of(&c->meta);
+    if (kvc_rope_of_layer(c, &known, layer, NULL, &facts, &room, e)) return -1;
     if (!facts.angle) {
         l->rope_unknown = 1;
         return 0;
@@ -201,7 +202,8 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
     if (!to || find_rope(l, c, number, to, &rope, e)) return -1;
     to->sliding = layer->kind == KVC_LAYER_SLIDING;
-    to->window = (uint32_t)kvc_layer_window(c, layer);
+    const struct kvc_facts known = kvc_facts_of(&c->meta);
+    to->window = (uint32_t)kvc_layer_window(&known, layer);
     int status = 0;
     for (int r = 0; r < 2 && !status; r++) {
         struct kvc_rope none = {.half = 0};

@@ -71,9 +71,10 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, 
     if (layer->tensor[0] == KVC_NONE || layer->tensor[1] == KVC_NONE)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a layer without K or V cannot be rebuilt");
     const struct kvc_shape *key = &c->tensor[layer->tensor[0]].shape, *value = &c->tensor[layer->tensor[1]].shape;
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
     const struct kvc_projection_shape shape = {
         .in = in, .heads = key->heads, .dim = key->dim, .dim_v = value->dim,
-        .rotated = kvc_meta_u64(&c->meta, KVC_KEY_ROPE_DIM, 0), .pairing = kvc_cache_pairing(c)};
+        .rotated = facts.rotated, .pairing = facts.pairing};
     if (key->heads != value->heads) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in their number of heads");
     pthread_mutex_lock(&r->projections->lock);
     struct kvc_projections_slot *slot = r->projections->slot;

@@ -341,6 +341,46 @@ def repeated(**options):
     return c
 
 
+def sourced(make, **options):
+    """small() with another source file: make(cache) gives its extents, its literal bytes and all its bytes."""
+    c = small(**options)
+    c.source = lambda: make(c)
+    return c
+
+
+def region(size, *places):
+    """The entry of a region, of small()'s two tensors. A place: tensor, cell, cells, offset, strides of token, head, block."""
+    return varint(3) + varint(size) + varint(len(places)) + b"".join(varint(v) for place in places for v in place)
+
+
+def member(name):
+    return varint(4) + varint(len(name)) + name
+
+
+def interleaved(c):
+    """Rows of K and V by turns, with eight literal bytes after each pair."""
+    entries = varint(2) + varint(0) + varint(5) + region(200, (0, 0, 5, 0, 40, 8, 2), (1, 0, 5, 16, 40, 8, 2))
+    gaps = [b"pair %d.\n" % i for i in range(5)]
+    rows = b"".join(k + v + gap for k, v, gap in zip(c.tensors[0].rows, c.tensors[1].rows, gaps))
+    return entries, b"head\n" + b"".join(gaps), b"head\n" + rows
+
+
+def pages(c):
+    """K in two pages, the later one first, each in a region of its own; V with its heads apart, and four bytes between them."""
+    k, v = c.tensors
+    entries = varint(3) + region(32, (0, 3, 2, 0, 16, 8, 2)) + region(48, (0, 0, 3, 0, 16, 8, 2)) + \
+        region(84, (1, 0, 5, 0, 8, 44, 2))
+    heads = [b"".join(row[8 * h:8 * h + 8] for row in v.rows) for h in range(2)]
+    return entries, b"v...", b"".join(k.rows[3:] + k.rows[:3]) + heads[0] + b"v..." + heads[1]
+
+
+def members(c):
+    """Three members: K after a line, V, and one without bytes."""
+    entries = varint(6) + member(b"layer 0/keys.bin") + varint(0) + varint(5) + varint(1) + \
+        member("größe.bin".encode()) + varint(2) + member(b"empty")
+    return entries, b"keys\n", b"keys\n" + c.region(c.tensors[0]) + c.region(c.tensors[1])
+
+
 # --- split and fast (codecs/stages/split.md, channels.md, rans.md, fast.md) ---
 
 class Bits:
@@ -770,6 +810,13 @@ def good_files():
     good("no-source", "Without SOURCE records: the source file cannot be put together again.")(
         lambda: small(literals=False).file())
 
+    good("extents-interleaved", "Rows of K and V by turns in one region, with literal bytes between them.")(
+        lambda: sourced(interleaved).file())
+    good("extents-pages", "K in two places, the later cells first; a place whose heads lie apart.")(
+        lambda: sourced(pages).file())
+    good("extents-members", "A source of three files, one of them empty: `x-test.source` is of their bytes one after the other.")(
+        lambda: sourced(members).file())
+
     @good("align-4k", "Extents start at multiples of 4096, with a PAD record before the first.")
     def _():
         f = small().file()
@@ -1049,6 +1096,23 @@ def own_files():
             varint(3) + varint(0) + varint(41) + b"\1\2")
     extents("literals-chunk", "LITERALS", "More literal bytes than one chunk holds, and no second chunk.",
             varint(3) + varint(0) + varint((1 << 22) + 1) + b"\1\2")
+    k, v, both = (0, 0, 5, 0, 16, 8, 2), (1, 0, 5, 80, 16, 8, 2), varint(1) + varint(2)
+    extents("member-name", "relative path", "A member named ../x.", varint(4) + member(b"../x") + literal + both)
+    extents("member-twice", "one name", "Two members of one name.", varint(5) + member(b"x") + literal + varint(1) + member(b"x") + varint(2))
+    extents("member-late", "before the first member", "Literal bytes come before the first member.",
+            varint(4) + literal + member(b"x") + both)
+    extents("member-long", "name of a member", "A member's name of 4096 bytes.", varint(4) + member(b"x" * 4096) + literal + both)
+    extents("region-none", "no places", "A region without places.", varint(4) + literal + both + region(8))
+    extents("region-outside", "outside", "The last row of V reaches beyond its region.",
+            varint(2) + literal + region(160, k, (1, 0, 5, 81, 16, 8, 2)))
+    extents("region-overlap", "shares bytes", "K and V by turns, 24 bytes from row to row.",
+            varint(2) + literal + region(160, (0, 0, 5, 0, 24, 8, 2), (1, 0, 5, 16, 24, 8, 2)))
+    extents("region-size", "fills", "A region larger than its places and the literal bytes left.",
+            varint(2) + literal + region(1 << 40, k, v))
+    extents("cell-missing", "every tensor", "The last cell of V is in no place.",
+            varint(2) + literal + region(144, k, (1, 0, 4, 80, 16, 8, 2)))
+    extents("cell-twice", "every tensor", "Cell 4 of K is in two places.",
+            varint(2) + literal + region(176, k, v, (0, 4, 1, 160, 16, 8, 2)))
     bad("source-order", "out of order", "SOURCE begins with chunk 1.")(
         lambda: edited(lambda f: setattr(f.of(SOURCE), "number", 1)))
     bad("source-empty-chunk", "chunk 1", "A SOURCE chunk 1 without sections.")(
@@ -1374,7 +1438,7 @@ def stage_files():
           lambda x: setattr(x, "words", [x.words[0], x.words[1][:-2]]))
     split("stream-long", "too long", "The last stream has a word more.",
           lambda x: setattr(x, "words", [x.words[0], x.words[1] + b"\1\2"]))
-    split("stream-odd", "too long", "The last stream has a byte more.",
+    split("stream-odd", "half a word", "The last stream has a byte more.",
           lambda x: setattr(x, "words", [x.words[0], x.words[1] + b"\1"]))
     split("stream-border", "stream", "The first stream gives a word to the second.",
           lambda x: setattr(x, "sizes", [len(x.words[0]) - 2, len(x.words[1]) + 2]))

@@ -1,6 +1,5 @@
 /* test_hidden_states.c: where hidden states were taken, by the words of the files that hold them. */
 #include "formats/cache/hidden_states.h"
-#include "formats/cache/keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,17 +31,7 @@ static void reads_words(void **state) {
         if (kvc_hidden_place_parse(cases[i].text) != cases[i].place) fail_msg("%s", cases[i].text);
 }
 
-static void reads_metadata(void **state) {
-    (void)state;
-    struct kvc_meta meta = {0};
-    struct kvc_error e;
-    assert_int_equal(kvc_hidden_place(&meta), KVC_HIDDEN_UNKNOWN);
-    assert_int_equal(kvc_meta_set_text(&meta, KVC_KEY_HIDDEN_STATES, "before the norm", &e), 0);
-    assert_int_equal(kvc_hidden_place(&meta), KVC_HIDDEN_BEFORE_NORM);
-    kvc_meta_free(&meta);
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(reads_words), cmocka_unit_test(reads_metadata)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reads_words)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

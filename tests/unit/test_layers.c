@@ -49,6 +49,11 @@ static void patterns_repeat(void **state) {
     assert_int_equal(p.n, 0);
 }
 
+static uint64_t window_of(const struct kvc_cache *c, uint32_t layer) {
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    return kvc_layer_window(&facts, &c->layer[layer]);
+}
+
 static void two_caches_are_numbered(void **state) {
     (void)state;
     struct kvc_error e;
@@ -62,7 +67,7 @@ static void two_caches_are_numbered(void **state) {
     static const uint32_t number[] = {2, 5, 0, 1, 3, 4, 0, 1, 3, 4};
     for (uint32_t i = 0; i < 10; i++) {
         assert_int_equal(c->layer[i].index, number[i]);
-        assert_int_equal(kvc_layer_window(c, &c->layer[i]), i < 2 ? 0 : 512);
+        assert_int_equal(window_of(c, i), i < 2 ? 0 : 512);
     }
     assert_false(kvc_layers_ambiguous(c));
     assert_int_equal(kvc_layers_need_numbers(c, &e), 0);
@@ -104,7 +109,7 @@ static void known_numbers_stay(void **state) {
         for (uint32_t i = 0; i < 3; i++) {
             assert_int_equal(c->layer[i].index, i);
             assert_int_equal(c->layer[i].kind, i < 2 ? KVC_LAYER_SLIDING : KVC_LAYER_FULL);
-            assert_int_equal(kvc_layer_window(c, &c->layer[i]), i < 2 ? 64 : 0);
+            assert_int_equal(window_of(c, i), i < 2 ? 64 : 0);
         }
         kvc_cache_free(c);
     }
@@ -115,10 +120,10 @@ static void windows_of_metadata(void **state) {
     (void)state;
     struct kvc_error e;
     struct kvc_cache *c = two_caches(1, 1);
-    assert_int_equal(kvc_layer_window(c, &c->layer[1]), 0);
+    assert_int_equal(window_of(c, 1), 0);
     assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, 77, &e), 0);
-    assert_int_equal(kvc_layer_window(c, &c->layer[0]), 0);
-    assert_int_equal(kvc_layer_window(c, &c->layer[1]), 77);
+    assert_int_equal(window_of(c, 0), 0);
+    assert_int_equal(window_of(c, 1), 77);
     kvc_cache_free(c);
 }
 

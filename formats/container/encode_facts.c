@@ -1,0 +1,158 @@
+/* encode_facts.c: collects the facts that stages may ask for when they encode a tensor: positions, neighbouring tensors, queries,
+ * RoPE, the profile's part, sources of rebuilt rows. Not for encoding (encode.c). */
+#include "formats/container/encode_facts.h"
+
+#include "codecs/floats.h"
+#include "codecs/memory.h"
+#include "formats/cache/layers.h"
+#include "formats/cache/view.h"
+#include "formats/model/layer_rope.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int read_values(const struct kvc_encoding *encoding, unsigned role, uint64_t first, uint64_t n, float *dst,
+                       struct kvc_error *e) {
+    const struct kvc_tensor_coder *r = encoding->owner;
+    const struct kvc_cache *c = r->x->cache;
+    const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
+    const uint32_t t = layer->tensor[role == KVC_SELECT_V];
+    if (t == KVC_NONE || !kvc_is_float(c->tensor[t].shape.dtype))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no %s in f32, f16 or bf16", role == KVC_SELECT_V ? "V" : "K");
+    const size_t values = (size_t)(n * c->tensor[t].shape.heads * c->tensor[t].shape.dim);
+    uint8_t *rows = kvc_alloc(values, kvc_dtype_info(c->tensor[t].shape.dtype)->size);
+    if (!rows) return kvc_fail_memory(e, "rows");
+    const int status = c->read(c, t, first, n, rows, e);
+    if (!status) kvc_to_floats(dst, rows, values, c->tensor[t].shape.dtype);
+    free(rows);
+    return status;
+}
+
+/* Reads the layer's queries into the encoding, if the cache has any. */
+static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
+    const struct kvc_cache *q = r->x->queries, *c = r->x->cache;
+    const struct kvc_shape *key = &r->encoding.key;
+    uint32_t t = 0;
+    if (!q) return 0;
+    while (t < q->n_tensors && !(q->tensor[t].role == KVC_ROLE_QUERIES &&
+                                 q->layer[q->tensor[t].layer].index == c->layer[c->tensor[r->tensor].layer].index))
+        t++;
+    if (t == q->n_tensors) return 0;
+    const struct kvc_shape *shape = &q->tensor[t].shape;
+    if (shape->dim != key->dim || shape->heads % key->heads)
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, r->x->facts.heads_known ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
+                             "queries of %" PRIu64 " heads of %" PRIu64 " channels do not match K of %" PRIu64
+                             " heads of %" PRIu64 " channels",
+                             shape->heads, shape->dim, key->heads, key->dim);
+    const struct kvc_cells *cells = kvc_coder_cells(q, t);
+    r->query = kvc_alloc(shape->tokens, kvc_row_bytes(shape));
+    r->query_position = kvc_alloc(shape->tokens, sizeof *r->query_position);
+    if (!r->query || !r->query_position) return kvc_fail_memory(e, "queries");
+    for (uint64_t i = 0; i < shape->tokens; i++) r->query_position[i] = kvc_cells_position(cells, i);
+    r->encoding.query = r->query;
+    r->encoding.query_position = r->query_position;
+    r->encoding.query_heads = shape->heads;
+    r->encoding.n_queries = shape->tokens;
+    return q->read(q, t, 0, shape->tokens, (uint8_t *)r->query, e);
+}
+
+/* Finds the hidden states and the projection that rows are rebuilt from, if a stage does that. */
+static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, struct kvc_error *e) {
+    const struct kvc_cache *c = r->x->cache;
+    if (kvc_pipeline_first(r->pipeline, KVC_STAGE_REBUILDS) == r->pipeline->n) return 0;
+    const uint32_t from = kvc_plan_hidden(c, r->pipeline, r->tensor);
+    const struct kvc_facts *facts = &r->x->facts;
+    if (kvc_rebuilder_init(&r->rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e)) return -1;
+    r->source = (struct kvc_rebuild_source){
+        .rebuild = &r->rebuilder.rebuild,
+        .from = from,
+        .in = from == KVC_NONE ? 0 : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
+        .is_hidden = c->tensor[r->tensor].role == KVC_ROLE_HIDDEN,
+        .normed = facts->hidden_place,
+        .rope_type = facts->rope_type,
+        .theta = facts->theta,
+        .factor = facts->factor,
+        .rotated = (size_t)facts->rotated,
+        .pairing = facts->pairing,
+    };
+    r->encoding.source = &r->source;
+    if (!r->source.is_hidden && facts->pairing == KVC_PAIRING_UNKNOWN)
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
+    return 0;
+}
+
+/* Rotates the profile's queries to the position of the last row. */
+static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_part *part, struct kvc_error *e) {
+    const size_t row = part->query_heads * part->dim;
+    struct kvc_rope rope;
+    if (!part->n_queries || part->dim != r->encoding.key.dim || part->query_heads % r->encoding.key.heads || !r->encoding.rows)
+        return 0;
+    if (!(r->profile_query = kvc_alloc(part->n_queries, row * sizeof *r->profile_query))) return kvc_fail_memory(e, "queries");
+    memcpy(r->profile_query, part->query, part->n_queries * row * sizeof *r->profile_query);
+    r->encoding.profile_query = r->profile_query;
+    r->encoding.profile_queries = part->n_queries;
+    r->encoding.profile_query_heads = part->query_heads;
+    const int64_t last = r->encoding.position[r->encoding.rows - 1];
+    if (!r->rope.angle || last < 0) return 0;
+    if (kvc_rope_init(&rope, r->rope.angle, r->rope.half, r->rope.pairing, e)) return -1;
+    kvc_rope_at(&rope, last);
+    for (size_t q = 0; q < part->n_queries; q++) kvc_rope_turn(&rope, r->profile_query + q * row, part->query_heads, part->dim);
+    kvc_rope_free(&rope);
+    return 0;
+}
+
+/* Returns the tokens of a layer's sliding window, 0 where the layer has none. Where the number is unknown, a cache without
+ * position 0 is assumed to hold exactly the rows that the next token attends to, as transformers keeps it. */
+static uint64_t window_of(const struct kvc_facts *facts, const struct kvc_layer *layer, const struct kvc_encoding *x) {
+    const uint64_t window = kvc_layer_window(facts, layer);
+    if (layer->kind != KVC_LAYER_SLIDING) return 0;
+    return window ? window : x->rows && x->position[0] > 0 ? x->rows + 1 : 0;
+}
+
+/* Collects the facts of the profile and the metadata about the tensor and about its layer's K. */
+static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
+    const struct kvc_cache *c = r->x->cache;
+    const struct kvc_tensor *t = &c->tensor[r->tensor];
+    const struct kvc_layer *layer = &c->layer[t->layer];
+    const struct kvc_profile_part *key = NULL;
+    const struct kvc_facts *facts = &r->x->facts;
+    if (!kvc_plan_select(t)) return 0;
+    if (r->x->profile && (kvc_profile_part(r->x->profile, layer->index, t->role, facts->pairing, 1, &r->profile, e) ||
+                          kvc_profile_part(r->x->profile, layer->index, KVC_ROLE_K, facts->pairing, 1, &key, e)))
+        return -1;
+    r->encoding.window = window_of(facts, layer, &r->encoding);
+    if (kvc_rope_of_layer(c, facts, t->layer, key, &r->rope, &r->rope_room, e)) return -1;
+    r->encoding.rope = &r->rope;
+    return key ? rotate_queries(r, key, e) : 0;
+}
+
+int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, struct kvc_error *e) {
+    const struct kvc_cache *c = r->x->cache;
+    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
+    const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
+    const uint32_t partner = r->x->plan->partner[r->tensor];
+    struct kvc_encoding *n = &r->encoding;
+    n->rows = cells->n;
+    n->position = cells->pos;
+    n->read = read_values;
+    n->owner = r;
+    n->first = cells->block[r->first_block];
+    n->segment_rows = cells->block[r->end_block] - n->first;
+    n->shared = &r->x->shared[c->tensor[r->tensor].layer];
+    n->key = n->value = c->tensor[r->tensor].shape;
+    if (layer->tensor[0] != KVC_NONE) n->key = c->tensor[layer->tensor[0]].shape;
+    if (layer->tensor[1] != KVC_NONE) n->value = c->tensor[layer->tensor[1]].shape;
+    if (partner != KVC_NONE) {
+        n->second = partner < r->tensor;
+        n->pair = n->second ? partner : r->tensor;
+        n->deeper = c->layer[c->tensor[partner].layer].index < layer->index;
+    }
+    if (cells->order) {
+        if (!(r->position = kvc_alloc(cells->n, sizeof *r->position))) return kvc_fail_memory(e, "positions");
+        for (uint64_t i = 0; i < cells->n; i++) r->position[i] = kvc_cells_position(cells, i);
+        n->position = r->position;
+    }
+    if (find_source(r, read_hidden, e) || (kvc_coder_looks(r->pipeline) && find_knowledge(r, e))) return -1;
+    return kvc_coder_looks(r->pipeline) && kvc_plan_select(&c->tensor[r->tensor]) ? read_queries(r, e) : 0;
+}

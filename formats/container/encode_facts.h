@@ -1,0 +1,68 @@
+/* encode_facts.h: the state of encoding one tensor, and the facts that its stages may ask for. Not for encoding (encode.h), whose
+ * users need only struct kvc_encode of this file. */
+#ifndef KVC_ENCODE_FACTS_H
+#define KVC_ENCODE_FACTS_H
+
+#include "codecs/shared.h"
+#include "formats/cache/facts.h"
+#include "formats/container/offsets.h"
+#include "formats/container/plan.h"
+#include "formats/model/profile.h"
+#include "formats/model/rebuild_source.h"
+
+/* The inputs that all runs of one cache share. Several threads read them. */
+struct kvc_encode {
+    const struct kvc_cache *cache;
+    struct kvc_facts facts; /* of the cache */
+    const struct kvc_plan *plan;
+    const struct kvc_cache *queries; /* as binary32, channels paired as K's; NULL: none */
+    struct kvc_shared *shared;       /* by layer */
+    struct kvc_projections *projections;
+    struct kvc_profile *profile; /* NULL: none */
+    int no_verify, measure;
+};
+
+/* The state of encoding a run of blocks of one tensor, with its buffers. */
+struct kvc_tensor_coder {
+    const struct kvc_encode *x;
+    uint32_t tensor;
+    uint64_t row_bytes;
+    const struct kvc_pipeline *pipeline;
+    struct kvc_encoder encoder;
+    struct kvc_encoding encoding;
+    int64_t *position; /* owned; NULL: the cells' own */
+    float *query;
+    int64_t *query_position;
+    uint8_t *rows, *own, *other, *decoded; /* rows of a block: all; the rows to be coded; the partner's; decoded again */
+    uint64_t row[KVC_BLOCK], other_row[KVC_BLOCK];
+    struct kvc_same from[KVC_BLOCK];
+    struct kvc_sections list;
+    const struct kvc_profile_part *profile; /* of the tensor, or NULL */
+    struct kvc_rope_facts rope;             /* of the layer's K */
+    double *rope_room;
+    float *profile_query;
+    struct kvc_rebuilder rebuilder;
+    struct kvc_rebuild_source source;
+    struct kvc_tensor_coder *origin;        /* of a lossy tensor whose rows this one repeats, or NULL */
+    struct kvc_tensor_coder *hidden;        /* of the lossy hidden states that rows are rebuilt from, or NULL */
+    uint64_t have;                          /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */
+    uint64_t first_block, end_block;
+};
+
+static inline const struct kvc_cells *kvc_coder_cells(const struct kvc_cache *c, uint32_t tensor) {
+    return &kvc_tensor_part(c, tensor)->cells;
+}
+
+static inline const struct kvc_pipeline *kvc_coder_pipeline(const struct kvc_encode *x, uint32_t tensor) {
+    return &x->plan->pipeline[x->plan->pipeline_of[tensor]];
+}
+
+static inline int kvc_coder_looks(const struct kvc_pipeline *p) {
+    return kvc_pipeline_first(p, KVC_STAGE_LOOKS) < p->n;
+}
+
+/* Fills r->encoding, r->source and the buffers that they point to, for blocks [r->first_block, r->end_block). `read_hidden` gets
+ * r as its owner. */
+int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, struct kvc_error *e);
+
+#endif

@@ -1,0 +1,119 @@
+/* record_write.c: writes header, records, padding, index and footer of a .kvc. Spec: FORMAT.md, "Header and footer", "Records".
+ * Not for the contents of records (write_sections.c, encode.c). */
+#include "formats/container/record_write.h"
+
+#include "codecs/memory.h"
+#include "formats/container/container.h"
+#include "formats/container/offsets.h"
+#include "formats/container/record_build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int note_entry(struct kvc_record_writer *w, struct kvc_index_entry entry, struct kvc_error *e) {
+    if (w->n_entries == w->capacity) {
+        uint64_t capacity = w->capacity ? 2 * w->capacity : 64;
+        struct kvc_index_entry *grown = kvc_realloc(w->entry, capacity, sizeof *grown);
+        if (!grown) return kvc_fail_memory(e, "the index");
+        w->entry = grown;
+        w->capacity = capacity;
+    }
+    w->entry[w->n_entries++] = entry;
+    return 0;
+}
+
+uint64_t kvc_writer_offset(const struct kvc_record_writer *w) {
+    return w->out->offset - w->start;
+}
+
+int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t n, struct kvc_error *e) {
+    for (size_t at = 0; at < n;) {
+        const uint8_t *p = bytes + at;
+        uint64_t size = (uint64_t)get_u32(p + 4) * KVC_UNIT;
+        if (note_entry(w, (struct kvc_index_entry){p[0], get_u32(p + 8), get_u32(p + 12), size}, e)) return -1;
+        w->records++;
+        w->sections += get_u16(p + 2);
+        if (kvc_sink_write(w->out, p, (size_t)size, e)) return -1;
+        at += (size_t)size;
+    }
+    return 0;
+}
+
+int kvc_write_record(struct kvc_record_writer *w, uint8_t type, uint32_t subject, uint32_t number, struct kvc_sections *list,
+                     struct kvc_error *e) {
+    struct kvc_buffer buffer = {0};
+    int status = kvc_record_build(&buffer, type, subject, number, 0, list, e) ||
+                 kvc_write_records(w, buffer.data, buffer.n, e);
+    free(buffer.data);
+    return status ? -1 : 0;
+}
+
+int kvc_write_padding(struct kvc_record_writer *w, struct kvc_error *e) {
+    uint64_t align = w->align, at = kvc_writer_offset(w);
+    if (align <= KVC_UNIT || (w->aligned && at - w->aligned < KVC_EXTENT_BYTES)) return 0;
+    uint64_t gap = kvc_round_up(at, align) - at;
+    if (gap && gap < KVC_RECORD_HEADER) gap += align;
+    if (gap) {
+        uint8_t header[KVC_RECORD_HEADER] = {0};
+        header[0] = KVC_RECORD_PAD;
+        put_u32(header + 4, (uint32_t)(gap / KVC_UNIT));
+        put_u32(header + 8, UINT32_MAX);
+        uint8_t *bytes = calloc(1, (size_t)gap);
+        if (!bytes) return kvc_fail_memory(e, "padding");
+        memcpy(bytes, header, sizeof header);
+        put_u64(bytes + 24, kvc_record_check(bytes, gap));
+        int status = kvc_write_records(w, bytes, (size_t)gap, e);
+        free(bytes);
+        if (status) return -1;
+    }
+    w->aligned = kvc_writer_offset(w);
+    return 0;
+}
+
+int kvc_write_simple(struct kvc_record_writer *w, uint8_t record, uint8_t section, const uint8_t *bytes, size_t n,
+                        struct kvc_error *e) {
+    struct kvc_sections list;
+    kvc_sections_init(&list);
+    int status = kvc_record_add(&list, section, bytes, n, e) || kvc_write_record(w, record, KVC_NONE, 0, &list, e);
+    kvc_sections_free(&list);
+    return status ? -1 : 0;
+}
+
+int kvc_write_header(struct kvc_record_writer *w, struct kvc_error *e) {
+    uint8_t header[KVC_HEADER_SIZE] = {0};
+    unsigned align = w->align ? w->align : KVC_UNIT, log2 = 0;
+    while (1u << log2 < align) log2++;
+    if (1u << log2 != align || log2 < KVC_MIN_ALIGN_LOG2 || log2 > KVC_MAX_ALIGN_LOG2)
+        return kvc_fail(e, KVC_ERR_USAGE, "alignment must be a power of two from 16 to 1048576, not %u", align);
+    memcpy(header, KVC_MAGIC, 8);
+    put_u16(header + 8, KVC_FORMAT_VERSION);
+    put_u16(header + 10, KVC_FORMAT_VERSION);
+    header[12] = (uint8_t)log2;
+    put_u64(header + 24, XXH3_64bits(header, 24));
+    return kvc_sink_write(w->out, header, sizeof header, e);
+}
+
+int kvc_write_index(struct kvc_record_writer *w, struct kvc_error *e) {
+    struct kvc_buffer b = {0};
+    struct kvc_sink sink = kvc_sink_buffer(&b);
+    uint64_t offset = kvc_writer_offset(w);
+    int status = 0;
+    for (uint64_t i = 0; i < w->n_entries && !status; i++) {
+        uint8_t bytes[40];
+        const struct kvc_index_entry *x = &w->entry[i];
+        size_t n = put_varint(bytes, x->type);
+        n += put_varint(bytes + n, x->size / KVC_UNIT);
+        n += put_varint(bytes + n, x->subject == KVC_NONE ? 0 : (uint64_t)x->subject + 1);
+        n += put_varint(bytes + n, x->number);
+        status = kvc_sink_write(&sink, bytes, n, e);
+    }
+    if (!status) status = kvc_write_simple(w, KVC_RECORD_INDEX, KVC_SECTION_INDEX, b.data, b.n, e);
+    free(b.data);
+    if (status) return -1;
+    uint8_t footer[KVC_FOOTER_SIZE];
+    put_u64(footer, offset);
+    put_u64(footer + 8, kvc_writer_offset(w) + sizeof footer);
+    memcpy(footer + 16, KVC_MAGIC_END, 8);
+    put_u64(footer + 24, XXH3_64bits(footer, 24));
+    return kvc_sink_write(w->out, footer, sizeof footer, e);
+}
