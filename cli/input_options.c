@@ -1,5 +1,5 @@
-/* input_options.c: the options that say how input is to be read, which all four tools have. Options of single formats come out of the
- * table of formats: nothing here names one. Not for opening (cli.c). */
+/* input_options.c: the options that say how input is to be read, which all four tools have. Options of single formats come
+ * out of the table of formats: nothing here names one. Not for opening (cli.c). */
 #include "cli/cli.h"
 
 #include "codecs/near.h"
@@ -19,8 +19,8 @@ static const struct option own[] = {
     {"model", required_argument, NULL, CLI_OPT_MODEL},
 };
 
-/* Calls take() for the option of the tools that each format's option has, until it returns other than 0: that is returned. A row's
- * own option, which takes all of its options at once, comes as NULL and the row. */
+/* Calls take() for the option of the tools that each format's option has, until it returns other than 0: that is returned. A
+ * row's own option, which takes all of its options at once, comes as NULL and the row. */
 typedef int take_fn(void *state, const struct kvc_format *f, const struct kvc_format_option *o, int number);
 
 static int each_option(take_fn *take, void *state, int writing) {

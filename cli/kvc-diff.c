@@ -45,14 +45,14 @@ struct settings {
     struct cli_input input;
     enum kvc_pairing pairing[2];
     const char *queries; /* file that has them, or NULL */
-    struct diff diff;
+    struct diff_comparison diff;
     int version;
 };
 
 /* --- the whole comparison --- */
 
 static int open_files(struct settings *s, char **path, struct kvc_error *e) {
-    struct diff *d = &s->diff;
+    struct diff_comparison *d = &s->diff;
     for (int i = 0; i < 2; i++) {
         s->input.import.pairing = s->pairing[i];
         if (cli_open(&d->file[i], path[i], &s->input, e)) return -1;
@@ -65,7 +65,7 @@ static int open_files(struct settings *s, char **path, struct kvc_error *e) {
     return s->queries ? cli_open(&d->queries, s->queries, &s->input, e) : 0;
 }
 
-static int compare_files(struct diff *d, struct kvc_error *e) {
+static int compare_files(struct diff_comparison *d, struct kvc_error *e) {
     if (d->quiet) d->attention = 0; /* its measures say nothing of same or different */
     if (diff_match(d, e) || diff_attention_possible(d, e)) return -1;
     diff_begin(d);
@@ -89,7 +89,7 @@ static int run(struct settings *s, char **path) {
     return diff_differs(&s->diff) ? EXIT_DIFFER : EXIT_SAME;
 }
 
-static void release(struct diff *d) {
+static void release(struct diff_comparison *d) {
     kvc_align_free(&d->align);
     for (int s = 0; s < 2; s++) kvc_close(&d->file[s]);
     diff_attention_free(d);
@@ -102,14 +102,14 @@ static void release(struct diff *d) {
 
 /* --- options: 0, or EXIT_TROUBLE with a message printed --- */
 
-static int tolerance_option(struct diff *d, const char *name, const char *arg, double *to) {
+static int tolerance_option(struct diff_comparison *d, const char *name, const char *arg, double *to) {
     if (cli_parse_f64(arg, to) || !isfinite(*to) || *to < 0)
         return cli_usage("--%s: '%s' is not a number of 0 or more", name, arg);
     d->compare.exact = 0;
     return 0;
 }
 
-static int tokens_option(struct diff *d, const char *arg) {
+static int tokens_option(struct diff_comparison *d, const char *arg) {
     uint64_t first, end;
     if (cli_parse_range(arg, &first, &end) || first >= end || first > INT64_MAX)
         return cli_usage("--tokens: '%s' is not a range of positions like 0:256", arg);
@@ -118,7 +118,7 @@ static int tokens_option(struct diff *d, const char *arg) {
     return 0;
 }
 
-static int count_option(struct diff *d, const char *arg) {
+static int count_option(struct diff_comparison *d, const char *arg) {
     d->compare.report = diff_report_value;
     return cli_parse_u64(arg, &d->count) ? cli_usage("--count: '%s' is not a number", arg) : 0;
 }
@@ -134,14 +134,14 @@ static int pairing_option(enum kvc_pairing pairing[2], const char *arg) {
     return 0;
 }
 
-static int style_option(struct diff *d, enum diff_style style) {
+static int style_option(struct diff_comparison *d, enum diff_style style) {
     if (d->style != DIFF_TEXT && d->style != style) return cli_usage("--json and --tsv exclude each other");
     d->style = style;
     return 0;
 }
 
 static int take_option(struct settings *s, int opt, const char *arg) {
-    struct diff *d = &s->diff;
+    struct diff_comparison *d = &s->diff;
     switch (opt) {
     case OPT_ABS: return tolerance_option(d, "abs", arg, &d->compare.abs);
     case OPT_REL: return tolerance_option(d, "rel", arg, &d->compare.rel);

@@ -35,7 +35,7 @@ struct diff_attention {
     struct kvc_attention *head; /* of each */
 };
 
-struct diff {
+struct diff_comparison {
     /* What is compared. */
     struct kvc_compare_options compare;
     int all;             /* provenance, other metadata and private bytes, too */
@@ -79,45 +79,45 @@ struct diff {
 /* "A" and "B". */
 extern const char *const diff_side[2];
 
-int diff_differs(const struct diff *d);
+int diff_differs(const struct diff_comparison *d);
 
 /* Fills part and tensor with what the selection reaches; refuses one that reaches nothing. */
-int diff_match(struct diff *d, struct kvc_error *e);
+int diff_match(struct diff_comparison *d, struct kvc_error *e);
 /* Compares token ids, metadata and, with `all`, the engine's private bytes. */
-int diff_facts(struct diff *d, struct kvc_error *e);
+int diff_facts(struct diff_comparison *d, struct kvc_error *e);
 /* Compares parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
-void diff_geometry(struct diff *d);
+void diff_geometry(struct diff_comparison *d);
 /* Replaces the caches by views in which channels mean the same on both sides. Tensors keep their numbers. */
-int diff_align(struct diff *d, struct kvc_error *e);
+int diff_align(struct diff_comparison *d, struct kvc_error *e);
 /* Compares the values of tensors that both have. */
-int diff_values(struct diff *d, struct kvc_error *e);
+int diff_values(struct diff_comparison *d, struct kvc_error *e);
 
 /* Measures what the differences do to attention, where asked for. diff_attention_possible() fails where there are no queries, and
  * may be called before anything is printed. */
-int diff_attention_possible(const struct diff *d, struct kvc_error *e);
-int diff_attention(struct diff *d, struct kvc_error *e);
-void diff_print_attention(struct diff *d);
-void diff_attention_free(struct diff *d);
+int diff_attention_possible(const struct diff_comparison *d, struct kvc_error *e);
+int diff_attention(struct diff_comparison *d, struct kvc_error *e);
+void diff_print_attention(struct diff_comparison *d);
+void diff_attention_free(struct diff_comparison *d);
 
 /* Print what comes before, between and after facts and tensors. */
-void diff_begin(struct diff *d);
+void diff_begin(struct diff_comparison *d);
 /* Ends the JSON object with an error, begun or not; `a` and `b` are the files' names. */
-void diff_failed(struct diff *d, const char *a, const char *b, const struct kvc_error *e);
-void diff_begin_tensors(struct diff *d);
-void diff_end(struct diff *d);
+void diff_failed(struct diff_comparison *d, const char *a, const char *b, const struct kvc_error *e);
+void diff_begin_tensors(struct diff_comparison *d);
+void diff_end(struct diff_comparison *d);
 
 /* Prints a difference of facts: `what` of `where` ("": of the whole cache) is a in A and b in B; NULL where it is
  * absent. `note` may be NULL. */
-void diff_fact(struct diff *d, const char *where, const char *what, const char *a, const char *b,
+void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b,
                const char *note);
 /* The same of a number, and of something that one side lacks. */
-void diff_fact_u64(struct diff *d, const char *where, const char *what, uint64_t a, uint64_t b);
-void diff_fact_presence(struct diff *d, const char *where, const char *what, int in_a, int in_b);
+void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a, uint64_t b);
+void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a, int in_b);
 
-/* Prints a value of d->now that differs; `state` is the struct diff. */
+/* Prints a value of d->now that differs; `state` is the struct diff_comparison. */
 kvc_report_fn diff_report_value;
 /* Prints the heads of d->now. */
-void diff_print_tensor(struct diff *d, const struct kvc_difference *head, int unequal);
+void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal);
 
 /* Writes "checkpoint 1", "live stream 2". */
 void diff_part_label(const struct diff_parts *parts, char *text, size_t size);

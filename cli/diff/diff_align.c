@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 /* Finds the first tensors of a role whose values both sides have: guesses are measured on them. */
-static struct kvc_align_sample first_common(const struct diff *d, enum kvc_role role) {
+static struct kvc_align_sample first_common(const struct diff_comparison *d, enum kvc_role role) {
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct diff_tensors *pair = &d->tensor[i];
         if (pair->role == role && pair->heads && pair->parts->rows.rows)
@@ -39,7 +39,7 @@ static void say(const struct kvc_align_note *n) {
     }
 }
 
-int diff_align(struct diff *d, struct kvc_error *e) {
+int diff_align(struct diff_comparison *d, struct kvc_error *e) {
     d->align = (struct kvc_align){.cache = {d->cache[0], d->cache[1]},
                                   .name = {d->compare.name[0], d->compare.name[1]},
                                   .sample = {first_common(d, KVC_ROLE_K), first_common(d, KVC_ROLE_V)}};

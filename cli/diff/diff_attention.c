@@ -16,7 +16,7 @@ static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
     return KVC_NONE;
 }
 
-static const struct diff_tensors *find_values(const struct diff *d, const struct diff_tensors *k) {
+static const struct diff_tensors *find_values(const struct diff_comparison *d, const struct diff_tensors *k) {
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct diff_tensors *v = &d->tensor[i];
         if (v->parts == k->parts && v->layer == k->layer && v->role == KVC_ROLE_V) return v;
@@ -26,12 +26,12 @@ static const struct diff_tensors *find_values(const struct diff *d, const struct
 
 /* Views over the caches that the measures take: everything as f32, queries paired as K. */
 struct attention {
-    struct diff *diff;
+    struct diff_comparison *diff;
     struct kvc_cache *view[2], *queries; /* owned */
 };
 
 /* Returns the cache with the queries: the file named for them, else A or B. */
-static const struct kvc_cache *queries_of(const struct diff *d, struct kvc_error *e) {
+static const struct kvc_cache *queries_of(const struct diff_comparison *d, struct kvc_error *e) {
     if (d->queries.cache) {
         if (kvc_cache_has_queries(d->queries.cache)) return d->queries.cache;
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", d->queries.input.name);
@@ -43,12 +43,12 @@ static const struct kvc_cache *queries_of(const struct diff *d, struct kvc_error
     return NULL;
 }
 
-int diff_attention_possible(const struct diff *d, struct kvc_error *e) {
+int diff_attention_possible(const struct diff_comparison *d, struct kvc_error *e) {
     return !d->attention || queries_of(d, e) ? 0 : -1;
 }
 
 static int open_views(struct attention *a, struct kvc_error *e) {
-    struct diff *d = a->diff;
+    struct diff_comparison *d = a->diff;
     const struct kvc_cache *from = queries_of(d, e);
     if (!from) return -1;
     enum kvc_pairing of_k = kvc_cache_pairing(d->cache[0]);
@@ -61,7 +61,7 @@ static int open_views(struct attention *a, struct kvc_error *e) {
 
 /* Lists the layers that can be measured: both files have K and V, and there are queries. */
 static int list_layers(struct attention *a, struct kvc_error *e) {
-    struct diff *d = a->diff;
+    struct diff_comparison *d = a->diff;
     if (!(d->attended = calloc(d->n_tensors + 1, sizeof *d->attended))) return kvc_fail_memory(e, "layers");
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct diff_tensors *k = &d->tensor[i], *v = k->role == KVC_ROLE_K ? find_values(d, k) : NULL;
@@ -110,7 +110,7 @@ static int measured(void *state, uint64_t item, void *result, struct kvc_error *
     return 0;
 }
 
-int diff_attention(struct diff *d, struct kvc_error *e) {
+int diff_attention(struct diff_comparison *d, struct kvc_error *e) {
     struct attention a = {.diff = d};
     if (!d->attention) return 0;
     int status = open_views(&a, e) || list_layers(&a, e) ? -1 : 0;
@@ -125,7 +125,7 @@ int diff_attention(struct diff *d, struct kvc_error *e) {
     return status;
 }
 
-void diff_attention_free(struct diff *d) {
+void diff_attention_free(struct diff_comparison *d) {
     for (size_t i = 0; i < d->n_attended; i++) {
         for (uint64_t h = 0; h < d->attended[i].heads; h++) kvc_attention_free(&d->attended[i].head[h]);
         free(d->attended[i].head);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Prints positions that only one side has, as "0-3,7,...". */
-static void positions_fact(struct diff *d, const char *where, const struct kvc_matching *rows, int side) {
+static void positions_fact(struct diff_comparison *d, const char *where, const struct kvc_matching *rows, int side) {
     enum { MAX_SPANS = 8 };
     char text[MAX_SPANS * 48 + 8] = "", note[48];
     size_t used = 0;
@@ -34,7 +34,7 @@ static const uint32_t *words_of(const struct kvc_cells *cells, uint64_t row, uin
 }
 
 /* Counts matched cells whose words differ. */
-static void compare_words(struct diff *d, const char *where, const struct diff_parts *pair) {
+static void compare_words(struct diff_comparison *d, const char *where, const struct diff_parts *pair) {
     uint64_t differ = 0;
     for (uint64_t r = 0; r < pair->rows.n_runs; r++) {
         const struct kvc_run *run = &pair->rows.run[r];
@@ -77,7 +77,7 @@ static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enu
 }
 
 /* Returns 1 where a pair of tensors differs in a fact, and fills *both. */
-static int tensor_differs(const struct diff *d, const struct diff_tensors *pair, enum tensor_fact which,
+static int tensor_differs(const struct diff_comparison *d, const struct diff_tensors *pair, enum tensor_fact which,
                           struct both *both) {
     *both = (struct both){.has = {pair->tensor[0] != KVC_NONE, pair->tensor[1] != KVC_NONE}};
     if (which == PRESENCE) {
@@ -98,7 +98,7 @@ static int tensor_differs(const struct diff *d, const struct diff_tensors *pair,
 }
 
 /* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers make one line. */
-static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role role,
+static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, enum kvc_role role,
                          enum tensor_fact which) {
     const struct diff_tensors *first = NULL, *last = NULL;
     struct both open = {0}, both;
@@ -122,7 +122,7 @@ static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role
 }
 
 /* Compares a pair of parts and its tensors [begin, end). */
-static void compare_parts(struct diff *d, const struct diff_parts *pair, size_t begin, size_t end) {
+static void compare_parts(struct diff_comparison *d, const struct diff_parts *pair, size_t begin, size_t end) {
     const struct kvc_part *a = pair->part[0], *b = pair->part[1];
     char where[64];
     diff_part_label(pair, where, sizeof where);
@@ -138,7 +138,7 @@ static void compare_parts(struct diff *d, const struct diff_parts *pair, size_t 
             tensor_facts(d, begin, end, (enum kvc_role)role, (enum tensor_fact)which);
 }
 
-void diff_geometry(struct diff *d) {
+void diff_geometry(struct diff_comparison *d) {
     for (size_t p = 0, begin = 0, end = 0; p < d->n_parts; p++, begin = end) {
         while (end < d->n_tensors && d->tensor[end].parts == &d->part[p]) end++;
         compare_parts(d, &d->part[p], begin, end);

@@ -49,12 +49,12 @@ static void *array_of(size_t n, size_t size, struct kvc_error *e) {
     return p;
 }
 
-static int wants_layer(const struct diff *d, uint32_t layer) {
+static int wants_layer(const struct diff_comparison *d, uint32_t layer) {
     return !d->keep || (layer < d->n_keep && d->keep[layer]);
 }
 
 /* Returns the parts of a cache that the selection reaches, sorted. */
-static struct item *part_items(const struct diff *d, const struct kvc_cache *c, size_t *n,
+static struct item *part_items(const struct diff_comparison *d, const struct kvc_cache *c, size_t *n,
                                struct kvc_error *e) {
     struct item *item = array_of(c->n_parts, sizeof *item, e);
     uint8_t *wanted = item ? array_of(c->n_parts, 1, e) : NULL;
@@ -81,7 +81,7 @@ static struct item *part_items(const struct diff *d, const struct kvc_cache *c, 
 }
 
 /* Returns the tensors of a cache that the selection reaches, sorted; pair_of maps part numbers. */
-static struct item *tensor_items(const struct diff *d, const struct kvc_cache *c, const uint32_t *pair_of,
+static struct item *tensor_items(const struct diff_comparison *d, const struct kvc_cache *c, const uint32_t *pair_of,
                                  size_t *n, struct kvc_error *e) {
     struct item *item = array_of(c->n_tensors, sizeof *item, e);
     if (!item) return NULL;
@@ -97,7 +97,7 @@ static struct item *tensor_items(const struct diff *d, const struct kvc_cache *c
 
 /* Returns the number of heads to report a pair by. Where an engine does not record it, the cache has one head of all channels,
  * and the number of the other side is taken. 0 when rows are not comparable. */
-static uint64_t heads_of(const struct diff *d, const uint32_t tensor[2]) {
+static uint64_t heads_of(const struct diff_comparison *d, const uint32_t tensor[2]) {
     if (tensor[0] == KVC_NONE || tensor[1] == KVC_NONE) return 0;
     const struct kvc_shape *a = &d->cache[0]->tensor[tensor[0]].shape,
                            *b = &d->cache[1]->tensor[tensor[1]].shape;
@@ -108,7 +108,7 @@ static uint64_t heads_of(const struct diff *d, const uint32_t tensor[2]) {
     return 0;
 }
 
-static int match_parts(struct diff *d, uint32_t *pair_of[2], struct kvc_error *e) {
+static int match_parts(struct diff_comparison *d, uint32_t *pair_of[2], struct kvc_error *e) {
     struct merge m = {0};
     uint32_t number[2];
     for (int s = 0; s < 2; s++) m.item[s] = part_items(d, d->cache[s], &m.n[s], e);
@@ -130,7 +130,7 @@ static int match_parts(struct diff *d, uint32_t *pair_of[2], struct kvc_error *e
     return status;
 }
 
-static int match_tensors(struct diff *d, uint32_t *const pair_of[2], struct kvc_error *e) {
+static int match_tensors(struct diff_comparison *d, uint32_t *const pair_of[2], struct kvc_error *e) {
     struct merge m = {0};
     uint32_t number[2];
     for (int s = 0; s < 2; s++) m.item[s] = tensor_items(d, d->cache[s], pair_of[s], &m.n[s], e);
@@ -146,14 +146,14 @@ static int match_tensors(struct diff *d, uint32_t *const pair_of[2], struct kvc_
     return status;
 }
 
-static int reaches_position(const struct diff *d, const struct kvc_part *part) {
+static int reaches_position(const struct diff_comparison *d, const struct kvc_part *part) {
     for (uint64_t i = 0; part && i < part->cells.n; i++)
         if (part->cells.pos[i] >= d->first && part->cells.pos[i] <= d->last) return 1;
     return 0;
 }
 
 /* A selection that reaches nothing would make any two files the same. */
-static int check_selection(const struct diff *d, struct kvc_error *e) {
+static int check_selection(const struct diff_comparison *d, struct kvc_error *e) {
     if (d->keep && !d->n_tensors)
         return kvc_fail(e, KVC_ERR_USAGE, "--layers: neither file has any of these layers");
     if (d->first == INT64_MIN) return 0;
@@ -163,7 +163,7 @@ static int check_selection(const struct diff *d, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "--tokens: neither file has any of these positions");
 }
 
-int diff_match(struct diff *d, struct kvc_error *e) {
+int diff_match(struct diff_comparison *d, struct kvc_error *e) {
     uint32_t *pair_of[2];
     for (int s = 0; s < 2; s++) pair_of[s] = array_of(d->cache[s]->n_parts, sizeof *pair_of[s], e);
     int status = pair_of[0] && pair_of[1] ? 0 : -1;

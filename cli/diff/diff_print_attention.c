@@ -21,7 +21,7 @@ static void json_measures(struct cli_json *j, struct kvc_attention *a) {
     for (int i = 0; i < MEASURES; i++) cli_json_f64(j, names[i], m[i]);
 }
 
-static void json_head(struct diff *d, const struct diff_attention *l, uint64_t head) {
+static void json_head(struct diff_comparison *d, const struct diff_attention *l, uint64_t head) {
     cli_json_open(&d->report.json, NULL, '{');
     cli_json_text(&d->report.json, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
     cli_json_u64(&d->report.json, "stream", l->k->parts->part[0]->stream);
@@ -49,7 +49,7 @@ static void text_measures(struct kvc_attention *a) {
     printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, m[0], m[1], m[2], m[3]);
 }
 
-void diff_print_attention(struct diff *d) {
+void diff_print_attention(struct diff_comparison *d) {
     if (!d->attention) return;
     if (d->style == DIFF_JSON) cli_json_open(&d->report.json, "attention", '[');
     if (d->style == DIFF_TEXT)

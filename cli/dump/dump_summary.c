@@ -67,7 +67,7 @@ static void print_model(struct dump_out *o, const struct dump_facts *x, struct l
     }
 }
 
-static void say_shared(struct line *l, const char *what, const struct shared *s) {
+static void say_shared(struct line *l, const char *what, const struct dump_shared *s) {
     if (dump_is_one(s)) say(l, ", %s %" PRIu64, what, s->value);
     else if (s->mixed) say(l, ", %s varies by layer", what);
 }
@@ -229,7 +229,7 @@ static void print_parts(struct dump_out *o, const struct dump_facts *x) {
 static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     fputs(x->n_unknown ? "unknown:\n" : "unknown: nothing\n", o->out);
     for (unsigned i = 0; i < x->n_unknown; i++) {
-        const struct unknown *u = &x->unknown[i];
+        const struct dump_unknown *u = &x->unknown[i];
         if (u->option) fprintf(o->out, "  %-38s %s\n", u->fact, u->option);
         else fprintf(o->out, "  %s\n", u->fact);
     }
