@@ -134,6 +134,7 @@ struct cli_folder {
     char *path, *temporary;
     int made; /* the temporary folder exists */
 };
+int cli_folder_exists(const char *path); /* 1 if path is a folder */
 int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e);
 int cli_folder_commit(struct cli_folder *o, struct kvc_error *e);
 void cli_folder_abandon(struct cli_folder *o); /* removes the temporary folder; may be called twice */

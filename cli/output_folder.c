@@ -21,6 +21,11 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
     return 0;
 }
 
+int cli_folder_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e) {
     struct stat st;
     const char *slash = strrchr(path, '/');
