@@ -1,4 +1,4 @@
-/* job.c: files in, files out: the frame of kvc-pack and kvc-unpack. */
+/* job.c: opens inputs and completes outputs of kvc-pack and kvc-unpack. Not for packing or unpacking. */
 #include "cli/job.h"
 #include "formats/file/restore.h"
 
@@ -79,7 +79,8 @@ static int ends_in_tar(const char *path) {
 /* Writes an output that is a folder. --rm is refused, because folders below it are not made durable. */
 static int convert_to_folder(struct job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
     struct cli_folder out;
-    if (j->remove) return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes no input whose output is a folder: use -o FILE.tar", f->input.name);
+    if (j->remove)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes no input whose output is a folder: use -o FILE.tar", f->input.name);
     if (cli_folder_open(&out, target, e)) return -1;
     if (j->write_members(j->state, f, &out.members, e)) {
         cli_error_about(e, f->input.name);
@@ -144,7 +145,7 @@ int job_file(struct job *j, const char *path, struct kvc_error *e) {
     return status;
 }
 
-/* "20 files: 93.1 MB -> 77.2 MB (1.206), 2 failed, 3 skipped, 1.20 s" */
+/* Prints "20 files: 93.1 MB -> 77.2 MB (1.206), 2 failed, 3 skipped, 1.20 s". */
 static void say_total(const struct job *j, int n) {
     const struct job_total *t = &j->total;
     char from[32], to[32], sizes[96] = "", failed[32] = "", skipped[32] = "";

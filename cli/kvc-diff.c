@@ -1,5 +1,4 @@
-/* kvc-diff.c: comparing two cache files: options and the order of things. Not for how they are compared
- * (diff_*.c). */
+/* kvc-diff.c: the options of kvc-diff and the order of a comparison. Not for comparing (diff_*.c). */
 #include "cli/diff/diff.h"
 #include "cli/gpu.h"
 #include "formats/cache/view.h"
@@ -10,31 +9,31 @@
 
 static const char help[] =
     "Usage: kvc-diff [OPTION]... A B\n"
-    "Compare two cache files of any supported kinds; print what differs, nothing when they are the same.\n"
+    "Compare two cache files of any supported formats; print the differences, or nothing if they are the same.\n"
     "Values are compared bit by bit unless --abs or --rel is given. One of A and B may be \"-\".\n"
     "\n"
-    "What counts:\n"
-    "      --abs=X             values are equal when |a-b| <= X + R * |b|, for finite a and b;\n"
+    "What is compared:\n"
+    "      --abs=X             values are equal if |a-b| <= X + R * |b|, for finite a and b;\n"
     "      --rel=R             either may be given (the other is then 0)\n"
-    "      --tokens=A:B        only positions A to B - 1\n"
-    "      --layers=LIST       only these layers, like 0-3,7\n"
-    "      --all               provenance, other metadata and private bytes, too\n"
-    "      --attention         measure what the differences do to attention, with the queries\n"
-    "                          that A or B holds\n"
-    "      --queries=FILE      likewise, with the queries of FILE\n"
+    "      --tokens=A:B        compare positions A to B - 1\n"
+    "      --layers=LIST       compare these layers, like 0-3,7\n"
+    "      --all               also compare provenance, other metadata and private bytes\n"
+    "      --attention         measure the effect of the differences on attention, with the\n"
+    "                          queries of A or B\n"
+    "      --queries=FILE      the same with the queries of FILE\n"
     "What is printed:\n"
-    "      --report            each value that differs, with its position\n"
+    "      --report            print each value that differs, with its position\n"
     "  -n, --count=COUNT       report at most COUNT values (implies --report)\n"
-    "  -q, --quiet             nothing: the exit status tells\n"
-    "  -v, --verbose           equal tensors and notes, too\n"
-    "      --json[=lines]      one JSON object; lines: on one line\n"
-    "      --tsv               tab-separated rows\n";
+    "  -q, --quiet             print nothing, only set the exit status\n"
+    "  -v, --verbose           also print equal tensors and notes\n"
+    "      --json[=lines]      print one JSON object; lines: on one line\n"
+    "      --tsv               print tab-separated rows\n";
 
 static const char end_of_help[] =
-    "                          for kvc-diff, --pairing=P,Q gives that of A and that of B\n"
+    "                          kvc-diff: --pairing=P,Q for A and B\n"
     "\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           the version\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print the version\n"
     "\n"
     "Exit status: 0 the same, 1 different, 2 trouble.\n";
 
@@ -44,7 +43,7 @@ enum { OPT_ABS = CLI_OPT_FREE, OPT_REL, OPT_TOKENS, OPT_LAYERS, OPT_ALL, OPT_REP
 struct settings {
     struct cli_input input;
     enum kvc_pairing pairing[2];
-    const char *queries; /* file that has them, or NULL */
+    const char *queries; /* --queries, or NULL */
     struct diff_comparison diff;
     int version;
 };
@@ -66,7 +65,7 @@ static int open_files(struct settings *s, char **path, struct kvc_error *e) {
 }
 
 static int compare_files(struct diff_comparison *d, struct kvc_error *e) {
-    if (d->quiet) d->attention = 0; /* its measures say nothing of same or different */
+    if (d->quiet) d->attention = 0; /* measures of attention do not change the exit status */
     if (diff_match(d, e) || diff_attention_possible(d, e)) return -1;
     diff_begin(d);
     if (diff_facts(d, e)) return -1;
@@ -82,7 +81,7 @@ static int run(struct settings *s, char **path) {
     struct kvc_error e = {.code = KVC_OK};
     if (open_files(s, path, &e) || compare_files(&s->diff, &e)) {
         diff_failed(&s->diff, path[0], path[1], &e);
-        fflush(stdout); /* what was found comes before why it ends */
+        fflush(stdout); /* flush the differences before the error */
         cli_error(&e);
         return EXIT_TROUBLE;
     }
@@ -123,14 +122,14 @@ static int count_option(struct diff_comparison *d, const char *arg) {
     return cli_parse_u64(arg, &d->count) ? cli_usage("--count: '%s' is not a number", arg) : 0;
 }
 
-/* "P" for both files or "P,Q". */
+/* Takes "P" for both files, or "P,Q". */
 static int pairing_option(enum kvc_pairing pairing[2], const char *arg) {
     const char *comma = strchrnul(arg, ','), *second = *comma ? comma + 1 : arg;
     char first[32];
     snprintf(first, sizeof first, "%.*s", (int)(comma - arg), arg);
     if (!kvc_pairing_parse(first, &pairing[0]) || !kvc_pairing_parse(second, &pairing[1]))
         return cli_usage(
-            "--pairing: '%s' is not halves, interleaved or none, nor two of them with a comma between", arg);
+            "--pairing: '%s' is not halves, interleaved or none, or two of them separated by a comma", arg);
     return 0;
 }
 
@@ -206,7 +205,7 @@ int main(int argc, char **argv) {
     }
     if (s.version) return cli_version(s.diff.verbose, cli_cuda_version);
     char **path = argv + optind;
-    if (argc - optind != 2) return cli_usage("two files are needed, %d given", argc - optind);
+    if (argc - optind != 2) return cli_usage("two files are needed, but %d given", argc - optind);
     if (strcmp(path[0], "-") == 0 && strcmp(path[1], "-") == 0)
         return cli_usage("only one of the two files can be standard input");
     if (s.queries && strcmp(s.queries, "-") == 0 && (strcmp(path[0], "-") == 0 || strcmp(path[1], "-") == 0))

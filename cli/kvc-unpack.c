@@ -87,7 +87,7 @@ static int becomes_folder(void *state, const struct kvc_opened *f) {
     return f->cache->n_members && unpack_wants_source(u, f->cache) && !u->salvage;
 }
 
-/* --- inputs, one by one --- */
+/* --- one input --- */
 
 static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     struct cli_unpack *u = state;
@@ -142,13 +142,13 @@ static int test_one(struct job *j, const char *path, struct kvc_error *e) {
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: only .kvc files are decoded on a device", path);
         status = EXIT_TROUBLE;
     }
-    if (status == EXIT_SAME && j->input.model_path) { /* whole, but of this model? */
+    if (status == EXIT_SAME && j->input.model_path) { /* a whole file must also be of this model */
         if (cli_open(&f, path, &j->input, e)) status = EXIT_TROUBLE;
         else kvc_close(&f);
     }
     if (status == EXIT_SAME && j->verbose && u->loaded) cli_load_say(&u->load, path);
     if (status == EXIT_SAME && j->verbose)
-        cli_warn("%s: ok%s", path, checksums ? "" : " (as far as a format without checksums can tell)");
+        cli_warn("%s: ok%s", path, checksums ? "" : " (structure only: the format has no checksums)");
     return status;
 }
 
@@ -183,7 +183,7 @@ static int take_layers(struct cli_unpack *u, const char *arg) {
     return 0;
 }
 
-/* --to=FORMAT[:KEY=VALUE,...] */
+/* Takes --to=FORMAT[:KEY=VALUE,...]. */
 static int take_target(struct cli_unpack *u, const char *arg) {
     const char *colon = strchr(arg, ':');
     u->to_ipc = strcmp(arg, "ipc") == 0;
@@ -193,7 +193,7 @@ static int take_target(struct cli_unpack *u, const char *arg) {
     return colon && cli_take_settings(&u->settings, u->to, 1, "to", colon + 1) < 0 ? EXIT_TROUBLE : 0;
 }
 
-/* An option of kvc-unpack alone; 0, or EXIT_TROUBLE (message printed). */
+/* Takes an option of kvc-unpack alone. 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct cli_unpack *u, int opt, const char *arg) {
     switch (opt) {
     case OPT_TOKENS:

@@ -73,7 +73,7 @@ int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const s
     if (as_it_was && !to && !u->job.input.quiet)
         cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
     if (!to) to = own;
-    if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written anew: use --to=FORMAT");
+    if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
     struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
     if (u->selects && !view) return -1;
     if (to == kvc_format_find("llama")) warn_checkpoints(u, f);

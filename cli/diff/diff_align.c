@@ -1,9 +1,9 @@
-/* diff_align.c: says how two caches were brought to one meaning of channels. Not for doing it (formats/compare/align.c). */
+/* diff_align.c: prints how the channels of two caches were aligned. Not for aligning (formats/compare/align.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>
 
-/* Finds the first tensors of a role whose values both sides have: guesses are measured on them. */
+/* Finds the first tensors of a role whose values both sides have. Unknown facts are tried on these tensors. */
 static struct kvc_align_sample first_common(const struct diff_comparison *d, enum kvc_role role) {
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct diff_tensors *pair = &d->tensor[i];

@@ -1,5 +1,5 @@
-/* diff_attention.c: what the differences of K and V do to attention, for the queries that a file holds: which tensors
- * belong together. Not for the measures (formats/compare/attention.c) or for printing (diff_print_attention.c). */
+/* diff_attention.c: matches queries with K and V of both files, to measure the effect of differences on attention. Not for the
+ * measures (formats/compare/attention.c) or for printing (diff_print_attention.c). */
 #include "cli/diff/diff.h"
 #include "formats/io/parallel.h"
 #include "formats/cache/view.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- which tensors --- */
+/* --- matching --- */
 
 static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
@@ -24,13 +24,13 @@ static const struct diff_tensors *find_values(const struct diff_comparison *d, c
     return NULL;
 }
 
-/* Views over the caches that the measures take: everything as f32, queries paired as K. */
+/* Views of the caches for the measures: all values as f32, queries in the pairing of K. */
 struct attention {
     struct diff_comparison *diff;
-    struct kvc_cache *view[2], *queries; /* owned */
+    struct kvc_cache *view[2], *queries; /* belongs to this struct */
 };
 
-/* Returns the cache with the queries: the file named for them, else A or B. */
+/* Returns the cache with the queries: that of --queries, else A or B. */
 static const struct kvc_cache *queries_of(const struct diff_comparison *d, struct kvc_error *e) {
     if (d->queries.cache) {
         if (kvc_cache_has_queries(d->queries.cache)) return d->queries.cache;
@@ -52,7 +52,7 @@ static int open_views(struct attention *a, struct kvc_error *e) {
     const struct kvc_cache *from = queries_of(d, e);
     if (!from) return -1;
     enum kvc_pairing of_k = kvc_cache_pairing(d->cache[0]);
-    if (of_k == KVC_PAIRING_UNKNOWN) of_k = kvc_cache_pairing(d->cache[1]); /* K of both was brought to one pairing */
+    if (of_k == KVC_PAIRING_UNKNOWN) of_k = kvc_cache_pairing(d->cache[1]); /* K of both files has one pairing after alignment */
     if (!(a->queries = kvc_view_queries(from, of_k, e))) return kvc_error_prefix(e, "--attention");
     for (int s = 0; s < 2; s++)
         if (!(a->view[s] = kvc_view_float(d->cache[s], e))) return kvc_error_prefix(e, d->compare.name[s]);
@@ -84,7 +84,7 @@ static int list_layers(struct attention *a, struct kvc_error *e) {
 static int measure_layer(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct attention *a = state;
     const struct diff_attention *to = &a->diff->attended[item];
-    uint32_t window = 0; /* as either file knows it */
+    uint32_t window = 0; /* as one of the files records it */
     for (int s = 0; s < 2 && !window; s++) window = a->view[s]->layer[a->view[s]->tensor[to->k->tensor[s]].layer].window;
     const struct kvc_attention_layer l = {
         .cache = {a->view[0], a->view[1]},

@@ -18,7 +18,7 @@ static void fact_first(struct diff_comparison *d, const char *unit, uint64_t at,
 
 /* --- token ids --- */
 
-/* The ids of positions first to end - 1. */
+/* Token ids of positions first to end - 1. */
 struct ids {
     const int32_t *id; /* NULL: unknown */
     uint64_t first, end;
@@ -27,7 +27,7 @@ struct ids {
 /* Returns the ids of a cache at the selected positions. */
 static struct ids selected_ids(const struct diff_comparison *d, const struct kvc_cache *c) {
     uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
-    if (base > INT64_MAX) base = INT64_MAX; /* no position is that high */
+    if (base > INT64_MAX) base = INT64_MAX; /* no position is higher */
     uint64_t from = d->first < 0 ? 0 : (uint64_t)d->first, to = (uint64_t)d->last + 1;
     uint64_t end = base + c->n_tokens;
     struct ids ids = {NULL, from > base ? from : base, end < to ? end : to};
@@ -60,16 +60,16 @@ static void compare_tokens(struct diff_comparison *d) {
 
 /* --- metadata --- */
 
-/* Returns 1 where values of a key that differ count as a difference: facts that change what values mean, and with `all` every
+/* Returns 1 if different values of a key count as a difference: facts that change the meaning of values, and with `all` every
  * fact. */
 static int counts(const struct diff_comparison *d, const char *key) {
     static const char *const keys[] = {KVC_KEY_ROPE_K,   KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA,
                                        KVC_KEY_ROPE_DIM, KVC_KEY_ROPE_FACTOR, KVC_KEY_WINDOW};
-    /* Pairings that differ are aligned before values are compared, unless one side's K has no RoPE at all. */
+    /* Different pairings are aligned before values are compared, unless K of one side has no RoPE. */
     if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)
         return kvc_cache_pairing(d->cache[0]) == KVC_PAIRING_NONE ||
                kvc_cache_pairing(d->cache[1]) == KVC_PAIRING_NONE;
-    /* Facts of storage, as the dtype, are no difference within a tolerance. */
+    /* Facts of storage, such as the dtype, are no difference if there is a tolerance. */
     if (strcmp(key, KVC_KEY_HADAMARD_K) == 0 || strcmp(key, KVC_KEY_HADAMARD_V) == 0)
         return d->all || d->compare.exact;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -77,7 +77,7 @@ static int counts(const struct diff_comparison *d, const char *key) {
     return d->all;
 }
 
-/* Compares the entries of a key; NULL where a cache has none. */
+/* Compares the entries of a key; NULL if a cache has none. */
 static void compare_entry(struct diff_comparison *d, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
     char text[2][600];
     if (a) kvc_meta_print(a, text[0], sizeof text[0]);

@@ -54,7 +54,7 @@ static void compare_words(struct diff_comparison *d, const char *where, const st
 enum tensor_fact { PRESENCE, SHAPE, DTYPE, WINDOW, TENSOR_FACTS };
 static const char *const fact_name[] = {"tensor", "heads x channels", "dtype", "window"};
 
-/* A fact of both sides. */
+/* A fact of both sides that may differ. */
 struct both {
     char text[2][48];
     int has[2];
@@ -66,7 +66,7 @@ static int same_both(const struct both *x, const struct both *y) {
     return 1;
 }
 
-/* Writes a fact, which both sides have, as one side has it. */
+/* Writes the value of a fact on one side. */
 static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which,
                       char *text, size_t size) {
     if (which == DTYPE) snprintf(text, size, "%s", kvc_dtype_info(t->shape.dtype)->name);
@@ -76,7 +76,7 @@ static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enu
     else snprintf(text, size, "%" PRIu64, t->shape.heads * t->shape.dim);
 }
 
-/* Returns 1 where a pair of tensors differs in a fact, and fills *both. */
+/* Returns 1 if a pair of tensors differs in a fact, and fills *both. */
 static int tensor_differs(const struct diff_comparison *d, const struct diff_tensors *pair, enum tensor_fact which,
                           struct both *both) {
     *both = (struct both){.has = {pair->tensor[0] != KVC_NONE, pair->tensor[1] != KVC_NONE}};
@@ -97,7 +97,7 @@ static int tensor_differs(const struct diff_comparison *d, const struct diff_ten
     return window[0] && window[1] && window[0] != window[1];
 }
 
-/* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers make one line. */
+/* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers share a line. */
 static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, enum kvc_role role,
                          enum tensor_fact which) {
     const struct diff_tensors *first = NULL, *last = NULL;

@@ -1,4 +1,4 @@
-/* diff_print.c: differences as text, JSON or TSV. Not for finding them. */
+/* diff_print.c: prints differences as text, JSON or TSV. Not for finding them. */
 #include "cli/diff/diff.h"
 #include "cli/text.h"
 
@@ -69,7 +69,7 @@ void diff_fact_presence(struct diff_comparison *d, const char *where, const char
 
 /* --- values --- */
 
-/* Prints the columns that name the tensor of a row of TSV. */
+/* Prints the columns of a TSV row that name the tensor. */
 static void tsv_tensor(const struct diff_tensors *t, const char *type) {
     const struct kvc_part *part = diff_part_of(t->parts);
     char checkpoint[16] = "-";
@@ -198,7 +198,7 @@ void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *h
     }
 }
 
-/* --- the whole --- */
+/* --- begin and end --- */
 
 static void json_summary(struct diff_comparison *d) {
     cli_json_open(&d->report.json, "summary", '{');

@@ -1,4 +1,4 @@
-/* diff_print_attention.c: differences in attention, as text, JSON or TSV. Not for finding them (diff_attention.c). */
+/* diff_print_attention.c: prints the measures of attention as text, JSON or TSV. Not for measuring (diff_attention.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>
@@ -59,7 +59,7 @@ void diff_print_attention(struct diff_comparison *d) {
         const struct diff_attention *l = &d->attended[i];
         char label[128];
         diff_layers_label(l->k, l->k, label, sizeof label);
-        label[strlen(label) - 2] = '\0'; /* " K": K and V are in it */
+        label[strlen(label) - 2] = '\0'; /* without the role " K", because the measures are of K and V */
         for (uint64_t h = 0; h < l->heads; h++) {
             if (d->style == DIFF_JSON) json_head(d, l, h);
             else if (d->style == DIFF_TSV) {

@@ -1,4 +1,4 @@
-/* diff_values.c: the values of two caches, tensor by tensor. Not for measuring (formats/compare/compare.c). */
+/* diff_values.c: compares the values of two caches, tensor by tensor. Not for measuring (formats/compare/compare.c). */
 #include "cli/diff/diff.h"
 
 #include <stdlib.h>

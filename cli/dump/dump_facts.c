@@ -1,4 +1,4 @@
-/* dump_facts.c: what one screen says of a file, as JSON and TSV. Not for people (dump_summary.c). */
+/* dump_facts.c: collects the facts of the summary, and prints them as JSON and TSV. Not for text (dump_summary.c). */
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
@@ -65,7 +65,7 @@ static void gather_layers(struct dump_facts *x) {
     const struct kvc_cache *c = x->c;
     uint32_t stream[KVC_PART_COMPANION + 1] = {0};
     for (uint32_t p = c->n_parts; p-- > 0;)
-        stream[c->part[p].kind] = c->part[p].stream; /* the first of each kind */
+        stream[c->part[p].kind] = c->part[p].stream; /* the first part of each kind */
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *layer = &c->layer[i];
         const struct kvc_part *part = &c->part[layer->part];
@@ -78,7 +78,7 @@ static void gather_layers(struct dump_facts *x) {
             x->has_sliding = 1;
             x->window_known |= layer->window != 0;
         }
-        /* Further streams and checkpoints hold the same layers again. */
+        /* Skips further streams and checkpoints, which have the same layers. */
         x->layers += layer->kind != KVC_LAYER_COMPANION && part->kind != KVC_PART_CHECKPOINT &&
                      part->stream == stream[part->kind];
     }
@@ -241,7 +241,7 @@ static void print_tokens(struct dump_out *o, const struct kvc_cache *c) {
     dump_group_end(o);
 }
 
-/* What decoding needs, where it is, and what the transform codec made of the first K and the first V that it codes. */
+/* Prints the profile that decoding needs, its place, and how the transform codec coded its first K and its first V. */
 static int print_profile(struct dump_out *o, const struct dump_facts *x, struct kvc_error *e) {
     const struct kvc_meta_entry *hash = kvc_meta_find(x->meta, KVC_KEY_PROFILE);
     const int container = kvc_cache_is_container(x->c);
@@ -275,7 +275,7 @@ static void print_sizes(struct dump_out *o, const struct dump_facts *x) {
     dump_key_text(o, "filter", *filter ? filter : NULL);
     dump_key_u64(o, "tensors", x->tensor_bytes);
     if (x->is_container) dump_key_f64(o, "ratio", dump_ratio(x));
-    else dump_key_none(o, "ratio"); /* nothing was packed */
+    else dump_key_none(o, "ratio"); /* the file was not packed */
     dump_group_end(o);
 }
 
