@@ -1,4 +1,4 @@
-/* check.c: the check that kvc-dump --check and kvc-unpack --test share. Not for printing its result. */
+/* check.c: the check of kvc-dump --check and kvc-unpack --test. Not for printing its result. */
 #include "cli/cli.h"
 
 #include "formats/container/container.h"
@@ -11,7 +11,7 @@ static int named_kvc(const char *path) {
     return n >= suffix && strcmp(path + n - suffix, kvc_format_kvc.suffix) == 0;
 }
 
-/* 1 when the input is a .kvc, or is said to be one by its name or by --from: then being unreadable is damage. */
+/* Returns 1 if the input is a .kvc by its bytes, its name or --from. An unreadable .kvc counts as damaged. */
 static int claims_kvc(const struct kvc_bundle *b, const struct cli_input *options) {
     char why[256];
     if (!b->is_file) return 0;
@@ -24,7 +24,7 @@ static int check_all(void *threads, const struct kvc_input *in, const struct kvc
     return kvc_container_check(c, *(const unsigned *)threads, e);
 }
 
-/* EXIT_SAME, EXIT_DIFFER where a .kvc is damaged, or EXIT_TROUBLE. */
+/* Returns EXIT_SAME, EXIT_DIFFER for a damaged .kvc, or EXIT_TROUBLE. */
 static int check_input(const struct kvc_opened *f, struct cli_input *options, cli_checker *check, void *state, int *checksums,
                        struct kvc_error *e) {
     int status = EXIT_SAME;
@@ -43,8 +43,8 @@ static int check_input(const struct kvc_opened *f, struct cli_input *options, cl
     return status;
 }
 
-/* All that is damaged; NULL where nothing can be said but what *why, of the first damage, says. What keeps rows from being
- * decoded although they are whole counts for more than damage does. */
+/* Lists all damage. Returns NULL if nothing is known beyond *why, the first damage. If whole rows cannot be decoded for another
+ * reason, *why and *status become that reason, because it outweighs damage. */
 static struct kvc_survey *survey(const struct kvc_input *in, const struct kvc_import_options *o, unsigned threads, int *status,
                                  struct kvc_error *why) {
     struct kvc_error e;
@@ -64,7 +64,7 @@ static struct kvc_survey *survey(const struct kvc_input *in, const struct kvc_im
     return NULL;
 }
 
-/* Opens what is to be checked; a pipe that is no cache is refused by its first bytes, unless its name says that it is a .kvc. */
+/* Opens the input of a check. A pipe that is no cache is refused by its first bytes, unless its name ends in .kvc. */
 static int open_input(struct kvc_opened *f, const char *path, struct cli_input *options, struct kvc_error *e) {
     const struct kvc_opening o = {.import = options->import, .maps_files = 1, .any_bytes = named_kvc(path)};
     return cli_refuse_terminal(path, e) || cli_open_weights(options, e) || kvc_open_bundle(f, path, &o, e);

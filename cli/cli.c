@@ -1,4 +1,4 @@
-/* cli.c: messages, versions and opening caches, for all four tools. Not for output (output.c) or options (input_options.c). */
+/* cli.c: messages, versions and opening of caches, for all four tools. Not for output (output.c) or options (input_options.c). */
 #include "cli/cli.h"
 #include "cli/text.h"
 
@@ -24,9 +24,9 @@
 
 static const char *tool = "kvc";
 
-enum { KEPT_BYTES = 32 << 20 }; /* of freed memory that is not given back */
+enum { KEPT_BYTES = 32 << 20 }; /* bytes of freed memory that the process keeps */
 
-/* A mapped file that shrinks, or whose disk fails, shows as SIGBUS. */
+/* Handles SIGBUS, which a mapped file causes if it shrinks or its disk fails. */
 static void on_bus_error(int number) {
     static const char text[] = ": an input file changed or could not be read while it was in use\n";
     (void)number;
@@ -43,23 +43,23 @@ static void on_interrupt(int number) {
 
 void cli_start(char **argv, const char *name) {
     static char copy[32];
-    static char buffer[64 << 10]; /* so that most reports are written at the end, where cli_finish() learns why they cannot be */
+    static char buffer[64 << 10]; /* holds most reports until cli_finish(), which reports write errors */
     snprintf(copy, sizeof copy, "%s", name);
     tool = argv[0] = copy;
     if (!isatty(STDOUT_FILENO)) setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
-    /* A closed descriptor would be given to the next file that is opened, and messages would end up in it. Opened this
-     * way round, reading and writing one that was closed still fails. */
+    /* The next file that is opened would get a closed descriptor, and messages would be written to it. /dev/null takes its
+     * place, in the opposite direction, so that reading and writing still fail. */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
             _exit(EXIT_TROUBLE);
     const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error}, was;
-    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) /* nohup's way of ignoring stays */
+    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) /* a signal that nohup ignores stays ignored */
         if (sigaction(ending[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaction(ending[i], &interrupt, NULL);
-    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, NULL); /* then write() says EFBIG */
+    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, NULL); /* write() then returns EFBIG */
     sigaction(SIGBUS, &bus, NULL);
 #if defined(__GLIBC__)
-    /* Blocks come and go by the thousand; to fault their memory in each time would cost as much as decoding them. */
+    /* Thousands of blocks are allocated and freed; page faults for each would take as long as decoding. */
     mallopt(M_MMAP_THRESHOLD, KEPT_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
 #endif
@@ -69,7 +69,7 @@ const char *cli_tool(void) {
     return tool;
 }
 
-/* File names and metadata get into messages: what a terminal would obey is shown as \xNN. */
+/* Prints a message. File names and metadata in it may have bytes that a terminal would obey: they become \xNN. */
 static void print_message(const char *message) {
     fprintf(stderr, "%s: ", tool);
     cli_print_safe(stderr, message);
@@ -159,7 +159,7 @@ int cli_finish(int status) {
     int failed = ferror(stdout);
     size_t unwritten = __fpending(stdout);
     errno = 0;
-    /* closed from the start is fine for a program that printed nothing */
+    /* a descriptor that was closed from the start is no error if nothing was printed */
     if ((fclose(stdout) && (unwritten || errno != EBADF)) || failed) {
         cli_warn("write error on standard output: %s", errno ? strerror(errno) : "output was lost");
         return EXIT_TROUBLE;

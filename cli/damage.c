@@ -1,4 +1,4 @@
-/* damage.c: printing what is damaged in a container. Not for finding it (formats/container/survey.c). */
+/* damage.c: prints the damage of a container. Not for finding damage (formats/container/survey.c). */
 #include "cli/damage.h"
 
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 
 enum { MOST_LINES = 1000 };
 
-/* "record 35 (layer 0 V, tokens 0-199), bytes 1982880-2040351" */
+/* Writes "record 35 (layer 0 V, tokens 0-199), bytes 1982880-2040351". */
 static void name_place(const struct kvc_damage *d, char *text, size_t size) {
     const int is_block = strcmp(d->kind, "BLOCK") == 0, is_bytes = strcmp(d->kind, "bytes") == 0;
     char what[192];
@@ -29,7 +29,7 @@ void cli_say_damage(const char *name, const struct kvc_survey *s) {
     }
     if (s->n > MOST_LINES) cli_warn("%s: and %" PRIu64 " more", name, s->n - MOST_LINES);
     if (!s->whole_layers) {
-        cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; which rows are whole cannot be told", name,
+        cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; the whole rows cannot be determined", name,
                  s->damaged, s->records);
         return;
     }

@@ -1,5 +1,5 @@
-/* gpu.c: finds libkvc_cuda, which no tool is linked with, and the device that --device asks for. Not for what is done on
- * it. */
+/* gpu.c: finds libkvc_cuda, which is loaded at run time, and the device of --device. Not for loading files onto it
+ * (gpu_load.c). */
 #include "cli/gpu.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 static const char soname[] = "libkvc_cuda.so.0", file_name[] = "libkvc_cuda.so." KVC_VERSION;
 
-/* Its functions into *c, if all are there and of this version. */
+/* Looks up all functions of a library, which must have this version. */
 static int take_functions(struct cli_cuda *c, void *library, const char *name, struct kvc_error *e) {
     static const struct {
         const char *symbol;
@@ -26,7 +26,7 @@ static int take_functions(struct cli_cuda *c, void *library, const char *name, s
     }
     const char *version = c->version();
     if (strcmp(version, KVC_VERSION) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is of version %s, this is kvc %s", name, version, KVC_VERSION);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has version %s, but this is kvc %s", name, version, KVC_VERSION);
 }
 
 static int take_library(struct cli_cuda *c, const char *name, struct kvc_error *e) {
@@ -37,7 +37,7 @@ static int take_library(struct cli_cuda *c, const char *name, struct kvc_error *
     return status;
 }
 
-/* In a folder that is named from the program's own; 1 when it is not there. */
+/* Loads the library from a folder relative to the program. Returns 1 if there is none. */
 static int take_near(struct cli_cuda *c, const char *folder, struct kvc_error *e) {
     char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path);

@@ -1,4 +1,4 @@
-/* gpu_load.c: a .kvc loaded onto a device, and read back from there as a cache. Not for finding the device (gpu.c). */
+/* gpu_load.c: loads a .kvc onto a device, and reads it back as a cache. Not for finding the device (gpu.c). */
 #include "cli/gpu.h"
 
 #include "codecs/memory.h"
@@ -27,7 +27,7 @@ int cli_load(struct cli_load *l, const struct cli_device *device, const char *pa
     }
     l->seconds = now() - start;
     l->info.size = sizeof l->info;
-    cuda->plan_describe(l->plan, &l->info); /* how much the CPU decoded is known by now */
+    cuda->plan_describe(l->plan, &l->info); /* the bytes that the CPU decoded are known only now */
     return 0;
 }
 
@@ -67,7 +67,7 @@ int cli_device_refuses(const struct kvc_input *in, struct kvc_error *e) {
     return 0;
 }
 
-/* --- a cache over what was loaded --- */
+/* --- a cache of loaded rows --- */
 
 static int read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     struct cli_device_cache *d = c->impl;
@@ -83,7 +83,7 @@ static int read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, 
     return of->read_literal(of, offset, n, dst, e);
 }
 
-/* Which of the plan's each tensor of the container is. */
+/* Finds the number of each tensor of the container in the plan. */
 static int number_tensors(struct cli_device_cache *d, struct kvc_error *e) {
     const struct kvc_cache *c = d->of;
     struct kvc_cuda_tensor loaded = {.size = sizeof loaded};
@@ -97,7 +97,7 @@ static int number_tensors(struct cli_device_cache *d, struct kvc_error *e) {
     return 0;
 }
 
-/* What the plan does not load is decoded as it is read. */
+/* Reads rows. The CPU decodes tensors that the plan does not load. */
 static void count_rest(struct cli_device_cache *d) {
     for (uint32_t t = 0; t < d->of->n_tensors; t++)
         if (d->number[t] == KVC_NONE) {
@@ -123,7 +123,7 @@ int cli_device_cache_open(struct cli_device_cache *d, const struct cli_device *d
     d->cache = *of;
     d->cache.read = read_rows;
     d->cache.read_literal = read_literal;
-    d->cache.kind = NULL; /* a container no more */
+    d->cache.kind = NULL; /* the cache no longer counts as a container */
     d->cache.impl = d;
     return 0;
 }

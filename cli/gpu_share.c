@@ -1,5 +1,5 @@
-/* device_share.c: device memory handed from process to process: lent (--to=ipc), and borrowed to decode into (--into). Not for
- * reading the list of what is borrowed (handles.c). */
+/* gpu_share.c: shares device memory between processes: lends it (--to=ipc), or decodes into borrowed memory (--into). Not for
+ * reading the list of borrowed memory (handles.c). */
 #include "cli/gpu.h"
 #include "cli/handles.h"
 
@@ -40,7 +40,7 @@ static int print_tensor(struct cli_json *j, const struct cli_load *l, uint32_t i
     return 0;
 }
 
-/* The whole line into memory first: half of one must not be printed. */
+/* Writes the line to memory first, because an incomplete line must not be printed. */
 static char *line_of(const struct cli_load *l, const char *path, struct kvc_error *e) {
     char *line = NULL;
     size_t n = 0;
@@ -81,14 +81,14 @@ int cli_device_lend(const struct cli_load *l, const char *path, struct kvc_error
 
 /* --- borrowing --- */
 
-/* Handles as they were opened: one that occurs again is not opened again, which CUDA would refuse. */
+/* Opened handles. CUDA refuses to open a handle twice, so equal handles share an address. */
 struct borrowed {
     const struct cli_device *device;
     const struct cli_handles *list;
-    uint64_t *opened;  /* by base: address of its handle */
-    uint64_t *address; /* by base: with the offset */
-    uint8_t *owner;    /* by base: it was opened for this one */
-    uint64_t n;        /* bases done */
+    uint64_t *opened;  /* for each base: address of its handle */
+    uint64_t *address; /* for each base: address with the offset */
+    uint8_t *owner;    /* for each base: 1 if the handle was opened for this base */
+    uint64_t n;        /* number of finished bases */
 };
 
 static void give_back(struct borrowed *b) {
@@ -109,7 +109,7 @@ static int borrow_one(struct borrowed *b, uint64_t i, struct kvc_error *e) {
     else if (b->device->cuda->open_handle(b->device->number, base[i].handle, &b->opened[i], e)) return -1;
     b->n = i + 1;
     if (__builtin_add_overflow(b->opened[i], base[i].offset, &b->address[i]))
-        return kvc_fail(e, KVC_ERR_USAGE, "an offset that points past all memory");
+        return kvc_fail(e, KVC_ERR_USAGE, "an offset is larger than the address space");
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* handles.c: reads the file of --into. Not for opening the memory that it names. */
+/* handles.c: reads the file of --into. Not for opening the memory (gpu_share.c). */
 #include "cli/handles.h"
 
 #include "codecs/dtype.h"
@@ -11,13 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bounds, so that a wild file costs little; offsets and strides reach as far as memory does. */
+/* Bounds that keep the cost of a hostile file small. Offsets and strides may have any value of a memory address. */
 #define MAX_FILE (UINT64_C(16) << 20)
 #define MAX_LAYERS 4096
 #define MAX_SIZE UINT32_MAX
 #define MAX_STRIDE (INT64_C(1) << 48)
 
-/* An object of the file and what to call it in messages: "" or "pool." */
+/* An object of the file and its name in messages: "" or "pool." */
 struct object {
     json_t *json;
     const char *where;
@@ -27,11 +27,11 @@ static int fail(struct kvc_error *e, const struct object *o, const char *key, co
     return kvc_fail(e, KVC_ERR_USAGE, "%s%s %s", o->where, key, what);
 }
 
-/* An object with no other keys than these. */
+/* Checks that a value is an object without other keys than these. */
 static int take_object(struct object *o, const char *const *keys, struct kvc_error *e) {
     const char *key;
     json_t *value;
-    if (!json_is_object(o->json)) return kvc_fail(e, KVC_ERR_USAGE, "%s is missing, or no object", *o->where ? o->where : "it");
+    if (!json_is_object(o->json)) return kvc_fail(e, KVC_ERR_USAGE, "%s is missing, or is no object", *o->where ? o->where : "it");
     json_object_foreach(o->json, key, value) {
         const char *const *known = keys;
         while (*known && strcmp(*known, key) != 0) known++;
@@ -45,7 +45,7 @@ static json_t *get(const struct object *o, const char *key) {
     return json_is_null(v) ? NULL : v;
 }
 
-/* A number that must be there. */
+/* Reads a number that must exist. */
 static int take_number(const struct object *o, const char *key, int64_t least, int64_t most, int64_t *v, struct kvc_error *e) {
     const json_t *number = get(o, key);
     *v = json_integer_value(number);
@@ -62,7 +62,7 @@ static int take_size(const struct object *o, const char *key, uint64_t most, uin
     return 0;
 }
 
-/* One that may be missing: then it is 0. */
+/* Reads a number that is 0 if missing. */
 static int take_count(const struct object *o, const char *key, uint64_t below, uint64_t *v, struct kvc_error *e) {
     int64_t number = 0;
     if (get(o, key) && take_number(o, key, 0, (int64_t)below - 1, &number, e)) return -1;
@@ -99,7 +99,7 @@ static int take_strides(struct kvc_cuda_strides *s, const struct object *o, stru
     return 0;
 }
 
-/* The layout, or strides in its place; *bases: how many allocations it takes, 0: any of 1, layers and 2 * layers. */
+/* Reads the layout, or strides instead. *bases: number of allocations; 0: 1, layers or 2 * layers. */
 static int take_layout(struct kvc_cuda_destination *d, const struct object *o, uint64_t *bases, struct kvc_error *e) {
     const json_t *named = get(o, "layout");
     *bases = 0;
@@ -180,7 +180,7 @@ static int read_all(struct cli_handles *h, const struct kvc_input *in, struct kv
     json_error_t error;
     if (in->size > MAX_FILE) return kvc_fail(e, KVC_ERR_USAGE, "more than 16 MiB is no list of handles");
     json_t *root = json_loadb((const char *)in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, &error);
-    if (!root) return kvc_fail(e, KVC_ERR_USAGE, "no JSON: line %d: %s", error.line, error.text);
+    if (!root) return kvc_fail(e, KVC_ERR_USAGE, "is no JSON: line %d: %s", error.line, error.text);
     int status = take_all(h, root, e);
     json_decref(root);
     return status;

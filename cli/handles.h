@@ -1,5 +1,5 @@
-/* handles.h: the file of --into: memory that another process exported, and what belongs where in it, as JSON. Not for opening
- * the memory (gpu.h). kvc-unpack(1) documents the file. */
+/* handles.h: the file of --into: the memory that another process exported and its layout, as JSON. Not for opening the memory
+ * (gpu.h). kvc-unpack(1) documents the file. */
 #ifndef KVC_CLI_HANDLES_H
 #define KVC_CLI_HANDLES_H
 
@@ -12,13 +12,13 @@ struct cli_base {
 };
 
 struct cli_handles {
-    struct kvc_cuda_destination destination; /* but for its bases */
+    struct kvc_cuda_destination destination; /* without its bases */
     struct cli_base *base;
     uint64_t n_bases;
     uint32_t *table; /* destination.table */
 };
 
-/* Every field is checked, keys that are not known are refused. On failure *h is empty. */
+/* Reads and checks every field; unknown keys are refused. On failure *h is empty. */
 int cli_handles_read(struct cli_handles *h, const char *path, struct kvc_error *e);
 void cli_handles_free(struct cli_handles *h);
 

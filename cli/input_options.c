@@ -1,5 +1,5 @@
-/* input_options.c: the options that say how input is to be read, which all four tools have. Options of single formats come out of the
- * table of formats: nothing here names one. Not for opening (cli.c). */
+/* input_options.c: the options of all four tools about reading input. Options of single formats come from the rows of the
+ * formats, and this file names none. Not for opening (cli.c). */
 #include "cli/cli.h"
 
 #include "codecs/near.h"
@@ -19,8 +19,8 @@ static const struct option own[] = {
     {"model", required_argument, NULL, CLI_OPT_MODEL},
 };
 
-/* Calls take() for the option of the tools that each format's option has, until it returns other than 0: that is returned. A row's
- * own option, which takes all of its options at once, comes as NULL and the row. */
+/* Calls take() for every option of formats that has an option of the tools, until take() returns a value other than 0.
+ * Returns this value. For a row's option that takes all of the row's options at once, `o` is NULL. */
 typedef int take_fn(void *state, const struct kvc_format *f, const struct kvc_format_option *o, int number);
 
 static int each_option(take_fn *take, void *state, int writing) {
@@ -45,7 +45,7 @@ struct table {
 
 static int add(struct table *t, const char *name, int has_arg, int value) {
     for (size_t i = 0; i < t->n; i++)
-        if (strcmp(t->option[i].name, name) == 0) return 0; /* formats may share an option: the first one's number stands for it */
+        if (strcmp(t->option[i].name, name) == 0) return 0; /* formats may share an option, which has the number of the first */
     if (t->n + 1 == MAX_LONG_OPTIONS) abort();
     t->option[t->n++] = (struct option){name, has_arg, NULL, value};
     return 0;
@@ -69,7 +69,7 @@ const struct option *cli_long_options(const struct option *of_tool) {
 
 /* --- taking them --- */
 
-/* Notes "KEY" or "KEY=VALUE" for whatever format it is. */
+/* Records "KEY" or "KEY=VALUE" for the format that has the option. */
 static int set(struct cli_settings *s, const char *key, const char *value) {
     char *text = NULL;
     if (s->n + 1 == sizeof s->item / sizeof s->item[0]) {
@@ -145,10 +145,11 @@ int cli_no_such_format(const char *option, const char *name, int writing, const 
     for (size_t i = 0; kvc_format_at(i); i++)
         if (!writing || kvc_format_at(i)->export) kvc_near_offer(&near, kvc_format_at(i)->name);
     if (*near.text) return cli_usage("--%s=%s: there is no such format; did you mean %s?", option, name, near.text);
-    return cli_usage("--%s=%s: there is no such format; it is %s%s", option, name, cli_format_names(writing, names, sizeof names), more);
+    cli_format_names(writing, names, sizeof names);
+    return cli_usage("--%s=%s: there is no such format; it is %s%s", option, name, names, more);
 }
 
-/* --from=FORMAT[:KEY=VALUE,...] */
+/* Takes --from=FORMAT[:KEY=VALUE,...]. */
 static int take_format(struct cli_input *in, const char *arg) {
     const struct kvc_format *f = kvc_format_find(arg);
     const char *colon = strchr(arg, ':');
@@ -202,7 +203,7 @@ void cli_input_environment(struct cli_input *in) {
 
 /* --- help --- */
 
-/* "  --name=VALUE  lines", as all help texts have it. */
+/* Prints "  --name=VALUE  lines" in the columns of all help texts. */
 static void print_option(const char *name, const char *value, const char *lines) {
     int n = printf("      --%s%s%s", name, value ? "=" : "", value ? value : "");
     for (const char *line = lines; *line;) {
@@ -229,7 +230,8 @@ static int print_of_format(void *state, const struct kvc_format *f, const struct
     else {
         int used = snprintf(lines, sizeof lines, "%s input: ", f->name);
         for (const struct kvc_format_option *x = f->import_options; x->key && used < (int)sizeof lines; x++)
-            used += snprintf(lines + used, sizeof lines - (size_t)used, "%s%s=%s", x == f->import_options ? "" : ",", x->key, x->value);
+            used += snprintf(lines + used, sizeof lines - (size_t)used, "%s%s=%s", x == f->import_options ? "" : ",", x->key,
+                             x->value);
         print_option(tool, "GEOMETRY", lines);
     }
     return 0;
@@ -239,14 +241,14 @@ void cli_print_input_help(void) {
     const char *printed[MAX_LONG_OPTIONS] = {NULL};
     char names[256], lines[512];
     puts("Reading input:");
-    snprintf(lines, sizeof lines, "input is %s (default: look);\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
+    snprintf(lines, sizeof lines, "input is %s (default: its first bytes decide);\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
              cli_format_names(0, names, sizeof names));
     print_option("from", "FORMAT[:OPTIONS]", lines);
     print_option("model", "FILE", "the model's weights (GGUF or safetensors): geometry and RoPE facts\n(default: $KVC_MODEL)");
-    print_option("weights", "FILE", "weights that K and V are rebuilt with (recipe project)");
-    print_option("profile", "FILE", "the model's profile (kvc-profile(5)), to pack with or to unpack\n"
-                                    "what was; also sought beside a .kvc and in $KVC_PROFILE_PATH");
-    print_option("kv-heads", "N", "number of KV heads, where the file does not say");
+    print_option("weights", "FILE", "weights from which K and V are rebuilt (recipe project)");
+    print_option("profile", "FILE", "the model's profile (kvc-profile(5)), for packing and unpacking;\n"
+                                    "also searched beside a .kvc and in $KVC_PROFILE_PATH");
+    print_option("kv-heads", "N", "number of KV heads, if the file does not record it");
     print_option("pairing", "P", "RoPE pairing of K: halves, interleaved or none");
     each_option(print_of_format, printed, 0);
 }

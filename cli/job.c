@@ -1,5 +1,6 @@
-/* job.c: files in, files out: the frame of kvc-pack and kvc-unpack. */
+/* job.c: opens inputs and completes outputs of kvc-pack and kvc-unpack. Not for packing or unpacking. */
 #include "cli/job.h"
+#include "formats/file/restore.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,56 +76,59 @@ static int ends_in_tar(const char *path) {
     return n > 4 && strcmp(path + n - 4, ".tar") == 0;
 }
 
-/* Writes an output that is a folder. */
+/* Writes an output that is a folder. --rm is refused, because folders below it are not made durable. */
 static int convert_to_folder(struct job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
     struct cli_folder out;
+    if (j->remove)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes no input whose output is a folder: use -o FILE.tar", f->input.name);
     if (cli_folder_open(&out, target, e)) return -1;
     if (j->write_members(j->state, f, &out.members, e)) {
         cli_error_about(e, f->input.name);
         cli_folder_abandon(&out);
         return -1;
     }
-    return cli_folder_commit(&out, e);
+    if (cli_folder_commit(&out, e)) return -1;
+    for (uint32_t i = 0; i < f->cache->n_members; i++) j->total.out += kvc_source_size(f->cache, i);
+    return 0;
 }
 
-/* What --rm may not remove, as unpacking does not give just that back. */
+/* Refuses --rm for an input that is a folder or an archive: unpacking does not restore its links, times and modes. */
 static int refuse_removal(const struct job *j, const struct kvc_opened *f, struct kvc_error *e) {
     if (!j->remove || f->bundle.is_file) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes single files, not folders or archives", f->input.name);
 }
 
-/* With the input open: opens, writes and completes the output. */
-static int convert(struct job *j, const char *path, int to_stdout, const struct kvc_opened *f, struct kvc_error *e) {
+/* Opens, writes and completes an output file, or writes to nowhere with -t. */
+static int convert_to_file(struct job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
     struct cli_output out = {.fd = -1};
     struct kvc_sink nowhere = {.write = discard};
+    if (!j->test && cli_output_open(&out, target, j->force, f->input.mode, e)) return -1;
+    const int is_file = out.path != NULL;
+    out.times = f->input.has_times ? f->input.times : NULL;
+    int status = j->write(j->state, f, j->test ? &nowhere : &out.sink, e);
+    if (status) cli_error_about(e, f->input.name);
+    else if (!j->test) status = cli_output_commit(&out, e);
+    if (status && !j->test) cli_output_abandon(&out);
+    if (!status && j->remove && is_file) status = cli_remove_input(&f->input, e);
+    if (!status) j->total.out += j->test ? nowhere.offset : out.sink.offset;
+    return status;
+}
+
+/* Names, opens, writes and completes the output of an open input. */
+static int convert(struct job *j, const char *path, int to_stdout, const struct kvc_opened *f, struct kvc_error *e) {
     char *name = j->output || to_stdout ? NULL : j->name(j->state, path, &f->input, e);
     const char *target = j->output ? j->output : name;
-    int status = target || to_stdout ? 0 : -1, is_file = 0;
-    if (target && j->skip_existing && cli_output_exists(target)) {
+    int status = target || to_stdout ? 0 : -1;
+    const int to_folder = target && !j->test && !ends_in_tar(target) && j->is_folder && j->is_folder(j->state, f);
+    if (target && j->skip_existing && (to_folder ? cli_folder_exists(target) : cli_output_exists(target))) {
         skip(j, f->input.name);
         free(name);
         return 0;
     }
     if (!status) status = refuse_removal(j, f, e);
-    if (!status && target && !j->test && !ends_in_tar(target) && j->is_folder && j->is_folder(j->state, f)) {
-        status = convert_to_folder(j, target, f, e);
-        if (!status) j->done(j->state, f);
-        free(name);
-        return status;
-    }
-    if (!status && !j->test) status = cli_output_open(&out, target, j->force, f->input.mode, e);
-    if (!status) {
-        is_file = out.path != NULL;
-        out.times = f->input.has_times ? f->input.times : NULL;
-        status = j->write(j->state, f, j->test ? &nowhere : &out.sink, e);
-        if (status) cli_error_about(e, f->input.name);
-        else if (!j->test) status = cli_output_commit(&out, e);
-        if (status && !j->test) cli_output_abandon(&out);
-    }
-    if (!status && j->remove && is_file) status = cli_remove_input(&f->input, e);
+    if (!status) status = to_folder ? convert_to_folder(j, target, f, e) : convert_to_file(j, target, f, e);
     if (!status) {
         j->total.in += f->input.size;
-        j->total.out += j->test ? nowhere.offset : out.sink.offset;
         j->done(j->state, f);
     }
     free(name);
@@ -141,7 +145,7 @@ int job_file(struct job *j, const char *path, struct kvc_error *e) {
     return status;
 }
 
-/* "20 files: 93.1 MB -> 77.2 MB (1.206), 2 failed, 3 skipped, 1.20 s" */
+/* Prints "20 files: 93.1 MB -> 77.2 MB (1.206), 2 failed, 3 skipped, 1.20 s". */
 static void say_total(const struct job *j, int n) {
     const struct job_total *t = &j->total;
     char from[32], to[32], sizes[96] = "", failed[32] = "", skipped[32] = "";

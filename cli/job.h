@@ -1,5 +1,4 @@
-/* job.h: what kvc-pack and kvc-unpack have in common: files in, files out, and the options about that. Not for what is
- * done to a file. */
+/* job.h: inputs, outputs and their options, for kvc-pack and kvc-unpack. Not for packing or unpacking a file. */
 #ifndef KVC_JOB_H
 #define KVC_JOB_H
 
@@ -28,36 +27,38 @@ struct job {
     const char *output;
     int to_stdout, force, remove, skip_existing, verbose, test, json, version, help;
     unsigned threads;
-    struct cli_report report; /* with json */
+    struct cli_report report; /* if json is set */
     struct job_total {
         unsigned failed, skipped;
-        uint64_t in, out; /* bytes of the inputs that became outputs, after decompression, and of these */
+        uint64_t in, out; /* bytes of the converted inputs, after decompression, and of their outputs */
         double start;
     } total;
 
-    void *state; /* the tool's own, handed to the functions below */
-    /* The output's default name for an input; the caller frees it. */
+    void *state; /* the tool's own state, for the functions below */
+    /* Returns the default name of the output of an input; the caller frees it. */
     char *(*name)(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e);
-    /* Writes what becomes of one input. */
+    /* Writes the output of an input. */
     int (*write)(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e);
-    /* Where an input may become several files: 1 when this one does, and writes them. NULL: each becomes one file. */
+    /* For inputs with several output files: is_folder() returns 1 for such an input, and write_members() writes
+     * the files. NULL: each input has one output file. */
     int (*is_folder)(void *state, const struct kvc_opened *f);
     int (*write_members)(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out, struct kvc_error *e);
-    /* Says what was done, as job->json and job->verbose ask for. */
+    /* Reports a finished input according to job->json and job->verbose. */
     void (*done)(void *state, const struct kvc_opened *f);
 };
 
-/* Seconds of a clock that only goes forward. */
+/* Returns seconds of a monotonic clock. */
 double job_now(void);
 
-/* Takes one of the options above or of CLI_INPUT_OPTIONS: 1 taken, 0 not one of them, -1 bad value (message printed). */
+/* Takes an option above, an input option or an option of formats. 1: taken, 0: another option, -1: bad value (message
+ * printed). */
 int job_option(struct job *j, int opt, const char *arg);
-/* Settles -o, -c and standard output for n operands; 0, or EXIT_TROUBLE (message printed). */
+/* Checks -o, -c and standard output for n operands. 0, or EXIT_TROUBLE (message printed). */
 int job_check(struct job *j, int n, char **paths);
-/* One input to its output (with job->test: to nowhere): the output appears whole or not at all. */
+/* Converts an input to its output, or with job->test to nowhere. The output appears complete or not at all. */
 int job_file(struct job *j, const char *path, struct kvc_error *e);
-/* Runs `one` on each operand (standard input when there is none), which returns an exit status after printing its own
- * message and reporting with json; returns the worst. */
+/* Calls `one` for each operand, or for standard input if there is none. `one` prints messages, reports with json and returns
+ * an exit status. Returns the worst status. */
 int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const char *path));
 
 #endif

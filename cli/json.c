@@ -1,11 +1,11 @@
-/* json.c: writing JSON. Not for reading it. */
+/* json.c: writes JSON. Not for reading it. */
 #include "cli/cli.h"
 #include "cli/text.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-/* Deeper than this would lose track of which brackets are open. */
+/* The maximum depth, a bit for each open bracket. */
 #define MAX_DEPTH 63
 
 void cli_json_start(struct cli_json *j, FILE *out) {
@@ -41,7 +41,7 @@ static void quoted(FILE *out, const char *text) {
     fputc('"', out);
 }
 
-/* What stands before a value: the comma, the line and the key. */
+/* Writes the comma, the new line and the key before a value. */
 static void lead(struct cli_json *j, const char *key) {
     if (j->depth) {
         const int in_line = j->compact || j->lines;

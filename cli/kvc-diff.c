@@ -1,5 +1,4 @@
-/* kvc-diff.c: comparing two cache files: options and the order of things. Not for how they are compared
- * (diff_*.c). */
+/* kvc-diff.c: the options of kvc-diff and the order of a comparison. Not for comparing (diff_*.c). */
 #include "cli/diff/diff.h"
 #include "cli/gpu.h"
 #include "formats/cache/view.h"
@@ -10,31 +9,31 @@
 
 static const char help[] =
     "Usage: kvc-diff [OPTION]... A B\n"
-    "Compare two cache files of any supported kinds; print what differs, nothing when they are the same.\n"
+    "Compare two cache files of any supported formats; print the differences, or nothing if they are the same.\n"
     "Values are compared bit by bit unless --abs or --rel is given. One of A and B may be \"-\".\n"
     "\n"
-    "What counts:\n"
-    "      --abs=X             values are equal when |a-b| <= X + R * |b|, for finite a and b;\n"
+    "What is compared:\n"
+    "      --abs=X             values are equal if |a-b| <= X + R * |b|, for finite a and b;\n"
     "      --rel=R             either may be given (the other is then 0)\n"
-    "      --tokens=A:B        only positions A to B - 1\n"
-    "      --layers=LIST       only these layers, like 0-3,7\n"
-    "      --all               provenance, other metadata and private bytes, too\n"
-    "      --attention         measure what the differences do to attention, with the queries\n"
-    "                          that A or B holds\n"
-    "      --queries=FILE      likewise, with the queries of FILE\n"
+    "      --tokens=A:B        compare positions A to B - 1\n"
+    "      --layers=LIST       compare these layers, like 0-3,7\n"
+    "      --all               also compare provenance, other metadata and private bytes\n"
+    "      --attention         measure the effect of the differences on attention, with the\n"
+    "                          queries of A or B\n"
+    "      --queries=FILE      the same with the queries of FILE\n"
     "What is printed:\n"
-    "      --report            each value that differs, with its position\n"
+    "      --report            print each value that differs, with its position\n"
     "  -n, --count=COUNT       report at most COUNT values (implies --report)\n"
-    "  -q, --quiet             nothing: the exit status tells\n"
-    "  -v, --verbose           equal tensors and notes, too\n"
-    "      --json[=lines]      one JSON object; lines: on one line\n"
-    "      --tsv               tab-separated rows\n";
+    "  -q, --quiet             print nothing, only set the exit status\n"
+    "  -v, --verbose           also print equal tensors and notes\n"
+    "      --json[=lines]      print one JSON object; lines: on one line\n"
+    "      --tsv               print tab-separated rows\n";
 
 static const char end_of_help[] =
-    "                          for kvc-diff, --pairing=P,Q gives that of A and that of B\n"
+    "                          kvc-diff: --pairing=P,Q for A and B\n"
     "\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           the version\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print the version\n"
     "\n"
     "Exit status: 0 the same, 1 different, 2 trouble.\n";
 
@@ -44,15 +43,15 @@ enum { OPT_ABS = CLI_OPT_FREE, OPT_REL, OPT_TOKENS, OPT_LAYERS, OPT_ALL, OPT_REP
 struct settings {
     struct cli_input input;
     enum kvc_pairing pairing[2];
-    const char *queries; /* file that has them, or NULL */
-    struct diff diff;
+    const char *queries; /* --queries, or NULL */
+    struct diff_comparison diff;
     int version;
 };
 
 /* --- the whole comparison --- */
 
 static int open_files(struct settings *s, char **path, struct kvc_error *e) {
-    struct diff *d = &s->diff;
+    struct diff_comparison *d = &s->diff;
     for (int i = 0; i < 2; i++) {
         s->input.import.pairing = s->pairing[i];
         if (cli_open(&d->file[i], path[i], &s->input, e)) return -1;
@@ -65,8 +64,8 @@ static int open_files(struct settings *s, char **path, struct kvc_error *e) {
     return s->queries ? cli_open(&d->queries, s->queries, &s->input, e) : 0;
 }
 
-/* Finds what belongs together; refuses a selection that reaches nothing. */
-static int find_pairs(struct diff *d, struct kvc_error *e) {
+/* Matches the parts and tensors; refuses a selection of nothing. */
+static int find_pairs(struct diff_comparison *d, struct kvc_error *e) {
     for (int s = 0; s < 2; s++) d->pairs.cache[s] = d->cache[s];
     if (kvc_pairs_find(&d->pairs, e)) return -1;
     switch (kvc_pairs_reach(&d->pairs)) {
@@ -76,8 +75,8 @@ static int find_pairs(struct diff *d, struct kvc_error *e) {
     }
 }
 
-static int compare_files(struct diff *d, struct kvc_error *e) {
-    if (d->quiet) d->attention = 0; /* its measures say nothing of same or different */
+static int compare_files(struct diff_comparison *d, struct kvc_error *e) {
+    if (d->quiet) d->attention = 0; /* measures of attention do not change the exit status */
     if (find_pairs(d, e) || diff_attention_possible(d, e)) return -1;
     diff_begin(d);
     if (diff_facts(d, e)) return -1;
@@ -93,14 +92,14 @@ static int run(struct settings *s, char **path) {
     struct kvc_error e = {.code = KVC_OK};
     if (open_files(s, path, &e) || compare_files(&s->diff, &e)) {
         diff_failed(&s->diff, path[0], path[1], &e);
-        fflush(stdout); /* what was found comes before why it ends */
+        fflush(stdout); /* flush the differences before the error */
         cli_error(&e);
         return EXIT_TROUBLE;
     }
     return diff_differs(&s->diff) ? EXIT_DIFFER : EXIT_SAME;
 }
 
-static void release(struct diff *d) {
+static void release(struct diff_comparison *d) {
     kvc_align_free(&d->align);
     for (int s = 0; s < 2; s++) kvc_close(&d->file[s]);
     diff_attention_free(d);
@@ -111,14 +110,14 @@ static void release(struct diff *d) {
 
 /* --- options: 0, or EXIT_TROUBLE with a message printed --- */
 
-static int tolerance_option(struct diff *d, const char *name, const char *arg, double *to) {
+static int tolerance_option(struct diff_comparison *d, const char *name, const char *arg, double *to) {
     if (cli_parse_f64(arg, to) || !isfinite(*to) || *to < 0)
         return cli_usage("--%s: '%s' is not a number of 0 or more", name, arg);
     d->compare.exact = 0;
     return 0;
 }
 
-static int tokens_option(struct diff *d, const char *arg) {
+static int tokens_option(struct diff_comparison *d, const char *arg) {
     uint64_t first, end;
     if (cli_parse_range(arg, &first, &end) || first >= end || first > INT64_MAX)
         return cli_usage("--tokens: '%s' is not a range of positions like 0:256", arg);
@@ -127,30 +126,30 @@ static int tokens_option(struct diff *d, const char *arg) {
     return 0;
 }
 
-static int count_option(struct diff *d, const char *arg) {
+static int count_option(struct diff_comparison *d, const char *arg) {
     d->compare.report = diff_report_value;
     return cli_parse_u64(arg, &d->count) ? cli_usage("--count: '%s' is not a number", arg) : 0;
 }
 
-/* "P" for both files or "P,Q". */
+/* Takes "P" for both files, or "P,Q". */
 static int pairing_option(enum kvc_pairing pairing[2], const char *arg) {
     const char *comma = strchrnul(arg, ','), *second = *comma ? comma + 1 : arg;
     char first[32];
     snprintf(first, sizeof first, "%.*s", (int)(comma - arg), arg);
     if (!kvc_pairing_parse(first, &pairing[0]) || !kvc_pairing_parse(second, &pairing[1]))
         return cli_usage(
-            "--pairing: '%s' is not halves, interleaved or none, nor two of them with a comma between", arg);
+            "--pairing: '%s' is not halves, interleaved or none, or two of them separated by a comma", arg);
     return 0;
 }
 
-static int style_option(struct diff *d, enum diff_style style) {
+static int style_option(struct diff_comparison *d, enum diff_style style) {
     if (d->style != DIFF_TEXT && d->style != style) return cli_usage("--json and --tsv exclude each other");
     d->style = style;
     return 0;
 }
 
 static int take_option(struct settings *s, int opt, const char *arg) {
-    struct diff *d = &s->diff;
+    struct diff_comparison *d = &s->diff;
     switch (opt) {
     case OPT_ABS: return tolerance_option(d, "abs", arg, &d->compare.abs);
     case OPT_REL: return tolerance_option(d, "rel", arg, &d->compare.rel);
@@ -217,7 +216,7 @@ int main(int argc, char **argv) {
     }
     if (s.version) return cli_version(s.diff.verbose, cli_cuda_version);
     char **path = argv + optind;
-    if (argc - optind != 2) return cli_usage("two files are needed, %d given", argc - optind);
+    if (argc - optind != 2) return cli_usage("two files are needed, but %d given", argc - optind);
     if (strcmp(path[0], "-") == 0 && strcmp(path[1], "-") == 0)
         return cli_usage("only one of the two files can be standard input");
     if (s.queries && strcmp(s.queries, "-") == 0 && (strcmp(path[0], "-") == 0 || strcmp(path[1], "-") == 0))

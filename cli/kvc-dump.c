@@ -1,5 +1,5 @@
-/* kvc-dump.c: looking inside cache files: options, modes, files one after another, and --check. Not for what
- * the modes print (dump_*.c). */
+/* kvc-dump.c: the options of kvc-dump, its files one after another, and --check. Not for the output of the other modes
+ * (dump_*.c). */
 #include "cli/damage.h"
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
@@ -24,30 +24,31 @@ enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, CHECK };
 
 static const char help[] =
     "Usage: kvc-dump [OPTION]... [FILE]...\n"
-    "Look inside KV-cache files: .kvc, llama.cpp, safetensors, npz, raw; - or nothing is standard input.\n"
+    "Show the contents of KV-cache files: .kvc containers and files of engines. FILE may be a folder or\n"
+    "a tar archive of several files; - or no FILE is standard input.\n"
     "\n"
-    "What to show (default: one screen that says what the file is):\n"
+    "What to show (default: a summary on one screen):\n"
     "      --header            versions and all metadata keys\n"
-    "      --layers            a line for each layer\n"
+    "      --layers            one line for each layer\n"
     "      --tokens            positions, token ids and cells\n"
     "      --sections          .kvc: records and sections; other files: where each tensor is\n"
     "      --values=L:K:H[:A:B]\n"
     "                          values of layer L, head H or \"all\", positions A to B-1;\n"
     "                          K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
     "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of each head\n"
-    "      --check             read everything and verify every checksum\n"
-    "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS, and how many\n"
-    "                          it has, the best first; TOKENS: a file of token ids (JSON as\n"
-    "                          engines answer, or a list), any cache file, - standard input\n"
+    "      --check             read everything, verify every checksum and list all damage\n"
+    "      --match=TOKENS      the number of leading tokens that each FILE shares with TOKENS,\n"
+    "                          and of its own tokens, the best FILE first; TOKENS: a file of\n"
+    "                          token ids (JSON of engines, or a list), a cache file, or -\n"
     "How to show it:\n"
-    "      --part=N            only part N of the file (the summary numbers them)\n"
-    "      --json[=lines]      a report as JSON; lines: an object a line\n"
-    "      --tsv               tab-separated columns, the first is the row's type\n"
+    "      --part=N            only part N of the file (the summary has their numbers)\n"
+    "      --json[=lines]      print JSON; lines: one object on each line\n"
+    "      --tsv               print tab-separated columns; the first is the row's type\n"
     "  -T, --threads=N         threads for --check (default: one for each core)\n"
-    "  -q, --quiet             print nothing: only the exit status and errors\n"
-    "  -v, --verbose           with --check and --match: say more\n"
-    "  -h, --help              show this and exit\n"
-    "  -V, --version           show the version and exit; with -v kernels and stages too\n";
+    "  -q, --quiet             print nothing but errors\n"
+    "  -v, --verbose           with --check and --match: print more\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print the version; with -v also kernels, stages and devices\n";
 
 static const char end_of_help[] =
     "\n"
@@ -61,7 +62,7 @@ struct settings {
     int quiet, version;
 };
 
-/* One line of --check's own, and for programs all damage. `message`, `e`, `damage` NULL: nothing to add. */
+/* Prints the line of --check, and as JSON and TSV all damage. `message`, `e` and `damage` may be NULL. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict,
                         const char *message, const struct kvc_error *e, const struct kvc_survey *damage) {
     if (o->style == DUMP_JSON) {
@@ -116,7 +117,7 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     if (modes[s->mode].print(o, &f, &s->options, &e)) {
         kvc_error_prefix(&e, f.input.name);
         dump_failed(o, path, &e);
-        fflush(o->out); /* what was shown comes before why it ends */
+        fflush(o->out); /* flush the output before the error */
         cli_error(&e);
         status = EXIT_TROUBLE;
     }
@@ -140,10 +141,10 @@ static int each_file(struct dump_out *o, char **path, int n, struct settings *s)
     return worst == EXIT_SAME && s->mode == MATCH && !sharing ? EXIT_DIFFER : worst;
 }
 
-/* 0, or EXIT_TROUBLE with a message printed. */
+/* Takes a mode. 0, or EXIT_TROUBLE (message printed). */
 static int set_mode(struct settings *s, unsigned mode, const char *arg) {
     if (s->mode != SUMMARY && s->mode != mode)
-        return cli_usage("--%s and --%s cannot be shown together", modes[s->mode].name, modes[mode].name);
+        return cli_usage("--%s and --%s exclude each other", modes[s->mode].name, modes[mode].name);
     s->mode = mode;
     if (mode == VALUES && dump_values_parse(arg, &s->options.values))
         return cli_usage("--values=%s is not LAYER:ROLE:HEAD or LAYER:ROLE:HEAD:FIRST:END", arg);
@@ -151,7 +152,7 @@ static int set_mode(struct settings *s, unsigned mode, const char *arg) {
     return 0;
 }
 
-/* 0, or the status to exit with; help was printed when *done. */
+/* Takes an option. 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct settings *s, struct dump_out *o, int opt, const char *arg) {
     uint64_t n;
     if (opt >= OPT_MODE && opt < CLI_OPT_FORMAT) return set_mode(s, (unsigned)(opt - OPT_MODE), arg);
@@ -166,7 +167,7 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
     }
     case OPT_PART:
         if (cli_parse_u64(arg, &n) || n >= KVC_NONE)
-            return cli_usage("--part=%s is not a number of a part", arg);
+            return cli_usage("--part=%s is not the number of a part", arg);
         s->options.part = (uint32_t)n;
         return 0;
     case 'T':
@@ -203,7 +204,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Standard input can be read once. */
+/* Returns 1 if operands and --match read standard input more than once. */
 static int stdin_twice(const struct settings *s, char **path, int n) {
     int uses = (s->tokens_path && strcmp(s->tokens_path, "-") == 0) + (n == 0);
     for (int i = 0; i < n; i++) uses += strcmp(path[i], "-") == 0;

@@ -1,4 +1,4 @@
-/* match_tokens.c: the prompt of kvc-dump --match: token ids as engines print them, as a list, or out of a cache file. Not for
+/* match_tokens.c: reads the prompt of kvc-dump --match: token ids in the JSON of engines, as a list, or of a cache file. Not for
  * matching (dump_match.c). */
 #include "cli/dump/dump.h"
 #include "codecs/memory.h"
@@ -18,14 +18,14 @@ static int is_separator(char c) {
     return is_space(c) || c == ',';
 }
 
-/* The first byte that is no white space; 0 where there is none. */
+/* Returns the first byte that is no white space, or 0. */
 static char first_byte(const struct kvc_input *in) {
     for (uint64_t i = 0; i < in->size; i++)
         if (!is_space((char)in->data[i])) return (char)in->data[i];
     return 0;
 }
 
-/* A list begins with a number, and has nothing in it that only bytes of a cache file would have. */
+/* Returns 1 if the bytes are a list: they begin with a digit, and contain no byte that only a cache file has. */
 static int is_list(const struct kvc_input *in) {
     for (uint64_t i = 0; i < in->size; i++)
         if (!is_separator((char)in->data[i]) && !strchr("+-.0123456789eE", in->data[i])) return 0;
@@ -39,7 +39,7 @@ static int make_room(struct dump_options *options, uint64_t n, struct kvc_error 
 
 /* --- numbers separated by white space or commas --- */
 
-/* The decimal number from *at on; -1 when there is none or it is no token id. */
+/* Reads the decimal number from *at on; -1 if there is no number, or it is no token id. */
 static int take_id(const struct kvc_input *in, uint64_t *at, int32_t *id) {
     uint64_t n = 0, first = *at;
     for (; *at < in->size && in->data[*at] >= '0' && in->data[*at] <= '9'; ++*at) {
@@ -51,7 +51,7 @@ static int take_id(const struct kvc_input *in, uint64_t *at, int32_t *id) {
 }
 
 static int read_list(const struct kvc_input *in, struct dump_options *options, struct kvc_error *e) {
-    if (make_room(options, in->size / 2 + 1, e)) return -1; /* an id and its separator take two bytes at least */
+    if (make_room(options, in->size / 2 + 1, e)) return -1; /* an id and its separator have at least two bytes */
     for (uint64_t at = 0; at < in->size;) {
         const uint64_t start = at;
         if (is_separator((char)in->data[at])) at++;
@@ -63,7 +63,8 @@ static int read_list(const struct kvc_input *in, struct dump_options *options, s
 
 /* --- JSON --- */
 
-/* The array of ids in what an engine answers: the array itself, "tokens" or "input_ids" of an object, the only row of a batch. */
+/* Finds the array of ids in an engine's answer: the array itself, "tokens" or "input_ids" of an object, or the only row of a
+ * batch. */
 static const json_t *find_ids(const struct kvc_input *in, const json_t *root, struct kvc_error *e) {
     const json_t *x = root;
     if (json_is_object(root)) {
@@ -94,7 +95,7 @@ static int read_json(const struct kvc_input *in, struct dump_options *options, s
     int status = list ? make_room(options, json_array_size(list), e) : -1;
     for (size_t i = 0; !status && i < json_array_size(list); i++) {
         const json_t *x = json_array_get(list, i);
-        if (json_is_object(x)) x = json_object_get(x, "id"); /* with its piece of text beside it */
+        if (json_is_object(x)) x = json_object_get(x, "id"); /* an object of the id and its piece of text */
         const json_int_t id = json_integer_value(x);
         if (!json_is_integer(x) || id < 0 || id > (json_int_t)UINT32_MAX)
             status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: element %zu of the tokens, counted from 0, is no token id; " RANGE,

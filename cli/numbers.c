@@ -1,4 +1,4 @@
-/* numbers.c: numbers as people type and read them. Not for JSON (json.c). */
+/* numbers.c: parses and prints numbers of options and text. Not for JSON (json.c). */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Highest number a list may name: far above any model's layers, and a megabyte of marks. */
+/* The maximum number in a list: far more than the layers of a model, and 1 MiB of marks. */
 #define MAX_LISTED (1u << 20)
 
-/* Reads digits and a suffix from *text on, up to what is neither; moves *text there. */
+/* Reads digits and a suffix from *text on, and moves *text after them. */
 static int take_u64(const char **text, uint64_t *v) {
     const char *s = *text;
     uint64_t n = 0;
@@ -39,7 +39,7 @@ int cli_parse_u64(const char *text, uint64_t *v) {
 
 int cli_parse_f64(const char *text, double *v) {
     char *end;
-    /* strtod() also takes white space, hexadecimal, "nan" and "infinity", which nobody means here. */
+    /* strtod() also takes white space, hexadecimal, "nan" and "infinity", which are refused here. */
     if (!*text || text[strspn(text, "0123456789.+-eE")]) return -1;
     double d = strtod(text, &end);
     if (*end || !isfinite(d)) return -1;
@@ -91,7 +91,7 @@ void cli_float_text(float v, char text[32]) {
         snprintf(text, 32, "%s", nonfinite((double)v));
         return;
     }
-    for (int digits = 6; digits <= 9; digits++) { /* 9 always read back */
+    for (int digits = 6; digits <= 9; digits++) { /* 9 digits always read back */
         snprintf(text, 32, "%.*g", digits, (double)v);
         if (strtof(text, NULL) == v) return;
     }
@@ -102,7 +102,7 @@ void cli_double_text(double v, char text[32]) {
         snprintf(text, 32, "%s", nonfinite(v));
         return;
     }
-    for (int digits = 15; digits <= 17; digits++) { /* 17 always read back */
+    for (int digits = 15; digits <= 17; digits++) { /* 17 digits always read back */
         snprintf(text, 32, "%.*g", digits, v);
         if (strtod(text, NULL) == v) return;
     }

@@ -1,9 +1,9 @@
-/* output.c: output files that appear whole or not at all. Not for text on standard output.
+/* output.c: output files that appear complete or not at all. Not for text on standard output.
  *
- * A file is written without a name (O_TMPFILE), made durable (fsync), given its name (linkat), and the directory made durable
- * too; so whatever ends the program on the way leaves nothing, kill -9 included. linkat() cannot replace: an existing file is
- * replaced by linking a temporary name beside it and renaming that, when all is written. Where the file system has no files
- * without names, the temporary name is there from the start; signals remove it, only kill -9 leaves it behind. */
+ * A file is written without a name (O_TMPFILE), made durable (fsync) and named (linkat); then its folder is made durable. A
+ * program that ends before, also by kill -9, leaves nothing. linkat() cannot replace a file: an existing file is replaced
+ * after all bytes are written, by linking a temporary name beside it and renaming that. If the file system has no files
+ * without names, the file has the temporary name from the start; signals remove it, and only kill -9 leaves it. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What a signal handler has to remove. One output is open at a time. */
+/* The temporary name that a signal handler must remove. One output is open at a time. */
 static char *volatile pending;
 
 void cli_output_remove_all(void) {
@@ -31,7 +31,7 @@ static int directory_of(const char *path, int flags, struct kvc_error *e) {
     return fd;
 }
 
-/* "dir/.name.XXXXXX" beside path. */
+/* Sets the temporary name "dir/.name.XXXXXX" beside path. */
 static int temporary_name(struct cli_output *o, struct kvc_error *e) {
     size_t size = strlen(o->path) + 32;
     const char *slash = strrchr(o->path, '/');
@@ -47,7 +47,7 @@ static void drop_temporary(struct cli_output *o) {
     o->temporary = NULL;
 }
 
-/* A file without a name. -1 where there can be none, or it could not be given one. */
+/* Opens a file without a name. -1 if the file system has none, or such a file cannot be named. */
 static int open_unnamed(struct cli_output *o) {
     char self[32];
     o->fd = directory_of(o->path, O_TMPFILE | O_RDWR, NULL);
@@ -78,7 +78,7 @@ static int open_file(struct cli_output *o, int named, unsigned mode, struct kvc_
     return fchmod(o->fd, mode & 0777 & ~mask) ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno)) : 0;
 }
 
-/* Existing devices and pipes (/dev/null, /dev/stdout) are written to directly: there is nothing to replace. */
+/* Returns 1 for existing devices and pipes (/dev/null, /dev/stdout), which are written to directly. */
 static int is_special(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
@@ -94,7 +94,7 @@ static int is_directory(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Writes to the descriptor; a failure names the output. */
+/* Writes to the descriptor; the message of a failure names the output. */
 static int write_named(void *state, const void *data, size_t n, struct kvc_error *e) {
     struct cli_output *o = state;
     if (!kvc_sink_write(&o->raw, data, n, e)) return 0;
@@ -114,7 +114,7 @@ static int open_output(struct cli_output *o, const char *path, int named, int fo
         if (o->fd < 0) return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
     } else if (is_directory(path)) {
         return kvc_fail(e, KVC_ERR_USAGE, "%s is a directory: name a file in it", path);
-    } else if (lstat(path, &st) && errno != ENOENT) { /* a name that could not be given in the end */
+    } else if (lstat(path, &st) && errno != ENOENT) { /* a name that could not be given at the end */
         return kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", path, strerror(errno));
     } else {
         if (!force && access(path, F_OK) == 0)
@@ -140,18 +140,18 @@ int cli_output_open_named(struct cli_output *o, const char *path, int force, uns
     return open_output(o, path, 1, force, mode, e);
 }
 
-/* Gives the file without a name one; never replaces. */
+/* Names the file that has no name; never replaces a file. */
 static int link_fd(const struct cli_output *o, const char *name) {
     char self[32];
     snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
     return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 }
 
-/* Gives it a temporary one. */
+/* Gives the file a temporary name. */
 static int link_temporary(struct cli_output *o, struct kvc_error *e) {
     for (int tries = 0; tries < 100; tries++) {
         if (temporary_name(o, e)) return -1;
-        int fd = mkostemp(o->temporary, O_CLOEXEC); /* finds a name that is free */
+        int fd = mkostemp(o->temporary, O_CLOEXEC); /* finds a free name */
         if (fd < 0) break;
         close(fd);
         unlink(o->temporary);
@@ -170,7 +170,7 @@ static int exists_already(const struct cli_output *o, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", o->path);
 }
 
-/* The complete file takes its name. Unlike rename(), link() and linkat() never replace a newcomer. */
+/* Names the complete file. link() and linkat() never replace a file that appeared meanwhile, as rename() does. */
 static int take_name(struct cli_output *o, struct kvc_error *e) {
     if (!o->temporary) {
         if (link_fd(o, o->path) == 0) return 0;
@@ -192,13 +192,13 @@ int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
     }
     int status = 0, dir = directory_of(o->path, O_RDONLY | O_DIRECTORY, e);
     if (dir < 0) return -1;
-    if (o->times) futimens(o->fd, o->times); /* a file system that cannot is no reason to fail */
+    if (o->times) futimens(o->fd, o->times); /* a file system without times is no error */
     if (fsync(o->fd)) status = kvc_fail(e, KVC_ERR_IO, "%s: write error: %s", o->path, strerror(errno));
     if (!status) status = take_name(o, e);
-    close(o->fd); /* fsync() has said what could go wrong */
+    close(o->fd); /* fsync() has reported all errors */
     o->fd = -1;
     if (!status) {
-        if (o->temporary) unlink(o->temporary); /* left over by link(), gone after rename() */
+        if (o->temporary) unlink(o->temporary); /* left by link(), already gone after rename() */
         pending = NULL;
         if (fsync(dir) && errno != EINVAL) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
         drop_temporary(o);

@@ -1,8 +1,7 @@
-/* output_folder.c: an output that is a folder of several files, and that appears whole or not at all. Not for single files
- * (output.c).
+/* output_folder.c: an output folder of several files that appears complete or not at all. Not for single files (output.c).
  *
- * The files are written into a folder with a temporary name, which gets its own when all are complete. Whatever ends the program on
- * the way leaves that folder, whose name begins with a dot. */
+ * The files are written into a folder with a temporary name, which gets its final name after all files are complete. A
+ * program that a signal ends before leaves the temporary folder, whose name begins with a dot. */
 #include "cli/cli.h"
 
 #include "formats/io/member_sink.h"
@@ -19,6 +18,11 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
     (void)st, (void)kind, (void)place;
     remove(path);
     return 0;
+}
+
+int cli_folder_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e) {

@@ -1,10 +1,9 @@
-/* report.c: the frame of --json, which the four tools share. Not for writing JSON (json.c), nor for what a tool says of a
- * file. */
+/* report.c: the frame of --json for all four tools. Not for writing JSON (json.c), nor for a tool's keys of a file. */
 #include "cli/cli.h"
 
 #include <string.h>
 
-/* Goes up when a key goes away or means something else; new keys leave it as it is. */
+/* The number increases if a key is removed or changes its meaning. New keys do not change it. */
 #define SCHEMA 1
 
 static void head(struct cli_json *j) {
@@ -53,7 +52,7 @@ void cli_report_alone(struct cli_report *r, FILE *out) {
 }
 
 void cli_report_alone_end(struct cli_report *r, const struct kvc_error *e) {
-    while (r->json.depth > 1) cli_json_close(&r->json); /* an error may have come anywhere */
+    while (r->json.depth > 1) cli_json_close(&r->json); /* an error may have occurred anywhere */
     if (e) cli_json_error(&r->json, e);
     cli_json_close(&r->json);
     cli_json_end(&r->json);

@@ -1,7 +1,7 @@
-/* text.c: text from files, made safe to show. Not for JSON's escapes (json.c). */
+/* text.c: prints text of files safely. Not for JSON's escapes (json.c). */
 #include "cli/text.h"
 
-/* 1 when the n bytes after s[0] are continuation bytes; stops at a NUL. */
+/* Returns 1 if the n bytes after s[0] are continuation bytes; stops at a NUL. */
 static int continued(const unsigned char *s, size_t n) {
     for (size_t i = 1; i <= n; i++) {
         if ((s[i] & 0xc0) != 0x80) return 0;
@@ -12,7 +12,7 @@ static int continued(const unsigned char *s, size_t n) {
 size_t cli_utf8_length(const char *text) {
     const unsigned char *s = (const unsigned char *)text;
     if (s[0] < 0x80) return 1;
-    if (s[0] < 0xc2) return 0; /* continuation bytes, and two bytes for what one byte says */
+    if (s[0] < 0xc2) return 0; /* continuation bytes, and two bytes for a character of one byte */
     if (s[0] < 0xe0) return continued(s, 1) ? 2 : 0;
     if (s[0] < 0xf0) {
         if (!continued(s, 2)) return 0;

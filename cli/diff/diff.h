@@ -1,8 +1,8 @@
-/* diff.h: what the parts of kvc-diff share: what is compared, which parts and tensors of the two caches
- * belong together, and one printer of text, JSON and TSV. Not for other tools.
+/* diff.h: the state of a comparison by kvc-diff: its selection, the matched parts and tensors of both caches, and one printer
+ * of text, JSON and TSV. Not for other tools.
  *
- * A comparison goes through kvc_pairs_find(), diff_facts(), diff_geometry(), diff_align(), diff_values() and
- * diff_attention(), in this order. Each looks at both caches and hands what differs to the printer, which counts it, too. */
+ * A comparison calls kvc_pairs_find(), diff_facts(), diff_geometry(), diff_align(), diff_values() and diff_attention(), in this
+ * order. Each reads both caches and passes differences to the printer, which also counts them. */
 #ifndef KVC_DIFF_H
 #define KVC_DIFF_H
 
@@ -16,87 +16,87 @@ enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
 struct diff_attention {
     const struct kvc_tensor_pair *k, *v;
     uint64_t heads;             /* KV heads */
-    struct kvc_attention *head; /* of each */
+    struct kvc_attention *head; /* for each KV head */
 };
 
-struct diff {
-    /* What is compared. */
+struct diff_comparison {
+    /* The selection. */
     struct kvc_compare_options compare;
-    int all;             /* provenance, other metadata and private bytes, too */
-    uint8_t *keep; /* of `pairs`, the tool's own */
+    int all;             /* also compare provenance, other metadata and private bytes */
+    uint8_t *keep; /* of `pairs`, freed at the end */
     struct kvc_pairs pairs;
 
-    /* What is printed. */
+    /* The output. */
     enum diff_style style;
     int quiet, verbose;
-    uint64_t count; /* values that may still be reported */
+    uint64_t count; /* number of values that may still be reported */
 
-    int attention; /* measure it, with the queries of `queries` or else of A or B */
+    int attention; /* measure attention with the queries of `queries`, or else of A or B */
     struct kvc_opened queries;
 
     struct kvc_opened file[2];
-    const struct kvc_cache *cache[2]; /* compared: the file's, or a view of it */
+    const struct kvc_cache *cache[2]; /* the file's cache, or a view of it */
     struct kvc_align align;
 
     /* Results. */
-    uint64_t facts;                     /* that differ */
-    uint64_t compared, unequal, values; /* tensors, those of them that differ, values of all */
+    uint64_t facts;                     /* number of facts that differ */
+    uint64_t compared, unequal, values; /* numbers of tensors, of tensors that differ, of values */
     struct kvc_difference total;        /* over the tensors that differ */
 
     struct diff_attention *attended;
     size_t n_attended;
     struct kvc_attention attended_all;
 
-    /* The printer's. */
+    /* State of the printer. */
     struct cli_report report;
-    const struct kvc_tensor_pair *now; /* the tensors being compared */
-    int opened, headed;             /* their JSON object is open; the table of text has its heading */
+    const struct kvc_tensor_pair *now; /* the current tensors */
+    int opened, headed;             /* their JSON object is open; the heading of the text table is printed */
 };
 
 /* "A" and "B". */
 extern const char *const diff_side[2];
 
-int diff_differs(const struct diff *d);
+int diff_differs(const struct diff_comparison *d);
 
 /* Compares token ids, metadata and, with `all`, the engine's private bytes. */
-int diff_facts(struct diff *d, struct kvc_error *e);
+int diff_facts(struct diff_comparison *d, struct kvc_error *e);
 /* Compares parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
-void diff_geometry(struct diff *d);
-/* Replaces the caches by views in which channels mean the same on both sides. Tensors keep their numbers. */
-int diff_align(struct diff *d, struct kvc_error *e);
+void diff_geometry(struct diff_comparison *d);
+/* Replaces the caches by views whose channels have the same meaning on both sides. Tensors keep their numbers. */
+int diff_align(struct diff_comparison *d, struct kvc_error *e);
 /* Compares the values of tensors that both have. */
-int diff_values(struct diff *d, struct kvc_error *e);
+int diff_values(struct diff_comparison *d, struct kvc_error *e);
 
-/* Measures what the differences do to attention, where asked for. diff_attention_possible() fails where there are no queries, and
- * may be called before anything is printed. */
-int diff_attention_possible(const struct diff *d, struct kvc_error *e);
-int diff_attention(struct diff *d, struct kvc_error *e);
-void diff_print_attention(struct diff *d);
-void diff_attention_free(struct diff *d);
+/* Measures the effect of the differences on attention, if d->attention is set. diff_attention_possible() fails if there are no
+ * queries; it may be called before anything is printed. */
+int diff_attention_possible(const struct diff_comparison *d, struct kvc_error *e);
+int diff_attention(struct diff_comparison *d, struct kvc_error *e);
+void diff_print_attention(struct diff_comparison *d);
+void diff_attention_free(struct diff_comparison *d);
 
-/* Print what comes before, between and after facts and tensors. */
-void diff_begin(struct diff *d);
-/* Ends the JSON object with an error, begun or not; `a` and `b` are the files' names. */
-void diff_failed(struct diff *d, const char *a, const char *b, const struct kvc_error *e);
-void diff_begin_tensors(struct diff *d);
-void diff_end(struct diff *d);
+/* Print the text before facts, between facts and tensors, and after tensors. */
+void diff_begin(struct diff_comparison *d);
+/* Ends the JSON object with an error, and begins it if necessary; `a` and `b` are the names of the files. */
+void diff_failed(struct diff_comparison *d, const char *a, const char *b, const struct kvc_error *e);
+void diff_begin_tensors(struct diff_comparison *d);
+void diff_end(struct diff_comparison *d);
 
-/* Prints a difference of facts: `what` of `where` ("": of the whole cache) is a in A and b in B; NULL where it is
- * absent. `note` may be NULL. */
-void diff_fact(struct diff *d, const char *where, const char *what, const char *a, const char *b,
+/* Prints a fact that differs: `what` of `where` ("": the whole cache) is `a` in A and `b` in B; NULL: absent. `note` may be
+ * NULL. */
+void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b,
                const char *note);
-/* The same of a number, and of something that one side lacks. */
-void diff_fact_u64(struct diff *d, const char *where, const char *what, uint64_t a, uint64_t b);
-void diff_fact_presence(struct diff *d, const char *where, const char *what, int in_a, int in_b);
+/* Print a number that differs, and a thing that only one side has. */
+void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a, uint64_t b);
+void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a, int in_b);
 
-/* Prints a value of d->now that differs; `state` is the struct diff. */
+/* Prints a value of d->now that differs; `state` is the struct diff_comparison. */
 kvc_report_fn diff_report_value;
 /* Prints the heads of d->now. */
-void diff_print_tensor(struct diff *d, const struct kvc_difference *head, int unequal);
+void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal);
 
 /* Writes "checkpoint 1", "live stream 2". */
 void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size);
-/* Returns the part of A, or of B where A has none: kind, stream and checkpoint are the same in both. */
+/* Returns the part of A, or that of B if A has none: kind, stream and checkpoint are equal in both. */
 const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts);
 /* Writes "checkpoint 1 layers 0-29 K" for tensors of one part and role. */
 void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last, char *text,

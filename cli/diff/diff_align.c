@@ -1,4 +1,4 @@
-/* diff_align.c: says how two caches were brought to one meaning of channels. Not for doing it (formats/compare/align.c). */
+/* diff_align.c: prints how the channels of two caches were aligned. Not for aligning (formats/compare/align.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>
@@ -29,7 +29,7 @@ static void say(const struct kvc_align_note *n) {
     }
 }
 
-int diff_align(struct diff *d, struct kvc_error *e) {
+int diff_align(struct diff_comparison *d, struct kvc_error *e) {
     d->align = (struct kvc_align){.cache = {d->cache[0], d->cache[1]},
                                   .name = {d->compare.name[0], d->compare.name[1]},
                                   .sample = {kvc_pairs_sample(&d->pairs, KVC_ROLE_K), kvc_pairs_sample(&d->pairs, KVC_ROLE_V)}};

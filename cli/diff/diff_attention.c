@@ -1,5 +1,5 @@
-/* diff_attention.c: what the differences of K and V do to attention, for the queries that a file holds: which tensors
- * belong together. Not for the measures (formats/compare/attention.c) or for printing (diff_print_attention.c). */
+/* diff_attention.c: matches queries with K and V of both files, to measure the effect of differences on attention. Not for the
+ * measures (formats/compare/attention.c) or for printing (diff_print_attention.c). */
 #include "cli/diff/diff.h"
 #include "formats/io/parallel.h"
 #include "formats/cache/view.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- which tensors --- */
+/* --- matching --- */
 
 static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
@@ -16,7 +16,7 @@ static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
     return KVC_NONE;
 }
 
-static const struct kvc_tensor_pair *find_values(const struct diff *d, const struct kvc_tensor_pair *k) {
+static const struct kvc_tensor_pair *find_values(const struct diff_comparison *d, const struct kvc_tensor_pair *k) {
     for (size_t i = 0; i < d->pairs.n_tensors; i++) {
         const struct kvc_tensor_pair *v = &d->pairs.tensor[i];
         if (v->parts == k->parts && v->layer == k->layer && v->role == KVC_ROLE_V) return v;
@@ -24,14 +24,14 @@ static const struct kvc_tensor_pair *find_values(const struct diff *d, const str
     return NULL;
 }
 
-/* Views over the caches that the measures take: everything as f32, queries paired as K. */
+/* Views of the caches for the measures: all values as f32, queries in the pairing of K. */
 struct attention {
-    struct diff *diff;
-    struct kvc_cache *view[2], *queries; /* owned */
+    struct diff_comparison *diff;
+    struct kvc_cache *view[2], *queries; /* belongs to this struct */
 };
 
-/* Returns the cache with the queries: the file named for them, else A or B. */
-static const struct kvc_cache *queries_of(const struct diff *d, struct kvc_error *e) {
+/* Returns the cache with the queries: that of --queries, else A or B. */
+static const struct kvc_cache *queries_of(const struct diff_comparison *d, struct kvc_error *e) {
     if (d->queries.cache) {
         if (kvc_cache_has_queries(d->queries.cache)) return d->queries.cache;
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", d->queries.input.name);
@@ -43,16 +43,16 @@ static const struct kvc_cache *queries_of(const struct diff *d, struct kvc_error
     return NULL;
 }
 
-int diff_attention_possible(const struct diff *d, struct kvc_error *e) {
+int diff_attention_possible(const struct diff_comparison *d, struct kvc_error *e) {
     return !d->attention || queries_of(d, e) ? 0 : -1;
 }
 
 static int open_views(struct attention *a, struct kvc_error *e) {
-    struct diff *d = a->diff;
+    struct diff_comparison *d = a->diff;
     const struct kvc_cache *from = queries_of(d, e);
     if (!from) return -1;
     enum kvc_pairing of_k = kvc_cache_pairing(d->cache[0]);
-    if (of_k == KVC_PAIRING_UNKNOWN) of_k = kvc_cache_pairing(d->cache[1]); /* K of both was brought to one pairing */
+    if (of_k == KVC_PAIRING_UNKNOWN) of_k = kvc_cache_pairing(d->cache[1]); /* K of both files has one pairing after alignment */
     if (!(a->queries = kvc_view_queries(from, of_k, e))) return kvc_error_prefix(e, "--attention");
     for (int s = 0; s < 2; s++)
         if (!(a->view[s] = kvc_view_float(d->cache[s], e))) return kvc_error_prefix(e, d->compare.name[s]);
@@ -61,7 +61,7 @@ static int open_views(struct attention *a, struct kvc_error *e) {
 
 /* Lists the layers that can be measured: both files have K and V, and there are queries. */
 static int list_layers(struct attention *a, struct kvc_error *e) {
-    struct diff *d = a->diff;
+    struct diff_comparison *d = a->diff;
     if (!(d->attended = calloc(d->pairs.n_tensors + 1, sizeof *d->attended))) return kvc_fail_memory(e, "layers");
     for (size_t i = 0; i < d->pairs.n_tensors; i++) {
         const struct kvc_tensor_pair *k = &d->pairs.tensor[i], *v = k->role == KVC_ROLE_K ? find_values(d, k) : NULL;
@@ -84,7 +84,7 @@ static int list_layers(struct attention *a, struct kvc_error *e) {
 static int measure_layer(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct attention *a = state;
     const struct diff_attention *to = &a->diff->attended[item];
-    uint32_t window = 0; /* as either file knows it */
+    uint32_t window = 0; /* as one of the files records it */
     for (int s = 0; s < 2 && !window; s++) window = a->view[s]->layer[a->view[s]->tensor[to->k->tensor[s]].layer].window;
     const struct kvc_attention_layer l = {
         .cache = {a->view[0], a->view[1]},
@@ -110,7 +110,7 @@ static int measured(void *state, uint64_t item, void *result, struct kvc_error *
     return 0;
 }
 
-int diff_attention(struct diff *d, struct kvc_error *e) {
+int diff_attention(struct diff_comparison *d, struct kvc_error *e) {
     struct attention a = {.diff = d};
     if (!d->attention) return 0;
     int status = open_views(&a, e) || list_layers(&a, e) ? -1 : 0;
@@ -125,7 +125,7 @@ int diff_attention(struct diff *d, struct kvc_error *e) {
     return status;
 }
 
-void diff_attention_free(struct diff *d) {
+void diff_attention_free(struct diff_comparison *d) {
     for (size_t i = 0; i < d->n_attended; i++) {
         for (uint64_t h = 0; h < d->attended[i].heads; h++) kvc_attention_free(&d->attended[i].head[h]);
         free(d->attended[i].head);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Prints the first of several differences of one kind. */
-static void fact_first(struct diff *d, const char *unit, uint64_t at, uint64_t differ, const char *what,
+static void fact_first(struct diff_comparison *d, const char *unit, uint64_t at, uint64_t differ, const char *what,
                        const char *a, const char *b) {
     char where[48], note[64];
     snprintf(where, sizeof where, "%s %" PRIu64, unit, at);
@@ -18,16 +18,16 @@ static void fact_first(struct diff *d, const char *unit, uint64_t at, uint64_t d
 
 /* --- token ids --- */
 
-/* The ids of positions first to end - 1. */
+/* Token ids of positions first to end - 1. */
 struct ids {
     const int32_t *id; /* NULL: unknown */
     uint64_t first, end;
 };
 
 /* Returns the ids of a cache at the selected positions. */
-static struct ids selected_ids(const struct diff *d, const struct kvc_cache *c) {
+static struct ids selected_ids(const struct diff_comparison *d, const struct kvc_cache *c) {
     uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
-    if (base > INT64_MAX) base = INT64_MAX; /* no position is that high */
+    if (base > INT64_MAX) base = INT64_MAX; /* no position is higher */
     uint64_t from = d->pairs.first < 0 ? 0 : (uint64_t)d->pairs.first, to = (uint64_t)d->pairs.last + 1;
     uint64_t end = base + c->n_tokens;
     struct ids ids = {NULL, from > base ? from : base, end < to ? end : to};
@@ -37,7 +37,7 @@ static struct ids selected_ids(const struct diff *d, const struct kvc_cache *c) 
     return ids;
 }
 
-static void compare_tokens(struct diff *d) {
+static void compare_tokens(struct diff_comparison *d) {
     struct ids a = selected_ids(d, d->cache[0]), b = selected_ids(d, d->cache[1]);
     if (!a.id || !b.id) {
         if (d->all && (a.id || b.id)) diff_fact_presence(d, "", "tokens", a.id != NULL, b.id != NULL);
@@ -60,16 +60,16 @@ static void compare_tokens(struct diff *d) {
 
 /* --- metadata --- */
 
-/* Returns 1 where values of a key that differ count as a difference: facts that change what values mean, and with `all` every
+/* Returns 1 if different values of a key count as a difference: facts that change the meaning of values, and with `all` every
  * fact. */
-static int counts(const struct diff *d, const char *key) {
+static int counts(const struct diff_comparison *d, const char *key) {
     static const char *const keys[] = {KVC_KEY_ROPE_K,   KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA,
                                        KVC_KEY_ROPE_DIM, KVC_KEY_ROPE_FACTOR, KVC_KEY_WINDOW};
-    /* Pairings that differ are aligned before values are compared, unless one side's K has no RoPE at all. */
+    /* Different pairings are aligned before values are compared, unless K of one side has no RoPE. */
     if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)
         return kvc_cache_pairing(d->cache[0]) == KVC_PAIRING_NONE ||
                kvc_cache_pairing(d->cache[1]) == KVC_PAIRING_NONE;
-    /* Facts of storage, as the dtype, are no difference within a tolerance. */
+    /* Facts of storage, such as the dtype, are no difference if there is a tolerance. */
     if (strcmp(key, KVC_KEY_HADAMARD_K) == 0 || strcmp(key, KVC_KEY_HADAMARD_V) == 0)
         return d->all || d->compare.exact;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -77,8 +77,8 @@ static int counts(const struct diff *d, const char *key) {
     return d->all;
 }
 
-/* Compares the entries of a key; NULL where a cache has none. */
-static void compare_entry(struct diff *d, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
+/* Compares the entries of a key; NULL if a cache has none. */
+static void compare_entry(struct diff_comparison *d, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
     char text[2][600];
     if (a) kvc_meta_print(a, text[0], sizeof text[0]);
     if (b) kvc_meta_print(b, text[1], sizeof text[1]);
@@ -93,7 +93,7 @@ static void compare_entry(struct diff *d, const struct kvc_meta_entry *a, const 
     diff_fact(d, "", a ? a->key : b->key, a ? text[0] : NULL, b ? text[1] : NULL, NULL);
 }
 
-static void compare_metadata(struct diff *d) {
+static void compare_metadata(struct diff_comparison *d) {
     const struct kvc_meta *a = &d->cache[0]->meta, *b = &d->cache[1]->meta;
     for (size_t i = 0, j = 0; i < a->n || j < b->n;) {
         int order = i == a->n ? 1 : j == b->n ? -1 : strcmp(a->entry[i].key, b->entry[j].key);
@@ -105,13 +105,13 @@ static void compare_metadata(struct diff *d) {
 
 /* --- private bytes --- */
 
-static int read_private(const struct diff *d, int side, uint64_t offset, uint64_t n, uint8_t *to,
+static int read_private(const struct diff_comparison *d, int side, uint64_t offset, uint64_t n, uint8_t *to,
                         struct kvc_error *e) {
     const struct kvc_cache *c = d->cache[side];
     return c->read_literal(c, offset, n, to, e) ? kvc_error_prefix(e, d->compare.name[side]) : 0;
 }
 
-static int compare_private(struct diff *d, struct kvc_error *e) {
+static int compare_private(struct diff_comparison *d, struct kvc_error *e) {
     const struct kvc_cache *a = d->cache[0], *b = d->cache[1];
     uint64_t size = a->literal_size, differ = 0, at = 0;
     uint8_t x[4096], y[4096], byte[2] = {0, 0};
@@ -142,7 +142,7 @@ static int compare_private(struct diff *d, struct kvc_error *e) {
     return 0;
 }
 
-int diff_facts(struct diff *d, struct kvc_error *e) {
+int diff_facts(struct diff_comparison *d, struct kvc_error *e) {
     compare_tokens(d);
     compare_metadata(d);
     return d->all ? compare_private(d, e) : 0;

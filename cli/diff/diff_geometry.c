@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Prints positions that only one side has, as "0-3,7,...". */
-static void positions_fact(struct diff *d, const char *where, const struct kvc_matching *rows, int side) {
+static void positions_fact(struct diff_comparison *d, const char *where, const struct kvc_matching *rows, int side) {
     enum { MAX_SPANS = 8 };
     char text[MAX_SPANS * 48 + 8] = "", note[48];
     size_t used = 0;
@@ -34,7 +34,7 @@ static const uint32_t *words_of(const struct kvc_cells *cells, uint64_t row, uin
 }
 
 /* Counts matched cells whose words differ. */
-static void compare_words(struct diff *d, const char *where, const struct kvc_part_pair *pair) {
+static void compare_words(struct diff_comparison *d, const char *where, const struct kvc_part_pair *pair) {
     uint64_t differ = 0;
     for (uint64_t r = 0; r < pair->rows.n_runs; r++) {
         const struct kvc_run *run = &pair->rows.run[r];
@@ -54,7 +54,7 @@ static void compare_words(struct diff *d, const char *where, const struct kvc_pa
 enum tensor_fact { PRESENCE, SHAPE, DTYPE, WINDOW, TENSOR_FACTS };
 static const char *const fact_name[] = {"tensor", "heads x channels", "dtype", "window"};
 
-/* A fact of both sides. */
+/* A fact of both sides that may differ. */
 struct both {
     char text[2][48];
     int has[2];
@@ -66,7 +66,7 @@ static int same_both(const struct both *x, const struct both *y) {
     return 1;
 }
 
-/* Writes a fact, which both sides have, as one side has it. */
+/* Writes the value of a fact on one side. */
 static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which,
                       char *text, size_t size) {
     if (which == DTYPE) snprintf(text, size, "%s", kvc_dtype_info(t->shape.dtype)->name);
@@ -76,8 +76,8 @@ static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enu
     else snprintf(text, size, "%" PRIu64, t->shape.heads * t->shape.dim);
 }
 
-/* Returns 1 where a pair of tensors differs in a fact, and fills *both. */
-static int tensor_differs(const struct diff *d, const struct kvc_tensor_pair *pair, enum tensor_fact which,
+/* Returns 1 if a pair of tensors differs in a fact, and fills *both. */
+static int tensor_differs(const struct diff_comparison *d, const struct kvc_tensor_pair *pair, enum tensor_fact which,
                           struct both *both) {
     *both = (struct both){.has = {pair->tensor[0] != KVC_NONE, pair->tensor[1] != KVC_NONE}};
     if (which == PRESENCE) {
@@ -97,8 +97,8 @@ static int tensor_differs(const struct diff *d, const struct kvc_tensor_pair *pa
     return window[0] && window[1] && window[0] != window[1];
 }
 
-/* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers make one line. */
-static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role role,
+/* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers share a line. */
+static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, enum kvc_role role,
                          enum tensor_fact which) {
     const struct kvc_tensor_pair *first = NULL, *last = NULL;
     struct both open = {0}, both;
@@ -122,7 +122,7 @@ static void tensor_facts(struct diff *d, size_t begin, size_t end, enum kvc_role
 }
 
 /* Compares a pair of parts and its tensors [begin, end). */
-static void compare_parts(struct diff *d, const struct kvc_part_pair *pair, size_t begin, size_t end) {
+static void compare_parts(struct diff_comparison *d, const struct kvc_part_pair *pair, size_t begin, size_t end) {
     const struct kvc_part *a = pair->part[0], *b = pair->part[1];
     char where[64];
     diff_part_label(pair, where, sizeof where);
@@ -138,7 +138,7 @@ static void compare_parts(struct diff *d, const struct kvc_part_pair *pair, size
             tensor_facts(d, begin, end, (enum kvc_role)role, (enum tensor_fact)which);
 }
 
-void diff_geometry(struct diff *d) {
+void diff_geometry(struct diff_comparison *d) {
     for (size_t p = 0, begin = 0, end = 0; p < d->pairs.n_parts; p++, begin = end) {
         while (end < d->pairs.n_tensors && d->pairs.tensor[end].parts == &d->pairs.part[p]) end++;
         compare_parts(d, &d->pairs.part[p], begin, end);

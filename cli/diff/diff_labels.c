@@ -1,4 +1,4 @@
-/* diff_labels.c: how kvc-diff names parts and layers that both files have. */
+/* diff_labels.c: the names of parts and layers in the output of kvc-diff. Not for matching them (diff_match.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>

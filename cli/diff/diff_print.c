@@ -1,4 +1,4 @@
-/* diff_print.c: differences as text, JSON or TSV. Not for finding them. */
+/* diff_print.c: prints differences as text, JSON or TSV. Not for finding them. */
 #include "cli/diff/diff.h"
 #include "cli/text.h"
 
@@ -6,7 +6,7 @@
 
 const char *const diff_side[2] = {"A", "B"};
 
-int diff_differs(const struct diff *d) {
+int diff_differs(const struct diff_comparison *d) {
     return d->facts || d->unequal;
 }
 
@@ -47,7 +47,7 @@ static void tsv_fact(const char *where, const char *what, const char *a, const c
     putchar('\n');
 }
 
-void diff_fact(struct diff *d, const char *where, const char *what, const char *a, const char *b,
+void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b,
                const char *note) {
     d->facts++;
     if (d->quiet) return;
@@ -56,20 +56,20 @@ void diff_fact(struct diff *d, const char *where, const char *what, const char *
     else print_fact(where, what, a, b, note);
 }
 
-void diff_fact_u64(struct diff *d, const char *where, const char *what, uint64_t a, uint64_t b) {
+void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a, uint64_t b) {
     char text[2][24];
     snprintf(text[0], sizeof text[0], "%" PRIu64, a);
     snprintf(text[1], sizeof text[1], "%" PRIu64, b);
     diff_fact(d, where, what, text[0], text[1], NULL);
 }
 
-void diff_fact_presence(struct diff *d, const char *where, const char *what, int in_a, int in_b) {
+void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a, int in_b) {
     diff_fact(d, where, what, in_a ? "" : NULL, in_b ? "" : NULL, NULL);
 }
 
 /* --- values --- */
 
-/* Prints the columns that name the tensor of a row of TSV. */
+/* Prints the columns of a TSV row that name the tensor. */
 static void tsv_tensor(const struct kvc_tensor_pair *t, const char *type) {
     const struct kvc_part *part = diff_part_of(t->parts);
     char checkpoint[16] = "-";
@@ -79,7 +79,7 @@ static void tsv_tensor(const struct kvc_tensor_pair *t, const char *type) {
 }
 
 /* Opens the object of d->now, unless a reported value has opened it. */
-static void json_tensor(struct diff *d) {
+static void json_tensor(struct diff_comparison *d) {
     const struct kvc_part *part = diff_part_of(d->now->parts);
     if (d->opened) return;
     struct cli_json *j = &d->report.json;
@@ -94,7 +94,7 @@ static void json_tensor(struct diff *d) {
     d->opened = 1;
 }
 
-static void json_value(struct diff *d, int64_t position, uint64_t head, uint64_t channel, double a,
+static void json_value(struct diff_comparison *d, int64_t position, uint64_t head, uint64_t channel, double a,
                        double b) {
     json_tensor(d);
     cli_json_open(&d->report.json, NULL, '{');
@@ -107,7 +107,7 @@ static void json_value(struct diff *d, int64_t position, uint64_t head, uint64_t
 }
 
 int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
-    struct diff *d = state;
+    struct diff_comparison *d = state;
     char text[2][32], label[128];
     if (d->quiet || !d->count) return 1;
     d->count--;
@@ -168,7 +168,7 @@ static void tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struc
     }
 }
 
-static void print_head(struct diff *d, uint64_t head, const struct kvc_difference *x) {
+static void print_head(struct diff_comparison *d, uint64_t head, const struct kvc_difference *x) {
     char label[128];
     if (!d->headed)
         printf("%-20s %5s %10s %10s %12s %12s %12s %12s\n", "tensor", "head", "differ", "values", "max-abs",
@@ -179,7 +179,7 @@ static void print_head(struct diff *d, uint64_t head, const struct kvc_differenc
            x->differ, x->values, x->max_abs, x->rms, x->frobenius, x->cosine);
 }
 
-void diff_print_tensor(struct diff *d, const struct kvc_difference *head, int unequal) {
+void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal) {
     if (d->quiet || (!unequal && !d->verbose)) return;
     if (d->style == DIFF_JSON) {
         json_tensor(d);
@@ -198,9 +198,9 @@ void diff_print_tensor(struct diff *d, const struct kvc_difference *head, int un
     }
 }
 
-/* --- the whole --- */
+/* --- begin and end --- */
 
-static void json_summary(struct diff *d) {
+static void json_summary(struct diff_comparison *d) {
     cli_json_open(&d->report.json, "summary", '{');
     cli_json_bool(&d->report.json, "same", !diff_differs(d));
     cli_json_u64(&d->report.json, "facts", d->facts);
@@ -213,7 +213,7 @@ static void json_summary(struct diff *d) {
     cli_json_close(&d->report.json);
 }
 
-static void tsv_summary(const struct diff *d) {
+static void tsv_summary(const struct diff_comparison *d) {
     printf("summary\t%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64,
            diff_differs(d) ? "differ" : "same", d->facts, d->unequal, d->compared, d->total.differ, d->values,
            d->total.nonfinite);
@@ -222,7 +222,7 @@ static void tsv_summary(const struct diff *d) {
     putchar('\n');
 }
 
-static void print_summary(const struct diff *d) {
+static void print_summary(const struct diff_comparison *d) {
     const struct kvc_difference *x = &d->total;
     for (int s = 0; s < 2; s++) {
         cli_print_safe(stdout, d->file[s].input.name);
@@ -237,31 +237,31 @@ static void print_summary(const struct diff *d) {
     putchar('\n');
 }
 
-static void json_begin(struct diff *d, const char *a, const char *b) {
+static void json_begin(struct diff_comparison *d, const char *a, const char *b) {
     cli_report_alone(&d->report, stdout);
     cli_json_text(&d->report.json, "a", a);
     cli_json_text(&d->report.json, "b", b);
 }
 
-void diff_begin(struct diff *d) {
+void diff_begin(struct diff_comparison *d) {
     if (d->quiet || d->style != DIFF_JSON) return;
     json_begin(d, d->file[0].input.name, d->file[1].input.name);
     cli_json_open(&d->report.json, "facts", '[');
 }
 
-void diff_failed(struct diff *d, const char *a, const char *b, const struct kvc_error *e) {
+void diff_failed(struct diff_comparison *d, const char *a, const char *b, const struct kvc_error *e) {
     if (d->quiet || d->style != DIFF_JSON) return;
     if (!d->report.json.out) json_begin(d, a, b);
     cli_report_alone_end(&d->report, e);
 }
 
-void diff_begin_tensors(struct diff *d) {
+void diff_begin_tensors(struct diff_comparison *d) {
     if (d->quiet || d->style != DIFF_JSON) return;
     cli_json_close(&d->report.json);
     cli_json_open(&d->report.json, "tensors", '[');
 }
 
-void diff_end(struct diff *d) {
+void diff_end(struct diff_comparison *d) {
     if (d->quiet) return;
     if (d->style == DIFF_JSON) {
         cli_json_close(&d->report.json);

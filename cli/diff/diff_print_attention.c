@@ -1,4 +1,4 @@
-/* diff_print_attention.c: differences in attention, as text, JSON or TSV. Not for finding them (diff_attention.c). */
+/* diff_print_attention.c: prints the measures of attention as text, JSON or TSV. Not for measuring (diff_attention.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>
@@ -21,7 +21,7 @@ static void json_measures(struct cli_json *j, struct kvc_attention *a) {
     for (int i = 0; i < MEASURES; i++) cli_json_f64(j, names[i], m[i]);
 }
 
-static void json_head(struct diff *d, const struct diff_attention *l, uint64_t head) {
+static void json_head(struct diff_comparison *d, const struct diff_attention *l, uint64_t head) {
     cli_json_open(&d->report.json, NULL, '{');
     cli_json_text(&d->report.json, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
     cli_json_u64(&d->report.json, "stream", l->k->parts->part[0]->stream);
@@ -49,7 +49,7 @@ static void text_measures(struct kvc_attention *a) {
     printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, m[0], m[1], m[2], m[3]);
 }
 
-void diff_print_attention(struct diff *d) {
+void diff_print_attention(struct diff_comparison *d) {
     if (!d->attention) return;
     if (d->style == DIFF_JSON) cli_json_open(&d->report.json, "attention", '[');
     if (d->style == DIFF_TEXT)
@@ -59,7 +59,7 @@ void diff_print_attention(struct diff *d) {
         const struct diff_attention *l = &d->attended[i];
         char label[128];
         diff_layers_label(l->k, l->k, label, sizeof label);
-        label[strlen(label) - 2] = '\0'; /* " K": K and V are in it */
+        label[strlen(label) - 2] = '\0'; /* without the role " K", because the measures are of K and V */
         for (uint64_t h = 0; h < l->heads; h++) {
             if (d->style == DIFF_JSON) json_head(d, l, h);
             else if (d->style == DIFF_TSV) {

@@ -1,9 +1,9 @@
-/* diff_values.c: the values of two caches, tensor by tensor. Not for measuring (formats/compare/compare.c). */
+/* diff_values.c: compares the values of two caches, tensor by tensor. Not for measuring (formats/compare/compare.c). */
 #include "cli/diff/diff.h"
 
 #include <stdlib.h>
 
-static int compare_tensors(struct diff *d, const struct kvc_tensor_pair *pair, struct kvc_error *e) {
+static int compare_tensors(struct diff_comparison *d, const struct kvc_tensor_pair *pair, struct kvc_error *e) {
     const struct kvc_matching *rows = &pair->parts->rows;
     if (!pair->heads || !rows->rows) return 0;
     struct kvc_difference all = {0}, *head = calloc((size_t)pair->heads, sizeof *head);
@@ -26,7 +26,7 @@ static int compare_tensors(struct diff *d, const struct kvc_tensor_pair *pair, s
     return status;
 }
 
-int diff_values(struct diff *d, struct kvc_error *e) {
+int diff_values(struct diff_comparison *d, struct kvc_error *e) {
     for (size_t i = 0; i < d->pairs.n_tensors && !(d->quiet && diff_differs(d)); i++)
         if (compare_tensors(d, &d->pairs.tensor[i], e)) return -1;
     return 0;

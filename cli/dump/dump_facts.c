@@ -1,4 +1,4 @@
-/* dump_facts.c: what one screen says of a file, as JSON and TSV. Not for people (dump_summary.c). */
+/* dump_facts.c: collects the facts of the summary, and prints them as JSON and TSV. Not for text (dump_summary.c). */
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
@@ -9,24 +9,24 @@
 
 #define SHOWN_TOKENS 8
 
-static void note(struct shared *s, uint64_t v) {
+static void note(struct dump_shared *s, uint64_t v) {
     s->mixed |= s->seen && s->value != v;
     s->value = v;
     s->seen = 1;
 }
 
-int dump_is_one(const struct shared *s) {
+int dump_is_one(const struct dump_shared *s) {
     return s->seen && !s->mixed;
 }
 
-static void note_dtype(struct dtypes *d, const char *name) {
+static void note_dtype(struct dump_dtypes *d, const char *name) {
     for (unsigned i = 0; i < d->n; i++) {
         if (strcmp(d->name[i], name) == 0) return;
     }
     if (d->n < sizeof d->name / sizeof d->name[0]) d->name[d->n++] = name;
 }
 
-const char *dump_dtypes_text(const struct dtypes *d, char *text, size_t size) {
+const char *dump_dtypes_text(const struct dump_dtypes *d, char *text, size_t size) {
     *text = '\0';
     for (unsigned i = 0; i < d->n; i++) {
         size_t used = strlen(text);
@@ -35,7 +35,7 @@ const char *dump_dtypes_text(const struct dtypes *d, char *text, size_t size) {
     return d->n ? text : NULL;
 }
 
-static void gather_tensor(struct dump_facts *x, struct part_facts *part, const struct kvc_tensor *t) {
+static void gather_tensor(struct dump_facts *x, struct dump_part_facts *part, const struct kvc_tensor *t) {
     const struct kvc_shape *shape = &t->shape;
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     uint64_t row = kvc_row_bytes(shape);
@@ -65,7 +65,7 @@ static void gather_layers(struct dump_facts *x) {
     const struct kvc_cache *c = x->c;
     uint32_t stream[KVC_PART_COMPANION + 1] = {0};
     for (uint32_t p = c->n_parts; p-- > 0;)
-        stream[c->part[p].kind] = c->part[p].stream; /* the first of each kind */
+        stream[c->part[p].kind] = c->part[p].stream; /* the first part of each kind */
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *layer = &c->layer[i];
         const struct kvc_part *part = &c->part[layer->part];
@@ -78,7 +78,7 @@ static void gather_layers(struct dump_facts *x) {
             x->has_sliding = 1;
             x->window_known |= layer->window != 0;
         }
-        /* Further streams and checkpoints hold the same layers again. */
+        /* Skips further streams and checkpoints, which have the same layers. */
         x->layers += layer->kind != KVC_LAYER_COMPANION && part->kind != KVC_PART_CHECKPOINT &&
                      part->stream == stream[part->kind];
     }
@@ -90,7 +90,7 @@ static void gather_layers(struct dump_facts *x) {
 }
 
 static void missing(struct dump_facts *x, int is_missing, const char *fact, const char *option) {
-    if (is_missing) x->unknown[x->n_unknown++] = (struct unknown){fact, option};
+    if (is_missing) x->unknown[x->n_unknown++] = (struct dump_unknown){fact, option};
 }
 
 static int has_fingerprint(const struct kvc_meta *meta) {
@@ -169,12 +169,12 @@ static void meta_bool(struct dump_out *o, const char *name, const struct kvc_met
     else dump_key_none(o, name);
 }
 
-static void shared_key(struct dump_out *o, const char *name, const struct shared *s, int known) {
+static void shared_key(struct dump_out *o, const char *name, const struct dump_shared *s, int known) {
     if (known && dump_is_one(s)) dump_key_u64(o, name, s->value);
     else dump_key_none(o, name);
 }
 
-static void shared_cell(struct dump_out *o, const struct shared *s) {
+static void shared_cell(struct dump_out *o, const struct dump_shared *s) {
     if (dump_is_one(s)) dump_u64(o, s->value);
     else dump_none(o);
 }
@@ -241,7 +241,7 @@ static void print_tokens(struct dump_out *o, const struct kvc_cache *c) {
     dump_group_end(o);
 }
 
-/* What decoding needs, where it is, and what the transform codec made of the first K and the first V that it codes. */
+/* Prints the profile that decoding needs, its place, and how the transform codec coded its first K and its first V. */
 static int print_profile(struct dump_out *o, const struct dump_facts *x, struct kvc_error *e) {
     const struct kvc_meta_entry *hash = kvc_meta_find(x->meta, KVC_KEY_PROFILE);
     const int container = kvc_cache_is_container(x->c);
@@ -275,13 +275,13 @@ static void print_sizes(struct dump_out *o, const struct dump_facts *x) {
     dump_key_text(o, "filter", *filter ? filter : NULL);
     dump_key_u64(o, "tensors", x->tensor_bytes);
     if (x->is_container) dump_key_f64(o, "ratio", dump_ratio(x));
-    else dump_key_none(o, "ratio"); /* nothing was packed */
+    else dump_key_none(o, "ratio"); /* the file was not packed */
     dump_group_end(o);
 }
 
 static void part_row(struct dump_out *o, const struct dump_facts *x, uint32_t p) {
     const struct kvc_part *part = &x->c->part[p];
-    const struct part_facts *facts = &x->part[p];
+    const struct dump_part_facts *facts = &x->part[p];
     const struct kvc_cells *cells = &part->cells;
     char text[64];
     dump_row(o);

@@ -1,30 +1,30 @@
-/* dump_facts.h: what one screen says of a file. Not for printing it. */
+/* dump_facts.h: the facts of the summary of a file. Not for printing them. */
 #ifndef KVC_DUMP_FACTS_H
 #define KVC_DUMP_FACTS_H
 
 #include "cli/dump/dump.h"
 
-/* A number that layers share, or do not. */
-struct shared {
+/* A number that is equal in all layers, or mixed. */
+struct dump_shared {
     uint64_t value;
     int seen, mixed;
 };
 
 /* The dtypes of one role, in order of layers. */
-struct dtypes {
+struct dump_dtypes {
     unsigned n;
     const char *name[4];
 };
 
-struct part_facts {
+struct dump_part_facts {
     uint32_t layers;
-    struct dtypes k, v;
-    struct shared k_row, v_row;
+    struct dump_dtypes k, v;
+    struct dump_shared k_row, v_row;
     uint64_t bytes;
 };
 
-struct unknown {
-    const char *fact, *option; /* option NULL: none supplies it */
+struct dump_unknown {
+    const char *fact, *option; /* option NULL: no option supplies the fact */
 };
 
 struct dump_facts {
@@ -32,28 +32,28 @@ struct dump_facts {
     const struct kvc_cache *c;
     const struct kvc_meta *meta;
     int is_container, heads_known;
-    struct shared heads, k_dim, v_dim;
-    struct dtypes k, v, others;
-    uint32_t layers; /* that hold K, V, latents or states */
+    struct dump_shared heads, k_dim, v_dim;
+    struct dump_dtypes k, v, others;
+    uint32_t layers; /* layers that have K, V, latents or states */
     uint64_t checkpoints;
     uint64_t tensor_bytes;
     int has_k, has_sliding, window_known;
-    struct part_facts *part;
+    struct dump_part_facts *part;
     unsigned n_unknown;
-    struct unknown unknown[12];
+    struct dump_unknown unknown[12];
 };
 
-/* Looks at everything but values. 0, or -1 with *e filled; then free facts.part. */
+/* Collects all facts without reading values. 0, and the caller frees facts.part, or -1 and *e. */
 int dump_facts_gather(struct dump_facts *x, const struct kvc_opened *f, struct kvc_error *e);
-/* "f16", or "f32,f16" for a mixture; NULL without any. */
-const char *dump_dtypes_text(const struct dtypes *d, char *text, size_t size);
-/* 1 when the value is known and the same in all layers. */
-int dump_is_one(const struct shared *s);
-/* "kvc", "llama.cpp GGSQ", ... */
+/* Writes "f16", or "f32,f16" for a mixture. NULL if there are no dtypes. */
+const char *dump_dtypes_text(const struct dump_dtypes *d, char *text, size_t size);
+/* Returns 1 if the value is known and equal in all layers. */
+int dump_is_one(const struct dump_shared *s);
+/* Returns "kvc", "llama.cpp GGSQ", ... */
 const char *dump_format_name(const struct dump_facts *x);
-/* Positions ascend in the engine's own order of cells. */
+/* Returns 1 if positions ascend in the engine's own order of cells. */
 int dump_is_ascending(const struct kvc_cells *cells);
-/* Bytes of the tensors over bytes of the file. */
+/* Returns bytes of the tensors divided by bytes of the file. */
 double dump_ratio(const struct dump_facts *x);
 
 #endif

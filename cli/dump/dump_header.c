@@ -1,4 +1,4 @@
-/* dump_header.c: kvc-dump --header: versions and every metadata key. */
+/* dump_header.c: kvc-dump --header: prints versions and every metadata key. Not for facts of the summary (dump_facts.c). */
 #include "cli/dump/dump.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"

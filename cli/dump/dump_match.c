@@ -1,5 +1,5 @@
-/* dump_match.c: kvc-dump --match: how much of a prompt each file already holds, the best first. Not for reading the prompt
- * (match_tokens.c). */
+/* dump_match.c: kvc-dump --match: counts the leading tokens that each file shares with a prompt, and sorts the files. Not for
+ * reading the prompt (match_tokens.c). */
 #include "cli/dump/dump.h"
 #include "cli/text.h"
 #include "codecs/memory.h"
@@ -11,25 +11,25 @@
 
 struct dump_matched {
     char *name;
-    uint64_t order;  /* among the operands */
-    uint64_t common; /* leading tokens that the file shares with the prompt */
-    uint64_t tokens; /* that the file's cache has */
+    uint64_t order;  /* index of the file among the operands */
+    uint64_t common; /* number of leading tokens that the file shares with the prompt */
+    uint64_t tokens; /* number of tokens of the file's cache */
     int by_keys;
 };
 
-/* 1 when all of the cache is a beginning of the prompt. */
+/* Returns 1 if all tokens of the cache are a prefix of the prompt. */
 static int is_whole(const struct dump_matched *m) {
     return m->common && m->common == m->tokens;
 }
 
-/* How many tokens a cache has: its ids, or the rows of its live part, of which keys tell whole runs only. */
+/* Returns the number of tokens of a cache: of its ids, or else of the rows of its live part. */
 static uint64_t count_tokens(const struct kvc_cache *c) {
     if (c->tokens) return c->n_tokens;
     return c->n_parts ? c->part[0].cells.n : 0;
 }
 
 int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
-    (void)o; /* printed when all files are known */
+    (void)o; /* printing waits for the last file */
     struct dump_matched m = {.order = options->n_matched, .tokens = count_tokens(f->cache)};
     if (kvc_prefix_match(f->cache, options->tokens, options->n_tokens, &m.common, &m.by_keys, e)) return -1;
     struct dump_matched *grown = kvc_realloc(options->matched, options->n_matched + 1, sizeof *grown);
@@ -40,7 +40,7 @@ int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
     return 0;
 }
 
-/* Caches that are whole beginnings of the prompt, the longest first; then the others by what they share; then by name. */
+/* Sorts caches that are a prefix of the prompt first, the longest first; then the others by shared tokens; then by name. */
 static int compare(const void *a, const void *b) {
     const struct dump_matched *x = a, *y = b;
     if (is_whole(x) != is_whole(y)) return is_whole(x) ? -1 : 1;

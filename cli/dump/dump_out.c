@@ -1,4 +1,4 @@
-/* dump_out.c: tables as text, JSON or TSV. Knows nothing of what is in them. */
+/* dump_out.c: prints tables as text, JSON or TSV. Not for their contents. */
 #include "cli/dump/dump.h"
 #include "cli/text.h"
 #include "formats/io/bytes.h"
@@ -24,7 +24,7 @@ void dump_begin(struct dump_out *o, const char *name) {
 
 static void end(struct dump_out *o, const struct kvc_error *e) {
     if (!o->begun) return;
-    while (o->depth) { /* a damaged file may have stopped a mode anywhere: what stands stays well-formed */
+    while (o->depth) { /* a damaged file may stop a mode anywhere: the output must stay well-formed */
         if (o->table[o->depth].in_line) dump_row_end(o);
         dump_table_end(o);
     }
@@ -54,7 +54,7 @@ void dump_group_end(struct dump_out *o) {
     o->group = NULL;
 }
 
-/* What stands before a fact's value in text and TSV. */
+/* Prints the name of a fact in text and TSV. */
 static void lead(struct dump_out *o, const char *name) {
     if (o->style == DUMP_TEXT) fprintf(o->out, "%-13s ", name);
     else fprintf(o->out, "fact\t%s%s%s\t", o->group ? o->group : "", o->group ? "." : "", name);
@@ -185,13 +185,13 @@ static const struct dump_column *next_column(struct dump_out *o) {
     return &o->table[o->depth].column[o->table[o->depth].at++];
 }
 
-/* What stands before a cell of a line. */
+/* Prints the separator before a cell of a line. */
 static void separate(struct dump_out *o, unsigned at) {
     if (o->style == DUMP_TSV) fputc('\t', o->out);
     else if (at) fputc(' ', o->out);
 }
 
-/* A cell of text or TSV. */
+/* Prints a cell of text or TSV. */
 static void cell(struct dump_out *o, const char *text) {
     unsigned at = o->table[o->depth].at;
     const struct dump_column *c = next_column(o);
@@ -275,7 +275,7 @@ void dump_floats(struct dump_out *o, const float *v, uint64_t n) {
             separate(o, at);
             fputs(text, o->out);
         } else {
-            /* cli_json_f64() would print digits that a float does not have. */
+            /* cli_json_f64() would print more digits than a float has. */
             int is_number = text[0] == '-' ? text[1] != 'I' : text[0] != 'N' && text[0] != 'I';
             fprintf(o->out, is_number ? "%s%s" : "%s\"%s\"", i ? ", " : "", text);
             o->report.json.first = 0;

@@ -1,4 +1,4 @@
-/* dump_sections.c: kvc-dump --sections: where every byte of a file is. */
+/* dump_sections.c: kvc-dump --sections: prints the place of every byte of a file. Not for contents of sections. */
 #include "cli/dump/dump.h"
 
 #include "formats/cache/extents.h"
@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* A record's directory counts its sections in 16 bits. */
+/* The number of sections in a record has 16 bits. */
 #define MAX_SECTIONS 65536
 
 static void section_rows(struct dump_out *o, const struct kvc_record_info *info,

@@ -1,4 +1,4 @@
-/* dump_summary.c: one screen that says what a file is. Not for programs (dump_facts.c). */
+/* dump_summary.c: prints the summary of a file as text on one screen. Not for JSON and TSV (dump_facts.c). */
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
@@ -11,7 +11,7 @@
 #define SHOWN_TOKENS 8
 #define SHOWN_PARTS 24
 
-/* Collects one line's words. */
+/* Collects the words of one line. */
 struct line {
     char text[1024];
     size_t n;
@@ -67,7 +67,7 @@ static void print_model(struct dump_out *o, const struct dump_facts *x, struct l
     }
 }
 
-static void say_shared(struct line *l, const char *what, const struct shared *s) {
+static void say_shared(struct line *l, const char *what, const struct dump_shared *s) {
     if (dump_is_one(s)) say(l, ", %s %" PRIu64, what, s->value);
     else if (s->mixed) say(l, ", %s varies by layer", what);
 }
@@ -135,7 +135,7 @@ static void say_tile(struct line *l, const struct kvc_meta *m, const char *role,
     else say(l, "%s none", role);
 }
 
-/* Which profile, and what the transform codec made of K and V: of the first layer that it codes. */
+/* Prints the profile, and how the transform codec coded K and V of its first layer. */
 static int print_profile(struct dump_out *o, const struct dump_facts *x, struct line *l, struct kvc_error *e) {
     const struct kvc_meta_entry *m = kvc_meta_find(x->meta, KVC_KEY_PROFILE);
     int embedded, shown[2] = {0, 0};
@@ -146,7 +146,7 @@ static int print_profile(struct dump_out *o, const struct dump_facts *x, struct 
         const char *model = kvc_meta_text(x->meta, KVC_KEY_PROFILE_MODEL, "");
         kvc_meta_print(m, text, sizeof text);
         say(l, "%s%ssha256 %s, %s", model, *model ? ", " : "", text,
-            embedded ? "carried inside" : p ? "found" : "not at hand: --profile=FILE, or $KVC_PROFILE_PATH");
+            embedded ? "carried inside" : p ? "found" : "not found: give --profile=FILE or $KVC_PROFILE_PATH");
         end(o, l, "profile");
         if (kvc_meta_find(x->meta, KVC_KEY_PROFILE_FIT)) {
             say(l, "%s", kvc_meta_text(x->meta, KVC_KEY_PROFILE_FIT, ""));
@@ -193,7 +193,7 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
     end(o, l, "size");
 }
 
-/* Narrower than the table for programs. */
+/* This table is narrower than that of TSV. */
 static void print_parts(struct dump_out *o, const struct dump_facts *x) {
     static const struct dump_column columns[] = {{"part", 4},  {"kind", -10},      {"stream", 6}, {"ckpt", 4},
                                                  {"cells", 7}, {"positions", -14}, {"layers", 6}, {"K", -8},
@@ -229,7 +229,7 @@ static void print_parts(struct dump_out *o, const struct dump_facts *x) {
 static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     fputs(x->n_unknown ? "unknown:\n" : "unknown: nothing\n", o->out);
     for (unsigned i = 0; i < x->n_unknown; i++) {
-        const struct unknown *u = &x->unknown[i];
+        const struct dump_unknown *u = &x->unknown[i];
         if (u->option) fprintf(o->out, "  %-38s %s\n", u->fact, u->option);
         else fprintf(o->out, "  %s\n", u->fact);
     }

@@ -1,4 +1,4 @@
-/* dump_tables.c: kvc-dump --layers and --tokens. */
+/* dump_tables.c: kvc-dump --layers and --tokens. Not for values (dump_values.c). */
 #include "cli/dump/dump.h"
 #include "codecs/memory.h"
 #include "formats/container/container.h"
@@ -18,7 +18,7 @@ int dump_wants_part(const struct dump_options *options, uint32_t p) {
     return options->part == KVC_NONE || options->part == p;
 }
 
-/* "K,V": what the layer's tensors are. */
+/* Writes the roles of the layer's tensors: "K,V". */
 static void roles_text(const struct kvc_cache *c, const struct kvc_layer *layer, char *text, size_t size) {
     *text = '\0';
     for (unsigned i = 0; i < 2; i++) {
@@ -33,10 +33,10 @@ static uint64_t tensor_bytes(const struct kvc_tensor *t) {
     return t->shape.tokens * kvc_row_bytes(&t->shape);
 }
 
-/* "zstd", or "zstd/store" when the layer's two tensors went through different ones. */
+/* Writes the pipelines of a layer: "zstd", or "zstd/store" if its two tensors have different pipelines. */
 static void pipeline_cell(struct dump_out *o, const struct kvc_cache *c, const struct kvc_layer *layer) {
     const char *name[2] = {NULL, NULL};
-    char text[2 * 2048]; /* a pipeline's text has fewer than 2048 characters */
+    char text[2 * 2048]; /* the text of a pipeline has fewer than 2048 characters */
     for (unsigned i = 0; i < 2; i++) {
         if (layer->tensor[i] != KVC_NONE) name[i] = kvc_container_pipeline(c, layer->tensor[i]);
     }
@@ -128,7 +128,7 @@ static int by_place(const void *a, const void *b) {
     return x->cell < y->cell ? -1 : x->cell > y->cell;
 }
 
-/* All cells of the parts that are wanted, by position. *n of them; caller frees. */
+/* Returns all *n cells of the selected parts, by position. The caller frees them. */
 static struct place *all_places(const struct kvc_cache *c, const struct dump_options *options, uint64_t *n,
                                 struct kvc_error *e) {
     uint64_t total = 0;
@@ -158,7 +158,7 @@ static void words_cell(struct dump_out *o, const struct kvc_cells *cells, uint32
     }
     text[0] = '\0';
     for (uint64_t i = cells->word_at[cell]; i < cells->word_at[cell + 1]; i++) {
-        if (used + 16 > sizeof text) { /* thousands of sequences share the cell: show that there are more */
+        if (used + 16 > sizeof text) { /* marks that thousands of sequences share the cell */
             snprintf(text + used, sizeof text - used, " ...");
             break;
         }
@@ -169,7 +169,7 @@ static void words_cell(struct dump_out *o, const struct kvc_cells *cells, uint32
     dump_text(o, text);
 }
 
-/* `token` and `place` may be NULL: a position with no id, or an id without a cell. */
+/* Prints a row. `token` is NULL for a position without an id, `place` for an id without a cell. */
 static void token_row(struct dump_out *o, const struct kvc_cache *c, int64_t pos, const int32_t *token,
                       const struct place *place) {
     dump_row(o);

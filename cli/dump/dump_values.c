@@ -1,4 +1,4 @@
-/* dump_values.c: kvc-dump --values and --stats. */
+/* dump_values.c: kvc-dump --values and --stats. Not for computing statistics (formats/compare/stats.c). */
 #include "cli/dump/dump.h"
 #include "codecs/memory.h"
 #include "formats/compare/stats.h"
@@ -55,17 +55,17 @@ static uint32_t find_tensor(const struct kvc_cache *c, const struct dump_options
                 return layer->tensor[j];
         }
     }
-    kvc_fail(e, KVC_ERR_USAGE, "layer %" PRIu32 " has no %s%s: --layers lists what there is", v->layer,
+    kvc_fail(e, KVC_ERR_USAGE, "layer %" PRIu32 " has no %s%s: --layers lists the roles of each layer", v->layer,
              kvc_role_name(v->role), options->part == KVC_NONE ? "" : " in that part");
     return KVC_NONE;
 }
 
-/* The first sorted row whose position is at least pos, which may be beyond all that cells have. */
+/* Returns the first sorted row whose position is at least `pos`, or the number of rows. */
 static uint64_t row_at(const struct kvc_cells *cells, uint64_t pos) {
     return pos > INT64_MAX ? cells->n : kvc_cells_row_from(cells, (int64_t)pos);
 }
 
-/* Rows [row, end) of tensor t: position and values, a block at a time. */
+/* Prints positions and values of rows [row, end) of tensor t, a block at a time. */
 static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t, const struct dump_values *v,
                       uint64_t row, uint64_t end, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
@@ -113,7 +113,7 @@ int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
                         tensor->shape.heads,
                         kvc_cache_heads_known(c) ? "" : " (the number is not known: --kv-heads gives it)");
     uint64_t row = row_at(cells, v->first), end = v->end == UINT64_MAX ? cells->n : row_at(cells, v->end);
-    /* Without a range, all rows: positions below zero too. */
+    /* Without a range all rows are printed, also those of negative positions. */
     if (v->first == 0 && v->end == UINT64_MAX) row = 0;
     dump_begin(o, f->input.name);
     dump_table(o, "values", "value", columns);

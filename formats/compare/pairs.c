@@ -1,10 +1,10 @@
-/* pairs.c: which parts and tensors of two caches belong together. */
+/* pairs.c: matches the parts and tensors of two caches. */
 #include "formats/compare/pairs.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A part or a tensor. Those of two caches belong together when their keys are equal. */
+/* A part or a tensor. Items of two caches match if their keys are equal. */
 struct item {
     uint32_t key[4]; /* parts: kind, stream, checkpoint, companion's role; tensors: parts, layer, role */
     uint32_t number;
@@ -16,7 +16,7 @@ static int key_order(const struct item *a, const struct item *b) {
     return 0;
 }
 
-/* Compares for sorting; items of equal keys keep their order. */
+/* Compares two items for sorting; items of equal keys keep their order. */
 static int item_order(const void *x, const void *y) {
     const struct item *a = x, *b = y;
     int order = key_order(a, b);
@@ -29,7 +29,7 @@ struct merge {
     size_t n[2], at[2];
 };
 
-/* Returns the next item of either cache, or of both where keys are equal; number[] is KVC_NONE where a cache has none.
+/* Returns the next item of one cache, or of both if their keys are equal; number[] is KVC_NONE for a cache without the item.
  * NULL: the end. */
 static const struct item *next_pair(struct merge *m, uint32_t number[2]) {
     const struct item *next[2];
@@ -53,7 +53,7 @@ static int wants_layer(const struct kvc_pairs *p, uint32_t layer) {
     return !p->keep || (layer < p->n_keep && p->keep[layer]);
 }
 
-/* Returns the parts of a cache that the selection reaches, sorted. */
+/* Returns the selected parts of a cache, sorted. */
 static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n,
                                struct kvc_error *e) {
     struct item *item = array_of(c->n_parts, sizeof *item, e);
@@ -62,7 +62,7 @@ static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache
         free(item);
         return NULL;
     }
-    if (!p->keep) memset(wanted, 1, c->n_parts); /* also a part without layers */
+    if (!p->keep) memset(wanted, 1, c->n_parts); /* a part without layers is selected as well */
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
         item[i] = (struct item){{part->kind, part->stream, part->checkpoint, 0}, i};
@@ -80,7 +80,7 @@ static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache
     return item;
 }
 
-/* Returns the tensors of a cache that the selection reaches, sorted; pair_of maps part numbers. */
+/* Returns the selected tensors of a cache, sorted; pair_of maps part numbers. */
 static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cache *c, const uint32_t *pair_of,
                                  size_t *n, struct kvc_error *e) {
     struct item *item = array_of(c->n_tensors, sizeof *item, e);
@@ -95,8 +95,8 @@ static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cac
     return item;
 }
 
-/* Returns the number of heads to report a pair by. Where an engine does not record it, the cache has one head of all channels,
- * and the number of the other side is taken. 0 when rows are not comparable. */
+/* Returns the number of heads for the report of a pair, or 0 if rows are not comparable. If an engine does not record the number,
+ * the cache has one head of all channels, and the number of the other side is used. */
 static uint64_t heads_of(const struct kvc_pairs *p, const uint32_t tensor[2]) {
     if (tensor[0] == KVC_NONE || tensor[1] == KVC_NONE) return 0;
     const struct kvc_shape *a = &p->cache[0]->tensor[tensor[0]].shape,

@@ -1,8 +1,8 @@
 /* bench.c: rates of the hot paths beside memcpy, zstd, xxhash and ZipNN in the same run, and what packing whole files
  * saves. `bench --help` lists the tables; $PYTHON names a Python that has ZipNN. Not a test: nothing here fails on a number.
  *
- * Rates are GB (10^9 bytes) of decoded data a second, of the best of many runs: on one core of processor time, which
- * what else the machine does disturbs least, on several of time. */
+ * Rates are GB (10^9 bytes) of decoded data a second, of the best of many runs: on one core of processor time, on
+ * which other programs have the smallest influence, on several cores of elapsed time. */
 #include "tests/bench/bench.h"
 
 #include "formats/container/container.h"

@@ -64,7 +64,7 @@ void bench_transform(void);
 void bench_load(void);
 
 /* zipnn.c: ZipNN from PyPI, in a Python process of its own. */
-/* Its version, or NULL when no Python at hand has it. */
+/* Returns its version, or NULL if the available Python does not have it. */
 const char *zipnn_version(void);
 /* Takes a file of values of this dtype ("bf16", "f16", "f32"); bytes that it compresses to, or 0 when it cannot. */
 size_t zipnn_file(const char *dtype, const char *path);

@@ -86,7 +86,7 @@ static void copy_blocks(struct job *job) {
 struct staged {
     const struct blocks *blocks;
     struct kvc_pipeline pipeline;
-    struct kvc_sections one, all; /* of the block at hand, as the container's writer does it; of all, to be decoded */
+    struct kvc_sections one, all; /* of the current block, as in the container's writer; of all blocks, for decoding */
     size_t *first;                /* n + 1: where the sections of each block begin in `all` */
 };
 

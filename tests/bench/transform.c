@@ -52,7 +52,7 @@ static float normal(uint64_t *state) {
     return sum - 6;
 }
 
-/* Rows whose components fall off, as those of real heads do, turned by a Hadamard matrix: bf16. */
+/* Fills rows in bf16 whose components decrease, as those of real heads do, rotated by a Hadamard matrix. */
 static void fill(uint8_t *to, size_t heads, size_t dim, struct kvc_rope *rope, uint64_t *state) {
     float *row = need_memory(heads * dim * sizeof *row);
     for (int64_t t = 0; t < (int64_t)rows(); t++) {

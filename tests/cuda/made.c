@@ -58,7 +58,7 @@ static uint64_t place(const struct made *m, uint32_t t) {
     return at;
 }
 
-/* Rows [first, end) of a tensor: components that fall off, mixed, spread by channel, turned. */
+/* Fills rows [first, end) of a tensor: components that decrease, mixed, spread by channel, rotated. */
 static int fill_rows(const struct filling *f, uint32_t t, uint64_t first, uint64_t end) {
     const struct kvc_tensor *tensor = &f->made->cache->tensor[t];
     const struct kvc_shape *s = &tensor->shape;

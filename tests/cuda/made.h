@@ -1,6 +1,6 @@
-/* made.h: caches made up for the programs of this folder, of any size, and files packed of them. Their values are normal, of
- * spreads that differ by channel, their K is turned by RoPE: stages find in them what they find in real ones. Not for judging
- * ratios or quality. */
+/* made.h: caches made up for the programs of this folder, of any size, and files packed of them. Their values are normally
+ * distributed with another spread for each channel, and K is rotated by RoPE, so stages behave as with real caches. Not for
+ * judging ratios or quality. */
 #ifndef KVC_TEST_MADE_H
 #define KVC_TEST_MADE_H
 

@@ -57,8 +57,8 @@ static const char *const own_recipes[] = {
 };
 enum { OWN = sizeof own_recipes / sizeof own_recipes[0] };
 
-/* Byte 1. PROFILE: of both K and V, one is at hand; LOST: not when decoding; TURNED: K, by angles that byte 12 says. */
-enum { DAMAGE = 1, VALUES = 2, SECOND = 4, PROFILE = 8, LOST = 16, TURNED = 32, WINDOW = 64 };
+/* Byte 1. PROFILE: a profile of K and V is available; LOST: not for decoding; ROTATED: K is rotated by angles of byte 12. */
+enum { DAMAGE = 1, VALUES = 2, SECOND = 4, PROFILE = 8, LOST = 16, ROTATED = 32, WINDOW = 64 };
 /* Byte 2 % FILLS: what the bytes of the rest are as values. */
 enum { ANY_BITS, SMALL, MIXED, CONSTANT, FILLS };
 
@@ -87,7 +87,7 @@ struct job {
     float *weight, *hidden;
     float bias[4 * 80], norm[IN];
     int pair; /* a pair stage, and both layers */
-    int lost; /* the profile is not at hand when decoding */
+    int lost; /* the profile is not available for decoding */
 };
 
 /* The encoding of one layer's K or V. */
@@ -206,13 +206,13 @@ static void make_queries(struct job *j, const uint8_t *header) {
     for (uint64_t q = 0; q < j->n_queries; q++) j->query_position[q] = j->position[rows - j->n_queries + q];
 }
 
-/* What a profile might know of K or V: matrices near the identity, and their inverses; how K may be turned. */
+/* Makes the knowledge of a profile about K or V: matrices near the identity, their inverses, and the rotation of K. */
 static void make_knowledge(struct job *j, const uint8_t *header) {
     const size_t heads = (size_t)j->shape[j->which].heads, dim = (size_t)j->shape[j->which].dim, width = heads * dim;
     const size_t half = (size_t)j->shape[0].dim / 2, queries = j->group * width_of(j, 0);
     const size_t pairs = half ? 1 + header[12] / 3 % half : 0;
     for (size_t i = 0; i < pairs; i++) j->angle[i] = pow(header[12] & 1 ? 10000 : 1, -(double)i / (double)pairs);
-    if (header[1] & TURNED)
+    if (header[1] & ROTATED)
         j->rope = (struct kvc_rope_facts){.pairing = header[12] % 3, .half = pairs, .angle = pairs ? j->angle : NULL,
                                           .of_profile = (header[1] & PROFILE) != 0};
     j->window = header[1] & WINDOW ? 1 + header[13] : 0;
@@ -591,7 +591,7 @@ static void check_kept(const struct job *j, const struct coded *x, unsigned laye
         n_left = now;
         finite |= stage == &kvc_stage_finite && !changed;
         changed |= !(stage->flags & KVC_STAGE_LOSSLESS) && stage != &kvc_stage_saliency && stage != &kvc_stage_outlier;
-        if (stage == &kvc_stage_merge) break; /* what is behind is of both layers */
+        if (stage == &kvc_stage_merge) break; /* the following stages code both layers */
     }
     float *before = fuzz_alloc(n * sizeof *before), *after = fuzz_alloc(n * sizeof *after);
     kvc_to_floats(before, was, n, s->dtype);

@@ -130,8 +130,8 @@ static float next_number(uint32_t *x) {
     return (float)(int32_t)(*x >> 8 & 0xffff) / 32768 - 1;
 }
 
-/* Two layers of halves, K and V in 2 heads of 16 whose channels follow three, K turned in interleaved pairs; with the
- * layers' queries where they are asked. */
+/* Two layers of halves, K and V in 2 heads of 16 whose channels follow three, K rotated in interleaved pairs; with the
+ * queries of the layers if `asked`. */
 static struct kvc_cache *make_turned(uint8_t **bytes, int asked) {
     struct kvc_error e;
     struct kvc_cache *c = kvc_cache_new(&e);
@@ -146,7 +146,7 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int asked) {
         kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_TYPE, "default", &e) ||
         kvc_meta_set_f64(&c->meta, KVC_KEY_ROPE_THETA, 10000, &e))
         die("metadata", &e);
-    for (uint32_t i = 0; i < LAYERS * (asked ? 2 : 1); i++) { /* companions behind the layers */
+    for (uint32_t i = 0; i < LAYERS * (asked ? 2 : 1); i++) { /* companions follow the layers */
         const int is_query = i >= LAYERS;
         uint32_t layer = kvc_cache_add_layer(c, is_query ? aside : part, i % LAYERS,
                                              is_query ? KVC_LAYER_COMPANION : KVC_LAYER_FULL, &e);

@@ -270,7 +270,7 @@ static void shapes(void **state) {
     }
 }
 
-/* Queries between rows: each sees what is not behind it. Positions have holes; some queries stand in them. */
+/* Queries between rows: each sees the rows that are not after it. Positions have holes, and some queries are in holes. */
 static void causal(void **state) {
     (void)state;
     struct trial t = make_trial(300, 3, 3, 64, 5, 6);

@@ -224,7 +224,7 @@ static void block_types(void **state) {
     assert_int_equal(
         compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_F32, 1, 4, 16, f, NULL), 4, &none, d), 0);
 
-    /* Bytes that differ behind equal values: code 0 under scale 1 and under scale 2. */
+    /* Different bytes of equal values: code 0 with scale 1 and with scale 2. */
     memset(a, 0, sizeof a);
     memcpy(b, a, sizeof a);
     b[1][1] = 0x40;

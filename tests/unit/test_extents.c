@@ -1,5 +1,5 @@
-/* test_extents.c: sources of several members and of regions: gaps, places, the section EXTENTS (formats/cache/extents.c, mapped.c,
- * formats/container/extents_section.c, formats/file/restore.c). */
+/* test_extents.c: sources of several members and of regions: gaps, places, the section EXTENTS (formats/cache/extents.c,
+ * mapped.c, formats/container/extents_section.c, formats/file/restore.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void gaps_of_regions(void **state) {
     struct kvc_gap *gap;
     uint64_t n;
     struct kvc_error e;
-    /* K and V by turns, a row of each, 8 bytes behind each pair */
+    /* rows of K and V alternate, and 8 bytes follow each pair */
     const struct kvc_place pairs[] = {place_at(0, 0, TOKENS, 0, 2 * ROW + 8), place_at(1, 0, TOKENS, ROW, 2 * ROW + 8)};
     assert_int_equal(kvc_region_gaps(c, TOKENS * (2 * ROW + 8), pairs, 2, &gap, &n, &e), 0);
     assert_int_equal(n, TOKENS);

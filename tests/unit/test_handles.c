@@ -78,7 +78,7 @@ static void refused(void **state) {
         const char *text, *says;
     } bad[] = {
         {"", "no JSON"},
-        {"[]", "it is missing, or no object"},
+        {"[]", "it is missing, or is no object"},
         {"{}", "dtype is none of"},
         {"{\"dtype\": \"f16\", \"dtype\": \"f16\"}", "no JSON"},
         {GOOD("dense", POOL ", \"bases\": [" BASE "], \"colour\": 1"), "colour is no known key"},
@@ -86,7 +86,7 @@ static void refused(void **state) {
         {"{\"dtype\": \"u8\", " POOL "}", "dtype is none of"},
         {"{\"dtype\": 7, " POOL "}", "dtype is none of"},
         {GOOD("dense", "\"bases\": []"), "pool. is missing"},
-        {GOOD("dense", "\"pool\": 5"), "pool. is missing, or no object"},
+        {GOOD("dense", "\"pool\": 5"), "pool. is missing, or is no object"},
         {GOOD("dense", "\"pool\": {\"layer\": 5}"), "pool.layer is no known key"},
         {GOOD("dense", "\"pool\": {\"layers\": 5}"), "pool.pages is not a number from 1 to 4294967295"},
         {GOOD("dense", SIZES("0", "1", "1", "1", "1") TWO), "pool.layers is not a number from 1 to 4096"},
@@ -118,7 +118,7 @@ static void refused(void **state) {
         {GOOD("dense", POOL ", " TWO), "bases are not as many"},
         {"{\"dtype\": \"f16\", " POOL ", \"strides\": {\"layer\": 1, \"kv\": 1, \"page\": 1, \"token\": 1, \"head\": 1, "
          "\"dim\": 1}, \"bases\": [" BASE ", " BASE ", " BASE "]}", "bases are neither 1, nor 1 or 2 a layer"},
-        {GOOD("dense", POOL ", \"bases\": [\"" H1 "\"]"), "bases. is missing, or no object"},
+        {GOOD("dense", POOL ", \"bases\": [\"" H1 "\"]"), "bases. is missing, or is no object"},
         {GOOD("dense", POOL ", \"bases\": [{\"handle\": \"" H1 "\", \"size\": 1}]"), "bases.size is no known key"},
         {GOOD("dense", POOL ", \"bases\": [{\"offset\": 0}]"), "bases.handle is not 128 hexadecimal digits"},
         {GOOD("dense", POOL ", \"bases\": [{\"handle\": \"0" H1 "\"}]"), "bases.handle is not 128"},

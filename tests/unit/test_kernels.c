@@ -658,7 +658,7 @@ static void ranges_agree(void **state) {
                 fill_with(round % 2 ? finite_float : common_float, x, n);
                 for (size_t i = 0; i < n; i++) {
                     if (round == 19) x[i] = random_byte() % 2 ? 0 : -0.0f;
-                    if (round == 17) x[i] = fabsf(x[i]) + (float)(i != n - 1); /* the last is the least */
+                    if (round == 17) x[i] = fabsf(x[i]) + (float)(i != n - 1); /* the last is the minimum */
                     low[i] = random_byte() % 2 ? INFINITY : finite_float();
                     high[i] = random_byte() % 2 ? -INFINITY : finite_float();
                     want_low[i] = x[i] < low[i] ? x[i] : low[i];
@@ -949,7 +949,7 @@ static double common_double(void) {
                      (double)random_u16() - 0x1p63, -64 - random_byte() % 4);
 }
 
-/* Every second one nearly cancels in its cosine, so that a fused product shows behind the rounding to binary32. */
+/* Every second one nearly cancels in its cosine, so that a fused product is visible after rounding to binary32. */
 static void angles_agree(void **state) {
     (void)state;
     unsigned fused = 0;
@@ -1024,7 +1024,7 @@ static void pairs_are_turned(void **state) {
     assert_true(fused > 1000);
 }
 
-/* The greatest symbol, an escape, in every place; symbols below the middle, and zero, whose sign is the step's. */
+/* Tests the largest symbol, an escape, in every place; symbols below the middle; and zero, which has the sign of the step. */
 static void symbols_become_floats(void **state) {
     (void)state;
     static const uint16_t middles[] = {63, 0, 127, 32767};
@@ -1086,7 +1086,7 @@ static void codes_become_symbols(void **state) {
     assert_true(listed > 1000);
 }
 
-/* Ties, what is beyond the greatest code, infinities and NaN. */
+/* Tests ties, values beyond the largest code, infinities and NaN. */
 static void codes_are_rounded(void **state) {
     (void)state;
     static const float tops[] = {0x1p+24f - 1, 127, 0, 6, 0x1p+30f, 0x1.fffffep+30f};

@@ -1,5 +1,5 @@
-/* test_llama.c: llama.cpp states built byte by byte to the layout, those included of which no real file is at hand:
- * GGSQ 2, GGSN 9, M-RoPE extensions, recurrent states, latent attention. Each must be understood, come back byte for
+/* test_llama.c: llama.cpp states built byte by byte to the layout, also versions without an available real
+ * file: GGSQ 2, GGSN 9, M-RoPE extensions, recurrent states, latent attention. Each must be understood, come back byte for
  * byte through a .kvc, and be refused at every truncation. */
 #include "formats/io/bytes.h"
 #include "formats/file/restore.h"
@@ -207,7 +207,7 @@ static void latent(void **state) {
     head(&buffer, 0, 4, 3);
     attention(&buffer, 1, 0, 2, 0, 3);
     struct kvc_error e;
-    assert_null(import(&in, &buffer, &e)); /* as if cut behind K */
+    assert_null(import(&in, &buffer, &e)); /* as if truncated after K */
     kvc_input_close(&in);
     no_v = 1;
     struct kvc_cache *c = accepted(&buffer, &in);

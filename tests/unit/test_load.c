@@ -1,6 +1,6 @@
-/* test_load.c: loading onto a device, proven on the host: every stored file of tests/golden and samples decoded by the GPU's source
- * in lockstep is what the CPU's kernels decode, byte for byte; parts of files, pages, other dtypes; and whatever fails in mid-load
- * is never reported as loaded. Not for CUDA itself (make test-cuda). */
+/* test_load.c: loading onto a device, proven on the host: every stored file of tests/golden and samples decoded by the GPU's
+ * source in lockstep is what the CPU's kernels decode, byte for byte; parts of files, pages, other dtypes; and whatever fails
+ * in mid-load is never reported as loaded. Not for CUDA itself (make test-cuda). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -306,7 +306,7 @@ static void descriptor_0_is_a_file(void **state) {
 
 /* --- failures --- */
 
-/* A device whose n-th call of a kind fails. */
+/* A device whose n-th call of one type fails. */
 static struct failing {
     struct kvc_device *under;
     int left; /* calls until one fails */
@@ -438,8 +438,8 @@ static void loads_are_cancelled(void **state) {
 
 /* --- a device that does everything as late as it may --- */
 
-/* What is queued on a stream runs when an event behind it is waited for, and not before: so whoever uses memory too early is found
- * out, as on a GPU that is behind. */
+/* Work in the queue of a stream runs only when a later event is awaited. So a use of memory that is too early fails, as on a slow
+ * GPU. */
 enum { COPY, ZERO, RUN, AWAIT, STREAMS = 4 };
 struct queued {
     int kind;

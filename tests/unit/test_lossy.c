@@ -252,8 +252,8 @@ static void examples_of_ends(void **state) {
 
 /* --- outlier --- */
 
-/* Which of n values are the k least (1) and the k greatest (2): among equals the first; of rows of V the last are the
- * greatest. */
+/* Marks the k smallest (1) and the k largest (2) of n values: among equal values the first, but of rows of V the last are the
+ * largest. */
 static void mark_extremes(const float *x, size_t n, size_t step, size_t k, int last, uint8_t *mark) {
     memset(mark, 0, n);
     for (size_t j = 0; j < 2 * k; j++) {
@@ -438,7 +438,7 @@ static void eigenvalues(double *a, size_t n, double *value) {
     for (size_t i = 0; i < n; i++) value[i] = a[i * n + i];
 }
 
-/* The least squared error of rank r of the part of x from channel `at` on, `dim` wide; and its squares in all. */
+/* Returns the minimum squared error at rank r of `dim` channels of x from channel `at` on; *all is the sum of squares. */
 static double optimum(const float *x, size_t rows, size_t width, size_t at, size_t dim, size_t r, double *all) {
     double *gram = get_memory(dim * dim * sizeof *gram), *value = get_memory(dim * sizeof *value), sum = 0;
     for (size_t i = 0; i < dim; i++)
@@ -450,7 +450,7 @@ static double optimum(const float *x, size_t rows, size_t width, size_t at, size
     for (size_t i = 0; i < dim; i++) *all += gram[i * dim + i];
     eigenvalues(gram, dim, value);
     for (size_t k = 0; k < dim; k++) sum += value[k];
-    for (size_t k = 0; k < r; k++) { /* the greatest, one by one */
+    for (size_t k = 0; k < r; k++) { /* the largest, one after another */
         size_t most = 0;
         for (size_t i = 1; i < dim; i++)
             if (value[i] > value[most]) most = i;
@@ -576,7 +576,7 @@ static void segments(void **state) {
     free_layer(&l);
 }
 
-/* Behind quant, what is left over shrinks with the rank. */
+/* After quant, the remaining error shrinks with the rank. */
 static void lowrank_behind_quant(void **state) {
     (void)state;
     static const char *const recipes[] = {"quant:kcvt:bits=2", "quant:kcvt:bits=2,lowrank:r=2",
@@ -899,7 +899,7 @@ static void merged(const struct merge *m, const float *u, const float *v, size_t
         q = w < 1e-3 ? m->t : sin(m->t * w) / sin(w);
         p = a > 0 ? p / a : 0;
         q = b > 0 ? q / b : 0;
-        if (a > 0 && b == 0) p = 1 / a; /* a zero row goes with the other's direction */
+        if (a > 0 && b == 0) p = 1 / a; /* a zero row gets the direction of the other row */
         if (b > 0 && a == 0) q = 1 / b;
     }
     for (size_t i = 0; i < n; i++) {
@@ -1081,7 +1081,7 @@ static void example_of_merge(void **state) {
     free_layer(&b);
 }
 
-/* Behind sinks and tails, and before lossy stages, both tensors of a pair still decode, wild values and all. */
+/* After sinks and tails, and before lossy stages, both tensors of a pair decode, also with wild values. */
 static void merges_among_others(void **state) {
     (void)state;
     static const char *const recipes[] = {"sink:4,tail:10,merge:slerp,quant:kivi:bits=8:g=16",

@@ -1,4 +1,4 @@
-/* test_quant.c: the stage `quant` against quant.md read value by value, alone and behind `saliency`. Not for the other
+/* test_quant.c: the stage `quant` against quant.md read value by value, alone and after `saliency`. Not for the other
  * lossy stages (test_lossy.c). */
 #include "lossy_support.h"
 
@@ -87,8 +87,8 @@ static void reference_check(const struct quant *q, const float *x, const float *
                          q->scheme, q->role == V ? 'V' : 'K', bits, q->g, q->sym, q->rows, q->heads, q->dim, i,
                          (double)y[i], (double)want, (double)x[i], (double)s, (double)base);
         }
-        /* that the reference itself is no nonsense: half a step, and what rounding takes from range and base; among
-         * numbers with a common exponent the least have fewer bits */
+        /* checks the reference itself: errors up to half a step, plus the rounding of range and base; of numbers with a common
+         * exponent the smallest have fewer bits */
         double steps = 0, bases = 0;
         for (size_t g = 0; g < n; g++) {
             steps = fmax(steps, (double)step[g]);
@@ -113,7 +113,7 @@ static void reference_check(const struct quant *q, const float *x, const float *
     free(rank);
 }
 
-/* The channel norms in a block's NORMS; they are about the roots of the channels' greatest sizes. */
+/* Returns the channel norms in a block's NORMS, which are about the roots of the channels' maximum magnitudes. */
 static float *read_norms(const struct kvc_sections *list, const float *x, size_t rows, size_t width) {
     const struct kvc_section *s = section_of(list, KVC_SECTION_NORMS, 0);
     assert_non_null(s);
@@ -126,7 +126,7 @@ static float *read_norms(const struct kvc_sections *list, const float *x, size_t
         float greatest = 0;
         norm[c] = ldexpf((float)(8 + byte % 8), base + (int)(byte / 8));
         for (size_t t = 0; t < rows; t++) greatest = fmaxf(greatest, fabsf(x[t * width + c]));
-        if (greatest < 1e-12f * most) continue; /* below the least code */
+        if (greatest < 1e-12f * most) continue; /* below the smallest code */
         assert_true(norm[c] <= sqrtf(greatest) * 1.000001f && norm[c] * 1.126f >= sqrtf(greatest));
     }
     return norm;
@@ -209,7 +209,7 @@ static void every_setting(void **state) {
         }
 }
 
-/* sym of every kind and number of bits: no least values are stored, so PARAMS is smaller. */
+/* Tests sym with every grouping and number of bits: no minima are stored, so PARAMS is smaller. */
 static void symmetric_ranges(void **state) {
     (void)state;
     struct layer l = make_layer(KVC_F32, 70, 2, 24);
@@ -236,7 +236,7 @@ static void symmetric_ranges(void **state) {
                         1;
                     read_halves(x, groups, &at);
                     if (!q.sym) read_halves(x, groups, &at);
-                    assert_ptr_equal(at, p->data + p->size); /* steps, least values, nothing else */
+                    assert_ptr_equal(at, p->data + p->size); /* steps, minima, nothing else */
                     size[q.sym] = p->size;
                     free(x);
                     code_free(&c);

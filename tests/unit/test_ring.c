@@ -35,7 +35,7 @@ static uint8_t *content(void) {
     return (uint8_t *)word;
 }
 
-/* An unlinked file of such content beside this program: /tmp may be of a kind that has no direct reads. `again` is the same
+/* An unlinked file of such content beside this program: /tmp may be on a file system without direct reads. `again` is the same
  * file opened for direct reads; -1 where its system refuses. */
 static int file(uint64_t size, int *again) {
     char path[4096];
@@ -400,7 +400,7 @@ static void test_refused_arguments(void **unused) {
         {{{10, 10}, {0, 10}}, 2, 0, KVC_ERR_USAGE},           /* out of order */
         {{{0, 10}, {10, 10}}, 0, 0, KVC_ERR_USAGE},           /* no slot */
         {{{0, 10}, {10, 10}}, 2, 1, KVC_ERR_USAGE},           /* slots not aligned */
-        {{{0, 10}, {950, 51}}, 2, 0, KVC_ERR_DAMAGED},        /* behind the file */
+        {{{0, 10}, {950, 51}}, 2, 0, KVC_ERR_DAMAGED},        /* after the end of the file */
         {{{0, 10}, {1001, 1}}, 2, 0, KVC_ERR_DAMAGED},        /* the same */
         {{{0, 10}, {UINT64_MAX, 100}}, 2, 0, KVC_ERR_DAMAGED} /* the same */
     };

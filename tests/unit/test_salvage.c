@@ -28,7 +28,8 @@ static uint64_t next_random(void) {
     return state ^= state << 17;
 }
 
-/* --- a cache of K and V in f16, whose second stream repeats half of the first one's rows, with literal bytes around its tensors --- */
+/* --- a cache of K and V in f16, whose second stream repeats half of the first one's rows, with literal bytes around its
+ * tensors --- */
 
 static void release(void *rows) {
     free(rows);
@@ -226,7 +227,7 @@ static void test_pairs(void **unused) {
     check_recipe("minicache", 0);
 }
 
-/* --- what goes with what --- */
+/* --- dependent data --- */
 
 /* The record of a type, tensor and number. */
 static struct kvc_record_info find_record(struct kvc_cache *c, unsigned type, uint32_t tensor, uint32_t number) {

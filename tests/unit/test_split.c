@@ -20,7 +20,7 @@
 #include <xxhash.h>
 
 enum { SECTION_COST = 24 }; /* what split.md's RAW rule counts for a section: directory entry and half its padding */
-enum { GUARD = 64 };        /* bytes behind decoded rows that must stay as they are */
+enum { GUARD = 64 };        /* bytes after decoded rows that must not change */
 
 static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
                                         KVC_Q8_0, KVC_Q4_0, KVC_Q4_1, KVC_Q5_0,   KVC_Q5_1,   KVC_IQ4_NL};
@@ -141,7 +141,7 @@ static void fill_channels(uint8_t *rows, const struct kvc_shape *shape, enum kin
     free(spread);
 }
 
-/* Signs, exponents and mantissas at random, the exponents mostly the least and the greatest: zeros of both signs,
+/* Signs, exponents and mantissas at random, the exponents mostly the minimum and the maximum: zeros of both signs,
  * subnormals, infinities, NaNs of every payload. Types without exponents get bytes of all ones and all zeros. */
 static void fill_extremes(uint8_t *rows, const struct kvc_shape *shape) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
@@ -228,7 +228,7 @@ static void free_apart(struct kvc_section *s, size_t n) {
     free(s);
 }
 
-/* Decodes into `rows`, with a guard behind them; 0 or -1 with a message. */
+/* Decodes into `rows`, with a guard after them; 0 or -1 with a message. */
 static int decode(const struct kvc_pipeline *line, const struct kvc_shape *shape, uint8_t *rows,
                   const struct kvc_section *section, size_t n, struct kvc_error *e) {
     const size_t size = bytes_of(shape);
@@ -299,7 +299,7 @@ static size_t round_trip(const char *recipe, const struct kvc_shape *shape, cons
     return total;
 }
 
-/* The same of rows of a kind, by every recipe. */
+/* Tests the round trip of one kind of rows with every recipe. */
 static void round_trips(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads, uint64_t dim, enum kind kind) {
     const struct kvc_shape shape = {dtype, tokens, heads, dim};
     uint8_t *source = get_memory(bytes_of(&shape));

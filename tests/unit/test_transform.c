@@ -550,7 +550,7 @@ static uint8_t *slow_rows(const struct trip *t, size_t b, size_t sinks, size_t t
         else if (strcmp(name, "derope") == 0) slow_derope(&s, i);
         if (strcmp(name, "finite") != 0) continue;
         for (size_t k = 0; k < values; k++) {
-            const float y = as_stored(s.x[k], shape->dtype); /* what grew too great for f16 is the greatest that fits */
+            const float y = as_stored(s.x[k], shape->dtype); /* a value beyond f16 becomes the largest f16 */
             put_value(rows, shape->dtype, k, isinf(y) && shape->dtype == KVC_F16 ? copysignf(65504, y) : s.x[k]);
         }
         slow_finite(&s, i, rows, size);
@@ -597,7 +597,7 @@ static void add_digest(const struct trip *t, XXH3_state_t *digest) {
 
 /* --- what is coded --- */
 
-enum kind { NORMAL, ZEROS, CONSTANT, GREAT, RARE, ALIKE, KINDS };
+enum kind { NORMAL, ZEROS, CONSTANT, LARGE, RARE, ALIKE, KINDS };
 
 /* All channels follow three, and have something of their own besides. */
 static void fill_alike(struct layer *l, unsigned role, float own) {
@@ -612,7 +612,7 @@ static void fill_alike(struct layer *l, unsigned role, float own) {
     }
 }
 
-/* GREAT: beyond all codes, and wild; RARE: values far beyond the scale of most. */
+/* LARGE: values beyond all codes, and wild values; RARE: values far beyond the scale of most values. */
 static void fill_kind(struct layer *l, unsigned role, enum kind kind) {
     const enum kvc_dtype dtype = l->shape[role].dtype;
     const size_t width = width_of(l, role), n = (size_t)l->shape[role].tokens * width;
@@ -622,8 +622,8 @@ static void fill_kind(struct layer *l, unsigned role, enum kind kind) {
         const float sign = i % 2 ? 1 : -1, x = get_value(l->rows[role], dtype, i);
         if (kind == ZEROS) put_value(l->rows[role], dtype, i, i % 3 ? 0 : -0.0f);
         if (kind == CONSTANT) put_value(l->rows[role], dtype, i, (float)(i % width) / 16 - 1);
-        if (kind == GREAT && i % 61 == 7) put_value(l->rows[role], dtype, i, sign * great);
-        if (kind == GREAT && i % 97 == 5) put_value(l->rows[role], dtype, i, sign * wild);
+        if (kind == LARGE && i % 61 == 7) put_value(l->rows[role], dtype, i, sign * great);
+        if (kind == LARGE && i % 97 == 5) put_value(l->rows[role], dtype, i, sign * wild);
         if (kind == RARE) put_value(l->rows[role], dtype, i, random_bits() % 101 ? x * 0x1p-10f : x);
     }
 }
@@ -795,7 +795,7 @@ static void codes_are_the_nearest(void **state) {
         for (unsigned kind = 0; kind < KINDS; kind++) {
             struct layer l = make_layer(KVC_F32, 40, 2, 16);
             struct trip t;
-            fill_kind(&l, K, kind == GREAT ? NORMAL : kind);
+            fill_kind(&l, K, kind == LARGE ? NORMAL : kind);
             for (size_t i = 0; i < 40; i++) put_value(l.rows[K], KVC_F32, 31 * i, (float)i * 0.25f - 5); /* ties */
             put_value(l.rows[K], KVC_F32, 1000, 0x1.fffffep+49f);
             put_value(l.rows[K], KVC_F32, 1001, -0x1p+49f);
@@ -1471,7 +1471,8 @@ static void malformed_rope(void **state) {
         refuse(&t, 0, &x, NULL, "an angle", "angle");
     }
     trip_free(&t);
-    /* of a profile: none at hand, one that turns nothing, one of other pairs; as many as channels allow are taken */
+    /* of a profile: no profile, a profile that rotates nothing, a profile of other pairs; the pairs are as many as channels
+     * allow */
     struct part part = make_part(2, 8, 3), other = make_part(2, 8, 4), none = make_part(2, 8, 0);
     const struct kvc_rope_facts facts = {.pairing = 2, .half = 3, .angle = part.angle, .of_profile = 1};
     const struct known known = {.rope = &facts, .profile = &part.part};
@@ -1522,7 +1523,7 @@ static void malformed_means_and_bases(void **state) {
     x = copy_of(&t, 0);
     remove_section(&x.side, KVC_SECTION_BASIS);
     refuse(&t, 0, &x, NULL, "no basis", "profile's matrices");
-    /* one number of 2 bytes each, exponent 0, nothing packed: bit by bit at hand; an infinity and a NaN */
+    /* one number of 2 bytes each, exponent 0, nothing packed: all bits are known; an infinity and a NaN */
     uint8_t halves[9 + 32] = {0, 0, 0, 8};
     for (unsigned i = 0; i < 2; i++) {
         x = copy_of(&t, 0);
@@ -1716,7 +1717,7 @@ static void malformed_codes(void **state) {
         assert_int_equal(unzigzag(1u << 24 | take_bits(&bits, 24)), 1 - (1 << 24));
         must_end(&bits);
         struct writer w = {.at = 0};
-        /* the greatest that there is; one too many, of either sign; the greatest number; bits that are not there */
+        /* the largest index; one too large, of either sign; the largest number; missing bits */
         put_bits(&w, i == 3 ? 31 : i == 2 ? 25 : 24, 5);
         put_bits(&w, i == 0 ? 0xfffffe : i == 1 ? 0xffffff : i == 2 ? 0 : UINT32_MAX, i == 3 ? 31 : i == 2 ? 25 : 24);
         uint8_t bytes[4000];
@@ -1817,7 +1818,7 @@ static void recipes_are_read(void **state) {
     assert_string_equal(text, "code:step=0.00012346:lanes=4");
 }
 
-/* Stages that ask where rows stand let no stage behind them take rows, and stand once; `code` ends a pipeline, its
+/* Stages that need positions of rows allow no later stage that takes rows, and occur once; `code` ends a pipeline, its
  * companions do not; other dtypes and heads that are too wide are refused. */
 static void orders(void **state) {
     (void)state;

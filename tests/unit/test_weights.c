@@ -746,7 +746,7 @@ static double *real_tensor(const struct kvc_input *in, const json_t *header, con
     return x;
 }
 
-/* Relative difference of K (turned by RoPE where theta is not 0) or V from a row times the weights. */
+/* Relative difference of K (rotated by RoPE if theta is not 0) or V from a row times the weights. */
 static double difference(const double *hidden, const float *w, const double *cache, size_t tokens, size_t in,
                          size_t heads, size_t dim, double theta) {
     double off = 0, all = 0;
