@@ -17,8 +17,8 @@ struct pack {
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
     const char *learn_path; /* NULL: no profile is to be made */
-    const struct kvc_opened *file; /* at hand */
-    struct kvc_packed done;        /* of the file at hand */
+    const struct kvc_opened *file; /* being packed */
+    struct kvc_packed done;        /* of that file */
     struct pack_progress progress;
     int hinted; /* that --model adds a fingerprint */
 };

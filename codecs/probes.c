@@ -105,7 +105,7 @@ static void find_shares(const struct probes *p, size_t head, size_t first, size_
 /* Takes one query's shares of the n rows that it sees. */
 typedef void probe_work(const struct probes *p, void *state, size_t head, const float *share, size_t n);
 
-/* All probes of a head, whose keys are in p->turned. */
+/* All probes of a head, whose rotated keys p holds. */
 static void each_probe(const struct probes *p, size_t head, probe_work *work, void *state) {
     size_t seen[BATCH];
     const size_t probes = p->n * p->group;

@@ -18,8 +18,8 @@
 #define KVC_RANS_TABLE_BOUND 6144
 
 /* Makes frequencies that sum to 2^bits, and that a table can hold, from counts of `alphabet` symbols, an even number: the
- * nearest numbers of three significant bits, at least 1 where the count is not 0; the largest frequency is what is left. At
- * least one count and at most 2^bits counts must not be 0. */
+ * nearest numbers of three significant bits, at least 1 where the count is not 0; the largest frequency is the rest. The
+ * number of counts above 0 must be from 1 to 2^bits. */
 void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alphabet, unsigned bits);
 
 /* Appends a table of normalised frequencies, at most KVC_RANS_TABLE_BOUND bytes. */

@@ -88,7 +88,7 @@ for f; do prose "$f"; done | awk -v words="$words" '
         sub(/^[^:]*:[0-9]*:/, "", $0)
         place = substr(place, 1, length(place) - length($0))
         text = " " tolower($0) " "
-        gsub(/at least/, "", text)
+        gsub(/at least|least squares/, "", text)
         for (i = 1; i <= patterns; i++)
             if (text ~ "[^a-z0-9_](" pattern[i] ")[^a-z0-9_]") {
                 print place " \"" pattern[i] "\": write " instead[i]

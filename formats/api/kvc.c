@@ -1,5 +1,5 @@
-/* kvc.c: the public interface (kvc.h) over the library's inside: errors, opening, looking and reading. Not for writing (kvc_write.c)
- * or comparing (kvc_compare.c). */
+/* kvc.c: implements the part of kvc.h on errors, opening, facts and reading. Not for writing (kvc_write.c) or comparing
+ * (kvc_compare.c). */
 #include "formats/api/kvc.h"
 
 #include "formats/api/kvc_file.h"
@@ -54,7 +54,7 @@ int kvc_error_need(const struct kvc_error *e) {
 
 /* --- opening --- */
 
-/* What to open: a path, several of them, or bytes. */
+/* The source to open: one path, several paths, or bytes. */
 struct source {
     const char *const *path;
     size_t paths; /* 0: bytes */
@@ -68,7 +68,7 @@ static int open_source(struct kvc_file *f, const struct source *s, const struct 
     return s->members ? kvc_open_members(&f->opened, s->path, s->paths, o, e) : kvc_open_path(&f->opened, s->path[0], o, e);
 }
 
-/* Fills a handle that is zero; on failure it holds what kvc_file_close() gives back. */
+/* Fills a zeroed handle. After a failure kvc_file_close() frees its parts. */
 static int fill(struct kvc_file *f, const struct source *s, const struct kvc_open_options *o, struct kvc_model *model,
                 struct kvc_error *e) {
     struct kvc_opening opening = {.import = {.format = o->format, .set = o->set, .kv_heads = o->kv_heads, .profile = o->profile,
@@ -114,7 +114,7 @@ struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struc
     return open_file(&(struct source){.data = data, .size = size}, options, e);
 }
 
-/* Returns the position behind the last of a cache. */
+/* Returns the position after the last of a cache. */
 static uint64_t end_of(const struct kvc_cache *c) {
     int64_t end = 0;
     for (uint32_t p = 0; p < c->n_parts; p++) {

@@ -55,7 +55,7 @@ KVC_API const char *kvc_error_message(const struct kvc_error *e);
 
 struct kvc_file;
 
-/* What the caller knows and files do not say. */
+/* Facts that the caller knows and the file may lack. */
 struct kvc_open_options {
     size_t size;         /* of this struct */
     const char *format;  /* "kvc", "llama", "safetensors", "npz", "raw", also with options: "raw:dtype=f16,..."; NULL: look */
@@ -66,7 +66,7 @@ struct kvc_open_options {
     const char *weights; /* path of weights that K and V are rebuilt with (recipe project); NULL: none */
     const char *profile; /* path of the profile that a .kvc was packed with; NULL: it is looked for by its hash */
     const char *profile_folders; /* where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL: nowhere
-                                    else. The library reads no environment; the tools pass $KVC_PROFILE_PATH here */
+                                    else. The library does not read the environment for it; the tools pass $KVC_PROFILE_PATH here */
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files are
@@ -79,7 +79,7 @@ KVC_API struct kvc_file *kvc_file_open_members(const char *const *paths, size_t 
 KVC_API struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struct kvc_open_options *options,
                                               struct kvc_error *e);
 
-/* A part of a cache. */
+/* A selection of tokens and layers. */
 struct kvc_part_options {
     size_t size;           /* of this struct */
     uint64_t first, end;   /* positions [first, end); end 0: to the last */
@@ -163,10 +163,10 @@ KVC_API int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b,
 
 /* --- writing --- */
 
-/* Takes n bytes of output; returns 0, or anything else to stop with an input/output error. */
+/* Takes n bytes of output. Returns 0, or another number to stop with an input/output error. */
 typedef int kvc_write_fn(void *state, const void *data, size_t n);
-/* Is told how far a call has come, in bytes; `total` is 0 where it is not known. Returns 0, or anything else to cancel the call. It is
- * called in the caller's thread. */
+/* Gets the progress of a call in bytes; `total` is 0 if it is unknown. Returns 0, or another number to cancel the call. It is called
+ * in the thread of the caller. */
 typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
 
 struct kvc_write_options {

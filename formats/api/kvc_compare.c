@@ -1,5 +1,4 @@
-/* kvc_compare.c: the public interface (kvc.h): comparing the values of two caches. Not for how values are compared
- * (formats/compare). */
+/* kvc_compare.c: implements kvc_file_compare(). The work is done in formats/compare. */
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"
@@ -22,7 +21,7 @@ static int find_pairs(struct kvc_pairs *p, const struct kvc_compare_how *how, st
                     kvc_pairs_reach(p) == KVC_PAIRS_NO_LAYERS ? "layers" : "positions");
 }
 
-/* Counts the rows that only one cache has. */
+/* Adds the rows that only one cache has. */
 static void count_rows(const struct kvc_pairs *p, struct kvc_comparison *r) {
     for (size_t i = 0; i < p->n_parts; i++)
         for (int s = 0; s < 2; s++) {

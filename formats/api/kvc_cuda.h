@@ -91,7 +91,7 @@ struct kvc_cuda_options {
     int device;
     unsigned threads;         /* that read; 0: 8 */
     unsigned slots;           /* of the ring; 0: 8 */
-    uint64_t slot_bytes;      /* 0: 8 to 32 MiB; at least what the greatest record takes. One launch for each slot's blocks. */
+    uint64_t slot_bytes;      /* 0: 8 to 32 MiB; at least what the largest record takes. One launch for each slot's blocks. */
     unsigned multiprocessors; /* most that decoding holds; 0: all */
     int verify;               /* compute the digests on the device and compare them */
     int64_t first, end;       /* positions [first, end) only; both 0: all */

@@ -1,4 +1,4 @@
-/* kvc_file.h: what stands behind kvc.h's struct kvc_file. Not for users. */
+/* kvc_file.h: the fields of kvc.h's struct kvc_file. Not for users. */
 #ifndef KVC_FILE_H
 #define KVC_FILE_H
 

@@ -1,4 +1,4 @@
-/* kvc_write.c: the public interface (kvc.h): packing, unpacking, learning profiles. Not for how they are done (formats/file). */
+/* kvc_write.c: implements the part of kvc.h on packing, unpacking and learning of profiles. The work is done in formats/file. */
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"
@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The caller's functions. */
+/* The caller's callbacks and their state. */
 struct callback {
     kvc_write_fn *write;
     kvc_progress_fn *progress; /* NULL: none */
     void *state, *progress_state;
-    uint64_t total, done; /* bytes of output; total 0: unknown. Not of packing, which counts values */
+    uint64_t total, done; /* bytes of output; total 0: unknown. Unused in packing, which counts tensor bytes */
     int counts, cancelled;
 };
 
@@ -106,11 +106,11 @@ int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct k
     return status ? kvc_error_prefix(e, f->name) : 0;
 }
 
-/* Members that go elsewhere; the caller hears of each. */
+/* Passes members on, and reports progress after each. */
 struct heard {
     const struct kvc_member_sink *to;
     struct callback callback;
-    uint64_t size; /* of the member at hand */
+    uint64_t size; /* of the current member */
 };
 
 static int begin_member(void *state, const char *name, uint64_t size, struct kvc_error *e) {

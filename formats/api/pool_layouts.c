@@ -64,7 +64,7 @@ int64_t kvc_layout_strides(const struct kvc_cuda_layout *layout, const struct kv
         uint64_t n = axis(*a, pool, strides, &stride);
         *stride = size;
         if (__builtin_mul_overflow(size, n, &size)) return -1;
-        if (*a != 'C') continue; /* V behind K, head by head */
+        if (*a != 'C') continue; /* V after K, head by head */
         strides->kv = size;
         if (__builtin_mul_overflow(size, 2, &size)) return -1;
     }

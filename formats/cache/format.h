@@ -49,7 +49,7 @@ struct kvc_import_options {
 
 struct kvc_export_options {
     enum kvc_pairing pairing;    /* 0: the convention of the target, if it has one */
-    const char *own;             /* "KEY=VALUE,KEY=VALUE" for the target, as behind its name; NULL: none */
+    const char *own;             /* "KEY=VALUE,KEY=VALUE" for the target, as after its name and a colon; NULL: none */
     const char *const *set;      /* "KEY=VALUE" for whatever target it is, NULL-terminated; NULL: none */
     const struct kvc_option_value *value; /* for exporters, by kvc_export() */
 };

@@ -379,7 +379,7 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
     int status = 0;
     for (uint64_t i = 0; i < n && !status; i++) {
         int64_t pos = integer_at(a, i);
-        if (pos == INT64_MAX) /* a range that ends behind it could not be told */
+        if (pos == INT64_MAX) /* a range that ends after it has no representation */
             status = kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no position", what, i);
         c->part[*part].cells.pos[i] = pos;
     }

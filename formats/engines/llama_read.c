@@ -38,7 +38,7 @@ enum structure { ATTENTION, ATTENTION_TWICE, HYBRID, RECURRENT, N_STRUCTURES };
 struct variant {
     unsigned ext;      /* extension words per cell: 0, 2 or 3 */
     int has_v;         /* 0: latent attention keeps no V. The caller must say so: such a file looks just like one of
-                          another model that was cut behind its last K */
+                          another model that was cut after its last K */
     enum structure structure;
 };
 

@@ -1,4 +1,4 @@
-/* format_options.c: options of formats out of text. */
+/* format_options.c: parses options of formats. */
 #include "formats/file/format_options.h"
 
 #include "codecs/memory.h"
@@ -12,7 +12,7 @@ static size_t key_length(const char *item) {
     return strcspn(item, "=");
 }
 
-/* The option's position in the table, or -1. */
+/* Returns the position of the option in the table, or -1. */
 static int find(const struct kvc_format_option *table, const char *item) {
     const size_t n = key_length(item);
     for (int i = 0; table && table[i].key; i++)
@@ -20,7 +20,7 @@ static int find(const struct kvc_format_option *table, const char *item) {
     return -1;
 }
 
-/* Digits, with K, M or G after them or not. */
+/* Parses digits, optionally followed by K, M or G. */
 static int read_count(const char *text, uint64_t *count) {
     static const char units[] = "KMG";
     const char *p = text;
@@ -43,7 +43,7 @@ static int fail_unknown(const struct kvc_format_option *table, const char *name,
                     *near.text ? "?" : "");
 }
 
-/* Takes the value of an option out of "KEY=VALUE", which stays where it is. */
+/* Reads the value of an option from "KEY=VALUE". The value points into the text. */
 static int take(const struct kvc_format_option *o, struct kvc_option_value *value, const char *item,
                 const char *name, struct kvc_error *e) {
     const char *equals = strchr(item, '=');
@@ -61,7 +61,7 @@ static int take(const struct kvc_format_option *o, struct kvc_option_value *valu
     return 0;
 }
 
-/* Copies the items of both lists: those of `own` first. *n_own of all are its. */
+/* Copies the items of both lists, those of `own` first. *n_own is the number of these. */
 static int copy_items(struct kvc_option_values *v, const char *own, const char *const *set, size_t *n_own, struct kvc_error *e) {
     size_t n = own && *own ? 1 : 0, i = 0;
     for (const char *p = own; p && *p; p++) n += *p == ',';
@@ -78,7 +78,7 @@ static int copy_items(struct kvc_option_values *v, const char *own, const char *
     return 0;
 }
 
-/* List options: each gets the texts that were given to it, in order. */
+/* Gives each list option its texts, in their order. */
 static int make_lists(struct kvc_option_values *v, const struct kvc_format_option *table, struct kvc_error *e) {
     size_t n = 0, at = 0;
     while (v->text[n]) n++;
@@ -89,7 +89,7 @@ static int make_lists(struct kvc_option_values *v, const struct kvc_format_optio
             const char *equals = strchr(v->text[i], '=');
             if (table[o].kind == KVC_OPTION_LIST && find(table, v->text[i]) == o && equals) v->list[at++] = equals + 1;
         }
-        at++; /* the NULL behind them */
+        at++; /* the NULL after them */
     }
     return 0;
 }

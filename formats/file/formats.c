@@ -1,4 +1,4 @@
-/* formats.c: the table of file formats and the choice among them. Knows no byte of any. */
+/* formats.c: the table of file formats, and the choice of a format for an input. Contains no knowledge of any format. */
 #include "formats/cache/format.h"
 
 #include "formats/engines/foreign.h"
@@ -23,7 +23,7 @@ const struct kvc_format *kvc_format_find(const char *name) {
     return NULL;
 }
 
-/* The options behind a format's name, or NULL. */
+/* Returns the options after a format's name and a colon, or NULL. */
 static const char *options_of(const char *name) {
     const char *colon = name ? strchr(name, ':') : NULL;
     return colon ? colon + 1 : NULL;
@@ -77,7 +77,7 @@ int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct
     return 0;
 }
 
-/* Adds what the caller knows and the file does not say. */
+/* Adds the facts that only the caller knows. */
 static int complete(struct kvc_cache *c, const struct kvc_import_options *o, struct kvc_error *e) {
     if (o->kv_heads && !kvc_cache_heads_known(c) && kvc_cache_set_heads(c, o->kv_heads, e))
         return -1;
@@ -85,7 +85,7 @@ static int complete(struct kvc_cache *c, const struct kvc_import_options *o, str
     return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);
 }
 
-/* Imports by a row, whose options are read first. */
+/* Parses the options of a row and imports by it. */
 static struct kvc_cache *import_with(const struct kvc_format *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
                                      struct kvc_error *e) {
     struct kvc_option_values values;

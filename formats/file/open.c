@@ -1,4 +1,4 @@
-/* open.c: files, folders and bytes opened as caches. */
+/* open.c: opens files, folders and bytes as caches. */
 #include "formats/file/open.h"
 
 #include "formats/cache/facts.h"
@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Rows of K and V must be as long as the model's heads make them: all that an engine's file without a fingerprint
- * gives away about its model. */
+/* Checks that rows of K and V have the length that the model's heads need. An engine's file without a fingerprint says nothing else
+ * about its model. */
 static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, struct kvc_error *e) {
     uint64_t dim[2] = {m->head_dim, m->head_dim_v ? m->head_dim_v : m->head_dim};
     for (uint32_t i = 0; i < c->n_tensors && m->kv_heads; i++) {
@@ -31,7 +31,7 @@ static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, stru
     return 0;
 }
 
-/* The pattern of a model that says nothing of windows: no layer has one. */
+/* Gives the layers the model's windows. A model without facts about windows has none. */
 static int settle_layers(const struct kvc_model *m, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern plain;
     if (kvc_cache_is_container(c) && kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0; /* its parts are found by number */
@@ -50,7 +50,7 @@ int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, 
 
 /* --- opening --- */
 
-/* KVC_KERNEL may ask for kernels that this CPU cannot run. */
+/* Checks that KVC_KERNEL, if it is set, names kernels that this CPU can run. */
 static int check_kernels(struct kvc_error *e) {
     if (kvc_kernels_get()) return 0;
     const char *name = getenv("KVC_KERNEL");
@@ -71,7 +71,7 @@ static int is_folder(const char *path) {
     return strcmp(path, "-") != 0 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Of a bundle that is no file, the input has only what is asked of any: a name and a size. */
+/* Sets the name and the size of the input of a bundle that is no file. The input has nothing else. */
 static void name_input(struct kvc_opened *f) {
     kvc_input_memory(&f->input, f->bundle.name, "", 0);
     f->input.size = kvc_bundle_size(&f->bundle);

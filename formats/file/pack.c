@@ -1,4 +1,4 @@
-/* pack.c: a cache packed into a container as somebody asks for it. */
+/* pack.c: packs a cache into a container by a caller's options. */
 #include "formats/file/pack.h"
 
 #include "formats/cache/keys.h"
@@ -18,13 +18,13 @@ static void note(const struct pack *p, enum kvc_pack_note what, const struct kvc
     if (p->how->note) p->how->note(p->how->state, what, c);
 }
 
-/* Whether both know their tokens and these differ where both have some. */
+/* Returns 1 if both caches have token ids and these differ in the length that both have. */
 static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
     const uint64_t n = kvc_cache_prefix_tokens(a), m = kvc_cache_prefix_tokens(b), both = n < m ? n : m;
     return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
 }
 
-/* Makes sure that the profile is this cache's, before anything is asked of it. */
+/* Checks that the profile belongs to the model of the cache, before a stage uses the profile. */
 static int settle_profile(const struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_packing *how = p->how;
     const struct kvc_profile_use use = {how->options.recipe, how->options.threads, how->force_profile};
@@ -34,12 +34,12 @@ static int settle_profile(const struct pack *p, struct kvc_cache *c, struct kvc_
     if (prepared < 0) return -1;
     p->done->fitted = prepared;
     if (prepared && kvc_cache_pairing(c) != was) note(p, KVC_PACK_PAIRING_CHOSEN, c);
-    /* a profile may also be there to read the source by */
+    /* the profile may be given to decode the source only */
     if (!prepared && !kvc_meta_find(&p->source->meta, KVC_KEY_PROFILE)) note(p, KVC_PACK_PROFILE_UNUSED, c);
     return 0;
 }
 
-/* The queries that stages may ask, paired as K of c: those that were given, or of `full`, if c is without its companions. */
+/* Sets *queries to the queries for stages, in the RoPE pairing of K of c: the given ones, or those of `full` if c has no companions. */
 static int find_queries(const struct pack *p, const struct kvc_cache *c, const struct kvc_cache *full, struct kvc_cache **queries,
                         struct kvc_error *e) {
     const struct kvc_cache *asked = p->how->queries;
@@ -50,7 +50,7 @@ static int find_queries(const struct pack *p, const struct kvc_cache *c, const s
     return 0;
 }
 
-/* Packs c, which is `full` or that without its companions. */
+/* Packs c, which is `full`, or `full` without its companions. */
 static int pack(const struct pack *p, struct kvc_cache *c, const struct kvc_cache *full, struct kvc_error *e) {
     const struct kvc_packing *how = p->how;
     struct kvc_pack_options options = how->options;
@@ -79,7 +79,7 @@ static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
     return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
 }
 
-/* Bytes of the source that companions take; 0 where it does not say, as in a compressed npz. */
+/* Returns the size of the companions in the source; 0 if that is unknown, as for a compressed npz. */
 static uint64_t companion_bytes(const struct kvc_cache *c) {
     uint64_t n = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -90,7 +90,7 @@ static uint64_t companion_bytes(const struct kvc_cache *c) {
     return n;
 }
 
-/* Packs a cache, without its companions where that is asked for and there are any. */
+/* Packs a cache, without its companions if the options say so. */
 static int pack_chosen(const struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_selection others = {.no_companions = 1};
     for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++) p->done->left_out |= is_companion(c, t);

@@ -11,12 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A uniform error of step s in the Fisher metric of `TOKENS` continued tokens costs s^2 / 24 a coefficient over all of them:
- * KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2, as half of the coefficients are K's, whose rows make_profile.py makes
- * 1.4 times as long; RECALL is what holds the
- * classes of the presets on a licence and a German text with SmolLM2 (recall is 1.3 to 4 times as hard: FRONTIER study, sections 8
- * and 9; `make quality-table`). N counts the coefficients of as many
- * tokens as the profile was made from: with more tokens each is looked at less. */
+/* A uniform error of step s in the Fisher metric of TOKENS continued tokens costs s^2 / 24 for each coefficient, summed over these
+ * tokens: KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2: half of the coefficients are K's, whose rows make_profile.py
+ * scales by 1.4. RECALL is the factor from the KLD of a continuation to the KLD of recall. It keeps the presets in their classes on a
+ * licence and a German text with SmolLM2, where the factor is 1.3 to 4 (`make quality-table`). N is the number of coefficients of
+ * CONTEXT tokens, as many as the profile was made from: with more tokens, attention to each of them is weaker. */
 #define FIT 1.48
 #define TOKENS 512.0
 #define CONTEXT 2048.0
@@ -56,7 +55,7 @@ static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32
     return here && here < layers ? n * layers / here : n;
 }
 
-/* Of the largest stream: what drifts is one sequence. */
+/* Returns the value for the largest stream: drift is measured on one sequence. */
 static double coefficients(const struct kvc_cache *c, uint32_t layers) {
     double most = 0;
     for (uint32_t p = 0; p < c->n_parts; p++) most = fmax(most, coefficients_of(c, c->part[p].stream, layers));
@@ -71,7 +70,7 @@ static int has_metric(const struct kvc_pack_options *o) {
     return o->profile && kvc_profile_metric(o->profile) == KVC_METRIC_FISHER;
 }
 
-/* The step whose worst KLD is estimated to be this. */
+/* Returns the step whose larger estimated KLD is `kld`. */
 static double step_for(const struct kvc_cache *c, const struct kvc_pack_options *o, double kld) {
     if (has_metric(o)) return sqrt(kld / (RECALL * kld_per_square(c, o->profile)));
     return RELATIVE * sqrt(kld / DEFAULT_KLD);
@@ -97,14 +96,14 @@ static int take_nothing(void *s, const void *data, size_t n, struct kvc_error *e
     return 0;
 }
 
-/* The tensor of queries of a layer of the model. */
+/* Returns the tensor of queries of a model layer. */
 static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
         if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer) return t;
     return KVC_NONE;
 }
 
-/* Adds what attention makes of one layer's errors to `total`. */
+/* Adds the errors of attention in one layer to `total`. */
 static int measure_layer(const struct trial *t, const struct kvc_cache *decoded, uint32_t layer, struct kvc_attention *total,
                          struct kvc_error *e) {
     const struct kvc_layer *l = &t->view->layer[layer];
@@ -131,7 +130,7 @@ static int measure_layer(const struct trial *t, const struct kvc_cache *decoded,
     return status;
 }
 
-/* The error that a packed cache has, by the measure asked for. */
+/* Sets *value to the error of a packed cache, in the requested measure. */
 static int measure(const struct trial *t, const struct kvc_buffer *packed, double *error, struct kvc_error *e) {
     struct kvc_input in;
     struct kvc_attention total = {0};
@@ -149,7 +148,7 @@ static int measure(const struct trial *t, const struct kvc_buffer *packed, doubl
     return status;
 }
 
-/* What a step gives: the ratio, or the error. */
+/* Sets *value to the ratio or the error that a step gives. */
 static int try_step(struct trial *t, double step, double *value, struct kvc_error *e) {
     struct kvc_pack_report report;
     set_steps(&t->recipe, step);
@@ -163,7 +162,7 @@ static int try_step(struct trial *t, double step, double *value, struct kvc_erro
     return status;
 }
 
-/* Steps far below and far above any use. */
+/* Limits of the search, beyond all useful steps. */
 #define LEAST_SHARE 0x1p-12
 #define MOST_SHARE 0x1p12
 

@@ -5,21 +5,21 @@
 
 #include "formats/container/container.h"
 
-/* What is asked for; 0: not. At most one of them. */
+/* The target. At most one field is not 0. */
 struct kvc_rate {
     double kld;          /* nats: drift of the next-token distributions, at the worst of continuation and recall */
     double ratio;        /* of source_bytes against the .kvc */
-    double output_error; /* as kvc_attention_output() has it at 0.99: what attention makes of the errors */
-    double logit_error;  /* as kvc_attention_logit_rms() has it */
+    double output_error; /* of attention outputs: kvc_attention_output() at 0.99 */
+    double logit_error;  /* of logits: kvc_attention_logit_rms() */
     uint64_t source_bytes;
 };
 
-/* What is known of the step. */
+/* The settled step and its measures. */
 struct kvc_rate_report {
     double step;          /* 0: the recipe has no stage `code` */
     double kld[2];        /* estimates: of the text's own continuation, of recall; 0: without a profile of metric fisher */
-    double ratio;         /* that was reached, where a ratio was asked for; 0 otherwise */
-    double error;         /* likewise */
+    double ratio;         /* reached, if the target is a ratio; else 0 */
+    double error;         /* reached, if the target is an error; else 0 */
 };
 
 /* Sets *settled to the recipe of `options` with its step settled. Steps that the recipe gives stay, unless `rate` asks for

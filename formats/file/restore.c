@@ -23,10 +23,10 @@ struct source {
     uint64_t *first;    /* by extent: number of its first item; n_extents + 1 entries */
     uint32_t **row_of;  /* by part: the sorted row of each cell; NULL: cells are sorted */
     uint32_t n_begun;   /* members */
-    uint8_t *region;    /* the tensor being put together, while it cannot stream */
+    uint8_t *region;    /* bytes of a tensor that cannot be streamed, until it is complete */
 };
 
-/* What one item stands for: bytes of a literal, sorted rows of a tensor alone, or a whole region. */
+/* An item of work: bytes of a literal, sorted rows of one tensor, or a whole region. */
 struct item {
     const struct kvc_extent *extent;
     enum { LITERAL, ROWS, REGION } kind;
@@ -39,7 +39,7 @@ static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tens
     return &kvc_tensor_part(c, tensor)->cells;
 }
 
-/* Whether a tensor's sorted rows are its source bytes as they come. */
+/* Returns 1 if the sorted rows of a tensor are its bytes in the source, in their order. */
 static int streams(const struct kvc_cache *c, uint32_t tensor) {
     const struct kvc_tensor *t = &c->tensor[tensor];
     const struct kvc_strides canonical = kvc_strides_canonical(&t->shape);
@@ -78,7 +78,7 @@ static struct item find_item(const struct source *s, uint64_t number) {
 
 /* --- regions --- */
 
-/* The literal bytes of a region, between its tensors. */
+/* Reads the literal bytes of a region, between its tensors. */
 static int fill_gaps(const struct kvc_cache *c, const struct kvc_extent *x, uint8_t *region, struct kvc_error *e) {
     struct kvc_gap *gap;
     uint64_t n, at = x->literal;
@@ -92,7 +92,7 @@ static int fill_gaps(const struct kvc_cache *c, const struct kvc_extent *x, uint
     return status;
 }
 
-/* The rows of a place, put where its cells lie. */
+/* Copies the rows of a place to the positions of its cells in the region. */
 static int fill_place(const struct source *s, const struct kvc_place *p, uint8_t *region, uint8_t *rows, struct kvc_error *e) {
     const struct kvc_cache *c = s->cache;
     const struct kvc_shape *shape = &c->tensor[p->tensor].shape;
@@ -142,7 +142,7 @@ static int read_item(void *state, uint64_t number, void **result, struct kvc_err
     return 0;
 }
 
-/* Begins the members before member n, each after the one before it is finished. */
+/* Begins the members before member n. Each begins after its predecessor is finished. */
 static int begin_members(struct source *s, uint32_t n, struct kvc_error *e) {
     for (; s->n_begun < n; s->n_begun++) {
         if (s->n_begun && s->out->finish(s->out->state, e)) return -1;
@@ -151,7 +151,7 @@ static int begin_members(struct source *s, uint32_t n, struct kvc_error *e) {
     return 0;
 }
 
-/* Puts rows into the region of their tensor, which goes out when it is complete. */
+/* Copies rows into the region of their tensor, and writes the region when it is complete. */
 static int place_rows(struct source *s, const struct item *item, const uint8_t *rows, struct kvc_error *e) {
     const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
     const struct kvc_cells *cells = cells_of(s->cache, item->tensor);
@@ -179,7 +179,7 @@ static int write_item(void *state, uint64_t number, void *result, struct kvc_err
     return status;
 }
 
-/* By part, where cells are not sorted and regions want to know. */
+/* Fills row_of for the parts whose cells are not sorted and that lie in regions. */
 static int invert_orders(struct source *s, struct kvc_error *e) {
     const struct kvc_cache *c = s->cache;
     if (!(s->row_of = kvc_alloc_zeros(c->n_parts, sizeof *s->row_of))) return kvc_fail_memory(e, "cells");

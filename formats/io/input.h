@@ -17,11 +17,11 @@
 
 struct kvc_input {
     const char *name;    /* for messages: the path, "(stdin)" for "-", or what kvc_input_memory() was given */
-    char *path;          /* NULL when there is no file behind it */
+    char *path;          /* NULL if the input is no file */
     const uint8_t *data; /* address of byte 0, never NULL; only pinned bytes may be read */
     uint64_t size;
     char filter[32];     /* "gzip", "xz", "zstd" when decompressed on the way in, else "" */
-    int spooled;         /* 1 when a temporary file stands behind the mapping */
+    int spooled;         /* 1 if a temporary file is mapped */
     unsigned mode;       /* permission bits of the file, 0666 for pipes */
     dev_t device;        /* which file it is; 0 for pipes */
     ino_t inode;

@@ -29,7 +29,7 @@ void kvc_fit_free(struct kvc_fit *fit);
 /* "good", "doubtful", "bad", "unknown". */
 const char *kvc_fit_name(enum kvc_fit_verdict verdict);
 
-/* Compares the facts of cache and profile: layers, heads, channels, angles and pairing of RoPE, and fingerprints of a kind
+/* Compares the facts of cache and profile: layers, heads, channels, angles and pairing of RoPE, and fingerprints of one type
  * that both have. Returns 0 when the cache can be of the profile's model. KVC_ERR_MODEL: a fact differs. KVC_ERR_UNSUPPORTED:
  * the pairing of K is unknown. */
 int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e);
