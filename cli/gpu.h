@@ -1,7 +1,7 @@
 /* gpu.h: decodes .kvc files on a device: finds libkvc_cuda at run time, loads a file, reads it back as a cache, shares memory
  * with other processes. Not for options (kvc-unpack.c), nor for decoding itself (libkvc_cuda). */
-#ifndef KVC_CLI_DEVICE_H
-#define KVC_CLI_DEVICE_H
+#ifndef KVC_CLI_GPU_H
+#define KVC_CLI_GPU_H
 
 #include "cli/cli.h"
 #include "formats/api/kvc_cuda.h"
