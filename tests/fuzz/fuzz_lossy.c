@@ -190,7 +190,7 @@ static void make_source(struct job *j, const uint8_t *header) {
     j->rebuild = (struct kvc_rebuild){.owner = j, .position = j->position, .hidden = give_hidden, .matrix = give_matrix,
                                       .release = release_matrix};
     j->source = (struct kvc_rebuild_source){
-        .rebuild = &j->rebuild, .from = HIDDEN_TENSOR, .in = IN, .normed = header[13] % 3 - 1, .rope_type = "default",
+        .rebuild = &j->rebuild, .from = HIDDEN_TENSOR, .in = IN, .normed = header[13] % 3 - 1, .rope_type = KVC_ROPE_TYPE_DEFAULT,
         .theta = 10000, .rotated = (size_t)j->shape[0].dim / 2 * 2, .pairing = header[12] % 3};
 }
 
