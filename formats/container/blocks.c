@@ -1,5 +1,5 @@
-/* blocks.c: decodes the blocks of an open container, looks at its records, checks all of it. Not for opening it
- * (reader.c). */
+/* blocks.c: decodes and checks the blocks of an open container. Not for opening it (reader.c), or for describing it
+ * (inspect.c). */
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of a block that its stages code, and the entries for the others. */
+/* A block divided into rows that its stages code, and entries that refer to other rows. */
 struct split {
     struct kvc_same *same;
     size_t n_same;
@@ -30,7 +30,7 @@ static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows,
     split->n_same = n / KVC_SAME_ENTRY;
     split->same = kvc_alloc(split->n_same, sizeof *split->same);
     if (!split->same) status = kvc_fail_memory(e, "references");
-    else if (!n || n % KVC_SAME_ENTRY) status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME holds no whole entries");
+    else if (!n || n % KVC_SAME_ENTRY) status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME is not a whole number of entries");
     for (size_t i = 0; i < split->n_same && !status; i++) {
         const uint8_t *p = bytes + i * KVC_SAME_ENTRY;
         struct kvc_same x = {get_u32(p), get_u32(p + 4), get_u32(p + 8), get_u32(p + 12), get_u32(p + 16)};
@@ -103,7 +103,8 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     return 0;
 }
 
-/* The first tensor of the pair of which `tensor` is the second, as its side data says; KVC_NONE when it is none. */
+/* Finds in the side data the first tensor of the pair of which `tensor` is the second; KVC_NONE if `tensor` is not a second
+ * one. */
 static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, uint32_t *first,
                       struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
@@ -112,7 +113,7 @@ static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct c
         const struct kvc_section *s = &x->side[i];
         if (s->type != KVC_SECTION_MERGED) continue;
         if (s->size != 4 || s->raw_size != 4 || s->coder != KVC_CODER_STORE || *first != KVC_NONE)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED is not the number of one tensor");
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED must be the number of one tensor");
         const uint32_t t = get_u32(s->data);
         const struct kvc_shape *mine = &k->shape[tensor], *other = t < tensor ? &k->shape[t] : NULL;
         if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) || other->dtype != mine->dtype ||
@@ -124,7 +125,7 @@ static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct c
     return 0;
 }
 
-/* Numbers in the tensor of the rows that a block codes itself. */
+/* Lists the rows that a block codes itself, by their numbers in the tensor. */
 static void list_own(const struct kvc_cells *cells, uint64_t block, const struct split *split, uint64_t *row) {
     const uint64_t end = cells->block[block + 1];
     uint64_t at = cells->block[block], n = 0;
@@ -145,7 +146,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
     return kvc_blocks_read(c, tensor, first, n, dst, e);
 }
 
-/* Positions of a block's rows. */
+/* Lists the positions of a block's rows. */
 static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t **position, struct kvc_error *e) {
     const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
     if (!(*position = kvc_alloc(n, sizeof **position))) return kvc_fail_memory(e, "positions");
@@ -153,8 +154,8 @@ static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t
     return 0;
 }
 
-/* What the file's profile knows of a tensor; refused where rows need one that is not at hand: what a stage has no side data
- * of, that it takes from the profile. */
+/* Finds the profile's part for a tensor. Fails if the rows need a profile that was not found: stages without side data of
+ * their own take the data from the profile. */
 static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, const struct kvc_profile_part **part,
                         struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
@@ -171,7 +172,8 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct
     return -1;
 }
 
-/* Decodes the rows that are coded in a block, `own` of them, to the front of dst; or makes the program by which a device does. */
+/* Decodes the split->own rows that a block codes itself to the front of dst, or makes the program by which a device decodes
+ * them. */
 static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
                          const struct split *split, uint8_t *dst, struct kvc_program *program, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
@@ -215,7 +217,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     return status;
 }
 
-/* Decodes the rows that a block itself codes into their places in dst; `split` gets the entries for the others. */
+/* Decodes the rows that a block codes itself to their places in dst; *split gets the entries for the other rows. */
 static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct split *split,
                         struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
@@ -228,7 +230,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME stands in a block of a pair");
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
     else if (first && parse_same(c, tensor, rows, &x.list[0], split, e)) status = kvc_record_section(e, 0);
     if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, NULL, e);
     else if (!status && x.n != first)
@@ -239,7 +241,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
         split->same = NULL;
         return in_block(c, e, tensor, block);
     }
-    /* The coded rows stand packed at the front of dst: spread them from the end, past the rows of each entry. */
+    /* The coded rows are packed at the front of dst. Spread them, last rows first, around the rows of each entry. */
     uint64_t end = rows, left = split->own;
     for (size_t s = split->n_same; s-- > 0;) {
         const struct kvc_same *same = &split->same[s];
@@ -251,7 +253,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return 0;
 }
 
-/* Holds the rows of a block, decoded at dst, against its digest. */
+/* Compares the rows of a block, decoded at dst, with its digest. */
 static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *dst, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[k->block_record[k->first_block[tensor] + block]];
@@ -265,7 +267,7 @@ static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return in_block(c, e, tensor, block);
 }
 
-/* Decodes a whole block into dst; of a damaged file only what its digest knows. */
+/* Decodes a whole block into dst. In a damaged file, the digest must match. */
 static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct kvc_error *e) {
     struct split split;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
@@ -304,7 +306,8 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
     int status = coded_read(c, tensor, block, bytes, &x, e);
-    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)) status = 1;
+    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n))
+        status = 1;
     if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, p, e);
     coded_free(&x);
     return status < 0 ? in_block(c, e, tensor, block) : status;
@@ -365,7 +368,7 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
     if (r->type != KVC_RECORD_BLOCK) {
         if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
         for (unsigned s = 0; r->type == KVC_RECORD_SOURCE && s < n && !status; s++) {
-            uint8_t *bytes; /* opening only measured the literals */
+            uint8_t *bytes; /* opening the file only added up the sizes of the literals */
             size_t size;
             if (!kvc_records_decode(&list[s], &bytes, &size, e)) {
                 free(bytes);

@@ -1,4 +1,4 @@
-/* container.h: reading and writing .kvc files as FORMAT.md lays them out. Not for engine formats. */
+/* container.h: reads, writes, describes and checks .kvc files. Spec: FORMAT.md. Not for engine formats. */
 #ifndef KVC_CONTAINER_H
 #define KVC_CONTAINER_H
 
@@ -31,17 +31,17 @@ struct kvc_pack_options {
     const struct kvc_recipe *recipe; /* NULL: the default */
     unsigned threads;   /* 0: one per core */
     int no_verify;      /* skip decoding what was encoded */
-    unsigned align;     /* bytes: 16 (also 0), or a power of two up to 1 MiB: extents start on multiples of it */
-    /* Queries for stages that ask attention: binary32, their channels paired as K's (view.h); NULL: the cache's own. */
+    unsigned align;     /* bytes: a power of two from 16 (also 0) to 1 MiB; runs of BLOCK records begin at multiples of it */
+    /* Queries for stages that compute attention: binary32, channels paired as K's (view.h); NULL: the cache's own. */
     const struct kvc_cache *queries;
     const struct kvc_weights *weights; /* for stages that rebuild rows from hidden states; NULL: none */
     struct kvc_profile *profile;       /* for stages that take a profile; NULL: none */
-    const struct kvc_fit *fit;         /* how well it fits (kvc_profile_settle); NULL: kvc_container_write() measures it itself,
-                                        * and refuses a misfit */
-    int embed_profile;                 /* carry it inside */
+    const struct kvc_fit *fit;         /* its fit to the cache (kvc_profile_settle); NULL: kvc_container_write() measures the fit,
+                                        * and refuses a profile that does not fit */
+    int embed_profile;                 /* store the profile in the file */
     int measure;        /* fill in the report's errors */
-    int no_tokens;      /* leave token ids out, and the source's private bytes, which hold them (prefix keys stay) */
-    const struct kvc_cache *keys; /* whose prefix keys to keep where no token ids are left to make them from; NULL: the cache's */
+    int no_tokens;      /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */
+    const struct kvc_cache *keys; /* cache whose prefix keys are kept if `cache` has no token ids; NULL: the cache itself */
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;
 };
@@ -52,39 +52,39 @@ struct kvc_pack_report {
     uint64_t same_rows;    /* rows stored as references */
     uint64_t records, sections;
     int lossless;
-    int uses_profile;      /* reading takes the options' profile */
-    double error[2];       /* of K and of V, where measured: Frobenius norms of difference and source, their ratio; lossy rows */
+    int uses_profile;      /* 1: reading the file needs the options' profile */
+    double error[2];       /* of K and of V, if measured: Frobenius norm of error over that of source, of lossy rows */
 };
 
 /* Writes cache as a .kvc. The cache is read from several threads. `report` may be NULL. */
 int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options,
                         struct kvc_sink *out, struct kvc_pack_report *report, struct kvc_error *e);
 
-/* Opens a .kvc: checks header, footer, index and all records but the blocks', which are checked as they are read.
+/* Opens a .kvc. Checks header, footer, index and all records except blocks, which are checked when they are read.
  * `in` must outlive the cache. */
 struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e);
-/* 1 when `c` came from kvc_container_open(). The functions below are for such caches. Given any other, as that of an engine's
- * file or a view of a container, those that take an error fail, setters do nothing, and the others return 0, NULL or "". */
+/* Returns 1 if `c` came from kvc_container_open(). The functions below are for such caches. For other caches (of an engine's
+ * file, or a view of a container) functions that take an error fail, setters do nothing, and the rest return 0, NULL or "". */
 int kvc_cache_is_container(const struct kvc_cache *c);
 
-/* Gives it the model's weights, which must outlive it: for files whose K and V are rebuilt from hidden states. */
+/* Sets the model's weights, which must outlive the cache. For files whose K and V are rebuilt from hidden states. */
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights);
-/* Looks for the profile that a file names; NULL: nowhere but inside the file. A profile that the file carries inside comes
- * first. A missing profile is an error only once rows that need it are read. */
+/* Searches for the profile that a file names: in the file, then in `places`, which may be NULL. A missing profile is an error
+ * only when rows that need it are read. */
 void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places);
-/* The profile that it was packed with, where that has been found; NULL otherwise. *embedded: it is carried inside. */
+/* Returns the profile that the file was packed with, or NULL if it was not found. *embedded: 1 if the file contains it. */
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded);
-/* What the transform codec made of a tensor, in words: "K before RoPE, the profile's basis"; "" where it is not coded so. */
+/* Describes the transform of a tensor in words: "K before RoPE, the profile's basis"; "" if the tensor has none. */
 int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e);
 
-/* What the file's header says: the version whose features it uses, the oldest reader that understands them, and the
- * alignment of its extents in bytes. */
+/* The file's header: the format version whose features the file uses, the oldest version of readers that understand them, and the
+ * alignment in bytes of runs of BLOCK records. */
 struct kvc_container_header {
     unsigned write_version, read_version, align;
 };
 struct kvc_container_header kvc_container_header(const struct kvc_cache *c);
 
-/* One record as `kvc-dump --sections` shows it. */
+/* One record, for tables of records. */
 struct kvc_record_info {
     unsigned type;
     uint32_t tensor; /* of a BLOCK or SIDE record, else KVC_NONE */
@@ -99,40 +99,40 @@ uint64_t kvc_container_records(const struct kvc_cache *c);
  * gets up to n_max entries. */
 int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
                          struct kvc_section *section, unsigned n_max, struct kvc_error *e);
-/* The canonical pipeline text of a tensor ("zstd"). */
+/* Returns the canonical pipeline text of a tensor ("zstd"). */
 const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor);
-/* 1 when every tensor's stages are lossless. */
+/* Returns 1 if every tensor's stages are lossless. */
 int kvc_container_lossless(const struct kvc_cache *c);
-/* Sum of the stored bytes of a tensor's records. */
+/* Returns the stored bytes of a tensor's records. */
 uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor);
 
-/* --- blocks, for those who decode them elsewhere than on the CPU --- */
+/* --- blocks, for code that decodes them on a device --- */
 
 /* Where a block is stored. */
 struct kvc_container_block {
     uint64_t record;       /* its number */
     uint64_t offset, size; /* bytes of the record in the file, header included */
 };
-/* All blocks of all tensors. */
+/* Returns the number of blocks of all tensors. */
 uint64_t kvc_container_blocks(const struct kvc_cache *c);
 struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block);
-/* The digest of decoded values that a block's record, whose bytes these are, has in its header. */
+/* Returns the digest of decoded values from the header of a BLOCK record, of which these are the bytes. */
 uint64_t kvc_container_block_digest(const uint8_t *record);
-/* A tensor's shape as it was coded: the cache may have learnt since then how many heads a row has. */
+/* Returns a tensor's shape as it was coded. The cache's own may since have got another number of heads. */
 const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uint32_t tensor);
-/* Makes the program by which a device decodes a block (program.h). `bytes` is its record, which is checked here. Returns 0; 1
- * where a device cannot decode it, as a stage is not made for that or rows are references; -1 and *e when the record is damaged
- * or needs what is not at hand. */
+/* Makes the program by which a device decodes a block (program.h). `bytes` is the block's record, which is checked. Returns 0.
+ * Returns 1 if a device cannot decode the block: a stage does not support it, or rows are references. Returns -1 and *e if the
+ * record is damaged or needs a profile or weights that are missing. */
 int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
                         struct kvc_error *e);
 /* Fails with KVC_ERR_DAMAGED: `what` is wrong in a block. The message names its record, tensor and byte offset. */
 int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const char *what, struct kvc_error *e);
 
-/* Reads the whole file: every hash, every padding byte, every digest. `threads` 0: one per core. */
+/* Reads the whole file and checks every hash, padding byte and digest. `threads` 0: one per core. */
 int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e);
 
-/* Checks the records that reading every tensor and every literal does not touch: padding and skipped records. So a
- * whole read followed by this has noticed every flipped bit. */
+/* Checks the records that are not read with tensors and literals: padding and skipped records. Reading everything and then
+ * checking the rest detects every flipped bit. */
 int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* container_format.c: .kvc files as one of the formats: opens one, whole or damaged, with what the caller knows. Not for its inside
- * (reader.c, salvage.c). */
+/* container_format.c: the row of .kvc files in the table of formats: opens a file, whole or damaged, with the caller's facts.
+ * Not for reading it (reader.c, salvage.c). */
 #include "formats/container/container.h"
 
 #include "formats/cache/format.h"
@@ -17,7 +17,7 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return 0;
 }
 
-/* What the caller knows goes with the cache: weights, and where profiles are. */
+/* Gives the caller's weights and places of profiles to the cache. */
 static void equip(struct kvc_cache *c, const struct kvc_input *in, const struct kvc_import_options *o) {
     if (o) kvc_container_set_weights(c, o->weights);
     char folder[4096] = "";

@@ -1,4 +1,4 @@
-/* extents_section.c: the section EXTENTS, written and read. Spec: FORMAT.md, "EXTENTS". */
+/* extents_section.c: writes and reads the section EXTENTS. Spec: FORMAT.md, "EXTENTS". Not for the bytes that it places. */
 #include "formats/container/extents_section.h"
 
 #include "codecs/memory.h"
@@ -45,7 +45,8 @@ int kvc_extents_write(const struct kvc_cache *c, struct kvc_buffer *out, struct 
     uint32_t member = 0; /* the next to begin */
     int status = put(&sink, (const uint64_t[]){c->n_extents + c->n_members}, 1, e);
     for (uint64_t i = 0; i < c->n_extents && !status; i++) {
-        for (; member < c->n_members && member <= c->extent[i].member && !status; member++) status = put_member(c, member, &sink, e);
+        for (; member < c->n_members && member <= c->extent[i].member && !status; member++)
+            status = put_member(c, member, &sink, e);
         if (!status) status = put_region(c, &c->extent[i], &sink, e);
     }
     for (; member < c->n_members && !status; member++) status = put_member(c, member, &sink, e); /* empty ones */
@@ -69,14 +70,16 @@ static int get_member(struct kvc_cache *c, const uint8_t **p, const uint8_t *end
     uint64_t n;
     if (get(p, end, &n, 1, e)) return -1;
     if (n > KVC_MAX_MEMBER_NAME || n > (uint64_t)(end - *p) || memchr(*p, 0, (size_t)n))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the name of a member has %" PRIu64 " bytes, or a NUL among them", n);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the name of a member has %" PRIu64 " bytes, which is too many, or contains a NUL", n);
     memcpy(name, *p, (size_t)n);
     name[n] = '\0';
     *p += n;
     return kvc_extents_member(c, name, e);
 }
 
-/* Fails where a region's places and the literal bytes that are left cannot fill it: its size is a claim until then. */
+/* Fails if a region is larger than its places and the remaining literal bytes, so that no memory is allocated for a false
+ * size. */
 static int check_size(const struct kvc_cache *c, uint64_t size, const struct kvc_place *place, uint64_t n, uint64_t literals,
                       struct kvc_error *e) {
     uint64_t covered = literals > c->literal_size ? literals - c->literal_size : 0;
@@ -86,7 +89,8 @@ static int check_size(const struct kvc_cache *c, uint64_t size, const struct kvc
         bytes = place[i].n * kvc_row_bytes(&c->tensor[place[i].tensor].shape);
         if (__builtin_add_overflow(covered, bytes, &covered)) break;
     }
-    return covered >= size ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "a region of %" PRIu64 " bytes is larger than what fills it", size);
+    if (covered >= size) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "a region of %" PRIu64 " bytes is larger than its places and literal bytes", size);
 }
 
 static int get_region(struct kvc_cache *c, const uint8_t **p, const uint8_t *end, uint64_t literals, struct kvc_error *e) {
@@ -109,7 +113,8 @@ static int get_region(struct kvc_cache *c, const uint8_t **p, const uint8_t *end
     return status;
 }
 
-static int get_entry(struct kvc_cache *c, uint64_t i, const uint8_t **p, const uint8_t *end, uint64_t literals, struct kvc_error *e) {
+static int get_entry(struct kvc_cache *c, uint64_t i, const uint8_t **p, const uint8_t *end, uint64_t literals,
+                     struct kvc_error *e) {
     const struct kvc_extent *last = c->n_extents ? &c->extent[c->n_extents - 1] : NULL;
     uint64_t what, size;
     if (get(p, end, &what, 1, e)) return -1;
@@ -117,11 +122,11 @@ static int get_entry(struct kvc_cache *c, uint64_t i, const uint8_t **p, const u
     if (what == (uint64_t)c->n_tensors + 1) return get_region(c, p, end, literals, e);
     if (what > c->n_tensors) return kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " names no tensor", i);
     if (what && c->tensor[what - 1].source_size != kvc_tensor_bytes(&c->tensor[what - 1]))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu64 "'s region of the source is not as long as it", what - 1);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the region of tensor %" PRIu64 " in the source is longer than the tensor", what - 1);
     if (what) return kvc_extents_tensor(c, (uint32_t)(what - 1), e);
     if (get(p, end, &size, 1, e)) return -1;
     if (!size || (last && !last->n_places && (!c->n_members || last->member == c->n_members - 1)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " is empty, or continues the one before", i);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "extent %" PRIu64 " is empty, or continues the extent before", i);
     return kvc_extents_literal(c, size, e);
 }
 

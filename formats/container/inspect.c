@@ -1,5 +1,4 @@
-/* inspect.c: what a container tells about itself (header, records, pipelines, sizes), and checking all of it. Not for decoding
- * (blocks.c). */
+/* inspect.c: describes a container (header, records, pipelines, sizes), and checks all of it. Not for decoding (blocks.c). */
 #include "formats/container/records.h"
 
 #include "formats/io/bytes.h"
@@ -79,7 +78,7 @@ static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e
 int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
-    for (uint64_t i = 0; i < k->n_records && !k->survey; i++) { /* a survey has told all there is */
+    for (uint64_t i = 0; i < k->n_records && !k->survey; i++) { /* a survey has checked all records */
         struct kvc_section *list;
         unsigned n;
         if (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE) continue;

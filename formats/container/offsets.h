@@ -36,7 +36,7 @@ enum {
     KVC_MAX_ALIGN_LOG2 = 20
 };
 
-/* Most decoded bytes that a container section of `stored` bytes may claim (FORMAT.md 4). */
+/* Returns the maximum decoded bytes of a container section of `stored` bytes (FORMAT.md 4). */
 static inline uint64_t kvc_section_limit(uint32_t stored) {
     return 65536 + 4096 * (uint64_t)stored;
 }
@@ -45,12 +45,12 @@ static inline uint64_t kvc_round_up(uint64_t n, uint64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* The check of a whole record: its body hashed with its header's hash as the seed. */
+/* Returns the check of a whole record: the hash of its body, with the hash of its header as the seed. */
 static inline uint64_t kvc_record_check(const uint8_t *record, uint64_t size) {
     return XXH3_64bits_withSeed(record + KVC_RECORD_HEADER, (size_t)size - KVC_RECORD_HEADER, XXH3_64bits(record, 24));
 }
 
-/* The part of a block that equals earlier rows, as SAME entries. */
+/* A SAME entry: rows of a block that equal earlier rows. */
 struct kvc_same {
     uint32_t row, count, tensor, block, there;
 };

@@ -1,4 +1,4 @@
-/* plan.c: which pipeline codes which tensor of a cache, and which layers pair. */
+/* plan.c: chooses the pipeline of each tensor of a cache, and the pairs of layers. Not for running pipelines (encode.c). */
 #include "formats/container/plan.h"
 
 #include "codecs/memory.h"
@@ -17,7 +17,7 @@ unsigned kvc_plan_select(const struct kvc_tensor *t) {
 
 /* --- pairs --- */
 
-/* Whether two layers are of one kind and geometry: only such may pair. */
+/* Returns 1 if two layers have the same kind and geometry. Only such layers may pair. */
 static int alike(const struct kvc_cache *c, uint32_t a, uint32_t b) {
     const struct kvc_layer *x = &c->layer[a], *y = &c->layer[b];
     if (x->part != y->part || x->kind != y->kind || x->window != y->window) return 0;
@@ -32,14 +32,14 @@ static int alike(const struct kvc_cache *c, uint32_t a, uint32_t b) {
     return 1;
 }
 
-/* Layers that are alike and below `layer` in the model. */
+/* Counts the layers below `layer` in the model that are alike. */
 static uint32_t rank_of(const struct kvc_cache *c, uint32_t layer) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) n += c->layer[i].index < c->layer[layer].index && alike(c, i, layer);
     return n;
 }
 
-/* The next layer above `layer` that is like it, or KVC_NONE. */
+/* Returns the next layer above `layer` that is alike, or KVC_NONE. */
 static uint32_t next_alike(const struct kvc_cache *c, uint32_t layer) {
     uint32_t next = KVC_NONE;
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -49,7 +49,7 @@ static uint32_t next_alike(const struct kvc_cache *c, uint32_t layer) {
     return next;
 }
 
-/* Model layers that the cache is about: one more than the highest index of its K and V. */
+/* Returns the number of model layers that the cache covers: one more than the highest index of its K and V. */
 static uint32_t count_layers(const struct kvc_cache *c) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -62,8 +62,8 @@ static int same_pipeline(const struct kvc_pipeline *a, const struct kvc_pipeline
     return kvc_pipeline_print(a, x, sizeof x) == 0 && kvc_pipeline_print(b, y, sizeof y) == 0 && strcmp(x, y) == 0;
 }
 
-/* Marks the partners of K or V of layers 2i and 2i + 1 among those that are alike, as far as their pipelines, equal ones,
- * say that the first of them pairs. */
+/* Sets the partners of K or V of layers 2i and 2i + 1 among layers that are alike, if both have the same pipeline, which pairs
+ * the first of them. */
 static void find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_pipeline *line) {
     const uint32_t layers = count_layers(c);
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -82,13 +82,13 @@ static void find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const s
     }
 }
 
-/* A tensor without a partner goes past the pair stage. */
+/* Removes the pair stage from the pipeline of a tensor without a partner. */
 static void drop_pair_stage(struct kvc_pipeline *line) {
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_PAIR);
     if (step == line->n) return;
     memmove(&line->step[step], &line->step[step + 1], (line->n - step - 1) * sizeof line->step[0]);
     line->n--;
-    /* nothing else may call for finite values */
+    /* another stage may need finite values as well */
     if (kvc_pipeline_first(line, KVC_STAGE_FINITE | KVC_STAGE_FLOAT) < line->n) return;
     for (unsigned i = 0; i < line->n; i++) {
         if (line->step[i].stage != &kvc_stage_finite) continue;
@@ -115,8 +115,6 @@ static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc
 
 /* --- rows that are rebuilt --- */
 
-/* The tensor of hidden states that `tensor`, of a layer, is rebuilt from by this step: its own layer's, or the next
- * layer's that keeps its own. */
 uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *line, uint32_t tensor) {
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_REBUILDS);
     const uint32_t layers = count_layers(c);
@@ -126,8 +124,8 @@ uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *l
     return KVC_NONE;
 }
 
-/* Hidden states of a layer whose K and V are rebuilt: of a layer without states of its own they are rebuilt too; else, where
- * the recipe gives a rank, they are stored at that. */
+/* Chooses the pipeline for the hidden states of a layer whose K and V are rebuilt. If the layer keeps no states of its own,
+ * the states are rebuilt too; else, if the recipe gives a rank, they are stored at this rank. */
 static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor,
                            struct kvc_pipeline *line, struct kvc_error *e) {
     const uint32_t index = c->layer[c->tensor[tensor].layer].index;
@@ -152,8 +150,8 @@ static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *r
 
 /* --- the pipeline of each tensor --- */
 
-/* The pipeline of each tensor before pairs are known; what cannot be taken is left to the default, and the first reason
- * kept. */
+/* Chooses the pipeline of each tensor before pairs are known. A tensor that its pipeline refuses gets the default, and the first
+ * reason is kept. */
 static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe,
                   struct kvc_pipeline *line, struct kvc_error *refusal, struct kvc_error *e) {
     const int heads_known = kvc_facts_of(&c->meta).heads_known;
@@ -171,7 +169,8 @@ static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct
         const unsigned heads = kvc_pipeline_first(&line[t], KVC_STAGE_HEADS);
         if (heads < line[t].n && !heads_known)
             return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
-                                 "recipe: %s works head by head, but nothing says how many KV heads there are", line[t].step[heads].stage->name);
+                                 "recipe: %s works head by head, but nothing says how many KV heads there are",
+                                 line[t].step[heads].stage->name);
         if (tensor->role == KVC_ROLE_HIDDEN && hidden_pipeline(c, recipe, t, &line[t], e)) return -1;
         const unsigned rebuilt = kvc_pipeline_first(&line[t], KVC_STAGE_REBUILDS);
         if (kvc_pipeline_accepts(&line[t], &tensor->shape, &why)) {
@@ -212,7 +211,7 @@ int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct
     for (unsigned i = 0; i < recipe->n && !status; i++) {
         if (!c->n_tensors || used & 1u << i) continue;
         if (refusal.code == KVC_OK && recipe->item[i].stage->flags & KVC_STAGE_PAIR)
-            kvc_fail(&refusal, KVC_ERR_USAGE, "no two layers of one kind and shape pair, from its first layer on");
+            kvc_fail(&refusal, KVC_ERR_USAGE, "from its first layer on, no two layers have the same kind and shape");
         status = kvc_fail(e, KVC_ERR_USAGE, "recipe: stage '%s' (number %u) applies to no tensor of this cache%s%s",
                           recipe->item[i].stage->name, i + 1, refusal.code == KVC_OK ? "" : ": ",
                           refusal.code == KVC_OK ? "" : refusal.message);

@@ -56,12 +56,12 @@ static int read_words(struct kvc_cells *cells, const uint8_t *p, size_t n, struc
 int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     struct kvc_section *list;
     unsigned n;
-    if (k->record[i].subject >= c->n_parts) return kvc_fail(e, KVC_ERR_DAMAGED, "CELLS of a part that is not there");
+    if (k->record[i].subject >= c->n_parts) return kvc_fail(e, KVC_ERR_DAMAGED, "CELLS of a part that does not exist");
     struct kvc_cells *cells = &c->part[k->record[i].subject].cells;
     if (kvc_records_sections(k, i, &list, &n, e)) return -1;
     int status = n >= 1 && n <= 2 && list[0].type == KVC_SECTION_POSITIONS && (n == 1 || list[1].type == KVC_SECTION_WORDS)
                      ? 0
-                     : kvc_fail(e, KVC_ERR_DAMAGED, "needs POSITIONS and at most WORDS");
+                     : kvc_fail(e, KVC_ERR_DAMAGED, "needs POSITIONS, and may have WORDS after it");
     for (unsigned s = 0; s < n && !status; s++) {
         uint8_t *bytes;
         size_t size;
@@ -107,14 +107,14 @@ int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
     return status;
 }
 
-/* Literal bytes that the SOURCE records can hold at most. */
+/* Returns the maximum number of literal bytes that the SOURCE records can hold. */
 static uint64_t most_literals(const struct kvc_records *k) {
     uint64_t n = 0;
     for (uint64_t i = 0; i < k->n_records; i++) n += k->record[i].type == KVC_RECORD_SOURCE;
     return n * KVC_LITERAL_CHUNK;
 }
 
-/* Chunk 0 is read; all chunks' literals are only measured here and decoded when asked for. */
+/* Reads the EXTENTS of chunk 0. Literals are only measured here, and decoded on demand. */
 int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     struct kvc_section *list;
     unsigned n;
@@ -156,7 +156,6 @@ static uint64_t segments_of(const struct kvc_cache *c, uint32_t tensor) {
     return (kvc_tensor_part(c, tensor)->cells.n_blocks + KVC_SEGMENT_BLOCKS - 1) / KVC_SEGMENT_BLOCKS;
 }
 
-/* Where the blocks and the side data of each tensor begin among all; *due blocks are due. */
 int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e) {
     uint64_t segments = 0;
     *due = 0;
@@ -178,8 +177,8 @@ int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t
     return k->block_record && k->side_record ? 0 : kvc_fail_memory(e, "blocks");
 }
 
-/* Checks that the BLOCK records are exactly the blocks due, in order, each segment's behind its side data where it has
- * some, and notes where they are. */
+/* Checks that the BLOCK records are exactly the blocks of all tensors, in order, with a segment's side data before its first
+ * block, and notes their records. */
 static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     uint64_t due;
     if (kvc_reader_count_blocks(c, k, &due, e)) return -1;
@@ -209,7 +208,7 @@ static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, 
     return placed == due ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "blocks are missing");
 }
 
-/* The next record that is neither padding nor unknown and skippable. */
+/* Returns the first record from i on that is neither padding nor skippable. */
 static uint64_t skip(const struct kvc_records *k, uint64_t i) {
     while (i < k->n_records && (k->record[i].type == KVC_RECORD_PAD || k->record[i].type == KVC_RECORD_PROFILE ||
                                 !kvc_record_name(k->record[i].type)))
@@ -296,7 +295,7 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
     }
     k->in = in;
     k->size = in->size;
-    uint8_t head[13] = {0}; /* checked by kvc_records_header(), but of a damaged file, where it is what it is */
+    uint8_t head[13] = {0}; /* kvc_records_header() has checked it, except in a damaged file */
     if (in->size >= sizeof head) kvc_input_copy(in, 0, head, sizeof head, NULL);
     k->header = (struct kvc_container_header){get_u16(head + 8), get_u16(head + 10), 1u << (head[12] & 31)};
     c->kind = kvc_records_kind;
@@ -331,7 +330,7 @@ void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *we
 
 /* --- the profile --- */
 
-/* The one that the file carries, which must be the one that it names. */
+/* Opens the profile that the file contains, which must be the one that the metadata name. */
 static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint8_t *sha256, struct kvc_error *e) {
     uint8_t *bytes;
     size_t n;
@@ -340,7 +339,7 @@ static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint
     if (!(p = kvc_profile_open_memory(bytes, n, e))) {
         kvc_record_context(e, k->profile_record, "PROFILE");
     } else if (memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "the profile inside is not the one that the metadata name");
+        kvc_fail(e, KVC_ERR_DAMAGED, "the profile in the file is not the one that the metadata name");
         kvc_profile_free(p);
         p = NULL;
     }
@@ -363,7 +362,7 @@ void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_pla
     const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
     if (k->profile_record) k->profile = open_embedded(k, m->value, &k->no_profile);
     else k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, &k->no_profile);
-    if (k->survey && k->profile_record && !k->profile) /* the one inside is damaged; another copy may be at hand */
+    if (k->survey && k->profile_record && !k->profile) /* the profile in the file is damaged; there may be another copy */
         k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, NULL);
     if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
     kvc_profile_free(k->profile);

@@ -1,4 +1,4 @@
-/* record_build.c: records out of sections. Spec: FORMAT.md, "Records". */
+/* record_build.c: builds records out of sections. Spec: FORMAT.md, "Records". Not for the contents of sections. */
 #include "formats/container/record_build.h"
 
 #include "formats/container/container.h"
@@ -15,7 +15,6 @@ static void section_to_directory(uint8_t *p, const struct kvc_section *s) {
     put_u64(p + 8, s->raw_size);
 }
 
-/* Appends one finished record to the buffer. */
 int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, uint32_t number, uint64_t digest,
                      struct kvc_sections *list, struct kvc_error *e) {
     kvc_sections_seal(list);
@@ -53,7 +52,7 @@ int kvc_record_add(struct kvc_sections *list, uint8_t type, const uint8_t *bytes
     if (kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, META_LEVEL, e)) return -1;
     struct kvc_section *s = &list->section[list->count - 1];
     if (s->coder == KVC_CODER_STORE || n <= kvc_section_limit(s->size)) return 0;
-    /* Compresses better than a reader may believe: take it back and store it. */
+    /* the section compresses below the limit of readers: it is stored instead */
     list->used -= s->size;
     list->count--;
     return kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, 0, e);

@@ -71,7 +71,7 @@ int kvc_write_padding(struct kvc_record_writer *w, struct kvc_error *e) {
 }
 
 int kvc_write_simple(struct kvc_record_writer *w, uint8_t record, uint8_t section, const uint8_t *bytes, size_t n,
-                        struct kvc_error *e) {
+                     struct kvc_error *e) {
     struct kvc_sections list;
     kvc_sections_init(&list);
     int status = kvc_record_add(&list, section, bytes, n, e) || kvc_write_record(w, record, KVC_NONE, 0, &list, e);

@@ -1,5 +1,5 @@
-/* records.c: the frame of a container: header, footer, index, and single records with their hashes and sections. Not for
- * what records mean (reader.c) and not for blocks (blocks.c). Spec: FORMAT.md 3 and 4. */
+/* records.c: reads the frame of a container: header, footer, index, and single records with their hashes and sections. Spec:
+ * FORMAT.md 3 and 4. Not for the meaning of records (reader.c) or for blocks (blocks.c). */
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
@@ -26,12 +26,10 @@ const char *kvc_record_name(unsigned type) {
     return type < sizeof names / sizeof names[0] ? names[type] : NULL;
 }
 
-/* What is wrong in a record; callers put its number and content before it with kvc_record_context(). */
 int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what) {
     return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%s", what);
 }
 
-/* Puts the record's place before a message that a decoder left in *e. */
 int (kvc_record_context)(struct kvc_error *e, uint64_t record, const char *label) {
     char where[192];
     snprintf(where, sizeof where, "record %" PRIu64 "%s%s%s", record, label ? " (" : "", label ? label : "",
@@ -48,7 +46,7 @@ int (kvc_record_section)(struct kvc_error *e, unsigned number) {
 
 /* --- one record: its header against the index, its hash, its directory --- */
 
-/* The fields that a type does not use are zero, or all ones for the subject. */
+/* Returns 1 if the fields that the record's type does not use are zero, or all ones for the subject. */
 static int fields_fit(const struct kvc_record *r, uint64_t digest) {
     switch (r->type) {
     case KVC_RECORD_BLOCK: return 1;
@@ -59,7 +57,7 @@ static int fields_fit(const struct kvc_record *r, uint64_t digest) {
     }
 }
 
-/* Checks record i, whose bytes are at h, as far as its hash. */
+/* Checks the header and the hash of a record, whose bytes are at h. */
 static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc_error *e) {
     if (h[0] != r->type || (uint64_t)get_u32(h + 4) * KVC_UNIT != r->size || get_u32(h + 8) != r->subject ||
         get_u32(h + 12) != r->number)
@@ -68,7 +66,7 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc
         return kvc_record_damaged(e, r->offset, "checksum mismatch");
     int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
     if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != critical)
-        return kvc_record_damaged(e, r->offset, "the flag that says whether readers may skip it does not fit its type");
+        return kvc_record_damaged(e, r->offset, "the flag that says whether readers may skip it does not match its type");
     if (!fields_fit(r, get_u64(h + 16)))
         return kvc_record_damaged(e, r->offset, "a field that this type of record does not use is set");
     if (h[1] & ~KVC_RECORD_CRITICAL) {
@@ -79,7 +77,7 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc
     return 0;
 }
 
-/* Reads entry j of a checked record; *at is the offset of its bytes and moves on to the next. */
+/* Reads directory entry j of a checked record. *at is the offset of the section's bytes, and is moved to the next section's. */
 static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j, uint64_t *at, struct kvc_section *s,
                         struct kvc_error *e) {
     const uint8_t *entry = h + KVC_RECORD_HEADER + (uint64_t)j * KVC_DIRECTORY_ENTRY;
@@ -98,7 +96,7 @@ static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j
     return 0;
 }
 
-/* A PAD record has no sections and is zero behind its header. */
+/* Checks that a PAD record has no sections and is zero after its header. */
 static int read_padding(const struct kvc_record *r, const uint8_t *h, unsigned n, struct kvc_section **list,
                         struct kvc_error *e) {
     if (n) return kvc_record_damaged(e, r->offset, "PAD has sections");
@@ -143,7 +141,6 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
     return status;
 }
 
-/* Decodes a container section whose size only the directory tells; bounded by what is stored. */
 int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e) {
     if (s->stage != KVC_NO_STAGE || s->index != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims a stage", s->type);
@@ -163,7 +160,6 @@ int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, 
     return 0;
 }
 
-/* The one section of type `section` that record i consists of. */
 int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n,
                          struct kvc_error *e) {
     struct kvc_section *list;
@@ -235,7 +231,8 @@ static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64
         if (!kvc_record_name((unsigned)type) && kvc_input_copy(k->in, at, head, sizeof head, e)) return -1;
         if (!kvc_record_name((unsigned)type) && (head[1] & KVC_RECORD_CRITICAL))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "record %" PRIu64 " is of type %" PRIu64 ", which this kvc does not know and must not skip: a newer kvc can read it",
+                            "record %" PRIu64 " is of type %" PRIu64
+                            ", which this kvc does not know and must not skip: use a newer kvc",
                             count, type);
         k->record[count++] = (struct kvc_record){.offset = at, .size = units * KVC_UNIT,
                                              .subject = subject ? (uint32_t)(subject - 1) : KVC_NONE,
@@ -253,7 +250,7 @@ int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *
     const uint64_t size = (uint64_t)get_u32(head + 4) * KVC_UNIT, room = k->size - KVC_FOOTER_SIZE - offset;
     if (head[0] != KVC_RECORD_INDEX || size != room)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the footer does not point at the INDEX record");
-    /* for the time being the index is the only record known */
+    /* until it is read, the index is the only record known */
     struct kvc_record own = {.offset = offset, .size = size, .subject = KVC_NONE, .type = KVC_RECORD_INDEX};
     k->record = malloc(sizeof own);
     if (!k->record) return kvc_fail_memory(e, "the index");

@@ -1,6 +1,6 @@
-/* records.h: a container's records as its reader, decoder and checker share them. Not for users (container.h).
+/* records.h: a container's records, shared by its reader, decoder and checker. Not for users (container.h).
  *
- * Everything but the blocks is read and checked on opening; a block's hash is checked whenever it is decoded. */
+ * Everything except blocks is read and checked on opening. A block's hash is checked each time it is decoded. */
 #ifndef KVC_RECORDS_H
 #define KVC_RECORDS_H
 
@@ -17,13 +17,13 @@ struct kvc_record {
     uint64_t size;
     uint32_t subject, number;
     uint8_t type;
-    uint8_t doubtful; /* of a damaged file without an index: its header is damaged, or its bytes are */
+    uint8_t doubtful; /* 1: in a damaged file without an index, its header or its bytes are damaged */
 };
 
-/* What kvc_cache.impl of a container points at: see kvc_records_of(). */
+/* The impl of a container's cache: see kvc_records_of(). */
 struct kvc_records {
     const struct kvc_input *in;
-    uint64_t size; /* bytes of the file; of a damaged one, up to where its records end */
+    uint64_t size; /* bytes of the file; of a damaged file, bytes up to the end of its records */
     struct kvc_container_header header;
     struct kvc_record *record;
     uint64_t n_records, n_blocks; /* records in the file; BLOCK records among them */
@@ -35,29 +35,29 @@ struct kvc_records {
     char **pipeline_text;
     uint32_t n_pipelines;
     uint16_t *pipeline_of; /* by tensor */
-    struct kvc_shape *shape; /* by tensor, as coded: the cache's own may have learnt how many heads a row is */
+    struct kvc_shape *shape; /* by tensor, as coded: the cache's own may since have got another number of heads */
     struct kvc_projections projections; /* for rows that are rebuilt */
-    enum kvc_pairing pairing;           /* of K, as coded: the user may have told the cache another */
-    struct kvc_profile *profile;        /* that the file was packed with; NULL: not at hand */
-    struct kvc_error no_profile;        /* why it is not */
-    uint64_t profile_record;            /* that carries it; 0: none */
+    enum kvc_pairing pairing;           /* of K, as coded: the caller may have set another in the metadata */
+    struct kvc_profile *profile;        /* with which the file was packed; NULL: not found */
+    struct kvc_error no_profile;        /* why it was not found */
+    uint64_t profile_record;            /* number of the record that contains the profile; 0: none */
     uint64_t *chunk; /* record numbers of the SOURCE chunks */
     uint64_t n_chunks;
-    uint64_t most_cells;       /* that the blocks can hold: the TABLE may not claim more */
-    struct kvc_survey *survey; /* of a file opened though it is damaged: block_record may be KVC_NOWHERE then; else NULL */
-    uint8_t *lost;             /* likewise, by part: nobody knows its cells */
+    uint64_t most_cells;       /* maximum that the blocks can hold: TABLE must not claim more */
+    struct kvc_survey *survey; /* of a damaged file, in which block_record may be KVC_NOWHERE; else NULL */
+    uint8_t *lost;             /* of a damaged file, by part: 1: its cells are lost */
 };
 
-/* The records of a cache that kvc_container_open() made; NULL of any other cache. */
+/* Returns the records of a cache that kvc_container_open() made; NULL for any other cache. */
 struct kvc_records *kvc_records_of(const struct kvc_cache *c);
 extern const char kvc_records_kind[]; /* `kind` of such a cache */
-/* Fails, as the functions of container.h do of any other cache. */
+/* Fails, because a cache is not a container's. */
 int kvc_records_none(struct kvc_error *e);
-/* Most cells and blocks of a damaged file, whose blocks no longer say how many there can be: 32 MB each to keep track of. */
+/* Maximum cells and blocks of a damaged file, whose blocks do not bound their number: 32 MB of memory each. */
 #define KVC_SALVAGE_CELLS (UINT64_C(1) << 22)
 #define KVC_SALVAGE_BLOCKS (UINT64_C(1) << 22)
 
-/* Fills *e with what is wrong in a record at byte `offset`; callers put its number and content before it. */
+/* Fails with what is wrong in a record at byte `offset`. Callers add the record by kvc_record_context(). */
 int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what);
 /* Puts "record 12 (LABEL): " before the message in *e; returns -1. */
 int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label);
@@ -68,41 +68,41 @@ int kvc_record_section(struct kvc_error *e, unsigned number);
 
 /* Checks header, footer and their place; *index is the offset of the INDEX record. */
 int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_error *e);
-/* The two halves of that; the file has room for both. */
+/* The two halves of kvc_records_frame(). The file must be large enough for header and footer. */
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e);
 int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_error *e);
 /* Lays out the records that the INDEX record at `offset` lists. */
 int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e);
 
-/* Sections of record i after checking its header against the index, its hash, its directory and its padding. The record stays
- * pinned, and its sections' bytes readable, until kvc_records_release(), which frees the list too (NULL for PAD). */
+/* Lists the sections of record i, after a check of its header against the index, its hash, its directory and its padding. The
+ * record stays pinned, and the sections' bytes readable, until kvc_records_release(), which also frees the list (NULL for
+ * PAD). */
 int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
                          struct kvc_error *e);
 void kvc_records_release(const struct kvc_records *k, uint64_t i, struct kvc_section *list);
-/* The same of a copy of the record's bytes; the caller frees the list. */
+/* The same for a copy of the record's bytes; the caller frees the list. */
 int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *bytes, struct kvc_section **list, unsigned *n,
                             struct kvc_error *e);
-/* Decodes a container section whose size only the directory tells; what it claims is bounded by what is stored. The
- * caller frees *bytes. */
+/* Decodes one of the container's own sections, whose decoded size is bounded by its stored size. The caller frees *bytes. */
 int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e);
-/* The one section of type `section` that record i consists of, decoded. */
+/* Decodes the only section, of type `section`, of record i. */
 int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n,
                        struct kvc_error *e);
 
-/* Steps of opening, for a whole file (reader.c) and a damaged one (salvage.c): an empty container; what one record says. */
+/* Steps of opening a whole file (reader.c) or a damaged one (salvage.c): an empty container, then single records. */
 struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e);
 int kvc_reader_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p, size_t n, struct kvc_error *e);
 int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e);
 int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e);
 int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e);
-/* Where the blocks and the side data of each tensor begin among all; *due blocks are due, none has a record yet. */
+/* Fills first_block and first_side, and sets *due to the number of blocks of all tensors. No block has a record yet. */
 int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e);
 
-/* "layer 3 K, tokens 256-511": the rows of blocks [block, end), at least one. */
+/* Writes "layer 3 K, tokens 256-511": the rows of blocks [block, end), at least one block. */
 void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size);
-/* 1 when nobody knows any more at which positions a tensor's rows stand. For caches of kvc_salvage_open() whose TABLE is whole. */
+/* Returns 1 if the positions of a tensor's rows are lost. For caches of kvc_salvage_open() whose TABLE is whole. */
 int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
-/* Checks all of record i: its hash, its padding, of a BLOCK the digest of what it decodes to. */
+/* Checks all of record i: its hash, its padding, and the digest of the decoded values of a BLOCK. */
 int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e);
 
 /* kvc_cache.read and .read_literal of a cache that came from a container. */

@@ -1,8 +1,8 @@
-/* salvage.c: opens a container that is damaged somewhere. Not for what of it is whole (survey.c).
+/* salvage.c: opens a damaged container. Not for finding out what of it is whole (survey.c).
  *
- * Where the index is whole it says where all records are, those with a damaged header too. Else records are walked from the
- * first one on. A record's own hash covers its length, so a damaged one is stepped over where a whole record, the index or the
- * end stands as far behind as it says; elsewhere the next whole record is looked for. */
+ * A whole index gives the place of every record, also of those with a damaged header. Without it, records are walked from the
+ * first one on. A record's hash covers its length. So a damaged record is stepped over only if a whole record, the index or the
+ * end follows at its length; otherwise the next whole record is searched for. */
 #include "formats/container/salvage.h"
 
 #include "codecs/memory.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HASHED_AT_MOST = 64 }; /* times the file's size: whoever makes files can make every 16 bytes look like a record */
+enum { HASHED_AT_MOST = 64 }; /* times the file's size: in a hostile file, every 16 bytes may look like a record */
 
 struct walk {
     struct kvc_records *k;
@@ -33,22 +33,22 @@ static int add_bytes(struct kvc_survey *s, const char *kind, uint64_t offset, ui
     return 0;
 }
 
-/* The same of header, footer or index, whose messages name them. */
+/* The same for header, footer or index, whose names are removed from the message. */
 static int add_frame(struct kvc_survey *s, const char *kind, uint64_t offset, uint64_t size, const struct kvc_error *why,
                      struct kvc_error *e) {
     static const char *const said[] = {"header: ", "footer: ", "index: record 0 (INDEX): ", "index: "};
-    char reason[sizeof why->message], *behind;
+    char reason[sizeof why->message], *place;
     const char *from = why->message;
     for (size_t i = 0; i < sizeof said / sizeof said[0] && from == why->message; i++)
         if (strncmp(from, said[i], strlen(said[i])) == 0) from += strlen(said[i]);
     snprintf(reason, sizeof reason, "%s", from);
-    if ((behind = strstr(reason, " (at byte "))) *behind = '\0';
+    if ((place = strstr(reason, " (at byte "))) *place = '\0';
     return add_bytes(s, kind, offset, size, reason, e);
 }
 
 /* --- walking --- */
 
-/* Whether the bytes at `at` may begin a record; its header is then in *r. */
+/* Returns 1 if the bytes at `at` may be the header of a record, and fills *r with it. */
 static int looks_like_record(const struct walk *w, uint64_t at, struct kvc_record *r) {
     uint8_t h[KVC_RECORD_HEADER];
     if (w->end - at < KVC_RECORD_HEADER || kvc_input_copy(w->k->in, at, h, sizeof h, NULL)) return 0;
@@ -83,7 +83,7 @@ static int append(struct walk *w, const struct kvc_record *r, struct kvc_error *
     return 0;
 }
 
-/* Finds the records from the first place on, up to w->end. */
+/* Finds the records from the first place on up to w->end. */
 static int walk(struct walk *w, struct kvc_error *e) {
     struct kvc_record r, next;
     uint64_t at = KVC_HEADER_SIZE;
@@ -104,7 +104,7 @@ static int walk(struct walk *w, struct kvc_error *e) {
             r.doubtful = 1;
             w->survey->gaps = 1;
             if (append(w, &r, e)) return -1;
-            w->index = index; /* a damaged one tells nothing */
+            w->index = index; /* the header of a damaged record cannot be trusted */
             at += r.size;
             continue;
         }
@@ -120,14 +120,14 @@ static int walk(struct walk *w, struct kvc_error *e) {
     return 0;
 }
 
-/* Forgets what was found so far. */
+/* Forgets the records found so far. */
 static void forget(struct kvc_records *k) {
     free(k->record);
     k->record = NULL;
     k->n_records = 0;
 }
 
-/* The records as the INDEX at `offset` lists them, which is the file's last record; 0, or 1 where it does not list them. */
+/* Takes the records from the INDEX at `offset`, the file's last record. Returns 1 if the INDEX does not list them. */
 static int follow_index(struct kvc_records *k, uint64_t offset, struct kvc_error *why) {
     uint8_t head[8];
     forget(k);
@@ -136,7 +136,7 @@ static int follow_index(struct kvc_records *k, uint64_t offset, struct kvc_error
     return kvc_records_index(k, offset, why) ? 1 : 0;
 }
 
-/* Fills k->record from a walk, or from the index that the walk has found. `end`: where records end at the latest. */
+/* Fills k->record from a walk, or from the index that the walk found. `end`: the latest end of records. */
 static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, uint64_t end, struct kvc_error *e) {
     struct kvc_survey found = {.n = 0};
     struct kvc_error why;
@@ -156,7 +156,7 @@ static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, ui
         for (uint64_t i = 0; i < found.n && !status; i++)
             status = add_bytes(k->survey, found.damage[i].kind, found.damage[i].offset, found.damage[i].size,
                                found.damage[i].reason, e);
-        k->survey->gaps = found.gaps || end == in->size; /* without footer and index nobody knows what followed */
+        k->survey->gaps = found.gaps || end == in->size; /* without footer and index, the records after it are unknown */
     }
     for (uint64_t i = 0; i < found.n; i++) {
         free(found.damage[i].place);
@@ -167,7 +167,7 @@ static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, ui
     return status;
 }
 
-/* Fills k->record; what is wrong with header, footer and index is noted. */
+/* Fills k->record, and lists the damage of header, footer and index. */
 static int find_records(struct kvc_records *k, const struct kvc_input *in, struct kvc_error *e) {
     struct kvc_error why;
     uint64_t index;
@@ -196,10 +196,10 @@ static int find_records(struct kvc_records *k, const struct kvc_input *in, struc
     return k->n_records ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "no record of a .kvc can be found");
 }
 
-/* --- what the records say --- */
+/* --- the contents of records --- */
 
-/* The first record of a type (of a part, where `subject` is not KVC_NONE), rather one whose header is no guess; n_records:
- * there is none. */
+/* Returns the first record of a type (of one part, if `subject` is not KVC_NONE), preferably one whose header is certain;
+ * n_records: there is none. */
 static uint64_t find(const struct kvc_records *k, unsigned type, uint32_t subject) {
     uint64_t found = k->n_records;
     for (uint64_t i = 0; i < k->n_records; i++) {
@@ -210,7 +210,7 @@ static uint64_t find(const struct kvc_records *k, unsigned type, uint32_t subjec
     return found;
 }
 
-/* Notes why a record, which may be missing, could not be used. */
+/* Lists why a record could not be used. The record may be missing. */
 static int note(const struct kvc_cache *c, uint64_t i, unsigned type, const char *place, const struct kvc_error *why,
                 struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
@@ -220,8 +220,8 @@ static int note(const struct kvc_cache *c, uint64_t i, unsigned type, const char
     return kvc_survey_add(k->survey, kvc_record_name(type), place, "is missing", e) ? 0 : -1;
 }
 
-/* Finds the one record of a type, *i, and the bytes of its one section, which the caller frees. -1 and *why where the record is
- * missing or damaged. */
+/* Finds the only record *i of a type, and the bytes of its only section, which the caller frees. Returns -1 and *why if the
+ * record is missing or damaged. */
 static int open_single(const struct kvc_records *k, unsigned type, uint8_t section, uint64_t *i, uint8_t **bytes, size_t *n,
                        struct kvc_error *why) {
     *why = (struct kvc_error){.code = KVC_ERR_DAMAGED};
@@ -230,7 +230,7 @@ static int open_single(const struct kvc_records *k, unsigned type, uint8_t secti
     return *i == k->n_records || kvc_records_single(k, *i, section, bytes, n, why) ? -1 : 0;
 }
 
-/* Without metadata nobody knows how many heads a row of one head has, or from where the ids of tokens count. */
+/* Notes that metadata are lost: the number of heads of rows with one head, and the first position of token ids, are unknown. */
 static int read_meta(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     struct kvc_error why;
@@ -303,12 +303,12 @@ static int read_tokens(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     const uint64_t i = find(k, KVC_RECORD_TOKENS, KVC_NONE);
     struct kvc_error why;
-    if (i == k->n_records) { /* there need not be any */
+    if (i == k->n_records) { /* the record is optional */
         k->survey->no_tokens = k->survey->gaps;
         return 0;
     }
     int status = kvc_reader_tokens(c, k, i, &why);
-    /* which positions ids stand at, metadata may say, or part 0 */
+    /* positions of ids come from the metadata, or from part 0 */
     const int by_rows = c->n_parts && c->part[0].kind == KVC_PART_LIVE && !k->lost[0] && c->part[0].cells.n == c->n_tokens;
     if (!status && !by_rows && (k->survey->no_meta || (c->n_parts && k->lost[0])))
         status = kvc_fail(&why, KVC_ERR_DAMAGED, "nothing says any more at which positions its ids stand");
@@ -325,7 +325,7 @@ static int read_source(struct kvc_cache *c, struct kvc_error *e) {
         if (k->record[i].type != KVC_RECORD_SOURCE) continue;
         chunks++;
         if (!kvc_reader_source(c, k, i, &why)) continue;
-        k->survey->no_source = 1; /* what hashes say of the chunks behind, the survey sees */
+        k->survey->no_source = 1; /* the survey checks the chunks that follow */
         if (note(c, i, KVC_RECORD_SOURCE, "", &why, e)) return -1;
         break;
     }
@@ -334,7 +334,7 @@ static int read_source(struct kvc_cache *c, struct kvc_error *e) {
     return 0;
 }
 
-/* Says where the blocks are that can be found. */
+/* Notes the records of the blocks that were found. */
 static int place_blocks(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     uint64_t due;
@@ -354,7 +354,7 @@ static int place_blocks(struct kvc_cache *c, struct kvc_error *e) {
     return 0;
 }
 
-/* Rows of one head may be of several whose number the metadata would tell. */
+/* Rows with one head may have several, whose number is in the metadata. */
 static int forget_heads(struct kvc_cache *c, struct kvc_error *e) {
     int one = 1;
     for (uint32_t t = 0; t < c->n_tensors; t++)

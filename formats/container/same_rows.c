@@ -1,5 +1,5 @@
 /* same_rows.c: finds rows of a cache that equal rows of its earlier tensors: llama.cpp's checkpoints repeat most of the live
- * cache, streams share prefixes. Not for how that is stored (writer.c, FORMAT.md "SAME"). */
+ * cache, streams share prefixes. Not for storing references (encode.c; FORMAT.md, "SAME"). */
 #include "formats/container/same_rows.h"
 
 #include "codecs/memory.h"
@@ -7,16 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether two tensors may hold the same rows: same role, layer index and shape of a row. This is an equivalence, and a
- * row matches its first equal among the lower-numbered: so that one is never itself a reference, because whatever it
- * would refer to comes before it in this row's list too. */
+/* Returns 1 if two tensors may hold the same rows: they have the same role, layer index and row shape. This is an equivalence
+ * relation, and a row refers to the first equal row of lower-numbered tensors. So the row referred to is never a reference
+ * itself. */
 static int may_repeat(const struct kvc_cache *c, uint32_t tensor, uint32_t earlier) {
     const struct kvc_tensor *t = &c->tensor[tensor], *o = &c->tensor[earlier];
     const struct kvc_layer *a = &c->layer[t->layer], *b = &c->layer[o->layer];
     if (t->role != o->role || a->index != b->index || t->shape.dtype != o->shape.dtype ||
         t->shape.heads != o->shape.heads || t->shape.dim != o->shape.dim)
         return 0;
-    /* llama.cpp numbers the layers of its two caches from 0 each: a checkpoint copies the second one. */
+    /* llama.cpp numbers the layers of each of its two caches from 0; a checkpoint copies the second cache. */
     enum kvc_part_kind ka = c->part[a->part].kind, kb = c->part[b->part].kind;
     int wa = ka == KVC_PART_SLIDING || ka == KVC_PART_CHECKPOINT, wb = kb == KVC_PART_SLIDING || kb == KVC_PART_CHECKPOINT;
     return ka != KVC_PART_COMPANION && kb != KVC_PART_COMPANION && wa == wb;
@@ -31,7 +31,7 @@ int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, ui
         const struct kvc_cells *theirs = &kvc_tensor_part(c, other)->cells;
         uint64_t begin = kvc_cells_row_from(theirs, kvc_cells_position(cells, first)),
                  end = kvc_cells_row_from(theirs, kvc_cells_position(cells, first + n - 1) + 1);
-        /* in pieces, so that memory stays bounded however many rows share these positions */
+        /* in pieces, so that memory is bounded for any number of rows with these positions */
         while (begin < end) {
             uint64_t part = end - begin < KVC_BLOCK ? end - begin : KVC_BLOCK, i = 0;
             uint8_t *there = kvc_alloc(part, row_bytes);

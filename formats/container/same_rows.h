@@ -1,4 +1,4 @@
-/* same_rows.h: rows that repeat rows of an earlier tensor. Not for storing the fact. */
+/* same_rows.h: finds rows that repeat rows of an earlier tensor. Not for storing references. */
 #ifndef KVC_SAME_H
 #define KVC_SAME_H
 
@@ -7,7 +7,7 @@
 
 /* Compares sorted rows [first, first + n) of `tensor`, whose canonical bytes are `rows`, with the rows of lower-numbered
  * tensors of the same role, layer and row shape at the same positions. from[i] (n <= KVC_BLOCK entries, .tensor preset to
- * KVC_NONE) gets the first equal row, which is never itself one that would be found to repeat another. */
+ * KVC_NONE) gets the first equal row, which itself repeats no other row. */
 int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, const uint8_t *rows,
                   struct kvc_same *from, struct kvc_error *e);
 

@@ -1,4 +1,5 @@
-/* survey.c: reads all of a container that may be damaged, and says what is and what is whole. Not for opening it (salvage.c). */
+/* survey.c: reads all of a container that may be damaged, and lists the damage and the whole rows. Not for opening it
+ * (salvage.c). */
 #include "formats/container/salvage.h"
 
 #include "codecs/memory.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANGES = 12 }; /* of whole layers and tokens that are named */
+enum { RANGES = 12 }; /* maximum number of ranges of whole layers and tokens that are named */
 
 /* --- the list of damage --- */
 
@@ -46,7 +47,7 @@ void kvc_survey_free(struct kvc_survey *s) {
     free(s);
 }
 
-/* The tensor and the rows that go with blocks [block, end) of it. */
+/* Fills in the tensor, and the positions and label of its blocks [block, end). */
 static void describe(struct kvc_damage *d, const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end) {
     const struct kvc_layer *layer = &c->layer[c->tensor[tensor].layer];
     const struct kvc_cells *cells = &c->part[layer->part].cells;
@@ -64,7 +65,7 @@ int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor) {
     return kvc_records_of(c)->lost[c->layer[c->tensor[tensor].layer].part];
 }
 
-/* Whether a BLOCK or SIDE record is the one of its tensor and number. */
+/* Returns 1 if a BLOCK or SIDE record is the one noted for its tensor and number. */
 static int is_placed(const struct kvc_cache *c, uint64_t i) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[i];
@@ -74,7 +75,7 @@ static int is_placed(const struct kvc_cache *c, uint64_t i) {
     return r->number < first[r->subject + 1] - first[r->subject] && place[first[r->subject] + r->number] == i;
 }
 
-/* The message without "record 12 (LABEL): " in front and " (at byte N)" behind, which entries say otherwise. */
+/* Copies a message without "record 12 (LABEL): " and " (at byte N)", for which entries have fields. */
 static void bare_reason(const struct kvc_error *why, const struct kvc_record *r, uint64_t i, char *text, size_t size) {
     char part[64];
     const char *from = why->message, *colon;
@@ -123,7 +124,7 @@ struct reading {
     struct kvc_survey *s;
 };
 
-/* What is wrong with record i as its result, an error; NULL: nothing is. */
+/* Checks record i. Its result is an error; NULL: nothing is wrong. */
 static int read_record(void *state, uint64_t i, void **result, struct kvc_error *e) {
     const struct reading *x = state;
     const struct kvc_records *k = kvc_records_of(x->c);
@@ -134,7 +135,7 @@ static int read_record(void *state, uint64_t i, void **result, struct kvc_error 
     *result = NULL;
     if (x->s->noted[i]) return 0;
     if ((r->type == KVC_RECORD_BLOCK || r->type == KVC_RECORD_SIDE) && !is_placed(x->c, i)) {
-        /* its rows cannot be told; its bytes can be checked */
+        /* its rows are unknown, but its bytes can be checked */
         if (!kvc_records_sections(k, i, &list, &n, &why)) {
             kvc_records_release(k, i, list);
             if (x->s->unusable.code != KVC_OK || (r->subject < x->c->n_tensors && kvc_survey_lost(x->c, r->subject))) return 0;
@@ -158,7 +159,7 @@ static int take_record(void *state, uint64_t i, void *result, struct kvc_error *
     const struct kvc_record *r = &k->record[i];
     struct kvc_error *why = result;
     int status = 0;
-    /* what only a profile or weights are missing for is no damage, unless the name of the profile is what is lost */
+    /* a missing profile or missing weights are no damage, unless the profile's name is lost */
     if (why && why->code != KVC_ERR_DAMAGED && why->code != KVC_ERR_UNKNOWN && !x->s->no_meta) {
         if (x->s->trouble.code == KVC_OK) x->s->trouble = *why;
     } else if (why) {
@@ -171,10 +172,10 @@ static int take_record(void *state, uint64_t i, void *result, struct kvc_error *
     return status;
 }
 
-/* Blocks without a record: an entry for each run of them. */
+/* Lists blocks without a record: one entry for each run. */
 static int list_missing(struct kvc_survey *s, const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
-    for (uint64_t i = 0; i < k->n_records; i++) { /* of a part without cells nothing can be read, whole records or not */
+    for (uint64_t i = 0; i < k->n_records; i++) { /* without cells, nothing of a part can be read */
         const struct kvc_record *r = &k->record[i];
         if (r->type != KVC_RECORD_BLOCK || s->noted[i] || r->subject >= c->n_tensors) continue;
         if (kvc_survey_lost(c, r->subject)) s->damaged++;
@@ -220,13 +221,13 @@ static int by_first(const void *a, const void *b) {
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* 1 for what a token range is about; companions and checkpoints stand beside it. */
+/* Returns 1 for tensors that a range of tokens must have whole: not for companions and checkpoints. */
 static int counts(const struct kvc_cache *c, uint32_t tensor) {
     const enum kvc_part_kind kind = kvc_tensor_part(c, tensor)->kind;
     return kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING || kind == KVC_PART_RECURRENT;
 }
 
-/* The positions of a block; all of them where these are lost. */
+/* Returns the positions of a block; all positions if its own are lost. */
 static struct range range_of(const struct kvc_cache *c, uint32_t tensor, uint64_t block) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     if (kvc_survey_lost(c, tensor)) return (struct range){INT64_MIN, INT64_MAX};
@@ -249,7 +250,7 @@ static void print_range(FILE *out, int64_t first, int64_t end, unsigned *n) {
     else fprintf(out, "%" PRId64 "-%" PRId64, first, end - 1);
 }
 
-/* "0-511,768-1999": positions that no layer lacks. */
+/* Writes the positions that no layer lacks: "0-511,768-1999". */
 static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc_cache *c, struct range *bad) {
     const struct kvc_records *k = kvc_records_of(c);
     int64_t first = INT64_MAX, end = INT64_MIN, at;
@@ -274,7 +275,7 @@ static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc
     print_range(out, at, end, &printed);
 }
 
-/* "0-6,8": layers of the model of which every K, V, latent and state is whole. */
+/* Writes the layers of the model of which every K, V, latent and state is whole: "0-6,8". */
 static int print_layers(FILE *out, const struct kvc_survey *s, const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     unsigned printed = 0;
@@ -329,7 +330,7 @@ const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned thread
         return NULL;
     }
     if (kvc_parallel(&job, threads, e) || (usable && (list_missing(s, c, e) || say_whole(s, c, e)))) return NULL;
-    if (s->trouble.code != KVC_OK) { /* nobody knows */
+    if (s->trouble.code != KVC_OK) { /* unknown */
         free(s->whole_layers);
         free(s->whole_tokens);
         s->whole_layers = s->whole_tokens = NULL;
@@ -352,7 +353,7 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, str
     const uint64_t asked = selection->end ? selection->end : INT64_MAX, limit = asked < INT64_MAX ? asked : INT64_MAX;
     const int64_t first = selection->first ? (int64_t)(selection->first < INT64_MAX ? selection->first : INT64_MAX) : INT64_MIN;
     int64_t end = (int64_t)limit;
-    for (int companions = 0; companions < 2; companions++) /* they stand beside what the first turn has found */
+    for (int companions = 0; companions < 2; companions++) /* companions are compared with the range that the first turn found */
         for (uint32_t t = 0; t < c->n_tensors; t++) {
             const uint32_t index = c->layer[c->tensor[t].layer].index;
             if (selection->layers && (index >= selection->n_layers || !selection->layers[index])) continue;

@@ -24,13 +24,13 @@ struct writer {
     const struct kvc_pack_options *options;
     struct kvc_record_writer records;
     struct kvc_plan plan;
-    const struct kvc_fit *fit; /* of the profile, where one is used */
-    struct kvc_fit own_fit;    /* where the caller has not measured it */
+    const struct kvc_fit *fit; /* of the profile, if one is used */
+    struct kvc_fit own_fit;    /* if the caller has not measured it */
     struct kvc_encode encode;
     struct kvc_projections projections;
     struct kvc_shared *shared; /* by layer, n_shared of them made */
     uint32_t n_shared;
-    uint64_t *left;            /* by layer: runs that are still to come */
+    uint64_t *left;            /* by layer: runs not yet written */
     uint32_t *first_run;       /* by tensor: number of its first run; n_tensors + 1 entries */
     struct kvc_pack_report report;
     double squares[2][2]; /* of K and V: of the source, of the errors */
@@ -73,7 +73,7 @@ static int encode_run(void *state, uint64_t item, void **result, struct kvc_erro
     return 0;
 }
 
-/* What a layer's tensors shared goes when the last of them is done. */
+/* Frees the data that a layer's tensors share when the last of them is done. */
 static void forget_shared(struct writer *w, uint32_t layer) {
     if (--w->left[layer]) return;
     free(w->shared[layer].bytes);
@@ -116,7 +116,7 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
     return kvc_parallel(&job, w->options->threads, e);
 }
 
-/* Whether rows are coded with the profile at hand. */
+/* Returns 1 if rows are coded with the options' profile. */
 static int uses_profile(const struct writer *w) {
     for (uint32_t i = 0; i < w->plan.n_pipelines && w->options->profile; i++)
         if (kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_PROFILE) < w->plan.pipeline[i].n) return 1;
@@ -137,7 +137,7 @@ static int write_profile(struct writer *w, struct kvc_error *e) {
 
 static const char *const fit_key[2] = {KVC_KEY_PROFILE_FIT_K, KVC_KEY_PROFILE_FIT_V};
 
-/* Which profile decoding needs, and how well it fits; of a file that was packed with one before, that one is no longer it. */
+/* Records the profile that decoding needs, and its fit. Removes the profile of an input that was itself packed with one. */
 static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_profile *p = w->options->profile;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
@@ -152,7 +152,8 @@ static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kv
            kvc_meta_set_text(meta, KVC_KEY_PROFILE_MODEL, kvc_profile_model(p), e);
 }
 
-/* Measures the fit where the caller has not, and refuses a misfit. Pairing and layers are the caller's to settle. */
+/* Measures the fit if the caller did not, and refuses a profile that does not fit. The caller must have settled pairing and
+ * layers. */
 static int find_fit(struct writer *w, struct kvc_error *e) {
     struct kvc_profile *p = w->options->profile;
     int status = p ? kvc_profile_fits(p, w->cache, e) : 0;
@@ -171,7 +172,7 @@ static int describe(const struct writer *w, const char *recipe, struct kvc_meta 
     if (kvc_meta_copy(meta, &c->meta, e) || kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) ||
         kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) || name_profile(w, meta, e))
         return -1;
-    /* Keys that came without their token ids cannot be chained anew, so their identity stays as well. */
+    /* Keys without their token ids cannot be computed again, so their identity stays as well. */
     if (!c->tokens) return 0;
     kvc_meta_remove(meta, KVC_KEY_PREFIX_IDENTITY);
     kvc_prefix_identity(meta, identity, sizeof identity);

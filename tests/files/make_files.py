@@ -1107,7 +1107,7 @@ def own_files():
             varint(2) + literal + region(160, k, (1, 0, 5, 81, 16, 8, 2)))
     extents("region-overlap", "shares bytes", "K and V by turns, 24 bytes from row to row.",
             varint(2) + literal + region(160, (0, 0, 5, 0, 24, 8, 2), (1, 0, 5, 16, 24, 8, 2)))
-    extents("region-size", "fills", "A region larger than its places and the literal bytes left.",
+    extents("region-size", "larger than", "A region larger than its places and the literal bytes left.",
             varint(2) + literal + region(1 << 40, k, v))
     extents("cell-missing", "every tensor", "The last cell of V is in no place.",
             varint(2) + literal + region(144, k, (1, 0, 4, 80, 16, 8, 2)))
@@ -1176,9 +1176,9 @@ def block_files():
     same("overflow", "out of range", "2^32 - 1 rows.", 2, [(1, NONE, 0, 0, 1)])
     same("overlap", "out of range", "Two entries for one row.", 2, [(0, 2, 0, 0, 1), (1, 1, 0, 0, 2)])
     same("descending", "out of range", "Entries in descending order.", 4, [(1, 1, 2, 0, 2), (0, 1, 0, 0, 2)])
-    same("cut", "whole entries", "An entry of 19 bytes.", 2, [(0, 2, 0, 0, 1)],
+    same("cut", "whole number of entries", "An entry of 19 bytes.", 2, [(0, 2, 0, 0, 1)],
          change=lambda r: setattr(r.sections[0], "raw", r.sections[0].raw[:-1]))
-    same("empty", "whole entries", "A SAME section without entries.", 2, [(0, 2, 0, 0, 1)],
+    same("empty", "whole number of entries", "A SAME section without entries.", 2, [(0, 2, 0, 0, 1)],
          change=lambda r: setattr(r.sections[0], "raw", b""))
     same("nothing-left", "no rows are left", "RAW follows although SAME names all rows.", 4,
          [(0, 1, 0, 0, 2), (1, 1, 2, 0, 2)], change=lambda r: r.sections.append(Section(RAW, b"", stage=0)))

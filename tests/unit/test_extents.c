@@ -285,7 +285,7 @@ static void sections_are_checked(void **state) {
     SECTION("name of a member", 3, MEMBER, 9, 'a');
     SECTION("no places", 1, REGION, 8, 0);
     SECTION("more than the section", 1, REGION, 8, 1000);
-    SECTION("larger than what fills it", 1, REGION, 1 << 20, 1, 0, 0, TOKENS, 0, ROW, DIM * 2, 2);
+    SECTION("larger than its places", 1, REGION, 1 << 20, 1, 0, 0, TOKENS, 0, ROW, DIM * 2, 2);
     SECTION("shares bytes", 1, REGION, 2 * TENSOR, 2, 0, 0, TOKENS, 0, ROW, DIM * 2, 2, 1, 0, TOKENS, 2, ROW, DIM * 2, 2);
 }
 
