@@ -22,7 +22,12 @@ frontier = a source that readers have
 pending='
 kernels/*
 codecs/*
-formats/*.[ch]
+formats/api/*.[ch]
+formats/cache/*.[ch]
+formats/compare/*.[ch]
+formats/container/*.[ch]
+formats/file/*.[ch]
+formats/model/*.[ch]
 formats/README.md
 formats/container/FORMAT.md
 cli/*.[ch]
