@@ -1,5 +1,5 @@
-/* arrays_read.c: from named arrays to the cache model: conventions, patterns, parts by token count. Not for
- * finding arrays in a file (safetensors.c, npz.c) or writing them (arrays_write.c). */
+/* arrays_read.c: builds the cache model from named arrays: conventions of names, patterns, parts by token count. Not for finding
+ * arrays in a file (safetensors.c, npz.c) or writing them (arrays_write.c). */
 #include "formats/engines/arrays_read.h"
 
 #include "codecs/memory.h"
@@ -23,7 +23,7 @@ const struct kvc_format_option kvc_arrays_options[] = {
 };
 
 struct rule {
-    const char *key; /* as --map spells it */
+    const char *key; /* as the option spells it */
     enum kvc_name_kind kind;
     enum kvc_role role;
 };
@@ -58,7 +58,7 @@ static const struct {
     {RULE_POSITIONS, "sliding.positions", 1},
 };
 
-/* 1 when name is the pattern with a decimal number, without leading zeros, for "{i}". */
+/* Returns 1 when `name` is the pattern with a decimal number, without leading zeros, in place of "{i}". */
 static int matches(const char *pattern, const char *name, uint32_t *layer) {
     const char *place = strstr(pattern, "{i}");
     if (!place) return strcmp(pattern, name) == 0;
@@ -76,7 +76,7 @@ static int matches(const char *pattern, const char *name, uint32_t *layer) {
     return 1;
 }
 
-/* The rule of a --map argument, and its pattern; RULES when there is none. */
+/* Returns the rule of a value of the option `map`, and its pattern; RULES when the value matches no rule. */
 static unsigned rule_of_map(const char *map, const char **pattern) {
     for (unsigned r = 0; r < RULES; r++) {
         size_t n = strlen(rules[r].key);
@@ -88,7 +88,7 @@ static unsigned rule_of_map(const char *map, const char **pattern) {
     return RULES;
 }
 
-/* The patterns that were given. */
+/* The patterns of the option `map`. */
 static const char *const *maps_of(const struct kvc_import_options *o) {
     return o && o->value ? o->value[KVC_ARRAYS_MAP].list : NULL;
 }
@@ -99,18 +99,14 @@ int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) 
         unsigned r = rule_of_map(*map, &pattern);
         if (r == RULES)
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "map=%s: must begin with keys=, values=, queries=, hidden=, tokens= or "
-                            "positions=",
-                            *map);
+                            "map=%s: must begin with keys=, values=, queries=, hidden=, tokens= or positions=", *map);
         const char *place = strstr(pattern, "{i}");
         if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern is empty", *map);
         int of_a_layer = rules[r].kind == KVC_NAME_TENSOR;
         if (!of_a_layer && place)
-            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: %s belong to no layer; take {i} out", *map,
-                            rules[r].key);
+            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: %s belong to no layer; take {i} out", *map, rules[r].key);
         if (of_a_layer && (!place || strstr(place + 3, "{i}")))
-            return kvc_fail(e, KVC_ERR_USAGE,
-                            "map=%s: the pattern needs {i} once, where the layer number stands", *map);
+            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern needs {i} once, in place of the layer number", *map);
     }
     return 0;
 }
@@ -151,7 +147,7 @@ void kvc_name_print(const struct kvc_name *name, char *text, size_t size) {
 
 /* --- building the model --- */
 
-/* A recognised tensor on its way into the model. */
+/* A tensor that was recognised by its name. */
 struct item {
     size_t array;
     struct kvc_name name;
@@ -161,7 +157,7 @@ struct item {
     uint32_t layer; /* number in the cache */
 };
 
-/* "array 'layers.0.keys' (F16 [1,3,7,64])" for messages. */
+/* Describes an array for messages: "array 'layers.0.keys' (F16 [1,3,7,64])". */
 static const char *describe(const struct kvc_array *a, char *text, size_t size) {
     char name[96];
     int n = snprintf(text, size, "array '%s' (%s [", kvc_name_show(a->name, name, sizeof name), a->type);
@@ -176,12 +172,11 @@ static int is_attention(const struct item *item) {
     return item->name.role == KVC_ROLE_K || item->name.role == KVC_ROLE_V;
 }
 
-/* Shape and strides of an array that is K, V, queries or hidden states. */
+/* Finds shape and strides of an array that is K, V, queries or hidden states. */
 static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_error *e) {
     char what[320];
     describe(a, what, sizeof what);
-    if (!a->info)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: kvc has no such element type for caches", what);
+    if (!a->info) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type", what);
     item->shape.dtype = a->info->dtype;
     if (item->name.role == KVC_ROLE_HIDDEN) {
         if ((a->rank != 2 && a->rank != 3) || (a->rank == 3 && a->dim[0] != 1))
@@ -190,20 +185,17 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
         item->shape.heads = 1;
         item->shape.dim = a->dim[a->rank - 1];
     } else {
-        if (a->rank != 4)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: must be [1, heads, tokens, head dim]", what);
+        if (a->rank != 4) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: must be [1, heads, tokens, head dim]", what);
         if (a->dim[0] != 1)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: holds %" PRIu64
-                            " sequences (batch); kvc takes one, save each to its own file",
-                            what, a->dim[0]);
+                            "%s: holds %" PRIu64 " sequences (batch); kvc takes one, save each to its own file", what,
+                            a->dim[0]);
         item->shape.tokens = a->dim[2];
         item->shape.heads = a->dim[1];
         item->shape.dim = a->dim[3];
     }
     if (!kvc_shape_check(&item->shape))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has no heads or channels, or is larger than kvc handles",
-                        what);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has no heads or channels, or is larger than kvc handles", what);
     if (item->shape.tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: more tokens than kvc handles (2^31)", what);
     if (item->shape.tokens * kvc_row_bytes(&item->shape) != a->size)
@@ -212,14 +204,14 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
     return 0;
 }
 
-/* The length of an array of integers. */
+/* Finds the length of an array of integers. */
 static int count_integers(const struct kvc_array *a, const char *meaning, uint64_t *n, struct kvc_error *e) {
     char what[320];
     describe(a, what, sizeof what);
     if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; when these are none, "
-                        "name another array: map=%s=NAME",
+                        "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; if this array holds "
+                        "something else, name another one: map=%s=NAME",
                         what, meaning, meaning);
     *n = a->dim[a->rank - 1];
     if (*n > KVC_MAX_CELLS || *n * a->int_size != a->size)
@@ -227,7 +219,7 @@ static int count_integers(const struct kvc_array *a, const char *meaning, uint64
     return 0;
 }
 
-/* Of an array that is pinned. */
+/* Returns integer i of an array, whose bytes are pinned. */
 static int64_t integer_at(const struct kvc_array *a, uint64_t i) {
     const uint8_t *p = a->in->data + a->at + i * a->int_size;
     return a->int_size == 8 ? (int64_t)get_u64(p) : (int32_t)get_u32(p);
@@ -256,8 +248,8 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     return status;
 }
 
-/* Parts by kind, then longest first; layers by number; a layer's tensors together. Queries and hidden states
- * of one length share a part but are layers of their own. */
+/* Orders parts by kind, the longest first; then layers by number; then the tensors of a layer. Queries and hidden states of one
+ * length share a part but are layers of their own. */
 static int by_layer(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
     if (a->part != b->part) return a->part < b->part ? -1 : 1;
@@ -270,7 +262,7 @@ static int by_layer(const void *pa, const void *pb) {
     return a->array < b->array ? -1 : 1;
 }
 
-/* By what a tensor is, whatever its length: neighbours of one layer must fit together. */
+/* Orders tensors by role and layer, not by length: neighbours of one layer must fit together. */
 static int by_meaning(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
     if (is_attention(a) != is_attention(b)) return is_attention(a) ? -1 : 1;
@@ -291,7 +283,7 @@ static int same_layer(const struct item *a, const struct item *b) {
            (is_attention(a) ? is_attention(b) : a->name.role == b->name.role);
 }
 
-/* Each layer's K and V must be there once and fit; `lone` allows one without the other. */
+/* Checks that every layer has K and V once, and that they fit; `lone` allows one without the other. */
 static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone,
                         struct kvc_error *e) {
     char one[320], other[320];
@@ -309,8 +301,7 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
         int first = !i || !same_layer(a, &item[i - 1]);
         if (is_attention(a) && first && !b && !lone)
             return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES,
-                            "layer %" PRIu32
-                            " has %s but no %s (%s)",
+                            "layer %" PRIu32 " has %s but no %s (%s)",
                             a->name.layer, a->name.role == KVC_ROLE_K ? "K" : "V",
                             a->name.role == KVC_ROLE_K ? "V" : "K", one);
     }
@@ -341,7 +332,7 @@ static int add_layers(struct kvc_cache *c, struct item *item, size_t n, struct k
     return 0;
 }
 
-/* Which part each item belongs to: the longest cache whose names say nothing is the live one. */
+/* Finds the part of each item. The live part is the longest cache whose names do not say that it is another part. */
 static void choose_parts(struct item *item, size_t n) {
     uint64_t live = 0;
     for (size_t i = 0; i < n; i++)
@@ -355,13 +346,13 @@ static void choose_parts(struct item *item, size_t n) {
     }
 }
 
-/* The arrays of positions: of the live part, and of a sliding one. */
+/* The arrays of positions of the live part, and of a sliding part. */
 struct positions {
-    const struct kvc_array *array[2]; /* NULL: not there */
+    const struct kvc_array *array[2]; /* NULL: the file has none */
     uint32_t part[2];                 /* set by give_positions() */
 };
 
-/* Gives the part that an array of positions is about its positions. */
+/* Sets the positions of a part from an array. */
 static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind,
                           uint32_t *part, struct kvc_error *e) {
     char what[320];
@@ -372,14 +363,14 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
         if (c->part[*part].kind == kind && c->part[*part].cells.n == n) break;
     if (*part == c->n_parts)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "%s: no %s layers have as many tokens; when these are no positions of theirs, name "
-                        "another array: map=positions=NAME",
+                        "%s: no %s layers have as many tokens; if this array does not hold positions, "
+                        "name another one: map=positions=NAME",
                         what, kvc_part_kind_name(kind));
     if (kvc_input_pin(a->in, a->at, a->size, e)) return -1;
     int status = 0;
     for (uint64_t i = 0; i < n && !status; i++) {
         int64_t pos = integer_at(a, i);
-        if (pos == INT64_MAX) /* a range that ends after it has no representation */
+        if (pos == INT64_MAX) /* because the end of a range must fit into 64 bits */
             status = kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no position", what, i);
         c->part[*part].cells.pos[i] = pos;
     }
@@ -387,7 +378,7 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
     return status;
 }
 
-/* Positions of all parts but the first, which has 0, 1, ..., where no array gives them. */
+/* Sets the positions of all parts but the first, which has 0, 1, ..., where no array has them. */
 static int set_positions(struct kvc_cache *c, struct positions *given, struct kvc_error *e) {
     for (unsigned k = 0; k < 2; k++) {
         given->part[k] = KVC_NONE;
@@ -402,8 +393,7 @@ static int set_positions(struct kvc_cache *c, struct positions *given, struct kv
         if (i == given->part[0] || i == given->part[1]) continue;
         if (cells->n > first->n)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "the arrays of the %s part cover %" PRIu64
-                            " tokens, more than the cache has (%" PRIu64 ")",
+                            "the arrays of the %s part cover %" PRIu64 " tokens, more than the cache has (%" PRIu64 ")",
                             kvc_part_kind_name(c->part[i].kind), cells->n, first->n);
         for (uint64_t k = 0; k < cells->n; k++)
             cells->pos[k] = first->pos[kvc_cell_at(first, first->n - cells->n + k)];
@@ -416,7 +406,7 @@ static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_ar
     choose_parts(item, n);
     if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e))
         return -1;
-    qsort(item, n, sizeof *item, by_array); /* tensors stand in file order */
+    qsort(item, n, sizeof *item, by_array); /* tensors are in the order of the file */
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
         a->tensor = kvc_cache_add_tensor(c, item[i].layer, item[i].name.role, &item[i].shape, e);

@@ -1,4 +1,4 @@
-/* arrays_write.c: a cache's tensors listed and read as named arrays, for exports. Not for writing any format. */
+/* arrays_write.c: lists and reads the tensors of a cache as named arrays, for exports. Not for writing any format. */
 #include "formats/engines/arrays_write.h"
 
 #include "codecs/memory.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- what is exported --- */
+/* --- checks --- */
 
 static int is_attention(const struct kvc_part *part) {
     return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_SLIDING;
@@ -21,8 +21,8 @@ static int is_exported(const struct kvc_part *part, uint32_t stream) {
     return (is_attention(part) && part->stream == stream) || part->kind == KVC_PART_COMPANION;
 }
 
-/* Tokens of an image share a position where cells have further coordinates (M-RoPE), `ext` words before their
- * sequence ids. */
+/* Checks that no position occurs twice. Tokens of an image may share a position where cells have further coordinates (M-RoPE),
+ * `ext` words before their sequence ids. */
 static int same_sequences(const struct kvc_cells *cells, uint32_t a, uint32_t b, uint64_t ext) {
     if (!cells->words || !ext) return 0;
     uint64_t n = cells->word_at[a + 1] - cells->word_at[a];
@@ -38,7 +38,7 @@ static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells 
         if (cells->pos[a] == cells->pos[b] && !same_sequences(cells, a, b, ext))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "position %" PRId64
-                            " is there twice: the cache holds several sequences, and one file holds one; "
+                            " occurs twice: the cache holds several sequences, and one file holds one; "
                             "save each sequence by itself",
                             cells->pos[a]);
     }
@@ -81,7 +81,8 @@ int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kv
     return *view ? 0 : -1;
 }
 
-/* As transformers keeps K; unknown, that is as it is, where nothing is paired or it cannot be changed. */
+/* Returns the pairing in which transformers keeps K. Unknown means that K stays unchanged, because nothing is paired or the
+ * pairing cannot be changed. */
 static enum kvc_pairing default_pairing(const struct kvc_cache *c) {
     const char *arch = kvc_meta_text(&c->meta, KVC_KEY_MODEL_ARCH, "");
     enum kvc_pairing pairing = *arch ? kvc_pairing_of_transformers(arch) : KVC_PAIRING_HALVES;
@@ -89,7 +90,7 @@ static enum kvc_pairing default_pairing(const struct kvc_cache *c) {
     return fixed ? KVC_PAIRING_UNKNOWN : pairing;
 }
 
-/* 1 when tensors are in blocks or rotated, which no reader of arrays undoes. */
+/* Returns 1 when tensors are in blocks or rotated, which readers of arrays do not understand. */
 static int needs_float(const struct kvc_cache *c, uint32_t stream) {
     uint64_t k = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0),
              v = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0);
@@ -124,7 +125,7 @@ static int describe(struct kvc_arrays_item *item, const struct kvc_cache *c, uin
     char label[64];
     kvc_tensor_label(c, t, label, sizeof label);
     if (tensor->role == KVC_ROLE_LATENT || tensor->role == KVC_ROLE_R || tensor->role == KVC_ROLE_S)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no place in arrays of K and V", label);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot be exported as arrays of K and V", label);
     item->kind = KVC_NAME_TENSOR;
     item->number = t;
     item->dtype = keeps(shape->dtype) ? shape->dtype : KVC_F32;
@@ -147,7 +148,7 @@ static int compare_items(const void *pa, const void *pb, void *state) {
     const struct kvc_arrays_item *a = pa, *b = pb;
     const struct kvc_cache *c = state;
     if (a->size != b->size) return a->size > b->size ? -1 : 1;
-    if (a->kind != b->kind) return a->kind == KVC_NAME_TENSOR ? 1 : -1; /* of one size only with tokens */
+    if (a->kind != b->kind) return a->kind == KVC_NAME_TENSOR ? 1 : -1; /* only tokens have the same size */
     if (a->kind != KVC_NAME_TENSOR) return a->number < b->number ? -1 : a->number > b->number;
     const struct kvc_tensor *x = &c->tensor[a->number], *y = &c->tensor[b->number];
     if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
@@ -171,9 +172,8 @@ static void print_name(struct kvc_arrays_item *item, const struct kvc_cache *c, 
     kvc_name_print(&name, item->name, sizeof item->name);
 }
 
-/* Names every item. Names of sliding-window layers say so when `mark_sliding` is set, or else when they are
- * numbered from 0 as the live ones are (llama.cpp); two parts of one kind that do the same cannot be told
- * apart. */
+/* Names every item. The name of a sliding-window layer begins with "sliding." when `mark_sliding` is set, or when these layers
+ * are numbered from 0 as the live ones are (llama.cpp). Two parts with the same names are refused. */
 static int name_items(struct kvc_arrays *list, int mark_sliding, struct kvc_error *e) {
     const struct kvc_arrays_item **sorted = kvc_alloc(list->n, sizeof *sorted), *twice = NULL;
     if (!sorted) return kvc_fail_memory(e, "names");
@@ -194,7 +194,7 @@ static int name_items(struct kvc_arrays *list, int mark_sliding, struct kvc_erro
                     twice->name);
 }
 
-/* The part that the positions of the others are told from: as arrays_read.h has it, the first one. */
+/* Returns the part from which an import derives the positions of the others: the first one (arrays_read.h). */
 static const struct kvc_part *reference_part(const struct kvc_cache *c, uint32_t stream) {
     const struct kvc_part *best = NULL;
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -206,7 +206,7 @@ static const struct kvc_part *reference_part(const struct kvc_cache *c, uint32_t
     return best;
 }
 
-/* 1 when an import assumes the positions that a part has. */
+/* Returns 1 when an import would assume the positions that a part has. */
 static int positions_are_assumed(const struct kvc_part *part, const struct kvc_part *reference) {
     const struct kvc_cells *cells = &part->cells, *others = &reference->cells;
     if (cells->n > others->n) return 0;
@@ -234,14 +234,14 @@ static int list_positions(struct kvc_arrays *list, const struct kvc_part *refere
         if (!is_exported(part, stream) || positions_are_assumed(part, reference)) continue;
         if (part->kind == KVC_PART_COMPANION)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "queries or hidden states that are not of the last tokens have no place in "
+                            "queries or hidden states of other than the last tokens cannot be exported as "
                             "arrays; leave them out");
         add_integers(list, KVC_NAME_POSITIONS, number, part->cells.n);
     }
     return 0;
 }
 
-/* 1 when some sliding-window part would be taken for the live one if its names did not say what it is. */
+/* Returns 1 when an import would take a sliding-window part for the live one, unless its names are marked. */
 static int must_mark_sliding(const struct kvc_cache *c, const struct kvc_part *reference, uint32_t stream) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
@@ -259,7 +259,7 @@ static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enu
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == KVC_PART_RECURRENT)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "the cache has recurrent state, for which arrays of K and V have no place");
+                            "the cache has recurrent state, which cannot be exported as arrays of K and V");
     if (!reference) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has no K or V to export");
     list->item = calloc((size_t)c->n_tensors + c->n_parts + 1, sizeof *list->item);
     if (!list->item) return kvc_fail_memory(e, "names");
@@ -289,14 +289,14 @@ int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c, const st
 
 void kvc_arrays_free(struct kvc_arrays *list) {
     free(list->item);
-    kvc_cache_free(list->view[1]); /* a view of the other */
+    kvc_cache_free(list->view[1]); /* before view[0], which it reads */
     kvc_cache_free(list->view[0]);
     memset(list, 0, sizeof *list);
 }
 
 /* --- values --- */
 
-/* Puts n rows, [n][H][D] of `value` bytes, into dst, [H][T][D], from token `first` on. */
+/* Copies n rows, [n][H][D] of `value` bytes, into dst, [H][T][D], from token `first` on. */
 static void transpose(uint8_t *dst, const uint8_t *rows, const struct kvc_shape *shape, uint64_t first,
                       uint64_t n, size_t value) {
     size_t head = (size_t)shape->dim * value;

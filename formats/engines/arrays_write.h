@@ -1,5 +1,5 @@
-/* arrays_write.h: a cache as a list of named arrays, [1,H,T,D] with tokens in order of position: what safetensors
- * and npz export. Not for their headers and containers. */
+/* arrays_write.h: a cache as a list of named arrays, [1,H,T,D] with tokens in order of position, for the exports of safetensors
+ * and npz. Not for their headers and containers. */
 #ifndef KVC_ARRAYS_H
 #define KVC_ARRAYS_H
 
@@ -17,31 +17,30 @@ struct kvc_arrays_item {
 };
 
 struct kvc_arrays {
-    const struct kvc_cache *cache; /* what to read: the exported cache, or the last of `view` */
+    const struct kvc_cache *cache; /* to read from: the exported cache, or the last of `view` */
     struct kvc_cache *view[2];     /* values as float32; K in another RoPE pairing; NULL: not needed */
     size_t n;
     struct kvc_arrays_item
-        *item; /* values of many bytes first, so that all are aligned; then by layer and role */
+        *item; /* the widest values first, so that all are aligned; then by layer and role */
 };
 
-/* Lists what a cache exports: live, sliding-window and companion parts of its one sequence; checkpoints are
- * left out. Recurrent state is refused. Positions are listed where arrays_read.h would assume others. Where a
- * tensor has a block dtype or a known Hadamard rotation, all become float32 as kvc_view_float() has it; a
- * rotation that may be there, but is unknown, stays. K is brought into the pairing o->pairing, or the one
- * transformers has for the architecture (halves, when that is unknown). `keeps` says which dtypes the format
- * has; values of others become float32, an exact conversion. */
+/* Lists the exported arrays: live, sliding-window and companion parts of the only sequence; checkpoints are left out. Recurrent
+ * state is refused. Positions are listed where arrays_read.h would assume others. Where a tensor has a block dtype or a known
+ * Hadamard rotation, all tensors become float32 by kvc_view_float(); an unknown rotation stays. K is converted to the pairing
+ * o->pairing, or to that of transformers for the architecture (halves, where the architecture is unknown). `keeps` returns 1
+ * for the dtypes of the format; other values become float32, which is exact. */
 int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c, const struct kvc_export_options *o,
                     int (*keeps)(enum kvc_dtype dtype), struct kvc_error *e);
 void kvc_arrays_free(struct kvc_arrays *list);
 
-/* The bytes of item i, row-major; free() them. Holds one array in memory at a time. */
+/* Reads the bytes of item i, row-major. The caller frees them. */
 int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, struct kvc_error *e);
 
-/* The stream to export: the only one that has cells (0 when none has). Refuses caches of several sequences,
- * be they in streams or in one: arrays do not say whose a token is. */
+/* Finds the stream to export: the only one that has cells (0 when none has). Refuses caches of several sequences, in several
+ * streams or in one, because arrays do not record the sequence of a token. */
 int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_error *e);
 
-/* A view of K in another pairing; NULL in *view when the cache has it already or its pairing is unknown. */
+/* Makes a view of K in another pairing. *view is NULL when K has this pairing already or its pairing is unknown. */
 int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view,
                        struct kvc_error *e);
 

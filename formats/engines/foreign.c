@@ -1,4 +1,4 @@
-/* foreign.c: the table of files that are no cache kvc reads. A row is a test and what to say. */
+/* foreign.c: the table of well-known files that are not caches that kvc reads. A row is a test and a message. */
 #include "formats/engines/foreign.h"
 
 #include "formats/io/bytes.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Larger headers are not looked into: those of the files below have some tens of kilobytes. */
+/* bytes; larger headers are not searched: those of the files below have some tens of kilobytes */
 #define MAX_HEADER (UINT64_C(4) << 20)
 
 static const struct magic {
@@ -30,8 +30,8 @@ static int has_magic(const struct kvc_input *in, const struct magic *m) {
            memcmp(bytes, m->bytes, m->size) == 0;
 }
 
-/* torch.save() writes a zip whose first member is NAME/data.pkl, and before version 1.6 a pickle that begins with a magic
- * number. */
+/* Recognises files of torch.save(): a zip whose first member is NAME/data.pkl, or before version 1.6 a pickle that begins with a
+ * magic number. */
 static int is_torch(const struct kvc_input *in) {
     static const char member[] = "/data.pkl", old[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
     const size_t n = sizeof member - 1;
@@ -45,7 +45,7 @@ static int is_torch(const struct kvc_input *in) {
            !kvc_input_copy(in, 30 + name - n, end, n, NULL) && memcmp(end, member, n) == 0;
 }
 
-/* The header of a safetensors file in which one of the words below stands, or NULL. No word: not worth reading here. */
+/* Returns the parsed header of a safetensors file that contains one of the words below, or NULL. */
 static json_t *read_header(const struct kvc_input *in) {
     static const char *const words[] = {"\"kvc.profile\"", "\"kv_cache\"", "\"kvcache\""};
     uint8_t head[9];
@@ -65,7 +65,7 @@ static const char *text_of(const json_t *meta, const char *key, const char *othe
     return text && *text ? text : otherwise;
 }
 
-/* What the names of a safetensors file's arrays, or its metadata, give away. */
+/* Recognises a safetensors file by the names of its arrays or by its metadata. */
 static int says_header(const json_t *header, char *text, size_t size) {
     const json_t *meta = json_object_get(header, "__metadata__");
     const size_t arrays = json_object_size(header) - (meta != NULL);
@@ -76,7 +76,8 @@ static int says_header(const json_t *header, char *text, size_t size) {
                  *texts ? ", made of " : "", texts);
     } else if (arrays == 1 && json_object_get(header, "kv_cache")) {
         snprintf(text, size, "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no "
-                 "pattern of names helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and layers.{i}.values");
+                 "pattern of names helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and "
+                 "layers.{i}.values");
     } else if (arrays == 1 && json_object_get(header, "kvcache")) {
         snprintf(text, size, "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "
                  "safetensors file, named layers.{i}.keys and layers.{i}.values");

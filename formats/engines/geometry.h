@@ -29,8 +29,8 @@ enum kvc_order_fault {
     KVC_ORDER_OVERFLOW, /* the bytes of everything pass 64 bits */
     KVC_ORDER_BLOCKS    /* a block dtype needs dim as the last axis */
 };
-/* Sets strides and all after them from `order`, the letters of the axes, slowest first. `info` and `count` are set, counts are 1 or
- * more. */
+/* Sets strides and all after them from `order`, the letters of the axes, slowest first. `info` and `count` must be set, and no
+ * count may be 0. */
 enum kvc_order_fault kvc_geometry_order(struct kvc_geometry *g, const char *order);
 
 /* Returns the place of all cells of `tensor`, which is the K (cache 0) or V (cache 1) of a layer, relative to the first byte of

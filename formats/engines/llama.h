@@ -1,4 +1,4 @@
-/* llama.h: what reading and writing llama.cpp's saved states share. Not for users: kvc_format_llama is their way in. */
+/* llama.h: shared by reading and writing llama.cpp's saved states. Not for callers, who use kvc_format_llama. */
 #ifndef KVC_LLAMA_H
 #define KVC_LLAMA_H
 
@@ -13,7 +13,7 @@ enum { KVC_LLAMA_TOKEN_NULL = -1, KVC_LLAMA_SERVER_TOKENS = 1 /* version of the 
 enum { KVC_LLAMA_LATENT }; /* of reading */
 enum { KVC_LLAMA_VERSION }; /* of writing */
 
-/* The row's import and export. */
+/* Import and export of kvc_format_llama. */
 struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
 int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_options *options, struct kvc_sink *sink,
                     struct kvc_error *e);

@@ -1,4 +1,4 @@
-/* llama_read.c: llama.cpp's saved states read: GGSQ (one sequence: server slots) and GGSN (whole context: sessions). Not for
+/* llama_read.c: reads llama.cpp's saved states: GGSQ (one sequence: server slots) and GGSN (whole context: sessions). Not for
  * writing them (llama_write.c).
  *
  *   GGSQ versions 2, 3, 4        GGSN versions 9, 10, 11
@@ -10,11 +10,11 @@
  * u32 transposed; u32 layers; [u32 tile of K, u32 tile of V: versions 4 and 11]; K of each layer: i32 type, u64 row
  * bytes, rows; V of each layer likewise, or transposed: i32 type, u32 element bytes, u32 channels, channels x cells.
  * A second BODY of the sliding-window cache or of recurrent states may follow, then the server's "SCKP" checkpoints.
- * Nothing in the file says which: the structure that ends exactly at the end of the file is the right one.
+ * The file does not record these choices: the structure that ends exactly at the end of the file is the right one.
  * Source: llama.cpp src/llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-context.cpp, tools/server.
  *
- * Real files of GGSQ 3 and 4 and GGSN 10 and 11 were read with this; GGSQ 2, GGSN 9, recurrent states and M-RoPE
- * extensions were built to the layout in the engine's source only. */
+ * Tested with real files of GGSQ 3 and 4 and GGSN 10 and 11; GGSQ 2, GGSN 9, recurrent states and M-RoPE extensions only with
+ * files that were built by the layout in the engine's source. */
 #include "formats/engines/llama.h"
 
 #include "codecs/memory.h"
@@ -34,10 +34,10 @@ enum { MAX_SEQUENCES = 1024, MAX_STREAMS = 256 };
 
 enum structure { ATTENTION, ATTENTION_TWICE, HYBRID, RECURRENT, N_STRUCTURES };
 
-/* One way in which the parts that nothing announces may be laid out. */
+/* One possible layout of the parts that the file does not describe. */
 struct variant {
     unsigned ext;      /* extension words per cell: 0, 2 or 3 */
-    int has_v;         /* 0: latent attention keeps no V. The caller must say so: such a file looks just like one of
+    int has_v;         /* 0: latent attention keeps no V. The caller must say so: such a file looks exactly like one of
                           another model that was cut after its last K */
     enum structure structure;
 };
@@ -46,14 +46,14 @@ struct parser {
     struct kvc_window *bytes;
     uint64_t at, end;
     unsigned version;
-    int tiles; /* the version records Hadamard tiles */
+    int tiles; /* 1: the version records Hadamard tiles */
     struct variant v;
-    struct kvc_cache *cache; /* NULL: only look whether it fits */
-    uint64_t literal;        /* bytes before this offset are in extents already */
+    struct kvc_cache *cache; /* NULL: only check that the layout fits */
+    uint64_t literal;        /* bytes before this offset have extents already */
     uint64_t tile_k, tile_v;
     int quantised_k, quantised_v, transposed;
     uint64_t streams;
-    uint64_t understood; /* lists of cells and tensors that made sense: how far a trial got */
+    uint64_t understood; /* lists of cells and tensors that were valid, to compare trials */
     struct kvc_error *e;
 };
 
@@ -67,7 +67,7 @@ static int take(struct parser *p, uint64_t n, const char *what) {
     return 0;
 }
 
-/* The n bytes before the place that the parser has come to. */
+/* Returns the last n bytes that the parser has read. */
 static const uint8_t *taken(const struct parser *p, uint64_t n) {
     return kvc_window_at(p->bytes, p->at - n, n, p->e);
 }
@@ -86,12 +86,12 @@ static int take_u64(struct parser *p, uint64_t *v, const char *what) {
 
 /* --- cells --- */
 
-/* Cells of one stream, of `ext` extension words each; makes a part when building (*part). `recurrent` cells have no
- * extension and may belong to no sequence. */
+/* Reads the cells of one stream, of `ext` extension words each, and adds their part when building (*part). `recurrent` cells have
+ * no extension and may belong to no sequence. */
 static int take_cells(struct parser *p, uint32_t count, unsigned ext, int recurrent, enum kvc_part_kind kind,
                       uint32_t *part) {
     uint64_t start = p->at, words = 0;
-    int plain = ext == 0; /* every cell belongs to sequence 0 alone */
+    int plain = ext == 0; /* 1: every cell belongs to sequence 0 alone */
     *part = KVC_NONE;
     if (count > (p->end - p->at) / 8) return cut(p, "the list of cells");
     for (uint32_t i = 0; i < count; i++) {
@@ -106,7 +106,7 @@ static int take_cells(struct parser *p, uint32_t count, unsigned ext, int recurr
         if (!id) return -1;
         plain = ids == 1 && get_u32(id) == 0;
     }
-    p->understood += !recurrent; /* almost any bytes make a list of recurrent cells */
+    p->understood += !recurrent; /* almost any bytes are valid as a list of recurrent cells */
     if (!p->cache) return 0;
     *part = kvc_cache_add_part(p->cache, kind, count, p->e);
     if (*part == KVC_NONE) return -1;
@@ -152,7 +152,7 @@ static int add_tensor(struct parser *p, uint32_t layer, enum kvc_role role, cons
     return 0;
 }
 
-/* One tensor: type, row size and rows. `layer` is a layer number when building. */
+/* Reads one tensor: type, row size and rows. `layer` is a layer number when building. */
 static int take_rows(struct parser *p, uint32_t layer, enum kvc_role role, uint32_t cells, int transposed,
                      const struct kvc_dtype_info **dtype) {
     uint32_t type, element, channels;
@@ -187,7 +187,7 @@ static int tile_is_valid(uint32_t tile) {
     return !tile || (tile >= 2 && tile <= 65536 && !(tile & (tile - 1)));
 }
 
-/* Tensors of one stream of an attention cache whose cells are part `part`. */
+/* Reads the tensors of one stream of an attention cache, whose cells are part `part`. */
 static int take_layers(struct parser *p, uint32_t part, uint32_t cells, enum kvc_layer_kind kind) {
     uint32_t transposed, layers, tile[2] = {0, 0};
     const struct kvc_dtype_info *info;
@@ -240,16 +240,16 @@ static int take_attention(struct parser *p, enum kvc_part_kind kind, uint32_t ch
     return 0;
 }
 
-/* Whether the trailer of checkpoints begins here, or what is left of one that was cut. */
+/* Returns 1 where the trailer of checkpoints begins here, or the rest of one that was cut short. */
 static int begins_checkpoints(const struct parser *p) {
     const uint64_t n = p->end - p->at < 4 ? p->end - p->at : 4;
     const uint8_t *bytes = kvc_window_at(p->bytes, p->at, n, p->e);
     return bytes && memcmp(bytes, MAGIC_CHECKPOINTS, (size_t)n) == 0;
 }
 
-/* Recurrent states: R of every layer that has one, then S likewise. How many have one is not said, so tensors are
- * counted up to the end, and a file that was cut between two of them must not pass: all R are alike, all S are alike and
- * differ from R (convolution or token-shift state against the recurrence's own). */
+/* Reads recurrent states: R of every layer that has one, then S likewise. The file does not record their number, so tensors are
+ * counted up to the end. A file that was cut between two of them must not pass: all R are alike, and all S are alike and differ
+ * from R (state of the convolution or token shift, and state of the recurrence). */
 static int take_recurrent(struct parser *p, enum kvc_part_kind kind, uint32_t checkpoint) {
     uint32_t cells, part, transposed, layers, n = 0;
     if (take_u32(p, &cells, "the number of states") || take_cells(p, cells, 0, 1, kind, &part)) return -1;
@@ -282,7 +282,7 @@ static int take_recurrent(struct parser *p, enum kvc_part_kind kind, uint32_t ch
     return 0;
 }
 
-/* One server checkpoint's state: the body of the sliding-window cache, or recurrent states. */
+/* Reads the state of one server checkpoint: the body of the sliding-window cache, or recurrent states. */
 static int take_checkpoint_body(struct parser *p, uint32_t number) {
     uint32_t magic;
     if (take_u32(p, &magic, "a checkpoint's magic")) return -1;
@@ -320,7 +320,7 @@ static int take_checkpoints(struct parser *p) {
     return p->at == p->end ? 0 : kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "bytes follow the checkpoints");
 }
 
-/* All that follows the tokens, laid out as p->v says, up to exactly the end. */
+/* Reads everything after the tokens in the layout p->v, up to exactly the end. */
 static int take_state(struct parser *p) {
     switch (p->v.structure) {
     case ATTENTION:
@@ -340,8 +340,8 @@ static int take_state(struct parser *p) {
     return take_checkpoints(p);
 }
 
-/* Finds the layout that fits to the last byte. Of a damaged file, the layout that made sense of most of it tells the
- * message; among equals the plainest, which is tried first. */
+/* Finds the layout that fits to the last byte. For a damaged file, the message is that of the layout that understood the largest
+ * part; among equals that of the simplest, which is tried first. */
 static int find_variant(struct parser *p, int latent) {
     const unsigned ext[2] = {0, p->version == 2 || p->version == 9 ? 2 : 3};
     struct kvc_error best = {0}, tried;
@@ -404,7 +404,7 @@ static int read_head(struct kvc_window *bytes, struct head *h, struct kvc_error 
     return 0;
 }
 
-/* The server's token array is -1, 1, count, tokens, media count; the library's is the tokens themselves. */
+/* Reads the token array. The server's is -1, 1, count, tokens, media count; the library's is the tokens themselves. */
 static int read_tokens(struct kvc_cache *c, struct kvc_window *bytes, const struct head *h, struct kvc_error *e) {
     const uint8_t *words = kvc_window_at(bytes, h->tokens_at, 4 * (uint64_t)h->words, e);
     uint32_t n = h->words, first = 0;
@@ -444,7 +444,7 @@ static int describe(struct kvc_cache *c, const struct parser *p, const struct he
         return -1;
     if (p->v.structure != RECURRENT && kvc_meta_set_u64(m, KVC_KEY_LLAMA_STREAMS, p->streams, e)) return -1;
     if (p->v.ext && kvc_meta_set_u64(m, KVC_KEY_LLAMA_CELL_EXT, p->v.ext, e)) return -1;
-    /* Only quantised caches are rotated. Versions that do not record it leave those unknown. */
+    /* Only quantised caches are rotated. Their rotation is unknown in versions that do not record it. */
     if ((p->tiles || !p->quantised_k) && kvc_meta_set_u64(m, KVC_KEY_HADAMARD_K, p->tile_k, e)) return -1;
     if ((p->tiles || !p->quantised_v) && kvc_meta_set_u64(m, KVC_KEY_HADAMARD_V, p->tile_v, e)) return -1;
     if (h->session) {

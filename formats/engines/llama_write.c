@@ -1,4 +1,4 @@
-/* llama_write.c: a slot file of llama.cpp (GGSQ, one sequence) written from a cache. Layout: llama_read.c. */
+/* llama_write.c: writes a slot file of llama.cpp (GGSQ, one sequence) from a cache. Layout: llama_read.c. */
 #include "formats/engines/llama.h"
 
 #include "codecs/memory.h"
@@ -69,13 +69,14 @@ static int emit_tokens(struct out *o, int server) {
     if (c->n_tokens > INT32_MAX - 4) return kvc_fail(o->e, KVC_ERR_UNSUPPORTED, "llama: too many tokens");
     uint32_t n = (uint32_t)c->n_tokens;
     if (emit_u32(o, server ? n + 4 : n)) return -1;
-    if (server && (emit_u32(o, (uint32_t)KVC_LLAMA_TOKEN_NULL) || emit_u32(o, KVC_LLAMA_SERVER_TOKENS) || emit_u32(o, n))) return -1;
+    if (server && (emit_u32(o, (uint32_t)KVC_LLAMA_TOKEN_NULL) || emit_u32(o, KVC_LLAMA_SERVER_TOKENS) || emit_u32(o, n)))
+        return -1;
     for (uint32_t i = 0; i < n; i++)
         if (emit_u32(o, (uint32_t)c->tokens[i])) return -1;
     return server ? emit_u32(o, 0) : 0; /* no media */
 }
 
-/* What a GGSQ file can hold; *live and *sliding are part numbers. */
+/* Checks that a GGSQ file can hold the cache, and finds its parts; *live and *sliding are part numbers. */
 static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *facts, unsigned version, uint32_t *live,
                             uint32_t *sliding, struct kvc_error *e) {
     *live = *sliding = KVC_NONE;
@@ -83,12 +84,12 @@ static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *f
         const struct kvc_part *part = &c->part[i];
         uint32_t *place = part->kind == KVC_PART_LIVE ? live : part->kind == KVC_PART_SLIDING ? sliding : NULL;
         if (part->kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: recurrent states only go back into their own file");
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: recurrent states can only be restored into their own file");
         if (!place) continue;
         if (part->stream || *place != KVC_NONE)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot file holds one sequence, this cache has several streams");
         if (facts->cell_words)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: M-RoPE cells only go back into their own file");
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: M-RoPE cells can only be restored into their own file");
         for (uint64_t j = 0; j < part->cells.n; j++) {
             int64_t pos = part->cells.pos[kvc_cell_at(&part->cells, j)];
             if (pos < 0 || pos > INT32_MAX)
@@ -101,7 +102,7 @@ static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *f
     }
     const struct kvc_cells *cells = *live == KVC_NONE ? NULL : &c->part[*live].cells;
     if (facts->tokens_first || (cells && cells->n && kvc_cells_position(cells, 0)))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot has to begin with token 0");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot must begin with token 0");
     if (*live == KVC_NONE) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: there is no attention cache to write");
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
@@ -114,7 +115,7 @@ static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *f
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is %s, which no llama.cpp cache has", label, info->name);
         if (info->block > 1 && version >= 4 && !facts->tile_known[!is_k])
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
-                            "version 4 has to say (version 3 does not)", label);
+                            "version 4 must record it (version 3 does not)", label);
     }
     return 0;
 }
@@ -132,7 +133,7 @@ int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_optio
     if (want == KVC_PAIRING_UNKNOWN && from_llama) want = have;
     if (want == KVC_PAIRING_UNKNOWN && !from_llama)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_TARGET_PAIRING,
-                             "llama: which RoPE pairing llama.cpp keeps for this model is unknown");
+                             "llama: the RoPE pairing that llama.cpp uses for this model is unknown");
     struct kvc_cache *view = NULL;
     if (want != have) {
         view = kvc_view_pairing(cache, want, e);

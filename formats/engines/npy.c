@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* numpy has no bfloat16: arrays of the ml_dtypes extension are saved as two-byte voids, and read here as
- * bf16. Its eight-bit floats become one-byte voids, which do not say which kind they are: not read. */
+/* numpy has no bfloat16: arrays of the ml_dtypes extension are saved as two-byte voids, which are read here as bf16. Eight-bit
+ * floats are saved as one-byte voids, which do not record their type, and are not read. */
 static const struct {
     const char *descr;
     unsigned size;
@@ -44,7 +44,7 @@ static int take_word(struct text *t, const char *word) {
     return 1;
 }
 
-/* A quoted string without escapes. */
+/* Reads a quoted string without escapes. */
 static int take_string(struct text *t, char *string, size_t size) {
     skip_spaces(t);
     if (t->at == t->end || (*t->at != '\'' && *t->at != '"')) return 0;
@@ -68,7 +68,7 @@ static int take_count(struct text *t, uint64_t *count) {
     return t->at > first && (*first != '0' || t->at == first + 1);
 }
 
-/* "()", "(5,)", "(1, 2)". Sets rank and the first dimensions, and the product of all. */
+/* Reads a tuple, "()", "(5,)" or "(1, 2)". Sets rank and the first dimensions, and the product of all. */
 static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
     int comma = 0;
     *values = 1;
@@ -85,7 +85,7 @@ static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
     return a->rank != 1 || comma; /* "(5)" is a number in brackets, not a tuple */
 }
 
-/* The dictionary: descr, fortran_order and shape, each once. */
+/* Reads the dictionary: descr, fortran_order and shape, each once. */
 static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a,
                        uint64_t *values) {
     unsigned seen = 0, bit;
@@ -114,7 +114,7 @@ static int take_header(struct text *t, char *descr, size_t size, int *fortran, s
     return seen == 7 && t->end - t->at == 1 && *t->at == '\n';
 }
 
-/* Reads the header, `size` bytes of the member being at p as far as it reaches. */
+/* Reads the header. The first `size` bytes of the member, or fewer where it is shorter, are at p. */
 static int read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e) {
     char shown[96], descr[32];
     int fortran = 0;

@@ -1,8 +1,8 @@
-/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for what the names mean
- * (arrays_read.c) or for one array of the zip (npy.c).
+/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for the meaning of names (arrays_read.c) or for one
+ * array of the zip (npy.c).
  *
- * Members are read through libarchive, which checks their CRC-32. Stored arrays are used where they lie in the file, which can be
- * put together again; a deflated member is decompressed into a temporary file, and then only an equal npz can be exported. */
+ * Members are read by libarchive, which checks their CRC-32. Stored arrays are used in place, so that the file can be restored. A
+ * deflated member is decompressed into a temporary file; an export then makes an npz of equal values, not the same file. */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
@@ -24,7 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Deflate shrinks at most 1032 times: a zip that claims more is a bomb. */
+/* Deflate compresses by at most a factor of 1032: a zip that claims more is malicious. */
 #define MAX_RATIO 1032
 
 /* --- reading --- */
@@ -32,19 +32,19 @@
 struct member {
     char *name; /* without ".npy" */
     int is_npy;
-    int in_place;      /* lies in the file, else in the spool */
-    uint64_t at, size; /* there */
+    int in_place;      /* 1: the data are in the file; 0: in the spool */
+    uint64_t at, size; /* of the data, bytes */
 };
 
 struct zip {
     const struct kvc_input *in;
     struct kvc_zip places;
-    struct kvc_window window; /* what libarchive reads */
-    uint64_t at;              /* it reads on from here */
+    struct kvc_window window; /* the bytes that libarchive reads */
+    uint64_t at;              /* libarchive reads on from here */
     struct archive *archive;
     struct member *member;
     size_t n;
-    int spool;        /* descriptor, -1 when nothing was spooled (or it is mapped) */
+    int spool;        /* descriptor; -1 when nothing was spooled, or when it is mapped */
     uint64_t spooled; /* bytes in it */
     uint64_t claimed; /* sizes of all members */
 };
@@ -53,7 +53,7 @@ struct zip {
 struct spool {
     void *map;
     uint64_t size;
-    struct kvc_input in; /* over it */
+    struct kvc_input in; /* of the spool */
 };
 
 static void spool_close(void *owner) {
@@ -112,7 +112,7 @@ static la_int64_t seek_input(struct archive *a, void *state, la_int64_t offset, 
     return to;
 }
 
-/* Whether the bytes that libarchive gives are those that lie in the file. */
+/* Checks that the bytes that libarchive returns are those in the file. */
 static int is_at(const struct kvc_input *in, uint64_t at, const void *block, size_t n, struct kvc_error *e) {
     if (in->data + at == block) return 1;
     if (kvc_input_pin(in, at, n, e)) return 0;
@@ -122,7 +122,7 @@ static int is_at(const struct kvc_input *in, uint64_t at, const void *block, siz
     return same;
 }
 
-/* Reads the current member to its end, which checks its CRC, and notes where its bytes are. */
+/* Reads the current member to its end, which checks its CRC, and records the place of its bytes. */
 static int read_member(struct zip *z, struct member *m, const char *path, struct kvc_error *e) {
     const void *block;
     size_t n;
@@ -177,7 +177,7 @@ static int add_member(struct zip *z, struct archive_entry *entry, const struct k
                         "the members claim %" PRIu64 " bytes or more, which cannot come from a "
                         "file of %" PRIu64,
                         z->claimed, z->in->size);
-    /* Arrays that mean nothing here stay private bytes of the file; they are not unpacked. */
+    /* Arrays of other names stay private bytes of the file; they are not decompressed. */
     m->is_npy = m->is_npy && kvc_name_of(m->name, o).kind != KVC_NAME_OTHER;
     return m->is_npy ? read_member(z, m, path, e) : 0;
 }
@@ -202,7 +202,7 @@ static int check_duplicates(const struct zip *z, struct kvc_error *e) {
     return status;
 }
 
-/* Reads the zip by its central directory, which libarchive lists in order of the members' places. */
+/* Reads the zip by its central directory, which libarchive lists in the order of the members in the file. */
 static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o,
                     struct kvc_error *e) {
     static const char no_zip[] = "no zip, or its central directory is missing (cut short)";
@@ -226,7 +226,7 @@ static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_
     return check_duplicates(z, e);
 }
 
-/* Arrays of the members, in file order; those that mean nothing keep a name for messages only. */
+/* Lists the arrays of the members in the order of the file. Arrays of other names keep their name for messages only. */
 static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_array *array,
                        struct kvc_error *e) {
     for (size_t i = 0; i < z->n; i++) {
@@ -240,14 +240,14 @@ static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_arra
     return 0;
 }
 
-/* 1 when every tensor lies in the mapped file. */
+/* Returns 1 when every tensor is in the file itself. */
 static int all_in_place(const struct zip *z, const struct kvc_array *array) {
     for (size_t i = 0; i < z->n; i++)
         if (array[i].tensor != KVC_NONE && !z->member[i].in_place) return 0;
     return 1;
 }
 
-/* Hands the decompressed members over to a new cache, which owns them from then on. */
+/* Makes a new cache, which owns the decompressed members. */
 static struct kvc_cache *new_cache(struct zip *z, struct spool **spool, struct kvc_error *e) {
     struct kvc_cache *c = kvc_cache_new(e);
     struct spool *s = calloc(1, sizeof *s);
@@ -267,8 +267,8 @@ static struct kvc_cache *new_cache(struct zip *z, struct spool **spool, struct k
     return NULL;
 }
 
-/* Where tokens and positions run along each other from a position above 0, that is the first token's: a file
- * has no other place to say so. */
+/* Records the position of the first token where arrays of tokens and positions have the same length and positions begin above 0,
+ * because the file has no other place for it. */
 static int find_first_token(struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_cells *cells = &c->part[0].cells;
     if (!c->n_tokens || c->n_tokens != cells->n || cells->pos[0] <= 0) return 0;
@@ -291,8 +291,8 @@ static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
     return status;
 }
 
-/* zip_read() in a UTF-8 locale of this thread, so that libarchive takes every member's name whatever the
- * program's locale is. */
+/* Calls zip_read() in a UTF-8 locale of this thread, so that libarchive accepts every name of a member in any locale of the
+ * program. */
 static int zip_read_utf8(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o,
                          struct kvc_error *e) {
     locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale(utf8);
@@ -320,7 +320,8 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
 
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     uint8_t head[4];
-    if (b->one.in->size >= 22 && !kvc_input_copy(b->one.in, 0, head, sizeof head, NULL) && memcmp(head, "PK\3\4", 4) == 0) return 1;
+    if (b->one.in->size >= 22 && !kvc_input_copy(b->one.in, 0, head, sizeof head, NULL) && memcmp(head, "PK\3\4", 4) == 0)
+        return 1;
     snprintf(why, size, "does not begin as a zip does");
     return 0;
 }
@@ -334,10 +335,11 @@ static int keeps(enum kvc_dtype dtype) {
 struct writer {
     struct kvc_sink *out;
     struct kvc_error *e;
-    int failed; /* the sink's error stands in *e */
+    int failed; /* 1: the sink failed, with its error in *e */
 };
 
-/* libarchive 3.6 leaks the zip writer when its output fails, so it never hears of it: what follows is dropped. */
+/* Writes to the sink and always reports success, because libarchive 3.6 leaks the zip writer when its output fails. Bytes after a
+ * failure are dropped. */
 static la_ssize_t write_bytes(struct archive *a, void *state, const void *data, size_t n) {
     struct writer *w = state;
     (void)a;
@@ -358,7 +360,7 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     archive_entry_set_filetype(entry, AE_IFREG);
     archive_entry_set_perm(entry, 0644);
     archive_entry_set_size(entry, (la_int64_t)(n + item->bytes));
-    /* No time is set: zip then shows its first day, 1980-01-01, and equal caches give equal files. */
+    /* No time is set, so that equal caches give equal files; zip then shows its first day, 1980-01-01. */
     int status = archive_write_header(a, entry) == ARCHIVE_OK &&
                          archive_write_data(a, header, n) == (la_ssize_t)n &&
                          archive_write_data(a, bytes, (size_t)item->bytes) == (la_ssize_t)item->bytes
@@ -368,8 +370,8 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     return status;
 }
 
-/* Members in the order and with the names of arrays_write.h, stored. bf16 and eight-bit floats, which numpy has no
- * types for, become float32: exact, but larger and no longer the same dtype. Metadata has no place. */
+/* Writes stored members in the order and with the names of arrays_write.h. bf16 and eight-bit floats, for which numpy has no
+ * types, become float32: exact, but larger and of another dtype. Metadata are not written. */
 static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                   struct kvc_error *e) {
     struct kvc_arrays list;

@@ -1,11 +1,5 @@
-/* safetensors.c: KV caches as named tensors in a safetensors file. Not for weights (model.c) or for what the
- * names mean (arrays_read.c).
- *
- *   offset | size | name
- *        0 |    8 | n, little-endian
- *        8 |    n | JSON object: "__metadata__" {text: text}, per tensor "name": {dtype, shape, data_offsets}
- *    8 + n |      | data: offsets count from here; the tensors cover it without holes or overlaps
- */
+/* safetensors.c: KV caches as named tensors in safetensors files, whose tensors cover the data without holes. Not for the layout
+ * of the header (safetensors_file.h) or the meaning of names (arrays_read.c). */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
 #include "formats/io/safetensors_file.h"
@@ -22,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What both directions know about "__metadata__". Other people's files hold these as text, if at all; what
- * does not parse counts as not recorded. */
+/* Entries of "__metadata__", for both directions. Files of other programs hold them as text, if at all; an entry that cannot be
+ * parsed counts as not recorded. */
 enum fact_type { FACT_TEXT, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN };
 static const struct fact {
     const char *name, *key;
@@ -58,7 +52,8 @@ static int probe_file(const struct kvc_input *in, char *why, size_t size) {
     return 0;
 }
 
-/* Whether a member's arrays are read: of several files those that are named so; others come along as they are. */
+/* Returns 1 when the arrays of a member are read: of several files, those named *.safetensors. Others are kept as literal
+ * bytes. */
 static int is_read(const struct kvc_bundle *b, size_t i) {
     const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
     return b->is_file || (dot && strcmp(dot, ".safetensors") == 0);
@@ -75,7 +70,7 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return 0;
 }
 
-/* Turns a tensor of a header into an array of the file. */
+/* Makes an array of a tensor of a header. */
 static int take_tensor(struct kvc_array *a, const struct kvc_safetensors_tensor *t, const struct kvc_safetensors *header,
                        const struct kvc_input *in, struct kvc_error *e) {
     char shown[96];
@@ -91,7 +86,7 @@ static int take_tensor(struct kvc_array *a, const struct kvc_safetensors_tensor 
     return 0;
 }
 
-/* A whole number as text, nothing around it. */
+/* Reads a whole number; the text must hold nothing else. */
 static int parse_count(const char *text, uint64_t *count) {
     char *end;
     if (*text < '0' || *text > '9' || strlen(text) > 18) return -1;
@@ -99,7 +94,7 @@ static int parse_count(const char *text, uint64_t *count) {
     return *end ? -1 : 0;
 }
 
-/* A JSON number as text, 0 when it is none. Unlike strtod() this does not depend on the locale. */
+/* Reads a JSON number; 0 when the text is none. Unlike strtod(), this does not depend on the locale. */
 static double parse_number(const char *text) {
     json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
     double number = json_number_value(v);
@@ -285,7 +280,7 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
     return status;
 }
 
-/* Tensors in the order and with the names of arrays_write.h. */
+/* Writes tensors in the order and with the names of arrays_write.h. */
 static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                   struct kvc_error *e) {
     struct kvc_arrays list;

@@ -65,7 +65,7 @@ static int check_names(struct kvc_bundle *b, struct kvc_error *e) {
 
 /* --- folders --- */
 
-/* "folder/name"; the caller frees. */
+/* Returns "folder/name", which the caller frees. */
 static char *join(const char *folder, const char *name, struct kvc_error *e) {
     char *path;
     if (!*folder) path = strdup(name);
@@ -82,7 +82,8 @@ static int add_entry(struct kvc_bundle *b, const char *below, const char *entry,
     if (strcmp(entry, ".") == 0 || strcmp(entry, "..") == 0) return 0;
     char *name = join(below, entry, e), *path = name ? join(b->folder, name, e) : NULL;
     int status = path ? 0 : -1;
-    if (!status && stat(path, &st)) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", kvc_name_show(path, shown, sizeof shown), strerror(errno));
+    if (!status && stat(path, &st))
+        status = kvc_fail(e, KVC_ERR_IO, "%s: %s", kvc_name_show(path, shown, sizeof shown), strerror(errno));
     else if (!status && S_ISDIR(st.st_mode)) status = list_folder(b, name, depth + 1, e);
     else if (!status && S_ISREG(st.st_mode)) status = add_member(b, name, (uint64_t)st.st_size, e);
     else if (!status)
@@ -96,20 +97,21 @@ static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth, 
     char *path = *below ? join(b->folder, below, e) : strdup(b->folder);
     if (depth > MAX_DEPTH) {
         free(path);
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "folders lie more than %d deep", MAX_DEPTH);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "folders are nested more than %d deep", MAX_DEPTH);
     }
     DIR *d = path ? opendir(path) : NULL;
     int status = 0;
     if (!path) status = kvc_fail_memory(e, "a path");
     else if (!d) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
-    for (const struct dirent *entry; !status && (errno = 0, entry = readdir(d));) status = add_entry(b, below, entry->d_name, depth, e);
+    for (const struct dirent *entry; !status && (errno = 0, entry = readdir(d));)
+        status = add_entry(b, below, entry->d_name, depth, e);
     if (!status && errno) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
     if (d) closedir(d);
     free(path);
     return status;
 }
 
-/* Whether there is a file in a folder itself, before all below it are listed: somebody may have named "/". */
+/* Checks that the folder itself has a file, before everything below it is listed: the user may have named "/". */
 static int has_files(const char *path, struct kvc_error *e) {
     DIR *d = opendir(path);
     int found = 0;
@@ -138,7 +140,8 @@ int kvc_bundle_folder(struct kvc_bundle *b, const char *path, const struct kvc_i
     return status;
 }
 
-int kvc_bundle_files(struct kvc_bundle *b, const char *const *path, size_t n, const struct kvc_input_how *how, struct kvc_error *e) {
+int kvc_bundle_files(struct kvc_bundle *b, const char *const *path, size_t n, const struct kvc_input_how *how,
+                     struct kvc_error *e) {
     memset(b, 0, sizeof *b);
     b->name = n ? path[0] : "";
     int status = 0;
@@ -192,7 +195,7 @@ static int spool_member(struct archive *a, int fd, uint64_t *size, struct kvc_er
     return r == ARCHIVE_EOF ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "the archive is damaged or cut short");
 }
 
-/* The member's name without what tar puts before it: "./". */
+/* Returns the name of a member without the "./" that tar puts before it. */
 static const char *plain_name(const char *name) {
     while (name[0] == '.' && name[1] == '/') name += 2;
     return name;
@@ -214,7 +217,7 @@ static int read_members(struct kvc_bundle *b, struct archive *a, int fd, struct 
     return check_names(b, e);
 }
 
-/* Opens every member over the spool. */
+/* Opens every member as a part of the spooled bytes. */
 static int open_spooled(struct kvc_bundle *b, int fd, struct kvc_error *e) {
     uint64_t at = 0;
     if (kvc_spool_map(fd, &b->spool, &b->spool_size, e)) return -1;
@@ -264,7 +267,7 @@ const struct kvc_input *kvc_bundle_open(const struct kvc_bundle *b, size_t i, st
         in = NULL;
     }
     free(path);
-    if (in && in->filter[0]) { /* the source would not come back as it was */
+    if (in && in->filter[0]) { /* the source could not be restored as it was */
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is compressed; members of a folder are not", in->name);
         kvc_input_close(in);
         free(in);

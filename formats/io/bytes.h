@@ -27,14 +27,15 @@ static inline void put_u64(uint8_t *p, uint64_t v) {
     put_u32(p + 4, (uint32_t)(v >> 32));
 }
 
-/* Unsigned LEB128, at most 10 bytes. Returns the bytes written. */
+/* Writes unsigned LEB128, at most 10 bytes. Returns the bytes written. */
 static inline size_t put_varint(uint8_t *p, uint64_t v) {
     size_t n = 0;
     for (; v >= 0x80; v >>= 7) p[n++] = (uint8_t)(v | 0x80);
     p[n++] = (uint8_t)v;
     return n;
 }
-/* Reads from *p, not beyond end; 0, or -1 when cut short, over 64 bits, or not in its shortest form. */
+/* Reads a number from *p, not beyond `end`. Returns -1 when it is cut short, has more than 64 bits, or is not in its shortest
+ * form. */
 static inline int get_varint(const uint8_t **p, const uint8_t *end, uint64_t *v) {
     *v = 0;
     for (unsigned shift = 0; *p < end && shift < 64; shift += 7) {
@@ -45,7 +46,7 @@ static inline int get_varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
     }
     return -1;
 }
-/* Signed numbers as varints: 0, -1, 1, -2, ... become 0, 1, 2, 3, ... */
+/* Map signed numbers to unsigned ones and back, for varints: 0, -1, 1, -2, ... become 0, 1, 2, 3, ... */
 static inline uint64_t zigzag(int64_t v) {
     return (uint64_t)v << 1 ^ (v < 0 ? UINT64_MAX : 0);
 }

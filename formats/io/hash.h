@@ -16,18 +16,18 @@ struct kvc_sha256 {
 
 void kvc_sha256_init(struct kvc_sha256 *h);
 void kvc_sha256_update(struct kvc_sha256 *h, const void *data, size_t n);
-/* Integers as FORMAT.md's hashes take them: little-endian. */
+/* Hash a number as the hashes of FORMAT.md need it: little-endian. */
 void kvc_sha256_u32(struct kvc_sha256 *h, uint32_t v);
 void kvc_sha256_u64(struct kvc_sha256 *h, uint64_t v);
 /* Writes the hash and frees the context, also on failure. */
 int kvc_sha256_final(struct kvc_sha256 *h, uint8_t out[KVC_SHA256_BYTES], struct kvc_error *e);
-/* Frees a context whose hash is not wanted. */
+/* Frees a context without computing the hash. */
 void kvc_sha256_drop(struct kvc_sha256 *h);
 
-/* All at once. */
+/* Hashes n bytes in one call. */
 int kvc_sha256(const void *data, size_t n, uint8_t out[KVC_SHA256_BYTES], struct kvc_error *e);
 
-/* 2 * n lower-case hex digits and a NUL. */
+/* Writes 2 * n lower-case hexadecimal digits and a NUL. */
 void kvc_hex(const uint8_t *bytes, size_t n, char *text);
 
 #endif

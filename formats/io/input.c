@@ -1,4 +1,4 @@
-/* input.c: mapping files, spooling pipes, undoing .gz, .xz and .zst on the way in. */
+/* input.c: mapping and reading files, spooling pipes, decompressing .gz, .xz and .zst. */
 #include "formats/io/input.h"
 
 #include "formats/io/sink.h"
@@ -19,10 +19,10 @@ enum { CHUNK = 1 << 18, HEAD = 4096 };
 
 static const uint8_t nothing[1]; /* the data of an empty input */
 
-/* A temporary file that bytes are copied to. Its first ones are held back until sniff() has seen them. */
+/* A temporary file that bytes are copied to. The first bytes are kept back until sniff() has seen them. */
 struct spool {
     int fd;
-    kvc_input_sniff *sniff; /* NULL: not asked, or asked already */
+    kvc_input_sniff *sniff; /* NULL: not needed, or called already */
     const void *state;
     uint8_t head[HEAD];
     size_t n_head;
@@ -49,7 +49,7 @@ int kvc_spool_write(int fd, const void *data, size_t n, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_IO, "cannot write the temporary file: %s (set TMPDIR to another place)", strerror(errno));
 }
 
-/* Maps the whole of fd; an empty file gives NULL and 0. */
+/* Maps the whole of fd. *map is NULL and *size 0 for an empty file. */
 static int map_fd(int fd, void **map, uint64_t *size, struct kvc_error *e) {
     struct stat st;
     *map = NULL;
@@ -76,7 +76,7 @@ static int spool_open(struct spool *s, kvc_input_sniff *sniff, const void *state
     return (s->fd = kvc_spool_open(e)) < 0 ? -1 : 0;
 }
 
-/* Shows the head and writes it. */
+/* Calls sniff() with the first bytes and writes them. */
 static int spool_head(struct spool *s, struct kvc_error *e) {
     const struct kvc_input head = {.data = s->head, .size = s->n_head};
     kvc_input_sniff *sniff = s->sniff;
@@ -98,7 +98,7 @@ static int spool_write(struct spool *s, const void *data, size_t n, struct kvc_e
     return kvc_spool_write(s->fd, data, n, e);
 }
 
-/* Maps what was written, when `status` is 0, and closes the file. */
+/* Maps the written bytes when `status` is 0, and closes the file. */
 static int spool_finish(struct spool *s, int status, void **map, uint64_t *size, struct kvc_error *e) {
     if (!status && !spool_head(s, e)) return kvc_spool_map(s->fd, map, size, e);
     close(s->fd);
@@ -107,7 +107,7 @@ static int spool_finish(struct spool *s, int status, void **map, uint64_t *size,
 
 static const char *filter_of(const uint8_t *p, uint64_t n);
 
-/* What a pipe may begin with: anything that is undone first, too. */
+/* The sniff() of the content, for a pipe that may be compressed. */
 struct outer {
     kvc_input_sniff *sniff;
     const void *state;
@@ -136,7 +136,8 @@ static int spool_pipe(int fd, struct kvc_input *in, const struct outer *outer, s
     return spool_finish(&s, status, &in->map, &in->size, e);
 }
 
-/* A safetensors file starts with its header's length, which may look like gzip's magic; its ninth byte does not. */
+/* Returns the name of a compression by the first bytes of a file, or NULL. A safetensors file begins with the length of its
+ * header, which may look like the magic of gzip; but its ninth byte is '{'. */
 static const char *filter_of(const uint8_t *p, uint64_t n) {
     static const struct { const char *name, *magic; size_t size; } known[] = {
         {"gzip", "\x1f\x8b\x08", 3}, {"xz", "\xfd" "7zXZ\0", 6}, {"zstd", "\x28\xb5\x2f\xfd", 4}};
@@ -146,7 +147,7 @@ static const char *filter_of(const uint8_t *p, uint64_t n) {
     return NULL;
 }
 
-/* The next bytes of a compressed input, pinned from one call to the next. */
+/* The next bytes of a compressed input, which are pinned until the next call. */
 struct stretch {
     const struct kvc_input *in;
     uint64_t at;
@@ -165,7 +166,7 @@ static int next_stretch(struct stretch *s, const uint8_t **bytes, size_t *n, str
     return 0;
 }
 
-/* gzip by zlib, because libarchive does not compare the checksum at the end. */
+/* Decompresses gzip by zlib, because libarchive does not compare the checksum at the end. */
 static int inflate_gzip(const struct kvc_input *in, struct spool *spool, struct kvc_error *e) {
     uint8_t *chunk = malloc(CHUNK);
     z_stream z = {0};
@@ -175,7 +176,7 @@ static int inflate_gzip(const struct kvc_input *in, struct spool *spool, struct 
         free(chunk);
         return kvc_fail_memory(e, "decompression");
     }
-    do { /* members follow each other; each must come to its end */
+    do { /* there may be several members; each must be complete */
         if (!z.avail_in && from.at < in->size) {
             const uint8_t *bytes;
             size_t n;
@@ -217,7 +218,7 @@ static la_ssize_t read_archive(struct archive *a, void *state, const void **buff
     return (la_ssize_t)n;
 }
 
-/* xz and zstd by libarchive. */
+/* Decompresses xz and zstd by libarchive. */
 static int filter_archive(const struct kvc_input *in, const char *filter, struct spool *spool, struct kvc_error *e) {
     struct archive *a = archive_read_new();
     struct archive_entry *entry;
@@ -247,7 +248,7 @@ static int filter_archive(const struct kvc_input *in, const char *filter, struct
     return status;
 }
 
-/* Forgets where the bytes are, not what the file is. */
+/* Frees the bytes, and keeps the description of the file. */
 static void drop_bytes(struct kvc_input *in) {
     if (in->map) munmap(in->map, (size_t)in->size);
     kvc_pages_free(in->pages);
@@ -295,7 +296,7 @@ static void close_file(void *state) {
     free(state);
 }
 
-/* Takes a descriptor of its own for a regular file, whose bytes are read when they are pinned. */
+/* Duplicates the descriptor of a regular file, whose bytes are read when they are pinned. */
 static int read_fd(int fd, uint64_t size, struct kvc_input *in, struct kvc_error *e) {
     int *own = malloc(sizeof *own);
     if (!own) return kvc_fail_memory(e, "a file");
@@ -311,7 +312,7 @@ static int read_fd(int fd, uint64_t size, struct kvc_input *in, struct kvc_error
     return 0;
 }
 
-/* Undoes a compression that the first bytes show. */
+/* Decompresses the input where its first bytes are those of a compression. */
 static int undo_filter(struct kvc_input *in, const struct outer *outer, struct kvc_error *e) {
     uint8_t head[16];
     const uint64_t n = in->size < sizeof head ? in->size : sizeof head;
@@ -338,7 +339,7 @@ int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_
         status = kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
     } else if (S_ISDIR(st.st_mode)) {
         status = kvc_fail(e, KVC_ERR_IO, "is a directory");
-    } else if (S_ISREG(st.st_mode) && st.st_size && lseek(fd, 0, SEEK_CUR) == 0) { /* files of /proc say 0 */
+    } else if (S_ISREG(st.st_mode) && st.st_size && lseek(fd, 0, SEEK_CUR) == 0) { /* files of /proc have size 0 */
         in->device = st.st_dev;
         in->inode = st.st_ino;
         in->mode = st.st_mode & 07777;
@@ -392,7 +393,7 @@ void kvc_input_close(struct kvc_input *in) {
 
 static int check_range(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e) {
     if (offset <= in->size && n <= in->size - offset) return 0;
-    return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%llu bytes reach beyond the end", (unsigned long long)n);
+    return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%llu bytes reach beyond the end of the input", (unsigned long long)n);
 }
 
 int kvc_input_pin(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e) {

@@ -1,9 +1,10 @@
-/* input.h: the bytes of a file, a pipe or a buffer, at one address. Not for their meaning.
+/* input.h: the bytes of a file, a pipe or a buffer, at one address. Not for the meaning of the bytes.
  *
- * A regular file is mapped, or read as it is needed. A pipe, and the content of a .gz, .xz or .zst file, is first spooled to an
- * unlinked temporary file ($TMPDIR or /tmp), which is then mapped: memory stays bounded either way.
+ * A regular file is read as its bytes are needed, or mapped. A pipe, and the content of a .gz, .xz or .zst file, is first spooled
+ * to an unlinked temporary file ($TMPDIR or /tmp), which is then mapped. So memory stays bounded in all cases.
  *
- * Whoever reads bytes pins them first. Pinning costs nothing where all bytes are in memory or mapped; elsewhere it reads them. */
+ * Bytes must be pinned before they are read. Pinning costs nothing where all bytes are in memory or mapped; otherwise it reads
+ * them. */
 #ifndef KVC_INPUT_H
 #define KVC_INPUT_H
 
@@ -16,14 +17,14 @@
 #include <time.h>
 
 struct kvc_input {
-    const char *name;    /* for messages: the path, "(stdin)" for "-", or what kvc_input_memory() was given */
-    char *path;          /* NULL if the input is no file */
+    const char *name;    /* for messages: the path, "(stdin)" for "-", or the name of kvc_input_memory() */
+    char *path;          /* NULL where the input is no file */
     const uint8_t *data; /* address of byte 0, never NULL; only pinned bytes may be read */
     uint64_t size;
     char filter[32];     /* "gzip", "xz", "zstd" when decompressed on the way in, else "" */
-    int spooled;         /* 1 if a temporary file is mapped */
+    int spooled;         /* 1: a temporary file is mapped */
     unsigned mode;       /* permission bits of the file, 0666 for pipes */
-    dev_t device;        /* which file it is; 0 for pipes */
+    dev_t device;        /* identity of the file, with inode; 0 for pipes */
     ino_t inode;
     int has_times;       /* 0 for standard input and pipes */
     struct timespec times[2]; /* of last access and modification, as futimens() takes them, where has_times */
@@ -31,49 +32,49 @@ struct kvc_input {
     struct kvc_pages *pages; /* NULL: all bytes are in memory, or mapped */
 };
 
-/* Looks at the first bytes of a pipe, a device or compressed data, all there are of a short one, before more than a few thousand
- * bytes are read or spooled. -1 with *e refuses it. Not asked about a pipe of compressed data, but about its content. */
+/* Looks at the first bytes of a pipe, a device or compressed data (at all bytes of a short one), before more than a few thousand
+ * bytes are read or spooled. Returns -1 with *e to refuse the input. For compressed data it sees the content. */
 typedef int kvc_input_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e);
 
-/* How to open an input; zeros: map files, look at nothing. */
+/* How to open an input. Zeros: map files, no sniff. */
 struct kvc_input_how {
-    int read; /* 1: read files as they are needed. A mapped file that somebody cuts short kills its reader by SIGBUS; a program
-               * must map only if it catches that. */
+    int read; /* 1: read files as their bytes are needed. A mapped file that is cut short kills its reader by SIGBUS, so a
+               * program may map only if it catches SIGBUS. */
     kvc_input_sniff *sniff; /* may be NULL */
     const void *state;      /* of sniff */
 };
 
 /* Opens a path; "-" is standard input. On failure *in is empty and needs no close. */
 int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_input_how *how, struct kvc_error *e);
-/* The same for a program that does not catch SIGBUS: files are read, and nothing is sniffed at. */
+/* Opens a path for a program that does not catch SIGBUS: files are read, and there is no sniff. */
 int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e);
-/* Bytes and a name that stay the caller's and outlive *in. */
+/* Makes an input of bytes in memory. The bytes and the name belong to the caller and must outlive *in. */
 void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, size_t size);
-/* Bytes that read() brings, `size` of them: of an object on a server, for instance. close() gets `state` when the input is closed,
- * and also when opening fails; it may be NULL. The name stays the caller's. */
+/* Makes an input of `size` bytes that read() copies, of an object on a server for instance. close() gets `state` when the input
+ * is closed, and also when opening fails; it may be NULL. The name belongs to the caller. */
 int kvc_input_ranged(struct kvc_input *in, const char *name, uint64_t size, kvc_pages_read *read, void (*close)(void *state),
                      void *state, struct kvc_error *e);
 void kvc_input_close(struct kvc_input *in);
 
 /* Makes bytes [offset, offset + n) readable at in->data + offset until kvc_input_unpin() of the same range. From any thread.
- * -1 and *e when they cannot be read, or lie outside of the input. */
+ * Fails when the bytes cannot be read or lie outside of the input. */
 int kvc_input_pin(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e);
 void kvc_input_unpin(const struct kvc_input *in, uint64_t offset, uint64_t n);
 /* Copies bytes [offset, offset + n) to dst. */
 int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e);
-/* The same for bytes that are not needed again: nothing but these bytes is read, and none of them stays in memory. */
+/* Copies bytes that are not needed again: only these bytes are read, and none of them stays in memory. */
 int kvc_input_read(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e);
 
-/* A part of an input that stays pinned while a parser walks over it. Zero-initialise but for `in`; from one thread. */
+/* A part of an input that stays pinned while a parser walks over it. Zero-initialise all but `in`. For one thread. */
 struct kvc_window {
     const struct kvc_input *in;
     uint64_t offset, n;
 };
-/* The address of bytes [offset, offset + n), good until the next call; NULL and *e as kvc_input_pin(). */
+/* Returns the address of bytes [offset, offset + n), which is valid until the next call; NULL and *e as kvc_input_pin(). */
 const uint8_t *kvc_window_at(struct kvc_window *w, uint64_t offset, uint64_t n, struct kvc_error *e);
 void kvc_window_close(struct kvc_window *w);
 
-/* An unlinked temporary file to spool to; -1 with *e filled. Map it with kvc_spool_map() after writing. */
+/* Opens an unlinked temporary file to spool to. Returns its descriptor, or -1 with *e. kvc_spool_map() maps it after writing. */
 int kvc_spool_open(struct kvc_error *e);
 int kvc_spool_write(int fd, const void *data, size_t n, struct kvc_error *e);
 /* Maps the whole of fd and closes it. *map is NULL and *size 0 for an empty file. */

@@ -1,10 +1,10 @@
-/* member_name.c: names of members: which are allowed. */
+/* member_name.c: checks names of members. */
 #include "formats/io/member_name.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* Bytes of the UTF-8 character at s, which ends with a NUL, or 0 where there is none. */
+/* Returns the bytes of the UTF-8 character at s, a text that ends with a NUL; 0 where there is no character. */
 static size_t utf8_length(const uint8_t *s) {
     const uint8_t c = s[0];
     const size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;

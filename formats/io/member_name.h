@@ -1,4 +1,4 @@
-/* member_name.h: names of the members of a bundle or a source, which may come from files that nobody trusts. FORMAT.md, "EXTENTS". */
+/* member_name.h: names of the members of a bundle or a source, which may come from untrusted files. FORMAT.md, "EXTENTS". */
 #ifndef KVC_MEMBER_NAME_H
 #define KVC_MEMBER_NAME_H
 
@@ -6,7 +6,7 @@
 
 #define KVC_MAX_MEMBER_NAME 4095 /* bytes */
 
-/* 1 when a name of n bytes is a relative path that stays below the folder it is put into: UTF-8 without control characters, in parts
+/* Returns 1 when a name of n bytes is a relative path that stays below its folder: UTF-8 without control characters, in parts
  * separated by '/', none of which is empty, "." or ".."; else 0. */
 int kvc_member_name_is_sane(const char *name, size_t n);
 

@@ -20,7 +20,7 @@ struct kvc_tar {
     struct kvc_sink sink; /* what members are written to */
     struct kvc_sink *to;
     struct kvc_error *e; /* of the call in progress */
-    int failed;          /* `to` has failed: its error stands in *e */
+    int failed;          /* 1: `to` failed, with its error in *e */
 };
 
 static la_ssize_t write_out(struct archive *a, void *state, const void *data, size_t n) {
@@ -89,7 +89,7 @@ struct kvc_tar *kvc_tar_open(struct kvc_sink *to, struct kvc_member_sink *member
 
 int kvc_tar_close(struct kvc_tar *t, int status, struct kvc_error *e) {
     t->e = e;
-    if (status) t->failed = 1; /* what follows is dropped */
+    if (status) t->failed = 1; /* further bytes are dropped */
     if (archive_write_close(t->archive) != ARCHIVE_OK && !status) status = tar_failed(t, e);
     if (!status && t->failed) status = -1;
     archive_write_free(t->archive);
@@ -110,7 +110,7 @@ static int folder_write(void *state, const void *data, size_t n, struct kvc_erro
     return kvc_sink_write(&f->raw, data, n, e);
 }
 
-/* Makes the folders that a member's name goes through. */
+/* Makes the folders in the name of a member. */
 static int make_folders(char *path, size_t base, struct kvc_error *e) {
     for (char *slash = strchr(path + base, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -126,7 +126,8 @@ static int folder_begin(void *state, const char *name, uint64_t size, struct kvc
     struct kvc_folder *f = state;
     char *path;
     (void)size;
-    if (!kvc_member_name_is_sane(name, strlen(name))) return kvc_fail(e, KVC_ERR_DAMAGED, "a member's name is no relative path");
+    if (!kvc_member_name_is_sane(name, strlen(name)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the name of a member is no relative path");
     if (asprintf(&path, "%s/%s", f->path, name) < 0) return kvc_fail_memory(e, "a path");
     int status = make_folders(path, strlen(f->path) + 1, e);
     if (!status && (f->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)

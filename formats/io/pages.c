@@ -1,4 +1,4 @@
-/* pages.c: an address range whose bytes are read when they are asked for, in chunks that are counted and dropped. */
+/* pages.c: an address range whose bytes are read when they are pinned, in chunks with a count of pins each. */
 #include "formats/io/pages.h"
 
 #include "codecs/memory.h"
@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 
 #define CHUNK (UINT64_C(1) << 16)
-#define MAX_IDLE 1024 /* chunks that stay although nobody pins them */
+#define MAX_IDLE 1024 /* chunks without a pin that stay in memory */
 
 enum state { ABSENT, READING, PRESENT };
 
@@ -26,7 +26,7 @@ struct kvc_pages {
     void (*close)(void *state);
     void *state;
     pthread_mutex_t lock;
-    pthread_cond_t arrived; /* some chunk is no longer READING */
+    pthread_cond_t arrived; /* signalled when a chunk is no longer READING */
     struct chunk *chunk;
     uint64_t n_chunks, n_idle; /* idle: PRESENT without a pin */
 };
@@ -78,7 +78,7 @@ static uint64_t chunk_bytes(const struct kvc_pages *p, uint64_t i) {
     return left < CHUNK ? left : CHUNK;
 }
 
-/* Gives the memory of all idle chunks back, neighbours in one call. Under the lock. */
+/* Frees the memory of all idle chunks, neighbours in one call. Under the lock. */
 static void drop_idle(struct kvc_pages *p) {
     for (uint64_t i = 0, end; i < p->n_chunks; i = end) {
         for (end = i; end < p->n_chunks && p->chunk[end].state == PRESENT && !p->chunk[end].pins; end++)
@@ -89,15 +89,15 @@ static void drop_idle(struct kvc_pages *p) {
     p->n_idle = 0;
 }
 
-/* Takes one pin of chunks [first, end) back. Under the lock. */
+/* Removes one pin from chunks [first, end). Under the lock. */
 static void release(struct kvc_pages *p, uint64_t first, uint64_t end) {
     for (uint64_t i = first; i < end; i++)
         if (!--p->chunk[i].pins && p->chunk[i].state == PRESENT) p->n_idle++;
     if (p->n_idle > MAX_IDLE) drop_idle(p);
 }
 
-/* Reads the absent chunks at and after i, at most up to `end`, as long as they are neighbours; *next is the first after them.
- * Under the lock, which is given up while reading: a chunk in READING is this thread's own. */
+/* Reads the absent chunks from i on that are neighbours, up to `end`; *next is the first chunk after them. Under the lock,
+ * which is released while reading: a chunk in READING belongs to the thread that set the state. */
 static int read_run(struct kvc_pages *p, uint64_t i, uint64_t end, uint64_t *next, struct kvc_error *e) {
     uint64_t stop = i, bytes = 0;
     for (; stop < end && p->chunk[stop].state == ABSENT; stop++) {

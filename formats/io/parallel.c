@@ -1,4 +1,4 @@
-/* parallel.c: an ordered window of items over a few threads. */
+/* parallel.c: items processed by several threads in an ordered window. */
 #include "formats/io/parallel.h"
 
 #include "codecs/memory.h"
@@ -19,7 +19,7 @@ struct pool {
     const struct kvc_job *job;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct slot *slot; /* item i lives in slot[i % window] */
+    struct slot *slot; /* item i is in slot[i % window] */
     uint64_t window;
     uint64_t next;      /* next item to hand out */
     uint64_t committed; /* items below are committed */
@@ -50,7 +50,7 @@ static int commit(const struct kvc_job *job, uint64_t item, void *result, struct
     return job->commit ? job->commit(job->state, item, result, e) : 0;
 }
 
-/* One thread: no pool at all. */
+/* Runs the job on the calling thread alone. */
 static int run_alone(const struct kvc_job *job, struct kvc_error *e) {
     for (uint64_t i = 0; i < job->n; i++) {
         void *result = NULL;

@@ -8,11 +8,11 @@
 
 struct kvc_job {
     uint64_t n; /* items 0 .. n - 1 */
-    /* Called from several threads, items in no particular order; makes *result. */
+    /* Makes *result. Called from several threads, for items in any order. */
     int (*work)(void *state, uint64_t item, void **result, struct kvc_error *e);
-    /* Called from the calling thread, items in order; takes *result over and frees it. NULL: there are no results. */
+    /* Takes the result and frees it. Called on the calling thread, for items in order. NULL: there are no results. */
     int (*commit)(void *state, uint64_t item, void *result, struct kvc_error *e);
-    /* Frees a result that is not committed because of an error; NULL where there are none. */
+    /* Frees a result that is not committed because of an error. NULL where there are no results. */
     void (*discard)(void *result);
     void *state;
 };

@@ -1,4 +1,4 @@
-/* printable.c: names out of files as messages may show them. */
+/* printable.c: makes names from files printable, for messages. */
 #include "formats/io/printable.h"
 
 #include <string.h>

@@ -55,7 +55,7 @@ const struct kvc_safetensors_type *kvc_safetensors_type_of(int dtype) {
 
 /* --- reading: entries --- */
 
-/* A non-negative JSON integer. */
+/* Reads a JSON integer that is not negative. */
 static int get_count(const json_t *v, uint64_t *count) {
     if (!json_is_integer(v) || json_integer_value(v) < 0) return -1;
     *count = (uint64_t)json_integer_value(v);
@@ -140,7 +140,7 @@ static int by_offset(const void *pa, const void *pb) {
     return strcmp(a->name, b->name);
 }
 
-/* Checks that tensors, in the order of their data, do not overlap, and that they leave no bytes out where that is asked for. */
+/* Checks that tensors, in the order of their data, do not overlap, and that they cover all bytes where the caller asks for it. */
 static int check_cover(const struct kvc_safetensors *s, unsigned strictness, struct kvc_error *e) {
     uint64_t at = 0;
     char shown[96];
@@ -159,7 +159,7 @@ static int check_cover(const struct kvc_safetensors *s, unsigned strictness, str
                     s->data_size, at);
 }
 
-/* A tensor's number and its name, to be sorted. */
+/* The number and the name of a tensor, for sorting. */
 struct named {
     const char *name;
     size_t i;

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVC_SAFETENSORS_HEADER UINT64_C(100000000) /* bytes of JSON at most, as the reference library bounds it */
+#define KVC_SAFETENSORS_HEADER UINT64_C(100000000) /* maximum bytes of JSON, as in the reference library */
 
 struct json_t; /* of jansson */
 struct kvc_input;
@@ -27,7 +27,7 @@ struct kvc_safetensors_type {
     unsigned bits;
     int dtype; /* enum kvc_dtype; -1: kvc has none for these values */
 };
-/* NULL: safetensors has no such type. */
+/* Find a type by its name or by enum kvc_dtype. NULL: safetensors has no such type. */
 const struct kvc_safetensors_type *kvc_safetensors_type_by_name(const char *name);
 const struct kvc_safetensors_type *kvc_safetensors_type_of(int dtype);
 
@@ -35,7 +35,7 @@ const struct kvc_safetensors_type *kvc_safetensors_type_of(int dtype);
 
 struct kvc_safetensors_tensor {
     const char *name;
-    const char *dtype;                       /* as the file spells it */
+    const char *dtype;                       /* as in the file */
     const struct kvc_safetensors_type *type; /* NULL: unknown, see KVC_SAFETENSORS_ANY_DTYPE */
     uint64_t rank;
     const uint64_t *dim; /* the last varies fastest */
@@ -74,11 +74,11 @@ int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_
 int kvc_safetensors_read_input(struct kvc_safetensors *s, const struct kvc_input *in, unsigned strictness, struct kvc_error *e);
 void kvc_safetensors_free(struct kvc_safetensors *s);
 
-/* NULL: there is no such tensor. */
+/* Finds a tensor; NULL where there is none of this name. */
 const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safetensors *s, const char *name);
 /* Returns 1 where the header has "__metadata__", be it empty. */
 int kvc_safetensors_has_metadata(const struct kvc_safetensors *s);
-/* A text of "__metadata__"; NULL: there is none of this key. */
+/* Returns a text of "__metadata__"; NULL where there is none of this key. */
 const char *kvc_safetensors_text(const struct kvc_safetensors *s, const char *key);
 
 /* --- writing --- */

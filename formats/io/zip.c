@@ -12,7 +12,7 @@ struct directory {
     uint64_t offset, size, entries;
 };
 
-/* Finds the end record, which only a comment follows, and says where the directory is; 0: there is none. */
+/* Finds the end record, which only a comment may follow, and the offset of the directory. Returns 0 where there is none. */
 static int find_directory(const struct kvc_input *in, struct directory *d, struct kvc_error *e) {
     uint8_t tail[LOCATOR + END], far[END64];
     uint64_t at = in->size < END ? 0 : in->size - END;
@@ -36,7 +36,7 @@ static int find_directory(const struct kvc_input *in, struct directory *d, struc
     return 1;
 }
 
-/* The 64-bit offset of a local header out of an entry's extra fields, in which sizes that did not fit stand before it. */
+/* Returns the 64-bit offset of a local header from the extra fields of an entry, where it follows sizes that did not fit. */
 static uint64_t far_offset(const uint8_t *entry, const uint8_t *extra, size_t n) {
     const unsigned skip = (get_u32(entry + 24) == UINT32_MAX ? 8u : 0u) + (get_u32(entry + 20) == UINT32_MAX ? 8u : 0u);
     for (size_t at = 0; n - at >= 4;) {
@@ -58,7 +58,8 @@ static int read_entries(struct kvc_zip *z, size_t size, uint64_t most, struct kv
         z->entry = grown;
         const uint64_t header = get_u32(p + 42);
         z->entry[z->n++] = (struct kvc_zip_entry){.name = (const char *)p + ENTRY, .name_size = name,
-                                                  .header = header == UINT32_MAX ? far_offset(p, p + ENTRY + name, extra) : header};
+                                                  .header = header == UINT32_MAX ? far_offset(p, p + ENTRY + name, extra)
+                                                                                  : header};
         at += ENTRY + rest;
     }
     return 0;

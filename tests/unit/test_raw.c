@@ -152,7 +152,7 @@ static void test_sequences(void **state) {
     struct kvc_input in;
     struct kvc_cache *c = raw_cache(&in, data, sizeof data, "u8", 1, 4, 1, 4, KVC_PAIRING_UNKNOWN);
     set_positions(c, 0, (int64_t[]){0, 1, 1, 2});
-    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 1 is there twice");
+    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 1 occurs twice");
     set_positions(c, 0, (int64_t[]){3, 2, 1, 0});
     c->part[0].stream = 1; /* the only one that has cells */
     struct kvc_error e;

@@ -493,7 +493,7 @@ static void test_companions(void **state) {
     struct kvc_cache *c = small_cache(&in);
     uint32_t part = add_part(c, KVC_PART_COMPANION, 0, 0, 2, small);
     for (uint32_t t = 2; t < 4; t++) c->tensor[t].role = t == 2 ? KVC_ROLE_QUERIES : KVC_ROLE_HIDDEN;
-    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "not of the last tokens");
+    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "of other than the last tokens");
     set_positions(c, part, (int64_t[]){2, 3});
     assert_true(exports(c, "queries.0"));
     c->layer[0].part = part; /* nothing but companions */
@@ -520,7 +520,7 @@ static void test_sequences(void **state) {
     c->part[2].kind = KVC_PART_CHECKPOINT;
     assert_true(exports(c, "layers.0.keys"));
     set_positions(c, 0, (int64_t[]){0, 2, 1, 2});
-    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 2 is there twice");
+    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 2 occurs twice");
     kvc_cache_free(c);
     kvc_input_close(&in);
 }
@@ -542,7 +542,7 @@ static void test_coordinates(void **state) {
     assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 2, &e), 0);
     assert_round_trip(format, c, NULL);
     cells->words[8] = 1;
-    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 1 is there twice");
+    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 1 occurs twice");
     kvc_cache_free(c);
     kvc_input_close(&in);
 }
@@ -617,7 +617,7 @@ static void test_real_llama(void **state) {
     kvc_cache_free(c);
     kvc_input_close(&in);
     c = open_real(&in, "llama.cpp/session-v11-unified-2seq.bin");
-    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 12 is there twice");
+    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 12 occurs twice");
     kvc_cache_free(c);
     kvc_input_close(&in);
 }

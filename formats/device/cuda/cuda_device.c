@@ -1,10 +1,11 @@
-/* cuda_device.c: CUDA's GPUs as devices of formats/device/device.h, on the runtime API. Not for the kernel (kernels/device/decode.cu).
+/* cuda_device.c: CUDA GPUs as devices of formats/device/device.h, on the runtime API. Not for the kernel
+ * (kernels/device/decode.cu).
  *
- * An engine's thread calls in here with whatever device current, and must find it so afterwards. cudaGetDevice() and
- * cudaSetDevice() could not promise that: to a thread with no device they say 0, and going "back" there would make a context on
- * device 0. So the driver's current context is kept and restored, and the device's own, which the runtime made, put in
- * between; the runtime works in whatever context is current. What of the driver is needed the runtime finds: nothing links
- * libcuda, which is there with a driver only. */
+ * A thread of an engine may call with any device current, and must find the same device current afterwards. cudaGetDevice() and
+ * cudaSetDevice() cannot ensure this: for a thread without a device they return 0, and setting device 0 again would make a
+ * context on it. So the current context of the driver is saved and restored, and the context of the device, which the runtime
+ * made, is current in between; the runtime works in any current context. The runtime looks the functions of the driver up,
+ * because libcuda exists only where a driver is installed, so that nothing can link it. */
 #include "formats/device/cuda/cuda.h"
 #include "formats/device/device.h"
 
@@ -26,9 +27,9 @@
 _Static_assert(sizeof(cudaIpcMemHandle_t) == KVC_IPC_HANDLE, "a handle is CUDA's");
 
 struct cuda {
-    struct kvc_device device; /* what callers see */
+    struct kvc_device device; /* for callers */
     int number;
-    unsigned blocks;   /* of the kernel, that a multiprocessor holds */
+    unsigned blocks;   /* of the kernel that a multiprocessor holds */
     CUcontext context; /* the runtime's own for this device */
     PFN_cuCtxGetCurrent_v4000 get_current;
     PFN_cuCtxSetCurrent_v4000 set_current;
@@ -50,20 +51,20 @@ int kvc_fail_cuda(struct kvc_error *e, cudaError_t status, const char *format, .
 /* CUDA's two error enumerations share their numbers. */
 static cudaError_t of_driver(CUresult status) { return (cudaError_t)status; }
 
-/* Makes the device current; *before: what was, for leave(), which follows unless this fails. */
+/* Makes the device current. *before gets the context before, for leave(), which must follow unless this fails. */
 static cudaError_t enter(const struct cuda *c, CUcontext *before) {
     const CUresult status = c->get_current(before);
     if (status != CUDA_SUCCESS || *before == c->context) return of_driver(status);
     return of_driver(c->set_current(c->context));
 }
 
-/* Restores what was current. The status of what was done between, or of this. */
+/* Restores the context before. Returns the status of the calls in between, or else its own. */
 static cudaError_t leave(const struct cuda *c, CUcontext before, cudaError_t status) {
     const CUresult restored = before == c->context ? CUDA_SUCCESS : c->set_current(before);
     return status == cudaSuccess ? of_driver(restored) : status;
 }
 
-/* status = call, on device c. */
+/* Sets status to that of a call on device c. */
 #define ON(c, status, call)                                              \
     do {                                                                 \
         CUcontext before;                                                \
@@ -77,7 +78,7 @@ static int cuda_alloc(struct kvc_device *d, size_t n, void **p, struct kvc_error
     const struct cuda *c = d->impl;
     cudaError_t status;
     *p = NULL;
-    ON(c, status, cudaMalloc(p, n)); /* not from a pool: other processes are to open it */
+    ON(c, status, cudaMalloc(p, n)); /* not from a pool, because other processes must be able to open it */
     return status ? kvc_fail_cuda(e, status, "cudaMalloc of %zu bytes on cuda:%d", n, c->number) : 0;
 }
 
@@ -192,19 +193,19 @@ static int cuda_stream_new(struct kvc_device *d, void **stream, struct kvc_error
 static void cuda_stream_free(struct kvc_device *d, void *stream) {
     const struct cuda *c = d->impl;
     cudaError_t status;
-    if (stream) ON(c, status, cudaStreamDestroy(stream)); /* NULL is the default stream, not nothing */
+    if (stream) ON(c, status, cudaStreamDestroy(stream)); /* NULL would be the default stream */
 }
 
 /* --- whose memory it is --- */
 
-/* The allocation that p lies in. */
+/* Finds the allocation that p lies in. */
 static cudaError_t range_of(const struct cuda *c, const void *p, CUdeviceptr *base, size_t *size) {
     cudaError_t status;
     ON(c, status, of_driver(c->address_range(base, size, (CUdeviceptr)(uintptr_t)p)));
     return status;
 }
 
-/* Whether the byte at p is the device's. */
+/* Checks that the byte at p is memory of the device. */
 static int owns_byte(const struct cuda *c, const void *p, struct kvc_error *e) {
     struct cudaPointerAttributes a = {0};
     cudaError_t status;
@@ -216,7 +217,7 @@ static int owns_byte(const struct cuda *c, const void *p, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "address %p is memory of cuda:%d, and the plan is for cuda:%d", p, a.device, c->number);
 }
 
-/* Memory of expandable segments is many ranges in a row: each is asked for. */
+/* Checks each of the ranges in a row that expandable segments consist of. */
 static int cuda_owns(struct kvc_device *d, const void *p, size_t n, struct kvc_error *e) {
     const struct cuda *c = d->impl;
     if (owns_byte(c, p, e)) return -1;
@@ -285,7 +286,7 @@ int kvc_cuda_count(struct kvc_error *e) {
     return kvc_fail_cuda(e, status, "CUDA cannot be used: cudaGetDeviceCount");
 }
 
-/* One function of the driver, as it was in CUDA `version`. */
+/* Finds a function of the driver, as of CUDA `version`. */
 static int find(void *to, const char *name, unsigned version, struct kvc_error *e) {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *p = NULL;
@@ -302,7 +303,7 @@ static int find_driver(struct cuda *c, struct kvc_error *e) {
            find(&c->address_range, "cuMemGetAddressRange", 3020, e) ? -1 : 0;
 }
 
-/* What the device is; refuses those older than the kernel's targets. */
+/* Describes the device. Refuses devices that are older than the targets of the kernel. */
 static int describe(struct cuda *c, struct kvc_error *e) {
     struct cudaDeviceProp p;
     const cudaError_t status = cudaGetDeviceProperties(&p, c->number);
@@ -315,7 +316,7 @@ static int describe(struct cuda *c, struct kvc_error *e) {
                     p.major, p.minor);
 }
 
-/* The kernel is loaded here, and not in the midst of a caller's work. */
+/* Prepares the device. The kernel is loaded here, so that no later call has to wait for it. */
 static cudaError_t make_current(struct cuda *c) {
     const cudaError_t status = cudaSetDevice(c->number);
     if (status) return status;
@@ -330,7 +331,7 @@ static int prepare(struct cuda *c, struct kvc_error *e) {
     return status ? kvc_fail_cuda(e, status, "preparing %s", c->device.name) : 0;
 }
 
-static void cuda_close(struct kvc_device *d) { free(d->impl); } /* which d is part of */
+static void cuda_close(struct kvc_device *d) { free(d->impl); } /* d is part of it */
 
 struct kvc_device *kvc_device_cuda(int number, struct kvc_error *e) {
     const int count = kvc_cuda_count(e);
