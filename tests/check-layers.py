@@ -207,8 +207,7 @@ def main():
     check_cycles(check_includes(files), "#include")
     if len(sys.argv) > 1:
         check_cycles(check_symbols(sys.argv[1]), "symbols")
-    if os.environ.get("KVC_LENGTHS"):
-        check_lengths(sorted(files))
+    check_lengths(sorted(files))
     for e in dict.fromkeys(errors):
         print(e, file=sys.stderr)
     if not errors:

@@ -104,7 +104,7 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE of type '%s' cannot be rebuilt, only default and linear",
                         kvc_rope_type_name(s->rope_type));
     if (!(s->theta > 1) || !s->rotated || s->rotated % 2 || s->rotated > like->shape.dim)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the base or the dimension of RoPE is unknown: give --model");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL, "the base or the dimension of RoPE is unknown");
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "codecs/memory.h"
 #include "formats/io/member_name.h"
 #include "formats/io/printable.h"
+#include "formats/io/utf8_locale.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -242,7 +243,9 @@ int kvc_bundle_archive(struct kvc_bundle *b, const struct kvc_input *in, struct 
         if (archive_read_open(a, &window, NULL, read_input, NULL) != ARCHIVE_OK)
             status = kvc_fail(e, KVC_ERR_DAMAGED, "the archive is damaged or cut short");
     }
+    struct kvc_utf8_locale utf8 = kvc_utf8_begin();
     if (!status) status = read_members(b, a, fd, e);
+    kvc_utf8_end(&utf8);
     archive_read_free(a);
     kvc_window_close(&window);
     if (!status) status = open_spooled(b, fd, e);

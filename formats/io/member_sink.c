@@ -2,6 +2,7 @@
 #include "formats/io/member_sink.h"
 
 #include "formats/io/member_name.h"
+#include "formats/io/utf8_locale.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -46,7 +47,9 @@ static int tar_begin(void *state, const char *name, uint64_t size, struct kvc_er
     archive_entry_set_perm(entry, 0644);
     archive_entry_set_size(entry, (la_int64_t)size);
     archive_entry_set_mtime(entry, 0, 0);
+    struct kvc_utf8_locale utf8 = kvc_utf8_begin();
     const int r = archive_write_header(t->archive, entry);
+    kvc_utf8_end(&utf8);
     archive_entry_free(entry);
     return r == ARCHIVE_OK && !t->failed ? 0 : tar_failed(t, e);
 }
