@@ -175,7 +175,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
                  void **state, struct kvc_error *e) {
     (void)x;
     if (!(args->f[STEP] > 0))
-        return kvc_fail(e, KVC_ERR_USAGE, "no step is given: code:step=S, or let kvc-pack find one (--target-kld, a preset)");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_STEP, "no step is given");
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "codes");
     *state = s;

@@ -120,8 +120,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->out = left_out(args, like->role, like->shape.dim);
     if (!s->out) return 0;
     if (args->i[BY] == BY_QUERY && !x->n_queries)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "there are no queries to rank channels by: give --queries=FILE, or say by=l2");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES,
+                             "there are no queries to rank channels by; by=l2 needs none");
     const struct kvc_shape *source = like->role == KVC_SELECT_V ? &x->value : &x->key;
     if (source->heads != s->heads || source->dim != s->dim)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "another stage has changed the channels before");

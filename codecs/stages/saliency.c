@@ -93,8 +93,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     *state = s;
     const struct wanted w = {x, args->i[NORM] == NORM_PAPER, args->i[BY] == BY_KNORM};
     if (!w.by_norm && !x->n_queries)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "there are no queries to tell salient tokens by: give --queries=FILE, or say by=knorm");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES,
+                             "there are no queries to rank tokens by; by=knorm needs none");
     if (x->key.heads != like->shape.heads)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in heads");
     s->heads = (size_t)like->shape.heads;

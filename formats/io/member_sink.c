@@ -79,7 +79,9 @@ struct kvc_tar *kvc_tar_open(struct kvc_sink *to, struct kvc_member_sink *member
     t->e = e;
     t->sink = (struct kvc_sink){.write = tar_write, .state = t};
     archive_write_set_format_pax_restricted(a);
+    struct kvc_utf8_locale utf8 = kvc_utf8_begin(); /* this makes the conversion of names */
     archive_write_set_options(a, "hdrcharset=UTF-8");
+    kvc_utf8_end(&utf8);
     archive_write_set_bytes_in_last_block(a, 1);
     if (archive_write_open(a, t, NULL, write_out, NULL) != ARCHIVE_OK) {
         tar_failed(t, e);
