@@ -50,8 +50,7 @@ void cli_start(char **argv, const char *name) {
     /* The next file that is opened would get a closed descriptor, and messages would be written to it. /dev/null takes its
      * place, in the opposite direction, so that reading and writing still fail. */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
-            _exit(EXIT_TROUBLE);
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) _exit(EXIT_TROUBLE);
     const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error}, was;
     for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) /* a signal that nohup ignores stays ignored */

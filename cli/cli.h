@@ -111,8 +111,8 @@ struct cli_output {
     struct kvc_sink sink, raw; /* `sink` is for callers, `raw` writes to the descriptor */
     const char *name;          /* for messages: the caller's path, or "standard output" */
     int fd;
-    char *path;      /* NULL for standard output and devices */
-    char *temporary; /* the file's name until it is committed, or NULL */
+    char *path;                   /* NULL for standard output and devices */
+    char *temporary;              /* the file's name until it is committed, or NULL */
     const struct timespec *times; /* of last access and modification that a file gets; NULL: now */
     int force;
 };
@@ -121,7 +121,7 @@ int cli_output_open(struct cli_output *o, const char *path, int force, unsigned 
 int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary file; may be called twice */
-int cli_output_exists(const char *path); /* 1 if path is a regular file */
+int cli_output_exists(const char *path);       /* 1 if path is a regular file */
 /* For --rm: removes an input file after its output is complete, except if the output replaced it. */
 int cli_remove_input(const struct kvc_input *in, struct kvc_error *e);
 void cli_output_remove_all(void); /* for signal handlers: removes the temporary file of the open output */

@@ -9,10 +9,12 @@
 #include <pthread.h>
 
 /* Functions of libkvc_cuda that the tools call. */
+/* clang-format off */
 #define CLI_CUDA_FUNCTIONS(F)                                                                            \
     F(version) F(build) F(devices) F(device_text)                                                        \
     F(plan_new) F(plan_free) F(plan_describe) F(plan_tensor) F(load) F(finish) F(read)                    \
     F(export) F(open_handle) F(close_handle)
+/* clang-format on */
 struct cli_cuda {
 #define F(name) __typeof__(kvc_cuda_##name) *name;
     CLI_CUDA_FUNCTIONS(F)
@@ -63,8 +65,8 @@ struct cli_device_cache {
     struct kvc_cache cache;     /* for readers; its fields belong to the container */
     const struct kvc_cache *of; /* the container */
     struct cli_load load;
-    pthread_mutex_t lock;       /* a plan is used by one thread at a time */
-    uint32_t *number;           /* number of each tensor in the plan; KVC_NONE: the CPU decodes it */
+    pthread_mutex_t lock; /* a plan is used by one thread at a time */
+    uint32_t *number;     /* number of each tensor in the plan; KVC_NONE: the CPU decodes it */
 };
 /* Loads a container that was opened from `in`, and builds d->cache. cli_device_refuses() must have accepted `in`. `of` must
  * outlive *d. */

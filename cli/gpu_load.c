@@ -45,8 +45,8 @@ void cli_load_say(const struct cli_load *l, const char *name) {
     cli_size_text(l->info.stored, stored);
     cli_size_text(l->info.decoded, decoded);
     cli_size_text(l->info.on_host, on_host);
-    cli_warn("%s: %s: %s -> %s, %s of it decoded by the CPU, %.3f s, %.2f GB/s", name, l->device->name, stored, decoded,
-             on_host, l->seconds, rate(l));
+    cli_warn("%s: %s: %s -> %s, %s of it decoded by the CPU, %.3f s, %.2f GB/s", name, l->device->name, stored, decoded, on_host,
+             l->seconds, rate(l));
 }
 
 void cli_load_json(const struct cli_load *l, struct cli_json *j) {

@@ -31,7 +31,8 @@ static int fail(struct kvc_error *e, const struct object *o, const char *key, co
 static int take_object(struct object *o, const char *const *keys, struct kvc_error *e) {
     const char *key;
     json_t *value;
-    if (!json_is_object(o->json)) return kvc_fail(e, KVC_ERR_USAGE, "%s is missing, or is no object", *o->where ? o->where : "it");
+    if (!json_is_object(o->json))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s is missing, or is no object", *o->where ? o->where : "it");
     json_object_foreach(o->json, key, value) {
         const char *const *known = keys;
         while (*known && strcmp(*known, key) != 0) known++;
@@ -148,8 +149,7 @@ static int take_bases(struct cli_handles *h, const struct object *o, uint64_t wa
     const char *const wrong = want ? "are not as many as the layout has allocations" : "are neither 1, nor 1 or 2 a layer";
     size_t i;
     if (!json_is_array(bases)) return fail(e, o, "bases", "are missing, or no list");
-    if (want ? n != want : n != 1 && n != layers && n != 2 * layers)
-        return fail(e, o, "bases", wrong);
+    if (want ? n != want : n != 1 && n != layers && n != 2 * layers) return fail(e, o, "bases", wrong);
     h->base = calloc((size_t)n, sizeof *h->base);
     if (!h->base) return kvc_fail_memory(e, "handles");
     h->n_bases = n;

@@ -11,12 +11,9 @@
 enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26 };
 
 static const struct option own[] = {
-    {"from", required_argument, NULL, CLI_OPT_FROM},
-    {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS},
-    {"pairing", required_argument, NULL, CLI_OPT_PAIRING},
-    {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},
-    {"profile", required_argument, NULL, CLI_OPT_PROFILE},
-    {"model", required_argument, NULL, CLI_OPT_MODEL},
+    {"from", required_argument, NULL, CLI_OPT_FROM},       {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS},
+    {"pairing", required_argument, NULL, CLI_OPT_PAIRING}, {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},
+    {"profile", required_argument, NULL, CLI_OPT_PROFILE}, {"model", required_argument, NULL, CLI_OPT_MODEL},
 };
 
 /* Calls take() for every option of formats that has an option of the tools, until take() returns a value other than 0.
@@ -246,8 +243,9 @@ void cli_print_input_help(void) {
     print_option("from", "FORMAT[:OPTIONS]", lines);
     print_option("model", "FILE", "the model's weights (GGUF or safetensors): geometry and RoPE facts\n(default: $KVC_MODEL)");
     print_option("weights", "FILE", "weights from which K and V are rebuilt (recipe project)");
-    print_option("profile", "FILE", "the model's profile (kvc-profile(5)), for packing and unpacking;\n"
-                                    "also searched beside a .kvc and in $KVC_PROFILE_PATH");
+    print_option("profile", "FILE",
+                 "the model's profile (kvc-profile(5)), for packing and unpacking;\n"
+                 "also searched beside a .kvc and in $KVC_PROFILE_PATH");
     print_option("kv-heads", "N", "number of KV heads, if the file does not record it");
     print_option("pairing", "P", "RoPE pairing of K: halves, interleaved or none");
     each_option(print_of_format, printed, 0);

@@ -12,7 +12,7 @@ double job_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int job_option(struct job *j, int opt, const char *arg) {
+int job_option(struct cli_job *j, int opt, const char *arg) {
     uint64_t n;
     switch (opt) {
     case 'o': j->output = arg; return 1;
@@ -31,9 +31,7 @@ int job_option(struct job *j, int opt, const char *arg) {
         }
         j->threads = (unsigned)n;
         return 1;
-    case JOB_OPT_JSON:
-        j->json = 1;
-        return cli_report_option(arg, &j->report.lines) ? -1 : 1;
+    case JOB_OPT_JSON: j->json = 1; return cli_report_option(arg, &j->report.lines) ? -1 : 1;
     case 'h': j->help = 1; return 1;
     case 'V': j->version = 1; return 1;
     default: return cli_input_option(&j->input, opt, arg);
@@ -42,7 +40,7 @@ int job_option(struct job *j, int opt, const char *arg) {
 
 static const char json_needs_stdout[] = "--json needs standard output for its report: use -o FILE";
 
-int job_check(struct job *j, int n, char **paths) {
+int job_check(struct cli_job *j, int n, char **paths) {
     int inputs_from_stdin = 0;
     for (int i = 0; i < n; i++) inputs_from_stdin += strcmp(paths[i], "-") == 0;
     if (inputs_from_stdin > 1) return cli_usage("standard input can be read only once");
@@ -63,7 +61,7 @@ static int discard(void *state, const void *data, size_t n, struct kvc_error *e)
     return 0;
 }
 
-static void skip(struct job *j, const char *path) {
+static void skip(struct cli_job *j, const char *path) {
     j->total.skipped++;
     if (!j->json) return;
     cli_report_file(&j->report, path);
@@ -77,7 +75,7 @@ static int ends_in_tar(const char *path) {
 }
 
 /* Writes an output that is a folder. --rm is refused, because folders below it are not made durable. */
-static int convert_to_folder(struct job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
+static int convert_to_folder(struct cli_job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
     struct cli_folder out;
     if (j->remove)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes no input whose output is a folder: use -o FILE.tar", f->input.name);
@@ -93,13 +91,13 @@ static int convert_to_folder(struct job *j, const char *target, const struct kvc
 }
 
 /* Refuses --rm for an input that is a folder or an archive: unpacking does not restore its links, times and modes. */
-static int refuse_removal(const struct job *j, const struct kvc_opened *f, struct kvc_error *e) {
+static int refuse_removal(const struct cli_job *j, const struct kvc_opened *f, struct kvc_error *e) {
     if (!j->remove || f->bundle.is_file) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes single files, not folders or archives", f->input.name);
 }
 
 /* Opens, writes and completes an output file, or writes to nowhere with -t. */
-static int convert_to_file(struct job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
+static int convert_to_file(struct cli_job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
     struct cli_output out = {.fd = -1};
     struct kvc_sink nowhere = {.write = discard};
     if (!j->test && cli_output_open(&out, target, j->force, f->input.mode, e)) return -1;
@@ -115,7 +113,7 @@ static int convert_to_file(struct job *j, const char *target, const struct kvc_o
 }
 
 /* Names, opens, writes and completes the output of an open input. */
-static int convert(struct job *j, const char *path, int to_stdout, const struct kvc_opened *f, struct kvc_error *e) {
+static int convert(struct cli_job *j, const char *path, int to_stdout, const struct kvc_opened *f, struct kvc_error *e) {
     char *name = j->output || to_stdout ? NULL : j->name(j->state, path, &f->input, e);
     const char *target = j->output ? j->output : name;
     int status = target || to_stdout ? 0 : -1;
@@ -135,7 +133,7 @@ static int convert(struct job *j, const char *path, int to_stdout, const struct 
     return status;
 }
 
-int job_file(struct job *j, const char *path, struct kvc_error *e) {
+int job_file(struct cli_job *j, const char *path, struct kvc_error *e) {
     struct kvc_opened f;
     int to_stdout = j->to_stdout || (strcmp(path, "-") == 0 && !j->output);
     if (to_stdout && j->json && !j->test) return kvc_fail(e, KVC_ERR_USAGE, "%s", json_needs_stdout);
@@ -146,8 +144,8 @@ int job_file(struct job *j, const char *path, struct kvc_error *e) {
 }
 
 /* Prints "20 files: 93.1 MB -> 77.2 MB (1.206), 2 failed, 3 skipped, 1.20 s". */
-static void say_total(const struct job *j, int n) {
-    const struct job_total *t = &j->total;
+static void say_total(const struct cli_job *j, int n) {
+    const struct cli_job_total *t = &j->total;
     char from[32], to[32], sizes[96] = "", failed[32] = "", skipped[32] = "";
     cli_size_text(t->in, from);
     cli_size_text(t->out, to);
@@ -157,9 +155,9 @@ static void say_total(const struct job *j, int n) {
     cli_warn("%d files%s%s%s, %.2f s", n, sizes, failed, skipped, job_now() - t->start);
 }
 
-int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const char *path)) {
+int job_run(struct cli_job *j, int n, char **paths, int (*one)(struct cli_job *j, const char *path)) {
     int worst = EXIT_SAME;
-    j->total = (struct job_total){.start = job_now()};
+    j->total = (struct cli_job_total){.start = job_now()};
     if (j->json) cli_report_start(&j->report, stdout);
     for (int i = 0; i < (n ? n : 1); i++) {
         int status = one(j, n ? paths[i] : "-");

@@ -7,28 +7,22 @@
 enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_SKIP, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
 
 #define JOB_SHORT "o:cfkqvtT:hV"
-#define JOB_OPTIONS                               \
-    {"output", required_argument, NULL, 'o'},     \
-    {"stdout", no_argument, NULL, 'c'},           \
-    {"force", no_argument, NULL, 'f'},            \
-    {"keep", no_argument, NULL, 'k'},             \
-    {"rm", no_argument, NULL, JOB_OPT_RM},        \
-    {"skip-existing", no_argument, NULL, JOB_OPT_SKIP}, \
-    {"quiet", no_argument, NULL, 'q'},            \
-    {"verbose", no_argument, NULL, 'v'},          \
-    {"test", no_argument, NULL, 't'},             \
-    {"threads", required_argument, NULL, 'T'},    \
-    {"json", optional_argument, NULL, JOB_OPT_JSON},    \
-    {"help", no_argument, NULL, 'h'},             \
-    {"version", no_argument, NULL, 'V'}
+#define JOB_OPTIONS                                                                                                       \
+    {"output", required_argument, NULL, 'o'}, {"stdout", no_argument, NULL, 'c'}, {"force", no_argument, NULL, 'f'},      \
+        {"keep", no_argument, NULL, 'k'}, {"rm", no_argument, NULL, JOB_OPT_RM},                                          \
+        {"skip-existing", no_argument, NULL, JOB_OPT_SKIP}, {"quiet", no_argument, NULL, 'q'},                            \
+        {"verbose", no_argument, NULL, 'v'}, {"test", no_argument, NULL, 't'}, {"threads", required_argument, NULL, 'T'}, \
+        {"json", optional_argument, NULL, JOB_OPT_JSON}, {"help", no_argument, NULL, 'h'}, {                              \
+        "version", no_argument, NULL, 'V'                                                                                 \
+    }
 
-struct job {
+struct cli_job {
     struct cli_input input;
     const char *output;
     int to_stdout, force, remove, skip_existing, verbose, test, json, version, help;
     unsigned threads;
     struct cli_report report; /* if json is set */
-    struct job_total {
+    struct cli_job_total {
         unsigned failed, skipped;
         uint64_t in, out; /* bytes of the converted inputs, after decompression, and of their outputs */
         double start;
@@ -52,13 +46,13 @@ double job_now(void);
 
 /* Takes an option above, an input option or an option of formats. 1: taken, 0: another option, -1: bad value (message
  * printed). */
-int job_option(struct job *j, int opt, const char *arg);
+int job_option(struct cli_job *j, int opt, const char *arg);
 /* Checks -o, -c and standard output for n operands. 0, or EXIT_TROUBLE (message printed). */
-int job_check(struct job *j, int n, char **paths);
+int job_check(struct cli_job *j, int n, char **paths);
 /* Converts an input to its output, or with job->test to nowhere. The output appears complete or not at all. */
-int job_file(struct job *j, const char *path, struct kvc_error *e);
+int job_file(struct cli_job *j, const char *path, struct kvc_error *e);
 /* Calls `one` for each operand, or for standard input if there is none. `one` prints messages, reports with json and returns
  * an exit status. Returns the worst status. */
-int job_run(struct job *j, int n, char **paths, int (*one)(struct job *j, const char *path));
+int job_run(struct cli_job *j, int n, char **paths, int (*one)(struct cli_job *j, const char *path));
 
 #endif

@@ -29,16 +29,25 @@ static const char help[] =
     "      --json[=lines]      print one JSON object; lines: on one line\n"
     "      --tsv               print tab-separated rows\n";
 
-static const char end_of_help[] =
-    "                          kvc-diff: --pairing=P,Q for A and B\n"
-    "\n"
-    "  -h, --help              print this text\n"
-    "  -V, --version           print the version\n"
-    "\n"
-    "Exit status: 0 the same, 1 different, 2 trouble.\n";
+static const char end_of_help[] = "                          kvc-diff: --pairing=P,Q for A and B\n"
+                                  "\n"
+                                  "  -h, --help              print this text\n"
+                                  "  -V, --version           print the version\n"
+                                  "\n"
+                                  "Exit status: 0 the same, 1 different, 2 trouble.\n";
 
-enum { OPT_ABS = CLI_OPT_FREE, OPT_REL, OPT_TOKENS, OPT_LAYERS, OPT_ALL, OPT_REPORT, OPT_JSON, OPT_TSV, OPT_ATTENTION,
-       OPT_QUERIES };
+enum {
+    OPT_ABS = CLI_OPT_FREE,
+    OPT_REL,
+    OPT_TOKENS,
+    OPT_LAYERS,
+    OPT_ALL,
+    OPT_REPORT,
+    OPT_JSON,
+    OPT_TSV,
+    OPT_ATTENTION,
+    OPT_QUERIES
+};
 
 struct settings {
     struct cli_input input;
@@ -137,8 +146,7 @@ static int pairing_option(enum kvc_pairing pairing[2], const char *arg) {
     char first[32];
     snprintf(first, sizeof first, "%.*s", (int)(comma - arg), arg);
     if (!kvc_pairing_parse(first, &pairing[0]) || !kvc_pairing_parse(second, &pairing[1]))
-        return cli_usage(
-            "--pairing: '%s' is not halves, interleaved or none, or two of them separated by a comma", arg);
+        return cli_usage("--pairing: '%s' is not halves, interleaved or none, or two of them separated by a comma", arg);
     return 0;
 }
 
@@ -197,10 +205,9 @@ static const struct option long_options[] = {
 };
 
 int main(int argc, char **argv) {
-    static struct settings s = {
-        .diff = {.compare = {.exact = 1, .state = &s.diff},
-                 .count = UINT64_MAX,
-                 .pairs = {.first = INT64_MIN, .last = INT64_MAX}}};
+    static struct settings s = {.diff = {.compare = {.exact = 1, .state = &s.diff},
+                                         .count = UINT64_MAX,
+                                         .pairs = {.first = INT64_MIN, .last = INT64_MAX}}};
     int opt, status;
     const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-diff");

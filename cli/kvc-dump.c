@@ -22,33 +22,32 @@ static const struct mode {
 };
 enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, CHECK };
 
-static const char help[] =
-    "Usage: kvc-dump [OPTION]... [FILE]...\n"
-    "Show the contents of KV-cache files: .kvc containers and files of engines. FILE may be a folder or\n"
-    "a tar archive of several files; - or no FILE is standard input.\n"
-    "\n"
-    "What to show (default: a summary on one screen):\n"
-    "      --header            versions and all metadata keys\n"
-    "      --layers            one line for each layer\n"
-    "      --tokens            positions, token ids and cells\n"
-    "      --sections          .kvc: records and sections; other files: where each tensor is\n"
-    "      --values=L:K:H[:A:B]\n"
-    "                          values of layer L, head H or \"all\", positions A to B-1;\n"
-    "                          K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
-    "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of each head\n"
-    "      --check             read everything, verify every checksum and list all damage\n"
-    "      --match=TOKENS      the number of leading tokens that each FILE shares with TOKENS,\n"
-    "                          and of its own tokens, the best FILE first; TOKENS: a file of\n"
-    "                          token ids (JSON of engines, or a list), a cache file, or -\n"
-    "How to show it:\n"
-    "      --part=N            only part N of the file (the summary has their numbers)\n"
-    "      --json[=lines]      print JSON; lines: one object on each line\n"
-    "      --tsv               print tab-separated columns; the first is the row's type\n"
-    "  -T, --threads=N         threads for --check (default: one for each core)\n"
-    "  -q, --quiet             print nothing but errors\n"
-    "  -v, --verbose           with --check and --match: print more\n"
-    "  -h, --help              print this text\n"
-    "  -V, --version           print the version; with -v also kernels, stages and devices\n";
+static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
+                           "Show the contents of KV-cache files: .kvc containers and files of engines. FILE may be a folder or\n"
+                           "a tar archive of several files; - or no FILE is standard input.\n"
+                           "\n"
+                           "What to show (default: a summary on one screen):\n"
+                           "      --header            versions and all metadata keys\n"
+                           "      --layers            one line for each layer\n"
+                           "      --tokens            positions, token ids and cells\n"
+                           "      --sections          .kvc: records and sections; other files: where each tensor is\n"
+                           "      --values=L:K:H[:A:B]\n"
+                           "                          values of layer L, head H or \"all\", positions A to B-1;\n"
+                           "                          K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
+                           "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of each head\n"
+                           "      --check             read everything, verify every checksum and list all damage\n"
+                           "      --match=TOKENS      the number of leading tokens that each FILE shares with TOKENS,\n"
+                           "                          and of its own tokens, the best FILE first; TOKENS: a file of\n"
+                           "                          token ids (JSON of engines, or a list), a cache file, or -\n"
+                           "How to show it:\n"
+                           "      --part=N            only part N of the file (the summary has their numbers)\n"
+                           "      --json[=lines]      print JSON; lines: one object on each line\n"
+                           "      --tsv               print tab-separated columns; the first is the row's type\n"
+                           "  -T, --threads=N         threads for --check (default: one for each core)\n"
+                           "  -q, --quiet             print nothing but errors\n"
+                           "  -v, --verbose           with --check and --match: print more\n"
+                           "  -h, --help              print this text\n"
+                           "  -V, --version           print the version; with -v also kernels, stages and devices\n";
 
 static const char end_of_help[] =
     "\n"
@@ -63,8 +62,8 @@ struct settings {
 };
 
 /* Prints the line of --check, and as JSON and TSV all damage. `message`, `e` and `damage` may be NULL. */
-static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict,
-                        const char *message, const struct kvc_error *e, const struct kvc_survey *damage) {
+static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict, const char *message,
+                        const struct kvc_error *e, const struct kvc_survey *damage) {
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
         cli_json_text(&o->report.json, "check", verdict);
@@ -160,19 +159,16 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
     case OPT_JSON:
     case OPT_TSV: {
         enum dump_style style = opt == OPT_JSON ? DUMP_JSON : DUMP_TSV;
-        if (o->style != DUMP_TEXT && o->style != style)
-            return cli_usage("--json and --tsv exclude each other");
+        if (o->style != DUMP_TEXT && o->style != style) return cli_usage("--json and --tsv exclude each other");
         o->style = style;
         return opt == OPT_JSON ? cli_report_option(arg, &o->report.lines) : 0;
     }
     case OPT_PART:
-        if (cli_parse_u64(arg, &n) || n >= KVC_NONE)
-            return cli_usage("--part=%s is not the number of a part", arg);
+        if (cli_parse_u64(arg, &n) || n >= KVC_NONE) return cli_usage("--part=%s is not the number of a part", arg);
         s->options.part = (uint32_t)n;
         return 0;
     case 'T':
-        if (cli_parse_u64(arg, &n) || n > 1024)
-            return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
+        if (cli_parse_u64(arg, &n) || n > 1024) return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
         s->threads = (unsigned)n;
         return 0;
     case 'q': s->quiet = s->input.quiet = 1; return 0;
@@ -249,8 +245,7 @@ int main(int argc, char **argv) {
         if ((status = take_option(&s, &o, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.options.verbose, cli_cuda_version);
-    if (stdin_twice(&s, argv + optind, argc - optind))
-        return cli_usage("standard input can be read only once");
+    if (stdin_twice(&s, argv + optind, argc - optind)) return cli_usage("standard input can be read only once");
     status = run(&s, &o, argv + optind, argc - optind);
     free(s.options.tokens);
     return cli_finish(status);

@@ -12,9 +12,21 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OPT_NO_VERIFY = JOB_OPT_FREE, OPT_ALIGN, OPT_NO_TOKENS, OPT_FINGERPRINT, OPT_QUERIES, OPT_DEQUANTIZE,
-       OPT_EMBED_PROFILE, OPT_TARGET_KLD, OPT_TARGET_RATIO, OPT_MAX_ERROR,
-       OPT_LEARN_PROFILE, OPT_FORCE_PROFILE, OPT_COMPANIONS };
+enum {
+    OPT_NO_VERIFY = JOB_OPT_FREE,
+    OPT_ALIGN,
+    OPT_NO_TOKENS,
+    OPT_FINGERPRINT,
+    OPT_QUERIES,
+    OPT_DEQUANTIZE,
+    OPT_EMBED_PROFILE,
+    OPT_TARGET_KLD,
+    OPT_TARGET_RATIO,
+    OPT_MAX_ERROR,
+    OPT_LEARN_PROFILE,
+    OPT_FORCE_PROFILE,
+    OPT_COMPANIONS
+};
 
 static const struct option long_options[] = {
     JOB_OPTIONS,
@@ -35,48 +47,47 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-static const char help[] =
-    "Usage: kvc-pack [OPTION]... [FILE]...\n"
-    "Pack KV-cache files into .kvc containers: FILE into FILE.kvc, or standard input\n"
-    "to standard output. Lossless unless a recipe says otherwise.\n"
-    "\n"
-    "  -r, --recipe=RECIPE     stages that code the cache: split (default, smallest), fast,\n"
-    "                          zstd, store (as it is), a preset, or what kvc-recipes(7) says\n"
-    "      --target-kld=K      transform codec: the step that drifts by about K nats (an estimate)\n"
-    "      --target-ratio=R    transform codec: the step that makes the file R times smaller\n"
-    "      --max-error=E       transform codec: the coarsest step with an attention output error\n"
-    "                          (p99, as kvc-diff has it) of at most E; logit:E: of the logits\n"
-    "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
-    "      --embed-profile     carry the --profile inside, so that the .kvc stands alone\n"
-    "      --force-profile     pack with a --profile that does not fit the cache's numbers\n"
-    "      --learn-profile=OUT write a profile made from the FILEs, of one model, and pack nothing\n"
-    "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
-    "  -o, --output=FILE       write to FILE\n"
-    "  -c, --stdout            write to standard output\n"
-    "  -f, --force             replace existing files, write to a terminal\n"
-    "  -k, --keep              keep the input (default)\n"
-    "      --rm                remove each input once its .kvc is complete; with a lossy\n"
-    "                          recipe only where -f is given as well\n"
-    "      --skip-existing     leave inputs alone whose output exists; no error\n"
-    "  -t, --test              do everything but write\n"
-    "  -T, --threads=N         threads; 0: one per core (default)\n"
-    "      --align=SIZE        start extents on multiples of SIZE, e.g. 4k for O_DIRECT\n"
-    "      --no-verify         do not decode what was encoded\n"
-    "      --no-tokens         leave the token ids out, and with them the source file's own\n"
-    "                          bytes, which hold them too; their prefix keys stay\n"
-    "      --companions=no     leave queries and hidden states out, and with them the source\n"
-    "                          file's own bytes; recipes still ask them (default yes)\n"
-    "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
-    "      --json[=lines]      print a report as JSON; lines: an object a line\n"
-    "  -q, --quiet             no notes, no progress; errors only\n"
-    "  -v, --verbose           say what was done\n"
-    "  -h, --help              this text\n"
-    "  -V, --version           the version; with -v also kernels and stages\n"
-    "\n";
+static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
+                           "Pack KV-cache files into .kvc containers: FILE into FILE.kvc, or standard input\n"
+                           "to standard output. Lossless unless a recipe says otherwise.\n"
+                           "\n"
+                           "  -r, --recipe=RECIPE     stages that code the cache: split (default, smallest), fast,\n"
+                           "                          zstd, store (as it is), a preset, or what kvc-recipes(7) says\n"
+                           "      --target-kld=K      transform codec: the step that drifts by about K nats (an estimate)\n"
+                           "      --target-ratio=R    transform codec: the step that makes the file R times smaller\n"
+                           "      --max-error=E       transform codec: the coarsest step with an attention output error\n"
+                           "                          (p99, as kvc-diff has it) of at most E; logit:E: of the logits\n"
+                           "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
+                           "      --embed-profile     carry the --profile inside, so that the .kvc stands alone\n"
+                           "      --force-profile     pack with a --profile that does not fit the cache's numbers\n"
+                           "      --learn-profile=OUT write a profile made from the FILEs, of one model, and pack nothing\n"
+                           "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
+                           "  -o, --output=FILE       write to FILE\n"
+                           "  -c, --stdout            write to standard output\n"
+                           "  -f, --force             replace existing files, write to a terminal\n"
+                           "  -k, --keep              keep the input (default)\n"
+                           "      --rm                remove each input once its .kvc is complete; with a lossy\n"
+                           "                          recipe only where -f is given as well\n"
+                           "      --skip-existing     leave inputs alone whose output exists; no error\n"
+                           "  -t, --test              do everything but write\n"
+                           "  -T, --threads=N         threads; 0: one per core (default)\n"
+                           "      --align=SIZE        start extents on multiples of SIZE, e.g. 4k for O_DIRECT\n"
+                           "      --no-verify         do not decode what was encoded\n"
+                           "      --no-tokens         leave the token ids out, and with them the source file's own\n"
+                           "                          bytes, which hold them too; their prefix keys stay\n"
+                           "      --companions=no     leave queries and hidden states out, and with them the source\n"
+                           "                          file's own bytes; recipes still ask them (default yes)\n"
+                           "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
+                           "      --json[=lines]      print a report as JSON; lines: an object a line\n"
+                           "  -q, --quiet             no notes, no progress; errors only\n"
+                           "  -v, --verbose           say what was done\n"
+                           "  -h, --help              this text\n"
+                           "  -V, --version           the version; with -v also kernels and stages\n"
+                           "\n";
 
 /* Only on a terminal, and only for work of more than a second. */
 static void show_progress(void *state, uint64_t done, uint64_t total) {
-    struct pack_progress *p = state;
+    struct cli_progress *p = state;
     double t = job_now();
     if (t - p->start < 1 || t - p->shown < 0.1) return;
     p->shown = t;
@@ -89,7 +100,7 @@ static int ends_in(const char *path, size_t n, const char *suffix) {
 }
 
 /* 1 when the options ask for something that packing a container again gives. */
-static int packs_anew(const struct pack *p) {
+static int packs_anew(const struct cli_pack *p) {
     const struct kvc_pack_options *o = &p->how.options;
     const struct kvc_rate *rate = &p->how.rate;
     return o->recipe || o->align || o->no_tokens || o->embed_profile || p->how.dequantize || rate->kld > 0 || rate->ratio > 0 ||
@@ -99,7 +110,7 @@ static int packs_anew(const struct pack *p) {
 /* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking gives back what was inside. A container keeps its name. */
 static char *default_name(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e) {
     static const char *const outer[] = {".gz", ".xz", ".zst"};
-    const struct pack *p = state;
+    const struct cli_pack *p = state;
     char why[128];
     const int packed = in->data && kvc_format_probe(&kvc_format_kvc, in, why, sizeof why);
     size_t n = strlen(path);
@@ -129,7 +140,7 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
 
 /* For --rm: refuses a recipe that would leave nothing of the exact values. */
 static int refuse_loss(void *state, const struct kvc_cache *c, struct kvc_error *e) {
-    const struct pack *p = state;
+    const struct cli_pack *p = state;
     const struct kvc_recipe *recipe = kvc_recipe_or_default(p->how.options.recipe);
     struct kvc_plan plan;
     if (!p->job.remove || p->job.force || !kvc_recipe_is_lossy(recipe)) return 0;
@@ -142,43 +153,40 @@ static int refuse_loss(void *state, const struct kvc_cache *c, struct kvc_error 
 }
 
 static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cache *c) {
-    const struct pack *p = state;
+    const struct cli_pack *p = state;
     const char *name = p->file->input.name;
     if (p->job.input.quiet) return;
     switch (note) {
     case KVC_PACK_ROTATION_UNKNOWN:
         cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
-                 "say), so nothing is rotated back", name);
+                 "say), so nothing is rotated back",
+                 name);
         break;
     case KVC_PACK_PAIRING_CHOSEN:
         if (!p->job.verbose) break;
         cli_warn("%s: K is taken as paired in %s, which fits the profile", name, kvc_pairing_name(kvc_cache_pairing(c)));
         break;
-    case KVC_PACK_PROFILE_UNUSED:
-        cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name);
-        break;
-    case KVC_PACK_OTHER_QUERIES:
-        cli_warn("%s: the queries of %s are those of other tokens", name, p->queries.input.name);
-        break;
+    case KVC_PACK_PROFILE_UNUSED: cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name); break;
+    case KVC_PACK_OTHER_QUERIES: cli_warn("%s: the queries of %s are those of other tokens", name, p->queries.input.name); break;
     }
 }
 
-static void end_progress(struct pack *p) {
+static void end_progress(struct cli_pack *p) {
     if (p->progress.shown > 0) fputs("\r     \r", stderr);
     p->progress.shown = 0;
 }
 
 static void say_coded(void *state, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
-    struct pack *p = state;
+    struct cli_pack *p = state;
     end_progress(p);
     if (p->job.verbose && !p->done.report.lossless) pack_say_lossy(p, p->file->input.name, c, recipe);
 }
 
 static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
-    struct pack *p = state;
+    struct cli_pack *p = state;
     struct kvc_pack_options *o = &p->how.options;
     p->file = f;
-    p->progress = (struct pack_progress){.start = job_now()};
+    p->progress = (struct cli_progress){.start = job_now()};
     o->threads = p->job.threads;
     o->weights = p->job.input.weights;
     o->measure = p->job.verbose || p->job.json;
@@ -190,7 +198,7 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     return status;
 }
 
-static int pack_one(struct job *j, const char *path) {
+static int pack_one(struct cli_job *j, const char *path) {
     struct kvc_error e;
     if (!job_file(j, path, &e)) return EXIT_SAME;
     cli_error(&e);
@@ -205,7 +213,7 @@ static int take_target(const char *arg, const char *option, double least, double
 }
 
 /* An option of kvc-pack alone; 0, or EXIT_TROUBLE (message printed). */
-static int take_option(struct pack *p, int opt, const char *arg) {
+static int take_option(struct cli_pack *p, int opt, const char *arg) {
     uint64_t n;
     struct kvc_error e;
     switch (opt) {
@@ -221,8 +229,8 @@ static int take_option(struct pack *p, int opt, const char *arg) {
     case OPT_TARGET_RATIO: return take_target(arg, "target-ratio", 1, 1e4, &p->how.rate.ratio);
     case OPT_MAX_ERROR:
         return strncmp(arg, "logit:", 6) == 0 ? take_target(arg + 6, "max-error", 1e-6, 1e3, &p->how.rate.logit_error)
-                                              : take_target(strncmp(arg, "output:", 7) == 0 ? arg + 7 : arg, "max-error", 1e-6, 1e3,
-                                                            &p->how.rate.output_error);
+                                              : take_target(strncmp(arg, "output:", 7) == 0 ? arg + 7 : arg, "max-error", 1e-6,
+                                                            1e3, &p->how.rate.output_error);
     case OPT_COMPANIONS:
         if (strcmp(arg, "no") != 0 && strcmp(arg, "yes") != 0) return cli_usage("--companions=%s is neither yes nor no", arg);
         p->how.no_companions = strcmp(arg, "no") == 0;
@@ -245,7 +253,7 @@ static int take_option(struct pack *p, int opt, const char *arg) {
 }
 
 /* How the input is to be read says nothing of the file with the queries, but for names of arrays and the model. */
-static int open_queries(struct pack *p, struct kvc_error *e) {
+static int open_queries(struct cli_pack *p, struct kvc_error *e) {
     struct cli_input *in = &p->job.input;
     const struct kvc_import_options of_input = in->import;
     in->import = (struct kvc_import_options){.set = of_input.set, .profile_folders = of_input.profile_folders};
@@ -256,7 +264,7 @@ static int open_queries(struct pack *p, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", p->queries.input.name);
 }
 
-static int open_profile(struct pack *p, struct kvc_error *e) {
+static int open_profile(struct cli_pack *p, struct kvc_error *e) {
     p->how.profile = kvc_profile_open(p->job.input.import.profile, e);
     return p->how.profile ? 0 : -1;
 }
@@ -264,10 +272,11 @@ static int open_profile(struct pack *p, struct kvc_error *e) {
 /* --- learning a profile --- */
 
 /* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
-static void say_learnt(const struct pack *p, const struct kvc_learner *l) {
+static void say_learnt(const struct cli_pack *p, const struct kvc_learner *l) {
     if (p->job.input.quiet) return;
     cli_warn("%s: made without gradients: files come out about 1.7 times larger, at equal quality, than with a profile of "
-             "make_profile.py", p->learn_path);
+             "make_profile.py",
+             p->learn_path);
     if (!kvc_learner_has_queries(l))
         cli_warn("%s: made without queries: no token is told from another when packing, which costs about as much again",
                  p->learn_path);
@@ -276,7 +285,7 @@ static void say_learnt(const struct pack *p, const struct kvc_learner *l) {
                  p->learn_path);
 }
 
-static int learn_files(struct pack *p, struct kvc_learner *l, int n, char **paths, struct kvc_error *e) {
+static int learn_files(struct cli_pack *p, struct kvc_learner *l, int n, char **paths, struct kvc_error *e) {
     for (int i = 0; i < n; i++) {
         struct kvc_opened f;
         if (cli_open(&f, paths[i], &p->job.input, e)) return -1;
@@ -287,7 +296,7 @@ static int learn_files(struct pack *p, struct kvc_learner *l, int n, char **path
     return 0;
 }
 
-static int learn(struct pack *p, int n, char **paths) {
+static int learn(struct cli_pack *p, int n, char **paths) {
     struct kvc_error e;
     struct cli_output out;
     struct kvc_learner *l = kvc_learner_new(&e);
@@ -304,7 +313,7 @@ static int learn(struct pack *p, int n, char **paths) {
     return status ? EXIT_TROUBLE : EXIT_SAME;
 }
 
-static int run(struct pack *p, int n, char **paths) {
+static int run(struct cli_pack *p, int n, char **paths) {
     struct kvc_error e;
     int status = EXIT_TROUBLE;
     if (p->learn_path && !n) return cli_usage("--learn-profile wants the caches to learn from");
@@ -321,7 +330,7 @@ static int run(struct pack *p, int n, char **paths) {
 }
 
 /* Standard input cannot be both: 0, or EXIT_TROUBLE (message printed). */
-static int check_queries(const struct pack *p, int n, char **paths) {
+static int check_queries(const struct cli_pack *p, int n, char **paths) {
     int from_stdin = !n;
     for (int i = 0; i < n; i++) from_stdin |= strcmp(paths[i], "-") == 0;
     if (!p->queries_path || strcmp(p->queries_path, "-") != 0 || !from_stdin) return 0;
@@ -337,9 +346,9 @@ static void print_help(void) {
 }
 
 int main(int argc, char **argv) {
-    static struct pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done},
-                            .recipe_text = KVC_DEFAULT_STAGE,
-                            .how = {.note = say_note, .check = refuse_loss, .coded = say_coded}};
+    static struct cli_pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done},
+                                .recipe_text = KVC_DEFAULT_STAGE,
+                                .how = {.note = say_note, .check = refuse_loss, .coded = say_coded}};
     int opt;
     const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-pack");
@@ -359,8 +368,9 @@ int main(int argc, char **argv) {
     if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)
         return cli_usage("--%s-profile wants a --profile=FILE", p.how.force_profile ? "force" : "embed");
     if ((p.how.options.no_tokens || p.how.dequantize || p.how.no_companions) && p.job.remove)
-        return cli_usage("--%s leaves out what --rm would remove for good",
-                         p.how.dequantize ? "dequantize" : p.how.options.no_tokens ? "no-tokens" : "companions=no");
+        return cli_usage("--%s leaves out what --rm would remove for good", p.how.dequantize          ? "dequantize"
+                                                                            : p.how.options.no_tokens ? "no-tokens"
+                                                                                                      : "companions=no");
     if (p.how.no_companions && kvc_recipe_has(p.how.options.recipe, KVC_STAGE_REBUILDS))
         return cli_usage("--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
     return cli_finish(run(&p, argc - optind, argv + optind));

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_DEVICE, OPT_INTO,
-       OPT_SALVAGE };
+enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_DEVICE, OPT_INTO, OPT_SALVAGE };
 
 static const struct option long_options[] = {
     JOB_OPTIONS,
@@ -23,43 +22,41 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-static const char help[] =
-    "Usage: kvc-unpack [OPTION]... [FILE]...\n"
-    "Unpack .kvc containers: FILE.kvc to FILE, or standard input to standard output. What was\n"
-    "packed losslessly comes back byte for byte; several files as a folder. Engine files\n"
-    "can be converted, too.\n"
-    "\n"
-    "  -o, --output=FILE       write to FILE; several files to the folder FILE, or to FILE.tar\n"
-    "  -c, --stdout            write to standard output\n"
-    "      --to=FORMAT[:OPTIONS]\n"
-    "                          write another layout: %s;\n"
-    "                          OPTIONS of a format: KEY=VALUE,KEY=VALUE\n"
-    "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved or\n"
-    "                          none (default: the pairing of FORMAT's engine)\n"
-    "      --tokens=A:B        select positions A to B-1\n"
-    "      --layers=LIST       select these layers, e.g. 0-3,7\n"
-    "      --device=D          decode on cpu (default), cuda, cuda:N, or auto (cuda if there is one)\n"
-    "      --to=ipc            leave the rows in device memory, print CUDA handles as JSON,\n"
-    "                          and keep the memory until standard input ends\n"
-    "      --into=HANDLES      decode into device memory that another process exported and\n"
-    "                          the JSON file HANDLES describes; see kvc-unpack(1)\n"
-    "      --salvage           write what is whole of a damaged or truncated .kvc, and say what\n"
-    "                          is lost; exit 1 if anything is\n"
-    "  -t, --test              check everything, write nothing; exit 1 if damaged\n"
-    "  -T, --threads=N         threads; 0: one per core (default)\n"
-    "  -f, --force             replace existing files, write to a terminal\n"
-    "  -k, --keep              keep the input (default)\n"
-    "      --rm                remove each input after its output is complete\n"
-    "      --skip-existing     skip inputs whose output exists; no error\n"
-    "      --json[=lines]      print a report as JSON; lines: an object a line\n"
-    "  -q, --quiet             print errors only\n"
-    "  -v, --verbose           print a line for each file\n"
-    "  -h, --help              print this text\n"
-    "  -V, --version           print the version; with -v also kernels, stages and devices\n"
-    "\n";
-static const char end_of_help[] =
-    "\nWith --model (or $KVC_MODEL) a .kvc of another model is refused.\n"
-    "Exit status: 0 ok, 1 damaged (with -t) or something was lost (--salvage), 2 trouble.\n";
+static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
+                           "Unpack .kvc containers: FILE.kvc to FILE, or standard input to standard output. What was\n"
+                           "packed losslessly comes back byte for byte; several files as a folder. Engine files\n"
+                           "can be converted, too.\n"
+                           "\n"
+                           "  -o, --output=FILE       write to FILE; several files to the folder FILE, or to FILE.tar\n"
+                           "  -c, --stdout            write to standard output\n"
+                           "      --to=FORMAT[:OPTIONS]\n"
+                           "                          write another layout: %s;\n"
+                           "                          OPTIONS of a format: KEY=VALUE,KEY=VALUE\n"
+                           "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved or\n"
+                           "                          none (default: the pairing of FORMAT's engine)\n"
+                           "      --tokens=A:B        select positions A to B-1\n"
+                           "      --layers=LIST       select these layers, e.g. 0-3,7\n"
+                           "      --device=D          decode on cpu (default), cuda, cuda:N, or auto (cuda if there is one)\n"
+                           "      --to=ipc            leave the rows in device memory, print CUDA handles as JSON,\n"
+                           "                          and keep the memory until standard input ends\n"
+                           "      --into=HANDLES      decode into device memory that another process exported and\n"
+                           "                          the JSON file HANDLES describes; see kvc-unpack(1)\n"
+                           "      --salvage           write what is whole of a damaged or truncated .kvc, and say what\n"
+                           "                          is lost; exit 1 if anything is\n"
+                           "  -t, --test              check everything, write nothing; exit 1 if damaged\n"
+                           "  -T, --threads=N         threads; 0: one per core (default)\n"
+                           "  -f, --force             replace existing files, write to a terminal\n"
+                           "  -k, --keep              keep the input (default)\n"
+                           "      --rm                remove each input after its output is complete\n"
+                           "      --skip-existing     skip inputs whose output exists; no error\n"
+                           "      --json[=lines]      print a report as JSON; lines: an object a line\n"
+                           "  -q, --quiet             print errors only\n"
+                           "  -v, --verbose           print a line for each file\n"
+                           "  -h, --help              print this text\n"
+                           "  -V, --version           print the version; with -v also kernels, stages and devices\n"
+                           "\n";
+static const char end_of_help[] = "\nWith --model (or $KVC_MODEL) a .kvc of another model is refused.\n"
+                                  "Exit status: 0 ok, 1 damaged (with -t) or something was lost (--salvage), 2 trouble.\n";
 
 /* Returns FILE.kvc without .kvc, or with the target's suffix instead; the caller frees it. */
 static char *default_name(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e) {
@@ -132,7 +129,7 @@ static void say_done(void *state, const struct kvc_opened *f) {
     }
 }
 
-static int test_one(struct job *j, const char *path, struct kvc_error *e) {
+static int test_one(struct cli_job *j, const char *path, struct kvc_error *e) {
     struct cli_unpack *u = j->state;
     u->loaded = 0;
     int checksums = 0, status = cli_check_with(path, &j->input, unpack_check_container, u, &checksums, e);
@@ -152,7 +149,7 @@ static int test_one(struct job *j, const char *path, struct kvc_error *e) {
     return status;
 }
 
-static int unpack_one(struct job *j, const char *path) {
+static int unpack_one(struct cli_job *j, const char *path) {
     struct cli_unpack *u = j->state;
     struct kvc_error e;
     int status;
@@ -176,8 +173,7 @@ static int take_layers(struct cli_unpack *u, const char *arg) {
     free(u->layers);
     u->layers = NULL;
     u->selection.n_layers = 0;
-    if (cli_parse_list(arg, &u->layers, &u->selection.n_layers))
-        return cli_usage("--layers=%s is not a list like 0-3,7", arg);
+    if (cli_parse_list(arg, &u->layers, &u->selection.n_layers)) return cli_usage("--layers=%s is not a list like 0-3,7", arg);
     u->selection.layers = u->layers;
     u->selects = 1;
     return 0;
@@ -217,8 +213,11 @@ static int take_option(struct cli_unpack *u, int opt, const char *arg) {
 }
 
 int main(int argc, char **argv) {
-    static struct cli_unpack u = {.job = {.name = default_name, .write = write_and_count, .is_folder = becomes_folder,
-                                     .write_members = write_members, .done = say_done}};
+    static struct cli_unpack u = {.job = {.name = default_name,
+                                          .write = write_and_count,
+                                          .is_folder = becomes_folder,
+                                          .write_members = write_members,
+                                          .done = say_done}};
     int opt;
     const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-unpack");

@@ -80,8 +80,10 @@ static const json_t *find_ids(const struct kvc_input *in, const json_t *root, st
         x = json_array_get(x, 0);
     }
     if (json_is_array(x)) return x;
-    kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is JSON without token ids: an array of them is wanted, or an object with 'tokens' or "
-             "'input_ids'", in->name);
+    kvc_fail(e, KVC_ERR_UNKNOWN,
+             "%s: is JSON without token ids: an array of them is wanted, or an object with 'tokens' or "
+             "'input_ids'",
+             in->name);
     return NULL;
 }
 
@@ -108,13 +110,12 @@ static int read_json(const struct kvc_input *in, struct dump_options *options, s
 
 /* --- another cache --- */
 
-static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import,
-                      struct dump_options *options, struct kvc_error *e) {
+static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import, struct dump_options *options,
+                      struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_cache *c = kvc_import_file(in, import, &format, e);
     if (!c && e->code == KVC_ERR_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: neither a list of token ids nor a cache file that kvc knows",
-                        in->name);
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: neither a list of token ids nor a cache file that kvc knows", in->name);
     if (!c) return -1;
     options->tokens = c->tokens;
     options->n_tokens = c->n_tokens;
@@ -132,8 +133,7 @@ int dump_match_tokens(const char *path, const struct kvc_import_options *import,
     int status = first == '[' || first == '{' ? read_json(&in, options, e)
                  : is_list(&in)               ? read_list(&in, options, e)
                                               : read_cache(&in, import, options, e);
-    if (!status && !options->n_tokens)
-        status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
+    if (!status && !options->n_tokens) status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
     kvc_input_close(&in);
     return status;
 }

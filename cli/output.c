@@ -117,8 +117,7 @@ static int open_output(struct cli_output *o, const char *path, int named, int fo
     } else if (lstat(path, &st) && errno != ENOENT) { /* a name that could not be given at the end */
         return kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", path, strerror(errno));
     } else {
-        if (!force && access(path, F_OK) == 0)
-            return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", path);
+        if (!force && access(path, F_OK) == 0) return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", path);
         o->path = strdup(path);
         if (!o->path) return kvc_fail_memory(e, "a path");
         if (open_file(o, named, mode, e)) {

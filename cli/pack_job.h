@@ -5,26 +5,26 @@
 #include "cli/job.h"
 #include "formats/file/pack.h"
 
-struct pack_progress {
+struct cli_progress {
     double start, shown;
 };
 
-struct pack {
-    struct job job;
+struct cli_pack {
+    struct cli_job job;
     struct kvc_packing how;
     struct kvc_recipe recipe; /* that --recipe names */
     const char *recipe_text;  /* as it was typed */
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
-    const char *learn_path; /* NULL: no profile is to be made */
+    const char *learn_path;        /* NULL: no profile is to be made */
     const struct kvc_opened *file; /* being packed */
     struct kvc_packed done;        /* of that file */
-    struct pack_progress progress;
+    struct cli_progress progress;
     int hinted; /* that --model adds a fingerprint */
 };
 
 /* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
-void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);
+void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);
 /* Says that a file is packed, as --json, -v and -q ask for; that it is lossy even without -v. */
 void pack_say_done(void *state, const struct kvc_opened *f);
 

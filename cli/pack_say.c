@@ -12,8 +12,7 @@
 /* --- what a lossy recipe left as it was --- */
 
 /* The lowest model layer from `from` on with a tensor of this role that comes back bit by bit, or KVC_NONE. */
-static uint32_t next_lossless(const struct kvc_cache *c, const struct kvc_plan *plan, enum kvc_role role,
-                              uint32_t from) {
+static uint32_t next_lossless(const struct kvc_cache *c, const struct kvc_plan *plan, enum kvc_role role, uint32_t from) {
     uint32_t next = KVC_NONE;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const uint32_t index = c->layer[c->tensor[t].layer].index;
@@ -62,49 +61,49 @@ static void say_lossless(const char *name, const struct kvc_cache *c, const stru
 
 #define MOST_PREDICTED 0.2
 
-static void say_errors(const struct pack *p, const char *name, const struct kvc_recipe *recipe) {
+static void say_errors(const struct cli_pack *p, const char *name, const struct kvc_recipe *recipe) {
     const struct kvc_rate_report *r = &p->done.rated;
     char text[KVC_MAX_RECIPE_TEXT];
     if (p->done.fit.ratio[0] > 0 || p->done.fit.ratio[1] > 0)
         cli_warn("%s: fit of the profile: %s; mean square of coefficients to the profile's: K %.3g, V %.3g (1: as in its texts)",
                  name, kvc_fit_name(p->done.fit.verdict), p->done.fit.ratio[0], p->done.fit.ratio[1]);
     if (r->step > 0 && !kvc_recipe_print(recipe, text, sizeof text)) cli_warn("%s: recipe %s", name, text);
-    if (r->kld[0] > MOST_PREDICTED)
-        cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
+    if (r->kld[0] > MOST_PREDICTED) cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
     else if (r->kld[0] > 0)
         cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
                  r->kld[0], r->kld[1]);
     else if (p->how.profile && p->done.fit.verdict != KVC_FIT_GOOD && kvc_profile_metric(p->how.profile) == KVC_METRIC_FISHER)
-        cli_warn("%s: no KLD is predicted, as %s", name, p->done.fit.verdict == KVC_FIT_UNKNOWN
-                 ? "whether the profile fits could not be measured" : "the profile does not fit the cache well");
+        cli_warn("%s: no KLD is predicted, as %s", name,
+                 p->done.fit.verdict == KVC_FIT_UNKNOWN ? "whether the profile fits could not be measured"
+                                                        : "the profile does not fit the cache well");
     else if (r->step > 0)
         cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no KLD is predicted", name);
     if (r->error > 0)
-        cli_warn("%s: error left in attention, measured: %s %.4g", name, p->how.rate.logit_error > 0 ? "logits, root mean square," :
-                 "outputs, 0.99 of them below", r->error);
+        cli_warn("%s: error left in attention, measured: %s %.4g", name,
+                 p->how.rate.logit_error > 0 ? "logits, root mean square," : "outputs, 0.99 of them below", r->error);
     if (p->how.options.no_verify) return;
     cli_warn("%s: error left in the values, measured: K %.4g, V %.4g of their root mean square", name, p->done.report.error[0],
              p->done.report.error[1]);
 }
 
-void pack_say_lossy(const struct pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
+void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
     say_lossless(name, c, recipe);
     say_errors(p, name, recipe);
 }
 
 /* "; reading needs the profile of ...", or nothing, into text. */
-static void profile_text(const struct pack *p, char *text, size_t size) {
+static void profile_text(const struct cli_pack *p, char *text, size_t size) {
     char hash[2 * KVC_SHA256_BYTES + 1];
     const char *model = p->how.profile ? kvc_profile_model(p->how.profile) : "";
     *text = '\0';
     if (!p->done.report.uses_profile || p->how.options.embed_profile) return;
     kvc_hex(kvc_profile_sha256(p->how.profile), KVC_SHA256_BYTES, hash);
-    snprintf(text, size, "; reading needs the profile%s%s (sha256 %.8s...): keep it, or use --embed-profile", *model ? " of " : "",
-             model, hash);
+    snprintf(text, size, "; reading needs the profile%s%s (sha256 %.8s...): keep it, or use --embed-profile",
+             *model ? " of " : "", model, hash);
 }
 
 /* The one line that every lossy container gets. */
-static void say_lossy(const struct pack *p, const char *name, double ratio) {
+static void say_lossy(const struct cli_pack *p, const char *name, double ratio) {
     char profile[512];
     if (p->job.input.quiet || p->done.report.lossless) return;
     profile_text(p, profile, sizeof profile);
@@ -118,7 +117,7 @@ static int has_fingerprint(const struct kvc_meta *m) {
 }
 
 /* Once a run. */
-static void hint_fingerprint(struct pack *p, const struct kvc_meta *m) {
+static void hint_fingerprint(struct cli_pack *p, const struct kvc_meta *m) {
     if (p->hinted || p->job.input.quiet || has_fingerprint(m)) return;
     p->hinted = 1;
     cli_warn("packed without a model fingerprint; --model=FILE adds one");
@@ -142,7 +141,7 @@ static void report_fit(struct cli_json *j, const struct kvc_fit *fit) {
 }
 
 /* What the container lacks of its source, so that the source cannot be given back. */
-static void say_missing(const struct pack *p, const struct kvc_opened *f) {
+static void say_missing(const struct cli_pack *p, const struct kvc_opened *f) {
     static const char outcome[] = ", and so without the file's own bytes: it cannot be given back as it was";
     if (p->job.input.quiet) return;
     if (p->how.options.no_tokens && f->cache->n_extents) cli_warn("%s: without its token ids%s", f->input.name, outcome);
@@ -151,7 +150,7 @@ static void say_missing(const struct pack *p, const struct kvc_opened *f) {
 }
 
 void pack_say_done(void *state, const struct kvc_opened *f) {
-    struct pack *p = state;
+    struct cli_pack *p = state;
     const struct kvc_pack_report *r = &p->done.report;
     double ratio = r->stored_bytes ? (double)p->done.source_bytes / (double)r->stored_bytes : 0;
     double seconds = job_now() - p->progress.start;
@@ -174,7 +173,8 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
             cli_json_f64(j, "error_v", r->error[1]);
         }
         if (p->done.rated.step > 0) cli_json_f64(j, "step", p->done.rated.step);
-        if (p->done.rated.error > 0) cli_json_f64(j, p->how.rate.logit_error > 0 ? "logit_rms" : "output_p99", p->done.rated.error);
+        if (p->done.rated.error > 0)
+            cli_json_f64(j, p->how.rate.logit_error > 0 ? "logit_rms" : "output_p99", p->done.rated.error);
         if (p->done.fitted) report_fit(j, &p->done.fit);
         if (p->done.rated.kld[0] > 0) {
             cli_json_f64(j, "predicted_kld", p->done.rated.kld[0]);
@@ -194,4 +194,3 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
     cli_warn("%s: %s -> %s (%.3f), %s%s, %.2f s", f->input.name, from, to, ratio, lossless ? "lossless" : "lossy",
              p->how.options.no_verify ? "" : ", verified", seconds);
 }
-

@@ -9,7 +9,7 @@
 #include "formats/container/salvage.h"
 
 struct cli_unpack {
-    struct job job;
+    struct cli_job job;
     struct kvc_export_options export;
     struct cli_settings settings; /* options of the target's format */
     const struct kvc_format *to;  /* --to; NULL: the source's format */

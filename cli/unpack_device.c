@@ -7,7 +7,7 @@
 
 int unpack_check_sharing(const struct cli_unpack *u, int n, char **paths) {
     const char *option = u->to_ipc ? "--to=ipc" : "--into";
-    const struct job *j = &u->job;
+    const struct cli_job *j = &u->job;
     if (!u->to_ipc && !u->into) return 0;
     if (u->to_ipc && u->into) return cli_usage("--to=ipc and --into exclude each other");
     if (u->device.kind != CLI_DEVICE_CUDA) return cli_usage("%s needs --device=cuda", option);
@@ -46,8 +46,12 @@ int unpack_on_device(const struct cli_unpack *u, const struct kvc_input *in, str
 }
 
 static struct kvc_cuda_options load_options(const struct cli_unpack *u) {
-    return (struct kvc_cuda_options){.size = sizeof(struct kvc_cuda_options), .device = u->device.number, .threads = u->job.threads, .verify = u->job.test,
-                                     .profile = u->job.input.import.profile, .model = u->job.input.model_path,
+    return (struct kvc_cuda_options){.size = sizeof(struct kvc_cuda_options),
+                                     .device = u->device.number,
+                                     .threads = u->job.threads,
+                                     .verify = u->job.test,
+                                     .profile = u->job.input.import.profile,
+                                     .model = u->job.input.model_path,
                                      .profile_folders = u->job.input.import.profile_folders};
 }
 

@@ -21,21 +21,21 @@ static void warn_unknown(const struct cli_unpack *u, const struct kvc_opened *f)
     if (u->job.input.quiet) return;
     if (!kvc_cache_heads_known(f->cache))
         cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; give --model or "
-                 "--kv-heads", f->input.name);
+                 "--kv-heads",
+                 f->input.name);
     if (!kvc_meta_find(&f->cache->meta, KVC_KEY_HADAMARD_K) || !kvc_meta_find(&f->cache->meta, KVC_KEY_HADAMARD_V))
         cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
-                 "say), so it is written as it is", f->input.name);
-    if (kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
-        cli_warn("%s: the RoPE pairing of K is unknown, so K is written as it is; give --model or --pairing",
+                 "say), so it is written as it is",
                  f->input.name);
+    if (kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
+        cli_warn("%s: the RoPE pairing of K is unknown, so K is written as it is; give --model or --pairing", f->input.name);
 }
 
 /* Warns of positions, which raw cannot store. */
 static void warn_positions(const struct cli_unpack *u, const struct kvc_cache *c, const char *name) {
     const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
     if (u->job.input.quiet || !cells || !cells->n) return;
-    if (kvc_cells_position(cells, 0) == 0 && kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1)
-        return;
+    if (kvc_cells_position(cells, 0) == 0 && kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1) return;
     cli_warn("%s: raw does not hold positions, and these are not 0, 1, 2, ...", name);
 }
 
@@ -66,12 +66,11 @@ int unpack_wants_source(const struct cli_unpack *u, const struct kvc_cache *c) {
 }
 
 int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
-                       struct kvc_error *e) {
+                 struct kvc_error *e) {
     const struct kvc_format *own = format_of_source(c), *to = u->to;
     const int as_it_was = unpack_wants_source(u, c);
     if (as_it_was && c->n_extents) return kvc_source_write(c, u->job.threads, out, e) || unpack_check_rest(f, e) ? -1 : 0;
-    if (as_it_was && !to && !u->job.input.quiet)
-        cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
+    if (as_it_was && !to && !u->job.input.quiet) cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
     if (!to) to = own;
     if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
     struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;

@@ -77,8 +77,8 @@ static int read_value(const struct kvc_arg *arg, const char *text, size_t length
 }
 
 /* Reads one argument into the first row of the table that takes it. Returns the row, or -1. */
-static int read_one(const char *stage, const struct kvc_arg *table, size_t n, const char *text, size_t length,
-                    unsigned given, struct kvc_stage_args *args, struct kvc_error *e) {
+static int read_one(const char *stage, const struct kvc_arg *table, size_t n, const char *text, size_t length, unsigned given,
+                    struct kvc_stage_args *args, struct kvc_error *e) {
     const char *equals = memchr(text, '=', length);
     const size_t key = equals ? (size_t)(equals - text) : length;
     for (size_t i = 0; i < n; i++) {
@@ -109,8 +109,8 @@ static int read_one(const char *stage, const struct kvc_arg *table, size_t n, co
     return refuse(stage, table, n, text, length, e);
 }
 
-int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text,
-                   struct kvc_stage_args *args, struct kvc_error *e) {
+int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text, struct kvc_stage_args *args,
+                   struct kvc_error *e) {
     unsigned given = 0;
     memset(args, 0, sizeof *args);
     for (size_t i = 0; i < n; i++) {

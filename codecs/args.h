@@ -35,8 +35,8 @@ struct kvc_arg {
 
 /* Fills args from text. Refuses unknown keys, arguments that are given twice or missing, and numbers out of range; messages
  * begin with the name of the stage. n <= 8. */
-int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text,
-                   struct kvc_stage_args *args, struct kvc_error *e);
+int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text, struct kvc_stage_args *args,
+                   struct kvc_error *e);
 /* Prints the canonical text: required arguments without a key, and arguments that differ from their fallbacks, in the order
  * of the table. */
 void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args, char *text, size_t size);

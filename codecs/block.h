@@ -53,10 +53,10 @@ struct kvc_block {
     int residual;
     struct kvc_shape handed; /* decoding: shape of the matrix that the stage handed on; `shape` is the one to decode */
     enum kvc_dtype stands;   /* decoding: dtype of the matrix in rows; set by the pipeline */
-    uint8_t *salient; /* mark [row][head], 1: salient; NULL: no stage has marked tokens */
-    uint64_t *row;    /* number of each row in the tensor; NULL: encoding, all rows are there; decoding, no stage asks */
+    uint8_t *salient;        /* mark [row][head], 1: salient; NULL: no stage has marked tokens */
+    uint64_t *row;           /* number of each row in the tensor; NULL: encoding, all rows are there; decoding, no stage asks */
     const struct kvc_rebuild *rebuild; /* for stages that rebuild: hidden states and weights, or NULL */
-    const int64_t *position; /* decoding: of the tensor's rows from first_row on; NULL: no stage asks */
+    const int64_t *position;           /* decoding: of the tensor's rows from first_row on; NULL: no stage asks */
     uint64_t first_row;
     const struct kvc_profile_part *profile; /* what a profile knows of the tensor (profile_part.h), or NULL */
     int8_t *step; /* mark [row][head]: class of the step, in half octaves; NULL: no stage has set steps */

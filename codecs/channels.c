@@ -118,8 +118,7 @@ void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context,
         return;
     }
     const struct kvc_model_channels channels = {c->value, c->partner, c->variance};
-    kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period, c->format,
-                                   context_shift);
+    kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period, c->format, context_shift);
 }
 
 /* --- stored form --- */
@@ -175,11 +174,10 @@ int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size,
         c->angle = bits_float(kvc_bits_get(&b, 32));
         c->ratio = bits_float(kvc_bits_get(&b, 32));
         if (!c->period || c->n % c->period)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's heads of %u channels do not make %zu", c->period,
-                            c->n);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's heads of %u channels do not make %zu", c->period, c->n);
         if (!c->pairs || c->first > c->period || c->pairs > (c->period - c->first) / 2)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model rotates %u pairs from channel %u of %u", c->pairs,
-                            c->first, c->period);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model rotates %u pairs from channel %u of %u", c->pairs, c->first,
+                            c->period);
         if (!(c->angle > 0 && c->angle <= 4 && c->ratio > 0 && c->ratio <= 1))
             return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's angles are out of range");
     }
@@ -197,8 +195,7 @@ int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size,
         c->mean[k] = (int8_t)mean;
     }
     if (out_of_range) return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model has a number out of range");
-    if (!kvc_bits_ended(&b))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model does not end where its section does");
+    if (!kvc_bits_ended(&b)) return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model does not end where its section does");
     return 0;
 }
 
@@ -226,8 +223,8 @@ enum { TRIALS = 16, PROBED_PAIRS = 4, PARTS = 16 };
 static const unsigned char probed_part[PROBED_PAIRS] = {2, 3, 4, 5};
 static const struct {
     double angle, base;
-} trial[TRIALS] = {{1, 1e4},   {1, 2.5e4}, {1, 5e4},   {1, 1e5}, {1, 1.3e5}, {1, 1.5e5}, {1, 2.5e5},   {1, 5e5},
-                   {1, 6.4e5}, {1, 1e6},   {1, 1.6e6}, {1, 2e6}, {1, 5e6},   {1, 8e6},   {1, 1e7}, {0.125, 1e6}};
+} trial[TRIALS] = {{1, 1e4},   {1, 2.5e4}, {1, 5e4},   {1, 1e5}, {1, 1.3e5}, {1, 1.5e5}, {1, 2.5e5}, {1, 5e5},
+                   {1, 6.4e5}, {1, 1e6},   {1, 1.6e6}, {1, 2e6}, {1, 5e6},   {1, 8e6},   {1, 1e7},   {0.125, 1e6}};
 
 /* Cosine and sine of the angle of pair i in every trial. */
 struct turns {
@@ -252,8 +249,7 @@ static void fill_parts(void) {
 
 /* log2 of how much the best trial's turning means take off the energy of some pairs, against resting means, and that
  * trial in *best. x holds `rows` float rows of a head, `stride` apart. */
-static double probe(const float *x, size_t rows, size_t stride, size_t first, size_t pairs, enum kvc_turn how,
-                    unsigned *best) {
+static double probe(const float *x, size_t rows, size_t stride, size_t first, size_t pairs, enum kvc_turn how, unsigned *best) {
     double gain[TRIALS] = {0}, most = 0;
     for (unsigned p = 0; p < PROBED_PAIRS; p++) {
         const size_t i = pairs * probed_part[p] / PARTS;
@@ -384,8 +380,8 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
 }
 
 /* sum += v, square += v * v over n codes v, those from `half` on less `whole`. */
-static void add_codes(int32_t *restrict sum, int32_t *restrict square, const uint16_t *restrict codes, size_t n,
-                      int32_t whole, int32_t half) {
+static void add_codes(int32_t *restrict sum, int32_t *restrict square, const uint16_t *restrict codes, size_t n, int32_t whole,
+                      int32_t half) {
     for (size_t k = 0; k < n; k++) {
         int32_t v = codes[k] - (codes[k] >= half ? whole : 0);
         sum[k] += v;

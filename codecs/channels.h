@@ -15,20 +15,20 @@
 enum kvc_turn { KVC_TURN_NONE, KVC_TURN_HALVES, KVC_TURN_INTERLEAVED };
 
 struct kvc_channels {
-    size_t n;                               /* channels in a row */
-    const struct kvc_word_format *format;   /* NULL: words are integer codes of `bits` bits */
+    size_t n;                             /* channels in a row */
+    const struct kvc_word_format *format; /* NULL: words are integer codes of `bits` bits */
     unsigned bits;
 
     /* stored */
-    enum kvc_turn turn; /* how channels rotate together from row to row */
-    uint32_t period;    /* channels of a head, after which the rotation repeats; divides n */
+    enum kvc_turn turn;    /* how channels rotate together from row to row */
+    uint32_t period;       /* channels of a head, after which the rotation repeats; divides n */
     uint32_t first, pairs; /* of a head: its first channel that rotates, and its rotating pairs */
-    float angle, ratio; /* pair i rotates by angle * ratio^i radians a row */
-    uint8_t *spread;    /* variance 2^(spread - 127), 1 to 253 */
-    int8_t *mean;       /* in quarters of the spread; for codes the mean itself */
+    float angle, ratio;    /* pair i rotates by angle * ratio^i radians a row */
+    uint8_t *spread;       /* variance 2^(spread - 127), 1 to 253 */
+    int8_t *mean;          /* in quarters of the spread; for codes the mean itself */
 
     /* computed from what is stored */
-    float *value, *partner, *variance;    /* per channel */
+    float *value, *partner, *variance;      /* per channel */
     float *cosine, *sine, *step_c, *step_s; /* per channel of a period: of this row, and the rotation of one row */
     int flat;                               /* 1: no parameters */
     int fresh;                              /* 1: before row 0 */
@@ -36,15 +36,13 @@ struct kvc_channels {
 };
 
 /* Makes room for rows of n channels; format and bits as in the struct. Returns -1 when out of memory. */
-int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_format *format, unsigned bits,
-                      struct kvc_error *e);
+int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_format *format, unsigned bits, struct kvc_error *e);
 void kvc_channels_free(struct kvc_channels *c);
 
 /* Fits the model to float rows, canonical in shape->dtype. Values that are not finite or beyond 2^50 count as 0. The
  * encoder is free in its choice. scratch has room for KVC_CHANNELS_SCRATCH(n, rows) floats. */
 #define KVC_CHANNELS_PROBED 48 /* rows that are searched for a rotation */
-#define KVC_CHANNELS_SCRATCH(n, rows) \
-    ((size_t)(n) * (5 + ((rows) < KVC_CHANNELS_PROBED ? (size_t)(rows) : KVC_CHANNELS_PROBED)))
+#define KVC_CHANNELS_SCRATCH(n, rows) ((size_t)(n) * (5 + ((rows) < KVC_CHANNELS_PROBED ? (size_t)(rows) : KVC_CHANNELS_PROBED)))
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);
 /* Fits the model to integer codes of c->bits bits. sign, 1: two's complement. */
 void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign);

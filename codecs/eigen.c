@@ -14,9 +14,9 @@
 /* LAPACK's dsyevr as every implementation exports it, with the lengths that Fortran adds for texts. Matrices are column after
  * column there, so that a row-major upper triangle is a lower one. */
 typedef void dsyevr(const char *jobz, const char *range, const char *uplo, const int *n, double *a, const int *lda,
-                    const double *vl, const double *vu, const int *il, const int *iu, const double *abstol, int *m,
-                    double *w, double *z, const int *ldz, int *isuppz, double *work, const int *lwork, int *iwork,
-                    const int *liwork, int *info, size_t, size_t, size_t);
+                    const double *vl, const double *vu, const int *il, const int *iu, const double *abstol, int *m, double *w,
+                    double *z, const int *ldz, int *isuppz, double *work, const int *lwork, int *iwork, const int *liwork,
+                    int *info, size_t, size_t, size_t);
 
 /* LAPACK is loaded when the first recipe needs it: the tools start faster, and most runs never need it. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -63,8 +63,8 @@ static int eigenvectors(double *a, size_t n, size_t rank, double *z, double *val
         status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "no LAPACK is installed (liblapack.so.3): install one, such as OpenBLAS");
     if (!status) {
         pthread_mutex_lock(&one_at_a_time);
-        lapack("V", "I", "L", &order, a, &order, &none, &none, &first, &order, &none, &found, value, z, &order,
-               numbers + whole, value + n, &n_room, numbers, &n_whole, &failed, 1, 1, 1);
+        lapack("V", "I", "L", &order, a, &order, &none, &none, &first, &order, &none, &found, value, z, &order, numbers + whole,
+               value + n, &n_room, numbers, &n_whole, &failed, 1, 1, 1);
         pthread_mutex_unlock(&one_at_a_time);
         if (failed || (size_t)found != rank)
             status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors (%d)", failed);

@@ -29,7 +29,7 @@ __attribute__((format(printf, 4, 0))) static void fill(struct kvc_error *e, enum
     vsnprintf(e->message, sizeof e->message, format, ap);
 }
 
-int (kvc_fail)(struct kvc_error *e, enum kvc_code code, const char *format, ...) {
+int(kvc_fail)(struct kvc_error *e, enum kvc_code code, const char *format, ...) {
     if (e) {
         va_list ap;
         va_start(ap, format);
@@ -39,7 +39,7 @@ int (kvc_fail)(struct kvc_error *e, enum kvc_code code, const char *format, ...)
     return -1;
 }
 
-int (kvc_fail_at)(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...) {
+int(kvc_fail_at)(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...) {
     if (e) {
         va_list ap;
         va_start(ap, format);
@@ -51,7 +51,7 @@ int (kvc_fail_at)(struct kvc_error *e, enum kvc_code code, uint64_t offset, cons
     return -1;
 }
 
-int (kvc_fail_need)(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format, ...) {
+int(kvc_fail_need)(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format, ...) {
     if (e) {
         va_list ap;
         va_start(ap, format);
@@ -62,18 +62,17 @@ int (kvc_fail_need)(struct kvc_error *e, enum kvc_code code, enum kvc_need need,
     return -1;
 }
 
-int (kvc_error_prefix)(struct kvc_error *e, const char *prefix) {
+int(kvc_error_prefix)(struct kvc_error *e, const char *prefix) {
     if (e) {
         char old[sizeof e->message];
         memcpy(old, e->message, sizeof old);
         int n = snprintf(e->message, sizeof e->message, "%s: ", prefix);
         size_t used = n < 0 ? 0 : (size_t)n;
-        if (used < sizeof e->message)
-            snprintf(e->message + used, sizeof e->message - used, "%s", old);
+        if (used < sizeof e->message) snprintf(e->message + used, sizeof e->message - used, "%s", old);
     }
     return -1;
 }
 
-int (kvc_fail_memory)(struct kvc_error *e, const char *what) {
+int(kvc_fail_memory)(struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_MEMORY, "out of memory for %s", what);
 }

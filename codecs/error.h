@@ -30,19 +30,19 @@ enum kvc_severity {
  * those of enum kvc_code. */
 enum kvc_need {
     KVC_NEED_NOTHING = 0,
-    KVC_NEED_HEADS = 1,    /* the number of KV heads */
-    KVC_NEED_PAIRING = 2,  /* the RoPE pairing of K */
-    KVC_NEED_MODEL = 3,    /* the model's weights file, for its facts */
-    KVC_NEED_WEIGHTS = 4,  /* the model's weights, for their values */
-    KVC_NEED_PROFILE = 5,  /* the profile that a file was packed with */
-    KVC_NEED_QUERIES = 6,  /* queries of the model's attention */
-    KVC_NEED_FORMAT = 7,   /* a format to write other than the source's own */
-    KVC_NEED_INPUT = 8,    /* the format of the input, which is never guessed */
-    KVC_NEED_NAMES = 9,    /* which arrays are K and V (the option `map` of formats) */
+    KVC_NEED_HEADS = 1,           /* the number of KV heads */
+    KVC_NEED_PAIRING = 2,         /* the RoPE pairing of K */
+    KVC_NEED_MODEL = 3,           /* the model's weights file, for its facts */
+    KVC_NEED_WEIGHTS = 4,         /* the model's weights, for their values */
+    KVC_NEED_PROFILE = 5,         /* the profile that a file was packed with */
+    KVC_NEED_QUERIES = 6,         /* queries of the model's attention */
+    KVC_NEED_FORMAT = 7,          /* a format to write other than the source's own */
+    KVC_NEED_INPUT = 8,           /* the format of the input, which is never guessed */
+    KVC_NEED_NAMES = 9,           /* which arrays are K and V (the option `map` of formats) */
     KVC_NEED_TARGET_PAIRING = 10, /* the RoPE pairing that the target keeps */
-    KVC_NEED_STEP = 11,    /* a quantisation step, or a target to find it by */
-    KVC_NEED_FLOATS = 12,  /* K and V that are not of block types */
-    KVC_NEED_CONSENT = 13  /* to do it all the same, though numbers say that a profile does not fit */
+    KVC_NEED_STEP = 11,           /* a quantisation step, or a target to find it by */
+    KVC_NEED_FLOATS = 12,         /* K and V that are not of block types */
+    KVC_NEED_CONSENT = 13         /* to do it all the same, though numbers say that a profile does not fit */
 };
 
 #define KVC_NOWHERE UINT64_MAX
@@ -58,8 +58,7 @@ struct kvc_error {
 };
 
 /* Fills *e (when not NULL) and returns -1, so that "return kvc_fail(...)" reads well. */
-int kvc_fail(struct kvc_error *e, enum kvc_code code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+int kvc_fail(struct kvc_error *e, enum kvc_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* The same with a byte offset, which is also appended to the message. */
 int kvc_fail_at(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...)

@@ -155,8 +155,7 @@ int kvc_halves_open(struct kvc_halves *h, const uint8_t **bytes, const uint8_t *
         (h->width == 8 && (h->n_escapes || h->base || h->rotated)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "the header of %zu numbers is out of range", n);
     const size_t lower = kvc_packed_bytes(n, 8 - h->zeros), codes = kvc_packed_bytes(n, h->width);
-    if ((size_t)(end - p) - HEADER < lower + codes + h->n_escapes)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
+    if ((size_t)(end - p) - HEADER < lower + codes + h->n_escapes) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
     h->scale = ldexpf(1, exponent);
     h->lower = p + HEADER;
     h->codes = h->lower + lower;

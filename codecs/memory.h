@@ -28,8 +28,8 @@ static inline void *kvc_realloc(void *p, uint64_t n, uint64_t size) {
     return realloc(p, bytes ? bytes : 1);
 }
 
-/* Makes room for one more element after n elements: returns the array, grown if n is a power of two or 0. So arrays grow without a field for
- * their capacity. NULL as kvc_realloc(). */
+/* Makes room for one more element after n elements: returns the array, grown if n is a power of two or 0. So arrays grow
+ * without a field for their capacity. NULL as kvc_realloc(). */
 static inline void *kvc_room_for_one(void *p, uint64_t n, uint64_t size) {
     return n & (n - 1) ? p : kvc_realloc(p, n ? 2 * n : 1, size);
 }

@@ -65,8 +65,7 @@ int kvc_pipeline_accepts(const struct kvc_pipeline *pipeline, const struct kvc_s
     for (unsigned i = 0; i < pipeline->n; i++) {
         const struct kvc_stage *s = stage_at(pipeline, i);
         if (s->flags & (KVC_STAGE_FLOAT | KVC_STAGE_FINITE) && !kvc_is_float(shape->dtype)) {
-            kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s takes f32, f16 and bf16, not %s", s->name,
-                     kvc_dtype_info(shape->dtype)->name);
+            kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s takes f32, f16 and bf16, not %s", s->name, kvc_dtype_info(shape->dtype)->name);
             return 0;
         }
         if (s->accepts && !s->accepts(&pipeline->step[i].args, shape, e)) {
@@ -238,8 +237,7 @@ static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, 
         s->section = take_back(own->section, &left, i, &s->n);
         s->side = take_back(own->side, &left_side, i, &s->n_side);
     }
-    if (left || left_side)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections belong to no stage of the recipe", left + left_side);
+    if (left || left_side) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections belong to no stage of the recipe", left + left_side);
     return 0;
 }
 

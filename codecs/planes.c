@@ -29,8 +29,7 @@ static int looks_like_noise(const uint8_t *p, size_t n) {
     return entropy > NOISE;
 }
 
-int kvc_plane_add(struct kvc_sections *out, uint8_t stage, uint8_t index, const uint8_t *plane, size_t n,
-                  struct kvc_error *e) {
+int kvc_plane_add(struct kvc_sections *out, uint8_t stage, uint8_t index, const uint8_t *plane, size_t n, struct kvc_error *e) {
     return kvc_sections_add(out, KVC_SECTION_PLANE, stage, index, plane, n, looks_like_noise(plane, n) ? 0 : LEVEL, e);
 }
 

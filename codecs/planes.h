@@ -12,8 +12,7 @@ void kvc_plane_out(uint8_t *plane, const uint8_t *blocks, size_t n, size_t size,
 void kvc_plane_in(uint8_t *blocks, const uint8_t *plane, size_t n, size_t size, size_t at, size_t group);
 
 /* Adds a PLANE section: stored when a sample of it looks like noise, else coded by zstd. */
-int kvc_plane_add(struct kvc_sections *out, uint8_t stage, uint8_t index, const uint8_t *plane, size_t n,
-                  struct kvc_error *e);
+int kvc_plane_add(struct kvc_sections *out, uint8_t stage, uint8_t index, const uint8_t *plane, size_t n, struct kvc_error *e);
 
 /* Returns the minimum number of rows of n values that make whole groups of 32, which pack_bits takes together. */
 size_t kvc_packed_rows(size_t n);

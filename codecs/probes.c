@@ -98,8 +98,7 @@ static void find_shares(const struct probes *p, size_t head, size_t first, size_
                                              p->turned + t * p->dim, p->dim, ROWS, seen[i] - t < ROWS ? seen[i] - t : ROWS);
         }
     for (size_t i = 0; i < count; i++)
-        if (seen[i])
-            normalise(p->share + i * p->rows, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
+        if (seen[i]) normalise(p->share + i * p->rows, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
 }
 
 /* Takes one query's shares of the n rows that it sees. */
@@ -168,8 +167,7 @@ int kvc_probes_saliency(const struct kvc_encoding *x, float *to, struct kvc_erro
         if (!status) each_probe(&p, h, add_squares, to);
     }
     const size_t probes = p.n * p.group, seen = p.rows - (p.n ? hidden(&p, probes - 1) : 0);
-    for (size_t i = 0; i < p.heads * p.rows && !status; i++)
-        to[i] = (float)seen * sqrtf(to[i] / (float)(probes ? probes : 1));
+    for (size_t i = 0; i < p.heads * p.rows && !status; i++) to[i] = (float)seen * sqrtf(to[i] / (float)(probes ? probes : 1));
     free(p.piece);
     free(position);
     return status;
@@ -202,8 +200,7 @@ static int read_values(const struct kvc_encoding *x, size_t head, float *piece, 
     for (uint64_t first = 0; first < x->rows; first += ROWS) {
         const size_t n = x->rows - first < ROWS ? (size_t)(x->rows - first) : ROWS;
         if (x->read(x, KVC_SELECT_V, first, n, piece, e)) return -1;
-        for (size_t t = 0; t < n; t++)
-            memcpy(to + ((size_t)first + t) * dim, piece + (t * heads + head) * dim, dim * sizeof *to);
+        for (size_t t = 0; t < n; t++) memcpy(to + ((size_t)first + t) * dim, piece + (t * heads + head) * dim, dim * sizeof *to);
     }
     return 0;
 }

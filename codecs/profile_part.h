@@ -9,16 +9,16 @@
 /* Channels are in the cache's order. All pointers are valid as long as the profile. */
 struct kvc_profile_part {
     size_t heads, dim;
-    const float *mean;  /* [head][channel] */
-    const float *basis; /* coefficients to channels: [head][component][channel] */
-    const int8_t *code; /* the same, before multiplication by the scale of their row */
-    const float *scale; /* [head][component] */
+    const float *mean;   /* [head][channel] */
+    const float *basis;  /* coefficients to channels: [head][component][channel] */
+    const int8_t *code;  /* the same, before multiplication by the scale of their row */
+    const float *scale;  /* [head][component] */
     size_t half;         /* of K: pairs that RoPE rotates */
     const double *angle; /* of each pair, radians a position; NULL: RoPE rotates none */
     /* encoders only */
-    const float *inverse; /* [head][channel][component] */
+    const float *inverse;  /* [head][channel][component] */
     const float *variance; /* [head][component]: mean square of the coefficients in the learning caches; NULL: unknown */
-    const float *query;   /* before RoPE: [query][query head][channel of K], n_queries of them; both of K and V */
+    const float *query;    /* before RoPE: [query][query head][channel of K], n_queries of them; both of K and V */
     size_t query_heads, n_queries;
 };
 

@@ -109,8 +109,7 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
     }
 }
 
-int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alphabet, unsigned bits,
-                        struct kvc_error *e) {
+int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alphabet, unsigned bits, struct kvc_error *e) {
     const uint32_t whole = UINT32_C(1) << bits;
     unsigned last = 0, greatest = 0, big = 0;
     uint32_t sum = 0;
@@ -176,8 +175,8 @@ void kvc_rans_encode_end(const struct kvc_rans_encoder *r, uint8_t *states) {
         for (unsigned b = 0; b < 4; b++) *states++ = (uint8_t)(r->x[i] >> 8 * b);
 }
 
-int kvc_rans_decode_begin(struct kvc_rans_decoder *r, unsigned lanes, const uint8_t *states, const uint8_t *words,
-                          size_t size, struct kvc_error *e) {
+int kvc_rans_decode_begin(struct kvc_rans_decoder *r, unsigned lanes, const uint8_t *states, const uint8_t *words, size_t size,
+                          struct kvc_error *e) {
     r->lanes = lanes;
     for (unsigned i = 0; i < lanes; i++) {
         const uint8_t *p = states + 4 * i;
@@ -194,7 +193,6 @@ int kvc_rans_decode_end(const struct kvc_rans_decoder *r, struct kvc_error *e) {
     if (r->missing) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream is too short");
     if (r->next != r->end) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream is too long");
     for (unsigned i = 0; i < r->lanes; i++)
-        if (r->x[i] != KVC_RANS_START)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream does not end in its start state");
+        if (r->x[i] != KVC_RANS_START) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream does not end in its start state");
     return 0;
 }

@@ -25,8 +25,7 @@ void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alp
 /* Appends a table of normalised frequencies, at most KVC_RANS_TABLE_BOUND bytes. */
 void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsigned alphabet);
 /* Reads a table. Refuses a table that does not end within the limit, or whose frequencies do not sum to 2^bits. */
-int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alphabet, unsigned bits,
-                        struct kvc_error *e);
+int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alphabet, unsigned bits, struct kvc_error *e);
 
 /* Make the tables of kernels: slots, as many as the frequencies sum to, with room for KVC_RANS_SLACK more, which are
  * overwritten; and a row per symbol. */
@@ -41,8 +40,8 @@ void kvc_rans_encode_begin(struct kvc_rans_encoder *r, unsigned lanes, uint8_t *
 void kvc_rans_encode_end(const struct kvc_rans_encoder *r, uint8_t *states);
 
 /* Begins a stream with these states and `size` bytes of words. Refuses a state below 2^16. */
-int kvc_rans_decode_begin(struct kvc_rans_decoder *r, unsigned lanes, const uint8_t *states, const uint8_t *words,
-                          size_t size, struct kvc_error *e);
+int kvc_rans_decode_begin(struct kvc_rans_decoder *r, unsigned lanes, const uint8_t *states, const uint8_t *words, size_t size,
+                          struct kvc_error *e);
 /* Refuses a stream that did not end in its start state with its last word. */
 int kvc_rans_decode_end(const struct kvc_rans_decoder *r, struct kvc_error *e);
 

@@ -18,7 +18,7 @@ struct kvc_matrix {
     const float *norm;   /* [in]: weights of the RMSNorm before it, or NULL */
     float epsilon;       /* of that norm; 0: unknown */
     uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
-    void *hold;          /* of the source */
+    void *hold; /* of the source */
 };
 
 /* The sources of one tensor. Functions may be called from several threads. */
@@ -36,12 +36,12 @@ struct kvc_rebuild {
 /* Further facts for encoders. */
 struct kvc_rebuild_source {
     const struct kvc_rebuild *rebuild;
-    uint32_t from;           /* the tensor of hidden states; UINT32_MAX: the layer has none */
-    size_t in;               /* its channels */
-    int is_hidden;           /* 1: hidden states are rebuilt from another layer's */
-    int normed;              /* states are stored after the norm: 1, before it: 0, unknown: -1 */
+    uint32_t from; /* the tensor of hidden states; UINT32_MAX: the layer has none */
+    size_t in;     /* its channels */
+    int is_hidden; /* 1: hidden states are rebuilt from another layer's */
+    int normed;    /* states are stored after the norm: 1, before it: 0, unknown: -1 */
     enum kvc_rope_type rope_type;
-    double theta, factor;    /* 0: unknown, none */
+    double theta, factor; /* 0: unknown, none */
     size_t rotated;
     enum kvc_pairing pairing; /* of K; UNKNOWN or NONE: no RoPE */
 };

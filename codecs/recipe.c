@@ -60,7 +60,8 @@ static int fail_unknown(const char *name, struct kvc_error *e) {
         kvc_near_offer(&near, kvc_preset_at(i)->name);
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "; presets: ", kvc_preset_at(i)->name);
     }
-    if (*near.text) return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage or preset '%s'; did you mean %s?", name, near.text);
+    if (*near.text)
+        return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage or preset '%s'; did you mean %s?", name, near.text);
     return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage or preset '%s' (stages: %s)", name, known);
 }
 
@@ -98,11 +99,10 @@ static int parse_items(const char *text, struct kvc_recipe *recipe, int in_prese
         if (next) *next++ = '\0';
         const struct kvc_preset *preset = in_preset ? NULL : kvc_preset_find(p, strcspn(p, ":@"));
         if (preset && strcmp(preset->name, p) != 0)
-            status = kvc_fail(e, KVC_ERR_USAGE, "recipe: preset %s takes no arguments or selectors; it stands for %s", preset->name,
-                              preset->recipe);
+            status = kvc_fail(e, KVC_ERR_USAGE, "recipe: preset %s takes no arguments or selectors; it stands for %s",
+                              preset->name, preset->recipe);
         else if (preset) status = parse_items(preset->recipe, recipe, 1, e);
-        else if (recipe->n == KVC_MAX_STAGES)
-            status = kvc_fail(e, KVC_ERR_USAGE, "recipe: more than %d stages", KVC_MAX_STAGES);
+        else if (recipe->n == KVC_MAX_STAGES) status = kvc_fail(e, KVC_ERR_USAGE, "recipe: more than %d stages", KVC_MAX_STAGES);
         else status = parse_item(p, &recipe->item[recipe->n++], e);
         p = next;
     }
@@ -126,10 +126,8 @@ int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size) {
             return -1;
         for (unsigned r = 0; r < item->ranges; r++) {
             char range[32];
-            if (item->range[r].first == item->range[r].last)
-                snprintf(range, sizeof range, "@l%" PRIu32, item->range[r].first);
-            else
-                snprintf(range, sizeof range, "@l%" PRIu32 "-%" PRIu32, item->range[r].first, item->range[r].last);
+            if (item->range[r].first == item->range[r].last) snprintf(range, sizeof range, "@l%" PRIu32, item->range[r].first);
+            else snprintf(range, sizeof range, "@l%" PRIu32 "-%" PRIu32, item->range[r].first, item->range[r].last);
             if (kvc_text_append(text, size, range)) return -1;
         }
     }
@@ -155,8 +153,7 @@ static void add_step(struct kvc_pipeline *pipeline, const struct kvc_stage *stag
     pipeline->n++;
 }
 
-void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer,
-                         struct kvc_pipeline *pipeline) {
+void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer, struct kvc_pipeline *pipeline) {
     memset(pipeline, 0, sizeof *pipeline);
     int finite = 0;
     for (unsigned i = 0; i < recipe->n; i++) {

@@ -22,7 +22,9 @@ struct kvc_item {
     struct kvc_stage_args args;
     unsigned select; /* enum kvc_select bits; 0: all tensors */
     unsigned ranges; /* number of layer ranges; 0: all layers */
-    struct { uint32_t first, last; } range[KVC_MAX_RANGES];
+    struct {
+        uint32_t first, last;
+    } range[KVC_MAX_RANGES];
 };
 
 struct kvc_recipe {
@@ -46,7 +48,6 @@ int kvc_recipe_is_lossy(const struct kvc_recipe *recipe);
  * KVC_SELECT_K or _V, or 0 for other roles, which only terminal, lossless and unselected items take. `finite` is put before the
  * first stage that needs it. Where no terminal stage selects the tensor and the last residual may not be dropped, the default
  * stage ends the pipeline. */
-void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer,
-                         struct kvc_pipeline *pipeline);
+void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer, struct kvc_pipeline *pipeline);
 
 #endif

@@ -15,8 +15,8 @@ void kvc_shared_free(struct kvc_shared *s) {
 }
 
 const void *kvc_shared_get(struct kvc_shared *s, unsigned tag, size_t n,
-                           int (*make)(const void *what, void *bytes, struct kvc_error *e),
-                           const void *what, struct kvc_error *e) {
+                           int (*make)(const void *what, void *bytes, struct kvc_error *e), const void *what,
+                           struct kvc_error *e) {
     pthread_mutex_lock(&s->lock);
     if (!s->bytes) {
         void *bytes = malloc(n ? n : 1);

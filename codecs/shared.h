@@ -18,7 +18,7 @@ void kvc_shared_free(struct kvc_shared *s);
 /* Returns the n bytes; the first call makes them by make(what, bytes, e). Returns NULL after a failure, or when they were made
  * under another tag. */
 const void *kvc_shared_get(struct kvc_shared *s, unsigned tag, size_t n,
-                           int (*make)(const void *what, void *bytes, struct kvc_error *e),
-                           const void *what, struct kvc_error *e);
+                           int (*make)(const void *what, void *bytes, struct kvc_error *e), const void *what,
+                           struct kvc_error *e);
 
 #endif

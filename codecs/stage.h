@@ -59,8 +59,7 @@ struct kvc_stage {
     int (*begin)(const struct kvc_stage_args *args, const struct kvc_encoding *encoding, const struct kvc_block *like,
                  void **state, struct kvc_error *e);
     int (*look)(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e);
-    int (*settle)(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e);
+    int (*settle)(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e);
     void (*end)(void *state);
     /* Adds the stage's sections of one block, `stage` being its position in the pipeline, and makes the block what it hands
      * on. */
@@ -72,8 +71,7 @@ struct kvc_stage {
     void (*describe)(const struct kvc_stored *stored, unsigned role, struct kvc_description *description);
 
     /* Decoding, first stage first: makes block->shape (and its marks) what the stage handed on. NULL: as it came. */
-    int (*open)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                struct kvc_error *e);
+    int (*open)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e);
     /* Decoding, last stage first: rebuilds block->rows from the matrix that the stage handed on, which is in rows, and from
      * its sections, whose hashes are checked. */
     int (*decode)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,

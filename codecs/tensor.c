@@ -48,8 +48,9 @@ static int row_is_contiguous(const struct kvc_shape *shape, const struct kvc_str
 
 int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t size) {
     uint64_t blocks = head_blocks(shape), reach = kvc_dtype_info(shape->dtype)->size;
-    struct { uint64_t count, stride; } axis[3] = {
-        {shape->tokens, s->token}, {shape->heads, s->head}, {blocks, s->block}};
+    struct {
+        uint64_t count, stride;
+    } axis[3] = {{shape->tokens, s->token}, {shape->heads, s->head}, {blocks, s->block}};
     if (!shape->tokens) return 1;
     if (!blocks) { /* blocks straddle heads: the row is one run, and only the token axis is left */
         if (!row_is_contiguous(shape, s)) return 0;
@@ -64,8 +65,7 @@ int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s
         uint64_t count = axis[next].count, stride = axis[next].stride, steps;
         axis[next] = axis[done];
         if (count <= 1) continue;
-        if (stride < reach || __builtin_mul_overflow(stride, count - 1, &steps) ||
-            __builtin_add_overflow(reach, steps, &reach))
+        if (stride < reach || __builtin_mul_overflow(stride, count - 1, &steps) || __builtin_add_overflow(reach, steps, &reach))
             return 0;
     }
     return reach <= size;
@@ -78,8 +78,8 @@ static void move(uint8_t *row, uint8_t *other, uint64_t n, int in) {
 }
 
 /* Copies one row from the layout s to canonical order (in: 1), or back. */
-static void row_copy(uint8_t *row, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
-                     uint64_t token, int in) {
+static void row_copy(uint8_t *row, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t token,
+                     int in) {
     uint64_t size = kvc_dtype_info(shape->dtype)->size, blocks = head_blocks(shape);
     uint8_t *from = base + token * s->token;
     if (row_is_contiguous(shape, s)) {
@@ -98,13 +98,13 @@ static void row_copy(uint8_t *row, uint8_t *base, const struct kvc_shape *shape,
     }
 }
 
-void kvc_row_gather(uint8_t *row, const uint8_t *base, const struct kvc_shape *shape,
-                    const struct kvc_strides *s, uint64_t token) {
+void kvc_row_gather(uint8_t *row, const uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
+                    uint64_t token) {
     row_copy(row, (uint8_t *)(uintptr_t)base, shape, s, token, 1);
 }
 
-void kvc_row_scatter(uint8_t *base, const uint8_t *row, const struct kvc_shape *shape,
-                     const struct kvc_strides *s, uint64_t token) {
+void kvc_row_scatter(uint8_t *base, const uint8_t *row, const struct kvc_shape *shape, const struct kvc_strides *s,
+                     uint64_t token) {
     row_copy((uint8_t *)(uintptr_t)row, base, shape, s, token, 0);
 }
 

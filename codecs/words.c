@@ -3,17 +3,22 @@
 
 #include <string.h>
 
-static const struct kvc_word_format f32_words = {15, 16, 6, 0}, bf16_words = {15, 16, 6, 0},
-                                    f16_words = {15, 13, 8, 112}, f8e4m3_words = {7, 20, 0, 120},
-                                    f8e5m2_words = {7, 21, 0, 112};
+static const struct kvc_word_format f32_words = {15, 16, 6, 0}, bf16_words = {15, 16, 6, 0}, f16_words = {15, 13, 8, 112},
+                                    f8e4m3_words = {7, 20, 0, 120}, f8e5m2_words = {7, 21, 0, 112};
 
 static const struct kvc_words table[] = {
-    {KVC_F32, 16, &f32_words, 2, 0, 0},      {KVC_F16, 16, &f16_words, 0, 0, 0},
-    {KVC_BF16, 16, &bf16_words, 0, 0, 0},    {KVC_F8E4M3, 8, &f8e4m3_words, 0, 0, 0},
-    {KVC_F8E5M2, 8, &f8e5m2_words, 0, 0, 0}, {KVC_U8, 8, NULL, 0, 0, 0},
-    {KVC_I8, 8, NULL, 0, 1, 0},              {KVC_Q8_0, 8, NULL, 2, 1, 0},
-    {KVC_Q4_0, 4, NULL, 2, 0, 0},            {KVC_Q4_1, 4, NULL, 4, 0, 0},
-    {KVC_Q5_0, 5, NULL, 2, 0, 4},            {KVC_Q5_1, 5, NULL, 4, 0, 4},
+    {KVC_F32, 16, &f32_words, 2, 0, 0},
+    {KVC_F16, 16, &f16_words, 0, 0, 0},
+    {KVC_BF16, 16, &bf16_words, 0, 0, 0},
+    {KVC_F8E4M3, 8, &f8e4m3_words, 0, 0, 0},
+    {KVC_F8E5M2, 8, &f8e5m2_words, 0, 0, 0},
+    {KVC_U8, 8, NULL, 0, 0, 0},
+    {KVC_I8, 8, NULL, 0, 1, 0},
+    {KVC_Q8_0, 8, NULL, 2, 1, 0},
+    {KVC_Q4_0, 4, NULL, 2, 0, 0},
+    {KVC_Q4_1, 4, NULL, 4, 0, 0},
+    {KVC_Q5_0, 5, NULL, 2, 0, 4},
+    {KVC_Q5_1, 5, NULL, 4, 0, 4},
     {KVC_IQ4_NL, 4, NULL, 2, 0, 0},
 };
 

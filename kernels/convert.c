@@ -32,8 +32,8 @@ float kvc_half_to_float(uint16_t h) {
 uint16_t kvc_float_to_half(float f) {
     uint32_t bits = to_bits(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
     if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff)); /* NaN becomes quiet */
-    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                     /* rounds to infinity */
-    if (rest < 0x33000001) return (uint16_t)sign;                                 /* rounds to zero */
+    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                       /* rounds to infinity */
+    if (rest < 0x33000001) return (uint16_t)sign;                                   /* rounds to zero */
     uint32_t mantissa, shift, half;
     if (rest < 0x38800000) { /* subnormal half */
         shift = 126 - (rest >> 23);
@@ -60,12 +60,9 @@ uint16_t kvc_float_to_bf16(float f) {
 void kvc_f8e4m3_to_f32(float *dst, const uint8_t *src, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t sign = (uint32_t)(src[i] & 0x80) << 24, e = src[i] >> 3 & 15, m = src[i] & 7;
-        if (e == 15 && m == 7)
-            dst[i] = from_bits(sign | 0x7fc00000u);
-        else if (e)
-            dst[i] = from_bits(sign | (e + 120) << 23 | m << 20);
-        else
-            dst[i] = from_bits(sign | to_bits((float)m * 0x1p-9f));
+        if (e == 15 && m == 7) dst[i] = from_bits(sign | 0x7fc00000u);
+        else if (e) dst[i] = from_bits(sign | (e + 120) << 23 | m << 20);
+        else dst[i] = from_bits(sign | to_bits((float)m * 0x1p-9f));
     }
 }
 

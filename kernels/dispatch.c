@@ -81,8 +81,8 @@ static void first_rans_decode(struct kvc_rans_decoder *r, uint16_t *symbols, con
     tried.rans_decode(r, symbols, base, n, slots, bits);
 }
 
-static void first_rans_encode(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
-                              const struct kvc_rans_symbol *rows, unsigned bits) {
+static void first_rans_encode(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n, const struct kvc_rans_symbol *rows,
+                              unsigned bits) {
     pthread_once(&trial_once, try_rans);
     tried.rans_encode(r, symbols, n, rows, bits);
 }

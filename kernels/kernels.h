@@ -40,8 +40,10 @@ struct kvc_model_sums {
 #define KVC_LOG2_E 0x1.715476p+0f
 #define KVC_LN2_HIGH 0x1.62e43p-1f
 #define KVC_LN2_LOW (-0x1.05c61p-29f)
+/* clang-format off */
 #define KVC_EXPONENTIAL \
     {0x1.6a2434p-10f, 0x1.1239e2p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f, 1, 1}
+/* clang-format on */
 
 /* --- the kernels: kvc_NAME_fn is the type of kernel NAME, and the contract of all its twins --- */
 
@@ -92,9 +94,9 @@ typedef void kvc_unpack_bits_fn(uint8_t *values, const uint8_t *src, size_t n, u
 /* For n channels, a multiple of period, after which cosine and sine repeat: m = mean * cosine + partner * sine,
  * s = m * m + variance; bias[i] is the word of sqrt(s) with m's sign, rounded to its symbol bits, context[i] =
  * min((bits(s) - bits(variance)) >> 22, 7) << context_shift. */
-typedef void kvc_model_words_fn(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels,
-                                const float *cosine, const float *sine, size_t n, size_t period,
-                                const struct kvc_word_format *format, unsigned context_shift);
+typedef void kvc_model_words_fn(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
+                                const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
+                                unsigned context_shift);
 /* One row's share, n a multiple of period: plain += x, square += x * x, cosines += x * cosine, sines += x * sine;
  * an x that is not finite or not below 2^50 in size counts as 0. */
 typedef void kvc_model_sums_fn(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
@@ -125,8 +127,7 @@ typedef void kvc_quantise_fn(uint8_t *codes, const float *x, const float *low, c
 /* x[i] = codes[i] * step[i / group] + low[i / group]. */
 typedef void kvc_dequantise_fn(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group);
 /* x[i] = (codes[i] * step[i / group] + low[i / group]) + x[i]. */
-typedef void kvc_dequantise_add_fn(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,
-                                   size_t group);
+typedef void kvc_dequantise_add_fn(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group);
 
 /* Multiplies a row by a matrix of k rows, `stride` floats apart: y[i] = 0, then for j = 0 to k - 1:
  * y[i] = fma(a[j], b[j * stride + i], y[i]). */
@@ -172,6 +173,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
                                        const uint8_t *limit, size_t n, uint16_t middle);
 
 /* All kernels, each as X(name, isa). */
+/* clang-format off */
 #define KVC_KERNELS_BUT_RANS(X, isa) \
     X(split_planes, isa) X(merge_planes, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) X(cut_words, isa) \
     X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
@@ -180,6 +182,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
     X(multiply_rows, isa) X(multiply_tile, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
     X(exponentials, isa) X(multiply_sparse, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
     X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa)
+/* clang-format on */
 #define KVC_KERNELS_RANS(X, isa) X(rans_decode, isa) X(rans_encode, isa)
 #define KVC_KERNELS(X, isa) KVC_KERNELS_RANS(X, isa) KVC_KERNELS_BUT_RANS(X, isa)
 

@@ -7,8 +7,8 @@
 
 /* Two-byte elements, 32 at a time: gather even and odd bytes of each 16-byte lane, then mend the lane order. */
 static size_t split2(uint8_t *dst, const uint8_t *src, size_t n) {
-    const __m256i pick = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10,
-                                          12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i pick = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3,
+                                          5, 7, 9, 11, 13, 15);
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
         __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(src + 2 * i));
@@ -35,8 +35,8 @@ static size_t merge2(uint8_t *dst, const uint8_t *src, size_t n) {
 
 /* Four-byte elements, 32 at a time: transpose each lane's 4x4 bytes, then collect equal planes. */
 static size_t split4(uint8_t *dst, const uint8_t *src, size_t n) {
-    const __m256i pick = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9,
-                                          13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m256i pick = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6,
+                                          10, 14, 3, 7, 11, 15);
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
@@ -60,8 +60,7 @@ static size_t merge4(uint8_t *dst, const uint8_t *src, size_t n) {
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
         __m256i p[4];
-        for (int k = 0; k < 4; k++)
-            p[k] = _mm256_loadu_si256((const __m256i *)(const void *)(src + (size_t)k * n + i));
+        for (int k = 0; k < 4; k++) p[k] = _mm256_loadu_si256((const __m256i *)(const void *)(src + (size_t)k * n + i));
         __m256i a = _mm256_unpacklo_epi8(p[0], p[1]), b = _mm256_unpackhi_epi8(p[0], p[1]);
         __m256i c = _mm256_unpacklo_epi8(p[2], p[3]), d = _mm256_unpackhi_epi8(p[2], p[3]);
         __m256i e = _mm256_unpacklo_epi16(a, c), f = _mm256_unpackhi_epi16(a, c);
@@ -105,18 +104,13 @@ void kvc_f16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
     for (; i + 8 <= n; i += 8) {
         __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * i));
         __m128i special = _mm_cmpeq_epi16(_mm_and_si128(h, exponent), exponent);
-        if (_mm_movemask_epi8(special))
-            kvc_f16_to_f32_ref(dst + i, src + 2 * i, 8);
-        else
-            _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(h));
+        if (_mm_movemask_epi8(special)) kvc_f16_to_f32_ref(dst + i, src + 2 * i, 8);
+        else _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(h));
     }
     kvc_f16_to_f32_ref(dst + i, src + 2 * i, n - i);
 }
 
-const struct kvc_kernels kvc_kernels_avx2 = {
-    .name = "avx2",
-    KVC_KERNELS(KVC_ROW, avx2)
-};
+const struct kvc_kernels kvc_kernels_avx2 = {.name = "avx2", KVC_KERNELS(KVC_ROW, avx2)};
 
 #else
 typedef int kvc_no_avx2; /* ISO C wants one declaration in a file */

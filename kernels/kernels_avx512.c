@@ -4,11 +4,8 @@
 
 #if defined(__x86_64__)
 
-const struct kvc_kernels kvc_kernels_avx512 = {
-    .name = "avx512",
-    KVC_KERNELS_RANS(KVC_ROW, avx512)
-    KVC_KERNELS_BUT_RANS(KVC_ROW, avx2)
-};
+const struct kvc_kernels kvc_kernels_avx512 = {.name = "avx512",
+                                               KVC_KERNELS_RANS(KVC_ROW, avx512) KVC_KERNELS_BUT_RANS(KVC_ROW, avx2)};
 
 #else
 typedef int kvc_no_avx512; /* ISO C wants one declaration in a file */

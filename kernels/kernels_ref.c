@@ -14,8 +14,7 @@ void kvc_merge_planes_ref(uint8_t *dst, const uint8_t *src, size_t n, size_t siz
 }
 
 void kvc_f16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        dst[i] = kvc_half_to_float((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
+    for (size_t i = 0; i < n; i++) dst[i] = kvc_half_to_float((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
 }
 
 void kvc_bf16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
@@ -25,7 +24,4 @@ void kvc_bf16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
     }
 }
 
-const struct kvc_kernels kvc_kernels_ref = {
-    .name = "ref",
-    KVC_KERNELS(KVC_ROW, ref)
-};
+const struct kvc_kernels kvc_kernels_ref = {.name = "ref", KVC_KERNELS(KVC_ROW, ref)};

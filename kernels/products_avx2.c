@@ -13,8 +13,8 @@ static __m256i first(size_t n) {
 
 /* Columns of multiply_rows in 1 to 12 vectors, the last under a mask. Inlined with a constant number of vectors and loops
  * that compilers unroll whole, so that the sums stay in registers: eight keep the adders busy, and there are sixteen. */
-static inline __attribute__((always_inline)) void columns(float *y, const float *a, const float *b, size_t k,
-                                                          size_t stride, size_t vectors, __m256i mask) {
+static inline __attribute__((always_inline)) void columns(float *y, const float *a, const float *b, size_t k, size_t stride,
+                                                          size_t vectors, __m256i mask) {
     __m256 sum[12];
     const size_t last = vectors - 1;
 #pragma GCC unroll 12
@@ -55,8 +55,8 @@ void kvc_multiply_rows_avx2(float *y, const float *a, const float *b, size_t k, 
 }
 
 /* A tile of 1 to 6 rows: each vector of b serves them all. Inlined with a constant number of rows, as above. */
-static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a, size_t a_stride,
-                                                       size_t rows, const float *b, size_t k) {
+static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
+                                                       const float *b, size_t k) {
     __m256 sum[6][2];
 #pragma GCC unroll 6
     for (size_t r = 0; r < 6; r++) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
@@ -78,8 +78,7 @@ static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride
     }
 }
 
-void kvc_multiply_tile_avx2(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
-                            size_t k) {
+void kvc_multiply_tile_avx2(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
     for (; rows >= 6; rows -= 6, y += 6 * y_stride, a += 6 * a_stride) tile(y, y_stride, a, a_stride, 6, b, k);
     for (; rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride) tile(y, y_stride, a, a_stride, 2, b, k);
     if (rows) tile(y, y_stride, a, a_stride, 1, b, k);
@@ -118,8 +117,7 @@ static float total(__m256 sum) {
 float kvc_dot_avx2(const float *a, const float *b, size_t n) {
     __m256 sum = _mm256_setzero_ps();
     size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
+    for (; i + 8 <= n; i += 8) sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
     if (i < n) {
         const __m256i mask = first(n - i);
         sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_maskload_ps(a + i, mask), _mm256_maskload_ps(b + i, mask)));

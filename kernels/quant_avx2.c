@@ -102,10 +102,8 @@ static inline __attribute__((always_inline)) void quantise_run(uint8_t *codes, c
 
 void kvc_quantise_avx2(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n, size_t group,
                        float most) {
-    if (group == 1)
-        quantise_run(codes, x, low, inverse, n, most, 1);
-    else if (group < 8)
-        kvc_quantise_ref(codes, x, low, inverse, n, group, most);
+    if (group == 1) quantise_run(codes, x, low, inverse, n, most, 1);
+    else if (group < 8) kvc_quantise_ref(codes, x, low, inverse, n, group, most);
     else
         for (size_t i = 0; i < n; i += group)
             quantise_run(codes + i, x + i, low++, inverse++, n - i < group ? n - i : group, most, 0);
@@ -127,21 +125,16 @@ static inline __attribute__((always_inline)) void dequantise_run(float *x, const
 }
 
 void kvc_dequantise_avx2(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group) {
-    if (group == 1)
-        dequantise_run(x, codes, step, low, n, 1, 0);
-    else if (group < 8)
-        kvc_dequantise_ref(x, codes, step, low, n, group);
+    if (group == 1) dequantise_run(x, codes, step, low, n, 1, 0);
+    else if (group < 8) kvc_dequantise_ref(x, codes, step, low, n, group);
     else
         for (size_t i = 0; i < n; i += group)
             dequantise_run(x + i, codes + i, step++, low++, n - i < group ? n - i : group, 0, 0);
 }
 
-void kvc_dequantise_add_avx2(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,
-                             size_t group) {
-    if (group == 1)
-        dequantise_run(x, codes, step, low, n, 1, 1);
-    else if (group < 8)
-        kvc_dequantise_add_ref(x, codes, step, low, n, group);
+void kvc_dequantise_add_avx2(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group) {
+    if (group == 1) dequantise_run(x, codes, step, low, n, 1, 1);
+    else if (group < 8) kvc_dequantise_add_ref(x, codes, step, low, n, group);
     else
         for (size_t i = 0; i < n; i += group)
             dequantise_run(x + i, codes + i, step++, low++, n - i < group ? n - i : group, 0, 1);

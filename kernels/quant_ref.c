@@ -47,7 +47,6 @@ void kvc_dequantise_ref(float *x, const uint8_t *codes, const float *step, const
     for (size_t i = 0; i < n; i++) x[i] = (float)codes[i] * step[i / group] + low[i / group];
 }
 
-void kvc_dequantise_add_ref(float *x, const uint8_t *codes, const float *step, const float *low, size_t n,
-                            size_t group) {
+void kvc_dequantise_add_ref(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group) {
     for (size_t i = 0; i < n; i++) x[i] = (float)codes[i] * step[i / group] + low[i / group] + x[i];
 }

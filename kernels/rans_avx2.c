@@ -48,7 +48,7 @@ struct decoding {
 
 /* Eight lanes by one symbol each; takes words from *next on. Returns the symbols in 32-bit lanes. */
 static inline __attribute__((always_inline)) __m256i decode_eight(__m256i *lanes, const uint16_t *base, const uint8_t **next,
-                                   const struct decoding *d) {
+                                                                  const struct decoding *d) {
     __m256i x = *lanes, at = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)base));
     __m256i slot = look_up(d->table, _mm256_add_epi32(at, _mm256_and_si256(x, d->mask)));
     x = _mm256_add_epi32(_mm256_mullo_epi32(_mm256_srli_epi32(slot, 21), _mm256_srl_epi32(x, d->bits)),
@@ -76,14 +76,14 @@ static void store_lanes(uint32_t *x, __m256i v) {
 }
 
 /* The four vectors are written out, not looped over, so that they stay in registers. */
-void kvc_rans_decode_avx2(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
-                          const uint32_t *table, unsigned bits) {
+void kvc_rans_decode_avx2(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n, const uint32_t *table,
+                          unsigned bits) {
     if (r->lanes != KVC_RANS_LANES) {
         kvc_rans_decode_ref(r, symbols, base, n, table, bits);
         return;
     }
-    const struct decoding d = {table, _mm256_set1_epi32((1 << bits) - 1), _mm256_set1_epi32(1023),
-                               _mm256_set1_epi32(2047), _mm_cvtsi32_si128((int)bits)};
+    const struct decoding d = {table, _mm256_set1_epi32((1 << bits) - 1), _mm256_set1_epi32(1023), _mm256_set1_epi32(2047),
+                               _mm_cvtsi32_si128((int)bits)};
     const uint8_t *next = r->next;
     __m256i a = load_lanes(r->x), b = load_lanes(r->x + 8), c = load_lanes(r->x + 16), e = load_lanes(r->x + 24);
     size_t i = 0;
@@ -105,9 +105,10 @@ struct encoding {
 };
 
 /* Eight lanes by one symbol each; gives words below *next. */
-static inline __attribute__((always_inline)) __m256i encode_eight(__m256i x, const uint16_t *s, uint8_t **next, const struct encoding *e) {
-    const __m256i pick = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 4, 5, 8, 9,
-                                          12, 13, -1, -1, -1, -1, -1, -1, -1, -1);
+static inline __attribute__((always_inline)) __m256i encode_eight(__m256i x, const uint16_t *s, uint8_t **next,
+                                                                  const struct encoding *e) {
+    const __m256i pick = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 4, 5, 8, 9, 12, 13, -1,
+                                          -1, -1, -1, -1, -1, -1, -1);
     __m256 a = _mm256_castsi256_ps(load_symbols(e->table, s)), b = _mm256_castsi256_ps(load_symbols(e->table, s + 2));
     __m256i reciprocal = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
     __m256i packed = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
@@ -127,14 +128,17 @@ static inline __attribute__((always_inline)) __m256i encode_eight(__m256i x, con
     __m256i odd = _mm256_srli_epi64(_mm256_mul_epu32(_mm256_srli_epi64(y, 32), _mm256_srli_epi64(reciprocal, 32)), 31);
     __m256i quotient = _mm256_srlv_epi32(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa), shift);
     __m256i first = _mm256_and_si256(_mm256_srli_epi32(packed, 11), e->field);
-    return _mm256_add_epi32(_mm256_add_epi32(x, first),
-                            _mm256_mullo_epi32(quotient, _mm256_sub_epi32(e->total, frequency)));
+    return _mm256_add_epi32(_mm256_add_epi32(x, first), _mm256_mullo_epi32(quotient, _mm256_sub_epi32(e->total, frequency)));
 }
 
-void kvc_rans_encode_avx2(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
-                          const struct kvc_rans_symbol *table, unsigned bits) {
-    const struct encoding k = {table, _mm256_set1_epi32(2047), _mm256_set1_epi32(1 << bits), _mm256_set1_epi32(1),
-                               _mm256_set1_epi32(15), _mm_cvtsi32_si128((int)(32 - bits))};
+void kvc_rans_encode_avx2(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n, const struct kvc_rans_symbol *table,
+                          unsigned bits) {
+    const struct encoding k = {table,
+                               _mm256_set1_epi32(2047),
+                               _mm256_set1_epi32(1 << bits),
+                               _mm256_set1_epi32(1),
+                               _mm256_set1_epi32(15),
+                               _mm_cvtsi32_si128((int)(32 - bits))};
     size_t tail = r->lanes == KVC_RANS_LANES ? n % KVC_RANS_LANES : n;
     if (tail) kvc_rans_encode_ref(r, symbols + n - tail, tail, table, bits);
     uint8_t *next = r->next;

@@ -27,8 +27,8 @@ static inline __attribute__((always_inline)) __m512i gather8(__m512i at, const v
 #pragma GCC diagnostic pop
 
 /* Sixteen lanes by one symbol each; takes words from *next on. */
-static inline __attribute__((always_inline)) __m512i decode_sixteen(__m512i x, uint16_t *symbols, const uint16_t *base, const uint8_t **next,
-                                     const struct decoding *d) {
+static inline __attribute__((always_inline)) __m512i decode_sixteen(__m512i x, uint16_t *symbols, const uint16_t *base,
+                                                                    const uint8_t **next, const struct decoding *d) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)base));
     __m512i slot = gather4(_mm512_add_epi32(at, _mm512_and_si512(x, d->mask)), d->table);
     __m256i symbol = _mm512_cvtepi32_epi16(_mm512_and_si512(slot, d->symbol));
@@ -41,14 +41,18 @@ static inline __attribute__((always_inline)) __m512i decode_sixteen(__m512i x, u
     return _mm512_mask_or_epi32(x, take, _mm512_slli_epi32(x, 16), _mm512_maskz_expand_epi32(take, words));
 }
 
-void kvc_rans_decode_avx512(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
-                            const uint32_t *table, unsigned bits) {
+void kvc_rans_decode_avx512(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n, const uint32_t *table,
+                            unsigned bits) {
     if (r->lanes != KVC_RANS_LANES) {
         kvc_rans_decode_ref(r, symbols, base, n, table, bits);
         return;
     }
-    const struct decoding d = {table, _mm512_set1_epi32((1 << bits) - 1), _mm512_set1_epi32(1023),
-                               _mm512_set1_epi32(2047), _mm512_set1_epi32(1 << 16), _mm_cvtsi32_si128((int)bits)};
+    const struct decoding d = {table,
+                               _mm512_set1_epi32((1 << bits) - 1),
+                               _mm512_set1_epi32(1023),
+                               _mm512_set1_epi32(2047),
+                               _mm512_set1_epi32(1 << 16),
+                               _mm_cvtsi32_si128((int)bits)};
     const uint8_t *next = r->next;
     __m512i a = _mm512_loadu_si512(r->x), b = _mm512_loadu_si512(r->x + 16);
     size_t i = 0;
@@ -68,7 +72,8 @@ struct encoding {
 };
 
 /* Sixteen lanes by one symbol each; gives words below *next. */
-static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next, const struct encoding *e) {
+static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next,
+                                                                    const struct encoding *e) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)s));
     __m512i reciprocal = gather8(at, &e->table->reciprocal);
     __m512i packed = gather8(at, &e->table->packed);
@@ -77,8 +82,7 @@ static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, c
     __mmask16 give = _mm512_cmpgt_epu32_mask(x, limit);
     unsigned words = (unsigned)__builtin_popcount(give);
     *next -= 2 * words;
-    _mm256_mask_storeu_epi16(*next, (__mmask16)((1u << words) - 1),
-                             _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(give, x)));
+    _mm256_mask_storeu_epi16(*next, (__mmask16)((1u << words) - 1), _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(give, x)));
     x = _mm512_mask_srli_epi32(x, give, x, 16);
     /* a 64-bit product has room for 31 + shift bits below the quotient; even and odd lanes apart */
     __m512i shift = _mm512_and_si512(_mm512_srli_epi32(packed, 22), e->shift);
@@ -87,14 +91,17 @@ static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, c
     __m512i odd = _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(y, 32), _mm512_srli_epi64(reciprocal, 32)), 31);
     __m512i quotient = _mm512_srlv_epi32(_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32)), shift);
     __m512i first = _mm512_and_si512(_mm512_srli_epi32(packed, 11), e->field);
-    return _mm512_add_epi32(_mm512_add_epi32(x, first),
-                            _mm512_mullo_epi32(quotient, _mm512_sub_epi32(e->total, frequency)));
+    return _mm512_add_epi32(_mm512_add_epi32(x, first), _mm512_mullo_epi32(quotient, _mm512_sub_epi32(e->total, frequency)));
 }
 
-void kvc_rans_encode_avx512(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
-                            const struct kvc_rans_symbol *table, unsigned bits) {
-    const struct encoding k = {table, _mm512_set1_epi32(2047), _mm512_set1_epi32(1 << bits), _mm512_set1_epi32(1),
-                               _mm512_set1_epi32(15), _mm_cvtsi32_si128((int)(32 - bits))};
+void kvc_rans_encode_avx512(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n, const struct kvc_rans_symbol *table,
+                            unsigned bits) {
+    const struct encoding k = {table,
+                               _mm512_set1_epi32(2047),
+                               _mm512_set1_epi32(1 << bits),
+                               _mm512_set1_epi32(1),
+                               _mm512_set1_epi32(15),
+                               _mm_cvtsi32_si128((int)(32 - bits))};
     size_t tail = r->lanes == KVC_RANS_LANES ? n % KVC_RANS_LANES : n;
     if (tail) kvc_rans_encode_ref(r, symbols + n - tail, tail, table, bits);
     uint8_t *next = r->next;

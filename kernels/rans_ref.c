@@ -12,8 +12,8 @@ static uint32_t next_word(struct kvc_rans_decoder *r) {
     return word;
 }
 
-void kvc_rans_decode_ref(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
-                         const uint32_t *table, unsigned bits) {
+void kvc_rans_decode_ref(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n, const uint32_t *table,
+                         unsigned bits) {
     const uint32_t mask = (UINT32_C(1) << bits) - 1;
     for (size_t i = 0; i < n; i++) {
         uint32_t *x = &r->x[i & (r->lanes - 1)];
@@ -24,8 +24,8 @@ void kvc_rans_decode_ref(struct kvc_rans_decoder *r, uint16_t *symbols, const ui
     }
 }
 
-void kvc_rans_encode_ref(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
-                         const struct kvc_rans_symbol *table, unsigned bits) {
+void kvc_rans_encode_ref(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n, const struct kvc_rans_symbol *table,
+                         unsigned bits) {
     for (size_t i = n; i-- > 0;) {
         uint32_t x = r->x[i & (r->lanes - 1)];
         const struct kvc_rans_symbol *s = &table[symbols[i]];

@@ -10,15 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVC_RANS_LANES 32 /* at most; short streams have fewer lanes, as each lane's state costs four bytes */
+#define KVC_RANS_LANES 32                  /* at most; short streams have fewer lanes, as each lane's state costs four bytes */
 #define KVC_RANS_START (UINT32_C(1) << 16) /* every lane's state before the first and after the last symbol */
-#define KVC_RANS_MAX_BITS 11                /* of a table: frequencies sum to 2^bits */
+#define KVC_RANS_MAX_BITS 11               /* of a table: frequencies sum to 2^bits */
 #define KVC_RANS_MIN_BITS 8
-#define KVC_RANS_SYMBOL_BITS 10             /* symbols are below 2^10 */
+#define KVC_RANS_SYMBOL_BITS 10 /* symbols are below 2^10 */
 
 /* One slot of a decoding table of 2^bits slots: symbol | (slot - first slot of the symbol) << 10 | frequency << 21. */
-#define KVC_RANS_SLOT(symbol, offset, frequency) \
-    ((uint32_t)(symbol) | (uint32_t)(offset) << 10 | (uint32_t)(frequency) << 21)
+#define KVC_RANS_SLOT(symbol, offset, frequency) ((uint32_t)(symbol) | (uint32_t)(offset) << 10 | (uint32_t)(frequency) << 21)
 
 struct kvc_rans_decoder {
     uint32_t x[KVC_RANS_LANES];

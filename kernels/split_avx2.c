@@ -13,8 +13,8 @@ static void store(void *p, __m256i v) {
     _mm256_storeu_si256((__m256i *)p, v);
 }
 
-void kvc_cut_words_avx2(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias,
-                        const uint16_t *context, size_t n, unsigned shift, uint16_t mask) {
+void kvc_cut_words_avx2(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias, const uint16_t *context,
+                        size_t n, unsigned shift, uint16_t mask) {
     const __m256i all = _mm256_set1_epi16((short)mask), below = _mm256_set1_epi16((short)((1 << shift) - 1));
     const __m128i count = _mm_cvtsi32_si128((int)shift);
     size_t i = 0;
@@ -92,8 +92,7 @@ void kvc_pack_bits_avx2(uint8_t *dst, const uint8_t *values, size_t n, unsigned 
             v = _mm256_and_si256(_mm256_srli_epi16(v, 2), pair);
         }
         if (width & 1) {
-            __m256i x = _mm256_sllv_epi32(_mm256_and_si256(v, _mm256_set1_epi8(1)),
-                                          _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+            __m256i x = _mm256_sllv_epi32(_mm256_and_si256(v, _mm256_set1_epi8(1)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
             __m128i y = _mm_or_si128(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
             y = _mm_or_si128(y, _mm_unpackhi_epi64(y, y));
             y = _mm_or_si128(y, _mm_srli_epi64(y, 32));
@@ -140,8 +139,8 @@ struct model_constants {
 };
 
 /* Eight words and contexts, in 32-bit lanes. */
-static inline __m256i model_eight(__m256i *context, const struct kvc_model_channels *channels, size_t at,
-                                  const float *cosine, const float *sine, const struct model_constants *k) {
+static inline __m256i model_eight(__m256i *context, const struct kvc_model_channels *channels, size_t at, const float *cosine,
+                                  const float *sine, const struct model_constants *k) {
     __m256 variance = _mm256_loadu_ps(channels->variance + at);
     __m256 turned = _mm256_mul_ps(_mm256_loadu_ps(channels->partner + at), _mm256_loadu_ps(sine));
     __m256 m = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(channels->mean + at), _mm256_loadu_ps(cosine)), turned);
@@ -154,9 +153,9 @@ static inline __m256i model_eight(__m256i *context, const struct kvc_model_chann
     return _mm256_or_si256(word, _mm256_sll_epi32(_mm256_srli_epi32(_mm256_castps_si256(m), 31), k->sign));
 }
 
-void kvc_model_words_avx2(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels,
-                          const float *cosine, const float *sine, size_t n, size_t period,
-                          const struct kvc_word_format *format, unsigned context_shift) {
+void kvc_model_words_avx2(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
+                          const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
+                          unsigned context_shift) {
     const __m128i up = _mm_cvtsi32_si128((int)context_shift);
     const struct model_constants k = {
         .half = _mm256_set1_epi32((int)(1u << (format->drop + format->shift) >> 1)),
@@ -187,8 +186,8 @@ void kvc_model_words_avx2(uint16_t *bias, uint16_t *context, const struct kvc_mo
     }
 }
 
-void kvc_model_sums_avx2(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
-                         size_t n, size_t period) {
+void kvc_model_sums_avx2(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine, size_t n,
+                         size_t period) {
     const __m256 most = _mm256_set1_ps(0x1p50f), positive = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     for (size_t head = 0; head < n; head += period) {
         float *plain = sums->plain + head, *square = sums->square + head, *cosines = sums->cosines + head,

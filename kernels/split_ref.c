@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-void kvc_cut_words_ref(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias,
-                       const uint16_t *context, size_t n, unsigned shift, uint16_t mask) {
+void kvc_cut_words_ref(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias, const uint16_t *context,
+                       size_t n, unsigned shift, uint16_t mask) {
     const uint16_t below = (uint16_t)((1u << shift) - 1);
     for (size_t i = 0; i < n; i++) {
         symbols[i] = (uint16_t)(context[i] + (((words[i] - bias[i]) & mask) >> shift));
@@ -27,16 +27,14 @@ void kvc_cut_rotated_ref(uint8_t *low, uint8_t *high, const uint16_t *words, con
 }
 
 void kvc_join_rotated_ref(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        words[i] = (uint16_t)((high[i] << 7 | low[i] >> 1 | (low[i] & 1) << 15) + bias[i]);
+    for (size_t i = 0; i < n; i++) words[i] = (uint16_t)((high[i] << 7 | low[i] >> 1 | (low[i] & 1) << 15) + bias[i]);
 }
 
 /* One plane of `width` bits of a group of 32: dst or values change by direction. */
 static void pack_plane(uint8_t *dst, const uint8_t *values, size_t n, unsigned width, unsigned from) {
     const unsigned step = 4 * width, mask = (1u << width) - 1; /* bytes in the plane */
     memset(dst, 0, step);
-    for (unsigned i = 0; i < n; i++)
-        dst[i % step] = (uint8_t)(dst[i % step] | (values[i] >> from & mask) << i / step * width);
+    for (unsigned i = 0; i < n; i++) dst[i % step] = (uint8_t)(dst[i % step] | (values[i] >> from & mask) << i / step * width);
 }
 
 static void unpack_plane(uint8_t *values, const uint8_t *src, size_t n, unsigned width, unsigned from) {
@@ -76,9 +74,9 @@ static uint32_t bits_of(float f) {
     return bits;
 }
 
-void kvc_model_words_ref(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels,
-                         const float *cosine, const float *sine, size_t n, size_t period,
-                         const struct kvc_word_format *format, unsigned context_shift) {
+void kvc_model_words_ref(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
+                         const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
+                         unsigned context_shift) {
     const unsigned cut = format->drop + format->shift;
     const int32_t rebias = (127 << 22) - (int32_t)(format->rebias << 23), half = (int32_t)(1u << cut >> 1);
     const uint32_t magnitude = (1u << format->sign) - 1;
@@ -95,8 +93,8 @@ void kvc_model_words_ref(uint16_t *bias, uint16_t *context, const struct kvc_mod
     }
 }
 
-void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
-                        size_t n, size_t period) {
+void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine, size_t n,
+                        size_t period) {
     for (size_t i = 0; i < n; i++) {
         float v = x[i] < 0x1p50f && x[i] > -0x1p50f ? x[i] : 0;
         sums->plain[i] += v;

@@ -22,7 +22,7 @@ struct diff_attention {
 struct diff_comparison {
     /* The selection. */
     struct kvc_compare_options compare;
-    int all;             /* also compare provenance, other metadata and private bytes */
+    int all;       /* also compare provenance, other metadata and private bytes */
     uint8_t *keep; /* of `pairs`, freed at the end */
     struct kvc_pairs pairs;
 
@@ -50,7 +50,7 @@ struct diff_comparison {
     /* State of the printer. */
     struct cli_report report;
     const struct kvc_tensor_pair *now; /* the current tensors */
-    int opened, headed;             /* their JSON object is open; the heading of the text table is printed */
+    int opened, headed;                /* their JSON object is open; the heading of the text table is printed */
 };
 
 /* "A" and "B". */
@@ -83,8 +83,7 @@ void diff_end(struct diff_comparison *d);
 
 /* Prints a fact that differs: `what` of `where` ("": the whole cache) is `a` in A and `b` in B; NULL: absent. `note` may be
  * NULL. */
-void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b,
-               const char *note);
+void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b, const char *note);
 /* Print a number that differs, and a thing that only one side has. */
 void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a, uint64_t b);
 void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a, int in_b);
@@ -99,7 +98,6 @@ void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size)
 /* Returns the part of A, or that of B if A has none: kind, stream and checkpoint are equal in both. */
 const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts);
 /* Writes "checkpoint 1 layers 0-29 K" for tensors of one part and role. */
-void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last, char *text,
-                       size_t size);
+void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last, char *text, size_t size);
 
 #endif

@@ -13,14 +13,14 @@ static void say(const struct kvc_align_note *n) {
                  diff_side[n->side], role, n->tile[n->side], role, n->error, n->plain);
         break;
     case KVC_ALIGN_TILES_DIFFER:
-        cli_warn("Hadamard tiles of %s: %" PRIu64 " in A, %" PRIu64 " in B (0: none): rotated back", role,
-                 n->tile[0], n->tile[1]);
+        cli_warn("Hadamard tiles of %s: %" PRIu64 " in A, %" PRIu64 " in B (0: none): rotated back", role, n->tile[0],
+                 n->tile[1]);
         break;
     case KVC_ALIGN_PAIRING_GUESSED:
         cli_warn("%s how RoPE pairs the channels of K: as %s in A and %s in B the relative error of the "
                  "first K is %.3g, as stored %.3g: aligned %s to %s (--pairing=P,Q decides it)",
-                 who, kvc_pairing_name(n->pairing[0]), kvc_pairing_name(n->pairing[1]), n->error, n->plain,
-                 diff_side[n->side], to);
+                 who, kvc_pairing_name(n->pairing[0]), kvc_pairing_name(n->pairing[1]), n->error, n->plain, diff_side[n->side],
+                 to);
         break;
     case KVC_ALIGN_PAIRINGS_DIFFER:
         cli_warn("RoPE pairs of K: %s in A, %s in B: aligned %s to %s", kvc_pairing_name(n->pairing[0]),

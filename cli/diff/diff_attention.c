@@ -115,8 +115,7 @@ int diff_attention(struct diff_comparison *d, struct kvc_error *e) {
     if (!d->attention) return 0;
     int status = open_views(&a, e) || list_layers(&a, e) ? -1 : 0;
     if (!status) {
-        const struct kvc_job job = {.n = d->n_attended, .work = measure_layer, .commit = measured, .discard = free,
-                                    .state = &a};
+        const struct kvc_job job = {.n = d->n_attended, .work = measure_layer, .commit = measured, .discard = free, .state = &a};
         status = kvc_parallel(&job, 0, e);
     }
     kvc_cache_free(a.view[0]);

@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* Prints the first of several differences of one kind. */
-static void fact_first(struct diff_comparison *d, const char *unit, uint64_t at, uint64_t differ, const char *what,
-                       const char *a, const char *b) {
+static void fact_first(struct diff_comparison *d, const char *unit, uint64_t at, uint64_t differ, const char *what, const char *a,
+                       const char *b) {
     char where[48], note[64];
     snprintf(where, sizeof where, "%s %" PRIu64, unit, at);
     snprintf(note, sizeof note, "first of %" PRIu64 " that differ", differ);
@@ -67,11 +67,9 @@ static int counts(const struct diff_comparison *d, const char *key) {
                                        KVC_KEY_ROPE_DIM, KVC_KEY_ROPE_FACTOR, KVC_KEY_WINDOW};
     /* Different pairings are aligned before values are compared, unless K of one side has no RoPE. */
     if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)
-        return kvc_cache_pairing(d->cache[0]) == KVC_PAIRING_NONE ||
-               kvc_cache_pairing(d->cache[1]) == KVC_PAIRING_NONE;
+        return kvc_cache_pairing(d->cache[0]) == KVC_PAIRING_NONE || kvc_cache_pairing(d->cache[1]) == KVC_PAIRING_NONE;
     /* Facts of storage, such as the dtype, are no difference if there is a tolerance. */
-    if (strcmp(key, KVC_KEY_HADAMARD_K) == 0 || strcmp(key, KVC_KEY_HADAMARD_V) == 0)
-        return d->all || d->compare.exact;
+    if (strcmp(key, KVC_KEY_HADAMARD_K) == 0 || strcmp(key, KVC_KEY_HADAMARD_V) == 0) return d->all || d->compare.exact;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (strcmp(keys[i], key) == 0) return 1;
     return d->all;
@@ -83,9 +81,8 @@ static void compare_entry(struct diff_comparison *d, const struct kvc_meta_entry
     if (a) kvc_meta_print(a, text[0], sizeof text[0]);
     if (b) kvc_meta_print(b, text[1], sizeof text[1]);
     if (a && b) {
-        int same = a->type != b->type
-                       ? strcmp(text[0], text[1]) == 0
-                       : a->size == b->size && (!a->size || memcmp(a->value, b->value, a->size) == 0);
+        int same = a->type != b->type ? strcmp(text[0], text[1]) == 0
+                                      : a->size == b->size && (!a->size || memcmp(a->value, b->value, a->size) == 0);
         if (same || !counts(d, a->key)) return;
     } else if (!d->all) {
         return;
@@ -116,8 +113,7 @@ static int compare_private(struct diff_comparison *d, struct kvc_error *e) {
     uint64_t size = a->literal_size, differ = 0, at = 0;
     uint8_t x[4096], y[4096], byte[2] = {0, 0};
     if (!a->n_extents || !b->n_extents) {
-        if (a->n_extents || b->n_extents)
-            diff_fact_presence(d, "", "private bytes", a->n_extents > 0, b->n_extents > 0);
+        if (a->n_extents || b->n_extents) diff_fact_presence(d, "", "private bytes", a->n_extents > 0, b->n_extents > 0);
         return 0;
     }
     if (size != b->literal_size) {

@@ -15,8 +15,7 @@ static void positions_fact(struct diff_comparison *d, const char *where, const s
         n += (uint64_t)s->last - (uint64_t)s->first + 1;
         if (i < MAX_SPANS) {
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64, i ? "," : "", s->first);
-            if (s->first != s->last)
-                used += (size_t)snprintf(text + used, sizeof text - used, "-%" PRId64, s->last);
+            if (s->first != s->last) used += (size_t)snprintf(text + used, sizeof text - used, "-%" PRId64, s->last);
         } else if (i == MAX_SPANS) {
             snprintf(text + used, sizeof text - used, ",...");
         }
@@ -67,12 +66,10 @@ static int same_both(const struct both *x, const struct both *y) {
 }
 
 /* Writes the value of a fact on one side. */
-static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which,
-                      char *text, size_t size) {
+static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which, char *text, size_t size) {
     if (which == DTYPE) snprintf(text, size, "%s", kvc_dtype_info(t->shape.dtype)->name);
     else if (which == WINDOW) snprintf(text, size, "%" PRIu32, c->layer[t->layer].window);
-    else if (kvc_cache_heads_known(c))
-        snprintf(text, size, "%" PRIu64 " x %" PRIu64, t->shape.heads, t->shape.dim);
+    else if (kvc_cache_heads_known(c)) snprintf(text, size, "%" PRIu64 " x %" PRIu64, t->shape.heads, t->shape.dim);
     else snprintf(text, size, "%" PRIu64, t->shape.heads * t->shape.dim);
 }
 
@@ -98,8 +95,7 @@ static int tensor_differs(const struct diff_comparison *d, const struct kvc_tens
 }
 
 /* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers share a line. */
-static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, enum kvc_role role,
-                         enum tensor_fact which) {
+static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, enum kvc_role role, enum tensor_fact which) {
     const struct kvc_tensor_pair *first = NULL, *last = NULL;
     struct both open = {0}, both;
     for (size_t i = begin; i <= end; i++) {
@@ -113,8 +109,7 @@ static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, en
         if (first) {
             char where[128];
             diff_layers_label(first, last, where, sizeof where);
-            diff_fact(d, where, fact_name[which], open.has[0] ? open.text[0] : NULL,
-                      open.has[1] ? open.text[1] : NULL, NULL);
+            diff_fact(d, where, fact_name[which], open.has[0] ? open.text[0] : NULL, open.has[1] ? open.text[1] : NULL, NULL);
         }
         first = last = differs ? pair : NULL;
         if (differs) open = both;
@@ -127,8 +122,7 @@ static void compare_parts(struct diff_comparison *d, const struct kvc_part_pair 
     char where[64];
     diff_part_label(pair, where, sizeof where);
     if (!a || !b) {
-        if (d->all || (a ? a : b)->kind != KVC_PART_COMPANION)
-            diff_fact_presence(d, where, "part", a != NULL, b != NULL);
+        if (d->all || (a ? a : b)->kind != KVC_PART_COMPANION) diff_fact_presence(d, where, "part", a != NULL, b != NULL);
         return;
     }
     for (int s = 0; s < 2; s++) positions_fact(d, where, &pair->rows, s);

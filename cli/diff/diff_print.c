@@ -26,8 +26,7 @@ static void print_fact(const char *where, const char *what, const char *a, const
     putchar('\n');
 }
 
-static void json_fact(struct cli_json *j, const char *where, const char *what, const char *a, const char *b,
-                      const char *note) {
+static void json_fact(struct cli_json *j, const char *where, const char *what, const char *a, const char *b, const char *note) {
     cli_json_open(j, NULL, '{');
     cli_json_text(j, "where", where);
     cli_json_text(j, "what", what);
@@ -47,8 +46,7 @@ static void tsv_fact(const char *where, const char *what, const char *a, const c
     putchar('\n');
 }
 
-void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b,
-               const char *note) {
+void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b, const char *note) {
     d->facts++;
     if (d->quiet) return;
     if (d->style == DIFF_JSON) json_fact(&d->report.json, where, what, a, b, note);
@@ -74,8 +72,8 @@ static void tsv_tensor(const struct kvc_tensor_pair *t, const char *type) {
     const struct kvc_part *part = diff_part_of(t->parts);
     char checkpoint[16] = "-";
     if (part->kind == KVC_PART_CHECKPOINT) snprintf(checkpoint, sizeof checkpoint, "%" PRIu32, part->checkpoint);
-    printf("%s\t%s\t%" PRIu32 "\t%s\t%" PRIu32 "\t%s\t", type, kvc_part_kind_name(part->kind), part->stream, checkpoint,
-           t->layer, kvc_role_name(t->role));
+    printf("%s\t%s\t%" PRIu32 "\t%s\t%" PRIu32 "\t%s\t", type, kvc_part_kind_name(part->kind), part->stream, checkpoint, t->layer,
+           kvc_role_name(t->role));
 }
 
 /* Opens the object of d->now, unless a reported value has opened it. */
@@ -94,8 +92,7 @@ static void json_tensor(struct diff_comparison *d) {
     d->opened = 1;
 }
 
-static void json_value(struct diff_comparison *d, int64_t position, uint64_t head, uint64_t channel, double a,
-                       double b) {
+static void json_value(struct diff_comparison *d, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
     json_tensor(d);
     cli_json_open(&d->report.json, NULL, '{');
     cli_json_i64(&d->report.json, "position", position);
@@ -122,8 +119,8 @@ int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t cha
         printf("%" PRId64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\t%s\n", position, head, channel, text[0], text[1]);
     } else {
         diff_layers_label(d->now, d->now, label, sizeof label);
-        printf("%s position %" PRId64 " head %" PRIu64 " channel %" PRIu64 ": %s in A, %s in B\n", label,
-               position, head, channel, text[0], text[1]);
+        printf("%s position %" PRId64 " head %" PRIu64 " channel %" PRIu64 ": %s in A, %s in B\n", label, position, head, channel,
+               text[0], text[1]);
     }
     return 0;
 }
@@ -171,12 +168,12 @@ static void tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struc
 static void print_head(struct diff_comparison *d, uint64_t head, const struct kvc_difference *x) {
     char label[128];
     if (!d->headed)
-        printf("%-20s %5s %10s %10s %12s %12s %12s %12s\n", "tensor", "head", "differ", "values", "max-abs",
-               "rms", "frobenius", "cosine");
+        printf("%-20s %5s %10s %10s %12s %12s %12s %12s\n", "tensor", "head", "differ", "values", "max-abs", "rms", "frobenius",
+               "cosine");
     d->headed = 1;
     diff_layers_label(d->now, d->now, label, sizeof label);
-    printf("%-20s %5" PRIu64 " %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", label, head,
-           x->differ, x->values, x->max_abs, x->rms, x->frobenius, x->cosine);
+    printf("%-20s %5" PRIu64 " %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", label, head, x->differ, x->values,
+           x->max_abs, x->rms, x->frobenius, x->cosine);
 }
 
 void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal) {
@@ -231,9 +228,7 @@ static void print_summary(const struct diff_comparison *d) {
     printf("%s: %" PRIu64 " of %" PRIu64 " values in %" PRIu64 " of %" PRIu64 " tensors",
            diff_differs(d) ? "differ" : "are the same", x->differ, d->values, d->unequal, d->compared);
     if (d->facts) printf(", %" PRIu64 " other fact%s", d->facts, d->facts == 1 ? "" : "s");
-    if (d->unequal)
-        printf("; max-abs %.6g, rms %.6g, frobenius %.6g, cosine %.9f", x->max_abs, x->rms, x->frobenius,
-               x->cosine);
+    if (d->unequal) printf("; max-abs %.6g, rms %.6g, frobenius %.6g, cosine %.9f", x->max_abs, x->rms, x->frobenius, x->cosine);
     putchar('\n');
 }
 

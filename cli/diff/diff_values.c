@@ -10,8 +10,8 @@ static int compare_tensors(struct diff_comparison *d, const struct kvc_tensor_pa
     if (!head) return kvc_fail_memory(e, "the measures of heads");
     d->now = pair;
     d->opened = 0;
-    int status = kvc_compare_tensor(d->cache[0], pair->tensor[0], d->cache[1], pair->tensor[1], rows,
-                                    pair->heads, &d->compare, head, e);
+    int status = kvc_compare_tensor(d->cache[0], pair->tensor[0], d->cache[1], pair->tensor[1], rows, pair->heads, &d->compare,
+                                    head, e);
     if (!status) {
         for (uint64_t h = 0; h < pair->heads; h++) kvc_difference_add(&all, &head[h]);
         d->compared++;

@@ -21,12 +21,12 @@ struct dump_column {
 struct dump_out {
     FILE *out;
     enum dump_style style;
-    int several;          /* there is more than one file: print each name */
-    int begun;            /* the file's title is printed: dump_end() must follow */
-    int any;              /* something was printed */
+    int several;              /* there is more than one file: print each name */
+    int begun;                /* the file's title is printed: dump_end() must follow */
+    int any;                  /* something was printed */
     struct cli_report report; /* while a file is printed, its JSON object is open for keys of the mode */
-    const char *group;    /* group of facts, or NULL */
-    unsigned depth;       /* number of open tables: 0 to 2 */
+    const char *group;        /* group of facts, or NULL */
+    unsigned depth;           /* number of open tables: 0 to 2 */
     struct {
         const struct dump_column *column; /* ends with name NULL */
         const char *row;                  /* TSV's row type */
@@ -54,8 +54,7 @@ struct dump_options {
     uint64_t n_matched;
 };
 
-typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
-                    struct kvc_error *e);
+typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e);
 
 dump_fn dump_summary;  /* dump_summary.c */
 dump_fn dump_facts;    /* dump_facts.c: the summary as JSON and TSV */

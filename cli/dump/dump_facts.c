@@ -64,14 +64,12 @@ static void gather_tensor(struct dump_facts *x, struct dump_part_facts *part, co
 static void gather_layers(struct dump_facts *x) {
     const struct kvc_cache *c = x->c;
     uint32_t stream[KVC_PART_COMPANION + 1] = {0};
-    for (uint32_t p = c->n_parts; p-- > 0;)
-        stream[c->part[p].kind] = c->part[p].stream; /* the first part of each kind */
+    for (uint32_t p = c->n_parts; p-- > 0;) stream[c->part[p].kind] = c->part[p].stream; /* the first part of each kind */
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *layer = &c->layer[i];
         const struct kvc_part *part = &c->part[layer->part];
         for (unsigned j = 0; j < 2; j++) {
-            if (layer->tensor[j] != KVC_NONE)
-                gather_tensor(x, &x->part[layer->part], &c->tensor[layer->tensor[j]]);
+            if (layer->tensor[j] != KVC_NONE) gather_tensor(x, &x->part[layer->part], &c->tensor[layer->tensor[j]]);
         }
         x->part[layer->part].layers++;
         if (layer->kind == KVC_LAYER_SLIDING) {
@@ -117,8 +115,7 @@ static void gather_unknown(struct dump_facts *x) {
     missing(x, rope && absent(x, KVC_KEY_ROPE_K), "whether K is before or after RoPE", NULL);
     missing(x, x->has_k && absent(x, KVC_KEY_HADAMARD_K), "Hadamard rotation of K", NULL);
     missing(x, x->v.n && absent(x, KVC_KEY_HADAMARD_V), "Hadamard rotation of V", NULL);
-    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window",
-            "--model=FILE");
+    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window", "--model=FILE");
     missing(x, !x->c->tokens, "token ids", NULL);
 }
 
@@ -306,10 +303,10 @@ static void part_row(struct dump_out *o, const struct dump_facts *x, uint32_t p)
 }
 
 static void print_parts(struct dump_out *o, const struct dump_facts *x) {
-    static const struct dump_column columns[] = {
-        {"part", 0},    {"kind", 0},        {"stream", 0},        {"checkpoint", 0}, {"cells", 0},
-        {"pos_min", 0}, {"pos_max", 0},     {"pos_ascending", 0}, {"layers", 0},     {"k_dtype", 0},
-        {"v_dtype", 0}, {"k_row_bytes", 0}, {"v_row_bytes", 0},   {"bytes", 0},      {NULL, 0}};
+    static const struct dump_column columns[] = {{"part", 0},        {"kind", 0},    {"stream", 0},  {"checkpoint", 0},
+                                                 {"cells", 0},       {"pos_min", 0}, {"pos_max", 0}, {"pos_ascending", 0},
+                                                 {"layers", 0},      {"k_dtype", 0}, {"v_dtype", 0}, {"k_row_bytes", 0},
+                                                 {"v_row_bytes", 0}, {"bytes", 0},   {NULL, 0}};
     dump_table(o, "parts", "part", columns);
     for (uint32_t p = 0; p < x->c->n_parts; p++) part_row(o, x, p);
     dump_table_end(o);
@@ -327,8 +324,7 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     dump_table_end(o);
 }
 
-int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
-               struct kvc_error *e) {
+int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     struct dump_facts x;
     (void)options;
     if (dump_facts_gather(&x, f, e)) return -1;

@@ -21,10 +21,8 @@ static void value_cell(struct dump_out *o, const struct kvc_meta *meta, const st
     dump_none(o);
 }
 
-int dump_header(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
-                struct kvc_error *e) {
-    static const struct dump_column columns[] = {
-        {"key", -32}, {"type", -5}, {"critical", -8}, {"value", -1}, {NULL, 0}};
+int dump_header(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+    static const struct dump_column columns[] = {{"key", -32}, {"type", -5}, {"critical", -8}, {"value", -1}, {NULL, 0}};
     const struct kvc_meta *meta = &f->cache->meta;
     (void)options;
     (void)e;

@@ -98,8 +98,7 @@ static void print_tokens(struct dump_out *o, const struct dump_facts *x, struct 
     if (x->c->tokens) {
         say(l, "%" PRIu64, x->c->n_tokens);
         if (form) say(l, " (%s)", strcmp(form, "server") == 0 ? "in a server's slot" : "a plain list");
-        for (uint64_t i = 0; i < x->c->n_tokens && i < SHOWN_TOKENS; i++)
-            say(l, "%s %" PRId32, i ? "" : ":", x->c->tokens[i]);
+        for (uint64_t i = 0; i < x->c->n_tokens && i < SHOWN_TOKENS; i++) say(l, "%s %" PRId32, i ? "" : ":", x->c->tokens[i]);
         if (x->c->n_tokens > SHOWN_TOKENS) say(l, " ...");
     }
     end(o, l, "tokens");
@@ -146,7 +145,9 @@ static int print_profile(struct dump_out *o, const struct dump_facts *x, struct 
         const char *model = kvc_meta_text(x->meta, KVC_KEY_PROFILE_MODEL, "");
         kvc_meta_print(m, text, sizeof text);
         say(l, "%s%ssha256 %s, %s", model, *model ? ", " : "", text,
-            embedded ? "carried inside" : p ? "found" : "not found: give --profile=FILE or $KVC_PROFILE_PATH");
+            embedded ? "carried inside"
+            : p      ? "found"
+                     : "not found: give --profile=FILE or $KVC_PROFILE_PATH");
         end(o, l, "profile");
         if (kvc_meta_find(x->meta, KVC_KEY_PROFILE_FIT)) {
             say(l, "%s", kvc_meta_text(x->meta, KVC_KEY_PROFILE_FIT, ""));
@@ -222,8 +223,7 @@ static void print_parts(struct dump_out *o, const struct dump_facts *x) {
         dump_row_end(o);
     }
     dump_table_end(o);
-    if (n < x->c->n_parts)
-        fprintf(o->out, "... %" PRIu32 " more parts (--json shows all)\n", x->c->n_parts - n);
+    if (n < x->c->n_parts) fprintf(o->out, "... %" PRIu32 " more parts (--json shows all)\n", x->c->n_parts - n);
 }
 
 static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
@@ -235,8 +235,7 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     }
 }
 
-int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
-                 struct kvc_error *e) {
+int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     struct dump_facts x;
     struct line l = {.n = 0};
     if (o->style != DUMP_TEXT) return dump_facts(o, f, options, e);

@@ -9,8 +9,7 @@
 
 int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e) {
     if (options->part == KVC_NONE || options->part < c->n_parts) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE,
-                    "there is no part %" PRIu32 ": the file has %" PRIu32 " (0 is the first)", options->part,
+    return kvc_fail(e, KVC_ERR_USAGE, "there is no part %" PRIu32 ": the file has %" PRIu32 " (0 is the first)", options->part,
                     c->n_parts);
 }
 
@@ -24,8 +23,7 @@ static void roles_text(const struct kvc_cache *c, const struct kvc_layer *layer,
     for (unsigned i = 0; i < 2; i++) {
         if (layer->tensor[i] == KVC_NONE) continue;
         size_t used = strlen(text);
-        snprintf(text + used, size - used, "%s%s", used ? "," : "",
-                 kvc_role_name(c->tensor[layer->tensor[i]].role));
+        snprintf(text + used, size - used, "%s%s", used ? "," : "", kvc_role_name(c->tensor[layer->tensor[i]].role));
     }
 }
 
@@ -48,8 +46,7 @@ static void pipeline_cell(struct dump_out *o, const struct kvc_cache *c, const s
     }
 }
 
-static void layer_row(struct dump_out *o, const struct kvc_cache *c, const struct kvc_layer *layer,
-                      const char *positions) {
+static void layer_row(struct dump_out *o, const struct kvc_cache *c, const struct kvc_layer *layer, const char *positions) {
     char text[64];
     uint64_t bytes = 0, stored = 0;
     const struct kvc_tensor *tensor[2];
@@ -74,8 +71,7 @@ static void layer_row(struct dump_out *o, const struct kvc_cache *c, const struc
         if (tensor[i]) dump_u64(o, tensor[i]->shape.dim);
         else dump_none(o);
     }
-    for (unsigned i = 0; i < 2; i++)
-        dump_text(o, tensor[i] ? kvc_dtype_info(tensor[i]->shape.dtype)->name : NULL);
+    for (unsigned i = 0; i < 2; i++) dump_text(o, tensor[i] ? kvc_dtype_info(tensor[i]->shape.dtype)->name : NULL);
     dump_u64(o, c->part[layer->part].cells.n);
     dump_text(o, positions);
     dump_u64(o, bytes);
@@ -88,16 +84,15 @@ static void layer_row(struct dump_out *o, const struct kvc_cache *c, const struc
     dump_row_end(o);
 }
 
-int dump_layers(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
-                struct kvc_error *e) {
-    static const struct dump_column engine[] = {
-        {"part", 4},  {"layer", 5},       {"kind", -9},  {"roles", -7},   {"window", 6},
-        {"heads", 5}, {"k_dim", 6},       {"v_dim", 6},  {"k_dtype", -7}, {"v_dtype", -7},
-        {"cells", 7}, {"positions", -12}, {"bytes", 11}, {NULL, 0}};
-    static const struct dump_column container[] = {
-        {"part", 4},   {"layer", 5},   {"kind", -9},    {"roles", -7},    {"window", 6}, {"heads", 5},
-        {"k_dim", 6},  {"v_dim", 6},   {"k_dtype", -7}, {"v_dtype", -7},  {"cells", 7},  {"positions", -12},
-        {"bytes", 11}, {"stored", 11}, {"ratio", 8},    {"pipeline", -8}, {NULL, 0}};
+int dump_layers(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+    static const struct dump_column engine[] = {{"part", 4},  {"layer", 5},       {"kind", -9},  {"roles", -7},   {"window", 6},
+                                                {"heads", 5}, {"k_dim", 6},       {"v_dim", 6},  {"k_dtype", -7}, {"v_dtype", -7},
+                                                {"cells", 7}, {"positions", -12}, {"bytes", 11}, {NULL, 0}};
+    static const struct dump_column container[] = {{"part", 4},     {"layer", 5},    {"kind", -9}, {"roles", -7},
+                                                   {"window", 6},   {"heads", 5},    {"k_dim", 6}, {"v_dim", 6},
+                                                   {"k_dtype", -7}, {"v_dtype", -7}, {"cells", 7}, {"positions", -12},
+                                                   {"bytes", 11},   {"stored", 11},  {"ratio", 8}, {"pipeline", -8},
+                                                   {NULL, 0}};
     const struct kvc_cache *c = f->cache;
     if (dump_check_part(c, options, e)) return -1;
     dump_begin(o, f->input.name);
@@ -129,8 +124,7 @@ static int by_place(const void *a, const void *b) {
 }
 
 /* Returns all *n cells of the selected parts, by position. The caller frees them. */
-static struct place *all_places(const struct kvc_cache *c, const struct dump_options *options, uint64_t *n,
-                                struct kvc_error *e) {
+static struct place *all_places(const struct kvc_cache *c, const struct dump_options *options, uint64_t *n, struct kvc_error *e) {
     uint64_t total = 0;
     for (uint32_t p = 0; p < c->n_parts; p++) total += dump_wants_part(options, p) ? c->part[p].cells.n : 0;
     struct place *place = kvc_alloc(total + 1, sizeof *place);
@@ -162,8 +156,7 @@ static void words_cell(struct dump_out *o, const struct kvc_cells *cells, uint32
             snprintf(text + used, sizeof text - used, " ...");
             break;
         }
-        int n = snprintf(text + used, sizeof text - used, "%s%" PRId32, used ? " " : "",
-                         (int32_t)cells->words[i]);
+        int n = snprintf(text + used, sizeof text - used, "%s%" PRId32, used ? " " : "", (int32_t)cells->words[i]);
         used += n > 0 ? (size_t)n : 0;
     }
     dump_text(o, text);
@@ -188,8 +181,7 @@ static void token_row(struct dump_out *o, const struct kvc_cache *c, int64_t pos
     dump_row_end(o);
 }
 
-int dump_tokens(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
-                struct kvc_error *e) {
+int dump_tokens(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     static const struct dump_column columns[] = {{"position", 8}, {"token", 8},  {"part", 4},
                                                  {"cell", 7},     {"words", -8}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;

@@ -8,9 +8,8 @@
 #include <string.h>
 
 /* Letters of --values, by role. */
-static const char letters[] = {
-    [KVC_ROLE_K] = 'K', [KVC_ROLE_V] = 'V',       [KVC_ROLE_LATENT] = 'L', [KVC_ROLE_R] = 'R',
-    [KVC_ROLE_S] = 'S', [KVC_ROLE_QUERIES] = 'Q', [KVC_ROLE_HIDDEN] = 'H'};
+static const char letters[] = {[KVC_ROLE_K] = 'K', [KVC_ROLE_V] = 'V',       [KVC_ROLE_LATENT] = 'L', [KVC_ROLE_R] = 'R',
+                               [KVC_ROLE_S] = 'S', [KVC_ROLE_QUERIES] = 'Q', [KVC_ROLE_HIDDEN] = 'H'};
 
 static int parse_role(const char *text, enum kvc_role *role) {
     for (size_t i = 0; i < sizeof letters; i++) {
@@ -44,15 +43,13 @@ int dump_values_parse(const char *text, struct dump_values *v) {
     return 0;
 }
 
-static uint32_t find_tensor(const struct kvc_cache *c, const struct dump_options *options,
-                            struct kvc_error *e) {
+static uint32_t find_tensor(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e) {
     const struct dump_values *v = &options->values;
     for (uint32_t i = 0; i < c->n_layers; i++) { /* ordered by part */
         const struct kvc_layer *layer = &c->layer[i];
         if (layer->index != v->layer || !dump_wants_part(options, layer->part)) continue;
         for (unsigned j = 0; j < 2; j++) {
-            if (layer->tensor[j] != KVC_NONE && c->tensor[layer->tensor[j]].role == v->role)
-                return layer->tensor[j];
+            if (layer->tensor[j] != KVC_NONE && c->tensor[layer->tensor[j]].role == v->role) return layer->tensor[j];
         }
     }
     kvc_fail(e, KVC_ERR_USAGE, "layer %" PRIu32 " has no %s%s: --layers lists the roles of each layer", v->layer,
@@ -66,8 +63,8 @@ static uint64_t row_at(const struct kvc_cells *cells, uint64_t pos) {
 }
 
 /* Prints positions and values of rows [row, end) of tensor t, a block at a time. */
-static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t, const struct dump_values *v,
-                      uint64_t row, uint64_t end, struct kvc_error *e) {
+static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t, const struct dump_values *v, uint64_t row,
+                      uint64_t end, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = &c->part[c->layer[c->tensor[t].layer].part].cells;
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
@@ -96,8 +93,7 @@ static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
     return status;
 }
 
-int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
-                struct kvc_error *e) {
+int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     static const struct dump_column columns[] = {{"position", 8}, {"values", -1}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
     const struct dump_values *v = &options->values;
@@ -107,10 +103,8 @@ int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
     const struct kvc_tensor *tensor = &c->tensor[t];
     const struct kvc_cells *cells = &c->part[c->layer[tensor->layer].part].cells;
     if (!v->all_heads && v->head >= tensor->shape.heads)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "layer %" PRIu32 " %s has no head %" PRIu64 ": there %s %" PRIu64 "%s", v->layer,
-                        kvc_role_name(v->role), v->head, tensor->shape.heads == 1 ? "is" : "are",
-                        tensor->shape.heads,
+        return kvc_fail(e, KVC_ERR_USAGE, "layer %" PRIu32 " %s has no head %" PRIu64 ": there %s %" PRIu64 "%s", v->layer,
+                        kvc_role_name(v->role), v->head, tensor->shape.heads == 1 ? "is" : "are", tensor->shape.heads,
                         kvc_cache_heads_known(c) ? "" : " (the number is not known: --kv-heads gives it)");
     uint64_t row = row_at(cells, v->first), end = v->end == UINT64_MAX ? cells->n : row_at(cells, v->end);
     /* Without a range all rows are printed, also those of negative positions. */
@@ -122,8 +116,7 @@ int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
     return status;
 }
 
-static void stats_row(struct dump_out *o, const struct kvc_cache *c, uint32_t t, uint64_t head,
-                      const struct kvc_stats *s) {
+static void stats_row(struct dump_out *o, const struct kvc_cache *c, uint32_t t, uint64_t head, const struct kvc_stats *s) {
     const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
     dump_row(o);
     dump_u64(o, layer->part);
@@ -151,12 +144,11 @@ static int tensor_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t
     return status;
 }
 
-int dump_stats(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
-               struct kvc_error *e) {
-    static const struct dump_column columns[] = {
-        {"part", 4},     {"layer", 5},          {"role", -7},      {"head", 4}, {"values", 9},
-        {"mean", 12},    {"rms", 11},           {"max_abs", 11},   {"nan", 5},  {"inf", 5},
-        {"outliers", 8}, {"worst_channel", 13}, {"worst_rms", 11}, {NULL, 0}};
+int dump_stats(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+    static const struct dump_column columns[] = {{"part", 4},       {"layer", 5}, {"role", -7},    {"head", 4},
+                                                 {"values", 9},     {"mean", 12}, {"rms", 11},     {"max_abs", 11},
+                                                 {"nan", 5},        {"inf", 5},   {"outliers", 8}, {"worst_channel", 13},
+                                                 {"worst_rms", 11}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
     int status = dump_check_part(c, options, e);
     if (status) return -1;

@@ -54,8 +54,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     (void)args;
     if (like->profile) return 0;
     const size_t heads = (size_t)like->shape.heads, dim = (size_t)like->shape.dim;
@@ -76,8 +76,8 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     (void)args;
     s->rows += block->shape.tokens;
     for (size_t h = 0; h < heads; h++)
-        if (kvc_gram_add(s->gram + h * dim * dim, (const float *)(const void *)block->rows + h * dim,
-                         (size_t)block->shape.tokens, dim, heads * dim, e))
+        if (kvc_gram_add(s->gram + h * dim * dim, (const float *)(const void *)block->rows + h * dim, (size_t)block->shape.tokens,
+                         dim, heads * dim, e))
             return -1;
     return 0;
 }
@@ -103,8 +103,8 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
         sum += weight[i];
     }
     const double mean = sum / (double)width > 1e-30 ? sum / (double)width : 1;
-    const int is_key = s->role == KVC_SELECT_K, queries = is_key && s->x->n_queries && s->x->key.dim == dim &&
-                                                        s->x->key.heads == heads;
+    const int is_key = s->role == KVC_SELECT_K,
+              queries = is_key && s->x->n_queries && s->x->key.dim == dim && s->x->key.heads == heads;
     if (queries) {
         double *energy = kvc_alloc(width, sizeof *energy);
         if (!energy) return kvc_fail_memory(e, "a basis");
@@ -245,8 +245,7 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     return status;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     if (!s) return 0;
     return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);

@@ -10,9 +10,9 @@
 
 /* Rows as a device has them: codes, a quarter of the bytes, and scales; it makes the elements where it uses them. */
 struct rows {
-    const void *source;   /* key of the tables on the device */
-    const size_t *kept;   /* of each head; NULL: as many as channels */
-    const uint8_t *code;  /* of their elements, less `offset` */
+    const void *source;  /* key of the tables on the device */
+    const size_t *kept;  /* of each head; NULL: as many as channels */
+    const uint8_t *code; /* of their elements, less `offset` */
     unsigned offset;
     const float *scale;   /* of each row */
     const float *channel; /* of channels, or NULL */
@@ -22,7 +22,9 @@ static int lower_rows(const struct rows *from, const struct kvc_block *block, st
     enum { CODES, PARTS, SCALES, CHANNELS };
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, stride = (dim + 3) & ~(size_t)3;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_BASIS, &block->shape);
-    const struct kvc_program_key key[] = {{from->source, 0, CODES}, {from->source, 0, PARTS}, {from->source, 0, SCALES},
+    const struct kvc_program_key key[] = {{from->source, 0, CODES},
+                                          {from->source, 0, PARTS},
+                                          {from->source, 0, SCALES},
                                           {from->source, 0, CHANNELS}};
     uint32_t rows = 0;
     void *to;
@@ -42,8 +44,7 @@ static int lower_rows(const struct rows *from, const struct kvc_block *block, st
     if (from->channel) {
         if (program->keep(program->owner, &key[CHANNELS], heads * stride * sizeof(float), &to, &op.basis.channel, e)) return -1;
         if (to) memset(to, 0, heads * stride * sizeof(float));
-        for (size_t h = 0; to && h < heads; h++)
-            memcpy((float *)to + h * stride, from->channel + h * dim, dim * sizeof(float));
+        for (size_t h = 0; to && h < heads; h++) memcpy((float *)to + h * stride, from->channel + h * dim, dim * sizeof(float));
     }
     return kvc_program_op(program, &op, e);
 }

@@ -27,8 +27,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     (void)args, (void)x;
     if (like->profile) return 0;
     struct state *s = calloc(1, sizeof *s);
@@ -50,8 +50,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     (void)args;
     if (!s) return 0;
@@ -65,8 +64,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 static void shift(struct kvc_block *block, const float *mean, float sign) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     float *x = (float *)(void *)block->rows;
-    for (uint64_t t = 0; t < block->shape.tokens; t++)
-        kvc_kernels_get()->add_scaled(x + t * width, mean, sign, width);
+    for (uint64_t t = 0; t < block->shape.tokens; t++) kvc_kernels_get()->add_scaled(x + t * width, mean, sign, width);
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,

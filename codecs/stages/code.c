@@ -18,9 +18,9 @@
 #include <string.h>
 
 enum { STEP, KLD, LANES, N_ARGS };
-enum { INDICES = 64, PER_OCTAVE = 5 };      /* scales 0.2 octaves apart */
-enum { CLASSES = 16, CLASS_ZERO = 8 };      /* of step classes, -8 to 7, for arrays */
-enum { MOST_BITS = 24 };                    /* codes are below 2^24 in size: exact as binary32 */
+enum { INDICES = 64, PER_OCTAVE = 5 }; /* scales 0.2 octaves apart */
+enum { CLASSES = 16, CLASS_ZERO = 8 }; /* of step classes, -8 to 7, for arrays */
+enum { MOST_BITS = 24 };               /* codes are below 2^24 in size: exact as binary32 */
 enum { LENGTH_BITS = 5 };
 enum { CODES_HEADER = 4 };
 enum { TABLE_RICE = 1, INDEX_BITS = 6 };
@@ -89,10 +89,10 @@ struct plan {
     const uint8_t *index; /* [head][component], 0 to 63 */
     unsigned factor;      /* of tables in base[]: slots or rows a table */
     struct {
-        uint16_t *base;   /* [head][component] */
+        uint16_t *base; /* [head][component] */
         uint8_t *shift;
-        uint8_t *limit;   /* smaller codes have symbols of their own, and lose no low bits */
-        uint8_t *any;     /* by head: some shift is not 0 */
+        uint8_t *limit; /* smaller codes have symbols of their own, and lose no low bits */
+        uint8_t *any;   /* by head: some shift is not 0 */
     } at[CLASSES];
 };
 
@@ -150,7 +150,7 @@ struct state {
     size_t heads, dim;
     uint32_t (*count[CLASSES])[BINS]; /* [head][component]; NULL: no row of the class yet */
     unsigned bins[CLASSES];           /* the class has no codes in bins from here on */
-    uint8_t *index; /* once settled */
+    uint8_t *index;                   /* once settled */
     struct plan plan;
     struct kvc_bits bits;
 };
@@ -171,11 +171,10 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     (void)x;
-    if (!(args->f[STEP] > 0))
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_STEP, "no step is given");
+    if (!(args->f[STEP] > 0)) return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_STEP, "no step is given");
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "codes");
     *state = s;
@@ -261,8 +260,7 @@ static unsigned choose_index(const struct state *s, size_t component, unsigned s
     return best;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const size_t width = s->heads * s->dim;
     uint8_t *bytes = kvc_alloc(width + 4, 4);
@@ -481,8 +479,7 @@ const struct kvc_stage kvc_stage_code = {
     .id = 19,
     .name = "code",
     .summary = "rounds to one step and codes with fixed tables",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL |
-             KVC_STAGE_SAMPLES,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL | KVC_STAGE_SAMPLES,
     .args = arguments,
     .n_args = N_ARGS,
     .check = check,

@@ -23,8 +23,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     const struct kvc_rope_facts *f = x->rope;
     (void)args;
     if (like->role != KVC_SELECT_K || !f || !kvc_pairing_turns(f->pairing) || !f->angle || !f->half) return 0;
@@ -38,8 +38,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return kvc_rope_init(&s->rope, f->angle, f->half, f->pairing, e);
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     const struct state *s = state;
     (void)args;
     if (!s) return 0;
@@ -210,8 +209,7 @@ const struct kvc_stage kvc_stage_derope = {
     .id = 15,
     .name = "derope",
     .summary = "undoes RoPE, where it is known",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS |
-             KVC_STAGE_PROFILE,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_PROFILE,
     .begin = begin,
     .settle = settle,
     .end = end,

@@ -120,8 +120,7 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
         w->bias[i] = (uint16_t)((unsigned)bias << w->mantissa);
     }
     if (bad) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has a number out of range");
-    if (!kvc_bits_ended(&b))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS does not end where it should");
+    if (!kvc_bits_ended(&b)) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS does not end where it should");
     return 0;
 }
 
@@ -155,8 +154,7 @@ static int encode_words(struct work *w, const struct kvc_block *block, uint8_t s
     if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes, put_params(w, width), 0, e)) return -1;
     for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)(w->bias[i] << w->mantissa);
     for (size_t t = 0; t < w->rows; t++)
-        kvc_kernels_get()->cut_rotated(w->low + t * w->n, w->high + t * w->n, row_words(w, block->rows, t), w->bias,
-                                       w->n);
+        kvc_kernels_get()->cut_rotated(w->low + t * w->n, w->high + t * w->n, row_words(w, block->rows, t), w->bias, w->n);
     if (kvc_plane_add(out, stage, (uint8_t)w->below, w->low, w->values, e)) return -1;
     const size_t escapes = put_escapes(w, width, w->size);
     if (escapes > w->size) return 1; /* nothing gained */

@@ -36,8 +36,8 @@ static float stand_in(const float *channel, size_t rows, size_t row_values) {
 }
 
 /* Puts the wild values among n values `x` of the block into ESCAPES: indices, then values in their dtype. */
-static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wild, uint8_t stage,
-                    struct kvc_sections *out, struct kvc_error *e) {
+static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wild, uint8_t stage, struct kvc_sections *out,
+                    struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->shape.dtype)->size, row = (size_t)(block->shape.heads * block->shape.dim);
     const size_t rows = (size_t)block->shape.tokens;
     uint8_t *bytes = kvc_alloc(wild, 4 + size);
@@ -112,8 +112,7 @@ static int put_back(struct kvc_block *block, const struct kvc_section *s, size_t
     const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
     const uint8_t *bytes = kvc_section_bytes(s, room, (size_t)s->raw_size, e);
     if (!bytes || check_ascending(bytes, count, values, e)) return -1;
-    for (size_t k = 0; k < count; k++)
-        memcpy(block->rows + index_at(bytes, k) * size, bytes + 4 * count + k * size, size);
+    for (size_t k = 0; k < count; k++) memcpy(block->rows + index_at(bytes, k) * size, bytes + 4 * count + k * size, size);
     return 0;
 }
 

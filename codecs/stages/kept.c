@@ -28,8 +28,7 @@ void kvc_kept_open(struct kvc_block *block, const uint8_t *mask) {
     block->shape.tokens -= count(mask, block->shape.tokens);
 }
 
-int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage, struct kvc_sections *out,
-                    struct kvc_error *e) {
+int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const size_t size = (size_t)kvc_row_bytes(&block->shape);
     const uint64_t rows = block->shape.tokens;
     struct kvc_block kept = {.shape = block->shape};
@@ -68,7 +67,7 @@ int kvc_kept_decode(struct kvc_block *block, const uint8_t *mask, const struct k
 }
 
 int kvc_kept_lower(struct kvc_program *p, const struct kvc_shape *shape, const uint8_t *mask, const struct kvc_section *sections,
-                     size_t n, struct kvc_error *e) {
+                   size_t n, struct kvc_error *e) {
     const struct kvc_stored stored = {.section = sections, .n = n};
     struct kvc_block kept = {.shape = *shape, .own = shape->dtype};
     struct kvc_stage_args args;

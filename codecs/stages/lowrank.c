@@ -70,14 +70,12 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     const float *x = (const float *)(const void *)block->rows;
     (void)args;
     for (size_t i = 0; i < p->n; i++)
-        if (kvc_gram_add(s->gram + i * p->dim * p->dim, x + i * p->dim, (size_t)block->shape.tokens, p->dim,
-                         p->n * p->dim, e))
+        if (kvc_gram_add(s->gram + i * p->dim * p->dim, x + i * p->dim, (size_t)block->shape.tokens, p->dim, p->n * p->dim, e))
             return -1;
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const struct parts *p = &s->parts;
     const size_t n = p->n * p->rank * p->dim;
@@ -115,8 +113,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     }
     if (!status && block->residual)
         for (size_t t = 0; t < rows * p->n; t++) {
-            kvc_kernels_get()->multiply_rows(row, coefficients + t * p->rank,
-                                             s->directions + t % p->n * p->rank * p->dim, p->rank, p->dim, p->dim);
+            kvc_kernels_get()->multiply_rows(row, coefficients + t * p->rank, s->directions + t % p->n * p->rank * p->dim,
+                                             p->rank, p->dim, p->dim);
             kvc_kernels_get()->add_scaled(x + t * p->dim, row, -1, p->dim);
         }
     free(coefficients);
@@ -153,8 +151,8 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     int status = kvc_halves_take(coefficient, s.a, s.coefficients, e) || kvc_halves_take(direction, s.b, s.directions, e);
     for (size_t t = 0; t < s.rows * p.n && !status; t++) {
         float *to = block->residual ? row : x + t * p.dim;
-        kvc_kernels_get()->multiply_rows(to, coefficient + t * p.rank, direction + t % p.n * p.rank * p.dim, p.rank,
-                                         p.dim, p.dim);
+        kvc_kernels_get()->multiply_rows(to, coefficient + t * p.rank, direction + t % p.n * p.rank * p.dim, p.rank, p.dim,
+                                         p.dim);
         if (block->residual) kvc_kernels_get()->add_scaled(x + t * p.dim, row, 1, p.dim);
     }
     free(coefficient);

@@ -53,8 +53,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     (void)args, (void)like;
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "pairs");
@@ -142,8 +142,7 @@ static int choose_kept(const struct kvc_stage_args *args, struct state *s, struc
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const uint32_t t = s->first_tensor;
     const uint8_t number[4] = {(uint8_t)(t & 255), (uint8_t)(t >> 8 & 255), (uint8_t)(t >> 16 & 255), (uint8_t)(t >> 24)};
@@ -179,8 +178,8 @@ static size_t norms_in_row(const struct kvc_stage_args *args, const struct kvc_s
 }
 
 /* Makes merged directions of the rows that are not kept, and lists their own norms. */
-static size_t merge_rows(const struct kvc_stage_args *args, const struct state *s, struct kvc_block *block,
-                         const uint8_t *mask, float *room, float *norms) {
+static size_t merge_rows(const struct kvc_stage_args *args, const struct state *s, struct kvc_block *block, const uint8_t *mask,
+                         float *room, float *norms) {
     const size_t width = width_of(block), each = args->i[HEADS] ? (size_t)block->shape.dim : width;
     float *pair[2] = {room, room + width};
     size_t n = 0;
@@ -244,8 +243,8 @@ static int read_kept(const struct kvc_section **sections, size_t *n, uint64_t ro
 }
 
 /* The mask; and the stage's own sections after KEPT. */
-static int read_mask(const struct kvc_stored *stored, uint64_t rows, uint8_t *mask, const struct kvc_section **own,
-                     size_t *n, struct kvc_error *e) {
+static int read_mask(const struct kvc_stored *stored, uint64_t rows, uint8_t *mask, const struct kvc_section **own, size_t *n,
+                     struct kvc_error *e) {
     *own = stored->section;
     *n = stored->n;
     if (!stored->first) return read_kept(own, n, rows, mask, e);
@@ -278,8 +277,7 @@ static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *bloc
     int status = kvc_halves_take(norms, s, n, e);
     for (size_t t = 0; t < rows && !status; t++) {
         kvc_to_floats(row, block->rows + t * bytes, width, block->own);
-        for (size_t i = 0; i < per; i++)
-            kvc_kernels_get()->scale(row + i * each, row + i * each, norms[t * per + i], each);
+        for (size_t i = 0; i < per; i++) kvc_kernels_get()->scale(row + i * each, row + i * each, norms[t * per + i], each);
         kvc_from_floats(block->rows + t * bytes, row, width, block->own);
     }
     free(norms);

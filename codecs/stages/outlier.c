@@ -31,8 +31,8 @@ struct chunks {
 
 /* A block as vectors: channels of K, rows of V. */
 struct vectors {
-    size_t n, length;       /* vectors, values in each */
-    size_t step, next;      /* between values of one, between vectors */
+    size_t n, length;  /* vectors, values in each */
+    size_t step, next; /* between values of one, between vectors */
     size_t index_bytes, value_bytes;
 };
 
@@ -62,17 +62,17 @@ struct far {
 
 /* One end of every channel: the furthest values, and among equals the first rows. */
 struct ends {
-    struct far *far;   /* [channel][room] */
-    size_t *n;         /* by channel */
-    float *limit;      /* by channel: a value among them exceeds it; once settled, the last's value */
-    struct far *last;  /* by channel: the last one that is an outlier */
+    struct far *far;  /* [channel][room] */
+    size_t *n;        /* by channel */
+    float *limit;     /* by channel: a value among them exceeds it; once settled, the last's value */
+    struct far *last; /* by channel: the last one that is an outlier */
 };
 
 struct state {
     size_t width, room; /* room: maximum of outliers at each end of a channel */
     uint64_t rows;      /* that came by */
     struct ends end[2];
-    double *sum;        /* by channel */
+    double *sum; /* by channel */
     float *mean;
 };
 
@@ -90,8 +90,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     if (like->role == KVC_SELECT_V) return 0;
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "outliers");
@@ -159,8 +159,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     (void)stage, (void)side, (void)e;
     if (!s) return 0;
@@ -394,8 +393,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
             const size_t at = v.index_bytes == 2 ? p[0] | (size_t)p[1] << 8 : p[0];
             if (at < from || at >= v.length)
                 status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is out of place", j, i);
-            else if (!isfinite(value[k]))
-                status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is not finite", j, i);
+            else if (!isfinite(value[k])) status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is not finite", j, i);
             else x[i * v.next + at * v.step] = value[k];
             from = at + 1;
         }

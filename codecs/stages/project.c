@@ -108,8 +108,8 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
     return 0;
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     if (check_source(args, x, like, e)) return -1;
     const struct kvc_rebuild_source *source = x->source;
     const int turns = like->role == KVC_SELECT_K && kvc_pairing_turns(source->pairing) && !source->is_hidden;
@@ -141,14 +141,12 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
         put_double(s->section + HEADER + 16 * i, cos(angle));
         put_double(s->section + HEADER + 16 * i + 8, sin(angle));
     }
-    s->one = (struct kvc_section){.type = KVC_SECTION_HIDDEN, .size = (uint32_t)s->size, .raw_size = s->size,
-                                  .data = s->section};
+    s->one = (struct kvc_section){.type = KVC_SECTION_HIDDEN, .size = (uint32_t)s->size, .raw_size = s->size, .data = s->section};
     s->stored = (struct kvc_stored){.side = &s->one, .n_side = 1};
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     const struct state *s = state;
     (void)args;
     return kvc_sections_add(side, KVC_SECTION_HIDDEN, stage, 0, s->section, s->size, 0, e);
@@ -170,15 +168,17 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
     uint32_t epsilon = (uint32_t)get(d + 44, 4);
-    *p = (struct plan){.from = (uint32_t)get(d, 4), .in = (size_t)get(d + 4, 4), .norm = d[40],
+    *p = (struct plan){.from = (uint32_t)get(d, 4),
+                       .in = (size_t)get(d + 4, 4),
+                       .norm = d[40],
                        .pairing = (enum kvc_pairing)d[41],
-                       .rotated = (size_t)get(d + 42, 2), .steps = d + HEADER};
+                       .rotated = (size_t)get(d + 42, 2),
+                       .steps = d + HEADER};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
     memcpy(&p->epsilon, &epsilon, sizeof epsilon);
     if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim || d[40] > 1 ||
-        (p->pairing && !kvc_pairing_turns(p->pairing)) ||
-        (p->rotated != 0) != (p->pairing != 0) || (p->rotated && role != KVC_SELECT_K) || !p->in || p->in > 1 << 24 ||
-        !isfinite(p->epsilon) || p->epsilon < 0)
+        (p->pairing && !kvc_pairing_turns(p->pairing)) || (p->rotated != 0) != (p->pairing != 0) ||
+        (p->rotated && role != KVC_SELECT_K) || !p->in || p->in > 1 << 24 || !isfinite(p->epsilon) || p->epsilon < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is out of range");
     /* hidden states out of others are copies; K and V never are */
     if (copies(p) != (role == 0) || (copies(p) && (p->norm || p->rotated)))

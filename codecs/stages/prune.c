@@ -72,11 +72,11 @@ static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, dou
     return status;
 }
 
-/* Scores the cost of leaving a channel out: ThinK (arXiv 2407.21018), equation 5 in its group-query form, ||Q_j K_j^T||_F^2 up to a
- * constant; with `mean`, where what is left out varies around a mean that stays, the variance takes the place of the mean
+/* Scores the cost of leaving a channel out: ThinK (arXiv 2407.21018), equation 5 in its group-query form, ||Q_j K_j^T||_F^2 up
+ * to a constant; with `mean`, where what is left out varies around a mean that stays, the variance takes the place of the mean
  * square. */
-static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x, unsigned role, struct state *s,
-                 double *to, struct kvc_error *e) {
+static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x, unsigned role, struct state *s, double *to,
+                 struct kvc_error *e) {
     const size_t width = s->heads * s->dim;
     double *sum = kvc_alloc(width, 4 * sizeof *sum), *energy = kvc_alloc(width, sizeof *energy);
     const int64_t by = args->i[BY];
@@ -109,8 +109,8 @@ static void mark(const double *score, uint8_t *pruned, size_t dim, size_t out) {
     }
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "channels");
     *state = s;
@@ -134,8 +134,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return status;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     const struct state *s = state;
     const size_t width = s->heads * s->dim, size = kvc_dtype_info(s->own)->size;
     if (!s->out) return 0;

@@ -39,8 +39,8 @@ static void each_row(const struct kvc_quant_layout *l, const struct kvc_quant_cl
         const struct kvc_quant_span *s = &k->span[i];
         for (size_t r = 0; r < s->rows; r++) {
             const size_t p = param_of(l, s, r);
-            work(k, x + row_of(s, r) * l->width + s->channel, l->low + p, factor + p,
-                 l->codes + s->code + r * s->width, s->width, share_of(l, s));
+            work(k, x + row_of(s, r) * l->width + s->channel, l->low + p, factor + p, l->codes + s->code + r * s->width, s->width,
+                 share_of(l, s));
         }
     }
 }
@@ -189,8 +189,7 @@ static int encode_class(const struct kvc_quant_layout *l, unsigned c, float *x, 
     if (add_params(l, k, stage, (uint8_t)c, out, e)) return -1;
     each_row(l, k, x, l->inverse, quantise_row);
     kvc_packed_write(l->packed, l->codes, k->codes, k->bits);
-    return kvc_sections_add(out, KVC_SECTION_CODES, stage, (uint8_t)c, l->packed, kvc_packed_bytes(k->codes, k->bits), 0,
-                            e);
+    return kvc_sections_add(out, KVC_SECTION_CODES, stage, (uint8_t)c, l->packed, kvc_packed_bytes(k->codes, k->bits), 0, e);
 }
 
 enum { NORM_EXPONENTS = 32 };
@@ -201,8 +200,7 @@ static int add_norms(const struct kvc_quant_layout *l, const float *x, uint8_t s
     float greatest = 0;
     memset(l->norm, 0, l->width * sizeof *l->norm);
     memset(l->norm_low, 0, l->width * sizeof *l->norm_low);
-    for (size_t t = 0; t < l->rows; t++)
-        kvc_kernels_get()->widen_ranges(l->norm_low, l->norm, x + t * l->width, l->width);
+    for (size_t t = 0; t < l->rows; t++) kvc_kernels_get()->widen_ranges(l->norm_low, l->norm, x + t * l->width, l->width);
     for (size_t c = 0; c < l->width; c++) {
         if (-l->norm_low[c] > l->norm[c]) l->norm[c] = -l->norm_low[c];
         greatest = l->norm[c] > greatest ? l->norm[c] : greatest;

@@ -7,7 +7,13 @@
 #include "kernels/device/launch.h"
 
 enum kvc_quant_arg {
-    KVC_QUANT_SCHEME, KVC_QUANT_BITS, KVC_QUANT_GROUP, KVC_QUANT_LOW, KVC_QUANT_CLIP, KVC_QUANT_SYMMETRIC, KVC_QUANT_ARGS
+    KVC_QUANT_SCHEME,
+    KVC_QUANT_BITS,
+    KVC_QUANT_GROUP,
+    KVC_QUANT_LOW,
+    KVC_QUANT_CLIP,
+    KVC_QUANT_SYMMETRIC,
+    KVC_QUANT_ARGS
 };
 extern const struct kvc_arg kvc_quant_arguments[KVC_QUANT_ARGS];
 
@@ -31,9 +37,9 @@ struct kvc_quant_layout {
     size_t rows, heads, dim, width, group; /* width: of a row of the block */
     struct kvc_quant_class class[2];
     unsigned n_classes;
-    float *low, *step;           /* of one class's groups */
-    float *high, *inverse;       /* encoding: maxima, reciprocals of steps */
-    float *norm;                 /* of channels, V of zip */
+    float *low, *step;              /* of one class's groups */
+    float *high, *inverse;          /* encoding: maxima, reciprocals of steps */
+    float *norm;                    /* of channels, V of zip */
     float *norm_low, *norm_inverse; /* encoding: minima of channels, reciprocals of norms */
     uint8_t *codes, *packed;
     void *memory[3];

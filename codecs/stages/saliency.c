@@ -27,11 +27,11 @@ static const struct kvc_arg arguments[N_ARGS] = {
 struct state {
     size_t heads;
     uint64_t rows;
-    const float *score;  /* [head][row]: how much each is looked at; of x->shared */
-    uint64_t *seen;      /* rows of the segment that reach this stage */
+    const float *score; /* [head][row]: how much each is looked at; of x->shared */
+    uint64_t *seen;     /* rows of the segment that reach this stage */
     size_t n_seen, room;
-    uint8_t *salient;    /* [head][row of the segment] */
-    uint64_t first;      /* of the segment */
+    uint8_t *salient; /* [head][row of the segment] */
+    uint64_t first;   /* of the segment */
 };
 
 static void end(void *state) {
@@ -86,8 +86,8 @@ static int make_scores(const void *wanted, void *to, struct kvc_error *e) {
     return w->by_norm ? score_norms(w->x, to, e) : score_attention(w->x, w->paper, to, e);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "saliency");
     *state = s;
@@ -95,15 +95,14 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     if (!w.by_norm && !x->n_queries)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES,
                              "there are no queries to rank tokens by; by=knorm needs none");
-    if (x->key.heads != like->shape.heads)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in heads");
+    if (x->key.heads != like->shape.heads) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in heads");
     s->heads = (size_t)like->shape.heads;
     s->rows = x->rows;
     s->first = x->first;
     s->salient = calloc((size_t)x->segment_rows + 1, s->heads);
     if (!s->salient) return kvc_fail_memory(e, "saliency");
-    s->score = kvc_shared_get(x->shared, (unsigned)(args->i[BY] * 2 + args->i[NORM]),
-                              s->heads * (size_t)x->rows * sizeof(float), make_scores, &w, e);
+    s->score = kvc_shared_get(x->shared, (unsigned)(args->i[BY] * 2 + args->i[NORM]), s->heads * (size_t)x->rows * sizeof(float),
+                              make_scores, &w, e);
     return s->score ? 0 : -1;
 }
 
@@ -130,8 +129,7 @@ static int by_score(const void *a, const void *b, void *score) {
 }
 
 /* All but the lowest floor((1 - share) n) of the tokens that come here are salient, head by head. */
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const size_t regular = (size_t)floor((1 - args->f[SHARE]) * (double)s->n_seen + 1e-9);
     uint64_t *order = kvc_alloc(s->n_seen, sizeof *order);

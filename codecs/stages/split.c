@@ -16,7 +16,7 @@
 enum { STREAM, DEFAULT_STREAM = 65536, MIN_STREAM = 1024, MAX_STREAM = 1 << 24 };
 /* Bytes of CODES before its words, at most. */
 #define HEAD_BOUND(streams) \
-    (KVC_SPLIT_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + (size_t)(streams) * 4 * (1 + KVC_RANS_LANES))
+    (KVC_SPLIT_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + (size_t)(streams)*4 * (1 + KVC_RANS_LANES))
 enum { FEW_LANES = 2, ALL_LANES = 5 }; /* log2 of lanes: below so many values few of them do */
 enum { FEW_VALUES = 16384, FEW_FLOATS = 8192 };
 enum { MODEL_ROWS = 96 }; /* with so many rows the channel model is expected to pay for itself */
@@ -81,12 +81,12 @@ struct work {
     const struct kvc_words *form;
     const struct kvc_dtype_info *info;
     struct kvc_channels model;
-    size_t rows, n, values; /* values = rows * n */
-    uint16_t *words;        /* of the whole block; the rows themselves where those are words */
-    uint16_t *symbols;      /* encoding: of the whole block, context << 10 | symbol */
+    size_t rows, n, values;   /* values = rows * n */
+    uint16_t *words;          /* of the whole block; the rows themselves where those are words */
+    uint16_t *symbols;        /* encoding: of the whole block, context << 10 | symbol */
     uint16_t *bias, *context; /* of a row */
-    uint8_t *low;           /* low bits, one value a byte */
-    uint8_t *bytes;         /* streams */
+    uint8_t *low;             /* low bits, one value a byte */
+    uint8_t *bytes;           /* streams */
     uint32_t (*count)[KVC_RANS_SYMBOLS];
     void *memory[3];
 };
@@ -149,8 +149,7 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         uint8_t *stop = next;
         struct kvc_rans_encoder r;
         kvc_rans_encode_begin(&r, 1u << lanes, stop);
-        for (size_t t = last; t-- > first;)
-            kvc_kernels_get()->rans_encode(&r, w->symbols + t * w->n, w->n, symbol[0], bits);
+        for (size_t t = last; t-- > first;) kvc_kernels_get()->rans_encode(&r, w->symbols + t * w->n, w->n, symbol[0], bits);
         kvc_rans_encode_end(&r, states + (s << (lanes + 2)));
         next = r.next;
         uint32_t size = (uint32_t)(stop - next);
@@ -197,8 +196,8 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     const size_t packed = KVC_PACKED(w->values, 7), scratch = floats > packed ? floats : packed;
     w->memory[0] = malloc(2 * w->values * (kvc_words_in_place(f) ? 1 : 2) + 4 * w->n);
     w->memory[1] = malloc(scratch + w->values);
-    w->memory[2] = malloc((2 * KVC_CONTEXTS + 1) * sizeof *w->count + HEAD_BOUND(streams) +
-                          KVC_RANS_BOUND(w->values) + KVC_CHANNELS_BOUND(w->n));
+    w->memory[2] = malloc((2 * KVC_CONTEXTS + 1) * sizeof *w->count + HEAD_BOUND(streams) + KVC_RANS_BOUND(w->values) +
+                          KVC_CHANNELS_BOUND(w->n));
     if (!w->memory[0] || !w->memory[1] || !w->memory[2]) return kvc_fail_memory(e, "a block");
     w->bias = w->memory[0];
     w->context = w->bias + w->n;
@@ -263,10 +262,10 @@ enum { SLOTS = (KVC_CONTEXTS << KVC_RANS_MAX_BITS) + KVC_RANS_SLACK };
 
 /* Room for decoding a block. */
 struct room {
-    uint32_t *slots;                              /* of all tables */
-    uint16_t *words, *symbols, *bias, *context;   /* of a row */
-    uint8_t *below;                               /* low bits of rows_together() rows; zeros without low bits */
-    uint8_t *bytes;                               /* a section's */
+    uint32_t *slots;                            /* of all tables */
+    uint16_t *words, *symbols, *bias, *context; /* of a row */
+    uint8_t *below;                             /* low bits of rows_together() rows; zeros without low bits */
+    uint8_t *bytes;                             /* a section's */
 };
 
 /* Returns the rows whose low bits are unpacked together. */
@@ -302,8 +301,7 @@ static void make_slots(struct kvc_split *s, struct room *r) {
             kvc_rans_decoding_table(r->slots + ((size_t)k << s->bits), s->frequency[k], kvc_words_alphabet(s->form));
     if (s->model.turn == KVC_TURN_NONE) {
         kvc_channels_row(&s->model, r->bias, r->context, 0);
-        for (size_t i = 0; i < s->n; i++)
-            r->context[i] = (uint16_t)(kvc_split_table(s->tables, r->context[i]) << s->bits);
+        for (size_t i = 0; i < s->n; i++) r->context[i] = (uint16_t)(kvc_split_table(s->tables, r->context[i]) << s->bits);
         return;
     }
     for (unsigned k = 0; k < KVC_CONTEXTS; k++)
@@ -312,8 +310,7 @@ static void make_slots(struct kvc_split *s, struct room *r) {
                    sizeof *r->slots << s->bits);
 }
 
-static int decode_rows(struct kvc_split *s, struct room *room, struct kvc_block *block, const uint8_t *low,
-                       struct kvc_error *e) {
+static int decode_rows(struct kvc_split *s, struct room *room, struct kvc_block *block, const uint8_t *low, struct kvc_error *e) {
     const struct kvc_kernels *k = kvc_kernels_get();
     const struct kvc_words *f = s->form;
     const unsigned shift = kvc_words_shift(f);

@@ -96,10 +96,7 @@ static int lower_streams(const struct kvc_split *s, const struct kvc_split_job *
 
 static int lower_sections(struct kvc_split *s, struct kvc_device_op *op, struct kvc_program *program, struct kvc_error *e) {
     const unsigned shift = kvc_words_shift(s->form);
-    struct kvc_split_job job = {.lanes = s->lanes,
-                                .table_bits = s->bits,
-                                .channels = (uint32_t)s->n,
-                                .word_bits = s->form->bits};
+    struct kvc_split_job job = {.lanes = s->lanes, .table_bits = s->bits, .channels = (uint32_t)s->n, .word_bits = s->form->bits};
     const uint8_t *low;
     if (s->form->planes && (!(op->upper.lowest = kvc_program_bytes(program, s->plane[0], s->blocks, NULL, e)) ||
                             !(op->upper.low = kvc_program_bytes(program, s->plane[1], s->blocks, NULL, e))))

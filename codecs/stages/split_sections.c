@@ -35,8 +35,7 @@ static int open_tables(struct kvc_split *s, struct kvc_bits *in, struct kvc_erro
 
 /* Finds the streams after the tables. */
 static int open_streams(struct kvc_split *s, struct kvc_bits *in, struct kvc_error *e) {
-    if (kvc_bits_get(in, (unsigned)(-in->at % 32)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "padding after tables is not 0");
+    if (kvc_bits_get(in, (unsigned)(-in->at % 32))) return kvc_fail(e, KVC_ERR_DAMAGED, "padding after tables is not 0");
     const size_t at = in->at / 8;
     s->streams = (s->rows + s->per - 1) / s->per;
     if (in->bad || (s->codes->size - at) / (4 + 4 * s->lanes) < s->streams)

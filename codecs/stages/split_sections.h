@@ -16,8 +16,8 @@ enum { KVC_SPLIT_HEADER = 4, KVC_SPLIT_PLANES = 4 }; /* bytes that CODES begins 
 
 struct kvc_split {
     const struct kvc_words *form;
-    size_t rows, n, values; /* values = rows * n */
-    size_t blocks;          /* of the dtype; also bytes of a plane */
+    size_t rows, n, values;                            /* values = rows * n */
+    size_t blocks;                                     /* of the dtype; also bytes of a plane */
     const struct kvc_section *plane[KVC_SPLIT_PLANES]; /* bytes of blocks before the words, form->planes of them */
     const struct kvc_section *low;                     /* low bits, or NULL */
     size_t low_size;                                   /* bytes of low bits */
@@ -25,11 +25,11 @@ struct kvc_split {
 
     /* CODES */
     const struct kvc_section *codes;
-    unsigned bits, lanes; /* of tables: log2 of their slots; of streams */
-    unsigned tables;      /* a bit per context that has a table */
+    unsigned bits, lanes;                               /* of tables: log2 of their slots; of streams */
+    unsigned tables;                                    /* a bit per context that has a table */
     uint16_t frequency[KVC_CONTEXTS][KVC_RANS_SYMBOLS]; /* of these contexts */
-    size_t per, streams;  /* rows of a stream */
-    const uint8_t *sizes, *states, *words; /* of the streams: four bytes, four bytes a lane, the words of all */
+    size_t per, streams;                                /* rows of a stream */
+    const uint8_t *sizes, *states, *words;              /* of the streams: four bytes, four bytes a lane, the words of all */
 };
 
 /* Opens the n sections of a block of this shape. Checks everything but the bytes of planes and low bits and the streams

@@ -28,8 +28,8 @@ static const struct kvc_arg arguments[N_ARGS] = {
 
 /* 2^(step / 2), rounded to binary32. */
 static float factor(int step) {
-    static const float table[CLASSES] = {0x1p-3f,        0x1.6a09e6p-3f, 0x1p-2f, 0x1.6a09e6p-2f, 0x1p-1f, 0x1.6a09e6p-1f,
-                                         0x1p+0f,        0x1.6a09e6p+0f, 0x1p+1f, 0x1.6a09e6p+1f, 0x1p+2f};
+    static const float table[CLASSES] = {0x1p-3f, 0x1.6a09e6p-3f, 0x1p-2f, 0x1.6a09e6p-2f, 0x1p-1f, 0x1.6a09e6p-1f,
+                                         0x1p+0f, 0x1.6a09e6p+0f, 0x1p+1f, 0x1.6a09e6p+1f, 0x1p+2f};
     return table[step - LEAST];
 }
 
@@ -75,13 +75,12 @@ static int class_of(const struct kvc_stage_args *args, const struct kvc_encoding
     }
     int class = (int)lrint(2 * log2(step));
     class = class < LEAST ? LEAST : class > MOST ? MOST : class;
-    if (x->position[x->rows - 1] - x->position[row] < args->i[TAIL] && class > -(int)args->i[FINE])
-        class = -(int)args->i[FINE];
+    if (x->position[x->rows - 1] - x->position[row] < args->i[TAIL] && class > -(int)args->i[FINE]) class = -(int)args->i[FINE];
     return class;
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "steps");
     *state = s;
@@ -99,7 +98,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     for (uint64_t t = 0; t < x->segment_rows; t++)
         for (size_t h = 0; h < s->heads; h++) {
             const int class = class_of(args, x, x->first + t, seen_from, score ? &score[h * x->rows + x->first + t] : NULL);
-            s->step[t * s->heads + h] = (int8_t)class;
+            s->step[t * s->heads + h] = (int8_t) class;
             count[class - LEAST]++;
         }
     unsigned used = 0;
@@ -110,8 +109,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                  struct kvc_error *e) {
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     const struct state *s = state;
     uint8_t bytes[KVC_RANS_TABLE_BOUND];
     struct kvc_bits bits = {.bytes = bytes};
@@ -124,8 +122,7 @@ static void scale(struct kvc_block *block, int invert) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
     float *x = (float *)(void *)block->rows;
     for (size_t i = 0; i < (size_t)block->shape.tokens * heads; i++, x += dim)
-        if (block->step[i]) kvc_kernels_get()->scale(x, x,
-                                                        invert ? 1 / factor(block->step[i]) : factor(block->step[i]), dim);
+        if (block->step[i]) kvc_kernels_get()->scale(x, x, invert ? 1 / factor(block->step[i]) : factor(block->step[i]), dim);
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
@@ -158,8 +155,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
 
 /* --- decoding --- */
 
-static int read_steps(const struct kvc_section *table, const struct kvc_section *s, int8_t *step, size_t n,
-                      struct kvc_error *e) {
+static int read_steps(const struct kvc_section *table, const struct kvc_section *s, int8_t *step, size_t n, struct kvc_error *e) {
     uint32_t slots[(1 << KVC_RANS_MIN_BITS) + KVC_RANS_SLACK];
     uint16_t frequency[ALPHABET];
     struct kvc_bits bits = {.read = table->data, .limit = 8 * (size_t)table->size};

@@ -60,8 +60,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
         size_t group = info->planes[i];
         const struct kvc_section *s = kvc_section_take(&next, end, KVC_SECTION_PLANE, (unsigned)i, e);
         status = s ? kvc_section_decode(s, planes + at * blocks, blocks * group, e) : -1;
-        if (!status && !only_bytes(info))
-            kvc_plane_in(block->rows, planes + at * blocks, blocks, info->size, at, group);
+        if (!status && !only_bytes(info)) kvc_plane_in(block->rows, planes + at * blocks, blocks, info->size, at, group);
         at += group;
     }
     if (!status) status = kvc_section_none_left(next, end, e);

@@ -71,7 +71,10 @@ static int open_source(struct kvc_file *f, const struct source *s, const struct 
 /* Fills a zeroed handle. After a failure kvc_file_close() frees its parts. */
 static int fill(struct kvc_file *f, const struct source *s, const struct kvc_open_options *o, struct kvc_model *model,
                 struct kvc_error *e) {
-    struct kvc_opening opening = {.import = {.format = o->format, .set = o->set, .kv_heads = o->kv_heads, .profile = o->profile,
+    struct kvc_opening opening = {.import = {.format = o->format,
+                                             .set = o->set,
+                                             .kv_heads = o->kv_heads,
+                                             .profile = o->profile,
                                              .profile_folders = o->profile_folders},
                                   .model = model};
     if (o->pairing && !kvc_pairing_parse(o->pairing, &opening.import.pairing))
@@ -221,12 +224,12 @@ int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t ro
     return kvc_cells_position(cells, row);
 }
 
-int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
-                  struct kvc_error *e) {
+int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst, struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens || n > c->tensor[tensor].shape.tokens - first)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->name);
-    const int status = f->blocks ? kvc_block_cache_read(f->blocks, tensor, first, n, dst, e) : c->read(c, tensor, first, n, dst, e);
+    const int status = f->blocks ? kvc_block_cache_read(f->blocks, tensor, first, n, dst, e)
+                                 : c->read(c, tensor, first, n, dst, e);
     return status ? kvc_error_prefix(e, f->name) : 0;
 }
 

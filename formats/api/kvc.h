@@ -43,10 +43,11 @@ KVC_API int kvc_error_code(const struct kvc_error *e);
 KVC_API int kvc_error_severity(const struct kvc_error *e);
 /* Byte offset in the input, or UINT64_MAX. */
 KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
-/* What the caller has to give for the call to succeed. Stable numbers: 0 nothing, 1 the number of KV heads, 2 the RoPE pairing of K,
- * 3 the model's weights file for its facts, 4 the same for its values, 5 the profile that a file was packed with, 6 queries, 7 a format
- * to write, 8 the format of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE pairing to write, 11 a step or a
- * target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent (`force_profile`). */
+/* What the caller has to give for the call to succeed. Stable numbers: 0 nothing, 1 the number of KV heads, 2 the RoPE pairing
+ * of K, 3 the model's weights file for its facts, 4 the same for its values, 5 the profile that a file was packed with, 6
+ * queries, 7 a format to write, 8 the format of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE
+ * pairing to write, 11 a step or a target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent
+ * (`force_profile`). */
 KVC_API int kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
@@ -57,20 +58,21 @@ struct kvc_file;
 
 /* Facts that the caller knows and the file may lack. */
 struct kvc_open_options {
-    size_t size;         /* of this struct */
-    const char *format;  /* "kvc", "llama", "safetensors", "npz", "raw", also with options: "raw:dtype=f16,..."; NULL: look */
+    size_t size;            /* of this struct */
+    const char *format;     /* "kvc", "llama", "safetensors", "npz", "raw", also with options: "raw:dtype=f16,..."; NULL: look */
     const char *const *set; /* "KEY=VALUE" for whatever format it is, NULL-terminated; NULL: none. kvc-pack(1) lists them */
-    const char *model;   /* path of the model's weights, GGUF or safetensors; NULL: none */
-    uint32_t kv_heads;   /* number of KV heads; 0: as the file says */
-    const char *pairing; /* RoPE pairing of K: "halves", "interleaved", "none"; NULL: as the file says */
-    const char *weights; /* path of weights that K and V are rebuilt with (recipe project); NULL: none */
-    const char *profile; /* path of the profile that a .kvc was packed with; NULL: it is looked for by its hash */
-    const char *profile_folders; /* where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL: nowhere
+    const char *model;      /* path of the model's weights, GGUF or safetensors; NULL: none */
+    uint32_t kv_heads;      /* number of KV heads; 0: as the file says */
+    const char *pairing;    /* RoPE pairing of K: "halves", "interleaved", "none"; NULL: as the file says */
+    const char *weights;    /* path of weights that K and V are rebuilt with (recipe project); NULL: none */
+    const char *profile;    /* path of the profile that a .kvc was packed with; NULL: it is looked for by its hash */
+    const char
+        *profile_folders; /* where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL: nowhere
                                     else. The library does not read the environment for it; the tools pass $KVC_PROFILE_PATH here */
 };
 
-/* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files are
- * read, never mapped: a file that is cut short meanwhile is an error, and no SIGBUS. */
+/* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files
+ * are read, never mapped: a file that is cut short meanwhile is an error, and no SIGBUS. */
 KVC_API struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options, struct kvc_error *e);
 /* Opens several files as the members of one cache. */
 KVC_API struct kvc_file *kvc_file_open_members(const char *const *paths, size_t n, const struct kvc_open_options *options,
@@ -85,10 +87,11 @@ struct kvc_part_options {
     uint64_t first, end;   /* positions [first, end); end 0: to the last */
     const uint8_t *layers; /* layers[i] != 0 keeps layer i < n_layers; NULL: all */
     uint32_t n_layers;
-    int no_companions;     /* leave out queries and hidden states */
+    int no_companions; /* leave out queries and hidden states */
 };
-/* Returns a handle of some tokens or layers of f, which must stay open. Nothing is copied. Refuses positions that a sliding-window,
- * recurrent or checkpoint part does not have. Such a handle can be packed, and unpacked into a format that is named. */
+/* Returns a handle of some tokens or layers of f, which must stay open. Nothing is copied. Refuses positions that a
+ * sliding-window, recurrent or checkpoint part does not have. Such a handle can be packed, and unpacked into a format that is
+ * named. */
 KVC_API struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part, struct kvc_error *e);
 KVC_API void kvc_file_close(struct kvc_file *f); /* kvc_file_close(NULL) is legal */
 
@@ -102,8 +105,8 @@ KVC_API size_t kvc_file_meta_size(const struct kvc_file *f, const char *key);
 KVC_API const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size);
 /* Token ids of positions 0, 1, ...; owned by f; NULL and 0 when the file has none. */
 KVC_API const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n);
-/* Sets *common to the number of leading tokens that the cache shares with n token ids. Exact where the file has token ids; where it
- * has prefix keys only, whole runs of 256 tokens are found. */
+/* Sets *common to the number of leading tokens that the cache shares with n token ids. Exact where the file has token ids;
+ * where it has prefix keys only, whole runs of 256 tokens are found. */
 KVC_API int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e);
 /* Name and size of member i of the source; NULL past the last, and of a source that is one file. `bytes` may be NULL. */
 KVC_API const char *kvc_file_member(const struct kvc_file *f, uint32_t i, uint64_t *bytes);
@@ -129,8 +132,7 @@ KVC_API int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uin
  * A .kvc is decoded in blocks of up to 256 rows: a single row costs its whole block. For each tensor, f keeps the last block that
  * was read in part until it is closed. Reading row after row therefore decodes every block once, while random access, or several
  * threads that read single rows of one tensor, decode blocks again. Reading many rows in one call is fastest. */
-KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
-                          struct kvc_error *e);
+KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst, struct kvc_error *e);
 /* Reads everything and verifies every hash and digest of a .kvc; other formats have none and give 0. threads 0: one
  * per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
@@ -142,22 +144,22 @@ struct kvc_compare_how {
     uint64_t first, end;   /* positions [first, end); end 0: to the last */
     const uint8_t *layers; /* layers[i] != 0 compares layer i < n_layers; NULL: all */
     uint32_t n_layers;
-    double abs, rel;       /* values are equal when |a - b| <= abs + rel * |b|; both 0: when their bits are */
+    double abs, rel; /* values are equal when |a - b| <= abs + rel * |b|; both 0: when their bits are */
 };
 struct kvc_comparison {
-    size_t size;                /* of this struct; set by the caller */
-    uint64_t tensors;           /* that both caches have, and whose values can be compared */
-    uint64_t lone;              /* tensors that one cache lacks, or whose shapes do not let values be compared */
-    uint64_t rows_only[2];      /* positions of live parts and others that only a, only b has */
-    uint64_t values, differ;    /* pairs of values that were compared, and of these those that are not equal */
-    uint64_t unequal;           /* tensors with such pairs */
-    double max_abs, rms;        /* largest |a - b|, root mean square of a - b; over finite pairs of unequal tensors */
-    double frobenius, cosine;   /* ||a - b|| / ||a||; a.b / (||a|| ||b||); likewise */
-    int tokens_differ;          /* both have token ids, and these are not the same */
+    size_t size;              /* of this struct; set by the caller */
+    uint64_t tensors;         /* that both caches have, and whose values can be compared */
+    uint64_t lone;            /* tensors that one cache lacks, or whose shapes do not let values be compared */
+    uint64_t rows_only[2];    /* positions of live parts and others that only a, only b has */
+    uint64_t values, differ;  /* pairs of values that were compared, and of these those that are not equal */
+    uint64_t unequal;         /* tensors with such pairs */
+    double max_abs, rms;      /* largest |a - b|, root mean square of a - b; over finite pairs of unequal tensors */
+    double frobenius, cosine; /* ||a - b|| / ||a||; a.b / (||a|| ||b||); likewise */
+    int tokens_differ;        /* both have token ids, and these are not the same */
 };
-/* Compares the values of two caches, row by row of equal positions, after bringing Hadamard rotation and RoPE pairing to one meaning
- * as kvc-diff(1) does. Metadata is not compared. Returns 0 when they are the same, 1 when they differ, -1 with *e. `how` may be
- * NULL. A selection that reaches nothing is an error. */
+/* Compares the values of two caches, row by row of equal positions, after bringing Hadamard rotation and RoPE pairing to one
+ * meaning as kvc-diff(1) does. Metadata is not compared. Returns 0 when they are the same, 1 when they differ, -1 with *e.
+ * `how` may be NULL. A selection that reaches nothing is an error. */
 KVC_API int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b, const struct kvc_compare_how *how,
                              struct kvc_comparison *result, struct kvc_error *e);
 
@@ -165,25 +167,25 @@ KVC_API int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b,
 
 /* Takes n bytes of output. Returns 0, or another number to stop with an input/output error. */
 typedef int kvc_write_fn(void *state, const void *data, size_t n);
-/* Gets the progress of a call in bytes; `total` is 0 if it is unknown. Returns 0, or another number to cancel the call. It is called
- * in the thread of the caller. */
+/* Gets the progress of a call in bytes; `total` is 0 if it is unknown. Returns 0, or another number to cancel the call. It is
+ * called in the thread of the caller. */
 typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
 
 struct kvc_write_options {
-    size_t size;        /* of this struct */
-    unsigned threads;   /* 0: one per core; the bytes do not depend on it */
+    size_t size;               /* of this struct */
+    unsigned threads;          /* 0: one per core; the bytes do not depend on it */
     kvc_progress_fn *progress; /* NULL: none */
     void *progress_state;
 
     /* For packing. */
-    const char *recipe; /* NULL: the default, which is lossless */
-    unsigned align;     /* alignment of extents in a .kvc; 0: none */
-    int no_verify;      /* do not decode what was encoded */
+    const char *recipe;             /* NULL: the default, which is lossless */
+    unsigned align;                 /* alignment of extents in a .kvc; 0: none */
+    int no_verify;                  /* do not decode what was encoded */
     const struct kvc_file *queries; /* for recipes that ask attention: a file with queries; NULL: f's own */
-    int dequantize;     /* K and V of block dtypes become f16 first */
-    const char *profile; /* path of a profile to pack with, refused where it does not fit the cache; NULL: none */
-    int embed_profile;   /* carry it inside, so that the file stands alone */
-    int force_profile;   /* pack with the profile also where the cache's numbers say that it is another model's */
+    int dequantize;                 /* K and V of block dtypes become f16 first */
+    const char *profile;            /* path of a profile to pack with, refused where it does not fit the cache; NULL: none */
+    int embed_profile;              /* carry it inside, so that the file stands alone */
+    int force_profile;              /* pack with the profile also where the cache's numbers say that it is another model's */
     /* For recipes with the stage code; 0: as the recipe says. At most one: an estimated drift in nats; a ratio of the source's
      * bytes to the .kvc's; an error of attention outputs (0.99 of them) or of logits (root mean square), verified. */
     double target_kld, target_ratio, max_output_error, max_logit_error;
@@ -196,11 +198,11 @@ struct kvc_write_options {
 };
 
 /* Writes f as a .kvc. options may be NULL. */
-KVC_API int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write,
-                          void *state, struct kvc_error *e);
-/* Writes the source that f was made from, byte for byte when it is lossless (format NULL), or another layout: "llama", "safetensors",
- * "npz", "raw", also with options: "llama:version=3". A source of several members is written as a tar archive. options may be
- * NULL. */
+KVC_API int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
+                          struct kvc_error *e);
+/* Writes the source that f was made from, byte for byte when it is lossless (format NULL), or another layout: "llama",
+ * "safetensors", "npz", "raw", also with options: "llama:version=3". A source of several members is written as a tar archive.
+ * options may be NULL. */
 KVC_API int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
                             kvc_write_fn *write, void *state, struct kvc_error *e);
 /* Writes the members of the source as files below a folder that exists. A file that exists already is an error. options may be

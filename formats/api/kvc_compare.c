@@ -39,7 +39,8 @@ static int compare_pair(const struct kvc_align *a, const struct kvc_tensor_pair 
     if (!pair->heads || !rows->rows) return 0;
     struct kvc_difference all = {0}, *head = calloc((size_t)pair->heads, sizeof *head);
     if (!head) return kvc_fail_memory(e, "the measures of heads");
-    const int status = kvc_compare_tensor(a->cache[0], pair->tensor[0], a->cache[1], pair->tensor[1], rows, pair->heads, o, head, e);
+    const int status = kvc_compare_tensor(a->cache[0], pair->tensor[0], a->cache[1], pair->tensor[1], rows, pair->heads, o, head,
+                                          e);
     for (uint64_t h = 0; h < pair->heads && !status; h++) kvc_difference_add(&all, &head[h]);
     free(head);
     r->tensors++;
@@ -52,7 +53,9 @@ static int compare_pair(const struct kvc_align *a, const struct kvc_tensor_pair 
 
 static int compare(struct kvc_pairs *p, struct kvc_align *a, const struct kvc_compare_how *how, struct kvc_comparison *r,
                    struct kvc_error *e) {
-    const struct kvc_compare_options o = {.exact = !(how->abs > 0 || how->rel > 0), .abs = how->abs, .rel = how->rel,
+    const struct kvc_compare_options o = {.exact = !(how->abs > 0 || how->rel > 0),
+                                          .abs = how->abs,
+                                          .rel = how->rel,
                                           .name = {a->name[0], a->name[1]}};
     struct kvc_difference total = {0};
     if (find_pairs(p, how, e)) return -1;

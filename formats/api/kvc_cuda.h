@@ -77,17 +77,17 @@ struct kvc_cuda_destination {
     uint64_t const *bases; /* device addresses. 1: everything lies at strides from it; as many as layers: .layer does not count;
                               twice as many: .kv does not count either */
     uint64_t n_bases;
-    const char *dtype;        /* of the destination: "f16", "bf16", "f32", "f8e4m3", "f8e5m2"; NULL: as the file has it */
-    const uint32_t *table;    /* numbers of the pages, in the order of tokens; NULL: 0, 1, 2, ... */
+    const char *dtype;     /* of the destination: "f16", "bf16", "f32", "f8e4m3", "f8e5m2"; NULL: as the file has it */
+    const uint32_t *table; /* numbers of the pages, in the order of tokens; NULL: 0, 1, 2, ... */
     uint64_t n_table;
-    uint64_t first;           /* slot of the first token: offset in the first page */
-    uint32_t first_layer;     /* layer of the file that goes to layer 0 of the destination */
+    uint64_t first;       /* slot of the first token: offset in the first page */
+    uint32_t first_layer; /* layer of the file that goes to layer 0 of the destination */
 };
 
 /* --- plans --- */
 
 struct kvc_cuda_options {
-    size_t size;              /* of this struct (kvc.h) */
+    size_t size; /* of this struct (kvc.h) */
     int device;
     unsigned threads;         /* that read; 0: 8 */
     unsigned slots;           /* of the ring; 0: 8 */
@@ -97,10 +97,10 @@ struct kvc_cuda_options {
     int64_t first, end;       /* positions [first, end) only; both 0: all */
     const uint8_t *layers;    /* layers[i] != 0: layer i is loaded; NULL: all */
     uint32_t n_layers;
-    const char *profile;      /* these three as in struct kvc_open_options */
+    const char *profile; /* these three as in struct kvc_open_options */
     const char *model;
     const char *weights;
-    int direct;               /* read past the page cache, where the file is one that can be */
+    int direct;                  /* read past the page cache, where the file is one that can be */
     const char *profile_folders; /* as in struct kvc_open_options */
 };
 
@@ -124,12 +124,12 @@ KVC_CUDA_API int kvc_cuda_plan_describe(const struct kvc_cuda_plan *p, struct kv
 
 /* One tensor where it was, or will be, decoded. Strides in bytes. */
 struct kvc_cuda_tensor {
-    size_t size;       /* of this struct; set by the caller */
-    uint32_t tensor;   /* its number in the file (kvc_file_tensor()) */
+    size_t size;     /* of this struct; set by the caller */
+    uint32_t tensor; /* its number in the file (kvc_file_tensor()) */
     uint32_t layer;
-    const char *role;  /* "K", "V", "latent" */
+    const char *role; /* "K", "V", "latent" */
     const char *dtype;
-    uint64_t address;  /* of token 0 of those loaded; with pages, of page 0 */
+    uint64_t address; /* of token 0 of those loaded; with pages, of page 0 */
     uint64_t tokens, heads, dim;
     int64_t token, head; /* strides; channels follow one another in memory of the plan's own */
     int64_t position;    /* of the first token */
@@ -137,8 +137,8 @@ struct kvc_cuda_tensor {
 /* -1 when there is no tensor i, or tensor->size is not set. */
 KVC_CUDA_API int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_cuda_tensor *tensor);
 
-/* Reads, checks, copies, decodes; see above. `stream`: a cudaStream_t, not cudaStreamPerThread; or NULL: the default stream. May be called again once
- * finished. After a failure the destination holds no more than rubbish. */
+/* Reads, checks, copies, decodes; see above. `stream`: a cudaStream_t, not cudaStreamPerThread; or NULL: the default stream.
+ * May be called again once finished. After a failure the destination holds no more than rubbish. */
 KVC_CUDA_API int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e);
 /* Waits until all that was queued is done; 0 when every block was decoded and, with verify, has the digest it should. */
 KVC_CUDA_API int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e);

@@ -60,14 +60,22 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
     struct kvc_write_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
     struct callback callback = {.write = write, .state = state, .progress = o.progress, .progress_state = o.progress_state};
-    struct kvc_packing how = {
-        .options = {.threads = o.threads, .align = o.align, .no_verify = o.no_verify, .embed_profile = o.embed_profile,
-                    .no_tokens = o.no_tokens, .weights = kvc_file_whole(f)->weights,
-                    .progress = o.progress ? pack_progress : NULL, .progress_state = &callback},
-        .rate = {.kld = o.target_kld, .ratio = o.target_ratio, .output_error = o.max_output_error,
-                 .logit_error = o.max_logit_error},
-        .force_profile = o.force_profile, .dequantize = o.dequantize, .no_companions = o.no_companions,
-        .queries = o.queries ? o.queries->cache : NULL};
+    struct kvc_packing how = {.options = {.threads = o.threads,
+                                          .align = o.align,
+                                          .no_verify = o.no_verify,
+                                          .embed_profile = o.embed_profile,
+                                          .no_tokens = o.no_tokens,
+                                          .weights = kvc_file_whole(f)->weights,
+                                          .progress = o.progress ? pack_progress : NULL,
+                                          .progress_state = &callback},
+                              .rate = {.kld = o.target_kld,
+                                       .ratio = o.target_ratio,
+                                       .output_error = o.max_output_error,
+                                       .logit_error = o.max_logit_error},
+                              .force_profile = o.force_profile,
+                              .dequantize = o.dequantize,
+                              .no_companions = o.no_companions,
+                              .queries = o.queries ? o.queries->cache : NULL};
     return pack(f, &o, &callback, &how, e);
 }
 
@@ -82,8 +90,8 @@ static int export(const struct kvc_file *f, const char *format, const struct kvc
     if (o->pairing && !kvc_pairing_parse(o->pairing, &options.pairing))
         return kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
     if (options.pairing && kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown, so K cannot be paired in %s",
-                             o->pairing);
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
+                             "the RoPE pairing of K is unknown, so K cannot be paired in %s", o->pairing);
     if (kvc_export(to, f->cache, &options, out, e)) return -1;
     /* A whole read notices damage anywhere in a .kvc. */
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
@@ -95,12 +103,16 @@ static uint64_t source_bytes(const struct kvc_cache *c) {
     return n;
 }
 
-int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
-                    kvc_write_fn *write, void *state, struct kvc_error *e) {
+int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options, kvc_write_fn *write,
+                    void *state, struct kvc_error *e) {
     struct kvc_write_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
-    struct callback callback = {.write = write, .state = state, .progress = o.progress, .progress_state = o.progress_state,
-                                .counts = 1, .total = format ? 0 : source_bytes(f->cache)};
+    struct callback callback = {.write = write,
+                                .state = state,
+                                .progress = o.progress,
+                                .progress_state = o.progress_state,
+                                .counts = 1,
+                                .total = format ? 0 : source_bytes(f->cache)};
     struct kvc_sink sink = {.write = call_back, .state = &callback};
     const int status = format ? export(f, format, &o, &sink, e) : kvc_source_write(f->cache, o.threads, &sink, e);
     return status ? kvc_error_prefix(e, f->name) : 0;
@@ -136,8 +148,8 @@ int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, const str
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: its source is one file, which goes into no folder", f->name);
     struct kvc_folder *folder = kvc_folder_open(path, &files, e);
     if (!folder) return -1;
-    struct heard heard = {.to = &files, .callback = {.progress = o.progress, .progress_state = o.progress_state,
-                                                     .total = source_bytes(f->cache)}};
+    struct heard heard = {
+        .to = &files, .callback = {.progress = o.progress, .progress_state = o.progress_state, .total = source_bytes(f->cache)}};
     const struct kvc_member_sink through = {.out = files.out, .begin = begin_member, .finish = finish_member, .state = &heard};
     int status = kvc_source_write_members(f->cache, o.threads, &through, e);
     status = kvc_folder_close(folder, status, e);

@@ -1,5 +1,5 @@
-/* pool_layouts.c: the table of engines' pools. What a row's axes say is all there is to it: strides are computed from them. Not for
- * pools with padding between pages, whose owners give strides of their own. */
+/* pool_layouts.c: the table of engines' pools. What a row's axes say is all there is to it: strides are computed from them.
+ * Not for pools with padding between pages, whose owners give strides of their own. */
 #include "formats/api/pool_layouts.h"
 
 #include <string.h>

@@ -16,8 +16,10 @@ int kvc_sized_take(void *own, size_t size, const void *callers, const char *name
         if (unset(given, name, e)) return -1;
         for (size_t i = size; i < given; i++)
             if (((const char *)callers)[i])
-                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "struct %s says something at byte %zu that this version of the library does "
-                                "not know", name, i);
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                                "struct %s says something at byte %zu that this version of the library does "
+                                "not know",
+                                name, i);
         memcpy(own, callers, given < size ? given : size);
     }
     memcpy(own, &size, sizeof size);

@@ -44,12 +44,14 @@ static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number
     return status;
 }
 
-int kvc_block_cache_read(struct kvc_block_cache *b, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+int kvc_block_cache_read(struct kvc_block_cache *b, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                         struct kvc_error *e) {
     const struct kvc_cache *c = b->cache;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     for (uint64_t i = n ? kvc_cells_block_of(cells, first) : 0; n; i++) {
         const uint64_t end = cells->block[i + 1], take = end - first < n ? end - first : n;
-        if (take == end - cells->block[i] ? c->read(c, tensor, first, take, dst, e) : read_part(b, tensor, i, first, take, dst, e))
+        if (take == end - cells->block[i] ? c->read(c, tensor, first, take, dst, e)
+                                          : read_part(b, tensor, i, first, take, dst, e))
             return -1;
         dst += take * kvc_row_bytes(&c->tensor[tensor].shape);
         first += take;

@@ -13,6 +13,7 @@ void kvc_block_cache_free(struct kvc_block_cache *b);
 
 /* Reads rows [first, first + n) of a tensor, as kvc_cache.read() does. From any thread: a thread takes the kept block out
  * while it uses the block, and another thread then finds none and decodes for itself. */
-int kvc_block_cache_read(struct kvc_block_cache *b, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e);
+int kvc_block_cache_read(struct kvc_block_cache *b, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                         struct kvc_error *e);
 
 #endif

@@ -76,16 +76,14 @@ uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64
     return c->n_parts++;
 }
 
-uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind,
-                             struct kvc_error *e) {
+uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind, struct kvc_error *e) {
     struct kvc_layer *grown = kvc_room_for_one(c->layer, c->n_layers, sizeof *grown);
     if (!grown) {
         kvc_fail_memory(e, "layers");
         return KVC_NONE;
     }
     c->layer = grown;
-    c->layer[c->n_layers] =
-        (struct kvc_layer){.part = part, .index = index, .kind = kind, .tensor = {KVC_NONE, KVC_NONE}};
+    c->layer[c->n_layers] = (struct kvc_layer){.part = part, .index = index, .kind = kind, .tensor = {KVC_NONE, KVC_NONE}};
     return c->n_layers++;
 }
 
@@ -97,9 +95,9 @@ static unsigned slot_of(enum kvc_role role) {
 uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role, const struct kvc_shape *shape,
                               struct kvc_error *e) {
     if (!kvc_shape_check(shape)) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "%s of layer %u: %llu x %llu x %llu values of type %d make no tensor",
-                 kvc_role_name(role), c->layer[layer].index, (unsigned long long)shape->tokens,
-                 (unsigned long long)shape->heads, (unsigned long long)shape->dim, (int)shape->dtype);
+        kvc_fail(e, KVC_ERR_DAMAGED, "%s of layer %u: %llu x %llu x %llu values of type %d make no tensor", kvc_role_name(role),
+                 c->layer[layer].index, (unsigned long long)shape->tokens, (unsigned long long)shape->heads,
+                 (unsigned long long)shape->dim, (int)shape->dtype);
         return KVC_NONE;
     }
     struct kvc_tensor *grown = kvc_room_for_one(c->tensor, c->n_tensors, sizeof *grown);
@@ -113,7 +111,9 @@ uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role
         kvc_fail(e, KVC_ERR_DAMAGED, "layer %u has two tensors for %s", c->layer[layer].index, kvc_role_name(role));
         return KVC_NONE;
     }
-    c->tensor[c->n_tensors] = (struct kvc_tensor){.layer = layer, .role = role, .shape = *shape,
+    c->tensor[c->n_tensors] = (struct kvc_tensor){.layer = layer,
+                                                  .role = role,
+                                                  .shape = *shape,
                                                   .source = kvc_strides_canonical(shape),
                                                   .source_size = shape->tokens * kvc_row_bytes(shape)};
     *place = c->n_tensors;
@@ -209,15 +209,13 @@ int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (kvc_cells_arrange(&c->part[i].cells, e)) return -1;
     for (uint32_t i = 1; i < c->n_layers; i++)
-        if (c->layer[i].part < c->layer[i - 1].part)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "layers are not ordered by part");
+        if (c->layer[i].part < c->layer[i - 1].part) return kvc_fail(e, KVC_ERR_DAMAGED, "layers are not ordered by part");
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         char label[64];
         kvc_tensor_label(c, i, label, sizeof label);
         if (c->tensor[i].shape.tokens != kvc_tensor_part(c, i)->cells.n)
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s has %llu rows for %llu cells", label,
-                            (unsigned long long)c->tensor[i].shape.tokens,
-                            (unsigned long long)kvc_tensor_part(c, i)->cells.n);
+                            (unsigned long long)c->tensor[i].shape.tokens, (unsigned long long)kvc_tensor_part(c, i)->cells.n);
     }
     return 0;
 }
@@ -243,8 +241,7 @@ void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, si
 uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index, enum kvc_role role) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t t = c->layer[i].tensor[slot_of(role)];
-        if (c->layer[i].part == part && c->layer[i].index == layer_index && t != KVC_NONE && c->tensor[t].role == role)
-            return t;
+        if (c->layer[i].part == part && c->layer[i].index == layer_index && t != KVC_NONE && c->tensor[t].role == role) return t;
     }
     return KVC_NONE;
 }
@@ -293,13 +290,15 @@ int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e
         if ((t->role != KVC_ROLE_K && t->role != KVC_ROLE_V) || t->shape.heads != 1) continue;
         uint32_t block = kvc_dtype_info(t->shape.dtype)->block;
         if (t->shape.dim % heads)
-            return kvc_fail(e, KVC_ERR_USAGE, "rows of %llu values are not %u heads: the number of KV heads is wrong, or the model is another",
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "rows of %llu values are not %u heads: the number of KV heads is wrong, or the model is another",
                             (unsigned long long)t->shape.dim, heads);
         t->shape.heads = heads;
         t->shape.dim /= heads;
         t->source.head = t->shape.dim % block ? 0 : t->shape.dim / block * t->source.block;
         for (uint64_t p = 0; p < c->n_places; p++)
-            if (c->place[p].tensor == i) c->place[p].strides.head = t->shape.dim % block ? 0 : t->shape.dim / block * c->place[p].strides.block;
+            if (c->place[p].tensor == i)
+                c->place[p].strides.head = t->shape.dim % block ? 0 : t->shape.dim / block * c->place[p].strides.block;
     }
     return kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e);
 }

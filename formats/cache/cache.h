@@ -69,9 +69,9 @@ struct kvc_part {
 
 struct kvc_layer {
     uint32_t part;
-    uint32_t index;   /* layer number in the model, or in cache order when the engine does not say */
+    uint32_t index; /* layer number in the model, or in cache order when the engine does not say */
     enum kvc_layer_kind kind;
-    uint32_t window;  /* sliding window in tokens; 0: none or unknown */
+    uint32_t window;    /* sliding window in tokens; 0: none or unknown */
     uint32_t tensor[2]; /* K and V (or latent; R and S; companion); KVC_NONE when absent */
 };
 
@@ -103,7 +103,7 @@ struct kvc_extent {
 struct kvc_cache {
     struct kvc_meta meta;
     uint64_t n_tokens;
-    int32_t *tokens; /* token ids (positions: kvc_cache_token_positions()); NULL when the source has none */
+    int32_t *tokens;      /* token ids (positions: kvc_cache_token_positions()); NULL when the source has none */
     uint8_t *prefix_keys; /* [n_prefix_keys][KVC_KEY_BYTES] (prefix.h), from a .kvc; NULL: no keys are stored */
     uint64_t n_prefix_keys;
 
@@ -113,9 +113,9 @@ struct kvc_cache {
     struct kvc_tensor *tensor; /* in source file order */
 
     /* The layout of the source, from its first byte to its last: extents.h. */
-    uint32_t n_members;  /* 0: the source is one file */
-    char **member;       /* their names */
-    uint64_t n_extents;  /* 0: the source cannot be put together again */
+    uint32_t n_members; /* 0: the source is one file */
+    char **member;      /* their names */
+    uint64_t n_extents; /* 0: the source cannot be put together again */
     struct kvc_extent *extent;
     uint64_t n_places;
     struct kvc_place *place;
@@ -123,11 +123,9 @@ struct kvc_cache {
 
     /* Reads rows [first, first + n) of a tensor in sorted order, canonical, into dst. May be called from several
      * threads at once. Fastest for whole blocks. */
-    int (*read)(const struct kvc_cache *cache, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                struct kvc_error *e);
+    int (*read)(const struct kvc_cache *cache, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e);
     /* Reads literal bytes [offset, offset + n). */
-    int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst,
-                        struct kvc_error *e);
+    int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e);
     void (*close)(struct kvc_cache *cache); /* frees impl; may be NULL */
     const char *kind; /* address of the name of the reader that owns impl, by which it recognises its own caches; or NULL */
     void *impl;       /* state of the reader; code that replaces it must set kind as well */
@@ -139,11 +137,10 @@ void kvc_cache_free(struct kvc_cache *cache);
 
 /* Builders append and return the new number, or KVC_NONE with *e filled. */
 uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e);
-uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind,
-                             struct kvc_error *e);
+uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind, struct kvc_error *e);
 /* Checks `shape`, whose tokens must equal the part's cells, and sets layer->tensor[]. */
-uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role,
-                              const struct kvc_shape *shape, struct kvc_error *e);
+uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role, const struct kvc_shape *shape,
+                              struct kvc_error *e);
 int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e);
 
 /* Sorts the cells and cuts blocks. kvc_cache_add_part() gives positions 0, 1, ...; code that changes pos[] calls
@@ -167,7 +164,7 @@ enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
 
 /* Returns the block that contains sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
-uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted); /* sorted index -> cell number */
+uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted);       /* sorted index -> cell number */
 int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted); /* position of a sorted row */
 /* Returns the first sorted row at a position of at least pos; n when there is none. */
 uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos);

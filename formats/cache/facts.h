@@ -25,12 +25,12 @@ struct kvc_facts {
     int pairing_assumed;      /* 1: the pairing is a habit of the source format, not recorded */
     int after_rope;           /* 1: K is stored after RoPE, which is also assumed where the metadata do not say */
     enum kvc_rope_type rope_type;
-    double theta;   /* base of the angles; 0: unknown */
-    double factor;  /* scaling; 1: none, or unknown */
+    double theta;      /* base of the angles; 0: unknown */
+    double factor;     /* scaling; 1: none, or unknown */
     uint64_t rotated;  /* rotated channels of a head, see kvc_facts_rotated() */
     int rotated_known; /* 0: `rotated` is 0 and means nothing */
 
-    uint64_t tile[2];  /* Hadamard tiles by which K and V are rotated; 0: not rotated, or unknown */
+    uint64_t tile[2]; /* Hadamard tiles by which K and V are rotated; 0: not rotated, or unknown */
     int tile_known[2];
 
     int heads_known;  /* 0: K and V with one head stand for an unknown number of KV heads */

@@ -36,21 +36,21 @@ struct kvc_option_value {
 
 /* Facts that the caller knows and the file may not. Zero means "not given". */
 struct kvc_import_options {
-    const char *format;       /* a row's name, also with options: "raw:dtype=f16,tokens=9"; skips probing. NULL: probe */
-    const char *const *set;   /* "KEY=VALUE" for any format, NULL-terminated; formats without the option ignore it */
+    const char *format;     /* a row's name, also with options: "raw:dtype=f16,tokens=9"; skips probing. NULL: probe */
+    const char *const *set; /* "KEY=VALUE" for any format, NULL-terminated; formats without the option ignore it */
     const struct kvc_option_value *value; /* for importers, by kvc_import(): of the row's options */
-    uint32_t kv_heads;        /* for files that do not say (llama.cpp); kvc_import() applies it */
-    enum kvc_pairing pairing; /* RoPE pairing of K, likewise */
+    uint32_t kv_heads;                    /* for files that do not say (llama.cpp); kvc_import() applies it */
+    enum kvc_pairing pairing;             /* RoPE pairing of K, likewise */
     const struct kvc_weights *weights; /* .kvc: of the model, if K and V are rebuilt from hidden states; must outlive the cache */
     const char *profile;               /* .kvc: path of the profile that the file was packed with; NULL: it is searched for */
-    const char *profile_folders;       /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
-    int salvage;                       /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
+    const char *profile_folders; /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
+    int salvage;                 /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
 };
 
 struct kvc_export_options {
-    enum kvc_pairing pairing;    /* 0: the convention of the target, if it has one */
-    const char *own;             /* "KEY=VALUE,KEY=VALUE" for the target, as after its name and a colon; NULL: none */
-    const char *const *set;      /* "KEY=VALUE" for whatever target it is, NULL-terminated; NULL: none */
+    enum kvc_pairing pairing;             /* 0: the convention of the target, if it has one */
+    const char *own;                      /* "KEY=VALUE,KEY=VALUE" for the target, as after its name and a colon; NULL: none */
+    const char *const *set;               /* "KEY=VALUE" for whatever target it is, NULL-terminated; NULL: none */
     const struct kvc_option_value *value; /* for exporters, by kvc_export() */
 };
 
@@ -59,17 +59,16 @@ struct kvc_format {
     const char *summary; /* one line */
     const char *suffix;  /* default file name suffix, with the dot */
 
-    const struct kvc_format_option *import_options, *export_options; /* up to KVC_MAX_FORMAT_OPTIONS each; the key of the last is NULL */
-    const char *tool; /* an option of the tools that takes all import options at once, without "--"; NULL: none */
-    int takes_members;   /* 1: a cache of this format may consist of several members; 0: it is one file */
+    const struct kvc_format_option *import_options, *export_options; /* up to KVC_MAX_FORMAT_OPTIONS; the last has no key */
+    const char *tool;  /* an option of the tools that takes all import options at once, without "--"; NULL: none */
+    int takes_members; /* 1: a cache of this format may consist of several members; 0: it is one file */
 
     /* Returns 1 if the bytes look like this format, else 0 and the reason in `why`. Must be cheap, and trust nothing. */
     int (*probe)(const struct kvc_bundle *b, char *why, size_t size);
     /* Builds the model over the members' bytes; the bundle must outlive the cache. NULL: cannot import. */
     struct kvc_cache *(*import)(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
     /* Writes the cache in this format. NULL: cannot export. */
-    int (*export)(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
-                  struct kvc_error *e);
+    int (*export)(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e);
 };
 
 /* Returns the row of a name, which may have options after a colon; NULL: there is none. */
@@ -86,8 +85,8 @@ int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct
 
 /* Finds the format by probing, or takes o->format, and imports. *format gets the row. For an unknown input, the message lists the
  * formats and why each refused the input. Messages begin with the bundle's name. */
-struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
-                             const struct kvc_format **format, struct kvc_error *e);
+struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o, const struct kvc_format **format,
+                             struct kvc_error *e);
 
 /* The same for one file, which must outlive the cache: with all rows, or with one. */
 struct kvc_cache *kvc_import_file(const struct kvc_input *in, const struct kvc_import_options *o,

@@ -2,16 +2,16 @@
 #ifndef KVC_KEYS_H
 #define KVC_KEYS_H
 
-#define KVC_KEY_PRODUCER "producer"                 /* text: "kvc 0.1.0" */
-#define KVC_KEY_SOURCE_FORMAT "source.format"       /* text: "llama.cpp GGSQ", "safetensors", ... */
-#define KVC_KEY_SOURCE_VERSION "source.version"     /* u64, when the format has one */
-#define KVC_KEY_SOURCE_BYTES "source.bytes"         /* u64: size of the source file */
-#define KVC_KEY_PROFILE "profile.sha256"            /* bytes (32): of the profile file that decoding needs */
-#define KVC_KEY_PROFILE_MODEL "profile.model"       /* text: name of the profile's model */
-#define KVC_KEY_PROFILE_FIT "profile.fit"           /* text: fit of profile and cache: "good", "doubtful", "bad", "unknown" */
-#define KVC_KEY_PROFILE_FIT_K "profile.fit-k"       /* f64: mean square of K's coefficients divided by the profile's variance */
-#define KVC_KEY_PROFILE_FIT_V "profile.fit-v"       /* f64: the same for V */
-#define KVC_KEY_RECIPE "recipe"                     /* text: canonical recipe */
+#define KVC_KEY_PRODUCER "producer"             /* text: "kvc 0.1.0" */
+#define KVC_KEY_SOURCE_FORMAT "source.format"   /* text: "llama.cpp GGSQ", "safetensors", ... */
+#define KVC_KEY_SOURCE_VERSION "source.version" /* u64, when the format has one */
+#define KVC_KEY_SOURCE_BYTES "source.bytes"     /* u64: size of the source file */
+#define KVC_KEY_PROFILE "profile.sha256"        /* bytes (32): of the profile file that decoding needs */
+#define KVC_KEY_PROFILE_MODEL "profile.model"   /* text: name of the profile's model */
+#define KVC_KEY_PROFILE_FIT "profile.fit"       /* text: fit of profile and cache: "good", "doubtful", "bad", "unknown" */
+#define KVC_KEY_PROFILE_FIT_K "profile.fit-k"   /* f64: mean square of K's coefficients divided by the profile's variance */
+#define KVC_KEY_PROFILE_FIT_V "profile.fit-v"   /* f64: the same for V */
+#define KVC_KEY_RECIPE "recipe"                 /* text: canonical recipe */
 
 #define KVC_KEY_MODEL_NAME "model.name"             /* text */
 #define KVC_KEY_MODEL_ARCH "model.architecture"     /* text, as the weights file spells it: "llama", "gemma3" */
@@ -23,7 +23,7 @@
 #define KVC_KEY_MODEL_ADAPTERS "model.adapters"     /* text: LoRA names, comma-separated */
 /* bytes (32): "model.fingerprint." kind "." algorithm; kind gguf|safetensors, algorithm sampled|full */
 #define KVC_KEY_FINGERPRINT "model.fingerprint."
-#define KVC_KEY_TOKENIZER "tokenizer.sha256"        /* bytes (32): SHA-256 of the vocabulary */
+#define KVC_KEY_TOKENIZER "tokenizer.sha256" /* bytes (32): SHA-256 of the vocabulary */
 
 #define KVC_KEY_ROPE_K "rope.k"                     /* text: "post" or "pre" */
 #define KVC_KEY_ROPE_PAIRING "rope.pairing"         /* text: "halves", "interleaved", "none"; absent: unknown */
@@ -33,21 +33,21 @@
 #define KVC_KEY_ROPE_DIM "rope.dim"                 /* u64: rotated channels of a head */
 #define KVC_KEY_ROPE_FACTOR "rope.factor"           /* f64: scaling factor */
 
-#define KVC_KEY_HADAMARD_K "hadamard.k"             /* u64: tile, 0: not rotated; absent: unknown */
+#define KVC_KEY_HADAMARD_K "hadamard.k" /* u64: tile, 0: not rotated; absent: unknown */
 #define KVC_KEY_HADAMARD_V "hadamard.v"
-#define KVC_KEY_HIDDEN_STATES "hidden.states"       /* text: place in a layer of the hidden states, in the source's words */
-#define KVC_KEY_WINDOW "sliding.window"             /* u64: tokens */
-#define KVC_KEY_PAGE_SIZE "page.size"               /* u64 */
-#define KVC_KEY_SHARD "shard"                       /* text: "rank/size" */
-#define KVC_KEY_HEADS_KNOWN "cache.heads-known"     /* bool: false: heads = 1 means "unknown" */
-#define KVC_KEY_LAYERS_KNOWN "cache.layers-known"   /* bool: false: layer numbers are in cache order */
+#define KVC_KEY_HIDDEN_STATES "hidden.states"     /* text: place in a layer of the hidden states, in the source's words */
+#define KVC_KEY_WINDOW "sliding.window"           /* u64: tokens */
+#define KVC_KEY_PAGE_SIZE "page.size"             /* u64 */
+#define KVC_KEY_SHARD "shard"                     /* text: "rank/size" */
+#define KVC_KEY_HEADS_KNOWN "cache.heads-known"   /* bool: false: heads = 1 means "unknown" */
+#define KVC_KEY_LAYERS_KNOWN "cache.layers-known" /* bool: false: layer numbers are in cache order */
 
-#define KVC_KEY_TOKENS_FIRST "tokens.first"         /* u64: position of the first token id; absent: 0 */
-#define KVC_KEY_PREFIX_IDENTITY "prefix.identity"   /* text: the model identity at the start of the chain of prefix keys */
+#define KVC_KEY_TOKENS_FIRST "tokens.first"       /* u64: position of the first token id; absent: 0 */
+#define KVC_KEY_PREFIX_IDENTITY "prefix.identity" /* text: the model identity at the start of the chain of prefix keys */
 
-#define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form" /* text: "plain", "server" or "none" */
-#define KVC_KEY_LLAMA_STREAMS "llama.streams"       /* u64 */
-#define KVC_KEY_LLAMA_CELL_EXT "llama.cell-ext"     /* u64: extension words before the sequence ids of a cell */
+#define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form"     /* text: "plain", "server" or "none" */
+#define KVC_KEY_LLAMA_STREAMS "llama.streams"           /* u64 */
+#define KVC_KEY_LLAMA_CELL_EXT "llama.cell-ext"         /* u64: extension words before the sequence ids of a cell */
 #define KVC_KEY_LLAMA_TRANSPOSED_V "llama.transposed-v" /* bool */
 
 #endif

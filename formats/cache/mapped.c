@@ -18,7 +18,7 @@ struct piece {
 struct spot {
     const struct kvc_input *in; /* NULL: they are in memory */
     const uint8_t *base;        /* in memory: what `at` counts from */
-    uint64_t at; /* of the first value of the first cell */
+    uint64_t at;                /* of the first value of the first cell */
     uint64_t cell, n;
     uint64_t heads; /* for which the strides were made */
     struct kvc_strides strides;
@@ -69,7 +69,9 @@ struct ranges {
 static struct ranges ranges_of(const struct spot *s, const struct kvc_shape *shape, uint64_t first, uint64_t n) {
     const struct kvc_strides now = strides_now(s, shape);
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
-    struct ranges r = {.at = s->at + (first - s->cell) * now.token, .size = info->size, .count = {shape->heads, shape->dim / info->block},
+    struct ranges r = {.at = s->at + (first - s->cell) * now.token,
+                       .size = info->size,
+                       .count = {shape->heads, shape->dim / info->block},
                        .stride = {now.head, now.block}};
     if (shape->dim % info->block) {
         r.size = kvc_row_bytes(shape);
@@ -111,7 +113,8 @@ static const struct spot *spot_of(const struct spots *list, uint64_t cell) {
 }
 
 /* Gathers the rows of consecutive cells of one spot. */
-static int gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell, uint64_t n, uint8_t *dst,
+                  struct kvc_error *e) {
     const struct kvc_strides now = strides_now(s, shape);
     const uint64_t row = kvc_row_bytes(shape);
     const int pinned = s->in && s->in->pages;
@@ -138,8 +141,7 @@ static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t firs
     return 0;
 }
 
-static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
-                               struct kvc_error *e) {
+static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct mapped *m = mapped_of(c);
     uint64_t low = 0, high = m->n_pieces;
     while (high - low > 1) {
@@ -210,7 +212,8 @@ static int reaches_beyond(const struct kvc_cache *c, uint32_t t, struct kvc_erro
 
 int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
-    const struct spot s = {.in = in, .at = offset, .n = tensor->shape.tokens, .heads = tensor->shape.heads, .strides = tensor->source};
+    const struct spot s = {
+        .in = in, .at = offset, .n = tensor->shape.tokens, .heads = tensor->shape.heads, .strides = tensor->source};
     if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size) || offset > in->size ||
         tensor->source_size > in->size - offset)
         return mapped_of(c) ? reaches_beyond(c, t, e) : not_mapped(e);
@@ -227,7 +230,11 @@ int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base, s
 
 int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const struct kvc_place *place, struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[place->tensor];
-    const struct spot s = {.in = in, .at = place->offset, .cell = place->cell, .n = place->n, .heads = tensor->shape.heads,
+    const struct spot s = {.in = in,
+                           .at = place->offset,
+                           .cell = place->cell,
+                           .n = place->n,
+                           .heads = tensor->shape.heads,
                            .strides = place->strides};
     struct kvc_shape own = tensor->shape;
     own.tokens = place->n;
@@ -248,7 +255,8 @@ static int add_piece(struct kvc_cache *c, const struct piece *p, struct kvc_erro
     return 0;
 }
 
-int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size, struct kvc_error *e) {
+int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size,
+                             struct kvc_error *e) {
     if (!mapped_of(c)) return not_mapped(e);
     if (!size) return 0;
     const struct piece p = {.in = in, .at = offset, .size = size, .offset = c->literal_size};

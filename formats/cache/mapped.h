@@ -21,7 +21,8 @@ int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const s
 int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e);
 
 /* Describe the source from its first byte to its last (extents.h). Literal bytes and the gaps of a region come from the input. */
-int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size, struct kvc_error *e);
+int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size,
+                             struct kvc_error *e);
 int kvc_cache_extent_bytes(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e); /* in memory */
 int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e);
 /* The region of `size` bytes that begins at byte `offset` of the input. Offsets of places count from there. */

@@ -47,9 +47,7 @@ static size_t locate(const struct kvc_meta *m, const char *key, int *found) {
 static int key_is_valid(const char *key, size_t n) {
     if (n < 1 || n > 255) return 0;
     for (size_t i = 0; i < n; i++)
-        if (!((key[i] >= 'a' && key[i] <= 'z') || (key[i] >= '0' && key[i] <= '9') || strchr("._-", key[i]) ) ||
-            !key[i])
-            return 0;
+        if (!((key[i] >= 'a' && key[i] <= 'z') || (key[i] >= '0' && key[i] <= '9') || strchr("._-", key[i])) || !key[i]) return 0;
     return 1;
 }
 
@@ -69,13 +67,13 @@ static int text_is_valid(const uint8_t *s, size_t n) {
 }
 
 /* Adds or replaces an entry. A NUL follows every value, so that text can be used as a string. */
-static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int critical, const void *value,
-               uint64_t size, struct kvc_error *e) {
+static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int critical, const void *value, uint64_t size,
+               struct kvc_error *e) {
     int found;
     if (!key_is_valid(key, strlen(key))) return kvc_fail(e, KVC_ERR_USAGE, "metadata key '%s' is not [a-z0-9._-]", key);
     size_t at = locate(m, key, &found);
-    struct kvc_meta_entry entry = {.key = strdup(key), .type = type, .critical = critical, .size = size,
-                                   .value = malloc((size_t)size + 1)};
+    struct kvc_meta_entry entry = {
+        .key = strdup(key), .type = type, .critical = critical, .size = size, .value = malloc((size_t)size + 1)};
     if (!entry.key || !entry.value) goto memory;
     if (size) memcpy(entry.value, value, (size_t)size);
     entry.value[size] = '\0';

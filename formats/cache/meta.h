@@ -14,15 +14,15 @@ enum kvc_meta_type {
     KVC_META_U64 = 2,
     KVC_META_I64 = 3,
     KVC_META_F64 = 4,
-    KVC_META_TEXT = 5,  /* UTF-8 without NUL */
+    KVC_META_TEXT = 5, /* UTF-8 without NUL */
     KVC_META_BYTES = 6,
-    KVC_META_U64S = 7   /* array of u64 */
+    KVC_META_U64S = 7 /* array of u64 */
 };
 
 struct kvc_meta_entry {
     char *key;
     enum kvc_meta_type type;
-    int critical; /* a reader that does not know the key must refuse the file */
+    int critical;  /* a reader that does not know the key must refuse the file */
     uint64_t size; /* bytes of the value as encoded */
     uint8_t *value;
 };

@@ -88,8 +88,7 @@ static int next_key(const uint8_t *before, const int32_t *tokens, uint8_t *key, 
     return kvc_sha256(link, sizeof link, key, e);
 }
 
-int kvc_prefix_keys(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys,
-                    struct kvc_error *e) {
+int kvc_prefix_keys(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys, struct kvc_error *e) {
     uint8_t start[KVC_KEY_BYTES];
     const uint8_t *before = start;
     if (first_key(identity, start, e)) return -1;
@@ -101,8 +100,8 @@ int kvc_prefix_keys(const char *identity, const int32_t *tokens, uint64_t n, uin
     return 0;
 }
 
-int kvc_prefix_common(const char *identity, const uint8_t *keys, uint64_t n_keys, const int32_t *tokens,
-                      uint64_t n, uint64_t *common, struct kvc_error *e) {
+int kvc_prefix_common(const char *identity, const uint8_t *keys, uint64_t n_keys, const int32_t *tokens, uint64_t n,
+                      uint64_t *common, struct kvc_error *e) {
     uint8_t start[KVC_KEY_BYTES], key[KVC_KEY_BYTES];
     const uint8_t *before = start;
     *common = 0;
@@ -116,8 +115,8 @@ int kvc_prefix_common(const char *identity, const uint8_t *keys, uint64_t n_keys
     return 0;
 }
 
-int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n, uint64_t *common,
-                     int *by_keys, struct kvc_error *e) {
+int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n, uint64_t *common, int *by_keys,
+                     struct kvc_error *e) {
     *common = 0;
     *by_keys = 0;
     if (c->tokens) {
@@ -126,8 +125,7 @@ int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t 
         return 0;
     }
     if (!c->n_prefix_keys)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the file holds neither token ids nor prefix keys: its prefix cannot be matched");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the file holds neither token ids nor prefix keys: its prefix cannot be matched");
     *by_keys = 1;
     char identity[KVC_IDENTITY_BYTES];
     kvc_prefix_identity(&c->meta, identity, sizeof identity);

@@ -16,8 +16,8 @@ enum transform { AS_IT_IS, REPAIR, TO_FLOAT, DEQUANTIZE };
 struct view {
     const struct kvc_cache *parent;
     struct kvc_cache *owned; /* the parent, if the view owns it; else NULL */
-    uint32_t *tensor; /* parent's number of each tensor */
-    uint64_t *first;  /* by part: first row of the parent's part */
+    uint32_t *tensor;        /* parent's number of each tensor */
+    uint64_t *first;         /* by part: first row of the parent's part */
     enum transform transform;
     struct kvc_facts facts; /* REPAIR: of the parent, known or supposed */
     enum kvc_pairing to;
@@ -63,8 +63,7 @@ static int is_block_type(enum kvc_dtype dtype) {
 
 /* Returns 1 for tensors that dequantising changes. Queries and hidden states have no block types. */
 static int is_quantized(const struct kvc_tensor *t) {
-    return is_block_type(t->shape.dtype) &&
-           (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
+    return is_block_type(t->shape.dtype) && (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
 }
 
 /* Reads rows of the parent's tensor t as floats, rotated back, in the dtype `to`: f32 or f16. */
@@ -87,8 +86,7 @@ static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint
     return status;
 }
 
-static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                     struct kvc_error *e) {
+static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct view *v = c->impl;
     const struct kvc_cache *parent = v->parent;
     const struct kvc_tensor *t = &c->tensor[tensor];
@@ -257,8 +255,10 @@ static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uin
         due = pos + 1;
     }
     if (due >= end) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the sliding-window layers no longer hold position %" PRId64
-                    ": a token range of this cache cannot be taken out", due);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "the sliding-window layers no longer hold position %" PRId64
+                    ": a token range of this cache cannot be taken out",
+                    due);
 }
 
 static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s, struct keep *k, struct kvc_error *e) {
@@ -282,8 +282,7 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
 }
 
 /* Cuts the view's token ids to those whose positions (the parent's) lie in [first, end). */
-static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent, const struct kvc_selection *s,
-                      struct kvc_error *e) {
+static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent, const struct kvc_selection *s, struct kvc_error *e) {
     uint64_t first = 0, end = 0;
     if (!c->tokens) return 0;
     int64_t *pos = kvc_cache_token_positions(parent, e);
@@ -322,8 +321,7 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
 
 static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts, enum kvc_pairing to, struct kvc_error *e) {
     const enum kvc_pairing have = facts->pairing;
-    if (have == KVC_PAIRING_UNKNOWN)
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
+    if (have == KVC_PAIRING_UNKNOWN) return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
     if (have == to) return 0;
     if (have == KVC_PAIRING_NONE || to == KVC_PAIRING_NONE || to == KVC_PAIRING_UNKNOWN)
         return kvc_fail(e, KVC_ERR_USAGE, "K in %s pairs cannot become %s", kvc_pairing_name(have), kvc_pairing_name(to));
@@ -336,10 +334,11 @@ static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of latent attention cannot be changed");
         if (!carries_rope(x->role)) continue;
         if (is_block_type(x->shape.dtype))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K is %s, whose 32 values share a scale: its RoPE pairing cannot be "
-                            "changed without dequantising", kvc_dtype_info(x->shape.dtype)->name);
-        if (rotated_channels(facts, &x->shape) % 2)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "an odd number of rotated channels");
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "K is %s, whose 32 values share a scale: its RoPE pairing cannot be "
+                            "changed without dequantising",
+                            kvc_dtype_info(x->shape.dtype)->name);
+        if (rotated_channels(facts, &x->shape) % 2) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "an odd number of rotated channels");
     }
     if (facts->tile[0])
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K is Hadamard-rotated: its RoPE pairing cannot be changed as it is");
@@ -373,8 +372,8 @@ static int check_tiles(const struct kvc_cache *c, const uint64_t tile[2], struct
         const struct kvc_tensor *x = &c->tensor[t];
         uint64_t n = tile_of(tile, x->role);
         if (n && (n & (n - 1) || x->shape.heads * x->shape.dim % n))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "Hadamard tile %" PRIu64 " does not divide rows of %" PRIu64 " values",
-                            n, x->shape.heads * x->shape.dim);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "Hadamard tile %" PRIu64 " does not divide rows of %" PRIu64 " values", n,
+                            x->shape.heads * x->shape.dim);
     }
     return 0;
 }
@@ -387,7 +386,7 @@ static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transfor
     struct kvc_cache *view = make_view(c, &k, transform, e);
     keep_free(&k);
     if (!view) return NULL;
-    memcpy(((struct view *)view->impl)->tile, tile, sizeof ((struct view *)view->impl)->tile);
+    memcpy(((struct view *)view->impl)->tile, tile, sizeof((struct view *)view->impl)->tile);
     if ((tile[0] && kvc_meta_set_u64(&view->meta, KVC_KEY_HADAMARD_K, 0, e)) ||
         (tile[1] && kvc_meta_set_u64(&view->meta, KVC_KEY_HADAMARD_V, 0, e))) {
         kvc_cache_free(view);
@@ -425,8 +424,10 @@ struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_erro
             else plain = 1;
         }
         if (tile[i] && quantized && plain) {
-            kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is Hadamard-rotated and only in part of a block type: it cannot be "
-                     "dequantised", i ? "V" : "K");
+            kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                     "%s is Hadamard-rotated and only in part of a block type: it cannot be "
+                     "dequantised",
+                     i ? "V" : "K");
             return NULL;
         }
         if (!quantized) tile[i] = 0;
@@ -444,7 +445,7 @@ struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing o
     const enum kvc_pairing of_q = kvc_facts_of(&c->meta).pairing;
     if ((of_k == KVC_PAIRING_UNKNOWN) != (of_q == KVC_PAIRING_UNKNOWN)) {
         kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of %s is unknown",
-                 of_k == KVC_PAIRING_UNKNOWN ? "K" : "the queries");
+                      of_k == KVC_PAIRING_UNKNOWN ? "K" : "the queries");
         return NULL;
     }
     struct kvc_cache *turned = of_k == of_q ? NULL : kvc_view_pairing(c, of_k, e);

@@ -8,10 +8,10 @@
 #include "formats/cache/rope_pairing.h"
 
 struct kvc_selection {
-    uint64_t first, end;    /* positions [first, end); end 0: all */
-    const uint8_t *layers;  /* layers[i] != 0 keeps model layer i < n_layers; NULL: all */
+    uint64_t first, end;   /* positions [first, end); end 0: all */
+    const uint8_t *layers; /* layers[i] != 0 keeps model layer i < n_layers; NULL: all */
     uint32_t n_layers;
-    int no_companions;      /* leaves out queries and hidden states */
+    int no_companions; /* leaves out queries and hidden states */
 };
 
 /* Makes a view of the selection. Refuses a token range for sliding-window, recurrent and checkpoint parts unless

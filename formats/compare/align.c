@@ -46,8 +46,8 @@ static int fit(const struct kvc_align *a, const struct kvc_align_sample *sample,
     struct kvc_run run = sample->rows->run[0];
     if (run.n > FIT_ROWS) run.n = FIT_ROWS;
     const struct kvc_matching rows = {.run = &run, .n_runs = 1, .rows = run.n};
-    const int status =
-        kvc_compare_tensor(a->cache[0], sample->tensor[0], a->cache[1], sample->tensor[1], &rows, 1, &loose, &whole, e);
+    const int status = kvc_compare_tensor(a->cache[0], sample->tensor[0], a->cache[1], sample->tensor[1], &rows, 1, &loose,
+                                          &whole, e);
     *error = whole.frobenius;
     return status;
 }
@@ -161,8 +161,9 @@ static int tiles_differ(struct kvc_align *a, int which, struct kvc_error *e) {
     if (told[0] != told[1]) return guess_tile(a, told[0], which, e);
     const uint64_t tile[2] = {a->facts[0].tile[which], a->facts[1].tile[which]};
     if (!told[0] || tile[0] == tile[1]) return 0;
-    a->note[a->n_notes++] = (struct kvc_align_note){
-        .kind = KVC_ALIGN_TILES_DIFFER, .role = rotated[which], .tile = {tile[0], tile[1]}};
+    a->note[a->n_notes++] = (struct kvc_align_note){.kind = KVC_ALIGN_TILES_DIFFER,
+                                                    .role = rotated[which],
+                                                    .tile = {tile[0], tile[1]}};
     return 1;
 }
 
@@ -214,12 +215,10 @@ static int align_pairing(struct kvc_align *a, struct kvc_error *e) {
     if (side < 0)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
                              "RoPE pairs of K are %s in A, %s in B, and neither file says how many KV heads it has",
-                        kvc_pairing_name(told[0]), kvc_pairing_name(told[1]));
-    return permute(a, side,
-                   (struct kvc_align_note){.kind = KVC_ALIGN_PAIRINGS_DIFFER,
-                                           .told = {told[0], told[1]},
-                                           .pairing = {told[0], told[1]}},
-                   e);
+                             kvc_pairing_name(told[0]), kvc_pairing_name(told[1]));
+    return permute(
+        a, side,
+        (struct kvc_align_note){.kind = KVC_ALIGN_PAIRINGS_DIFFER, .told = {told[0], told[1]}, .pairing = {told[0], told[1]}}, e);
 }
 
 int kvc_align_caches(struct kvc_align *a, struct kvc_error *e) {

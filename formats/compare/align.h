@@ -31,10 +31,10 @@ struct kvc_align_note {
 };
 
 struct kvc_align {
-    const struct kvc_cache *cache[2];   /* before: the two caches; after: what to compare, with the same numbers of tensors */
-    const char *name[2];                /* of the two caches' files, for messages */
-    struct kvc_align_sample sample[2];  /* of K and of V */
-    struct kvc_align_note note[3];      /* found, also where kvc_align_caches() fails later */
+    const struct kvc_cache *cache[2];  /* before: the two caches; after: what to compare, with the same numbers of tensors */
+    const char *name[2];               /* of the two caches' files, for messages */
+    struct kvc_align_sample sample[2]; /* of K and of V */
+    struct kvc_align_note note[3];     /* found, also where kvc_align_caches() fails later */
     unsigned n_notes;
 
     /* Its own. */

@@ -41,21 +41,20 @@ static int check_shapes(const struct kvc_attention_layer *l, struct kvc_error *e
         const struct kvc_shape *other_k = shape_of(l->cache[s], l->k[s]), *other_v = shape_of(l->cache[s], l->v[s]);
         if (other_k->heads != k->heads || other_k->dim != k->dim || other_v->heads != k->heads || other_v->dim != v->dim)
             return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
-                            "A and B differ in heads x channels: K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64
-                            " in A, K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64 " in B",
-                            k->heads, k->dim, v->heads, v->dim, other_k->heads, other_k->dim, other_v->heads, other_v->dim);
+                                 "A and B differ in heads x channels: K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64
+                                 " in A, K %" PRIu64 " x %" PRIu64 ", V %" PRIu64 " x %" PRIu64 " in B",
+                                 k->heads, k->dim, v->heads, v->dim, other_k->heads, other_k->dim, other_v->heads, other_v->dim);
     }
     if (q->dim != k->dim || q->heads % k->heads)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
                              "queries of %" PRIu64 " heads of %" PRIu64 " channels do not match K of %" PRIu64
                              " heads of %" PRIu64 " channels",
-                        q->heads, q->dim, k->heads, k->dim);
+                             q->heads, q->dim, k->heads, k->dim);
     return 0;
 }
 
 /* Reads matched rows of K or V of one side into the layout of the loops below. */
-static int load_rows(const struct kvc_attention_layer *l, struct arrays *x, int side, int is_value,
-                     struct kvc_error *e) {
+static int load_rows(const struct kvc_attention_layer *l, struct arrays *x, int side, int is_value, struct kvc_error *e) {
     const size_t dim = is_value ? x->dim_v : x->dim_k;
     size_t to = 0;
     for (uint64_t i = 0; i < l->rows->n_runs; i++) {
@@ -104,16 +103,15 @@ static int load(const struct kvc_attention_layer *l, struct arrays *x, struct kv
     x->piece = p;
     const struct kvc_cells *cells = &kvc_tensor_part(l->cache[0], l->k[0])->cells;
     for (uint64_t i = 0, to = 0; i < l->rows->n_runs; i++)
-        for (uint64_t t = 0; t < l->rows->run[i].n; t++)
-            x->position[to++] = kvc_cells_position(cells, l->rows->run[i].a + t);
+        for (uint64_t t = 0; t < l->rows->run[i].n; t++) x->position[to++] = kvc_cells_position(cells, l->rows->run[i].a + t);
     for (int s = 0; s < 2; s++)
         if (load_rows(l, x, s, 0, e) || load_rows(l, x, s, 1, e)) return -1;
     return l->queries->read(l->queries, l->q, 0, x->n_queries, (uint8_t *)x->query, e);
 }
 
 /* logit[t] = q . k[t] * scale for t < n, a multiple of LANES. */
-static void make_logits(float *restrict logit, const float *restrict q, const float *restrict key, size_t dim,
-                        size_t room, size_t n, float scale) {
+static void make_logits(float *restrict logit, const float *restrict q, const float *restrict key, size_t dim, size_t room,
+                        size_t n, float scale) {
     memset(logit, 0, n * sizeof *logit);
     for (size_t d = 0; d < dim; d++, key += room) {
         const float factor = q[d] * scale;
@@ -135,8 +133,7 @@ static double softmax(float *p, size_t n) {
 }
 
 /* output = sum of p[t] value[t] over n rows. */
-static void make_output(float *restrict output, const float *restrict p, const float *restrict value, size_t room,
-                        size_t n) {
+static void make_output(float *restrict output, const float *restrict p, const float *restrict value, size_t room, size_t n) {
     memset(output, 0, room * sizeof *output);
     for (size_t t = 0; t < n; t++, value += room)
         for (size_t d = 0; d < room; d += LANES)
@@ -157,14 +154,12 @@ static double divergence(const float *p, const float *gap, size_t n, double log_
 }
 
 /* Measures a query that sees rows first to last - 1. */
-static void measure(struct arrays *x, size_t head, const float *q, size_t first, size_t last,
-                    struct kvc_attention *out) {
+static void measure(struct arrays *x, size_t head, const float *q, size_t first, size_t last, struct kvc_attention *out) {
     const float scale = 1.0f / sqrtf((float)x->dim_k);
     const size_t n = last - first;
     double log_sum[2], norm = 0, apart = 0;
     for (int s = 0; s < 2; s++)
-        make_logits(x->logit[s], q, x->key[s] + head * x->dim_k * x->row_room, x->dim_k, x->row_room, padded(last),
-                    scale);
+        make_logits(x->logit[s], q, x->key[s] + head * x->dim_k * x->row_room, x->dim_k, x->row_room, padded(last), scale);
     for (size_t t = 0; t < n; t++) {
         x->gap[t] = x->logit[0][first + t] - x->logit[1][first + t];
         out->logit_sum += (double)x->gap[t] * (double)x->gap[t];

@@ -18,11 +18,11 @@ struct kvc_attention_layer {
 /* Measures over the queries of all query heads that read one KV head. p is the softmax of q.k / sqrt(dim) over the rows
  * at positions up to the query's, and inside the window; o the sum of p v. Queries that see no row do not count. */
 struct kvc_attention {
-    uint64_t queries;  /* measured: query vectors times query heads */
-    uint64_t logits;   /* pairs of such a query and a row it sees */
-    double logit_sum;  /* of (logit of a - logit of b)^2 over these */
-    double kl_sum;     /* of KL(p of a || p of b) over the queries, nats */
-    float *output;     /* per query ||o of a - o of b|| / ||o of a||; 0 when both are 0, infinite when only o of
+    uint64_t queries; /* measured: query vectors times query heads */
+    uint64_t logits;  /* pairs of such a query and a row it sees */
+    double logit_sum; /* of (logit of a - logit of b)^2 over these */
+    double kl_sum;    /* of KL(p of a || p of b) over the queries, nats */
+    float *output;    /* per query ||o of a - o of b|| / ||o of a||; 0 when both are 0, infinite when only o of
                         * a is; owned */
 };
 

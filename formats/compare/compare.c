@@ -53,8 +53,8 @@ static int add_position(struct list *spans, int64_t position) {
     return 0;
 }
 
-int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last,
-                   struct kvc_matching *m, struct kvc_error *e) {
+int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last, struct kvc_matching *m,
+                   struct kvc_error *e) {
     struct list runs = {0}, only[2] = {{0}, {0}};
     uint64_t i = 0, j = 0, rows = 0;
     int failed = 0;
@@ -155,8 +155,7 @@ static int pair_differs(const struct kvc_compare_options *o, float a, float b, i
     return !(fabs((double)a - (double)b) <= o->abs + o->rel * fabs((double)b));
 }
 
-static void note_pair(struct comparison *c, int64_t position, uint64_t head, uint64_t channel, double a,
-                      double b) {
+static void note_pair(struct comparison *c, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
     struct kvc_difference *d = &c->out[head];
     if (!d->differ++) {
         d->at_position = position;
@@ -271,8 +270,7 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     uint64_t row_values = sa->heads * sa->dim;
     if (row_values != sb->heads * sb->dim || !heads || row_values % heads)
         return kvc_fail(e, KVC_ERR_USAGE, "rows of %llu and %llu values cannot be compared by %llu heads",
-                        (unsigned long long)row_values, (unsigned long long)(sb->heads * sb->dim),
-                        (unsigned long long)heads);
+                        (unsigned long long)row_values, (unsigned long long)(sb->heads * sb->dim), (unsigned long long)heads);
     struct comparison *c = calloc(1, sizeof *c);
     if (!c) return kvc_fail_memory(e, "a comparison");
     side_start(&c->a, a, ta, o->name[0]);

@@ -18,8 +18,8 @@ struct kvc_matching {
     uint64_t n_only[2];
 };
 /* Matches the rows at positions first..last (inclusive). On failure *m is empty. */
-int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last,
-                   struct kvc_matching *m, struct kvc_error *e);
+int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last, struct kvc_matching *m,
+                   struct kvc_error *e);
 void kvc_matching_free(struct kvc_matching *m);
 
 /* The difference of a head. A pair is finite when neither value is NaN or infinite; measures are over finite

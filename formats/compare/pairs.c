@@ -54,8 +54,7 @@ static int wants_layer(const struct kvc_pairs *p, uint32_t layer) {
 }
 
 /* Returns the selected parts of a cache, sorted. */
-static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n,
-                               struct kvc_error *e) {
+static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n, struct kvc_error *e) {
     struct item *item = array_of(c->n_parts, sizeof *item, e);
     uint8_t *wanted = item ? array_of(c->n_parts, 1, e) : NULL;
     if (!wanted) {
@@ -81,8 +80,8 @@ static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache
 }
 
 /* Returns the selected tensors of a cache, sorted; pair_of maps part numbers. */
-static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cache *c, const uint32_t *pair_of,
-                                 size_t *n, struct kvc_error *e) {
+static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cache *c, const uint32_t *pair_of, size_t *n,
+                                 struct kvc_error *e) {
     struct item *item = array_of(c->n_tensors, sizeof *item, e);
     if (!item) return NULL;
     *n = 0;
@@ -99,8 +98,7 @@ static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cac
  * the cache has one head of all channels, and the number of the other side is used. */
 static uint64_t heads_of(const struct kvc_pairs *p, const uint32_t tensor[2]) {
     if (tensor[0] == KVC_NONE || tensor[1] == KVC_NONE) return 0;
-    const struct kvc_shape *a = &p->cache[0]->tensor[tensor[0]].shape,
-                           *b = &p->cache[1]->tensor[tensor[1]].shape;
+    const struct kvc_shape *a = &p->cache[0]->tensor[tensor[0]].shape, *b = &p->cache[1]->tensor[tensor[1]].shape;
     if (a->heads * a->dim != b->heads * b->dim) return 0;
     if (a->heads == b->heads) return a->heads;
     if (a->heads == 1 && !kvc_cache_heads_known(p->cache[0])) return b->heads;
@@ -123,8 +121,7 @@ static int match_parts(struct kvc_pairs *p, uint32_t *pair_of[2], struct kvc_err
         }
         p->n_parts++;
         if (pair->part[0] && pair->part[1])
-            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, p->first, p->last,
-                                    &pair->rows, e);
+            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, p->first, p->last, &pair->rows, e);
     }
     for (int s = 0; s < 2; s++) free(m.item[s]);
     return status;
@@ -138,10 +135,10 @@ static int match_tensors(struct kvc_pairs *p, uint32_t *const pair_of[2], struct
     int status = m.item[0] && m.item[1] && p->tensor ? 0 : -1;
     for (const struct item *any; !status && (any = next_pair(&m, number));)
         p->tensor[p->n_tensors++] = (struct kvc_tensor_pair){.parts = &p->part[any->key[0]],
-                                                          .layer = any->key[1],
-                                                          .role = (enum kvc_role)any->key[2],
-                                                          .tensor = {number[0], number[1]},
-                                                          .heads = heads_of(p, number)};
+                                                             .layer = any->key[1],
+                                                             .role = (enum kvc_role)any->key[2],
+                                                             .tensor = {number[0], number[1]},
+                                                             .heads = heads_of(p, number)};
     for (int s = 0; s < 2; s++) free(m.item[s]);
     return status;
 }

@@ -33,8 +33,7 @@ static void work_free(struct work *w) {
     free(w->rms);
 }
 
-static void add_row(const struct kvc_shape *shape, const float *value, struct channel *channel,
-                    struct kvc_stats *out) {
+static void add_row(const struct kvc_shape *shape, const float *value, struct channel *channel, struct kvc_stats *out) {
     for (uint64_t h = 0; h < shape->heads; h++) {
         for (uint64_t d = 0; d < shape->dim; d++, value++, channel++) {
             double v = (double)*value;
@@ -85,8 +84,7 @@ static uint64_t batch_rows(const struct kvc_shape *shape) {
     return rows > KVC_BLOCK ? KVC_BLOCK : rows ? rows : 1;
 }
 
-static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w, struct kvc_stats *out,
-                    struct kvc_error *e) {
+static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w, struct kvc_stats *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_cells *cells = &c->part[c->layer[c->tensor[tensor].layer].part].cells;
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);

@@ -6,9 +6,9 @@
 
 struct kvc_stats {
     uint64_t values, nan, inf;
-    double mean, rms, max_abs;  /* over finite values */
-    uint64_t outlier_channels;  /* channels whose rms is over 4 times the head's median channel rms */
-    uint64_t worst_channel;     /* the channel of largest rms */
+    double mean, rms, max_abs; /* over finite values */
+    uint64_t outlier_channels; /* channels whose rms is over 4 times the head's median channel rms */
+    uint64_t worst_channel;    /* the channel of largest rms */
     double worst_rms;
 };
 

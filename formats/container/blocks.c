@@ -20,8 +20,8 @@ struct split {
     uint64_t own;
 };
 
-static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows, const struct kvc_section *s,
-                      struct split *split, struct kvc_error *e) {
+static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows, const struct kvc_section *s, struct split *split,
+                      struct kvc_error *e) {
     uint8_t *bytes;
     size_t n;
     if (kvc_records_decode(s, &bytes, &n, e)) return -1;
@@ -91,7 +91,8 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     const uint64_t side = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
     *x = (struct coded){.k = k, .record = KVC_NOWHERE, .side_record = KVC_NOWHERE};
     if (record == KVC_NOWHERE) return kvc_fail(e, KVC_ERR_DAMAGED, "its record is missing");
-    if (bytes ? kvc_records_sections_of(k, record, bytes, &x->list, &x->n, e) : kvc_records_sections(k, record, &x->list, &x->n, e))
+    if (bytes ? kvc_records_sections_of(k, record, bytes, &x->list, &x->n, e)
+              : kvc_records_sections(k, record, &x->list, &x->n, e))
         return -1;
     if (!bytes) x->record = record;
     if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e)) return kvc_record_context(e, side, "SIDE");
@@ -105,8 +106,7 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
 
 /* Finds in the side data the first tensor of the pair of which `tensor` is the second; KVC_NONE if `tensor` is not a second
  * one. */
-static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, uint32_t *first,
-                      struct kvc_error *e) {
+static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, uint32_t *first, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     *first = KVC_NONE;
     for (unsigned i = 0; i < x->n_side; i++) {
@@ -162,8 +162,7 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct
     int own = 0;
     *part = NULL;
     if (!kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
-    for (unsigned i = 0; i < x->n_side; i++)
-        own |= x->side[i].type == KVC_SECTION_MEAN || x->side[i].type == KVC_SECTION_BASIS;
+    for (unsigned i = 0; i < x->n_side; i++) own |= x->side[i].type == KVC_SECTION_MEAN || x->side[i].type == KVC_SECTION_BASIS;
     if (k->profile)
         return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index, c->tensor[tensor].role, k->pairing, 0, part,
                                 e);
@@ -233,8 +232,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
     else if (first && parse_same(c, tensor, rows, &x.list[0], split, e)) status = kvc_record_section(e, 0);
     if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, NULL, e);
-    else if (!status && x.n != first)
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
+    else if (!status && x.n != first) status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
     coded_free(&x);
     if (status) {
         free(split->same);
@@ -298,7 +296,7 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
 }
 
 int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
-                     struct kvc_error *e) {
+                        struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
@@ -313,8 +311,7 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return status < 0 ? in_block(c, e, tensor, block) : status;
 }
 
-int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                          struct kvc_error *e) {
+int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
     uint8_t *whole = NULL;
@@ -335,8 +332,7 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     return status;
 }
 
-int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
-                                  struct kvc_error *e) {
+int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     int status = k ? 0 : kvc_records_none(e);
     while (n && !status) {

@@ -18,9 +18,9 @@ enum kvc_record_type {
     KVC_RECORD_TABLE = 2,
     KVC_RECORD_CELLS = 3,
     KVC_RECORD_TOKENS = 4,
-    KVC_RECORD_SOURCE = 5,  /* extents and literals: the engine-private bytes */
-    KVC_RECORD_SIDE = 6,    /* side data of a tensor's segment */
-    KVC_RECORD_BLOCK = 7,   /* one block of one tensor */
+    KVC_RECORD_SOURCE = 5, /* extents and literals: the engine-private bytes */
+    KVC_RECORD_SIDE = 6,   /* side data of a tensor's segment */
+    KVC_RECORD_BLOCK = 7,  /* one block of one tensor */
     KVC_RECORD_PROFILE = 8,
     KVC_RECORD_PAD = 9,
     KVC_RECORD_INDEX = 10
@@ -29,9 +29,9 @@ const char *kvc_record_name(unsigned type);
 
 struct kvc_pack_options {
     const struct kvc_recipe *recipe; /* NULL: the default */
-    unsigned threads;   /* 0: one per core */
-    int no_verify;      /* skip decoding what was encoded */
-    unsigned align;     /* bytes: a power of two from 16 (also 0) to 1 MiB; runs of BLOCK records begin at multiples of it */
+    unsigned threads;                /* 0: one per core */
+    int no_verify;                   /* skip decoding what was encoded */
+    unsigned align; /* bytes: a power of two from 16 (also 0) to 1 MiB; runs of BLOCK records begin at multiples of it */
     /* Queries for stages that compute attention: binary32, channels paired as K's (view.h); NULL: the cache's own. */
     const struct kvc_cache *queries;
     const struct kvc_weights *weights; /* for stages that rebuild rows from hidden states; NULL: none */
@@ -39,8 +39,8 @@ struct kvc_pack_options {
     const struct kvc_fit *fit;         /* its fit to the cache (kvc_profile_settle); NULL: kvc_container_write() measures the fit,
                                         * and refuses a profile that does not fit */
     int embed_profile;                 /* store the profile in the file */
-    int measure;        /* fill in the report's errors */
-    int no_tokens;      /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */
+    int measure;                       /* fill in the report's errors */
+    int no_tokens;                /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */
     const struct kvc_cache *keys; /* cache whose prefix keys are kept if `cache` has no token ids; NULL: the cache itself */
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;
@@ -52,13 +52,13 @@ struct kvc_pack_report {
     uint64_t same_rows;    /* rows stored as references */
     uint64_t records, sections;
     int lossless;
-    int uses_profile;      /* 1: reading the file needs the options' profile */
-    double error[2];       /* of K and of V, if measured: Frobenius norm of error over that of source, of lossy rows */
+    int uses_profile; /* 1: reading the file needs the options' profile */
+    double error[2];  /* of K and of V, if measured: Frobenius norm of error over that of source, of lossy rows */
 };
 
 /* Writes cache as a .kvc. The cache is read from several threads. `report` may be NULL. */
-int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options,
-                        struct kvc_sink *out, struct kvc_pack_report *report, struct kvc_error *e);
+int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options, struct kvc_sink *out,
+                        struct kvc_pack_report *report, struct kvc_error *e);
 
 /* Opens a .kvc. Checks header, footer, index and all records except blocks, which are checked when they are read.
  * `in` must outlive the cache. */
@@ -89,16 +89,16 @@ struct kvc_record_info {
     unsigned type;
     uint32_t tensor; /* of a BLOCK or SIDE record, else KVC_NONE */
     uint32_t block;
-    uint64_t offset, size; /* in the file, header included */
-    uint64_t rows;         /* rows of a BLOCK */
+    uint64_t offset, size;  /* in the file, header included */
+    uint64_t rows;          /* rows of a BLOCK */
     uint64_t check, digest; /* digest: 0 for records without decoded values */
     unsigned n_sections;
 };
 uint64_t kvc_container_records(const struct kvc_cache *c);
 /* Reads and checks the header and directory of record i, which must be below kvc_container_records(). `section` (may be NULL)
  * gets up to n_max entries. */
-int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
-                         struct kvc_section *section, unsigned n_max, struct kvc_error *e);
+int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info, struct kvc_section *section,
+                         unsigned n_max, struct kvc_error *e);
 /* Returns the canonical pipeline text of a tensor ("zstd"). */
 const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor);
 /* Returns 1 if every tensor's stages are lossless. */

@@ -25,8 +25,9 @@ static void equip(struct kvc_cache *c, const struct kvc_input *in, const struct 
     const size_t n = slash ? (size_t)(slash - in->path) + (slash == in->path) : 0;
     if (slash && n < sizeof folder) memcpy(folder, in->path, n);
     else if (in->path && !slash) memcpy(folder, ".", 2);
-    const struct kvc_profile_places places = {
-        .given = o ? o->profile : NULL, .folder = *folder ? folder : NULL, .folders = o ? o->profile_folders : NULL};
+    const struct kvc_profile_places places = {.given = o ? o->profile : NULL,
+                                              .folder = *folder ? folder : NULL,
+                                              .folders = o ? o->profile_folders : NULL};
     kvc_container_set_profile(c, &places);
 }
 

@@ -50,7 +50,10 @@ static int load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *b
         r->row[own] = first + i;
         memcpy(r->own + own++ * r->row_bytes, r->rows + i * r->row_bytes, (size_t)r->row_bytes);
     }
-    *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape, .rows = r->own, .row = r->row, .profile = r->profile,
+    *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape,
+                                .rows = r->own,
+                                .row = r->row,
+                                .profile = r->profile,
                                 .role = kvc_plan_select(&c->tensor[r->tensor])};
     block->shape.tokens = own;
     if (other == KVC_NONE) return 0;
@@ -74,22 +77,30 @@ static void list_own(struct kvc_tensor_coder *r, uint64_t number) {
 /* Decodes the `own` rows of the block in r->list into r->decoded. `first`: the coder of the pair's first tensor, or NULL. */
 static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, size_t container_sections,
                        uint64_t own, struct kvc_error *e) {
-    struct kvc_block block = {.shape = r->x->cache->tensor[r->tensor].shape, .rows = r->decoded,
-                              .role = kvc_plan_select(&r->x->cache->tensor[r->tensor]), .row = r->row,
-                              .rebuild = r->source.rebuild, .position = r->encoding.position, .profile = r->profile};
-    struct kvc_coded coded = {.section = r->list.section + container_sections, .n = r->list.count - container_sections,
-                              .side = r->encoder.side.section, .n_side = r->encoder.side.count}, base = {0};
+    struct kvc_block block = {.shape = r->x->cache->tensor[r->tensor].shape,
+                              .rows = r->decoded,
+                              .role = kvc_plan_select(&r->x->cache->tensor[r->tensor]),
+                              .row = r->row,
+                              .rebuild = r->source.rebuild,
+                              .position = r->encoding.position,
+                              .profile = r->profile};
+    struct kvc_coded coded = {.section = r->list.section + container_sections,
+                              .n = r->list.count - container_sections,
+                              .side = r->encoder.side.section,
+                              .n_side = r->encoder.side.count},
+                     base = {0};
     kvc_sections_seal(&r->list);
     block.shape.tokens = own;
     list_own(r, number); /* encoding removed rows from the list */
     if (first) {
         struct kvc_block there, partner;
         kvc_sections_clear(&first->list);
-        if (load(first, number, &there, &partner, e) || kvc_encoder_block(&first->encoder, &there, &first->list, e))
-            return -1;
+        if (load(first, number, &there, &partner, e) || kvc_encoder_block(&first->encoder, &there, &first->list, e)) return -1;
         kvc_sections_seal(&first->list);
-        base = (struct kvc_coded){.section = first->list.section, .n = first->list.count,
-                                  .side = first->encoder.side.section, .n_side = first->encoder.side.count};
+        base = (struct kvc_coded){.section = first->list.section,
+                                  .n = first->list.count,
+                                  .side = first->encoder.side.section,
+                                  .n_side = first->encoder.side.count};
     }
     return kvc_pipeline_decode_record(r->pipeline, &block, &coded, first ? &base : NULL, e);
 }
@@ -128,7 +139,8 @@ static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, str
     unsigned steps = r->pipeline->n;
     if (r->encoding.second) steps = kvc_pipeline_first(r->pipeline, KVC_STAGE_PAIR) + 1;
     for (unsigned i = 0; i < steps; i++) {
-        struct kvc_block like = {.shape = c->tensor[r->tensor].shape, .role = kvc_plan_select(&c->tensor[r->tensor]),
+        struct kvc_block like = {.shape = c->tensor[r->tensor].shape,
+                                 .role = kvc_plan_select(&c->tensor[r->tensor]),
                                  .profile = r->profile};
         if (!(r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
         like.shape.tokens = 0;
@@ -143,9 +155,7 @@ static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, str
         const int samples = r->pipeline->step[i].stage->flags & KVC_STAGE_SAMPLES && end - first >= SAMPLED_FROM;
         for (uint64_t b = first + (samples ? 1 : 0); b < end && sees; b += samples ? SAMPLE : 1) {
             struct kvc_block block, partner;
-            if (load(r, b, &block, &partner, e) ||
-                (block.shape.tokens && kvc_encoder_look(&r->encoder, i, &block, e)))
-                return -1;
+            if (load(r, b, &block, &partner, e) || (block.shape.tokens && kvc_encoder_look(&r->encoder, i, &block, e))) return -1;
         }
         if (kvc_encoder_settle(&r->encoder, i, e)) return -1;
     }
@@ -218,8 +228,8 @@ static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint
             continue;
         }
         struct kvc_same run = from[i];
-        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block &&
-                  from[i].there == run.there + run.count; i++)
+        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block && from[i].there == run.there + run.count;
+             i++)
             run.count++;
         uint8_t *p = bytes + used;
         put_u32(p, run.row);

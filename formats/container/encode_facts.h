@@ -43,9 +43,9 @@ struct kvc_tensor_coder {
     float *profile_query;
     struct kvc_rebuilder rebuilder;
     struct kvc_rebuild_source source;
-    struct kvc_tensor_coder *origin;        /* of a lossy tensor whose rows this one repeats, or NULL */
-    struct kvc_tensor_coder *hidden;        /* of the lossy hidden states that rows are rebuilt from, or NULL */
-    uint64_t have;                          /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */
+    struct kvc_tensor_coder *origin; /* of a lossy tensor whose rows this one repeats, or NULL */
+    struct kvc_tensor_coder *hidden; /* of the lossy hidden states that rows are rebuilt from, or NULL */
+    uint64_t have;                   /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */
     uint64_t first_block, end_block;
 };
 

@@ -27,8 +27,8 @@ static int put_region(const struct kvc_cache *c, const struct kvc_extent *x, str
     if (put(out, (const uint64_t[]){(uint64_t)c->n_tensors + 1, x->size, x->n_places}, 3, e)) return -1;
     for (uint64_t i = 0; i < x->n_places; i++) {
         const struct kvc_place *p = &c->place[x->place + i];
-        const uint64_t number[PLACE_NUMBERS] = {p->tensor,        p->cell,         p->n,           p->offset,
-                                                p->strides.token, p->strides.head, p->strides.block};
+        const uint64_t number[PLACE_NUMBERS] = {p->tensor,       p->cell,         p->n, p->offset, p->strides.token,
+                                                p->strides.head, p->strides.block};
         if (put(out, number, PLACE_NUMBERS, e)) return -1;
     }
     return 0;
@@ -70,8 +70,8 @@ static int get_member(struct kvc_cache *c, const uint8_t **p, const uint8_t *end
     uint64_t n;
     if (get(p, end, &n, 1, e)) return -1;
     if (n > KVC_MAX_MEMBER_NAME || n > (uint64_t)(end - *p) || memchr(*p, 0, (size_t)n))
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the name of a member has %" PRIu64 " bytes, which is too many, or contains a NUL", n);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the name of a member has %" PRIu64 " bytes, which is too many, or contains a NUL",
+                        n);
     memcpy(name, *p, (size_t)n);
     name[n] = '\0';
     *p += n;
@@ -104,8 +104,11 @@ static int get_region(struct kvc_cache *c, const uint8_t **p, const uint8_t *end
         uint64_t number[PLACE_NUMBERS];
         status = get(p, end, number, PLACE_NUMBERS, e);
         if (status) break;
-        place[i] = (struct kvc_place){.tensor = number[0] < KVC_NONE ? (uint32_t)number[0] : KVC_NONE, .cell = number[1],
-                                      .n = number[2], .offset = number[3], .strides = {number[4], number[5], number[6]}};
+        place[i] = (struct kvc_place){.tensor = number[0] < KVC_NONE ? (uint32_t)number[0] : KVC_NONE,
+                                      .cell = number[1],
+                                      .n = number[2],
+                                      .offset = number[3],
+                                      .strides = {number[4], number[5], number[6]}};
     }
     if (!status) status = check_size(c, head[0], place, head[1], literals, e);
     if (!status) status = kvc_extents_region(c, head[0], place, head[1], NULL, NULL, e);

@@ -22,8 +22,8 @@ uint64_t kvc_container_records(const struct kvc_cache *c) {
     return k ? k->n_records : 0;
 }
 
-int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
-                         struct kvc_section *section, unsigned n_max, struct kvc_error *e) {
+int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info, struct kvc_section *section,
+                         unsigned n_max, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     if (i >= k->n_records) return kvc_fail(e, KVC_ERR_USAGE, "there is no record %" PRIu64, i);
@@ -32,8 +32,13 @@ int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_recor
     unsigned n;
     if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
     const uint8_t *h = k->in->data + r->offset;
-    *info = (struct kvc_record_info){.type = r->type, .tensor = KVC_NONE, .block = r->number, .offset = r->offset,
-                                     .size = r->size, .check = get_u64(h + 24), .digest = get_u64(h + 16),
+    *info = (struct kvc_record_info){.type = r->type,
+                                     .tensor = KVC_NONE,
+                                     .block = r->number,
+                                     .offset = r->offset,
+                                     .size = r->size,
+                                     .check = get_u64(h + 24),
+                                     .digest = get_u64(h + 16),
                                      .n_sections = n};
     if (r->type == KVC_RECORD_SIDE) info->tensor = r->subject;
     if (r->type == KVC_RECORD_BLOCK) {
@@ -63,8 +68,7 @@ uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {
     const struct kvc_records *k = kvc_records_of(c);
     uint64_t sum = 0;
     if (!k) return 0;
-    for (uint64_t b = k->first_block[tensor]; b < k->first_block[tensor + 1]; b++)
-        sum += k->record[k->block_record[b]].size;
+    for (uint64_t b = k->first_block[tensor]; b < k->first_block[tensor + 1]; b++) sum += k->record[k->block_record[b]].size;
     for (uint64_t s = k->first_side[tensor]; s < k->first_side[tensor + 1]; s++)
         if (k->side_record[s]) sum += k->record[k->side_record[s]].size;
     return sum;
@@ -136,7 +140,8 @@ const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uin
     return k ? &k->shape[tensor] : &c->tensor[tensor].shape;
 }
 
-int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const char *what, struct kvc_error *e) {
+int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const char *what,
+                               struct kvc_error *e) {
     const struct kvc_container_block at = kvc_container_block(c, tensor, block);
     char label[64];
     kvc_tensor_label(c, tensor, label, sizeof label);

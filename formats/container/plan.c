@@ -126,8 +126,8 @@ uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *l
 
 /* Chooses the pipeline for the hidden states of a layer whose K and V are rebuilt. If the layer keeps no states of its own,
  * the states are rebuilt too; else, if the recipe gives a rank, they are stored at this rank. */
-static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor,
-                           struct kvc_pipeline *line, struct kvc_error *e) {
+static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor, struct kvc_pipeline *line,
+                           struct kvc_error *e) {
     const uint32_t index = c->layer[c->tensor[tensor].layer].index;
     struct kvc_pipeline of_k;
     unsigned rank = 0;
@@ -152,8 +152,8 @@ static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *r
 
 /* Chooses the pipeline of each tensor before pairs are known. A tensor that its pipeline refuses gets the default, and the first
  * reason is kept. */
-static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe,
-                  struct kvc_pipeline *line, struct kvc_error *refusal, struct kvc_error *e) {
+static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe, struct kvc_pipeline *line,
+                  struct kvc_error *refusal, struct kvc_error *e) {
     const int heads_known = kvc_facts_of(&c->meta).heads_known;
     refusal->code = KVC_OK;
     for (uint32_t t = 0; t < c->n_tensors; t++) {

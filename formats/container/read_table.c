@@ -53,7 +53,9 @@ static int read_tensors(struct kvc_cache *c, struct kvc_records *k, const uint8_
         if (!kvc_role_name(p[4])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "role %u is unknown", p[4]);
         if (!kvc_dtype_info(p[5])) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "dtype %u is unknown", p[5]);
         if (get_u16(p + 6) >= pipelines) return kvc_fail(e, KVC_ERR_DAMAGED, "table: tensor %" PRIu64 " has no pipeline", i);
-        struct kvc_shape shape = {.dtype = (enum kvc_dtype)p[5], .heads = get_u64(p + 8), .dim = get_u64(p + 16),
+        struct kvc_shape shape = {.dtype = (enum kvc_dtype)p[5],
+                                  .heads = get_u64(p + 8),
+                                  .dim = get_u64(p + 16),
                                   .tokens = c->part[c->layer[layer].part].cells.n};
         uint32_t number = kvc_cache_add_tensor(c, layer, (enum kvc_role)p[4], &shape, e);
         if (number == KVC_NONE) return -1;

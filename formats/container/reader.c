@@ -23,8 +23,7 @@ static int read_positions(struct kvc_cells *cells, const uint8_t *p, size_t n, s
         uint64_t step, length;
         int64_t first, last;
         if (get_varint(&p, end, &step) || get_varint(&p, end, &length) || !length || length > cells->n - at ||
-            __builtin_add_overflow(expected, unzigzag(step), &first) ||
-            __builtin_add_overflow(first, (int64_t)length, &last))
+            __builtin_add_overflow(expected, unzigzag(step), &first) || __builtin_add_overflow(first, (int64_t)length, &last))
             return kvc_fail(e, KVC_ERR_DAMAGED, "positions are malformed at cell %" PRIu64, at);
         for (uint64_t i = 0; i < length; i++) cells->pos[at++] = first + (int64_t)i;
         expected = last;
@@ -45,8 +44,7 @@ static int read_words(struct kvc_cells *cells, const uint8_t *p, size_t n, struc
     }
     cells->word_at[cells->n] = total;
     if ((uint64_t)(end - p) % 4 || total != (uint64_t)(end - p) / 4)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "cell words: %" PRIu64 " are announced, %zu bytes follow", total,
-                        (size_t)(end - p));
+        return kvc_fail(e, KVC_ERR_DAMAGED, "cell words: %" PRIu64 " are announced, %zu bytes follow", total, (size_t)(end - p));
     cells->words = kvc_alloc(total, sizeof *cells->words);
     if (!cells->words) return kvc_fail_memory(e, "cell words");
     for (uint64_t i = 0; i < total; i++, p += 4) cells->words[i] = get_u32(p);
@@ -144,8 +142,9 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
         uint64_t due = c->literal_size <= before                      ? 0
                        : c->literal_size - before < KVC_LITERAL_CHUNK ? c->literal_size - before
                                                                       : KVC_LITERAL_CHUNK;
-        if ((number && !due) || n != s + (due != 0) || (due && (list[s].type != KVC_SECTION_LITERALS || list[s].raw_size != due ||
-                                            list[s].stage != KVC_NO_STAGE || list[s].index)))
+        if ((number && !due) || n != s + (due != 0) ||
+            (due &&
+             (list[s].type != KVC_SECTION_LITERALS || list[s].raw_size != due || list[s].stage != KVC_NO_STAGE || list[s].index)))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk %" PRIu32 " does not hold its LITERALS", number);
     }
     kvc_records_release(k, i, list);

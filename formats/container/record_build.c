@@ -21,8 +21,7 @@ int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, 
     uint64_t size = KVC_RECORD_HEADER + list->count * KVC_DIRECTORY_ENTRY;
     for (size_t i = 0; i < list->count; i++) size += kvc_round_up(list->section[i].size, KVC_UNIT);
     if (size / KVC_UNIT > UINT32_MAX || list->count > UINT16_MAX)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a record of %llu bytes is over the format's limit",
-                        (unsigned long long)size);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a record of %llu bytes is over the format's limit", (unsigned long long)size);
     size_t start = buffer->n;
     struct kvc_sink sink = kvc_sink_buffer(buffer);
     uint8_t header[KVC_RECORD_HEADER] = {0}, entry[KVC_DIRECTORY_ENTRY];
@@ -40,8 +39,7 @@ int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, 
     }
     for (size_t i = 0; i < list->count; i++) {
         const struct kvc_section *s = &list->section[i];
-        if (kvc_sink_write(&sink, s->data, s->size, e) ||
-            kvc_sink_zeros(&sink, kvc_round_up(s->size, KVC_UNIT) - s->size, e))
+        if (kvc_sink_write(&sink, s->data, s->size, e) || kvc_sink_zeros(&sink, kvc_round_up(s->size, KVC_UNIT) - s->size, e))
             return -1;
     }
     put_u64(buffer->data + start + 24, kvc_record_check(buffer->data + start, size));

@@ -42,8 +42,7 @@ int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t 
 int kvc_write_record(struct kvc_record_writer *w, uint8_t type, uint32_t subject, uint32_t number, struct kvc_sections *list,
                      struct kvc_error *e) {
     struct kvc_buffer buffer = {0};
-    int status = kvc_record_build(&buffer, type, subject, number, 0, list, e) ||
-                 kvc_write_records(w, buffer.data, buffer.n, e);
+    int status = kvc_record_build(&buffer, type, subject, number, 0, list, e) || kvc_write_records(w, buffer.data, buffer.n, e);
     free(buffer.data);
     return status ? -1 : 0;
 }

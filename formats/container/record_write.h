@@ -15,9 +15,9 @@ struct kvc_index_entry {
 
 struct kvc_record_writer {
     struct kvc_sink *out;
-    uint64_t start;    /* offset in the sink of the file's first byte */
-    unsigned align;    /* bytes: alignment of runs of BLOCK records; 0: that of all records */
-    uint64_t aligned;  /* offset in the file where the current aligned run began; 0: none yet */
+    uint64_t start;                /* offset in the sink of the file's first byte */
+    unsigned align;                /* bytes: alignment of runs of BLOCK records; 0: that of all records */
+    uint64_t aligned;              /* offset in the file where the current aligned run began; 0: none yet */
     struct kvc_index_entry *entry; /* owned */
     uint64_t n_entries, capacity;
     uint64_t records, sections; /* written so far */

@@ -21,8 +21,8 @@ struct kvc_records *kvc_records_of(const struct kvc_cache *c) {
 }
 
 const char *kvc_record_name(unsigned type) {
-    static const char *const names[] = {NULL,   "META", "TABLE", "CELLS",   "TOKENS", "SOURCE",
-                                        "SIDE", "BLOCK", "PROFILE", "PAD", "INDEX"};
+    static const char *const names[] = {NULL,   "META",  "TABLE",   "CELLS", "TOKENS", "SOURCE",
+                                        "SIDE", "BLOCK", "PROFILE", "PAD",   "INDEX"};
     return type < sizeof names / sizeof names[0] ? names[type] : NULL;
 }
 
@@ -30,16 +30,15 @@ int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what) {
     return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%s", what);
 }
 
-int (kvc_record_context)(struct kvc_error *e, uint64_t record, const char *label) {
+int(kvc_record_context)(struct kvc_error *e, uint64_t record, const char *label) {
     char where[192];
-    snprintf(where, sizeof where, "record %" PRIu64 "%s%s%s", record, label ? " (" : "", label ? label : "",
-             label ? ")" : "");
+    snprintf(where, sizeof where, "record %" PRIu64 "%s%s%s", record, label ? " (" : "", label ? label : "", label ? ")" : "");
     kvc_error_prefix(e, where);
     if (e) e->record = record;
     return -1;
 }
 
-int (kvc_record_section)(struct kvc_error *e, unsigned number) {
+int(kvc_record_section)(struct kvc_error *e, unsigned number) {
     if (e) e->section = number;
     return -1;
 }
@@ -62,8 +61,7 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc
     if (h[0] != r->type || (uint64_t)get_u32(h + 4) * KVC_UNIT != r->size || get_u32(h + 8) != r->subject ||
         get_u32(h + 12) != r->number)
         return kvc_record_damaged(e, r->offset, "its header and the index disagree");
-    if (get_u64(h + 24) != kvc_record_check(h, r->size))
-        return kvc_record_damaged(e, r->offset, "checksum mismatch");
+    if (get_u64(h + 24) != kvc_record_check(h, r->size)) return kvc_record_damaged(e, r->offset, "checksum mismatch");
     int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
     if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != critical)
         return kvc_record_damaged(e, r->offset, "the flag that says whether readers may skip it does not match its type");
@@ -106,8 +104,7 @@ static int read_padding(const struct kvc_record *r, const uint8_t *h, unsigned n
     return 0;
 }
 
-int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
-                         struct kvc_error *e) {
+int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n, struct kvc_error *e) {
     const struct kvc_record *r = &k->record[i];
     if (kvc_input_pin(k->in, r->offset, r->size, e)) return -1;
     if (!kvc_records_sections_of(k, i, k->in->data + r->offset, list, n, e)) return 0;
@@ -142,11 +139,9 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
 }
 
 int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e) {
-    if (s->stage != KVC_NO_STAGE || s->index != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims a stage", s->type);
+    if (s->stage != KVC_NO_STAGE || s->index != 0) return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims a stage", s->type);
     if (s->coder != KVC_CODER_STORE && s->raw_size > kvc_section_limit(s->size))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims %" PRIu64 " bytes from %" PRIu32, s->type, s->raw_size,
-                        s->size);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims %" PRIu64 " bytes from %" PRIu32, s->type, s->raw_size, s->size);
     if (s->coder == KVC_CODER_STORE && s->raw_size != s->size)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section %u: stored size and decoded size differ", s->type);
     *n = (size_t)s->raw_size;
@@ -161,7 +156,7 @@ int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, 
 }
 
 int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n,
-                         struct kvc_error *e) {
+                       struct kvc_error *e) {
     struct kvc_section *list;
     unsigned count;
     if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
@@ -178,8 +173,7 @@ int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section,
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
     uint8_t p[KVC_HEADER_SIZE];
     if (kvc_input_copy(in, 0, p, in->size < sizeof p ? in->size : sizeof p, e)) return -1;
-    if (in->size < 8 || memcmp(p, KVC_MAGIC, 8) != 0)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "not a .kvc file");
+    if (in->size < 8 || memcmp(p, KVC_MAGIC, 8) != 0) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a .kvc file");
     if (in->size < KVC_HEADER_SIZE + KVC_FOOTER_SIZE)
         return kvc_fail(e, KVC_ERR_DAMAGED, "truncated: %" PRIu64 " bytes hold no header and footer", in->size);
     if (get_u64(p + 24) != XXH3_64bits(p, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "header: checksum mismatch");
@@ -187,8 +181,7 @@ int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "needs a reader of format version %u; this one reads %d: use a newer kvc",
                         get_u16(p + 10), KVC_FORMAT_VERSION);
     if (get_u16(p + 8) < get_u16(p + 10))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header: write version %u is below read version %u", get_u16(p + 8),
-                        get_u16(p + 10));
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: write version %u is below read version %u", get_u16(p + 8), get_u16(p + 10));
     if (p[12] < KVC_MIN_ALIGN_LOG2 || p[12] > KVC_MAX_ALIGN_LOG2)
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: alignment 2^%u is out of range", p[12]);
     for (int i = 13; i < 24; i++)
@@ -203,8 +196,7 @@ int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_e
         return kvc_fail(e, KVC_ERR_DAMAGED, "truncated, or bytes follow the end: no footer in the last 32 bytes");
     if (get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
     if (get_u64(f + 8) != in->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the footer says %" PRIu64 " bytes, the file has %" PRIu64, get_u64(f + 8),
-                        in->size);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the footer says %" PRIu64 " bytes, the file has %" PRIu64, get_u64(f + 8), in->size);
     *index = get_u64(f);
     if (*index < KVC_HEADER_SIZE || *index % KVC_UNIT || *index > in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER)
         return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the index offset %" PRIu64 " is not in the file", *index);
@@ -224,8 +216,8 @@ static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64
         if (get_varint(&p, stop, &type) || get_varint(&p, stop, &units) || get_varint(&p, stop, &subject) ||
             get_varint(&p, stop, &number))
             return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " is cut short", count);
-        if (type > UINT8_MAX || subject > UINT32_MAX || number > UINT32_MAX ||
-            units < KVC_RECORD_HEADER / KVC_UNIT || units > (end - at) / KVC_UNIT)
+        if (type > UINT8_MAX || subject > UINT32_MAX || number > UINT32_MAX || units < KVC_RECORD_HEADER / KVC_UNIT ||
+            units > (end - at) / KVC_UNIT)
             return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " does not fit the file", count);
         uint8_t head[2] = {0};
         if (!kvc_record_name((unsigned)type) && kvc_input_copy(k->in, at, head, sizeof head, e)) return -1;
@@ -234,9 +226,11 @@ static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64
                             "record %" PRIu64 " is of type %" PRIu64
                             ", which this kvc does not know and must not skip: use a newer kvc",
                             count, type);
-        k->record[count++] = (struct kvc_record){.offset = at, .size = units * KVC_UNIT,
-                                             .subject = subject ? (uint32_t)(subject - 1) : KVC_NONE,
-                                             .number = (uint32_t)number, .type = (uint8_t)type};
+        k->record[count++] = (struct kvc_record){.offset = at,
+                                                 .size = units * KVC_UNIT,
+                                                 .subject = subject ? (uint32_t)(subject - 1) : KVC_NONE,
+                                                 .number = (uint32_t)number,
+                                                 .type = (uint8_t)type};
         at += units * KVC_UNIT;
     }
     if (at != end) return kvc_fail(e, KVC_ERR_DAMAGED, "index: bytes before it belong to no record");
@@ -275,4 +269,3 @@ int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *
     free(bytes);
     return status;
 }
-

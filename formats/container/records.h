@@ -34,14 +34,14 @@ struct kvc_records {
     struct kvc_pipeline *pipeline;
     char **pipeline_text;
     uint32_t n_pipelines;
-    uint16_t *pipeline_of; /* by tensor */
-    struct kvc_shape *shape; /* by tensor, as coded: the cache's own may since have got another number of heads */
+    uint16_t *pipeline_of;              /* by tensor */
+    struct kvc_shape *shape;            /* by tensor, as coded: the cache's own may since have got another number of heads */
     struct kvc_projections projections; /* for rows that are rebuilt */
     enum kvc_pairing pairing;           /* of K, as coded: the caller may have set another in the metadata */
     struct kvc_profile *profile;        /* with which the file was packed; NULL: not found */
     struct kvc_error no_profile;        /* why it was not found */
     uint64_t profile_record;            /* number of the record that contains the profile; 0: none */
-    uint64_t *chunk; /* record numbers of the SOURCE chunks */
+    uint64_t *chunk;                    /* record numbers of the SOURCE chunks */
     uint64_t n_chunks;
     uint64_t most_cells;       /* maximum that the blocks can hold: TABLE must not claim more */
     struct kvc_survey *survey; /* of a damaged file, in which block_record may be KVC_NOWHERE; else NULL */
@@ -77,8 +77,7 @@ int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *
 /* Lists the sections of record i, after a check of its header against the index, its hash, its directory and its padding. The
  * record stays pinned, and the sections' bytes readable, until kvc_records_release(), which also frees the list (NULL for
  * PAD). */
-int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n,
-                         struct kvc_error *e);
+int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n, struct kvc_error *e);
 void kvc_records_release(const struct kvc_records *k, uint64_t i, struct kvc_section *list);
 /* The same for a copy of the record's bytes; the caller frees the list. */
 int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *bytes, struct kvc_section **list, unsigned *n,
@@ -86,8 +85,7 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
 /* Decodes one of the container's own sections, whose decoded size is bounded by its stored size. The caller frees *bytes. */
 int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e);
 /* Decodes the only section, of type `section`, of record i. */
-int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n,
-                       struct kvc_error *e);
+int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n, struct kvc_error *e);
 
 /* Steps of opening a whole file (reader.c) or a damaged one (salvage.c): an empty container, then single records. */
 struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e);
@@ -106,8 +104,7 @@ int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
 int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e);
 
 /* kvc_cache.read and .read_literal of a cache that came from a container. */
-int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                    struct kvc_error *e);
+int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e);
 int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e);
 
 #endif

@@ -52,8 +52,11 @@ static int add_frame(struct kvc_survey *s, const char *kind, uint64_t offset, ui
 static int looks_like_record(const struct walk *w, uint64_t at, struct kvc_record *r) {
     uint8_t h[KVC_RECORD_HEADER];
     if (w->end - at < KVC_RECORD_HEADER || kvc_input_copy(w->k->in, at, h, sizeof h, NULL)) return 0;
-    *r = (struct kvc_record){.offset = at, .size = (uint64_t)get_u32(h + 4) * KVC_UNIT, .subject = get_u32(h + 8),
-                             .number = get_u32(h + 12), .type = h[0]};
+    *r = (struct kvc_record){.offset = at,
+                             .size = (uint64_t)get_u32(h + 4) * KVC_UNIT,
+                             .subject = get_u32(h + 8),
+                             .number = get_u32(h + 12),
+                             .type = h[0]};
     const int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
     if (!r->type || h[1] & ~KVC_RECORD_CRITICAL || (kvc_record_name(r->type) && h[1] != critical)) return 0;
     return r->size >= KVC_RECORD_HEADER + (uint64_t)get_u16(h + 2) * KVC_DIRECTORY_ENTRY && r->size <= w->end - at;
@@ -187,8 +190,7 @@ static int find_records(struct kvc_records *k, const struct kvc_input *in, struc
     } else if (kvc_records_index(k, index, &why)) {
         k->survey->records++;
         k->survey->damaged++;
-        if (add_frame(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, &why, e) ||
-            find_by_walking(k, in, index, e))
+        if (add_frame(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, &why, e) || find_by_walking(k, in, index, e))
             return -1;
     }
     for (uint64_t i = 0; i < k->n_records; i++) k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
@@ -262,8 +264,10 @@ static int read_table(struct kvc_cache *c, struct kvc_error *e) {
     free(bytes);
     if (!status) return 0;
     if (why.code == KVC_ERR_DAMAGED)
-        kvc_fail(&k->survey->unusable, KVC_ERR_DAMAGED, "the TABLE record is damaged, which says what tensors there are: nothing "
-                 "can be given back%s%s", *why.message ? ": " : "", why.message);
+        kvc_fail(&k->survey->unusable, KVC_ERR_DAMAGED,
+                 "the TABLE record is damaged, which says what tensors there are: nothing "
+                 "can be given back%s%s",
+                 *why.message ? ": " : "", why.message);
     else k->survey->unusable = why;
     return note(c, i, KVC_RECORD_TABLE, "", &why, e);
 }

@@ -18,7 +18,7 @@ struct kvc_damage {
     enum kvc_part_kind part;
     uint32_t layer;
     enum kvc_role role;
-    int has_tokens;     /* positions of the rows that are lost with it: [first, end) */
+    int has_tokens; /* positions of the rows that are lost with it: [first, end) */
     int64_t first, end;
     uint64_t offset, size; /* bytes in the file; offset KVC_NOWHERE: missing */
     char *place;           /* in words: "layer 0 V, tokens 0-199"; "" if it belongs to no tensor */
@@ -26,8 +26,8 @@ struct kvc_damage {
 };
 
 struct kvc_survey {
-    uint64_t records; /* records of the file, missing ones included */
-    uint64_t damaged; /* damaged records, missing ones included */
+    uint64_t records;          /* records of the file, missing ones included */
+    uint64_t damaged;          /* damaged records, missing ones included */
     struct kvc_damage *damage; /* in file order; consecutive missing blocks are one entry */
     uint64_t n, capacity;
     int no_meta, no_tokens, no_source; /* metadata, token ids or the source's own bytes are lost */

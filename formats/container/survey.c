@@ -25,8 +25,9 @@ struct kvc_damage *kvc_survey_add(struct kvc_survey *s, const char *kind, const 
         if (grown) s->capacity = capacity;
     }
     struct kvc_damage *d = s->n < s->capacity ? &s->damage[s->n] : NULL;
-    if (d) *d = (struct kvc_damage){.record = KVC_NOWHERE, .kind = kind, .offset = KVC_NOWHERE, .place = strdup(place),
-                                    .reason = strdup(reason)};
+    if (d)
+        *d = (struct kvc_damage){
+            .record = KVC_NOWHERE, .kind = kind, .offset = KVC_NOWHERE, .place = strdup(place), .reason = strdup(reason)};
     if (d) s->n++;
     if (d && d->place && d->reason) return d;
     kvc_fail_memory(e, "a list of damage");
@@ -367,8 +368,10 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, str
         }
     if (end <= 0 || end <= first) {
         const int some = s->whole_layers && *s->whole_layers && !strstr(s->whole_layers, "...");
-        return kvc_fail(e, KVC_ERR_DAMAGED, "no token from %" PRIu64 " on is whole in all layers asked for: nothing can be given "
-                        "back%s%s", selection->first, some ? "; whole are layers " : "", some ? s->whole_layers : "");
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "no token from %" PRIu64 " on is whole in all layers asked for: nothing can be given "
+                        "back%s%s",
+                        selection->first, some ? "; whole are layers " : "", some ? s->whole_layers : "");
     }
     selection->end = (uint64_t)end;
     return 0;

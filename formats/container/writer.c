@@ -30,11 +30,11 @@ struct writer {
     struct kvc_projections projections;
     struct kvc_shared *shared; /* by layer, n_shared of them made */
     uint32_t n_shared;
-    uint64_t *left;            /* by layer: runs not yet written */
-    uint32_t *first_run;       /* by tensor: number of its first run; n_tensors + 1 entries */
+    uint64_t *left;      /* by layer: runs not yet written */
+    uint32_t *first_run; /* by tensor: number of its first run; n_tensors + 1 entries */
     struct kvc_pack_report report;
     double squares[2][2]; /* of K and V: of the source, of the errors */
-    uint64_t done; /* tensor bytes written so far */
+    uint64_t done;        /* tensor bytes written so far */
 };
 
 /* --- blocks --- */
@@ -97,8 +97,7 @@ static int commit_run(void *state, uint64_t item, void *result, struct kvc_error
         w->squares[role][1] += run->error_squares;
     }
     w->done += run->bytes;
-    if (!status && w->options->progress)
-        w->options->progress(w->options->progress_state, w->done, w->report.tensor_bytes);
+    if (!status && w->options->progress) w->options->progress(w->options->progress_state, w->done, w->report.tensor_bytes);
     discard_run(run);
     return status ? -1 : 0;
 }
@@ -192,9 +191,15 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
     if (looks && !queries && !(queries = *own_queries = kvc_view_float(c, e))) return -1;
-    w->encode = (struct kvc_encode){.cache = c, .facts = kvc_facts_of(&c->meta), .plan = &w->plan, .queries = queries,
-                                    .shared = w->shared, .projections = &w->projections, .profile = w->options->profile,
-                                    .no_verify = w->options->no_verify, .measure = w->options->measure};
+    w->encode = (struct kvc_encode){.cache = c,
+                                    .facts = kvc_facts_of(&c->meta),
+                                    .plan = &w->plan,
+                                    .queries = queries,
+                                    .shared = w->shared,
+                                    .projections = &w->projections,
+                                    .profile = w->options->profile,
+                                    .no_verify = w->options->no_verify,
+                                    .measure = w->options->measure};
     w->report.lossless = w->plan.lossless;
     w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;
@@ -210,8 +215,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     struct kvc_meta meta = {0};
     struct kvc_cache *own_queries = NULL;
     char text[KVC_MAX_RECIPE_TEXT];
-    if (!kvc_kernels_get())
-        return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
+    if (!kvc_kernels_get()) return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
     if (kvc_recipe_print(recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = kvc_plan_make(&w.plan, cache, recipe, e) || find_fit(&w, e) || prepare(&w, &own_queries, e);

@@ -20,7 +20,7 @@ struct dry {
     struct kvc_kept *kept;
     struct dry_table {
         struct dry_table *next;
-    } *tables;
+    } * tables;
     int added, more;
 };
 
@@ -274,8 +274,15 @@ static int fit_heads(struct kvc_batch *b, uint32_t tensor) {
         for (unsigned n = 0; n < b->program.run[i].n; n++) {
             struct kvc_device_op *op = &b->program.run[i].op[n];
             switch (op->kind) {
-            case KVC_OP_WORDS: case KVC_OP_UPPER: case KVC_OP_FAST: case KVC_OP_OUTLIERS: case KVC_OP_PATCH: case KVC_OP_SCALE:
-            case KVC_OP_MEAN: case KVC_OP_WIDEN: case KVC_OP_ROUND:
+            case KVC_OP_WORDS:
+            case KVC_OP_UPPER:
+            case KVC_OP_FAST:
+            case KVC_OP_OUTLIERS:
+            case KVC_OP_PATCH:
+            case KVC_OP_SCALE:
+            case KVC_OP_MEAN:
+            case KVC_OP_WIDEN:
+            case KVC_OP_ROUND:
                 op->heads = g->heads;
                 op->dim = g->channels;
                 break;

@@ -53,10 +53,10 @@ struct kvc_batch_block {
     uint32_t tensor;
     uint32_t record; /* number of its fault and its digest */
     uint64_t block;
-    const uint8_t *bytes;  /* of its record */
-    uint64_t first, rows;  /* wanted rows of the block */
-    uint64_t row;          /* of the target, for the first of them */
-    int digest;            /* 1: the device computes the digest */
+    const uint8_t *bytes; /* of its record */
+    uint64_t first, rows; /* wanted rows of the block */
+    uint64_t row;         /* of the target, for the first of them */
+    int digest;           /* 1: the device computes the digest */
 };
 /* Adds a block. Returns 1 when the batch has no room for the block; nothing was added then. *on_host gets the bytes that the CPU
  * decoded. */

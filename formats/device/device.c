@@ -8,8 +8,7 @@ typedef int copy(struct kvc_device *d, void *stream, void *to, const void *from,
 static int copy_and_wait(struct kvc_device *d, copy *queue, void *to, const void *from, size_t n, struct kvc_error *e) {
     void *event = NULL, *stream = NULL;
     int status = d->event_new(d, &event, e) || d->stream_new(d, &stream, e);
-    if (!status)
-        status = queue(d, stream, to, from, n, e) || d->event_record(d, event, stream, e) || d->event_wait(d, event, e);
+    if (!status) status = queue(d, stream, to, from, n, e) || d->event_record(d, event, stream, e) || d->event_wait(d, event, e);
     if (stream) d->stream_free(d, stream);
     if (event) d->event_free(d, event);
     return status ? -1 : 0;

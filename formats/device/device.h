@@ -16,8 +16,8 @@
 #define KVC_IPC_HANDLE 64 /* bytes of a handle that another process opens */
 
 struct kvc_device {
-    char name[128];          /* "cuda:0 NVIDIA H200", "host" */
-    uint64_t memory;         /* bytes */
+    char name[128];  /* "cuda:0 NVIDIA H200", "host" */
+    uint64_t memory; /* bytes */
     unsigned multiprocessors;
     void *impl;
 

@@ -73,8 +73,7 @@ static int queue(struct work *w, struct kvc_error *e) {
     s->launches++;
     return d->copy_in(d, l->copies, s->device_tables, s->tables, w->batch.used, e) ||
                    d->event_record(d, s->copied, l->copies, e) || d->event_before(d, s->copied, l->stream, e) ||
-                   d->run(d, l->stream, &launch, l->options.multiprocessors, e) ||
-                   d->event_record(d, s->done, l->stream, e)
+                   d->run(d, l->stream, &launch, l->options.multiprocessors, e) || d->event_record(d, s->done, l->stream, e)
                ? -1
                : 0;
 }

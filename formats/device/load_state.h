@@ -32,7 +32,7 @@ struct kvc_load_piece {
 struct kvc_load_slot {
     uint8_t *bytes, *tables;
     void *device_tables;
-    void *copied, *done; /* events */
+    void *copied, *done;             /* events */
     struct kvc_device_launch launch; /* the last one */
     size_t used;                     /* bytes of its tables */
     unsigned launches;               /* of a run */
@@ -62,7 +62,7 @@ struct kvc_load {
     struct kvc_ring *ring;
     pthread_mutex_t lock, taking;
     pthread_cond_t turn_came;
-    uint64_t turn;                 /* the piece that is queued next */
+    uint64_t turn;                      /* the piece that is queued next */
     unsigned *busy, first_busy, n_busy; /* slots whose work is queued, oldest first */
     void *stream;
     int failed, loaded, complete; /* complete: finished, without a fault */

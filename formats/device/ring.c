@@ -35,10 +35,10 @@ struct kvc_ring {
     unsigned *order;      /* piece i, while under way, is in slot order[i % n_slots] */
     unsigned *unused;     /* a stack of free slots */
     unsigned n_unused;
-    uint64_t next;        /* piece that gets a slot next */
-    uint64_t taken;       /* pieces below were taken */
+    uint64_t next;           /* piece that gets a slot next */
+    uint64_t taken;          /* pieces below were taken */
     uint64_t begin, at, end; /* of piece next - 1: bytes to read for it; chunks below `at` are handed out */
-    unsigned busy;        /* chunks handed out and not finished */
+    unsigned busy;           /* chunks handed out and not finished */
     int failed;
     struct kvc_error error;
     atomic_int cancelled; /* changed under the lock; readers check it between two reads without the lock */

@@ -23,11 +23,11 @@ struct kvc_ring_piece {
 
 /* The source of the bytes: `map`, or `fd` where `map` is NULL. Zero-initialise. */
 struct kvc_ring_source {
-    int fd;              /* stays the caller's and open until kvc_ring_stop(); its file position is not used */
-    const uint8_t *map;  /* a mapped file, or memory: pieces are copied from it */
-    uint64_t size;       /* of the file or the map; no piece ends after it */
-    int direct;          /* 1: fd was opened with O_DIRECT, see kvc_ring_start() */
-    int threads_only;    /* 1: direct reads use threads even where the kernel has io_uring */
+    int fd;             /* stays the caller's and open until kvc_ring_stop(); its file position is not used */
+    const uint8_t *map; /* a mapped file, or memory: pieces are copied from it */
+    uint64_t size;      /* of the file or the map; no piece ends after it */
+    int direct;         /* 1: fd was opened with O_DIRECT, see kvc_ring_start() */
+    int threads_only;   /* 1: direct reads use threads even where the kernel has io_uring */
     /* Replaces pread(2) on fd when not NULL, for an input that is neither a file nor in memory. Called from several threads. */
     ssize_t (*read)(void *state, void *to, size_t n, uint64_t offset);
     void *state;

@@ -16,7 +16,10 @@
 enum { MAX_DIGITS = 6 };
 
 const struct kvc_format_option kvc_arrays_options[] = {
-    [KVC_ARRAYS_MAP] = {.key = "map", .kind = KVC_OPTION_LIST, .value = "KIND=PATTERN", .tool = "map",
+    [KVC_ARRAYS_MAP] = {.key = "map",
+                        .kind = KVC_OPTION_LIST,
+                        .value = "KIND=PATTERN",
+                        .tool = "map",
                         .help = "names of arrays: KIND keys, values, queries, hidden, tokens\n"
                                 "or positions; {i} for the layer number; repeat as needed"},
     {NULL},
@@ -30,10 +33,8 @@ struct rule {
 
 static const struct rule rules[] = {
     {"keys", KVC_NAME_TENSOR, KVC_ROLE_K}, /* in the order of the enum below */
-    {"values", KVC_NAME_TENSOR, KVC_ROLE_V},
-    {"queries", KVC_NAME_TENSOR, KVC_ROLE_QUERIES},
-    {"hidden", KVC_NAME_TENSOR, KVC_ROLE_HIDDEN},
-    {"tokens", KVC_NAME_TOKENS, KVC_ROLE_K},
+    {"values", KVC_NAME_TENSOR, KVC_ROLE_V},       {"queries", KVC_NAME_TENSOR, KVC_ROLE_QUERIES},
+    {"hidden", KVC_NAME_TENSOR, KVC_ROLE_HIDDEN},  {"tokens", KVC_NAME_TOKENS, KVC_ROLE_K},
     {"positions", KVC_NAME_POSITIONS, KVC_ROLE_K},
 };
 enum { RULE_KEYS, RULE_VALUES, RULE_QUERIES, RULE_HIDDEN, RULE_TOKENS, RULE_POSITIONS, RULES };
@@ -63,8 +64,7 @@ static int matches(const char *pattern, const char *name, uint32_t *layer) {
     const char *place = strstr(pattern, "{i}");
     if (!place) return strcmp(pattern, name) == 0;
     size_t before = (size_t)(place - pattern), after = strlen(place + 3), n = strlen(name);
-    if (n <= before + after || strncmp(pattern, name, before) || strcmp(place + 3, name + n - after))
-        return 0;
+    if (n <= before + after || strncmp(pattern, name, before) || strcmp(place + 3, name + n - after)) return 0;
     const char *digit = name + before;
     size_t digits = n - before - after;
     if (digits > MAX_DIGITS || (digits > 1 && digit[0] == '0')) return 0;
@@ -140,9 +140,7 @@ void kvc_name_print(const struct kvc_name *name, char *text, size_t size) {
     else if (name->kind == KVC_NAME_POSITIONS) snprintf(text, size, "%spositions", sliding);
     else if (name->role == KVC_ROLE_QUERIES) snprintf(text, size, "queries.%" PRIu32, name->layer);
     else if (name->role == KVC_ROLE_HIDDEN) snprintf(text, size, "hidden.%" PRIu32, name->layer);
-    else
-        snprintf(text, size, "%slayers.%" PRIu32 ".%s", sliding, name->layer,
-                 name->role == KVC_ROLE_V ? "values" : "keys");
+    else snprintf(text, size, "%slayers.%" PRIu32 ".%s", sliding, name->layer, name->role == KVC_ROLE_V ? "values" : "keys");
 }
 
 /* --- building the model --- */
@@ -163,8 +161,7 @@ static const char *describe(const struct kvc_array *a, char *text, size_t size) 
     int n = snprintf(text, size, "array '%s' (%s [", kvc_name_show(a->name, name, sizeof name), a->type);
     for (uint64_t i = 0; i < a->rank && i < KVC_ARRAY_RANK && n >= 0 && (size_t)n < size; i++)
         n += snprintf(text + n, size - (size_t)n, "%s%" PRIu64, i ? "," : "", a->dim[i]);
-    if (n >= 0 && (size_t)n < size)
-        snprintf(text + n, size - (size_t)n, "%s])", a->rank > KVC_ARRAY_RANK ? ",..." : "");
+    if (n >= 0 && (size_t)n < size) snprintf(text + n, size - (size_t)n, "%s])", a->rank > KVC_ARRAY_RANK ? ",..." : "");
     return text;
 }
 
@@ -188,8 +185,7 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
         if (a->rank != 4) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: must be [1, heads, tokens, head dim]", what);
         if (a->dim[0] != 1)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: holds %" PRIu64 " sequences (batch); kvc takes one, save each to its own file", what,
-                            a->dim[0]);
+                            "%s: holds %" PRIu64 " sequences (batch); kvc takes one, save each to its own file", what, a->dim[0]);
         item->shape.tokens = a->dim[2];
         item->shape.heads = a->dim[1];
         item->shape.dim = a->dim[3];
@@ -238,8 +234,7 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     for (uint64_t i = 0; i < n && !status; i++) {
         int64_t id = integer_at(a, i);
         if (id < 0 || id > INT32_MAX)
-            status =
-                kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
         tokens[i] = (int32_t)id;
     }
     if (pinned) kvc_input_unpin(a->in, a->at, a->size);
@@ -254,8 +249,7 @@ static int by_layer(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
     if (a->part != b->part) return a->part < b->part ? -1 : 1;
     if (a->shape.tokens != b->shape.tokens) return a->shape.tokens > b->shape.tokens ? -1 : 1;
-    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role)
-        return a->name.role < b->name.role ? -1 : 1;
+    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
     if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
     if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
     if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
@@ -284,8 +278,7 @@ static int same_layer(const struct item *a, const struct item *b) {
 }
 
 /* Checks that every layer has K and V once, and that they fit; `lone` allows one without the other. */
-static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone,
-                        struct kvc_error *e) {
+static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone, struct kvc_error *e) {
     char one[320], other[320];
     qsort(item, n, sizeof *item, by_meaning);
     for (size_t i = 0; i < n; i++) {
@@ -296,14 +289,11 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s both are %s of layer %" PRIu32, one, other,
                             kvc_role_name(a->name.role), a->name.layer);
         if (b && (a->shape.tokens != b->shape.tokens || a->shape.heads != b->shape.heads))
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
         int first = !i || !same_layer(a, &item[i - 1]);
         if (is_attention(a) && first && !b && !lone)
-            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES,
-                            "layer %" PRIu32 " has %s but no %s (%s)",
-                            a->name.layer, a->name.role == KVC_ROLE_K ? "K" : "V",
-                            a->name.role == KVC_ROLE_K ? "V" : "K", one);
+            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES, "layer %" PRIu32 " has %s but no %s (%s)", a->name.layer,
+                                 a->name.role == KVC_ROLE_K ? "K" : "V", a->name.role == KVC_ROLE_K ? "V" : "K", one);
     }
     return 0;
 }
@@ -336,13 +326,10 @@ static int add_layers(struct kvc_cache *c, struct item *item, size_t n, struct k
 static void choose_parts(struct item *item, size_t n) {
     uint64_t live = 0;
     for (size_t i = 0; i < n; i++)
-        if (is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live)
-            live = item[i].shape.tokens;
+        if (is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live) live = item[i].shape.tokens;
     for (size_t i = 0; i < n; i++) {
         int is_live = !item[i].name.sliding && item[i].shape.tokens == live;
-        item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION
-                       : is_live               ? KVC_PART_LIVE
-                                               : KVC_PART_SLIDING;
+        item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION : is_live ? KVC_PART_LIVE : KVC_PART_SLIDING;
     }
 }
 
@@ -353,8 +340,8 @@ struct positions {
 };
 
 /* Sets the positions of a part from an array. */
-static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind,
-                          uint32_t *part, struct kvc_error *e) {
+static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind, uint32_t *part,
+                          struct kvc_error *e) {
     char what[320];
     uint64_t n;
     describe(a, what, sizeof what);
@@ -382,8 +369,7 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
 static int set_positions(struct kvc_cache *c, struct positions *given, struct kvc_error *e) {
     for (unsigned k = 0; k < 2; k++) {
         given->part[k] = KVC_NONE;
-        if (given->array[k] && give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE,
-                                              &given->part[k], e))
+        if (given->array[k] && give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE, &given->part[k], e))
             return -1;
     }
     const struct kvc_cells *first = &c->part[0].cells;
@@ -395,17 +381,15 @@ static int set_positions(struct kvc_cache *c, struct positions *given, struct kv
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "the arrays of the %s part cover %" PRIu64 " tokens, more than the cache has (%" PRIu64 ")",
                             kvc_part_kind_name(c->part[i].kind), cells->n, first->n);
-        for (uint64_t k = 0; k < cells->n; k++)
-            cells->pos[k] = first->pos[kvc_cell_at(first, first->n - cells->n + k)];
+        for (uint64_t k = 0; k < cells->n; k++) cells->pos[k] = first->pos[kvc_cell_at(first, first->n - cells->n + k)];
     }
     return 0;
 }
 
-static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, int lone,
-                 struct positions *given, struct kvc_error *e) {
+static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, int lone, struct positions *given,
+                 struct kvc_error *e) {
     choose_parts(item, n);
-    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e))
-        return -1;
+    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e)) return -1;
     qsort(item, n, sizeof *item, by_array); /* tensors are in the order of the file */
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
@@ -424,12 +408,12 @@ static int fail_unknown(const struct kvc_array *array, size_t n, struct kvc_erro
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s'%s'", i ? ", " : "",
                  kvc_name_show(array[i].name, name, sizeof name));
     if (!n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no arrays in it, so no KV cache");
-    return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_NAMES, "no array is named as K or V of a KV cache; found %s%s",
-                    list, n > 4 ? ", ..." : "");
+    return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_NAMES, "no array is named as K or V of a KV cache; found %s%s", list,
+                         n > 4 ? ", ..." : "");
 }
 
-int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
-                    const struct kvc_import_options *o, struct kvc_error *e) {
+int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
+                    struct kvc_error *e) {
     int status = 0, attention = 0, lone = 0;
     size_t items = 0;
     struct positions given = {.array = {NULL, NULL}};
@@ -462,8 +446,8 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
     return status;
 }
 
-int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n,
-                      const struct kvc_input *in, struct kvc_error *e) {
+int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,
+                      struct kvc_error *e) {
     uint64_t at = 0;
     for (size_t i = 0; i < n; i++) {
         if (array[i].tensor == KVC_NONE || array[i].in != in) continue;
@@ -473,26 +457,21 @@ int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t
             return kvc_fail_at(e, KVC_ERR_DAMAGED, start, "%s overlaps the array before it",
                                describe(&array[i], what, sizeof what));
         }
-        if (kvc_cache_extent_literal(c, in, at, start - at, e) ||
-            kvc_cache_extent_tensor(c, array[i].tensor, e))
-            return -1;
+        if (kvc_cache_extent_literal(c, in, at, start - at, e) || kvc_cache_extent_tensor(c, array[i].tensor, e)) return -1;
         at = start + array[i].size;
     }
     return kvc_cache_extent_literal(c, in, at, in->size - at, e);
 }
 
-int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
-                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed,
-                   struct kvc_error *e) {
+int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_import_options *o,
+                   enum kvc_pairing pairing, int assumed, struct kvc_error *e) {
     if (o && o->pairing) {
         pairing = o->pairing;
         assumed = 0;
     }
     if (kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, format, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, bytes, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, bytes, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) || kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e) ||
         (assumed && kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e)))
         return -1;

@@ -48,7 +48,7 @@ struct kvc_array {
     unsigned int_size;                 /* bytes of little-endian signed integers, as tokens are: 4 or 8; else 0 */
     uint64_t rank;
     uint64_t dim[KVC_ARRAY_RANK]; /* the first dimensions; their product matches the size */
-    const struct kvc_input *in; /* holds the data, from byte `at` on */
+    const struct kvc_input *in;   /* holds the data, from byte `at` on */
     uint64_t at, size;
     uint32_t tensor; /* out: number in the cache, or KVC_NONE */
 };
@@ -58,14 +58,14 @@ struct kvc_array {
  * of which a sliding window kept only the last tokens, form sliding parts; queries and hidden states form companion parts.
  * Unless an array of positions says otherwise, the first part (the live one, or the longest sliding one) has positions 0, 1,
  * ..., and the other parts have the last of these. The caller adds extents and metadata, then calls kvc_cache_finish(). */
-int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
-                    const struct kvc_import_options *o, struct kvc_error *e);
+int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
+                    struct kvc_error *e);
 /* Adds the extents of a file: those of n arrays, in the order of the file, that lie in it. All other bytes are literal. */
-int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n,
-                      const struct kvc_input *in, struct kvc_error *e);
+int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,
+                      struct kvc_error *e);
 /* Sets the metadata that all collections of arrays share: format, size in bytes, heads and layers known, no Hadamard rotation.
  * The pairing is o->pairing when given, else `pairing`, else none. `assumed` is 1 where nothing in the file says the pairing. */
-int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
-                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed, struct kvc_error *e);
+int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_import_options *o,
+                   enum kvc_pairing pairing, int assumed, struct kvc_error *e);
 
 #endif

@@ -37,8 +37,7 @@ static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells 
         uint32_t a = kvc_cell_at(cells, i - 1), b = kvc_cell_at(cells, i);
         if (cells->pos[a] == cells->pos[b] && !same_sequences(cells, a, b, ext))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "position %" PRId64
-                            " occurs twice: the cache holds several sequences, and one file holds one; "
+                            "position %" PRId64 " occurs twice: the cache holds several sequences, and one file holds one; "
                             "save each sequence by itself",
                             cells->pos[a]);
     }
@@ -58,8 +57,7 @@ int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_er
     }
     if (several)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the cache holds %" PRIu32
-                        " streams, and one file holds one sequence; save each sequence by itself",
+                        "the cache holds %" PRIu32 " streams, and one file holds one sequence; save each sequence by itself",
                         live);
     if (*stream == KVC_NONE) *stream = 0;
     for (uint32_t i = 0; i < c->n_parts; i++)
@@ -69,14 +67,12 @@ int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_er
 
 /* --- views --- */
 
-int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view,
-                       struct kvc_error *e) {
+int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view, struct kvc_error *e) {
     enum kvc_pairing have = kvc_cache_pairing(c);
     *view = NULL;
     if (!to || !have || have == KVC_PAIRING_NONE || have == to) return 0;
     if (!kvc_meta_find(&c->meta, KVC_KEY_HADAMARD_K))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "whether K is Hadamard-rotated is unknown: its RoPE pairing cannot be changed");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "whether K is Hadamard-rotated is unknown: its RoPE pairing cannot be changed");
     *view = kvc_view_pairing(c, to, e);
     return *view ? 0 : -1;
 }
@@ -92,8 +88,7 @@ static enum kvc_pairing default_pairing(const struct kvc_cache *c) {
 
 /* Returns 1 when tensors are in blocks or rotated, which readers of arrays do not understand. */
 static int needs_float(const struct kvc_cache *c, uint32_t stream) {
-    uint64_t k = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0),
-             v = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0);
+    uint64_t k = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0), v = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0);
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];
         if (!is_exported(kvc_tensor_part(c, t), stream)) continue;
@@ -103,8 +98,7 @@ static int needs_float(const struct kvc_cache *c, uint32_t stream) {
     return 0;
 }
 
-static int make_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o,
-                      struct kvc_error *e) {
+static int make_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o, struct kvc_error *e) {
     if (needs_float(list->cache, stream)) {
         list->view[0] = kvc_view_float(list->cache, e);
         if (!list->view[0]) return -1;
@@ -118,8 +112,8 @@ static int make_views(struct kvc_arrays *list, uint32_t stream, const struct kvc
 
 /* --- the list --- */
 
-static int describe(struct kvc_arrays_item *item, const struct kvc_cache *c, uint32_t t,
-                    int (*keeps)(enum kvc_dtype), struct kvc_error *e) {
+static int describe(struct kvc_arrays_item *item, const struct kvc_cache *c, uint32_t t, int (*keeps)(enum kvc_dtype),
+                    struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const struct kvc_shape *shape = &tensor->shape;
     char label[64];
@@ -190,8 +184,7 @@ static int name_items(struct kvc_arrays *list, int mark_sliding, struct kvc_erro
     }
     free(sorted);
     if (!twice) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "two arrays would be named %s: the cache has two such parts",
-                    twice->name);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "two arrays would be named %s: the cache has two such parts", twice->name);
 }
 
 /* Returns the part from which an import derives the positions of the others: the first one (arrays_read.h). */
@@ -200,8 +193,7 @@ static const struct kvc_part *reference_part(const struct kvc_cache *c, uint32_t
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
         if (!is_attention(part) || !is_exported(part, stream)) continue;
-        if (!best || part->kind < best->kind || (part->kind == best->kind && part->cells.n > best->cells.n))
-            best = part;
+        if (!best || part->kind < best->kind || (part->kind == best->kind && part->cells.n > best->cells.n)) best = part;
     }
     return best;
 }
@@ -211,8 +203,7 @@ static int positions_are_assumed(const struct kvc_part *part, const struct kvc_p
     const struct kvc_cells *cells = &part->cells, *others = &reference->cells;
     if (cells->n > others->n) return 0;
     for (uint64_t i = 0; i < cells->n; i++) {
-        int64_t assumed =
-            part == reference ? (int64_t)i : kvc_cells_position(others, others->n - cells->n + i);
+        int64_t assumed = part == reference ? (int64_t)i : kvc_cells_position(others, others->n - cells->n + i);
         if (kvc_cells_position(cells, i) != assumed) return 0;
     }
     return 1;
@@ -220,12 +211,11 @@ static int positions_are_assumed(const struct kvc_part *part, const struct kvc_p
 
 static void add_integers(struct kvc_arrays *list, enum kvc_name_kind kind, uint32_t part, uint64_t n) {
     unsigned size = kind == KVC_NAME_POSITIONS ? 8 : 4;
-    list->item[list->n++] = (struct kvc_arrays_item){
-        .kind = kind, .number = part, .size = size, .rank = 1, .dim = {n}, .bytes = n * size};
+    list->item[list->n++] =
+        (struct kvc_arrays_item){.kind = kind, .number = part, .size = size, .rank = 1, .dim = {n}, .bytes = n * size};
 }
 
-static int list_positions(struct kvc_arrays *list, const struct kvc_part *reference, uint32_t stream,
-                          struct kvc_error *e) {
+static int list_positions(struct kvc_arrays *list, const struct kvc_part *reference, uint32_t stream, struct kvc_error *e) {
     const struct kvc_cache *c = list->cache;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t number = c->layer[i].part;
@@ -252,8 +242,7 @@ static int must_mark_sliding(const struct kvc_cache *c, const struct kvc_part *r
     return 0;
 }
 
-static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enum kvc_dtype),
-                      struct kvc_error *e) {
+static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enum kvc_dtype), struct kvc_error *e) {
     const struct kvc_cache *c = list->cache;
     const struct kvc_part *reference = reference_part(c, stream);
     for (uint32_t i = 0; i < c->n_parts; i++)
@@ -279,8 +268,7 @@ int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c, const st
     uint32_t stream;
     memset(list, 0, sizeof *list);
     list->cache = c;
-    if (kvc_arrays_stream(c, &stream, e) || make_views(list, stream, o, e) ||
-        list_items(list, stream, keeps, e)) {
+    if (kvc_arrays_stream(c, &stream, e) || make_views(list, stream, o, e) || list_items(list, stream, keeps, e)) {
         kvc_arrays_free(list);
         return -1;
     }
@@ -297,16 +285,15 @@ void kvc_arrays_free(struct kvc_arrays *list) {
 /* --- values --- */
 
 /* Copies n rows, [n][H][D] of `value` bytes, into dst, [H][T][D], from token `first` on. */
-static void transpose(uint8_t *dst, const uint8_t *rows, const struct kvc_shape *shape, uint64_t first,
-                      uint64_t n, size_t value) {
+static void transpose(uint8_t *dst, const uint8_t *rows, const struct kvc_shape *shape, uint64_t first, uint64_t n,
+                      size_t value) {
     size_t head = (size_t)shape->dim * value;
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t h = 0; h < shape->heads; h++)
             memcpy(dst + (h * shape->tokens + first + i) * head, rows + (i * shape->heads + h) * head, head);
 }
 
-static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_item *item, uint8_t *dst,
-                       struct kvc_error *e) {
+static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_item *item, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cache *c = list->cache;
     const struct kvc_shape *shape = &c->tensor[item->number].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, item->number)->cells;

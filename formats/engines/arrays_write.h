@@ -20,8 +20,7 @@ struct kvc_arrays {
     const struct kvc_cache *cache; /* to read from: the exported cache, or the last of `view` */
     struct kvc_cache *view[2];     /* values as float32; K in another RoPE pairing; NULL: not needed */
     size_t n;
-    struct kvc_arrays_item
-        *item; /* the widest values first, so that all are aligned; then by layer and role */
+    struct kvc_arrays_item *item; /* the widest values first, so that all are aligned; then by layer and role */
 };
 
 /* Lists the exported arrays: live, sliding-window and companion parts of the only sequence; checkpoints are left out. Recurrent
@@ -41,7 +40,6 @@ int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, st
 int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_error *e);
 
 /* Makes a view of K in another pairing. *view is NULL when K has this pairing already or its pairing is unknown. */
-int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view,
-                       struct kvc_error *e);
+int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view, struct kvc_error *e);
 
 #endif

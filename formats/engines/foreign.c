@@ -75,11 +75,13 @@ static int says_header(const json_t *header, char *text, size_t size) {
                  text_of(meta, "model.name", "a model that it does not name"), text_of(meta, "metric", "unknown"),
                  *texts ? ", made of " : "", texts);
     } else if (arrays == 1 && json_object_get(header, "kv_cache")) {
-        snprintf(text, size, "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no "
+        snprintf(text, size,
+                 "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no "
                  "pattern of names helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and "
                  "layers.{i}.values");
     } else if (arrays == 1 && json_object_get(header, "kvcache")) {
-        snprintf(text, size, "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "
+        snprintf(text, size,
+                 "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "
                  "safetensors file, named layers.{i}.keys and layers.{i}.values");
     } else {
         return 0;
@@ -94,7 +96,8 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
             return 1;
         }
     if (is_torch(in)) {
-        snprintf(text, size, "it is a PyTorch file (torch.save); load it there, and write K and V with "
+        snprintf(text, size,
+                 "it is a PyTorch file (torch.save); load it there, and write K and V with "
                  "safetensors.torch.save_file(), named layers.{i}.keys and layers.{i}.values, shaped [1, heads, tokens, "
                  "channels]");
         return 1;

@@ -18,13 +18,20 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
 
 static const struct kvc_format_option import_options[] = {
     /* such a cache looks like a file that was cut short, so that the caller must say it */
-    [KVC_LLAMA_LATENT] = {.key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent",
+    [KVC_LLAMA_LATENT] = {.key = "latent",
+                          .kind = KVC_OPTION_FLAG,
+                          .tool = "latent",
                           .help = "llama.cpp cache of a model with latent attention: no V"},
     {NULL},
 };
 
 static const struct kvc_format_option export_options[] = {
-    [KVC_LLAMA_VERSION] = {.key = "version", .kind = KVC_OPTION_COUNT, .min = 2, .max = 4, .value = "N", .tool = "llama-version",
+    [KVC_LLAMA_VERSION] = {.key = "version",
+                           .kind = KVC_OPTION_COUNT,
+                           .min = 2,
+                           .max = 4,
+                           .value = "N",
+                           .tool = "llama-version",
                            .help = "llama: slot version 2, 3 or 4 (default 4)"},
     {NULL},
 };

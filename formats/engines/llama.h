@@ -10,7 +10,7 @@
 enum { KVC_LLAMA_TOKEN_NULL = -1, KVC_LLAMA_SERVER_TOKENS = 1 /* version of the server's token list */ };
 
 /* Options, by position. */
-enum { KVC_LLAMA_LATENT }; /* of reading */
+enum { KVC_LLAMA_LATENT };  /* of reading */
 enum { KVC_LLAMA_VERSION }; /* of writing */
 
 /* Import and export of kvc_format_llama. */

@@ -36,8 +36,8 @@ enum structure { ATTENTION, ATTENTION_TWICE, HYBRID, RECURRENT, N_STRUCTURES };
 
 /* One possible layout of the parts that the file does not describe. */
 struct variant {
-    unsigned ext;      /* extension words per cell: 0, 2 or 3 */
-    int has_v;         /* 0: latent attention keeps no V. The caller must say so: such a file looks exactly like one of
+    unsigned ext; /* extension words per cell: 0, 2 or 3 */
+    int has_v;    /* 0: latent attention keeps no V. The caller must say so: such a file looks exactly like one of
                           another model that was cut after its last K */
     enum structure structure;
 };
@@ -88,8 +88,7 @@ static int take_u64(struct parser *p, uint64_t *v, const char *what) {
 
 /* Reads the cells of one stream, of `ext` extension words each, and adds their part when building (*part). `recurrent` cells have
  * no extension and may belong to no sequence. */
-static int take_cells(struct parser *p, uint32_t count, unsigned ext, int recurrent, enum kvc_part_kind kind,
-                      uint32_t *part) {
+static int take_cells(struct parser *p, uint32_t count, unsigned ext, int recurrent, enum kvc_part_kind kind, uint32_t *part) {
     uint64_t start = p->at, words = 0;
     int plain = ext == 0; /* 1: every cell belongs to sequence 0 alone */
     *part = KVC_NONE;
@@ -160,8 +159,8 @@ static int take_rows(struct parser *p, uint32_t layer, enum kvc_role role, uint3
     if (take_u32(p, &type, "a tensor's type")) return -1;
     const struct kvc_dtype_info *info = kvc_dtype_by_ggml((int32_t)type);
     if (!info)
-        return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start, "%s has ggml type %" PRIi32 ", which no cache has",
-                           kvc_role_name(role), (int32_t)type);
+        return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start, "%s has ggml type %" PRIi32 ", which no cache has", kvc_role_name(role),
+                           (int32_t)type);
     if (transposed) {
         if (take_u32(p, &element, "a tensor's element size") || take_u32(p, &channels, "a tensor's channels")) return -1;
         if (info->block != 1 || element != info->size || !channels)
@@ -193,14 +192,13 @@ static int take_layers(struct parser *p, uint32_t part, uint32_t cells, enum kvc
     const struct kvc_dtype_info *info;
     uint64_t start = p->at;
     if (take_u32(p, &transposed, "the transposition flag") || take_u32(p, &layers, "the number of layers")) return -1;
-    if (transposed > 1)
-        return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start, "the flag for transposed V is %" PRIu32, transposed);
+    if (transposed > 1) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start, "the flag for transposed V is %" PRIu32, transposed);
     if (!layers) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start + 4, "no layers for %" PRIu32 " cells", cells);
     if (p->tiles) {
         if (take_u32(p, &tile[0], "the Hadamard tiles") || take_u32(p, &tile[1], "the Hadamard tiles")) return -1;
         if (!tile_is_valid(tile[0]) || !tile_is_valid(tile[1]))
-            return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 8, "Hadamard tiles %" PRIu32 " and %" PRIu32
-                               " are not powers of two", tile[0], tile[1]);
+            return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 8,
+                               "Hadamard tiles %" PRIu32 " and %" PRIu32 " are not powers of two", tile[0], tile[1]);
     }
     if (layers > (p->end - p->at) / 12) return cut(p, "the list of layers");
     uint32_t first = p->cache ? p->cache->n_layers : 0;
@@ -222,12 +220,9 @@ static int take_layers(struct parser *p, uint32_t part, uint32_t cells, enum kvc
 
 static int take_attention(struct parser *p, enum kvc_part_kind kind, uint32_t checkpoint) {
     uint32_t streams, cells, part;
-    enum kvc_layer_kind layer = !p->v.has_v                ? KVC_LAYER_LATENT
-                                : kind == KVC_PART_LIVE    ? KVC_LAYER_FULL
-                                                           : KVC_LAYER_SLIDING;
+    enum kvc_layer_kind layer = !p->v.has_v ? KVC_LAYER_LATENT : kind == KVC_PART_LIVE ? KVC_LAYER_FULL : KVC_LAYER_SLIDING;
     if (take_u32(p, &streams, "the number of streams")) return -1;
-    if (!streams || streams > MAX_STREAMS)
-        return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 4, "%" PRIu32 " streams", streams);
+    if (!streams || streams > MAX_STREAMS) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 4, "%" PRIu32 " streams", streams);
     if (kind == KVC_PART_LIVE) p->streams = streams;
     for (uint32_t s = 0; s < streams; s++) {
         if (take_u32(p, &cells, "the number of cells") || take_cells(p, cells, p->v.ext, 0, kind, &part)) return -1;
@@ -257,8 +252,8 @@ static int take_recurrent(struct parser *p, enum kvc_part_kind kind, uint32_t ch
     if (!cells) return 0;
     if (take_u32(p, &transposed, "the transposition flag") || take_u32(p, &layers, "the number of layers")) return -1;
     if (transposed || !layers)
-        return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 8, "recurrent states with flag %" PRIu32 " and %" PRIu32
-                           " layers", transposed, layers);
+        return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 8, "recurrent states with flag %" PRIu32 " and %" PRIu32 " layers",
+                           transposed, layers);
     struct parser look = *p;
     const struct kvc_dtype_info *info;
     uint64_t size_r = 0, size_s = 0, alike_r = 0;
@@ -290,8 +285,7 @@ static int take_checkpoint_body(struct parser *p, uint32_t number) {
         return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 4, "checkpoint %" PRIu32 " has magic %08" PRIx32, number, magic);
     if (take(p, 4, "a checkpoint's sequence")) return -1;
     int recurrent = p->v.structure == HYBRID || p->v.structure == RECURRENT;
-    if (recurrent ? take_recurrent(p, KVC_PART_CHECKPOINT, number) : take_attention(p, KVC_PART_CHECKPOINT, number))
-        return -1;
+    if (recurrent ? take_recurrent(p, KVC_PART_CHECKPOINT, number) : take_attention(p, KVC_PART_CHECKPOINT, number)) return -1;
     if (p->at != p->end) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "bytes follow checkpoint %" PRIu32, number);
     return 0;
 }
@@ -303,8 +297,7 @@ static int take_checkpoints(struct parser *p) {
         return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "bytes follow the last cache and are no checkpoints");
     p->at += 4;
     if (take_u32(p, &version, "the checkpoint trailer") || take_u32(p, &count, "the checkpoint trailer")) return -1;
-    if (version != 1)
-        return kvc_fail_at(p->e, KVC_ERR_UNSUPPORTED, p->at - 8, "checkpoint trailer of version %" PRIu32, version);
+    if (version != 1) return kvc_fail_at(p->e, KVC_ERR_UNSUPPORTED, p->at - 8, "checkpoint trailer of version %" PRIu32, version);
     if (count > (p->end - p->at) / 40) return cut(p, "the list of checkpoints");
     for (uint32_t i = 0; i < count; i++) {
         uint64_t size, end = p->end;
@@ -416,8 +409,8 @@ static int read_tokens(struct kvc_cache *c, struct kvc_window *bytes, const stru
             return kvc_fail_at(e, KVC_ERR_UNSUPPORTED, h->tokens_at + 4, "server token list of version %" PRIu32,
                                get_u32(words + 4));
         if (count > n - 3)
-            return kvc_fail_at(e, KVC_ERR_DAMAGED, h->tokens_at + 8, "%" PRIu32 " tokens in a list of %" PRIu32 " words",
-                               count, n);
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, h->tokens_at + 8, "%" PRIu32 " tokens in a list of %" PRIu32 " words", count,
+                               n);
         form = "server";
         first = 3;
         n = count;
@@ -432,15 +425,12 @@ static int read_tokens(struct kvc_cache *c, struct kvc_window *bytes, const stru
     return status;
 }
 
-static int describe(struct kvc_cache *c, const struct parser *p, const struct head *h, uint64_t bytes,
-                    struct kvc_error *e) {
+static int describe(struct kvc_cache *c, const struct parser *p, const struct head *h, uint64_t bytes, struct kvc_error *e) {
     struct kvc_meta *m = &c->meta;
     if (kvc_meta_set_text(m, KVC_KEY_SOURCE_FORMAT, h->session ? "llama.cpp GGSN" : "llama.cpp GGSQ", e) ||
-        kvc_meta_set_u64(m, KVC_KEY_SOURCE_VERSION, h->version, e) ||
-        kvc_meta_set_u64(m, KVC_KEY_SOURCE_BYTES, bytes, e) || kvc_meta_set_text(m, KVC_KEY_ROPE_K, "post", e) ||
-        kvc_meta_set_bool(m, KVC_KEY_HEADS_KNOWN, 0, e) ||
-        kvc_meta_set_bool(m, KVC_KEY_LAYERS_KNOWN, 0, e) ||
-        kvc_meta_set_bool(m, KVC_KEY_LLAMA_TRANSPOSED_V, p->transposed, e))
+        kvc_meta_set_u64(m, KVC_KEY_SOURCE_VERSION, h->version, e) || kvc_meta_set_u64(m, KVC_KEY_SOURCE_BYTES, bytes, e) ||
+        kvc_meta_set_text(m, KVC_KEY_ROPE_K, "post", e) || kvc_meta_set_bool(m, KVC_KEY_HEADS_KNOWN, 0, e) ||
+        kvc_meta_set_bool(m, KVC_KEY_LAYERS_KNOWN, 0, e) || kvc_meta_set_bool(m, KVC_KEY_LLAMA_TRANSPOSED_V, p->transposed, e))
         return -1;
     if (p->v.structure != RECURRENT && kvc_meta_set_u64(m, KVC_KEY_LLAMA_STREAMS, p->streams, e)) return -1;
     if (p->v.ext && kvc_meta_set_u64(m, KVC_KEY_LLAMA_CELL_EXT, p->v.ext, e)) return -1;
@@ -461,8 +451,12 @@ struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_im
     struct kvc_window bytes = {.in = in};
     struct kvc_cache *c = NULL;
     if (!read_head(&bytes, &h, e)) {
-        struct parser p = {.bytes = &bytes, .at = h.body, .end = in->size, .version = h.version,
-                           .tiles = h.version == 4 || h.version == 11, .e = e};
+        struct parser p = {.bytes = &bytes,
+                           .at = h.body,
+                           .end = in->size,
+                           .version = h.version,
+                           .tiles = h.version == 4 || h.version == 11,
+                           .e = e};
         if (!find_variant(&p, o->value[KVC_LLAMA_LATENT].count != 0)) c = p.cache = kvc_cache_new(e);
         if (c && (kvc_cache_map(c, NULL, NULL, e) || take_state(&p) ||
                   kvc_cache_extent_literal(c, in, p.literal, in->size - p.literal, e) || read_tokens(c, &bytes, &h, e) ||

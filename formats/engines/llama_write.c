@@ -34,8 +34,7 @@ static int emit_tensor(struct out *o, uint32_t t) {
     if (!status) status = kvc_sink_write(o->sink, head, sizeof head, o->e);
     for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
         uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
-        status = o->cache->read(o->cache, t, first, n, rows, o->e) ||
-                 kvc_sink_write(o->sink, rows, (size_t)(n * row), o->e);
+        status = o->cache->read(o->cache, t, first, n, rows, o->e) || kvc_sink_write(o->sink, rows, (size_t)(n * row), o->e);
     }
     free(rows);
     return status ? -1 : 0;
@@ -56,8 +55,7 @@ static int emit_body(struct out *o, uint32_t part, int tiles) {
     if (!cells->n) return 0;
     if (emit_u32(o, 0) || emit_u32(o, layers)) return -1;
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    if (tiles && (emit_u32(o, (uint32_t)facts.tile[0]) || emit_u32(o, (uint32_t)facts.tile[1])))
-        return -1;
+    if (tiles && (emit_u32(o, (uint32_t)facts.tile[0]) || emit_u32(o, (uint32_t)facts.tile[1]))) return -1;
     for (unsigned kv = 0; kv < 2; kv++)
         for (uint32_t i = first; i < first + layers; i++)
             if (c->layer[i].tensor[kv] != KVC_NONE && emit_tensor(o, c->layer[i].tensor[kv])) return -1;
@@ -95,8 +93,10 @@ static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *f
             if (pos < 0 || pos > INT32_MAX)
                 return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " does not fit", pos);
             if (j && pos == part->cells.pos[kvc_cell_at(&part->cells, j - 1)])
-                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " occurs twice: a slot file holds one "
-                                "sequence, this cache several", pos);
+                return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                                "llama: position %" PRId64 " occurs twice: a slot file holds one "
+                                "sequence, this cache several",
+                                pos);
         }
         *place = i;
     }
@@ -114,8 +114,10 @@ static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *f
         if (info->ggml < 0)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is %s, which no llama.cpp cache has", label, info->name);
         if (info->block > 1 && version >= 4 && !facts->tile_known[!is_k])
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
-                            "version 4 must record it (version 3 does not)", label);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
+                            "version 4 must record it (version 3 does not)",
+                            label);
     }
     return 0;
 }

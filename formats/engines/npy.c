@@ -63,8 +63,7 @@ static int take_count(struct text *t, uint64_t *count) {
     const uint8_t *first = t->at;
     *count = 0;
     for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
-        if (__builtin_mul_overflow(*count, 10, count) || __builtin_add_overflow(*count, *t->at - '0', count))
-            return 0;
+        if (__builtin_mul_overflow(*count, 10, count) || __builtin_add_overflow(*count, *t->at - '0', count)) return 0;
     return t->at > first && (*first != '0' || t->at == first + 1);
 }
 
@@ -76,8 +75,7 @@ static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
     if (!take(t, '(')) return 0;
     while (!take(t, ')')) {
         uint64_t dim;
-        if ((a->rank && !comma) || !take_count(t, &dim) || __builtin_mul_overflow(*values, dim, values))
-            return 0;
+        if ((a->rank && !comma) || !take_count(t, &dim) || __builtin_mul_overflow(*values, dim, values)) return 0;
         if (a->rank < KVC_ARRAY_RANK) a->dim[a->rank] = dim;
         a->rank++;
         comma = take(t, ',');
@@ -86,8 +84,7 @@ static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
 }
 
 /* Reads the dictionary: descr, fortran_order and shape, each once. */
-static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a,
-                       uint64_t *values) {
+static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a, uint64_t *values) {
     unsigned seen = 0, bit;
     char key[32];
     if (!take(t, '{')) return 0;
@@ -120,24 +117,20 @@ static int read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, str
     int fortran = 0;
     uint64_t values = 0, bytes;
     kvc_name_show(a->name, shown, sizeof shown);
-    if (size < 12 || memcmp(p, "\x93NUMPY", 6))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy' is no .npy file", shown);
+    if (size < 12 || memcmp(p, "\x93NUMPY", 6)) return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy' is no .npy file", shown);
     if (p[6] < 1 || p[6] > 3 || p[7] != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy': .npy version %u.%u is not known", shown,
-                        p[6], p[7]);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy': .npy version %u.%u is not known", shown, p[6], p[7]);
     uint64_t start = p[6] == 1 ? 10 : 12, length = p[6] == 1 ? get_u16(p + 8) : get_u32(p + 8);
     if (length > size - start)
         return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy': the header reaches beyond the member", shown);
     struct text t = {p + start, p + start + length};
     if (!take_header(&t, descr, sizeof descr, &fortran, a, &values))
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "member '%s.npy': the header is not {descr, fortran_order, shape} of one plain type",
+        return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy': the header is not {descr, fortran_order, shape} of one plain type",
                         shown);
     for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++) {
         if (strcmp(elements[i].descr, descr)) continue;
         if (fortran)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "member '%s.npy' is in Fortran order; save it with numpy.ascontiguousarray()",
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy' is in Fortran order; save it with numpy.ascontiguousarray()",
                             shown);
         a->type = elements[i].descr;
         a->info = elements[i].dtype < 0 ? NULL : kvc_dtype_info((unsigned)elements[i].dtype);
@@ -146,9 +139,7 @@ static int read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, str
         a->size = size - start - length;
         if (__builtin_mul_overflow(values, elements[i].size, &bytes) || bytes != a->size)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "member '%s.npy' holds %" PRIu64
-                            " bytes of data, not what its shape and type need",
-                            shown, a->size);
+                            "member '%s.npy' holds %" PRIu64 " bytes of data, not what its shape and type need", shown, a->size);
         return 0;
     }
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -185,10 +176,9 @@ size_t kvc_npy_print(const struct kvc_arrays_item *item, char *text, size_t size
     enum { PREFIX = 10, ALIGN = 64 };
     char shape[96] = "";
     for (unsigned i = 0; i < item->rank; i++)
-        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRIu64 "%s", i ? " " : "",
-                 item->dim[i], i + 1 < item->rank || item->rank == 1 ? "," : "");
-    snprintf(text + PREFIX, size - PREFIX, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }",
-             descr_of(item), shape);
+        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRIu64 "%s", i ? " " : "", item->dim[i],
+                 i + 1 < item->rank || item->rank == 1 ? "," : "");
+    snprintf(text + PREFIX, size - PREFIX, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr_of(item), shape);
     size_t used = PREFIX + strlen(text + PREFIX), total = (used + 1 + ALIGN - 1) / ALIGN * ALIGN;
     memset(text + used, ' ', total - used);
     text[total - 1] = '\n';

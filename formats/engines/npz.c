@@ -135,8 +135,7 @@ static int read_member(struct zip *z, struct member *m, const char *path, struct
     while ((r = archive_read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
         if (!n) continue;
         if (offset < 0 || (uint64_t)offset != done || n > m->size - done)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims",
-                            m->size);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims", m->size);
         if (m->in_place) {
             if (!is_at(z->in, m->at + done, block, n, e)) return -1;
         } else {
@@ -148,13 +147,11 @@ static int read_member(struct zip *z, struct member *m, const char *path, struct
     }
     if (r != ARCHIVE_EOF) return fail_zip(z, m->name, e);
     if (done != m->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a member claims %" PRIu64 " bytes but holds %" PRIu64, m->size,
-                        done);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "a member claims %" PRIu64 " bytes but holds %" PRIu64, m->size, done);
     return 0;
 }
 
-static int add_member(struct zip *z, struct archive_entry *entry, const struct kvc_import_options *o,
-                      struct kvc_error *e) {
+static int add_member(struct zip *z, struct archive_entry *entry, const struct kvc_import_options *o, struct kvc_error *e) {
     const char *path = archive_entry_pathname(entry);
     la_int64_t size = archive_entry_size(entry);
     if (!path || !archive_entry_size_is_set(entry) || size < 0)
@@ -203,8 +200,7 @@ static int check_duplicates(const struct zip *z, struct kvc_error *e) {
 }
 
 /* Reads the zip by its central directory, which libarchive lists in the order of the members in the file. */
-static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o,
-                    struct kvc_error *e) {
+static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
     static const char no_zip[] = "no zip, or its central directory is missing (cut short)";
     struct archive_entry *entry;
     int r;
@@ -221,14 +217,12 @@ static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_
         return fail_zip(z, no_zip, e);
     while ((r = archive_read_next_header(z->archive, &entry)) == ARCHIVE_OK)
         if (add_member(z, entry, o, e)) return -1;
-    if (r != ARCHIVE_EOF)
-        return fail_zip(z, z->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip, e);
+    if (r != ARCHIVE_EOF) return fail_zip(z, z->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip, e);
     return check_duplicates(z, e);
 }
 
 /* Lists the arrays of the members in the order of the file. Arrays of other names keep their name for messages only. */
-static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_array *array,
-                       struct kvc_error *e) {
+static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_array *array, struct kvc_error *e) {
     for (size_t i = 0; i < z->n; i++) {
         const struct member *m = &z->member[i];
         array[i].name = m->name;
@@ -277,8 +271,8 @@ static int find_first_token(struct kvc_cache *c, struct kvc_error *e) {
     return kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, (uint64_t)cells->pos[0], e);
 }
 
-static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
-                 const struct kvc_import_options *o, struct kvc_error *e) {
+static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool, const struct kvc_import_options *o,
+                 struct kvc_error *e) {
     struct kvc_array *array = calloc(z->n ? z->n : 1, sizeof *array);
     if (!array) return kvc_fail_memory(e, "arrays");
     int status = make_arrays(z, spool, array, e);
@@ -293,8 +287,7 @@ static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool,
 
 /* Calls zip_read() in a UTF-8 locale of this thread, so that libarchive accepts every name of a member in any locale of the
  * program. */
-static int zip_read_utf8(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o,
-                         struct kvc_error *e) {
+static int zip_read_utf8(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
     locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale(utf8);
     int status = zip_read(z, in, o, e);
     uselocale(before);
@@ -302,8 +295,7 @@ static int zip_read_utf8(struct zip *z, const struct kvc_input *in, const struct
     return status;
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o,
-                                struct kvc_error *e) {
+static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_input *in = b->one.in;
     struct zip z;
     struct spool *spool = NULL;
@@ -361,8 +353,7 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     archive_entry_set_perm(entry, 0644);
     archive_entry_set_size(entry, (la_int64_t)(n + item->bytes));
     /* No time is set, so that equal caches give equal files; zip then shows its first day, 1980-01-01. */
-    int status = archive_write_header(a, entry) == ARCHIVE_OK &&
-                         archive_write_data(a, header, n) == (la_ssize_t)n &&
+    int status = archive_write_header(a, entry) == ARCHIVE_OK && archive_write_data(a, header, n) == (la_ssize_t)n &&
                          archive_write_data(a, bytes, (size_t)item->bytes) == (la_ssize_t)item->bytes
                      ? 0
                      : -1;
@@ -372,8 +363,7 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
 
 /* Writes stored members in the order and with the names of arrays_write.h. bf16 and eight-bit floats, for which numpy has no
  * types, become float32: exact, but larger and of another dtype. Metadata are not written. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
-                  struct kvc_error *e) {
+static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     struct kvc_error mine = {.code = KVC_OK};
     struct writer w = {out, &mine, 0};

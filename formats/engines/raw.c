@@ -41,8 +41,7 @@ static int take_order(struct kvc_geometry *g, const char *order, struct kvc_erro
     switch (kvc_geometry_order(g, order)) {
     case KVC_ORDER_LENGTH:
         return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s must be the five letters lcthd, slowest first", order);
-    case KVC_ORDER_LETTERS:
-        return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s must have each of the letters lcthd once", order);
+    case KVC_ORDER_LETTERS: return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s must have each of the letters lcthd once", order);
     case KVC_ORDER_OVERFLOW: return kvc_fail(e, KVC_ERR_USAGE, "raw: this geometry has more bytes than 64 bits count");
     case KVC_ORDER_BLOCKS:
         return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s: %s keeps %" PRIu32 " channels in a block, so d must be last", order,
@@ -80,24 +79,19 @@ static int build(struct kvc_cache *c, const struct kvc_geometry *g, const struct
     if (part == KVC_NONE) return -1;
     for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
         if (kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, e) == KVC_NONE) return -1;
-    if (kvc_cache_extent_literal(c, in, 0, offset, e) ||
-        kvc_geometry_add(c, g, o->value[CHANNELS].count, in, offset, e) ||
+    if (kvc_cache_extent_literal(c, in, 0, offset, e) || kvc_geometry_add(c, g, o->value[CHANNELS].count, in, offset, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "raw", e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e))
         return -1;
     if (g->info->block == 1 && /* engines rotate only values that they quantise in blocks */
-        (kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
-         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e)))
+        (kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) || kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e)))
         return -1;
-    if (o->pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e))
-        return -1;
+    if (o->pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e)) return -1;
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o,
-                                struct kvc_error *e) {
+static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_input *in = b->one.in;
     struct kvc_geometry g;
     const uint64_t offset = o->value[OFFSET].count;
@@ -105,8 +99,8 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
     if (take_geometry(&g, o, e)) return NULL;
     if (__builtin_add_overflow(g.bytes, offset, &need) || need != in->size) {
         kvc_fail(e, KVC_ERR_USAGE,
-                 "raw: the geometry makes %" PRIu64 " bytes after offset %" PRIu64 ", but the file has %" PRIu64,
-                 g.bytes, offset, in->size);
+                 "raw: the geometry makes %" PRIu64 " bytes after offset %" PRIu64 ", but the file has %" PRIu64, g.bytes, offset,
+                 in->size);
         return NULL;
     }
     struct kvc_cache *c = kvc_cache_new(e);
@@ -137,10 +131,9 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
     uint32_t stream;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
-            return kvc_fail(
-                e, KVC_ERR_UNSUPPORTED,
-                "the cache has %s layers of another length, and raw holds one geometry; use safetensors",
-                kvc_part_kind_name(c->part[i].kind));
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "the cache has %s layers of another length, and raw holds one geometry; use safetensors",
+                            kvc_part_kind_name(c->part[i].kind));
     if (kvc_arrays_stream(c, &stream, e)) return -1;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
@@ -155,8 +148,7 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
 }
 
 /* Exports the live cache layer by layer, K, then V, in canonical rows: order lcthd, dtypes as they are. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
-                  struct kvc_error *e) {
+static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_cache *view;
     if (kvc_arrays_pairing(c, o ? o->pairing : KVC_PAIRING_UNKNOWN, &view, e)) return -1;
     int status = write_live(view ? view : c, out, e);

@@ -113,9 +113,7 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
     case FACT_TILE:
         if (strcmp(text, "unknown") == 0) kvc_meta_remove(meta, fact->key);
         return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
-    case FACT_NUMBER:
-        number = parse_number(text);
-        return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
+    case FACT_NUMBER: number = parse_number(text); return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
     case FACT_KNOWN: return strcmp(text, "false") ? 0 : kvc_meta_set_bool(meta, fact->key, 0, e);
     }
     return 0;
@@ -281,8 +279,7 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
 }
 
 /* Writes tensors in the order and with the names of arrays_write.h. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
-                  struct kvc_error *e) {
+static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     if (kvc_arrays_list(&list, c, o, keeps, e)) return -1;
     int status = write_header(&list, out, e);

@@ -39,13 +39,13 @@ static int fail_unknown(const struct kvc_format_option *table, const char *name,
     snprintf(key, sizeof key, "%.*s", n, item);
     struct kvc_near near = {.word = key};
     for (int i = 0; table && table[i].key; i++) kvc_near_offer(&near, table[i].key);
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no option '%s'%s%s%s", name, key, *near.text ? "; did you mean " : "", near.text,
-                    *near.text ? "?" : "");
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no option '%s'%s%s%s", name, key, *near.text ? "; did you mean " : "",
+                    near.text, *near.text ? "?" : "");
 }
 
 /* Reads the value of an option from "KEY=VALUE". The value points into the text. */
-static int take(const struct kvc_format_option *o, struct kvc_option_value *value, const char *item,
-                const char *name, struct kvc_error *e) {
+static int take(const struct kvc_format_option *o, struct kvc_option_value *value, const char *item, const char *name,
+                struct kvc_error *e) {
     const char *equals = strchr(item, '=');
     if (o->kind == KVC_OPTION_FLAG) {
         if (equals) return kvc_fail(e, KVC_ERR_USAGE, "%s: %s takes no value", name, o->key);
@@ -56,8 +56,8 @@ static int take(const struct kvc_format_option *o, struct kvc_option_value *valu
     value->text = equals + 1;
     if (o->kind != KVC_OPTION_COUNT) return 0;
     if (read_count(equals + 1, &value->count) || value->count < o->min || value->count > o->max)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: %s=%s is not a number from %" PRIu64 " to %" PRIu64, name, o->key, equals + 1, o->min,
-                        o->max);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: %s=%s is not a number from %" PRIu64 " to %" PRIu64, name, o->key, equals + 1,
+                        o->min, o->max);
     return 0;
 }
 

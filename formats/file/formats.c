@@ -33,8 +33,7 @@ const struct kvc_format *kvc_format_at(size_t i) {
     return i < N ? table[i] : NULL;
 }
 
-static const struct kvc_format *choose(const struct kvc_bundle *b, const struct kvc_import_options *o,
-                                       struct kvc_error *e) {
+static const struct kvc_format *choose(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_input *in = b->is_file ? b->one.in : NULL;
     char tried[640] = "", why[512];
     if (o->format) {
@@ -79,8 +78,7 @@ int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct
 
 /* Adds the facts that only the caller knows. */
 static int complete(struct kvc_cache *c, const struct kvc_import_options *o, struct kvc_error *e) {
-    if (o->kv_heads && !kvc_cache_heads_known(c) && kvc_cache_set_heads(c, o->kv_heads, e))
-        return -1;
+    if (o->kv_heads && !kvc_cache_heads_known(c) && kvc_cache_set_heads(c, o->kv_heads, e)) return -1;
     if (o->pairing == KVC_PAIRING_UNKNOWN || kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING)) return 0;
     return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);
 }
@@ -97,8 +95,8 @@ static struct kvc_cache *import_with(const struct kvc_format *f, const struct kv
     return c;
 }
 
-struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
-                             const struct kvc_format **format, struct kvc_error *e) {
+struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o, const struct kvc_format **format,
+                             struct kvc_error *e) {
     static const struct kvc_import_options nothing;
     const struct kvc_format *f = choose(b, o ? o : &nothing, e);
     struct kvc_cache *c = f ? import_with(f, b, o ? o : &nothing, e) : NULL;

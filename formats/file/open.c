@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Checks that rows of K and V have the length that the model's heads need. An engine's file without a fingerprint says nothing else
- * about its model. */
+/* Checks that rows of K and V have the length that the model's heads need. An engine's file without a fingerprint says nothing
+ * else about its model. */
 static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, struct kvc_error *e) {
     uint64_t dim[2] = {m->head_dim, m->head_dim_v ? m->head_dim_v : m->head_dim};
     for (uint32_t i = 0; i < c->n_tensors && m->kv_heads; i++) {
@@ -25,8 +25,7 @@ static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, stru
             return kvc_fail(e, KVC_ERR_MODEL, "another model: %s has rows of %" PRIu64 " values, the weights make %" PRIu64,
                             label, have, due);
         if (m->layers && c->layer[t->layer].index >= m->layers)
-            return kvc_fail(e, KVC_ERR_MODEL, "another model: %s, but the weights have %" PRIu64 " layers", label,
-                            m->layers);
+            return kvc_fail(e, KVC_ERR_MODEL, "another model: %s, but the weights have %" PRIu64 " layers", label, m->layers);
     }
     return 0;
 }
@@ -78,7 +77,9 @@ static void name_input(struct kvc_opened *f) {
 }
 
 int kvc_open_bundle(struct kvc_opened *f, const char *path, const struct kvc_opening *o, struct kvc_error *e) {
-    const struct kvc_input_how how = {.read = !o->maps_files, .sniff = o->any_bytes ? NULL : kvc_format_sniff, .state = &o->import};
+    const struct kvc_input_how how = {.read = !o->maps_files,
+                                      .sniff = o->any_bytes ? NULL : kvc_format_sniff,
+                                      .state = &o->import};
     memset(f, 0, sizeof *f);
     if (check_kernels(e)) return -1;
     if (is_folder(path)) {

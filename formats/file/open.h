@@ -1,5 +1,5 @@
-/* open.h: opens a file, a folder or bytes as a cache, and adds the facts of its model. The one way in, for users of libkvc and the
- * tools. Not for the formats (engines/, container/). */
+/* open.h: opens a file, a folder or bytes as a cache, and adds the facts of its model. The one way in, for users of libkvc and
+ * the tools. Not for the formats (engines/, container/). */
 #ifndef KVC_OPEN_H
 #define KVC_OPEN_H
 
@@ -23,9 +23,9 @@ struct kvc_opened {
     char note[512]; /* why the model was compared only in part; "": it was compared by its fingerprint, or not at all */
 };
 
-/* Opens a path ("-": standard input), a folder, an archive, or bytes that stay the caller's and outlive *f. A .kvc of another model
- * than o->model is refused; facts of the model go into the metadata of engines' files. Messages name the file. On failure *f is
- * empty and needs no close. */
+/* Opens a path ("-": standard input), a folder, an archive, or bytes that stay the caller's and outlive *f. A .kvc of another
+ * model than o->model is refused; facts of the model go into the metadata of engines' files. Messages name the file. On
+ * failure *f is empty and needs no close. */
 int kvc_open_path(struct kvc_opened *f, const char *path, const struct kvc_opening *o, struct kvc_error *e);
 /* The first half of that: opens the members, and leaves f->cache NULL. */
 int kvc_open_bundle(struct kvc_opened *f, const char *path, const struct kvc_opening *o, struct kvc_error *e);

@@ -39,7 +39,8 @@ static int settle_profile(const struct pack *p, struct kvc_cache *c, struct kvc_
     return 0;
 }
 
-/* Sets *queries to the queries for stages, in the RoPE pairing of K of c: the given ones, or those of `full` if c has no companions. */
+/* Sets *queries to the queries for stages, in the RoPE pairing of K of c: the given ones, or those of `full` if c has no
+ * companions. */
 static int find_queries(const struct pack *p, const struct kvc_cache *c, const struct kvc_cache *full, struct kvc_cache **queries,
                         struct kvc_error *e) {
     const struct kvc_cache *asked = p->how->queries;

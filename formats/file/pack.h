@@ -1,6 +1,6 @@
-/* pack.h: packs a cache into a container by a caller's options: recipe, profile, queries, dequantisation, companions, a target for
- * the step. The one way to pack, for users of libkvc and the tools. Not for coding (container/) or for messages about the result
- * (cli/pack_say.c). */
+/* pack.h: packs a cache into a container by a caller's options: recipe, profile, queries, dequantisation, companions, a target
+ * for the step. The one way to pack, for users of libkvc and the tools. Not for coding (container/) or for messages about the
+ * result (cli/pack_say.c). */
 #ifndef KVC_PACK_H
 #define KVC_PACK_H
 
@@ -17,7 +17,7 @@ enum kvc_pack_note {
 
 /* How to pack. All zero: losslessly, by the default recipe. */
 struct kvc_packing {
-    struct kvc_pack_options options; /* its queries, profile, fit and keys are ignored: the fields below and the cache give them */
+    struct kvc_pack_options options; /* without queries, profile, fit and keys */
     struct kvc_rate rate;            /* a target for the step; its source_bytes is ignored */
     struct kvc_profile *profile;     /* NULL: none */
     int force_profile;               /* use the profile even if the values of the cache do not fit it */
@@ -25,8 +25,8 @@ struct kvc_packing {
     int no_companions;               /* leave out queries and hidden states; stages still use them */
     const struct kvc_cache *queries; /* a cache with queries; NULL: the packed cache's own queries */
 
-    /* Callbacks; each may be NULL. They get the cache as it is coded. check() is called before anything is written; it returns -1 with
-     * *e to stop. coded() is called at the end, with the recipe and its settled step. */
+    /* Callbacks; each may be NULL. They get the cache as it is coded. check() is called before anything is written; it returns
+     * -1 with *e to stop. coded() is called at the end, with the recipe and its settled step. */
     void (*note)(void *state, enum kvc_pack_note note, const struct kvc_cache *c);
     int (*check)(void *state, const struct kvc_cache *c, struct kvc_error *e);
     void (*coded)(void *state, const struct kvc_cache *c, const struct kvc_recipe *recipe);

@@ -11,11 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A uniform error of step s in the Fisher metric of TOKENS continued tokens costs s^2 / 24 for each coefficient, summed over these
- * tokens: KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2: half of the coefficients are K's, whose rows make_profile.py
- * scales by 1.4. RECALL is the factor from the KLD of a continuation to the KLD of recall. It keeps the presets in their classes on a
- * licence and a German text with SmolLM2, where the factor is 1.3 to 4 (`make quality-table`). N is the number of coefficients of
- * CONTEXT tokens, as many as the profile was made from: with more tokens, attention to each of them is weaker. */
+/* A uniform error of step s in the Fisher metric of TOKENS continued tokens costs s^2 / 24 for each coefficient, summed over
+ * these tokens: KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2: half of the coefficients are K's, whose rows
+ * make_profile.py scales by 1.4. RECALL is the factor from the KLD of a continuation to the KLD of recall. It keeps the
+ * presets in their classes on a licence and a German text with SmolLM2, where the factor is 1.3 to 4 (`make quality-table`). N
+ * is the number of coefficients of CONTEXT tokens, as many as the profile was made from: with more tokens, attention to each
+ * of them is weaker. */
 #define FIT 1.48
 #define TOKENS 512.0
 #define CONTEXT 2048.0
@@ -29,8 +30,9 @@ static const struct kvc_stage *code_stage(const struct kvc_item *item) {
     return item->stage == &kvc_stage_code ? item->stage : NULL;
 }
 
-/* Coefficients of one stream of a cache, of as many tokens as a profile is made from. Where the cache holds a part of the model's
- * layers, as a file of one pipeline stage does, those of all `layers`: a KLD is the model's, and the other layers drift as well. */
+/* Coefficients of one stream of a cache, of as many tokens as a profile is made from. Where the cache holds a part of the
+ * model's layers, as a file of one pipeline stage does, those of all `layers`: a KLD is the model's, and the other layers
+ * drift as well. */
 static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32_t layers) {
     double n = 0;
     uint32_t here = 0;
@@ -40,9 +42,9 @@ static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32
         const struct kvc_part *part = &c->part[layer->part];
         if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || part->stream != stream) continue;
         const double window = (double)kvc_layer_window(&facts, layer), cells = (double)part->cells.n;
-        const double rows = window > 0 && window < CONTEXT                       ? window
+        const double rows = window > 0 && window < CONTEXT                      ? window
                             : part->kind == KVC_PART_SLIDING && cells < CONTEXT ? cells
-                                                                                 : CONTEXT;
+                                                                                : CONTEXT;
         int any = 0;
         for (int r = 0; r < 2; r++) {
             const struct kvc_tensor *t = layer->tensor[r] == KVC_NONE ? NULL : &c->tensor[layer->tensor[r]];
@@ -119,8 +121,13 @@ static int measure_layer(const struct trial *t, const struct kvc_cache *decoded,
     if (!head) return kvc_fail_memory(e, "attention");
     int status = kvc_match_rows(cells, cells, INT64_MIN, INT64_MAX, &rows, e);
     if (!status) {
-        const struct kvc_attention_layer both = {.cache = {t->view, decoded}, .queries = t->queries, .k = {k, k}, .v = {v, v},
-                                                 .q = q, .rows = &rows, .window = l->window};
+        const struct kvc_attention_layer both = {.cache = {t->view, decoded},
+                                                 .queries = t->queries,
+                                                 .k = {k, k},
+                                                 .v = {v, v},
+                                                 .q = q,
+                                                 .rows = &rows,
+                                                 .window = l->window};
         status = kvc_attention_compare(&both, head, e);
         for (size_t h = 0; h < heads && !status; h++) status = kvc_attention_add(total, &head[h], e);
         kvc_matching_free(&rows);
@@ -181,7 +188,8 @@ static int find_step(struct trial *t, double start, double wanted, int is_ratio,
             return 0;
         }
         if (below) {
-            if (!is_ratio || !(*found > 0) || fabs(log(value / wanted)) < fabs(log(*reached / wanted))) *found = step, *reached = value;
+            if (!is_ratio || !(*found > 0) || fabs(log(value / wanted)) < fabs(log(*reached / wanted)))
+                *found = step, *reached = value;
             low = step, at_low = value;
         } else {
             high = step, at_high = value;
@@ -195,8 +203,10 @@ static int find_step(struct trial *t, double start, double wanted, int is_ratio,
     }
     if (is_ratio && *found > 0 && fabs(*reached / wanted - 1) < 0.01) return 0;
     if (!is_ratio && *found > 0) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, is_ratio ? "a ratio of %g cannot be met: steps give %.4g" :
-                    "an error of %g cannot be met: the finest step gives %.4g", wanted, value);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    is_ratio ? "a ratio of %g cannot be met: steps give %.4g"
+                             : "an error of %g cannot be met: the finest step gives %.4g",
+                    wanted, value);
 }
 
 static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *options, const struct kvc_rate *rate,

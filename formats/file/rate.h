@@ -16,10 +16,10 @@ struct kvc_rate {
 
 /* The settled step and its measures. */
 struct kvc_rate_report {
-    double step;          /* 0: the recipe has no stage `code` */
-    double kld[2];        /* estimates: of the text's own continuation, of recall; 0: without a profile of metric fisher */
-    double ratio;         /* reached, if the target is a ratio; else 0 */
-    double error;         /* reached, if the target is an error; else 0 */
+    double step;   /* 0: the recipe has no stage `code` */
+    double kld[2]; /* estimates: of the text's own continuation, of recall; 0: without a profile of metric fisher */
+    double ratio;  /* reached, if the target is a ratio; else 0 */
+    double error;  /* reached, if the target is an error; else 0 */
 };
 
 /* Sets *settled to the recipe of `options` with its step settled. Steps that the recipe gives stay, unless `rate` asks for

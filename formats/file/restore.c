@@ -20,10 +20,10 @@ struct source {
     const struct kvc_cache *cache;
     const struct kvc_member_sink *out;
     struct kvc_block_cache *blocks;
-    uint64_t *first;    /* by extent: number of its first item; n_extents + 1 entries */
-    uint32_t **row_of;  /* by part: the sorted row of each cell; NULL: cells are sorted */
-    uint32_t n_begun;   /* members */
-    uint8_t *region;    /* bytes of a tensor that cannot be streamed, until it is complete */
+    uint64_t *first;   /* by extent: number of its first item; n_extents + 1 entries */
+    uint32_t **row_of; /* by part: the sorted row of each cell; NULL: cells are sorted */
+    uint32_t n_begun;  /* members */
+    uint8_t *region;   /* bytes of a tensor that cannot be streamed, until it is complete */
 };
 
 /* An item of work: bytes of a literal, sorted rows of one tensor, or a whole region. */
@@ -60,7 +60,9 @@ static struct item find_item(const struct source *s, uint64_t number) {
         if (s->first[mid] <= number) low = mid;
         else high = mid;
     }
-    struct item item = {.extent = &s->cache->extent[low], .kind = REGION, .is_first = number == s->first[low],
+    struct item item = {.extent = &s->cache->extent[low],
+                        .kind = REGION,
+                        .is_first = number == s->first[low],
                         .is_last = number + 1 == s->first[low + 1]};
     const uint64_t k = number - s->first[low];
     if (!item.extent->n_places) {
@@ -127,13 +129,13 @@ static int read_item(void *state, uint64_t number, void **result, struct kvc_err
     const struct source *s = state;
     const struct kvc_cache *c = s->cache;
     const struct item item = find_item(s, number);
-    uint8_t *bytes = item.kind == LITERAL  ? kvc_alloc(item.n, 1)
-                     : item.kind == ROWS   ? kvc_alloc(item.n, kvc_row_bytes(&c->tensor[item.tensor].shape))
-                                           : kvc_alloc(item.extent->size, 1);
+    uint8_t *bytes = item.kind == LITERAL ? kvc_alloc(item.n, 1)
+                     : item.kind == ROWS  ? kvc_alloc(item.n, kvc_row_bytes(&c->tensor[item.tensor].shape))
+                                          : kvc_alloc(item.extent->size, 1);
     if (!bytes) return kvc_fail_memory(e, "rows");
-    const int status = item.kind == LITERAL  ? c->read_literal(c, item.extent->literal + item.begin, item.n, bytes, e)
-                       : item.kind == ROWS   ? c->read(c, item.tensor, item.begin, item.n, bytes, e)
-                                             : fill_region(s, item.extent, bytes, e);
+    const int status = item.kind == LITERAL ? c->read_literal(c, item.extent->literal + item.begin, item.n, bytes, e)
+                       : item.kind == ROWS  ? c->read(c, item.tensor, item.begin, item.n, bytes, e)
+                                            : fill_region(s, item.extent, bytes, e);
     if (status) {
         free(bytes);
         return -1;
@@ -198,7 +200,8 @@ uint64_t kvc_source_size(const struct kvc_cache *c, uint32_t i) {
     return n;
 }
 
-int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const struct kvc_member_sink *out, struct kvc_error *e) {
+int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const struct kvc_member_sink *out,
+                             struct kvc_error *e) {
     struct source s = {.cache = c, .out = out};
     struct kvc_job job = {.work = read_item, .commit = write_item, .discard = free, .state = &s};
     if (!c->n_extents)

@@ -36,10 +36,8 @@ int kvc_spool_open(struct kvc_error *e) {
     if (!path) return kvc_fail_memory(e, "a path");
     snprintf(path, size, "%s/kvc-spool-XXXXXX", dir);
     int fd = mkostemp(path, O_CLOEXEC);
-    if (fd < 0)
-        kvc_fail(e, KVC_ERR_IO, "cannot make a temporary file in %s: %s (set TMPDIR)", dir, strerror(errno));
-    else
-        unlink(path);
+    if (fd < 0) kvc_fail(e, KVC_ERR_IO, "cannot make a temporary file in %s: %s (set TMPDIR)", dir, strerror(errno));
+    else unlink(path);
     free(path);
     return fd;
 }
@@ -139,8 +137,15 @@ static int spool_pipe(int fd, struct kvc_input *in, const struct outer *outer, s
 /* Returns the name of a compression by the first bytes of a file, or NULL. A safetensors file begins with the length of its
  * header, which may look like the magic of gzip; but its ninth byte is '{'. */
 static const char *filter_of(const uint8_t *p, uint64_t n) {
-    static const struct { const char *name, *magic; size_t size; } known[] = {
-        {"gzip", "\x1f\x8b\x08", 3}, {"xz", "\xfd" "7zXZ\0", 6}, {"zstd", "\x28\xb5\x2f\xfd", 4}};
+    static const struct {
+        const char *name, *magic;
+        size_t size;
+    } known[] = {{"gzip", "\x1f\x8b\x08", 3},
+                 {"xz",
+                  "\xfd"
+                  "7zXZ\0",
+                  6},
+                 {"zstd", "\x28\xb5\x2f\xfd", 4}};
     if (n > 8 && p[8] == '{') return NULL;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (n >= known[i].size && memcmp(p, known[i].magic, known[i].size) == 0) return known[i].name;

@@ -21,12 +21,12 @@ struct kvc_input {
     char *path;          /* NULL where the input is no file */
     const uint8_t *data; /* address of byte 0, never NULL; only pinned bytes may be read */
     uint64_t size;
-    char filter[32];     /* "gzip", "xz", "zstd" when decompressed on the way in, else "" */
-    int spooled;         /* 1: a temporary file is mapped */
-    unsigned mode;       /* permission bits of the file, 0666 for pipes */
-    dev_t device;        /* identity of the file, with inode; 0 for pipes */
+    char filter[32]; /* "gzip", "xz", "zstd" when decompressed on the way in, else "" */
+    int spooled;     /* 1: a temporary file is mapped */
+    unsigned mode;   /* permission bits of the file, 0666 for pipes */
+    dev_t device;    /* identity of the file, with inode; 0 for pipes */
     ino_t inode;
-    int has_times;       /* 0 for standard input and pipes */
+    int has_times;            /* 0 for standard input and pipes */
     struct timespec times[2]; /* of last access and modification, as futimens() takes them, where has_times */
     void *map;
     struct kvc_pages *pages; /* NULL: all bytes are in memory, or mapped */

@@ -102,8 +102,8 @@ static int read_shape(struct kvc_safetensors_tensor *t, const json_t *shape, con
 }
 
 /* Reads one entry {dtype, shape, data_offsets} into *t, its dimensions into `dim`. */
-static int read_entry(struct kvc_safetensors_tensor *t, const char *name, const json_t *entry, uint64_t *dim,
-                      uint64_t data_size, unsigned strictness, struct kvc_error *e) {
+static int read_entry(struct kvc_safetensors_tensor *t, const char *name, const json_t *entry, uint64_t *dim, uint64_t data_size,
+                      unsigned strictness, struct kvc_error *e) {
     char shown[96], type[32];
     kvc_name_show(name, shown, sizeof shown);
     const json_t *dtype = json_object_get(entry, "dtype"), *shape = json_object_get(entry, "shape");
@@ -308,8 +308,8 @@ int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, 
     return json_object_set_new(w->metadata, key, json_string(text)) ? kvc_fail_memory(e, "the header") : 0;
 }
 
-int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim,
-                        unsigned rank, struct kvc_error *e) {
+int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim, unsigned rank,
+                        struct kvc_error *e) {
     const struct kvc_safetensors_type *known = kvc_safetensors_type_by_name(type);
     char shown[96];
     kvc_name_show(name, shown, sizeof shown);
@@ -331,8 +331,8 @@ int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, cons
         json_decref(shape);
         return kvc_fail_memory(e, "the header");
     }
-    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", known->name, "shape", shape, "data_offsets",
-                              (json_int_t)w->data_size, (json_int_t)end);
+    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", known->name, "shape", shape, "data_offsets", (json_int_t)w->data_size,
+                              (json_int_t)end);
     if (json_object_set_new(w->root, name, entry)) return kvc_fail_memory(e, "the header");
     w->data_size = end;
     return 0;

@@ -94,8 +94,8 @@ void kvc_safetensors_writer_free(struct kvc_safetensors_writer *w);
 /* Adds a text to the metadata, or replaces it. Both are UTF-8. */
 int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, const char *text, struct kvc_error *e);
 /* Adds a tensor. `type` is a name of kvc_safetensors_type_by_name(). */
-int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim,
-                        unsigned rank, struct kvc_error *e);
+int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim, unsigned rank,
+                        struct kvc_error *e);
 /* Writes the length and the JSON, metadata first, with spaces up to a multiple of 8. The caller then writes the data. */
 int kvc_safetensors_write(const struct kvc_safetensors_writer *w, struct kvc_sink *out, struct kvc_error *e);
 

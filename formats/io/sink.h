@@ -17,7 +17,10 @@ int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_er
 int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e);
 
 /* Return a sink into a growing buffer in memory, which the caller frees, and one into a file descriptor. */
-struct kvc_buffer { uint8_t *data; size_t n, room; };
+struct kvc_buffer {
+    uint8_t *data;
+    size_t n, room;
+};
 struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b);
 struct kvc_sink kvc_sink_fd(int *fd);
 

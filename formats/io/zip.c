@@ -24,7 +24,8 @@ static int find_directory(const struct kvc_input *in, struct directory *d, struc
     kvc_input_unpin(in, lowest, in->size - lowest);
     if (!found) return 0;
     if (kvc_input_copy(in, at, tail + LOCATOR, END, e)) return -1;
-    *d = (struct directory){.offset = get_u32(tail + LOCATOR + 16), .size = get_u32(tail + LOCATOR + 12),
+    *d = (struct directory){.offset = get_u32(tail + LOCATOR + 16),
+                            .size = get_u32(tail + LOCATOR + 12),
                             .entries = get_u16(tail + LOCATOR + 10)};
     if (at < LOCATOR) return 1;
     if (kvc_input_copy(in, at - LOCATOR, tail, LOCATOR, e)) return -1;
@@ -57,9 +58,10 @@ static int read_entries(struct kvc_zip *z, size_t size, uint64_t most, struct kv
         if (!grown) return kvc_fail_memory(e, "a zip's directory");
         z->entry = grown;
         const uint64_t header = get_u32(p + 42);
-        z->entry[z->n++] = (struct kvc_zip_entry){.name = (const char *)p + ENTRY, .name_size = name,
+        z->entry[z->n++] = (struct kvc_zip_entry){.name = (const char *)p + ENTRY,
+                                                  .name_size = name,
                                                   .header = header == UINT32_MAX ? far_offset(p, p + ENTRY + name, extra)
-                                                                                  : header};
+                                                                                 : header};
         at += ENTRY + rest;
     }
     return 0;

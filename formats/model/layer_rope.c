@@ -23,8 +23,7 @@ int kvc_rope_of_layer(const struct kvc_cache *c, const struct kvc_facts *known, 
     const uint32_t k = c->layer[layer].tensor[0];
     *room = NULL;
     *facts = (struct kvc_rope_facts){.pairing = known->pairing};
-    if (!kvc_pairing_turns(known->pairing) || k == KVC_NONE || c->tensor[k].role != KVC_ROLE_K || !known->after_rope)
-        return 0;
+    if (!kvc_pairing_turns(known->pairing) || k == KVC_NONE || c->tensor[k].role != KVC_ROLE_K || !known->after_rope) return 0;
     if (part && part->angle) {
         facts->half = part->half;
         facts->angle = part->angle;

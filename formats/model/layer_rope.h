@@ -7,9 +7,9 @@
 #include "formats/cache/cache.h"
 #include "formats/cache/facts.h"
 
-/* Fills *facts for a layer of the cache, of which `known` are the facts. Angles are those of `part`, which may have none. Where part is NULL, they come from the
- * metadata: RoPE of type default or linear, of known base and dimension, and K stored after RoPE. facts->angle is NULL where the
- * angles are unknown. The caller frees *room. */
+/* Fills *facts for a layer of the cache, of which `known` are the facts. Angles are those of `part`, which may have none.
+ * Where part is NULL, they come from the metadata: RoPE of type default or linear, of known base and dimension, and K stored
+ * after RoPE. facts->angle is NULL where the angles are unknown. The caller frees *room. */
 int kvc_rope_of_layer(const struct kvc_cache *c, const struct kvc_facts *known, uint32_t layer,
                       const struct kvc_profile_part *part, struct kvc_rope_facts *facts, double **room, struct kvc_error *e);
 

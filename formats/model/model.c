@@ -29,23 +29,17 @@ static void copy_text(char *to, size_t room, const char *text, uint64_t size) {
     size_t used = 0;
     const uint8_t *p = (const uint8_t *)text;
     while (size) {
-        size_t n = *p < 0x80                 ? 1
-                   : *p >= 0xc2 && *p < 0xe0 ? 2
-                   : (*p & 0xf0) == 0xe0     ? 3
-                   : *p >= 0xf0 && *p < 0xf5 ? 4
-                                             : 0;
+        size_t n = *p < 0x80 ? 1 : *p >= 0xc2 && *p < 0xe0 ? 2 : (*p & 0xf0) == 0xe0 ? 3 : *p >= 0xf0 && *p < 0xf5 ? 4 : 0;
         int good = n && n <= size && (n > 1 || (*p >= 0x20 && *p != 0x7f));
         for (size_t i = 1; good && i < n; i++) good = (p[i] & 0xc0) == 0x80;
         /* overlong forms, surrogates, beyond U+10FFFF */
-        if (good && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) ||
-                     (*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f)))
+        if (good && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) || (*p == 0xf0 && p[1] < 0x90) ||
+                     (*p == 0xf4 && p[1] > 0x8f)))
             good = 0;
         if (!good) n = 1;
         if (used + n >= room) break;
-        if (good)
-            memcpy(to + used, p, n);
-        else
-            to[used] = '?';
+        if (good) memcpy(to + used, p, n);
+        else to[used] = '?';
         used += n;
         p += n;
         size -= n;
@@ -94,13 +88,11 @@ static void gguf_rope(struct gguf_facts *f, struct kvc_model *m) {
 
     uint64_t size;
     const char *type = kvc_gguf_text(f->g, arch_key(f, "rope.scaling.type"), &size);
-    if (type && !(size == 4 && memcmp(type, "none", 4) == 0))
-        copy_text(m->rope_type, sizeof m->rope_type, type, size);
+    if (type && !(size == 4 && memcmp(type, "none", 4) == 0)) copy_text(m->rope_type, sizeof m->rope_type, type, size);
     else if (!type && kvc_gguf_has_tensor(f->g, "rope_freqs.weight"))
         /* A table changes the frequencies. Its formula is known for the llama family alone. */
         snprintf(m->rope_type, sizeof m->rope_type, "%s", strcmp(m->arch, "llama") == 0 ? "llama3" : "");
-    else
-        snprintf(m->rope_type, sizeof m->rope_type, "%s", m->rope_factor > 0 && !type ? "linear" : "default");
+    else snprintf(m->rope_type, sizeof m->rope_type, "%s", m->rope_factor > 0 && !type ? "linear" : "default");
 }
 
 /* The patterns that llama.cpp takes where a file has no sliding_window_pattern: all layers but every n-th have a window
@@ -109,7 +101,7 @@ static const struct {
     const char *arch;
     uint32_t period, window; /* window: where the file has none either */
 } known_patterns[] = {{"cohere2", 4, 0}, {"gemma2", 2, 4096}, {"gemma3", 6, 0}, {"gemma3n", 5, 0},
-                      {"gpt-oss", 2, 0}, {"olmo2", 4, 0},    {"plamo3", 8, 0}};
+                      {"gpt-oss", 2, 0}, {"olmo2", 4, 0},     {"plamo3", 8, 0}};
 
 static uint32_t window_tokens(uint64_t n) {
     return n <= UINT32_MAX ? (uint32_t)n : 0;
@@ -141,8 +133,7 @@ static int gguf_facts(const struct kvc_gguf *g, struct kvc_model *m, struct kvc_
     const char *text = kvc_gguf_text(g, "general.architecture", &size);
     if (!text || !size) return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF header: general.architecture is missing");
     if (size >= sizeof m->arch)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF header: general.architecture is longer than %zu bytes",
-                        sizeof m->arch - 1);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF header: general.architecture is longer than %zu bytes", sizeof m->arch - 1);
     copy_text(m->arch, sizeof m->arch, text, size);
     text = kvc_gguf_text(g, "general.name", &size);
     if (text) copy_text(m->name, sizeof m->name, text, size);
@@ -226,8 +217,7 @@ static void config_rope_facts(const struct config *c, struct kvc_model *m) {
     double part = config_number(c, rope, "partial_rotary_factor");
     if (!(part > 0)) part = config_number(c, rope, "rotary_pct");
     m->rope_dim = config_count(c, NAMES("rotary_dim"));
-    if (!m->rope_dim)
-        m->rope_dim = part > 0 && part <= 1 ? (uint64_t)((double)m->head_dim * part) : m->head_dim;
+    if (!m->rope_dim) m->rope_dim = part > 0 && part <= 1 ? (uint64_t)((double)m->head_dim * part) : m->head_dim;
 }
 
 static uint64_t config_kv_heads(const struct config *c, uint64_t heads) {
@@ -275,26 +265,22 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
         m->head_dim_v = config_count(c, NAMES("v_head_dim"));
         if (!m->head_dim_v) m->head_dim_v = m->head_dim;
     }
-    if (!json_is_false(config_get(c, NAMES("use_sliding_window"))))
-        m->window = config_count(c, NAMES("sliding_window"));
+    if (!json_is_false(config_get(c, NAMES("use_sliding_window")))) m->window = config_count(c, NAMES("sliding_window"));
     config_windows(c, m);
     config_rope_facts(c, m);
 }
 
-static int read_config(const struct kvc_model_files *files, struct kvc_model *m, uint64_t *vocab_size,
-                       struct kvc_error *e) {
+static int read_config(const struct kvc_model_files *files, struct kvc_model *m, uint64_t *vocab_size, struct kvc_error *e) {
     struct kvc_input in;
     *vocab_size = 0;
     int there = kvc_model_files_beside(files, "config.json", KVC_MAX_CONFIG_BYTES, &in, e);
     if (there <= 0) return there;
     json_error_t error;
-    struct config c = {json_loadb((const char *)in.data, (size_t)in.size, JSON_REJECT_DUPLICATES, &error),
-                       NULL};
+    struct config c = {json_loadb((const char *)in.data, (size_t)in.size, JSON_REJECT_DUPLICATES, &error), NULL};
     kvc_input_close(&in);
     if (!json_is_object(c.root)) {
         json_decref(c.root);
-        return kvc_fail(e, KVC_ERR_DAMAGED, "config.json: no JSON object: %s (line %d)", error.text,
-                        error.line);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "config.json: no JSON object: %s (line %d)", error.text, error.line);
     }
     c.text = json_object_get(c.root, "text_config");
     if (!c.text) c.text = json_object_get(c.root, "llm_config");
@@ -304,8 +290,7 @@ static int read_config(const struct kvc_model_files *files, struct kvc_model *m,
     return 0;
 }
 
-static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model *m, uint64_t vocab_size,
-                          struct kvc_error *e) {
+static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model *m, uint64_t vocab_size, struct kvc_error *e) {
     struct kvc_input in;
     int there = kvc_model_files_beside(files, "tokenizer.json", MAX_TOKENIZER_BYTES, &in, e);
     if (there <= 0) return there;
@@ -357,8 +342,8 @@ struct hashes {
 };
 
 /* Reads one weights file: its header, the facts (of the first file) and its share of the fingerprints. */
-static int read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h,
-                     struct kvc_model *m, struct kvc_error *e) {
+static int read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h, struct kvc_model *m,
+                     struct kvc_error *e) {
     uint64_t header;
     if (kvc_model_file_begins(in, &header, e)) return -1;
     const int is_gguf = !header;

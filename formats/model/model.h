@@ -14,13 +14,13 @@ struct kvc_model {
     char name[256]; /* "" when the file does not say */
     char arch[64];  /* general.architecture of a GGUF, model_type of a config.json; "" unknown */
     uint64_t layers, heads, kv_heads, head_dim, head_dim_v; /* 0: unknown, or not the same in all layers */
-    uint64_t window;          /* 0: none or unknown */
-    struct kvc_layer_pattern pattern; /* which layers have the window; pattern.n 0: unknown */
-    enum kvc_pairing pairing; /* as the kind's own engine keeps K: llama.cpp (gguf), transformers */
-    char rope_type[32];       /* as keys.h spells it; "" unknown */
-    double rope_theta;  /* 0: unknown */
-    double rope_factor; /* 0: none */
-    uint64_t rope_dim;  /* 0: unknown */
+    uint64_t window;                                        /* 0: none or unknown */
+    struct kvc_layer_pattern pattern;                       /* which layers have the window; pattern.n 0: unknown */
+    enum kvc_pairing pairing;                               /* as the kind's own engine keeps K: llama.cpp (gguf), transformers */
+    char rope_type[32];                                     /* as keys.h spells it; "" unknown */
+    double rope_theta;                                      /* 0: unknown */
+    double rope_factor;                                     /* 0: none */
+    uint64_t rope_dim;                                      /* 0: unknown */
     int has_tokenizer;
     uint8_t tokenizer[KVC_SHA256_BYTES];
     uint8_t sampled[KVC_SHA256_BYTES];
@@ -43,7 +43,6 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
  * spelled by the same kind), geometry, RoPE and tokenizer are compared as far as both sides know them, and
  * `note` says so ("" when the fingerprints matched). Pairing is not compared, as it
  * belongs to the engine. */
-int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
-                    struct kvc_error *e);
+int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size, struct kvc_error *e);
 
 #endif

@@ -108,9 +108,7 @@ int kvc_model_files_list(struct kvc_model_files *f, const char *path, struct kvc
     int is_dir = S_ISDIR(st.st_mode);
     unsigned shards = is_dir ? 0 : shards_of(path, &at);
     f->given = !is_dir && !shards;
-    int status = is_dir   ? list_directory(f, path, e)
-                 : shards ? list_shards(f, path, shards, at, e)
-                          : add(f, strdup(path), e);
+    int status = is_dir ? list_directory(f, path, e) : shards ? list_shards(f, path, shards, at, e) : add(f, strdup(path), e);
     if (status) kvc_model_files_free(f);
     return status;
 }

@@ -61,8 +61,7 @@ static int store_pairing(const struct kvc_model *m, struct kvc_meta *meta, int e
 }
 
 int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e) {
-    if (store_text(meta, KVC_KEY_MODEL_NAME, m->name, e) ||
-        store_text(meta, KVC_KEY_MODEL_ARCH, m->arch, e) ||
+    if (store_text(meta, KVC_KEY_MODEL_NAME, m->name, e) || store_text(meta, KVC_KEY_MODEL_ARCH, m->arch, e) ||
         store_text(meta, KVC_KEY_ROPE_TYPE, m->rope_type, e) || store_pairing(m, meta, engine, e))
         return -1;
     for (size_t i = 0; i < COUNTS; i++) {
@@ -74,8 +73,7 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
         double v = number_at(m, i);
         if (v > 0 && kvc_meta_set_f64(meta, numbers[i].key, v, e)) return -1;
     }
-    if (m->has_tokenizer && kvc_meta_set_bytes(meta, KVC_KEY_TOKENIZER, m->tokenizer, sizeof m->tokenizer, e))
-        return -1;
+    if (m->has_tokenizer && kvc_meta_set_bytes(meta, KVC_KEY_TOKENIZER, m->tokenizer, sizeof m->tokenizer, e)) return -1;
     char key[64];
     fingerprint_key(key, sizeof key, m->kind, 0);
     if (kvc_meta_set_bytes(meta, key, m->sampled, sizeof m->sampled, e)) return -1;
@@ -97,8 +95,7 @@ static void compared(struct comparison *c, const char *key, const char *cache, c
     snprintf(c->list + used, sizeof c->list - used, "%s%s", used ? ", " : "", key);
     c->compared++;
     if (strcmp(cache, weights) != 0 && !*c->difference)
-        snprintf(c->difference, sizeof c->difference, "cache: %s %.200s, weights: %.200s", key, cache,
-                 weights);
+        snprintf(c->difference, sizeof c->difference, "cache: %s %.200s, weights: %.200s", key, cache, weights);
 }
 
 static void compare_counts(struct comparison *c) {
@@ -118,8 +115,7 @@ static void compare_numbers(struct comparison *c) {
     for (size_t i = 0; i < NUMBERS; i++) {
         double ours = kvc_meta_f64(c->meta, numbers[i].key, 0), theirs = number_at(c->model, i);
         if (!(ours > 0) || !(theirs > 0)) continue;
-        char a[32],
-            b[32]; /* 9 digits tell all floats apart: GGUF stores these as f32, config.json in decimal */
+        char a[32], b[32]; /* 9 digits tell all floats apart: GGUF stores these as f32, config.json in decimal */
         snprintf(a, sizeof a, "%.9g", (double)(float)ours);
         snprintf(b, sizeof b, "%.9g", (double)(float)theirs);
         compared(c, numbers[i].key, a, b);
@@ -155,8 +151,7 @@ static void compare_facts(struct comparison *c) {
     const char *arch = kvc_meta_text(c->meta, KVC_KEY_MODEL_ARCH, "");
     /* GGUF and config.json name the same architecture differently. An engine's own file that names one
      * (llama.cpp's) names it as GGUF does. */
-    int same_words =
-        has_kind(c->meta, m->kind) || (strcmp(m->kind, "gguf") == 0 && !has_kind(c->meta, other));
+    int same_words = has_kind(c->meta, m->kind) || (strcmp(m->kind, "gguf") == 0 && !has_kind(c->meta, other));
     if (*arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
     compare_counts(c);
     compare_numbers(c);
@@ -179,8 +174,7 @@ static int compare_fingerprint(struct comparison *c) {
     return 0;
 }
 
-int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
-                    struct kvc_error *e) {
+int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size, struct kvc_error *e) {
     struct comparison prints = {meta, m, 0, "", ""}, facts = prints;
     snprintf(note, size, "%s", "");
     int by_print = compare_fingerprint(&prints);
@@ -190,8 +184,7 @@ int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char
         /* A fact that a person can read says more than two hashes. */
         const char *what = *facts.difference ? facts.difference : prints.difference;
         const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "an unnamed model");
-        return kvc_fail(e, KVC_ERR_MODEL,
-                        "the cache was made by another model (%.200s; these weights are %.200s): %s", name,
+        return kvc_fail(e, KVC_ERR_MODEL, "the cache was made by another model (%.200s; these weights are %.200s): %s", name,
                         *m->name ? m->name : "an unnamed model", what);
     }
     if (!facts.compared) {

@@ -48,8 +48,8 @@ struct array {
 };
 
 /* Finds a tensor by its name "layers.N.WHAT". Returns 1; 0 when it is not there; -1 when it is not what it should be. */
-static int find(const struct kvc_profile *p, uint32_t layer, const char *what, const char *dtype, unsigned rank,
-                struct array *a, struct kvc_error *e) {
+static int find(const struct kvc_profile *p, uint32_t layer, const char *what, const char *dtype, unsigned rank, struct array *a,
+                struct kvc_error *e) {
     char name[64];
     snprintf(name, sizeof name, "layers.%" PRIu32 ".%s", layer, what);
     const struct kvc_safetensors_tensor *t = kvc_safetensors_find(&p->header, name);
@@ -58,8 +58,7 @@ static int find(const struct kvc_profile *p, uint32_t layer, const char *what, c
         return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' is not %u dimensions of %s", name, rank, dtype);
     for (unsigned i = 0; i < rank; i++) {
         a->dim[i] = t->dim[i];
-        if (!a->dim[i] || a->dim[i] > MAX_SIZE)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' has dimensions out of range", name);
+        if (!a->dim[i] || a->dim[i] > MAX_SIZE) return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' has dimensions out of range", name);
     }
     a->data = p->data + p->header.data_at + t->begin;
     a->rank = rank;
@@ -96,8 +95,8 @@ static int is_finite(const struct array *a, float minimum, const char *what, uin
 }
 
 /* Finds numbers of K or V by name, whose values are from `minimum` on. Returns 1; 0 when they are not there. */
-static int find_numbers(const struct kvc_profile *p, uint32_t layer, char role, const char *name, float minimum,
-                        struct array *a, struct kvc_error *e) {
+static int find_numbers(const struct kvc_profile *p, uint32_t layer, char role, const char *name, float minimum, struct array *a,
+                        struct kvc_error *e) {
     char what[32];
     snprintf(what, sizeof what, "%c.%s", role, name);
     const int found = find(p, layer, what, "F32", 2, a, e);
@@ -175,8 +174,9 @@ static int read_header(struct kvc_profile *p, struct kvc_error *e) {
                         text_of(p, "kvc.profile"));
     p->model = text_of(p, "model.name");
     const char *metric = text_of(p, "metric");
-    p->metric = strcmp(metric, "fisher") == 0 ? KVC_METRIC_FISHER : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
-                                                                                               : KVC_METRIC_COVARIANCE;
+    p->metric = strcmp(metric, "fisher") == 0  ? KVC_METRIC_FISHER
+                : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
+                                               : KVC_METRIC_COVARIANCE;
     const unsigned long layers = strtoul(text_of(p, "model.layers"), NULL, 10);
     if (!layers || layers > MAX_LAYERS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: model.layers is missing or not a number from 1 to %d", MAX_LAYERS);
@@ -315,8 +315,14 @@ static int make_part(const struct kvc_profile *p, uint32_t layer, const struct a
         for (size_t d = 0; d < dim; d++) code[i * dim + place(d, half, interleaved)] = (int8_t)a->basis.data[i * dim + d];
     }
     for (size_t i = 0; i < width * dim; i++) basis[i] = (float)code[i] * scale[i / dim];
-    s->part = (struct kvc_profile_part){.heads = heads, .dim = dim, .mean = mean, .basis = basis, .code = code, .scale = scale,
-                                        .variance = a->has_variance ? variance : NULL, .half = half,
+    s->part = (struct kvc_profile_part){.heads = heads,
+                                        .dim = dim,
+                                        .mean = mean,
+                                        .basis = basis,
+                                        .code = code,
+                                        .scale = scale,
+                                        .variance = a->has_variance ? variance : NULL,
+                                        .half = half,
                                         .angle = is_v ? NULL : p->angle[layer]};
     s->made = 1;
     return 0;

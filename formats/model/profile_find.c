@@ -14,8 +14,8 @@ static struct kvc_profile *try_file(const char *path, const uint8_t sha256[KVC_S
     uint8_t found[KVC_SHA256_BYTES];
     struct kvc_profile *p = NULL;
     if (kvc_input_open(&in, path, NULL)) return NULL;
-    if (in.size <= KVC_PROFILE_BYTES && !kvc_input_pin(&in, 0, in.size, NULL) && !kvc_sha256(in.data, (size_t)in.size, found, NULL) &&
-        memcmp(found, sha256, sizeof found) == 0)
+    if (in.size <= KVC_PROFILE_BYTES && !kvc_input_pin(&in, 0, in.size, NULL) &&
+        !kvc_sha256(in.data, (size_t)in.size, found, NULL) && memcmp(found, sha256, sizeof found) == 0)
         p = kvc_profile_open_memory(in.data, (size_t)in.size, NULL);
     kvc_input_close(&in);
     return p;

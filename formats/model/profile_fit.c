@@ -70,18 +70,21 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
     uint64_t heads, dim;
     size_t half;
     if (layer >= layers)
-        return kvc_fail(e, KVC_ERR_MODEL, "the cache has a layer %" PRIu32 ", the model of the profile (%s) has %" PRIu32
-                        " layers", layer, kvc_profile_model(p), layers);
+        return kvc_fail(e, KVC_ERR_MODEL,
+                        "the cache has a layer %" PRIu32 ", the model of the profile (%s) has %" PRIu32 " layers", layer,
+                        kvc_profile_model(p), layers);
     const int found = kvc_profile_shape(p, layer, tensor->role, &heads, &dim, e);
     if (found != 1) return found;
     if (heads != tensor->shape.heads || dim != tensor->shape.dim)
         return kvc_fail_need(e, KVC_ERR_MODEL, kvc_cache_heads_known(c) ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
                              "layer %" PRIu32 " has %" PRIu64 " head%s of %" PRIu64 " channels, the profile (%s) has %" PRIu64
-                             " of %" PRIu64, layer, tensor->shape.heads, tensor->shape.heads == 1 ? "" : "s",
-                        tensor->shape.dim, kvc_profile_model(p), heads, dim);
+                             " of %" PRIu64,
+                             layer, tensor->shape.heads, tensor->shape.heads == 1 ? "" : "s", tensor->shape.dim,
+                             kvc_profile_model(p), heads, dim);
     if (tensor->role != KVC_ROLE_K) return 0;
     if (kvc_profile_angles(p, layer, &half) && pairing == KVC_PAIRING_UNKNOWN)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown, and a profile needs it");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
+                             "the RoPE pairing of K is unknown, and a profile needs it");
     if (*paired && pairing && strcmp(paired, kvc_pairing_name(pairing)) != 0)
         return kvc_fail(e, KVC_ERR_MODEL, "K is paired as %s, in the profile as %s", kvc_pairing_name(pairing), paired);
     return other_angles(p, c, tensor->layer, e);
@@ -242,9 +245,9 @@ static enum kvc_fit_verdict judge(const struct kvc_fit *fit) {
     for (int r = 0; r < 2; r++) {
         const double ratio = fit->ratio[r], worst = largest(fit, r);
         if (!(ratio > 0)) continue;
-        const enum kvc_fit_verdict own = ratio > MISFIT || worst > LAYER_MISFIT                           ? KVC_FIT_BAD
+        const enum kvc_fit_verdict own = ratio > MISFIT || worst > LAYER_MISFIT                      ? KVC_FIT_BAD
                                          : ratio > DOUBT || ratio < 1 / DOUBT || worst > LAYER_DOUBT ? KVC_FIT_DOUBTFUL
-                                                                                                       : KVC_FIT_GOOD;
+                                                                                                     : KVC_FIT_GOOD;
         if (own > verdict) verdict = own;
     }
     return verdict;
@@ -350,10 +353,13 @@ static int refuse(const struct kvc_profile *p, const struct kvc_fit *fit, enum k
     char worst[128], check[160];
     worst_layers(fit, role, worst, sizeof worst);
     if (better) snprintf(check, sizeof check, "with K paired in %s it fits", kvc_pairing_name(better));
-    else snprintf(check, sizeof check, "check that the cache is of this model, its layers in order, the pairing and the number of heads");
-    return kvc_fail_need(e, KVC_ERR_MODEL, better ? KVC_NEED_PAIRING : KVC_NEED_CONSENT, "does not fit the cache: the mean square of the coefficients of %s is %.3g times that "
-                    "of the profile (%.100s) in the median of layers, where about 1 is expected; largest in layers %s; %s",
-                    role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
+    else
+        snprintf(check, sizeof check,
+                 "check that the cache is of this model, its layers in order, the pairing and the number of heads");
+    return kvc_fail_need(e, KVC_ERR_MODEL, better ? KVC_NEED_PAIRING : KVC_NEED_CONSENT,
+                         "does not fit the cache: the mean square of the coefficients of %s is %.3g times that "
+                         "of the profile (%.100s) in the median of layers, where about 1 is expected; largest in layers %s; %s",
+                         role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
 }
 
 int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e) {

@@ -7,7 +7,7 @@
 #include "formats/model/profile.h"
 
 enum kvc_fit_verdict {
-    KVC_FIT_UNKNOWN,  /* the profile has no variances, or the cache no rows to measure */
+    KVC_FIT_UNKNOWN, /* the profile has no variances, or the cache no rows to measure */
     KVC_FIT_GOOD,
     KVC_FIT_DOUBTFUL, /* coefficients are larger or smaller than those of texts: quality cannot be predicted */
     KVC_FIT_BAD       /* the profile is another model's, or the cache is read in a wrong way */
@@ -16,7 +16,7 @@ enum kvc_fit_verdict {
 /* The mean square of a cache's coefficients over their variance in the profile, of K and of V. 1: they are equal; 0: not
  * measured. */
 struct kvc_fit_layer {
-    uint32_t layer; /* of the model */
+    uint32_t layer;  /* of the model */
     double ratio[2]; /* median over the layer's coefficients */
 };
 struct kvc_fit {
@@ -54,8 +54,8 @@ int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned thre
 /* How a profile is used for packing. */
 struct kvc_profile_use {
     const struct kvc_recipe *recipe; /* NULL: the default */
-    unsigned threads;   /* 0: one per core */
-    int force;          /* take a profile that does not fit */
+    unsigned threads;                /* 0: one per core */
+    int force;                       /* take a profile that does not fit */
 };
 /* Settles the profile where a stage of the recipe takes a profile. Returns 1 then, 0 where no stage does and *fit stays empty, -1
  * when the profile is refused; messages begin with "profile:". */

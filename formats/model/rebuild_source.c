@@ -67,14 +67,14 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, 
     const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
     const int is_v = c->tensor[r->tensor].role == KVC_ROLE_V;
     if (!r->projections->weights)
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_WEIGHTS, "K and V are rebuilt from hidden states with the model's weights");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_WEIGHTS,
+                             "K and V are rebuilt from hidden states with the model's weights");
     if (layer->tensor[0] == KVC_NONE || layer->tensor[1] == KVC_NONE)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a layer without K or V cannot be rebuilt");
     const struct kvc_shape *key = &c->tensor[layer->tensor[0]].shape, *value = &c->tensor[layer->tensor[1]].shape;
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
     const struct kvc_projection_shape shape = {
-        .in = in, .heads = key->heads, .dim = key->dim, .dim_v = value->dim,
-        .rotated = facts.rotated, .pairing = facts.pairing};
+        .in = in, .heads = key->heads, .dim = key->dim, .dim_v = value->dim, .rotated = facts.rotated, .pairing = facts.pairing};
     if (key->heads != value->heads) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in their number of heads");
     pthread_mutex_lock(&r->projections->lock);
     struct kvc_projections_slot *slot = r->projections->slot;
@@ -89,8 +89,11 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, 
     pthread_mutex_unlock(&r->projections->lock);
     if (!slot) return -1;
     const struct kvc_projection *p = &slot->projection;
-    *m = (struct kvc_matrix){.weight = is_v ? p->v : p->k, .bias = is_v ? p->v_bias : p->k_bias, .norm = p->norm,
-                             .epsilon = p->norm_epsilon, .hold = slot};
+    *m = (struct kvc_matrix){.weight = is_v ? p->v : p->k,
+                             .bias = is_v ? p->v_bias : p->k_bias,
+                             .norm = p->norm,
+                             .epsilon = p->norm_epsilon,
+                             .hold = slot};
     memcpy(m->fingerprint, slot->fingerprint, sizeof m->fingerprint);
     return 0;
 }
@@ -148,9 +151,13 @@ static int hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *ro
 int kvc_rebuilder_init(struct kvc_rebuilder *r, const struct kvc_cache *c, uint32_t tensor, struct kvc_projections *p,
                        kvc_rows_fn *read, const void *read_owner, struct kvc_error *e) {
     const struct kvc_cells *cells = cells_of(c, tensor);
-    *r = (struct kvc_rebuilder){.rebuild = {.owner = r, .position = cells->pos, .hidden = hidden, .matrix = matrix,
-                                            .release = release},
-                                .cache = c, .tensor = tensor, .projections = p, .read = read, .read_owner = read_owner};
+    *r = (struct kvc_rebuilder){
+        .rebuild = {.owner = r, .position = cells->pos, .hidden = hidden, .matrix = matrix, .release = release},
+        .cache = c,
+        .tensor = tensor,
+        .projections = p,
+        .read = read,
+        .read_owner = read_owner};
     if (!cells->order) return 0;
     if (!(r->position = kvc_alloc(cells->n, sizeof *r->position))) return kvc_fail_memory(e, "positions");
     for (uint64_t i = 0; i < cells->n; i++) r->position[i] = kvc_cells_position(cells, i);

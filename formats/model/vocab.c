@@ -33,9 +33,7 @@ static int is_padding(uint64_t id, const char *text, uint64_t size) {
 static void hash_token(struct kvc_sha256 *h, const char *text, size_t size) {
     size_t spaces = 0;
     const char *end = text + size, *next;
-    for (const char *p = text; (next = memmem(p, (size_t)(end - p), lower_block, LOWER_BLOCK));
-         p = next + LOWER_BLOCK)
-        spaces++;
+    for (const char *p = text; (next = memmem(p, (size_t)(end - p), lower_block, LOWER_BLOCK)); p = next + LOWER_BLOCK) spaces++;
     kvc_sha256_u32(h, (uint32_t)(size - spaces * (LOWER_BLOCK - 1)));
     for (; spaces; spaces--) {
         next = memmem(text, (size_t)(end - text), lower_block, LOWER_BLOCK);
@@ -52,8 +50,7 @@ static void hash_padding(struct kvc_sha256 *h, uint64_t id) {
     hash_token(h, padding, (size_t)n);
 }
 
-int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES], int *known,
-                        struct kvc_error *e) {
+int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES], int *known, struct kvc_error *e) {
     *known = 0;
     const struct kvc_gguf_entry *list = kvc_gguf_find(g, "tokenizer.ggml.tokens");
     if (!list || !list->array || list->type != KVC_GGUF_STRING || list->count > MAX_ID) return 0;
@@ -80,8 +77,7 @@ int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES],
 }
 
 /* Appends a token, unless its id is out of range or beyond the limit. Returns -1 when the JSON is no token. */
-static int append(struct token *list, size_t *n, const json_t *id, const json_t *text, int added,
-                  uint64_t limit) {
+static int append(struct token *list, size_t *n, const json_t *id, const json_t *text, int added, uint64_t limit) {
     if (!json_is_integer(id) || !json_is_string(text) || json_integer_value(id) < 0) return -1;
     uint64_t number = (uint64_t)json_integer_value(id);
     if (limit && number >= limit) return 0;
@@ -113,8 +109,8 @@ static int collect(json_t *vocab, json_t *added, uint64_t limit, struct token *l
             list[(*n)++] = (struct token){i, json_string_value(text), json_string_length(text), 0};
         }
     }
-    json_array_foreach(added, i, item) if (append(list, n, json_object_get(item, "id"),
-                                                  json_object_get(item, "content"), 1, limit)) return -1;
+    json_array_foreach(added, i, item) if (append(list, n, json_object_get(item, "id"), json_object_get(item, "content"), 1,
+                                                  limit)) return -1;
     return 0;
 }
 
@@ -153,8 +149,7 @@ static int hash_list(const struct token *list, size_t n, uint8_t out[KVC_SHA256_
     return kvc_sha256_final(&h, out, e);
 }
 
-static int hash_parsed(json_t *root, uint64_t limit, uint8_t out[KVC_SHA256_BYTES], int *known,
-                       struct kvc_error *e) {
+static int hash_parsed(json_t *root, uint64_t limit, uint8_t out[KVC_SHA256_BYTES], int *known, struct kvc_error *e) {
     json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
     json_t *added = json_object_get(root, "added_tokens");
     size_t n = json_object_size(vocab) + json_array_size(vocab) + json_array_size(added);
@@ -176,12 +171,11 @@ static int hash_parsed(json_t *root, uint64_t limit, uint8_t out[KVC_SHA256_BYTE
     return status;
 }
 
-int kvc_vocab_hash_json(const uint8_t *json, uint64_t size, uint64_t limit, uint8_t out[KVC_SHA256_BYTES],
-                        int *known, struct kvc_error *e) {
+int kvc_vocab_hash_json(const uint8_t *json, uint64_t size, uint64_t limit, uint8_t out[KVC_SHA256_BYTES], int *known,
+                        struct kvc_error *e) {
     *known = 0;
     json_error_t error;
-    json_t *root =
-        json_loadb((const char *)json, (size_t)size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    json_t *root = json_loadb((const char *)json, (size_t)size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!root) {
         /* A token with a NUL byte as a key is legal JSON that the parser cannot hold: no vocabulary then. */
         if (json_error_code(&error) == json_error_null_byte_in_key) return 0;

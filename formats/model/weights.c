@@ -19,7 +19,7 @@
 
 #define TAG "kvc projection 0\n"
 #define MAX_SHAPE (UINT64_C(1) << 31) /* of each number in a shape */
-#define GROUP 16 /* output channels that are transposed together: their floats fill a cache line */
+#define GROUP 16                      /* output channels that are transposed together: their floats fill a cache line */
 
 /* ---- opening ---- */
 
@@ -134,11 +134,10 @@ static int check_dims(const struct kvc_weights_tensor *t, uint64_t rank, const u
     if (t->rank == rank && memcmp(t->dim, dim, (size_t)rank * sizeof *dim) == 0) return 0;
     char have[KVC_WEIGHTS_RANK * 24] = "", want[KVC_WEIGHTS_RANK * 24] = "";
     size_t a = 0, b = 0;
-    for (uint64_t i = 0; i < t->rank; i++)
-        a += (size_t)snprintf(have + a, sizeof have - a, "[%" PRIu64 "]", t->dim[i]);
+    for (uint64_t i = 0; i < t->rank; i++) a += (size_t)snprintf(have + a, sizeof have - a, "[%" PRIu64 "]", t->dim[i]);
     for (uint64_t i = 0; i < rank; i++) b += (size_t)snprintf(want + b, sizeof want - b, "[%" PRIu64 "]", dim[i]);
-    return kvc_fail(e, KVC_ERR_MODEL, "%s: '%s' has shape %s, but the cache needs %s: is this the right model?",
-                    t->file, t->name, t->rank ? have : "[]", want);
+    return kvc_fail(e, KVC_ERR_MODEL, "%s: '%s' has shape %s, but the cache needs %s: is this the right model?", t->file, t->name,
+                    t->rank ? have : "[]", want);
 }
 
 static float *new_floats(uint64_t n, const struct kvc_weights_tensor *t, struct kvc_error *e) {
@@ -242,15 +241,14 @@ static int load(const struct kvc_weights *w, uint32_t layer, struct kvc_projecti
 
 static int check_shape(struct kvc_projection_shape *s, struct kvc_error *e) {
     if (!s->rotated && s->pairing != KVC_PAIRING_NONE) s->rotated = s->dim;
-    if (!s->in || !s->heads || !s->dim || !s->dim_v || s->in > MAX_SHAPE || s->heads > MAX_SHAPE ||
-        s->dim > MAX_SHAPE || s->dim_v > MAX_SHAPE)
+    if (!s->in || !s->heads || !s->dim || !s->dim_v || s->in > MAX_SHAPE || s->heads > MAX_SHAPE || s->dim > MAX_SHAPE ||
+        s->dim_v > MAX_SHAPE)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "no projection has %" PRIu64 " channels in and %" PRIu64 " heads of %" PRIu64 " (K) and "
                         "%" PRIu64 " (V) channels out",
                         s->in, s->heads, s->dim, s->dim_v);
     if (s->rotated > s->dim || s->rotated % 2)
-        return kvc_fail(e, KVC_ERR_USAGE, "RoPE cannot rotate %" PRIu64 " channels of a head of %" PRIu64, s->rotated,
-                        s->dim);
+        return kvc_fail(e, KVC_ERR_USAGE, "RoPE cannot rotate %" PRIu64 " channels of a head of %" PRIu64, s->rotated, s->dim);
     return 0;
 }
 
@@ -262,12 +260,12 @@ static int check_pairing(const struct kvc_weights *w, const struct kvc_projectio
     if (s->pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of the cache's K is unknown");
     if (w->pairing == KVC_PAIRING_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: it is not known which channels of K RoPE pairs in architecture '%s'", file, shown);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: it is not known which channels of K RoPE pairs in architecture '%s'", file,
+                        shown);
     if (w->pairing != s->pairing && (w->pairing == KVC_PAIRING_NONE || s->pairing == KVC_PAIRING_NONE))
         return kvc_fail(e, KVC_ERR_MODEL,
-                        "%s: RoPE pairs K of architecture '%s' as '%s', the cache's K as '%s': is it the right model?",
-                        file, shown, kvc_pairing_name(w->pairing), kvc_pairing_name(s->pairing));
+                        "%s: RoPE pairs K of architecture '%s' as '%s', the cache's K as '%s': is it the right model?", file,
+                        shown, kvc_pairing_name(w->pairing), kvc_pairing_name(s->pairing));
     return 0;
 }
 
@@ -292,8 +290,7 @@ void kvc_projection_free(struct kvc_projection *p) {
 /* ---- identity ---- */
 
 /* Hashes rows of `out` floats, channels in the order asked for. dtype.c holds machines to little-endian floats. */
-static void hash_rows(struct kvc_sha256 *h, const float *w, uint64_t rows, uint64_t out, const struct order *o,
-                      float *row) {
+static void hash_rows(struct kvc_sha256 *h, const float *w, uint64_t rows, uint64_t out, const struct order *o, float *row) {
     for (uint64_t i = 0; i < rows; i++, w += out) {
         for (uint64_t c = 0; c < out; c++) row[c] = w[channel_from(o, c)];
         kvc_sha256_update(h, row, (size_t)out * sizeof *row);

@@ -31,12 +31,12 @@ struct kvc_projection_shape {
 
 struct kvc_projection {
     struct kvc_projection_shape shape; /* as asked for, `rotated` filled in */
-    float *k, *v;           /* [in][heads * dim] and [in][heads * dim_v]: output channels in the cache's own order */
-    float *k_bias, *v_bias; /* in the same order; NULL: none */
-    float *norm;            /* [in]: factors of the normalised state; NULL: the file has none */
-    float norm_epsilon;     /* of RMSNorm, nearest binary32; 0: unknown, or the norm is no RMSNorm */
-    int norm_bias;          /* 1: the norm has a bias too, which is not loaded */
-    int k_norm;             /* 1: K is normalised again before RoPE (Qwen3, Gemma 3), by weights that are not loaded */
+    float *k, *v;                      /* [in][heads * dim] and [in][heads * dim_v]: output channels in the cache's own order */
+    float *k_bias, *v_bias;            /* in the same order; NULL: none */
+    float *norm;                       /* [in]: factors of the normalised state; NULL: the file has none */
+    float norm_epsilon;                /* of RMSNorm, nearest binary32; 0: unknown, or the norm is no RMSNorm */
+    int norm_bias;                     /* 1: the norm has a bias too, which is not loaded */
+    int k_norm;                        /* 1: K is normalised again before RoPE (Qwen3, Gemma 3), by weights that are not loaded */
 };
 
 /* Loads layer `layer`, checked against *shape. Element types: F32, F16 and BF16 of safetensors; of GGUF those whose

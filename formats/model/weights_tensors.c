@@ -30,8 +30,7 @@ int kvc_weights_add_part(struct kvc_weights *w, const char *path, struct kvc_err
     if (kvc_input_open(&part->in, path, e)) return -1;
     w->n++; /* from here on kvc_weights_close() sees it */
     if (read_header(part, e)) return -1;
-    if (part->is_gguf != kvc_weights_are_gguf(w))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF and safetensors files in one model");
+    if (part->is_gguf != kvc_weights_are_gguf(w)) return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF and safetensors files in one model");
     return 0;
 }
 
@@ -48,13 +47,13 @@ int kvc_weights_are_gguf(const struct kvc_weights *w) {
 /* --- names --- */
 
 /* Names of tensors, in which '#' stands for the layer's number; NULL: there is no such tensor. */
-static const char *const gguf_names[KVC_WEIGHTS] = {
-    "blk.#.attn_k.weight",    "blk.#.attn_k.bias",    "blk.#.attn_v.weight",     "blk.#.attn_v.bias",
-    "blk.#.attn_norm.weight", "blk.#.attn_norm.bias", "blk.#.attn_k_norm.weight"};
-static const char *const transformers_names[KVC_WEIGHTS] = {
-    "layers.#.self_attn.k_proj.weight", "layers.#.self_attn.k_proj.bias",  "layers.#.self_attn.v_proj.weight",
-    "layers.#.self_attn.v_proj.bias",   "layers.#.input_layernorm.weight", "layers.#.input_layernorm.bias",
-    "layers.#.self_attn.k_norm.weight"};
+static const char *const gguf_names[KVC_WEIGHTS] = {"blk.#.attn_k.weight",     "blk.#.attn_k.bias",      "blk.#.attn_v.weight",
+                                                    "blk.#.attn_v.bias",       "blk.#.attn_norm.weight", "blk.#.attn_norm.bias",
+                                                    "blk.#.attn_k_norm.weight"};
+static const char *const transformers_names[KVC_WEIGHTS] = {"layers.#.self_attn.k_proj.weight", "layers.#.self_attn.k_proj.bias",
+                                                            "layers.#.self_attn.v_proj.weight", "layers.#.self_attn.v_proj.bias",
+                                                            "layers.#.input_layernorm.weight",  "layers.#.input_layernorm.bias",
+                                                            "layers.#.self_attn.k_norm.weight"};
 static const char *const cache_names[KVC_WEIGHTS] = {[KVC_WEIGHT_K] = "wk.#", [KVC_WEIGHT_V] = "wv.#"};
 
 struct kvc_weights_naming {
@@ -131,8 +130,8 @@ static int take_safetensors(struct kvc_weights_tensor *t, const struct kvc_weigh
     const int dtype = found->type ? found->type->dtype : -1;
     char shown[32];
     if (dtype != KVC_F32 && dtype != KVC_F16 && dtype != KVC_BF16)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: '%s' has dtype %s; kvc reads weights in F32, F16 and BF16",
-                        t->file, t->name, kvc_name_show(found->dtype, shown, sizeof shown));
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: '%s' has dtype %s; kvc reads weights in F32, F16 and BF16", t->file, t->name,
+                        kvc_name_show(found->dtype, shown, sizeof shown));
     if (found->rank > KVC_WEIGHTS_RANK)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: '%s' has %" PRIu64 " dimensions", t->file, t->name, found->rank);
     t->info = kvc_dtype_info((unsigned)dtype);

@@ -38,8 +38,7 @@ cudaError_t kvc_device_launch_cuda(const struct kvc_device_launch *launch, unsig
     const unsigned useful = launch->n_items / WARPS + (launch->n_items % WARPS != 0);
     void *arguments[] = {const_cast<struct kvc_device_launch *>(launch)};
     if (!useful) return cudaSuccess;
-    return cudaLaunchKernel((const void *)kvc_device_kernel, dim3(useful < blocks ? useful : blocks), dim3(THREADS), arguments,
-                            0, static_cast<cudaStream_t>(stream));
+    return cudaLaunchKernel((const void *)kvc_device_kernel, dim3(useful < blocks ? useful : blocks), dim3(THREADS), arguments, 0,
+                            static_cast<cudaStream_t>(stream));
 }
-
 }

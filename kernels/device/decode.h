@@ -9,8 +9,12 @@
 #include "kernels/device/decode_target.h"
 
 /* Words of shared memory of a warp: two tiles, its item, and the item's level, which take no registers there. */
-enum { KVC_WORK_ITEM = 2 * KVC_DEVICE_TILE, KVC_ITEM_WORDS = sizeof(struct kvc_device_item) / 4,
-       KVC_WORK_LEVEL = KVC_WORK_ITEM + KVC_ITEM_WORDS, KVC_DEVICE_WORK = KVC_WORK_LEVEL + 4 };
+enum {
+    KVC_WORK_ITEM = 2 * KVC_DEVICE_TILE,
+    KVC_ITEM_WORDS = sizeof(struct kvc_device_item) / 4,
+    KVC_WORK_LEVEL = KVC_WORK_ITEM + KVC_ITEM_WORDS,
+    KVC_DEVICE_WORK = KVC_WORK_LEVEL + 4
+};
 
 KVC_DEVICE uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work) {
     switch (job->kind) {
@@ -58,8 +62,8 @@ KVC_DEVICE uint64_t kvc_run_digest(const struct kvc_device_launch *l, const stru
         KVC_AT(sum) = 0;
         for (uint32_t i = lane; i < item->rows; i += KVC_LANES) {
             const uint64_t start = kvc_target_row(g, item->first + i);
-            const struct kvc_digest_row row = {KVC_BYTES(start), g->head, g->dim, g->channels, bytes,
-                                               g->heads * g->channels * bytes};
+            const struct kvc_digest_row row = {KVC_BYTES(start), g->head, g->dim,
+                                               g->channels,      bytes,   g->heads * g->channels * bytes};
             if (start) KVC_AT(sum) += kvc_digest_row_hash(&row, (uint64_t)item->seed + i);
         }
     }

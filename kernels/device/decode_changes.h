@@ -26,7 +26,9 @@ KVC_DEVICE void kvc_op_outliers(const struct kvc_device_op *op, struct kvc_tile 
     const uint32_t first = op->row + t->row, columns = op->outliers.columns;
     KVC_LANE_VAR(uint32_t, index_fault);
     KVC_LANE_VAR(uint32_t, number_fault);
-    KVC_EACH_LANE { KVC_AT(index_fault) = KVC_AT(number_fault) = 0; }
+    KVC_EACH_LANE {
+        KVC_AT(index_fault) = KVC_AT(number_fault) = 0;
+    }
     /* a lane has a channel, or all lanes a row */
     for (uint32_t v = 0; v < (columns ? t->width : t->rows); v += columns ? KVC_LANES : 1) {
         KVC_EACH_LANE {
@@ -66,10 +68,10 @@ KVC_DEVICE void kvc_op_patch(const struct kvc_device_op *op, struct kvc_tile *t)
 KVC_DEVICE void kvc_op_spread(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint32_t stored = op->spread.stored, *empty = op->spread.empty ? KVC_WORDS(op->spread.empty) : 0;
     for (uint32_t r = 0; r < t->rows; r++) KVC_EACH_LANE for (uint32_t c = lane; c < op->dim; c += KVC_LANES) {
-        const uint64_t channel = (uint64_t)t->head * op->dim + c;
-        const uint32_t from = kvc_load16(KVC_BYTES(op->spread.map) + 2 * channel);
-        t->other[r * op->dim + c] = from < stored ? t->word[r * stored + from] : empty ? empty[channel] : 0;
-    }
+            const uint64_t channel = (uint64_t)t->head * op->dim + c;
+            const uint32_t from = kvc_load16(KVC_BYTES(op->spread.map) + 2 * channel);
+            t->other[r * op->dim + c] = from < stored ? t->word[r * stored + from] : empty ? empty[channel] : 0;
+        }
     t->width = op->dim;
     kvc_tile_swap(t);
 }

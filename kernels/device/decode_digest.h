@@ -20,13 +20,15 @@ KVC_DEVICE uint64_t kvc_xxh_secret_word(uint32_t i) {
 #ifdef __CUDACC__
     __constant__
 #endif
-    static const uint64_t secret[24] = {
-        UINT64_C(0xbe4ba423396cfeb8), UINT64_C(0x1cad21f72c81017c), UINT64_C(0xdb979083e96dd4de), UINT64_C(0x1f67b3b7a4a44072),
-        UINT64_C(0x78e5c0cc4ee679cb), UINT64_C(0x2172ffcc7dd05a82), UINT64_C(0x8e2443f7744608b8), UINT64_C(0x4c263a81e69035e0),
-        UINT64_C(0xcb00c391bb52283c), UINT64_C(0xa32e531b8b65d088), UINT64_C(0x4ef90da297486471), UINT64_C(0xd8acdea946ef1938),
-        UINT64_C(0x3f349ce33f76faa8), UINT64_C(0x1d4f0bc7c7bbdcf9), UINT64_C(0x3159b4cd4be0518a), UINT64_C(0x647378d9c97e9fc8),
-        UINT64_C(0xc3ebd33483acc5ea), UINT64_C(0xeb6313faffa081c5), UINT64_C(0x49daf0b751dd0d17), UINT64_C(0x9e68d429265516d3),
-        UINT64_C(0xfca1477d58be162b), UINT64_C(0xce31d07ad1b8f88f), UINT64_C(0x280416958f3acb45), UINT64_C(0x7e404bbbcafbd7af)};
+        static const uint64_t secret[24] = {
+            UINT64_C(0xbe4ba423396cfeb8), UINT64_C(0x1cad21f72c81017c), UINT64_C(0xdb979083e96dd4de),
+            UINT64_C(0x1f67b3b7a4a44072), UINT64_C(0x78e5c0cc4ee679cb), UINT64_C(0x2172ffcc7dd05a82),
+            UINT64_C(0x8e2443f7744608b8), UINT64_C(0x4c263a81e69035e0), UINT64_C(0xcb00c391bb52283c),
+            UINT64_C(0xa32e531b8b65d088), UINT64_C(0x4ef90da297486471), UINT64_C(0xd8acdea946ef1938),
+            UINT64_C(0x3f349ce33f76faa8), UINT64_C(0x1d4f0bc7c7bbdcf9), UINT64_C(0x3159b4cd4be0518a),
+            UINT64_C(0x647378d9c97e9fc8), UINT64_C(0xc3ebd33483acc5ea), UINT64_C(0xeb6313faffa081c5),
+            UINT64_C(0x49daf0b751dd0d17), UINT64_C(0x9e68d429265516d3), UINT64_C(0xfca1477d58be162b),
+            UINT64_C(0xce31d07ad1b8f88f), UINT64_C(0x280416958f3acb45), UINT64_C(0x7e404bbbcafbd7af)};
     return secret[i];
 }
 

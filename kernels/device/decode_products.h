@@ -6,7 +6,7 @@
 
 /* Matrices that kvc_op_factors() multiplies. */
 struct kvc_factors {
-    const float *a, *b; /* coefficients of the tile's first row, directions from its first channel on */
+    const float *a, *b;   /* coefficients of the tile's first row, directions from its first channel on */
     uint32_t apart, skip; /* strides: of directions, of rows of coefficients */
 };
 
@@ -39,10 +39,11 @@ KVC_DEVICE void kvc_factors_of_four(const struct kvc_factors *f, struct kvc_tile
 KVC_DEVICE void kvc_op_factors(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint32_t rank = op->factors.rank, whole = op->factors.whole, first = op->row + t->row;
     const uint32_t apart = whole ? op->heads * op->dim : op->dim;
-    const struct kvc_factors f = {
-        KVC_FLOATS(op->factors.coefficients) + (whole ? (uint64_t)first : (uint64_t)first * op->heads + t->head) * rank,
-        KVC_FLOATS(op->factors.directions) + (whole ? kvc_op_channel(op, t, 0) : (uint64_t)t->head * rank * op->dim + t->column),
-        apart, whole ? rank : op->heads * rank};
+    const struct kvc_factors f = {KVC_FLOATS(op->factors.coefficients) +
+                                      (whole ? (uint64_t)first : (uint64_t)first * op->heads + t->head) * rank,
+                                  KVC_FLOATS(op->factors.directions) +
+                                      (whole ? kvc_op_channel(op, t, 0) : (uint64_t)t->head * rank * op->dim + t->column),
+                                  apart, whole ? rank : op->heads * rank};
     if (rank == 4 && t->width && 4 * KVC_LANES % t->width == 0 && kvc_op_in_fours(op, t)) {
         kvc_factors_of_four(&f, t, op->factors.add);
         return;
@@ -61,7 +62,7 @@ enum { KVC_BASIS_ROWS = 8, KVC_BASIS_CHANNELS = 4 };
 
 /* The matrix of one head. */
 struct kvc_basis {
-    const uint8_t *code; /* i8, `stride` bytes a row, a multiple of 4 */
+    const uint8_t *code;          /* i8, `stride` bytes a row, a multiple of 4 */
     const float *scale, *channel; /* of rows; of channels, `stride` of them, or NULL */
     uint32_t n, dim, stride;
 };
@@ -115,10 +116,9 @@ KVC_DEVICE void kvc_basis_rows(struct kvc_tile *t, const struct kvc_basis *b, ui
                     }
                 }
             }
-            KVC_UNROLL for (uint32_t r = 0; r < each; r++)
-                for (uint32_t k = 0; k < KVC_BASIS_CHANNELS; k++)
-                    if (first + own + r < t->rows && c + k < dim)
-                        t->word[(first + own + r) * dim + c + k] = kvc_as_bits(sum[r][k]);
+            KVC_UNROLL for (uint32_t r = 0; r < each; r++) for (uint32_t k = 0; k < KVC_BASIS_CHANNELS;
+                                                                k++) if (first + own + r < t->rows && c + k < dim)
+                t->word[(first + own + r) * dim + c + k] = kvc_as_bits(sum[r][k]);
         }
     }
     KVC_LANES_MEET();
@@ -130,8 +130,12 @@ KVC_DEVICE void kvc_basis_rows(struct kvc_tile *t, const struct kvc_basis *b, ui
 KVC_DEVICE void kvc_op_basis(const struct kvc_device_op *op, struct kvc_tile *t) {
     const uint32_t *part = KVC_WORDS(op->basis.parts) + 2 * (uint64_t)t->head, stride = (op->dim + 3) & ~3u;
     const float *channel = op->basis.channel ? KVC_FLOATS(op->basis.channel) + (uint64_t)t->head * stride : 0;
-    const struct kvc_basis b = {KVC_BYTES(op->basis.codes) + (uint64_t)part[0] * stride, KVC_FLOATS(op->basis.scale) + part[0],
-                                channel, part[1], op->dim, stride};
+    const struct kvc_basis b = {KVC_BYTES(op->basis.codes) + (uint64_t)part[0] * stride,
+                                KVC_FLOATS(op->basis.scale) + part[0],
+                                channel,
+                                part[1],
+                                op->dim,
+                                stride};
     uint32_t wide = 1, first = 0;
     while (wide < KVC_LANES && wide * KVC_BASIS_CHANNELS < op->dim) wide *= 2;
     /* as many rows as a tile has room for their coefficients */

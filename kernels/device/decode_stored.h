@@ -73,20 +73,22 @@ KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) 
             }
         }
     } else KVC_EACH_VALUE(t) {
-        const uint64_t i = kvc_op_index(op, t, r, c);
-        const uint32_t high = kvc_unpack(codes, (uint32_t)i, bits);
-        const uint32_t of = kvc_load16(bias + 2 * (uint64_t)kvc_op_channel(op, t, c));
-        uint32_t word = kvc_fast_word(high, low[i], of);
-        if (op->fast.plane[0]) word = word << 16 | (uint32_t)plane[1][i] << 8 | plane[0][i];
-        KVC_VALUE(t) = word;
-    }
+            const uint64_t i = kvc_op_index(op, t, r, c);
+            const uint32_t high = kvc_unpack(codes, (uint32_t)i, bits);
+            const uint32_t of = kvc_load16(bias + 2 * (uint64_t)kvc_op_channel(op, t, c));
+            uint32_t word = kvc_fast_word(high, low[i], of);
+            if (op->fast.plane[0]) word = word << 16 | (uint32_t)plane[1][i] << 8 | plane[0][i];
+            KVC_VALUE(t) = word;
+        }
     if (!op->fast.pair) return;
     KVC_LANES_MEET();
     const uint32_t first = op->row + t->row, end = start[2 * (first + t->rows)], width = op->heads * op->dim;
     uint32_t base = start[2 * first + 1];
     for (uint32_t p = start[2 * first]; p < end; p += KVC_LANES) { /* distances add up from pair to pair */
         KVC_LANE_VAR(uint32_t, sum);
-        KVC_EACH_LANE { KVC_AT(sum) = p + lane < end ? pair[2 * (uint64_t)(p + lane)] + 1u : 0; }
+        KVC_EACH_LANE {
+            KVC_AT(sum) = p + lane < end ? pair[2 * (uint64_t)(p + lane)] + 1u : 0;
+        }
         const uint32_t total = KVC_PREFIX_SUM(sum);
         KVC_EACH_LANE {
             const uint32_t i = base + KVC_AT(sum) - 1, r = i / width - first, channel = i % width;

@@ -128,7 +128,9 @@ KVC_DEVICE uint32_t kvc_stream_load(const struct kvc_stream *s, uint32_t *state,
 /* Returns 0 when every lane has its final state and every word was taken, else the fault. */
 KVC_DEVICE uint32_t kvc_stream_end(const struct kvc_stream *s, const uint32_t *state) {
     KVC_LANE_VAR(uint32_t, bad);
-    KVC_EACH_LANE { KVC_AT(bad) = KVC_OF(state) != KVC_RANS_START; }
+    KVC_EACH_LANE {
+        KVC_AT(bad) = KVC_OF(state) != KVC_RANS_START;
+    }
     return kvc_ballot(bad) || s->next != s->size ? KVC_FAULT_STREAM : 0;
 }
 
@@ -228,7 +230,9 @@ KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *co
     }
     for (uint32_t t = job->split.first; t < job->split.first + job->split.rows; t++) {
         if (turns && t != job->split.first) kvc_model_turn_row(job, cosine, sine);
-        KVC_EACH_LANE { KVC_AT(channel) = turns ? lane % period : 0; }
+        KVC_EACH_LANE {
+            KVC_AT(channel) = turns ? lane % period : 0;
+        }
         for (uint32_t first = 0; first < channels; first += lanes) {
             const uint32_t active = channels - first < lanes ? channels - first : lanes;
             KVC_EACH_LANE {
@@ -276,8 +280,14 @@ KVC_DEVICE uint32_t kvc_next_bits(struct kvc_bit_string *b, uint32_t n) {
     return (uint32_t)(window & ((UINT64_C(1) << n) - 1));
 }
 
-enum { KVC_CODE_LAST_WHOLE = 31, KVC_CODE_OCTAVE = 5, KVC_CODE_INDICES = 64, KVC_CODE_CENTRE = 63, KVC_CODE_ESCAPES = 127,
-       KVC_CODE_TABLE_BITS = 11 };
+enum {
+    KVC_CODE_LAST_WHOLE = 31,
+    KVC_CODE_OCTAVE = 5,
+    KVC_CODE_INDICES = 64,
+    KVC_CODE_CENTRE = 63,
+    KVC_CODE_ESCAPES = 127,
+    KVC_CODE_TABLE_BITS = 11
+};
 
 /* Decodes the coefficients of one stream of `code`. */
 KVC_DEVICE uint32_t kvc_job_code(const struct kvc_device_job *job) {

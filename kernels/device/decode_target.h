@@ -29,9 +29,10 @@ KVC_DEVICE void kvc_store_values(uint64_t address, struct kvc_four v, uint32_t s
 /* Changes from a tile's word to a target's. */
 enum kvc_word_change {
     KVC_WORD_AS_IT_IS,
-    KVC_WORD_TO_F16, KVC_WORD_TO_BF16, /* binary32 to this dtype */
-    KVC_WORD_FLOAT,                    /* binary32, rounded to the tensor's dtype, to any dtype */
-    KVC_WORD_OTHER                     /* the tensor's dtype to any dtype */
+    KVC_WORD_TO_F16,
+    KVC_WORD_TO_BF16, /* binary32 to this dtype */
+    KVC_WORD_FLOAT,   /* binary32, rounded to the tensor's dtype, to any dtype */
+    KVC_WORD_OTHER    /* the tensor's dtype to any dtype */
 };
 /* Returns a tile's word as the target has it. `change` is a constant. */
 KVC_DEVICE uint32_t kvc_target_word(const struct kvc_device_target *g, uint32_t word, const enum kvc_word_change change) {

@@ -9,7 +9,7 @@
 struct kvc_tile {
     uint32_t *word, *other; /* KVC_DEVICE_TILE words each; operations that do not work in place swap them */
     uint32_t rows, width;
-    uint32_t row;    /* number of the tile's first row in the run */
+    uint32_t row; /* number of the tile's first row in the run */
     uint32_t head;
     uint32_t column; /* number of the tile's first channel in the head */
     uint32_t fault;
@@ -34,7 +34,7 @@ KVC_DEVICE void kvc_walk(const struct kvc_tile *t, uint32_t step, uint32_t *r, u
 
 /* Iterates over all values, shared out among the lanes, so that lanes are busy however narrow the tile is. Declares r, the row,
  * and c, the channel; KVC_VALUE is the value there. */
-#define KVC_EACH_VALUE(t)                                                                         \
+#define KVC_EACH_VALUE(t)                                                                           \
     KVC_EACH_LANE for (uint32_t r = kvc_row_of(t, lane), c = kvc_column_of(t, lane); r < (t)->rows; \
                        kvc_walk(t, KVC_LANES, &r, &c))
 #define KVC_VALUE(t) ((t)->word[r * (t)->width + c])
@@ -58,9 +58,9 @@ KVC_DEVICE uint32_t kvc_next_batch(struct kvc_load_batch *batch, const struct kv
 #define KVC_EACH_BATCH(t, batch)                                                         \
     for (uint32_t next_r = kvc_row_of(t, 4 * lane), next_c = kvc_column_of(t, 4 * lane); \
          next_r < (t)->rows && kvc_next_batch(batch, t, &next_r, &next_c);)
-#define KVC_EACH_OF_BATCH(t, batch)                                                                         \
-    KVC_UNROLL for (uint32_t k = 0; k < KVC_BATCH; k++)                                                     \
-        for (uint32_t r = (batch)->at[k] >> 16, c = (batch)->at[k] & 0xffffu; r < (t)->rows; r = (t)->rows)
+#define KVC_EACH_OF_BATCH(t, batch)                                                                                           \
+    KVC_UNROLL for (uint32_t k = 0; k < KVC_BATCH; k++) for (uint32_t r = (batch)->at[k] >> 16, c = (batch)->at[k] & 0xffffu; \
+                                                             r < (t)->rows; r = (t)->rows)
 
 KVC_DEVICE float kvc_tile_float(const struct kvc_tile *t, uint32_t r, uint32_t c) {
     return kvc_as_float(t->word[r * t->width + c]);

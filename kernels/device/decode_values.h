@@ -26,8 +26,12 @@ struct kvc_four {
 
 /* Loads and stores at multiples of their size, in one access each. */
 #ifdef __CUDACC__
-KVC_DEVICE uint32_t kvc_aligned16(const uint8_t *p) { return *(const uint16_t *)p; }
-KVC_DEVICE uint32_t kvc_aligned32(const uint8_t *p) { return *(const uint32_t *)p; }
+KVC_DEVICE uint32_t kvc_aligned16(const uint8_t *p) {
+    return *(const uint16_t *)p;
+}
+KVC_DEVICE uint32_t kvc_aligned32(const uint8_t *p) {
+    return *(const uint32_t *)p;
+}
 KVC_DEVICE struct kvc_four kvc_load_four(const void *p) {
     const uint4 v = *(const uint4 *)p;
     const struct kvc_four four = {{v.x, v.y, v.z, v.w}};
@@ -41,8 +45,12 @@ KVC_DEVICE void kvc_load_two(const void *p, uint32_t *a, uint32_t *b) {
 KVC_DEVICE void kvc_store_four(void *p, struct kvc_four four) {
     *(uint4 *)p = make_uint4(four.at[0], four.at[1], four.at[2], four.at[3]);
 }
-KVC_DEVICE void kvc_store_two(void *p, uint32_t a, uint32_t b) { *(uint2 *)p = make_uint2(a, b); }
-KVC_DEVICE void kvc_store_one(void *p, uint32_t a) { *(uint32_t *)p = a; }
+KVC_DEVICE void kvc_store_two(void *p, uint32_t a, uint32_t b) {
+    *(uint2 *)p = make_uint2(a, b);
+}
+KVC_DEVICE void kvc_store_one(void *p, uint32_t a) {
+    *(uint32_t *)p = a;
+}
 #else
 /* Traps misaligned access on the host too: a GPU faults on it. */
 KVC_DEVICE void kvc_must_be_aligned(const void *p, uintptr_t to) {

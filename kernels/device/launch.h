@@ -19,14 +19,19 @@
 
 /* Damage of a record: bits of its status. */
 enum kvc_device_fault {
-    KVC_FAULT_STREAM = 1,  /* an rANS stream does not end where it should */
-    KVC_FAULT_NUMBER = 2,  /* a stored number is out of range or not finite */
-    KVC_FAULT_INDEX = 4    /* an index lies outside, or they do not ascend */
+    KVC_FAULT_STREAM = 1, /* an rANS stream does not end where it should */
+    KVC_FAULT_NUMBER = 2, /* a stored number is out of range or not finite */
+    KVC_FAULT_INDEX = 4   /* an index lies outside, or they do not ascend */
 };
 
 /* Dtypes of values. 0 to 6 are the plain dtypes of codecs/dtype.h. */
 enum kvc_device_dtype {
-    KVC_DEVICE_F32 = 0, KVC_DEVICE_F16 = 1, KVC_DEVICE_BF16 = 2, KVC_DEVICE_F8E4M3 = 3, KVC_DEVICE_F8E5M2 = 4, KVC_DEVICE_U8 = 5,
+    KVC_DEVICE_F32 = 0,
+    KVC_DEVICE_F16 = 1,
+    KVC_DEVICE_BF16 = 2,
+    KVC_DEVICE_F8E4M3 = 3,
+    KVC_DEVICE_F8E5M2 = 4,
+    KVC_DEVICE_U8 = 5,
     KVC_DEVICE_I8 = 6
 };
 
@@ -35,20 +40,23 @@ enum kvc_device_dtype {
  * where page(i) is table[i], or i without a table. */
 struct kvc_device_target {
     uint64_t base;
-    uint64_t table;  /* u32 page numbers, or 0 */
-    uint64_t pages;  /* rows without a page are not written and set KVC_FAULT_INDEX */
+    uint64_t table; /* u32 page numbers, or 0 */
+    uint64_t pages; /* rows without a page are not written and set KVC_FAULT_INDEX */
     int64_t page, token, head, dim;
-    uint32_t first;   /* the tensor has fewer than 2^32 rows from here on */
+    uint32_t first; /* the tensor has fewer than 2^32 rows from here on */
     uint32_t page_size;
-    uint32_t dtype;   /* of written values */
-    uint32_t from;    /* dtype of the tensor */
-    uint32_t heads;   /* of the tensor, and its channels a head: for digests */
+    uint32_t dtype; /* of written values */
+    uint32_t from;  /* dtype of the tensor */
+    uint32_t heads; /* of the tensor, and its channels a head: for digests */
     uint32_t channels;
 };
 
 enum kvc_device_job_kind {
-    KVC_JOB_HALVES = 1, KVC_JOB_SLOTS, KVC_JOB_MODEL, /* prepare */
-    KVC_JOB_SPLIT, KVC_JOB_CODE                       /* stream */
+    KVC_JOB_HALVES = 1,
+    KVC_JOB_SLOTS,
+    KVC_JOB_MODEL, /* prepare */
+    KVC_JOB_SPLIT,
+    KVC_JOB_CODE /* stream */
 };
 
 /* --- operands of jobs (decode_streams.h); uint64_t fields are addresses --- */
@@ -88,14 +96,14 @@ struct kvc_model_job {
 
 /* KVC_JOB_SPLIT: the words of one rANS stream of `split`. */
 struct kvc_split_job {
-    uint64_t states, words; /* the words begin at an even address */
-    uint64_t slots;         /* of all tables */
-    uint64_t low;           /* low bits */
-    uint64_t model;         /* made by KVC_JOB_MODEL; 0: all biases and contexts are 0 */
-    uint64_t turn;          /* rotation of one row: `period` cosines, as many sines, binary32 */
-    uint64_t to;            /* u16, the whole matrix */
-    uint32_t size, lanes;   /* bytes of words; lanes of the stream */
-    uint32_t table_bits, tables; /* tables: the table of each context, 4 bits each */
+    uint64_t states, words;         /* the words begin at an even address */
+    uint64_t slots;                 /* of all tables */
+    uint64_t low;                   /* low bits */
+    uint64_t model;                 /* made by KVC_JOB_MODEL; 0: all biases and contexts are 0 */
+    uint64_t turn;                  /* rotation of one row: `period` cosines, as many sines, binary32 */
+    uint64_t to;                    /* u16, the whole matrix */
+    uint32_t size, lanes;           /* bytes of words; lanes of the stream */
+    uint32_t table_bits, tables;    /* tables: the table of each context, 4 bits each */
     uint32_t channels, first, rows; /* of a row; of the stream */
     uint32_t word_bits, kind, period;
     struct kvc_word_form form;
@@ -111,7 +119,7 @@ struct kvc_code_job {
     uint64_t to;          /* binary32 */
     uint32_t size, lanes; /* bytes of words; lanes of the stream */
     uint32_t rows, heads, dim;
-    uint32_t extra_size;  /* bytes */
+    uint32_t extra_size; /* bytes */
     float step;
 };
 
@@ -130,8 +138,22 @@ struct kvc_device_job {
 static_assert(sizeof(struct kvc_device_job) == 8 + 8 * KVC_JOB_WORDS, "operands of a job need more room");
 
 enum kvc_device_op_kind {
-    KVC_OP_WORDS = 1, KVC_OP_UPPER, KVC_OP_FAST, KVC_OP_QUANT, KVC_OP_FACTORS, KVC_OP_OUTLIERS, KVC_OP_PATCH, KVC_OP_SPREAD,
-    KVC_OP_NORMS, KVC_OP_STEPS, KVC_OP_BASIS, KVC_OP_SCALE, KVC_OP_MEAN, KVC_OP_TURN, KVC_OP_WIDEN, KVC_OP_ROUND
+    KVC_OP_WORDS = 1,
+    KVC_OP_UPPER,
+    KVC_OP_FAST,
+    KVC_OP_QUANT,
+    KVC_OP_FACTORS,
+    KVC_OP_OUTLIERS,
+    KVC_OP_PATCH,
+    KVC_OP_SPREAD,
+    KVC_OP_NORMS,
+    KVC_OP_STEPS,
+    KVC_OP_BASIS,
+    KVC_OP_SCALE,
+    KVC_OP_MEAN,
+    KVC_OP_TURN,
+    KVC_OP_WIDEN,
+    KVC_OP_ROUND
 };
 
 /* --- operands of operations (decode_rows.h and what it includes); uint64_t fields are addresses --- */
@@ -157,15 +179,15 @@ struct kvc_fast_op {
     uint32_t bits;     /* of a code */
 };
 
-enum { KVC_QUANT_SYM = 1, KVC_QUANT_BY_HEAD = 2, KVC_QUANT_ADD = 4 }; /* flags */
+enum { KVC_QUANT_SYM = 1, KVC_QUANT_BY_HEAD = 2, KVC_QUANT_ADD = 4 };   /* flags */
 enum { KVC_QUANT_ROWS = 0, KVC_QUANT_CHANNELS = 1, KVC_QUANT_ROW = 2 }; /* axis: rows share, channels share, a whole row shares */
 
 /* KVC_OP_QUANT: codecs/stages/quant.md. Arrays have an element for each of the two classes. */
 struct kvc_quant_op {
     uint64_t codes[2], step[2], low[2]; /* packed; binary32; binary32, the minimum of a group */
-    uint64_t begin; /* u32 pairs, [class][head]: the first parameter, the first code; 0: both are 0 */
-    uint64_t rank;  /* u16, [row][head]: rank in its class, bit 15: class 1; 0: there is one class */
-    uint64_t norms; /* binary32 a channel, or 0 */
+    uint64_t begin;                     /* u32 pairs, [class][head]: the first parameter, the first code; 0: both are 0 */
+    uint64_t rank;                      /* u16, [row][head]: rank in its class, bit 15: class 1; 0: there is one class */
+    uint64_t norms;                     /* binary32 a channel, or 0 */
     uint32_t bits[2], axis, group, flags;
     float centre[2]; /* half of the levels, negated, for KVC_QUANT_SYM */
 };
@@ -265,8 +287,8 @@ struct kvc_device_run {
     uint64_t ops; /* address of the first struct kvc_device_op */
     uint32_t n_ops, record;
     uint32_t target;
-    uint32_t dim;  /* channels of a head as they are written */
-    uint64_t row;  /* row of the target for the run's first row */
+    uint32_t dim; /* channels of a head as they are written */
+    uint64_t row; /* row of the target for the run's first row */
 };
 
 enum kvc_device_item_kind { KVC_ITEM_JOB = 1, KVC_ITEM_ROWS, KVC_ITEM_DIGEST };
@@ -288,9 +310,9 @@ struct kvc_device_launch {
     const struct kvc_device_job *job;
     const struct kvc_device_run *run;
     const struct kvc_device_target *target;
-    uint32_t *counter;   /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done */
-    uint32_t *status;    /* by record: enum kvc_device_fault */
-    uint64_t *digest;    /* by record */
+    uint32_t *counter; /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done */
+    uint32_t *status;  /* by record: enum kvc_device_fault */
+    uint64_t *digest;  /* by record */
     uint32_t n_items;
     /* Level i ends before item end[i]; its items wait until need[i] items of level wait[i] are done. */
     uint32_t end[KVC_DEVICE_LEVELS], wait[KVC_DEVICE_LEVELS], need[KVC_DEVICE_LEVELS];

@@ -25,9 +25,13 @@ enum { KVC_LANES = 32 };
 #define KVC_UNROLL _Pragma("unroll")
 
 /* Returns a bit for each lane whose x is not 0. */
-KVC_DEVICE uint32_t kvc_ballot(uint32_t x) { return __ballot_sync(0xffffffffu, x != 0); }
+KVC_DEVICE uint32_t kvc_ballot(uint32_t x) {
+    return __ballot_sync(0xffffffffu, x != 0);
+}
 /* Returns lane `from`'s x to all lanes. */
-KVC_DEVICE uint32_t kvc_from_lane(uint32_t x, unsigned from) { return __shfl_sync(0xffffffffu, x, (int)from); }
+KVC_DEVICE uint32_t kvc_from_lane(uint32_t x, unsigned from) {
+    return __shfl_sync(0xffffffffu, x, (int)from);
+}
 /* Replaces x by the sum of the x of this lane and of the lanes before it; returns the sum of all. */
 KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
     for (unsigned step = 1; step < KVC_LANES; step *= 2) {
@@ -38,18 +42,40 @@ KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
 }
 #define KVC_PREFIX_SUM(x) kvc_prefix_sum_(&(x))
 
-KVC_DEVICE unsigned kvc_count_bits(uint32_t x) { return (unsigned)__popc((int)x); }
-KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) { return (unsigned)__ffs((int)x) - 1; }
+KVC_DEVICE unsigned kvc_count_bits(uint32_t x) {
+    return (unsigned)__popc((int)x);
+}
+KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) {
+    return (unsigned)__ffs((int)x) - 1;
+}
 /* Arithmetic that is rounded once, to nearest even. */
-KVC_DEVICE float kvc_add(float a, float b) { return __fadd_rn(a, b); }
-KVC_DEVICE float kvc_times(float a, float b) { return __fmul_rn(a, b); }
-KVC_DEVICE float kvc_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-KVC_DEVICE float kvc_root(float a) { return __fsqrt_rn(a); }
-KVC_DEVICE double kvc_add_double(double a, double b) { return __dadd_rn(a, b); }
-KVC_DEVICE double kvc_times_double(double a, double b) { return __dmul_rn(a, b); }
-KVC_DEVICE float kvc_narrow(double a) { return __double2float_rn(a); }
-KVC_DEVICE float kvc_as_float(uint32_t x) { return __uint_as_float(x); }
-KVC_DEVICE uint32_t kvc_as_bits(float x) { return __float_as_uint(x); }
+KVC_DEVICE float kvc_add(float a, float b) {
+    return __fadd_rn(a, b);
+}
+KVC_DEVICE float kvc_times(float a, float b) {
+    return __fmul_rn(a, b);
+}
+KVC_DEVICE float kvc_fma(float a, float b, float c) {
+    return __fmaf_rn(a, b, c);
+}
+KVC_DEVICE float kvc_root(float a) {
+    return __fsqrt_rn(a);
+}
+KVC_DEVICE double kvc_add_double(double a, double b) {
+    return __dadd_rn(a, b);
+}
+KVC_DEVICE double kvc_times_double(double a, double b) {
+    return __dmul_rn(a, b);
+}
+KVC_DEVICE float kvc_narrow(double a) {
+    return __double2float_rn(a);
+}
+KVC_DEVICE float kvc_as_float(uint32_t x) {
+    return __uint_as_float(x);
+}
+KVC_DEVICE uint32_t kvc_as_bits(float x) {
+    return __float_as_uint(x);
+}
 /* Convert in one instruction, for all but NaN; decode_values.h has the host's code. */
 KVC_DEVICE float kvc_convert_from_half(uint32_t h) {
     float x;
@@ -62,9 +88,15 @@ KVC_DEVICE uint32_t kvc_convert_to_half(float x) {
     return h;
 }
 /* Change a number that other warps change as well. */
-KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) { atomicAdd(to, x); }
-KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) { atomicOr(to, x); }
-KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) { atomicAdd((unsigned long long *)to, (unsigned long long)x); }
+KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {
+    atomicAdd(to, x);
+}
+KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) {
+    atomicOr(to, x);
+}
+KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) {
+    atomicAdd((unsigned long long *)to, (unsigned long long)x);
+}
 
 #else
 
@@ -77,8 +109,8 @@ extern int kvc_lanes_backwards;
 #define KVC_DEVICE static inline
 #define KVC_LANE_VAR(type, x) type x[KVC_LANES]
 #define KVC_AT(x) x[lane]
-#define KVC_EACH_LANE                                                                                                       \
-    for (unsigned kvc_turn = 0, lane = kvc_lanes_backwards ? KVC_LANES - 1 : 0; kvc_turn < KVC_LANES;                       \
+#define KVC_EACH_LANE                                                                                 \
+    for (unsigned kvc_turn = 0, lane = kvc_lanes_backwards ? KVC_LANES - 1 : 0; kvc_turn < KVC_LANES; \
          kvc_turn++, lane = kvc_lanes_backwards ? KVC_LANES - 1 - kvc_turn : kvc_turn)
 #define KVC_LANES_MEET() ((void)0)
 #define KVC_UNROLL
@@ -88,22 +120,42 @@ KVC_DEVICE uint32_t kvc_ballot(const uint32_t *x) {
     for (unsigned i = 0; i < KVC_LANES; i++) bits |= (uint32_t)(x[i] != 0) << i;
     return bits;
 }
-KVC_DEVICE uint32_t kvc_from_lane(const uint32_t *x, unsigned from) { return x[from]; }
+KVC_DEVICE uint32_t kvc_from_lane(const uint32_t *x, unsigned from) {
+    return x[from];
+}
 KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
     for (unsigned i = 1; i < KVC_LANES; i++) x[i] += x[i - 1];
     return x[KVC_LANES - 1];
 }
 #define KVC_PREFIX_SUM(x) kvc_prefix_sum_(x)
 
-KVC_DEVICE unsigned kvc_count_bits(uint32_t x) { return (unsigned)__builtin_popcount(x); }
-KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) { return (unsigned)__builtin_ctz(x); }
-KVC_DEVICE float kvc_add(float a, float b) { return a + b; }
-KVC_DEVICE float kvc_times(float a, float b) { return a * b; }
-KVC_DEVICE float kvc_fma(float a, float b, float c) { return fmaf(a, b, c); }
-KVC_DEVICE float kvc_root(float a) { return sqrtf(a); }
-KVC_DEVICE double kvc_add_double(double a, double b) { return a + b; }
-KVC_DEVICE double kvc_times_double(double a, double b) { return a * b; }
-KVC_DEVICE float kvc_narrow(double a) { return (float)a; }
+KVC_DEVICE unsigned kvc_count_bits(uint32_t x) {
+    return (unsigned)__builtin_popcount(x);
+}
+KVC_DEVICE unsigned kvc_lowest_bit(uint32_t x) {
+    return (unsigned)__builtin_ctz(x);
+}
+KVC_DEVICE float kvc_add(float a, float b) {
+    return a + b;
+}
+KVC_DEVICE float kvc_times(float a, float b) {
+    return a * b;
+}
+KVC_DEVICE float kvc_fma(float a, float b, float c) {
+    return fmaf(a, b, c);
+}
+KVC_DEVICE float kvc_root(float a) {
+    return sqrtf(a);
+}
+KVC_DEVICE double kvc_add_double(double a, double b) {
+    return a + b;
+}
+KVC_DEVICE double kvc_times_double(double a, double b) {
+    return a * b;
+}
+KVC_DEVICE float kvc_narrow(double a) {
+    return (float)a;
+}
 KVC_DEVICE float kvc_as_float(uint32_t x) {
     float f;
     memcpy(&f, &x, sizeof f);
@@ -114,9 +166,15 @@ KVC_DEVICE uint32_t kvc_as_bits(float x) {
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
-KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) { *to += x; }
-KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) { *to |= x; }
-KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) { *to += x; }
+KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {
+    *to += x;
+}
+KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) {
+    *to |= x;
+}
+KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) {
+    *to += x;
+}
 
 #endif
 

@@ -89,8 +89,7 @@ static void model_sums(const struct kvc_kernels *k) {
 
 static void model_words(const struct kvc_kernels *k) {
     const struct kvc_model_channels channels = {d.mean, d.partner, d.variance};
-    for (size_t i = 0; i < VALUES; i += N)
-        k->model_words(d.bias, d.context, &channels, d.cosine, d.sine, N, PERIOD, &bf16, 0);
+    for (size_t i = 0; i < VALUES; i += N) k->model_words(d.bias, d.context, &channels, d.cosine, d.sine, N, PERIOD, &bf16, 0);
 }
 
 /* Stages turn one head's channels once a row; here as many as there are values. */
@@ -104,18 +103,15 @@ static void cut_words(const struct kvc_kernels *k) {
 }
 
 static void join_words(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N)
-        k->join_words(d.out + i, d.symbols + i, d.bias, d.low + i, N, SHIFT, 0xffff);
+    for (size_t i = 0; i < VALUES; i += N) k->join_words(d.out + i, d.symbols + i, d.bias, d.low + i, N, SHIFT, 0xffff);
 }
 
 static void cut_rotated(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N)
-        k->cut_rotated(d.rotated_low + i, d.rotated_high + i, d.words + i, d.bias, N);
+    for (size_t i = 0; i < VALUES; i += N) k->cut_rotated(d.rotated_low + i, d.rotated_high + i, d.words + i, d.bias, N);
 }
 
 static void join_rotated(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N)
-        k->join_rotated(d.out + i, d.rotated_low + i, d.rotated_high + i, d.bias, N);
+    for (size_t i = 0; i < VALUES; i += N) k->join_rotated(d.out + i, d.rotated_low + i, d.rotated_high + i, d.bias, N);
 }
 
 static void pack_6(const struct kvc_kernels *k) {
@@ -191,8 +187,7 @@ static void multiply_rows(const struct kvc_kernels *k) {
 
 /* Eight rows of a head's channels times as many of its columns as make up the values. */
 static void multiply_tile(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += HEAD * KVC_TILE)
-        k->multiply_tile(d.result, KVC_TILE, d.step, 0, 8, d.values + i, HEAD);
+    for (size_t i = 0; i < VALUES; i += HEAD * KVC_TILE) k->multiply_tile(d.result, KVC_TILE, d.step, 0, 8, d.values + i, HEAD);
 }
 
 static void add_scaled(const struct kvc_kernels *k) {
@@ -225,8 +220,7 @@ static void angles(const struct kvc_kernels *k) {
 }
 
 static void turn_halves(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += 2 * PERIOD)
-        k->turn_halves(d.turned + i, d.turned + i + PERIOD, d.cosine, d.sine, PERIOD);
+    for (size_t i = 0; i < VALUES; i += 2 * PERIOD) k->turn_halves(d.turned + i, d.turned + i + PERIOD, d.cosine, d.sine, PERIOD);
 }
 
 static void turn_pairs(const struct kvc_kernels *k) {
@@ -242,8 +236,7 @@ static void round_codes(const struct kvc_kernels *k) {
 }
 
 static void codes_to_symbols(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += HEAD)
-        k->codes_to_symbols(d.out + i, d.others, d.small + i, d.context, d.limit, HEAD, 32);
+    for (size_t i = 0; i < VALUES; i += HEAD) k->codes_to_symbols(d.out + i, d.others, d.small + i, d.context, d.limit, HEAD, 32);
 }
 
 static const struct kernel {

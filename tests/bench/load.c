@@ -1,5 +1,5 @@
-/* load.c: what the CPU does of a load onto a GPU: reading from the page cache, hashes, programs, queues; with a device that computes
- * nothing. Not for the GPU's part (tests/cuda). */
+/* load.c: what the CPU does of a load onto a GPU: reading from the page cache, hashes, programs, queues; with a device that
+ * computes nothing. Not for the GPU's part (tests/cuda). */
 #include "tests/bench/bench.h"
 #include "tests/recipe_text.h"
 
@@ -60,7 +60,8 @@ static struct kvc_cache *make(uint8_t *values) {
         kvc_kernels_get()->f32_to_bf16(values + t * WIDTH * 2, row, WIDTH);
     }
     for (uint32_t l = 0; l < LAYERS; l++)
-        if (kvc_cache_add_layer(c, 0, l, KVC_LAYER_FULL, &e) == KVC_NONE || kvc_cache_add_tensor(c, l, KVC_ROLE_K, &shape, &e) == KVC_NONE ||
+        if (kvc_cache_add_layer(c, 0, l, KVC_LAYER_FULL, &e) == KVC_NONE ||
+            kvc_cache_add_tensor(c, l, KVC_ROLE_K, &shape, &e) == KVC_NONE ||
             kvc_cache_add_tensor(c, l, KVC_ROLE_V, &shape, &e) == KVC_NONE)
             give_up("a cache", e.message);
     if (kvc_cache_finish(c, &e) || kvc_cache_map(c, NULL, NULL, &e)) give_up("a cache", e.message);
@@ -76,10 +77,19 @@ static void open_packed(struct loaded *l, const struct kvc_cache *c, const char 
     struct kvc_device_target target[2 * LAYERS];
     if (kvc_container_write(c, &pack, &sink, NULL, &e)) give_up(recipe, e.message);
     kvc_input_memory(&l->in, "a pack", l->buffer.data, l->buffer.n);
-    if (!(l->cache = kvc_format_import(&kvc_format_kvc, &l->in, NULL, &e)) || !(l->device = kvc_device_host(&e))) give_up(recipe, e.message);
+    if (!(l->cache = kvc_format_import(&kvc_format_kvc, &l->in, NULL, &e)) || !(l->device = kvc_device_host(&e)))
+        give_up(recipe, e.message);
     for (uint32_t t = 0; t < 2 * LAYERS; t++) /* nothing is written there */
-        target[t] = (struct kvc_device_target){.base = 4096, .pages = rows(), .page = WIDTH * 2, .token = WIDTH * 2, .head = DIM * 2,
-                                               .dim = 2, .page_size = 1, .dtype = KVC_BF16, .from = KVC_BF16, .heads = HEADS,
+        target[t] = (struct kvc_device_target){.base = 4096,
+                                               .pages = rows(),
+                                               .page = WIDTH * 2,
+                                               .token = WIDTH * 2,
+                                               .head = DIM * 2,
+                                               .dim = 2,
+                                               .page_size = 1,
+                                               .dtype = KVC_BF16,
+                                               .from = KVC_BF16,
+                                               .heads = HEADS,
                                                .channels = DIM};
     if (!(l->load = kvc_load_new(l->device, l->cache, &l->in, options, target, &e))) give_up(recipe, e.message);
     l->device->run = compute_nothing;
@@ -98,8 +108,8 @@ static void copy(struct job *job) {
 }
 
 void bench_load(void) {
-    static const char *const recipes[] = {"store", "fast", "split", "kivi4", "gear4", "minicache",
-                                          "derope@k,center,basis,steps,code:step=0.5"};
+    static const char *const recipes[] = {
+        "store", "fast", "split", "kivi4", "gear4", "minicache", "derope@k,center,basis,steps,code:step=0.5"};
     enum { N = sizeof recipes / sizeof recipes[0] };
     const struct kvc_load_options options = {.threads = 1};
     struct loaded loaded[N];

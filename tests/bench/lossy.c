@@ -67,8 +67,7 @@ static void check_all(struct job *job) {
 static void copy(struct job *job) {
     const struct file *f = job->what;
     for (uint32_t t = 0; t < f->cache->n_tensors; t++)
-        if (kvc_plan_select(&f->cache->tensor[t]))
-            memcpy(f->to, f->from, (size_t)kvc_tensor_bytes(&f->cache->tensor[t]));
+        if (kvc_plan_select(&f->cache->tensor[t])) memcpy(f->to, f->from, (size_t)kvc_tensor_bytes(&f->cache->tensor[t]));
 }
 
 /* 0 when the recipe does not fit the file: no queries, or values that are coded already. */

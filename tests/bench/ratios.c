@@ -79,8 +79,8 @@ static void print_file(const char *path, const struct kvc_input *in, const struc
 void bench_ratios(char **paths, int n) {
     printf("\nWhole files, headers included: ratio; zs:19: the stage zstd:level=19. Last: what is not coded rows, in %% "
            "of the .kvc\n"
-           "  %-32s%10s%10s%10s%10s%10s%10s%10s%10s%10s%10s%10s\n", "", "bytes", "store", "fast", "split", "zstd", "zs:19",
-           "zstd -1", "zstd -19", "ZipNN", "of store", "of split");
+           "  %-32s%10s%10s%10s%10s%10s%10s%10s%10s%10s%10s%10s\n",
+           "", "bytes", "store", "fast", "split", "zstd", "zs:19", "zstd -1", "zstd -19", "ZipNN", "of store", "of split");
     for (int i = 0; i < n; i++) {
         struct kvc_input in;
         struct kvc_cache *cache = open_cache(&in, paths[i]);

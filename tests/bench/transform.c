@@ -113,7 +113,10 @@ static void make(struct made *m, size_t heads, size_t dim) {
 
 static void pack(struct packed *p, const char *recipe) {
     struct kvc_error e;
-    const struct kvc_pack_options options = {.recipe = recipe_of(recipe), .threads = 1, .profile = p->made->profile, .embed_profile = 1};
+    const struct kvc_pack_options options = {.recipe = recipe_of(recipe),
+                                             .threads = 1,
+                                             .profile = p->made->profile,
+                                             .embed_profile = 1};
     p->buffer.n = 0;
     struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
     if (kvc_container_write(p->made->cache, &options, &sink, NULL, &e)) give_up(recipe, e.message);
@@ -150,7 +153,8 @@ static void race_head(size_t heads, size_t dim) {
     const struct kvc_rate rate_wanted = {.ratio = RATIO, .source_bytes = m.bytes};
     struct kvc_rate_report report;
     struct kvc_recipe chosen;
-    if (kvc_rate_settle(m.cache, &options, &rate_wanted, &chosen, &report, &e) || kvc_recipe_print(&chosen, settled, sizeof settled))
+    if (kvc_rate_settle(m.cache, &options, &rate_wanted, &chosen, &report, &e) ||
+        kvc_recipe_print(&chosen, settled, sizeof settled))
         give_up("a step", e.message);
     const char *code = strrchr(settled, ',');
     memset(lines, 0, sizeof lines);
@@ -161,14 +165,15 @@ static void race_head(size_t heads, size_t dim) {
         pack(&packed[i], text[i]);
         kvc_input_memory(&packed[i].in, "a pack", packed[i].buffer.data, packed[i].buffer.n);
         if (!(packed[i].cache = kvc_format_import(&kvc_format_kvc, &packed[i].in, NULL, &e))) give_up(text[i], e.message);
-        lines[i + 1] = (struct line){.bytes = m.bytes, .job = {{.run = i + 1 == RECIPES ? encode : NULL, .what = &packed[i]},
-                                                              {.run = decode, .what = &packed[i]}}};
+        lines[i + 1] = (struct line){.bytes = m.bytes,
+                                     .job = {{.run = i + 1 == RECIPES ? encode : NULL, .what = &packed[i]},
+                                             {.run = decode, .what = &packed[i]}}};
     }
     race(lines, RECIPES + 1);
     const double whole = rate(&lines[0], ENCODE);
     printf("\nTransform codec, %zu heads of %zu channels, bf16 %.1f MB at ratio %.1f, one core: GB/s (to memcpy), container and\n"
-           "hashes in. Each line has one stage more; what comes before codes what it gets, at the same step.\n", heads, dim,
-           (double)m.bytes / 1e6, report.ratio);
+           "hashes in. Each line has one stage more; what comes before codes what it gets, at the same step.\n",
+           heads, dim, (double)m.bytes / 1e6, report.ratio);
     printf("    %-16s%9.3f\n", "memcpy", whole);
     for (size_t i = 0; i < RECIPES; i++)
         printf("    decode %-16s%9.3f (%.3f)\n", what[i], rate(&lines[i + 1], DECODE), rate(&lines[i + 1], DECODE) / whole);

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SCRIPT "tests/bench/zipnn_peer.py" /* bench runs where the Makefile is */
+#define SCRIPT "tests/bench/zipnn_peer.py"  /* bench runs where the Makefile is */
 #define VENV "build/engine-venv/bin/python" /* of tests/engine */
 
 static FILE *requests, *answers;
@@ -76,8 +76,7 @@ static double number(const char *request, const char *about) {
 }
 
 size_t zipnn_file(const char *dtype, const char *path) {
-    static const char *const names[][2] = {
-        {"bf16", "file bfloat16 "}, {"f16", "file float16 "}, {"f32", "file float32 "}};
+    static const char *const names[][2] = {{"bf16", "file bfloat16 "}, {"f16", "file float16 "}, {"f32", "file float32 "}};
     for (size_t i = 0; zipnn_version() && i < sizeof names / sizeof names[0]; i++)
         if (strcmp(dtype, names[i][0]) == 0) return (size_t)number(names[i][1], path);
     return 0;

@@ -57,7 +57,7 @@ static struct {
 static struct kvc_device *device;
 static cudaStream_t stream;
 static cudaEvent_t before, after;
-static void *flush; /* memory that is written to empty the cache */
+static void *flush;     /* memory that is written to empty the cache */
 static char path[4096]; /* of the file that is measured */
 
 /* --- what goes wrong --- */
@@ -106,7 +106,9 @@ static json_t *rates(double bytes, struct times t) {
                      bytes / t.least / 1e9, "seconds", t.median);
 }
 
-static void empty_cache(void) { must(cudaMemsetAsync(flush, 1, FLUSH, stream), "cudaMemsetAsync"); }
+static void empty_cache(void) {
+    must(cudaMemsetAsync(flush, 1, FLUSH, stream), "cudaMemsetAsync");
+}
 
 static void *take(uint64_t n) {
     struct kvc_error e;
@@ -146,7 +148,8 @@ static struct times time_raw(uint64_t bytes) {
         const double start = now();
         for (uint64_t at = 0; at < bytes; at += room)
             must(cudaMemcpyAsync((uint8_t *)to + at, from, (size_t)(bytes - at < room ? bytes - at : room),
-                                 cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+                                 cudaMemcpyHostToDevice, stream),
+                 "cudaMemcpyAsync");
         must(cudaStreamSynchronize(stream), "a copy");
         if (i >= WARM_UP) t[i - WARM_UP] = now() - start;
     }
@@ -174,9 +177,15 @@ static void aim(struct whole *w) {
     w->rows = take(bytes);
     if (!(w->target = calloc(c->n_tensors, sizeof *w->target))) give_up("memory", "none");
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        w->target[t] = (struct kvc_device_target){.base = (uint64_t)(uintptr_t)w->rows + at, .pages = c->tensor[t].shape.tokens,
-                                                  .page_size = 1, .page = HEADS * DIM * 2, .head = DIM * 2, .dim = 2,
-                                                  .dtype = KVC_DEVICE_BF16, .from = KVC_DEVICE_BF16, .heads = HEADS,
+        w->target[t] = (struct kvc_device_target){.base = (uint64_t)(uintptr_t)w->rows + at,
+                                                  .pages = c->tensor[t].shape.tokens,
+                                                  .page_size = 1,
+                                                  .page = HEADS * DIM * 2,
+                                                  .head = DIM * 2,
+                                                  .dim = 2,
+                                                  .dtype = KVC_DEVICE_BF16,
+                                                  .from = KVC_DEVICE_BF16,
+                                                  .heads = HEADS,
                                                   .channels = DIM};
         at += kvc_tensor_bytes(&c->tensor[t]);
     }
@@ -188,8 +197,11 @@ static int load_whole(struct whole *w, int verify, struct kvc_error *e) {
     for (uint32_t t = 0; t < w->file->cache->n_tensors; t++) decoded += kvc_tensor_bytes(&w->file->cache->tensor[t]);
     if (!w->table_bytes) w->table_bytes = decoded / 32 + 32 * MIB;
     for (;; w->table_bytes *= 2) {
-        const struct kvc_load_options options = {.threads = 16, .slots = 2, .slot_bytes = w->file->input.size,
-                                                 .table_bytes = w->table_bytes, .scratch_bytes = 3 * decoded + 64 * MIB,
+        const struct kvc_load_options options = {.threads = 16,
+                                                 .slots = 2,
+                                                 .slot_bytes = w->file->input.size,
+                                                 .table_bytes = w->table_bytes,
+                                                 .scratch_bytes = 3 * decoded + 64 * MIB,
                                                  .verify = verify};
         if (!(w->load = kvc_load_new(device, w->file->cache, &w->file->input, &options, w->target, e)) ||
             kvc_load_run(w->load, stream, e) || kvc_load_finish(w->load, e))
@@ -243,8 +255,9 @@ static int bench_decode(json_t *report, const struct scenario *s, double *decode
     json_object_set_new(report, "read and written", rates(moved, plain));
     json_object_set_new(report, "copy, read and written", rates(moved, copy));
     json_object_set_new(report, "share of the copy", json_real(share));
-    json_object_set_new(report, "target", s->share > 0 ? json_pack("{s:f}", "share of the copy", s->share)
-                                                       : json_pack("{s:f}", "GB/s", s->rate / 1e9));
+    json_object_set_new(report, "target",
+                        s->share > 0 ? json_pack("{s:f}", "share of the copy", s->share)
+                                     : json_pack("{s:f}", "GB/s", s->rate / 1e9));
     json_object_set_new(report, "met", json_boolean(s->share > 0 ? share >= s->share : *decode_rate >= s->rate));
     return 0;
 }
@@ -261,9 +274,13 @@ struct paged {
 static int paged_new(struct paged *p, uint64_t tokens, unsigned sms, struct kvc_error *e) {
     const uint64_t pages = (tokens + PAGE - 1) / PAGE;
     const struct kvc_cuda_options options = {.size = sizeof options, .multiprocessors = sms};
-    struct kvc_cuda_destination d = {.size = sizeof d, .layout = "vllm-flash", .bases = p->base, .n_bases = LAYERS, .n_table = pages,
-                                     .pool = {.layers = LAYERS, .pages = pages, .page_size = PAGE, .heads = HEADS, .dim = DIM,
-                                              .value_bytes = 2}};
+    struct kvc_cuda_destination d = {
+        .size = sizeof d,
+        .layout = "vllm-flash",
+        .bases = p->base,
+        .n_bases = LAYERS,
+        .n_table = pages,
+        .pool = {.layers = LAYERS, .pages = pages, .page_size = PAGE, .heads = HEADS, .dim = DIM, .value_bytes = 2}};
     if (!(p->table = malloc((size_t)pages * sizeof *p->table))) return kvc_fail_memory(e, "pages");
     for (uint32_t i = 0; i < pages; i++) p->table[i] = i;
     for (uint64_t i = pages - 1, state = 1; i; i--) {
@@ -299,8 +316,7 @@ static struct times time_load(struct paged *p) {
     return sort_times(t, asked.repetitions);
 }
 
-static int bench_load(json_t *report, uint64_t tokens, double decode_rate, double ratio, struct times raw,
-                      struct kvc_error *e) {
+static int bench_load(json_t *report, uint64_t tokens, double decode_rate, double ratio, struct times raw, struct kvc_error *e) {
     struct paged p = {0};
     int status = paged_new(&p, tokens, 0, e);
     if (!status) {
@@ -314,8 +330,9 @@ static int bench_load(json_t *report, uint64_t tokens, double decode_rate, doubl
         json_object_set_new(into, "stored", rates(stored, load));
         json_object_set_new(into, "times as fast as raw bytes", json_real(raw.median / load.median));
         json_object_set_new(into, "share of the lesser of bus and decoder", json_real(stored / load.median / bound));
-        json_object_set_new(into, "target", json_pack("{s:s, s:f}", "times as fast as raw bytes", ratio >= 2 ? "> 1" : "none",
-                                                      "share of the lesser of bus and decoder", 0.9));
+        json_object_set_new(into, "target",
+                            json_pack("{s:s, s:f}", "times as fast as raw bytes", ratio >= 2 ? "> 1" : "none",
+                                      "share of the lesser of bus and decoder", 0.9));
         const int faster = raw.median > load.median, near = stored / load.median >= 0.9 * bound;
         json_object_set_new(into, "met", json_boolean((ratio < 2 || faster) && near));
         json_object_set_new(report, "file into pages", into);
@@ -352,8 +369,7 @@ static int open_blas(const struct made *m) {
     void *library = NULL;
     for (size_t i = 0; i < sizeof name / sizeof name[0] && !library; i++) library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL);
     if (!library || find_function(library, "cublasCreate_v2", &blas.create) ||
-        find_function(library, "cublasSetStream_v2", &blas.set_stream) ||
-        find_function(library, "cublasGemmEx", &blas.multiply))
+        find_function(library, "cublasSetStream_v2", &blas.set_stream) || find_function(library, "cublasGemmEx", &blas.multiply))
         return -1;
     must(cudaStreamCreateWithFlags(&blas.on, cudaStreamNonBlocking), "a stream");
     if (blas.create(&blas.handle) || blas.set_stream(blas.handle, blas.on)) return -1;
@@ -366,8 +382,8 @@ static int open_blas(const struct made *m) {
 static void multiply(unsigned times) {
     const float one = 1, zero = 0;
     for (unsigned i = 0; i < times; i++)
-        if (blas.multiply(blas.handle, NO_TRANSPOSE, NO_TRANSPOSE, ORDER, ORDER, ORDER, &one, blas.a, BF16, ORDER, blas.b, BF16, ORDER,
-                          &zero, blas.c, BF16, ORDER, COMPUTE_32F, DEFAULT_ALGORITHM))
+        if (blas.multiply(blas.handle, NO_TRANSPOSE, NO_TRANSPOSE, ORDER, ORDER, ORDER, &one, blas.a, BF16, ORDER, blas.b, BF16,
+                          ORDER, &zero, blas.c, BF16, ORDER, COMPUTE_32F, DEFAULT_ALGORITHM))
             give_up("a matrix product", "cuBLAS failed");
 }
 
@@ -426,12 +442,13 @@ static json_t *bench_beside(uint64_t tokens) {
         pthread_join(thread, NULL);
         kvc_cuda_plan_describe(l.paged.plan, &info);
         const unsigned held = asked.sms[i] ? asked.sms[i] : device->multiprocessors;
-        json_array_append_new(list, json_pack("{s:i, s:o, s:f, s:f, s:f, s:f}", "multiprocessors", (int)held, "load alone, decoded",
-                                              rates((double)info.decoded, undisturbed), "load beside products, decoded, GB/s",
-                                              (double)info.decoded * l.loads / l.seconds / 1e9, "product alone, TFLOP/s",
-                                              operations / alone.median / 1e12, "product beside loads, TFLOP/s",
-                                              operations / beside.median / 1e12, "slowdown of the product",
-                                              beside.median / alone.median));
+        json_array_append_new(list,
+                              json_pack("{s:i, s:o, s:f, s:f, s:f, s:f}", "multiprocessors", (int)held, "load alone, decoded",
+                                        rates((double)info.decoded, undisturbed), "load beside products, decoded, GB/s",
+                                        (double)info.decoded * l.loads / l.seconds / 1e9, "product alone, TFLOP/s",
+                                        operations / alone.median / 1e12, "product beside loads, TFLOP/s",
+                                        operations / beside.median / 1e12, "slowdown of the product",
+                                        beside.median / alone.median));
         cudaStreamDestroy(l.on);
         paged_free(&l.paged);
     }
@@ -456,8 +473,8 @@ static json_t *bench_scenario(const struct made *m, const struct scenario *s, ui
 }
 
 static void bench_size(json_t *report, uint64_t size) {
-    const struct made_shape shape = {.tokens = size / TOKEN, .layers = LAYERS, .heads = HEADS, .dim_k = DIM, .dim_v = DIM,
-                                     .dtype = KVC_BF16};
+    const struct made_shape shape = {
+        .tokens = size / TOKEN, .layers = LAYERS, .heads = HEADS, .dim_k = DIM, .dim_v = DIM, .dtype = KVC_BF16};
     struct made m;
     struct kvc_error e;
     fprintf(stderr, "%" PRIu64 " MiB: making\n", size / MIB);
@@ -523,8 +540,12 @@ static void parse_recipes(char *list) {
 }
 
 static void parse(int argc, char **argv) {
-    static const struct option options[] = {{"sizes", 1, NULL, 's'}, {"recipes", 1, NULL, 'r'}, {"sms", 1, NULL, 'm'},
-                                            {"repetitions", 1, NULL, 'n'}, {"quick", 0, NULL, 'q'}, {"help", 0, NULL, 'h'},
+    static const struct option options[] = {{"sizes", 1, NULL, 's'},
+                                            {"recipes", 1, NULL, 'r'},
+                                            {"sms", 1, NULL, 'm'},
+                                            {"repetitions", 1, NULL, 'n'},
+                                            {"quick", 0, NULL, 'q'},
+                                            {"help", 0, NULL, 'h'},
                                             {0}};
     for (unsigned i = 0; i < SCENARIOS; i++) asked.wanted[i] = 1;
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {

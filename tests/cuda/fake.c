@@ -1,6 +1,6 @@
-/* fake.c: devices for a libkvc_cuda without CUDA: the host (formats/device/host_device.c), so that all but CUDA itself is tested where
- * there is no GPU. A handle is the path of a file, padded with zeros, which is mapped shared; what is exported are made-up handles.
- * Not installed. */
+/* fake.c: devices for a libkvc_cuda without CUDA: the host (formats/device/host_device.c), so that all but CUDA itself is
+ * tested where there is no GPU. A handle is the path of a file, padded with zeros, which is mapped shared; what is exported
+ * are made-up handles. Not installed. */
 #include "formats/device/cuda/devices.h"
 
 #include <fcntl.h>

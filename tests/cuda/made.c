@@ -126,7 +126,9 @@ static int fill_all(const struct made *m, uint64_t seed, struct kvc_error *e) {
 /* --- caches --- */
 
 static int add_tensor(struct made *m, uint32_t layer, enum kvc_role role, const struct made_shape *s, struct kvc_error *e) {
-    const struct kvc_shape shape = {.dtype = s->dtype, .tokens = s->tokens, .heads = s->heads,
+    const struct kvc_shape shape = {.dtype = s->dtype,
+                                    .tokens = s->tokens,
+                                    .heads = s->heads,
                                     .dim = role == KVC_ROLE_V ? s->dim_v : s->dim_k};
     const uint32_t t = kvc_cache_add_tensor(m->cache, layer, role, &shape, e);
     if (t == KVC_NONE) return -1;
@@ -152,10 +154,9 @@ static int make(struct made *m, const struct made_shape *s, uint64_t seed, struc
     for (uint32_t t = 0; t < m->cache->n_tensors; t++)
         if (kvc_cache_map_memory(m->cache, t, m->values + place(m, t), e)) return -1;
     struct kvc_meta *meta = &m->cache->meta;
-    return kvc_cache_finish(m->cache, e) ||
-                   (!latent && (kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", e) ||
-                                kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", e) ||
-                                kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, THETA, e)))
+    return kvc_cache_finish(m->cache, e) || (!latent && (kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", e) ||
+                                                         kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", e) ||
+                                                         kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, THETA, e)))
                ? -1
                : 0;
 }
@@ -193,7 +194,10 @@ void made_free(struct made *m) {
 
 int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile, const char *path,
               struct kvc_error *e) {
-    struct kvc_pack_options options = {.recipe = recipe_of(recipe), .profile = profile, .embed_profile = profile != NULL, .no_verify = 1};
+    struct kvc_pack_options options = {.recipe = recipe_of(recipe),
+                                       .profile = profile,
+                                       .embed_profile = profile != NULL,
+                                       .no_verify = 1};
     struct kvc_rate rate = {0};
     struct kvc_rate_report report;
     struct kvc_recipe settled;

@@ -116,7 +116,8 @@ static void check_file(const char *path) {
         {"as it is, twice", {.verify = 1}, 2},
         {"a record a launch", {.verify = 1, .slots = 2, .threads = 1, .slot_bytes = 1}, 1},
         {"small slots, past the page cache, two multiprocessors",
-         {.verify = 1, .slots = 5, .threads = 4, .slot_bytes = 20000, .direct = 1, .multiprocessors = 2}, 1},
+         {.verify = 1, .slots = 5, .threads = 4, .slot_bytes = 20000, .direct = 1, .multiprocessors = 2},
+         1},
         {"rows in the midst", {.verify = 1, .first = 3, .end = 15}, 1},
     };
     struct kvc_error e;
@@ -183,8 +184,11 @@ static int pool_new(struct pool *p, const struct kvc_file *f, const char *layout
     p->d.layout = layout;
     p->d.dtype = kvc_dtype_info((enum kvc_dtype)dtype)->name;
     p->d.first = paged ? 2 * 16 + 5 : 0; /* pages before it are not touched */
-    *pool = (struct kvc_cuda_pool){.layers = f->cache->n_layers + 1, .page_size = paged ? 16 : s->tokens + 3, .heads = s->heads,
-                                   .dim = s->dim, .value_bytes = size};
+    *pool = (struct kvc_cuda_pool){.layers = f->cache->n_layers + 1,
+                                   .page_size = paged ? 16 : s->tokens + 3,
+                                   .heads = s->heads,
+                                   .dim = s->dim,
+                                   .value_bytes = size};
     const uint64_t pages = (s->tokens + p->d.first + pool->page_size - 1) / pool->page_size;
     pool->pages = pages + 2;
     const int64_t bases = kvc_cuda_layout_strides(l, pool, &p->strides);
@@ -203,7 +207,7 @@ static int pool_new(struct pool *p, const struct kvc_file *f, const char *layout
     for (uint64_t i = 0; i < pages; i++) p->table[i] = (uint32_t)((pages - i) * 7 % pool->pages);
     if (pool->pages % 7 == 0)
         for (uint64_t i = 0; i < pages; i++) p->table[i] = (uint32_t)(pages - i); /* 7 has no inverse there */
-    if (dtype == KVC_F32) { /* no table: pages in order */
+    if (dtype == KVC_F32) {                                                       /* no table: pages in order */
         for (uint64_t i = 0; i < pages; i++) p->table[i] = (uint32_t)i;
         p->d.table = NULL;
         p->d.n_table = 0;
@@ -259,8 +263,7 @@ static int compare_pool(const char *path, const char *layout, unsigned dtype, st
     struct pool p = {0};
     struct kvc_file *f = kvc_file_open(path, NULL, e);
     struct kvc_cuda_plan *plan = NULL;
-    int status = !f || pool_new(&p, f, layout, dtype, e) || !(plan = kvc_cuda_plan_new(path, &options, &p.d, e)) ||
-                 load(plan, e);
+    int status = !f || pool_new(&p, f, layout, dtype, e) || !(plan = kvc_cuda_plan_new(path, &options, &p.d, e)) || load(plan, e);
     for (uint32_t t = 0; !status && t < f->cache->n_tensors; t++) status = place_rows(&p, f, t, dtype, e);
     uint8_t *is = status ? NULL : malloc(p.bytes + GUARD);
     for (uint64_t i = 0; !status && i < p.d.n_bases; i++)
@@ -299,9 +302,16 @@ static void check_refusals(const char *path, const struct made_shape *shape) {
     struct kvc_error e;
     struct kvc_cuda_options options = {.size = sizeof options, .device = 0};
     uint64_t base = 0;
-    struct kvc_cuda_destination d = {.size = sizeof d, .layout = "dense", .bases = &base, .n_bases = 1,
-                                     .pool = {.layers = shape->layers, .pages = 1, .page_size = shape->tokens,
-                                              .heads = shape->heads, .dim = shape->dim_k, .value_bytes = 2}};
+    struct kvc_cuda_destination d = {.size = sizeof d,
+                                     .layout = "dense",
+                                     .bases = &base,
+                                     .n_bases = 1,
+                                     .pool = {.layers = shape->layers,
+                                              .pages = 1,
+                                              .page_size = shape->tokens,
+                                              .heads = shape->heads,
+                                              .dim = shape->dim_k,
+                                              .value_bytes = 2}};
     void *host = malloc(bytes), *small = NULL, *room = NULL;
     if (host && !device->alloc(device, bytes, &room, &e) && !device->alloc(device, 1 << 21, &small, &e)) {
         base = (uint64_t)(uintptr_t)room;
@@ -351,9 +361,12 @@ static int child(char **argument) {
     const char *number[] = {argument[1], argument[3], argument[4], argument[5], argument[6]};
     for (size_t i = 0; i < 5; i++) n[i] = strtoull(number[i], NULL, 10);
     struct kvc_cuda_options options = {.size = sizeof options, .verify = 1};
-    struct kvc_cuda_destination d = {.size = sizeof d, .layout = "dense", .bases = &base, .n_bases = 1,
-                                     .pool = {.layers = n[1], .pages = 1, .page_size = n[2], .heads = n[3], .dim = n[4],
-                                              .value_bytes = 2}};
+    struct kvc_cuda_destination d = {
+        .size = sizeof d,
+        .layout = "dense",
+        .bases = &base,
+        .n_bases = 1,
+        .pool = {.layers = n[1], .pages = 1, .page_size = n[2], .heads = n[3], .dim = n[4], .value_bytes = 2}};
     struct kvc_cuda_plan *p = NULL;
     int status = kvc_cuda_open_handle(0, handle, &address, &e);
     if (!status) {
@@ -421,8 +434,7 @@ static const char *named(const char *name) {
 }
 
 /* Packs a cache with one recipe and loads it. What does not apply to a cache is left out, unless `strict`. */
-static void check_pack(const char *what, const struct kvc_cache *c, const char *recipe, struct kvc_profile *profile,
-                       int strict) {
+static void check_pack(const char *what, const struct kvc_cache *c, const char *recipe, struct kvc_profile *profile, int strict) {
     const struct kvc_cuda_options whole = {.size = sizeof whole, .verify = 1, .slots = 2, .slot_bytes = 1 << 20};
     const struct kvc_cuda_options cut = {.size = sizeof cut, .verify = 1, .slots = 2, .slot_bytes = 1};
     const char *path = named("pack");
@@ -438,11 +450,23 @@ static void check_pack(const char *what, const struct kvc_cache *c, const char *
 
 /* Every preset that needs no other file but a profile, and other stages and numbers of bits. */
 static void check_packs(const char *what, const struct kvc_cache *c, struct kvc_profile *profile, int strict) {
-    static const char *const recipe[] = {
-        "store", "zstd", "split", "fast", "quant:kivi:bits=1", "quant:kivi:bits=3", "quant:kivi:bits=5", "quant:kivi:bits=6",
-        "outlier:0.02,quant:kivi:bits=2", "outlier:0.02,quant:kivi:bits=4", "outlier:0.02,quant:kivi:bits=8",
-        "quant:token:bits=4", "saliency:0.6:by=knorm,quant:zip:bits=4", "prune:k=0.4:v=0.2:by=l2:mean,quant:token:bits=3",
-        "sink:4,quant:kivi:bits=4,zstd", "derope@k,center,basis,code:step=0.3", "basis:drop=1:bits=8,code:step=0.1:lanes=4"};
+    static const char *const recipe[] = {"store",
+                                         "zstd",
+                                         "split",
+                                         "fast",
+                                         "quant:kivi:bits=1",
+                                         "quant:kivi:bits=3",
+                                         "quant:kivi:bits=5",
+                                         "quant:kivi:bits=6",
+                                         "outlier:0.02,quant:kivi:bits=2",
+                                         "outlier:0.02,quant:kivi:bits=4",
+                                         "outlier:0.02,quant:kivi:bits=8",
+                                         "quant:token:bits=4",
+                                         "saliency:0.6:by=knorm,quant:zip:bits=4",
+                                         "prune:k=0.4:v=0.2:by=l2:mean,quant:token:bits=3",
+                                         "sink:4,quant:kivi:bits=4,zstd",
+                                         "derope@k,center,basis,code:step=0.3",
+                                         "basis:drop=1:bits=8,code:step=0.1:lanes=4"};
     const struct kvc_preset *preset;
     for (size_t i = 0; i < sizeof recipe / sizeof recipe[0]; i++) check_pack(what, c, recipe[i], NULL, strict);
     for (size_t i = 0; (preset = kvc_preset_at(i)); i++)
@@ -497,7 +521,7 @@ static void check_samples(void) {
     static const char *const sample[] = {"samples/transformers-16.safetensors", "samples/tiny.safetensors",
                                          "samples/cache-16-deflate.npz",        "samples/slot-f16.bin",
                                          "samples/slot-q4_1-q5_0.bin",          "samples/session-2streams.bin"};
-    const struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3, .pairing = "interleaved"}; /* llama.cpp's do not say */
+    const struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3, .pairing = "interleaved"};
     struct kvc_error e;
     struct kvc_profile *profile = kvc_profile_open("samples/smollm2-135m-instruct.kvcp", &e);
     count(profile ? 0 : -1, &e, "the profile in samples");
@@ -512,8 +536,7 @@ static void check_samples(void) {
 
 /* K of 4.5 GiB in 4 bits, V by rANS: offsets of source, destination and rows beyond 32 bits. */
 static void check_big(void) {
-    const struct made_shape shape = {.tokens = 2304 << 10, .layers = 1, .heads = 8, .dim_k = 128, .dim_v = 32,
-                                     .dtype = KVC_BF16};
+    const struct made_shape shape = {.tokens = 2304 << 10, .layers = 1, .heads = 8, .dim_k = 128, .dim_v = 32, .dtype = KVC_BF16};
     const struct kvc_cuda_options options = {.size = sizeof options, .verify = 1};
     const char *path = named("big"), *wish = getenv("KVC_TEST_CUDA_BIG");
     const uint64_t host = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);

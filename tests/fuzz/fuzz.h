@@ -37,8 +37,7 @@ static inline int fuzz_is_small(const struct kvc_cache *c) {
     if (total > FUZZ_MAX_BYTES) return 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *x = &c->tensor[t];
-        if (x->source_size > FUZZ_MAX_BYTES || kvc_row_bytes(&x->shape) * KVC_BLOCK > FUZZ_MAX_BYTES)
-            return 0;
+        if (x->source_size > FUZZ_MAX_BYTES || kvc_row_bytes(&x->shape) * KVC_BLOCK > FUZZ_MAX_BYTES) return 0;
         total += kvc_tensor_bytes(x) + x->source_size;
         if (total > FUZZ_MAX_BYTES) return 0;
     }
@@ -75,9 +74,10 @@ static inline int fuzz_read(const struct kvc_cache *c, uint64_t *digest, struct 
 
 /* Packs a cache whose rows have this digest, opens the result and compares; `source` (may be NULL) is the
  * file that the cache came from. Recipe and alignment follow from `choice`. */
-static inline void fuzz_round_trip(const struct kvc_cache *c, uint64_t digest, const uint8_t *source,
-                                   size_t size, size_t choice) {
-    struct kvc_pack_options options = {.recipe = recipe_of(choice & 1 ? "store" : "zstd"), .threads = 1,
+static inline void fuzz_round_trip(const struct kvc_cache *c, uint64_t digest, const uint8_t *source, size_t size,
+                                   size_t choice) {
+    struct kvc_pack_options options = {.recipe = recipe_of(choice & 1 ? "store" : "zstd"),
+                                       .threads = 1,
                                        .align = choice & 2 ? 64 : 0};
     struct kvc_buffer packed = {0}, again = {0};
     struct kvc_sink out = kvc_sink_buffer(&packed), back = kvc_sink_buffer(&again);
@@ -95,8 +95,7 @@ static inline void fuzz_round_trip(const struct kvc_cache *c, uint64_t digest, c
         fuzz_die("other tokens came back", NULL);
     if (source && c->n_extents) {
         if (kvc_source_write(d, 1, &back, &e)) fuzz_die("cannot put the source together", &e);
-        if (again.n != size || memcmp(again.data, source, size) != 0)
-            fuzz_die("another source file came back", NULL);
+        if (again.n != size || memcmp(again.data, source, size) != 0) fuzz_die("another source file came back", NULL);
     }
     kvc_cache_free(d);
     kvc_input_close(&in);

@@ -20,39 +20,91 @@ enum { HEADER = 16, CHANGE = 4, MAX_CHANGES = 32, MAX_SECTIONS = 64 };
 enum { MAX_VALUES = 1 << 13, MAX_BLOCKS = 4, MAX_QUERIES = 8, IN = 5, HIDDEN_TENSOR = 7, PAIR_TENSOR = 3 };
 
 static const char *const own_recipes[] = {
-    "quant:kivi:bits=2", "quant:kivi:bits=1:g=1", "quant:kivi:bits=3:g=32:clip", "quant:kivi:bits=5:sym",
-    "quant:kcvt:bits=4", "quant:kcvt:bits=8:sym:clip", "quant:token:bits=6:g=7", "quant:token:bits=7:g=65536",
-    "quant:zip:bits=4", "quant:zip:bits=2:sym", "quant:kivi:bits=2,split", "quant:token:bits=1,store",
-    "quant:zip:bits=1,zstd", "quant:kivi:bits=2,quant:token:bits=4", "quant:zip:bits=3,quant:zip:bits=3:clip,fast",
-    "saliency:0.5,quant:kivi:bits=4", "saliency:0.3:by=knorm,quant:kivi:bits=8:low=1:g=3",
-    "saliency:0.5:norm=paper,quant:token:bits=3:low=6:g=5", "saliency:0.9,quant:kcvt:bits=5:low=3:clip",
-    "saliency:0:by=knorm,quant:zip:bits=4", "saliency:1:by=knorm,quant:zip:bits=4:sym", "saliency:0.6,split",
-    "sink:2,saliency:0.5:by=knorm,quant:zip:bits=4:low=1,lowrank:r=1", "outlier:0.1,quant:zip:bits=2", "outlier:0.5",
-    "outlier:0.02,split", "outlier:0.3,outlier:0.1,quant:kcvt:bits=2", "outlier:0.05,lowrank:r=2", "lowrank:r=1",
-    "lowrank:r=3:layer", "lowrank:r=2:power=2", "lowrank:r=4:layer:power=1,quant:kivi:bits=2",
+    "quant:kivi:bits=2",
+    "quant:kivi:bits=1:g=1",
+    "quant:kivi:bits=3:g=32:clip",
+    "quant:kivi:bits=5:sym",
+    "quant:kcvt:bits=4",
+    "quant:kcvt:bits=8:sym:clip",
+    "quant:token:bits=6:g=7",
+    "quant:token:bits=7:g=65536",
+    "quant:zip:bits=4",
+    "quant:zip:bits=2:sym",
+    "quant:kivi:bits=2,split",
+    "quant:token:bits=1,store",
+    "quant:zip:bits=1,zstd",
+    "quant:kivi:bits=2,quant:token:bits=4",
+    "quant:zip:bits=3,quant:zip:bits=3:clip,fast",
+    "saliency:0.5,quant:kivi:bits=4",
+    "saliency:0.3:by=knorm,quant:kivi:bits=8:low=1:g=3",
+    "saliency:0.5:norm=paper,quant:token:bits=3:low=6:g=5",
+    "saliency:0.9,quant:kcvt:bits=5:low=3:clip",
+    "saliency:0:by=knorm,quant:zip:bits=4",
+    "saliency:1:by=knorm,quant:zip:bits=4:sym",
+    "saliency:0.6,split",
+    "sink:2,saliency:0.5:by=knorm,quant:zip:bits=4:low=1,lowrank:r=1",
+    "outlier:0.1,quant:zip:bits=2",
+    "outlier:0.5",
+    "outlier:0.02,split",
+    "outlier:0.3,outlier:0.1,quant:kcvt:bits=2",
+    "outlier:0.05,lowrank:r=2",
+    "lowrank:r=1",
+    "lowrank:r=3:layer",
+    "lowrank:r=2:power=2",
+    "lowrank:r=4:layer:power=1,quant:kivi:bits=2",
     "lowrank:r=2,lowrank:r=1,split",
-    "prune:k=0.5:v=0.3", "prune:k=0.95:v=0.95:by=l1:mean", "prune:k=0.4:by=l2:mean,quant:kivi:bits=4",
-    "prune:v=0.7:mean:window=2", "prune:k=0.1:v=0.1:by=l2,prune:k=0.5", "merge:slerp:from=0",
+    "prune:k=0.5:v=0.3",
+    "prune:k=0.95:v=0.95:by=l1:mean",
+    "prune:k=0.4:by=l2:mean,quant:kivi:bits=4",
+    "prune:v=0.7:mean:window=2",
+    "prune:k=0.1:v=0.1:by=l2,prune:k=0.5",
+    "merge:slerp:from=0",
     "merge:mean:from=0:keep=0.3",
-    "merge:maxnorm:from=0:gamma=0.2", "merge:slerp:from=0:heads:t=1:keep=0", "merge:slerp:from=0:t=0:keep=1",
+    "merge:maxnorm:from=0:gamma=0.2",
+    "merge:slerp:from=0:heads:t=1:keep=0",
+    "merge:slerp:from=0:t=0:keep=1",
     "merge:slerp:from=0,prune:k=0.5:v=0.5:by=l1,quant:token:bits=4",
     "sink:1,tail:3,merge:slerp:from=0:heads,quant:kcvt:bits=3",
-    "merge:slerp:from=0,tail:4,saliency:0.5:by=knorm,quant:zip:bits=4", "merge:slerp:from=0,lowrank:r=2",
-    "merge:mean:from=0,sink:2,outlier:0.1,quant:kivi:bits=2,lowrank:r=1:layer", "sink:3", "tail:5", "tail:2:whole=4",
-    "sink:300", "tail:300,quant:kivi:bits=1", "sink:2,tail:2,sink:4,tail:4", "finite", "finite,zstd",
+    "merge:slerp:from=0,tail:4,saliency:0.5:by=knorm,quant:zip:bits=4",
+    "merge:slerp:from=0,lowrank:r=2",
+    "merge:mean:from=0,sink:2,outlier:0.1,quant:kivi:bits=2,lowrank:r=1:layer",
+    "sink:3",
+    "tail:5",
+    "tail:2:whole=4",
+    "sink:300",
+    "tail:300,quant:kivi:bits=1",
+    "sink:2,tail:2,sink:4,tail:4",
+    "finite",
+    "finite,zstd",
     "finite,sink:2,finite,fast",
     "sink:2,tail:3:whole=2,finite,prune:k=0.5:v=0.5:by=l1,outlier:0.1,quant:kivi:bits=2:g=5,lowrank:r=2:layer,split",
-    "project:hidden", "project:hidden:norm=rms", "project:hidden:norm=none,quant:kivi:bits=2", "project:hidden,split",
-    "sink:2,tail:3,project:hidden", "project:hidden:norm=rms,lowrank:r=1",
+    "project:hidden",
+    "project:hidden:norm=rms",
+    "project:hidden:norm=none,quant:kivi:bits=2",
+    "project:hidden,split",
+    "sink:2,tail:3,project:hidden",
+    "project:hidden:norm=rms,lowrank:r=1",
     "project:hidden:norm=none,quant:token:bits=8,zstd",
-    "derope,center,basis,steps,code:step=0.1", "sink:2,tail:3,derope,center,basis:drop=0,steps,code:step=0.05",
+    "derope,center,basis,steps,code:step=0.1",
+    "sink:2,tail:3,derope,center,basis:drop=0,steps,code:step=0.05",
     "derope,center,basis:drop=0:bits=4,steps:p=2:c=0.001:fine=6,code:step=0.5:lanes=1",
-    "center,basis:drop=0:bits=8:k=0.01,code:step=0.001:lanes=2", "code:step=0.00001", "code:step=1000000:lanes=4",
-    "steps:tail=9:fine=6,code:step=3:lanes=8", "steps:p=1.5:c=1000:tail=0,basis,code:step=0.02:lanes=16",
-    "derope,code:step=0.7", "derope", "center", "basis:drop=1,zstd", "basis:drop=0", "steps",
-    "center,quant:kivi:bits=2", "derope,quant:token:bits=4,lowrank:r=1", "basis:drop=0,outlier:0.1,code:step=0.2",
+    "center,basis:drop=0:bits=8:k=0.01,code:step=0.001:lanes=2",
+    "code:step=0.00001",
+    "code:step=1000000:lanes=4",
+    "steps:tail=9:fine=6,code:step=3:lanes=8",
+    "steps:p=1.5:c=1000:tail=0,basis,code:step=0.02:lanes=16",
+    "derope,code:step=0.7",
+    "derope",
+    "center",
+    "basis:drop=1,zstd",
+    "basis:drop=0",
+    "steps",
+    "center,quant:kivi:bits=2",
+    "derope,quant:token:bits=4,lowrank:r=1",
+    "basis:drop=0,outlier:0.1,code:step=0.2",
     "center,center,code:step=0.2",
-    "saliency:0.5:by=knorm,derope,center,basis,code:step=0.3", "merge:slerp:from=0,derope,center,basis,code:step=0.1",
+    "saliency:0.5:by=knorm,derope,center,basis,code:step=0.3",
+    "merge:slerp:from=0,derope,center,basis,code:step=0.1",
     "prune:k=0.5:v=0.5:by=l1,center,steps:p=0,code:step=0.01",
 };
 enum { OWN = sizeof own_recipes / sizeof own_recipes[0] };
@@ -70,7 +122,7 @@ struct job {
     struct kvc_pipeline line;
     struct kvc_shape shape[2];
     struct layer layer[2];
-    unsigned which;      /* 0 K, 1 V */
+    unsigned which; /* 0 K, 1 V */
     int64_t *position;
     float query[MAX_QUERIES * 4 * 80 * 2];
     int64_t query_position[MAX_QUERIES];
@@ -138,8 +190,8 @@ static float value_of(unsigned fill, const uint8_t *data, const uint8_t *header)
     return (float)(int8_t)*data * (header[15] & 1 ? 0.37f : 0x1p-9f);
 }
 
-static void fill_rows(struct job *j, uint8_t *rows, unsigned which, unsigned salt, const uint8_t *header,
-                      const uint8_t *data, size_t size) {
+static void fill_rows(struct job *j, uint8_t *rows, unsigned which, unsigned salt, const uint8_t *header, const uint8_t *data,
+                      size_t size) {
     const struct kvc_shape *s = &j->shape[which];
     const size_t n = (size_t)s->tokens * width_of(j, which), bytes = (size_t)(s->tokens * kvc_row_bytes(s));
     const unsigned fill = header[2] % FILLS;
@@ -169,8 +221,12 @@ static int give_matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix
     const size_t out = width_of(j, j->which);
     float *copy = fuzz_alloc(IN * out * sizeof *copy); /* so that reading beyond shows */
     memcpy(copy, j->weight, IN * out * sizeof *copy);
-    *m = (struct kvc_matrix){.weight = copy, .bias = j->group & 1 ? j->bias : NULL, .norm = j->norm, .epsilon = 1e-5f,
-                             .fingerprint = {1, 2, 3}, .hold = copy};
+    *m = (struct kvc_matrix){.weight = copy,
+                             .bias = j->group & 1 ? j->bias : NULL,
+                             .norm = j->norm,
+                             .epsilon = 1e-5f,
+                             .fingerprint = {1, 2, 3},
+                             .hold = copy};
     return 0;
 }
 
@@ -187,11 +243,16 @@ static void make_source(struct job *j, const uint8_t *header) {
     for (size_t i = 0; i < j->shape[0].tokens * IN; i++) j->hidden[i] = (float)((i * 7 + header[14]) % 23) / 8 - 1;
     for (size_t i = 0; i < out; i++) j->bias[i] = (float)(i % 5);
     for (size_t i = 0; i < IN; i++) j->norm[i] = 1 + (float)i / 4;
-    j->rebuild = (struct kvc_rebuild){.owner = j, .position = j->position, .hidden = give_hidden, .matrix = give_matrix,
-                                      .release = release_matrix};
-    j->source = (struct kvc_rebuild_source){
-        .rebuild = &j->rebuild, .from = HIDDEN_TENSOR, .in = IN, .normed = header[13] % 3 - 1, .rope_type = KVC_ROPE_TYPE_DEFAULT,
-        .theta = 10000, .rotated = (size_t)j->shape[0].dim / 2 * 2, .pairing = header[12] % 3};
+    j->rebuild = (struct kvc_rebuild){
+        .owner = j, .position = j->position, .hidden = give_hidden, .matrix = give_matrix, .release = release_matrix};
+    j->source = (struct kvc_rebuild_source){.rebuild = &j->rebuild,
+                                            .from = HIDDEN_TENSOR,
+                                            .in = IN,
+                                            .normed = header[13] % 3 - 1,
+                                            .rope_type = KVC_ROPE_TYPE_DEFAULT,
+                                            .theta = 10000,
+                                            .rotated = (size_t)j->shape[0].dim / 2 * 2,
+                                            .pairing = header[12] % 3};
 }
 
 static void make_queries(struct job *j, const uint8_t *header) {
@@ -201,8 +262,9 @@ static void make_queries(struct job *j, const uint8_t *header) {
     if (j->n_queries > rows) j->n_queries = rows;
     const size_t n = (size_t)(j->n_queries * j->group) * width_of(j, 0);
     for (size_t i = 0; i < n; i++)
-        j->query[i] = header[10] == 255 && i % 7 == 3 ? NAN : header[10] == 254 ? 3e38f : (float)((i * 13 +
-            header[10]) % 19) / 4 - 2;
+        j->query[i] = header[10] == 255 && i % 7 == 3 ? NAN
+                      : header[10] == 254             ? 3e38f
+                                                      : (float)((i * 13 + header[10]) % 19) / 4 - 2;
     for (uint64_t q = 0; q < j->n_queries; q++) j->query_position[q] = j->position[rows - j->n_queries + q];
 }
 
@@ -213,7 +275,9 @@ static void make_knowledge(struct job *j, const uint8_t *header) {
     const size_t pairs = half ? 1 + header[12] / 3 % half : 0;
     for (size_t i = 0; i < pairs; i++) j->angle[i] = pow(header[12] & 1 ? 10000 : 1, -(double)i / (double)pairs);
     if (header[1] & ROTATED)
-        j->rope = (struct kvc_rope_facts){.pairing = header[12] % 3, .half = pairs, .angle = pairs ? j->angle : NULL,
+        j->rope = (struct kvc_rope_facts){.pairing = header[12] % 3,
+                                          .half = pairs,
+                                          .angle = pairs ? j->angle : NULL,
                                           .of_profile = (header[1] & PROFILE) != 0};
     j->window = header[1] & WINDOW ? 1 + header[13] : 0;
     if (!(header[1] & PROFILE)) return;
@@ -233,10 +297,16 @@ static void make_knowledge(struct job *j, const uint8_t *header) {
         for (size_t i = 0; i < dim * dim; i++) inverse[h * dim * dim + i] = (float)square[i];
     }
     free(square);
-    j->part = (struct kvc_profile_part){
-        .heads = heads, .dim = dim, .mean = j->known, .basis = basis, .half = j->which ? 0 : j->rope.half,
-        .angle = j->which ? NULL : j->rope.angle, .inverse = inverse, .query = query,
-        .query_heads = j->group * j->shape[0].heads, .n_queries = 2};
+    j->part = (struct kvc_profile_part){.heads = heads,
+                                        .dim = dim,
+                                        .mean = j->known,
+                                        .basis = basis,
+                                        .half = j->which ? 0 : j->rope.half,
+                                        .angle = j->which ? NULL : j->rope.angle,
+                                        .inverse = inverse,
+                                        .query = query,
+                                        .query_heads = j->group * j->shape[0].heads,
+                                        .n_queries = 2};
     j->profile = &j->part;
 }
 
@@ -270,8 +340,7 @@ static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t s
     if (j->block_rows * MAX_BLOCKS < key.tokens) j->block_rows = (key.tokens + MAX_BLOCKS - 1) / MAX_BLOCKS;
     j->blocks = (key.tokens + j->block_rows - 1) / j->block_rows;
     j->position = fuzz_alloc((size_t)key.tokens * sizeof *j->position);
-    for (uint64_t t = 0; t < key.tokens; t++)
-        j->position[t] = far + starts[header[9] % 4] + (int64_t)t / (1 + (header[9] >> 7));
+    for (uint64_t t = 0; t < key.tokens; t++) j->position[t] = far + starts[header[9] % 4] + (int64_t)t / (1 + (header[9] >> 7));
     for (unsigned i = 0; i < 4; i++) {
         const struct kvc_shape *s = &j->shape[i % 2];
         j->layer[i / 2].rows[i % 2] = fuzz_alloc((size_t)(s->tokens * kvc_row_bytes(s)));
@@ -286,15 +355,13 @@ static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t s
 
 /* --- encoding --- */
 
-static int read_rows(const struct kvc_encoding *x, unsigned role, uint64_t first, uint64_t n, float *dst,
-                     struct kvc_error *e) {
+static int read_rows(const struct kvc_encoding *x, unsigned role, uint64_t first, uint64_t n, float *dst, struct kvc_error *e) {
     const struct coding *c = x->owner;
     const unsigned which = role == KVC_SELECT_V;
     const struct kvc_shape *s = &c->job->shape[which];
     (void)e;
     if (first + n > s->tokens) fuzz_die("rows are asked for that are not there", NULL);
-    kvc_to_floats(dst, c->job->layer[c->layer].rows[which] + first * kvc_row_bytes(s),
-                  (size_t)n * width_of(c->job, which),
+    kvc_to_floats(dst, c->job->layer[c->layer].rows[which] + first * kvc_row_bytes(s), (size_t)n * width_of(c->job, which),
                   s->dtype);
     return 0;
 }
@@ -307,8 +374,11 @@ struct own_block {
 static void load(const struct job *j, unsigned layer, uint64_t b, struct own_block *own) {
     const struct kvc_shape *s = &j->shape[j->which];
     const uint64_t n = rows_of(j, b), first = b * j->block_rows;
-    own->block = (struct kvc_block){.shape = *s, .row = own->row, .role = j->which ? KVC_SELECT_V : KVC_SELECT_K,
-                                    .rows = fuzz_alloc((size_t)(n * kvc_row_bytes(s))), .profile = j->profile};
+    own->block = (struct kvc_block){.shape = *s,
+                                    .row = own->row,
+                                    .role = j->which ? KVC_SELECT_V : KVC_SELECT_K,
+                                    .rows = fuzz_alloc((size_t)(n * kvc_row_bytes(s))),
+                                    .profile = j->profile};
     own->block.shape.tokens = n;
     memcpy(own->block.rows, j->layer[layer].rows[j->which] + first * kvc_row_bytes(s), (size_t)(n * kvc_row_bytes(s)));
     for (uint64_t i = 0; i < n; i++) own->row[i] = first + i;
@@ -345,14 +415,27 @@ static int encode(struct coding *c, const struct job *j, unsigned layer) {
     c->job = j;
     c->layer = layer;
     if (kvc_shared_init(&c->shared, &e)) fuzz_die("no lock", &e);
-    c->encoding = (struct kvc_encoding){
-        .rows = j->shape[0].tokens, .position = j->position, .read = read_rows, .key = j->shape[0],
-        .value = j->shape[1],
-        .query = j->query, .query_position = j->query_position, .n_queries = j->n_queries,
-        .query_heads = j->group * j->shape[0].heads, .segment_rows = j->shape[0].tokens, .pair = PAIR_TENSOR,
-        .second = layer == 1, .deeper = layer == 1, .shared = &c->shared, .source = &j->source, .rope = &j->rope,
-        .window = j->window, .profile_query = j->part.query, .profile_queries = j->part.n_queries,
-        .profile_query_heads = j->part.query_heads, .owner = c};
+    c->encoding = (struct kvc_encoding){.rows = j->shape[0].tokens,
+                                        .position = j->position,
+                                        .read = read_rows,
+                                        .key = j->shape[0],
+                                        .value = j->shape[1],
+                                        .query = j->query,
+                                        .query_position = j->query_position,
+                                        .n_queries = j->n_queries,
+                                        .query_heads = j->group * j->shape[0].heads,
+                                        .segment_rows = j->shape[0].tokens,
+                                        .pair = PAIR_TENSOR,
+                                        .second = layer == 1,
+                                        .deeper = layer == 1,
+                                        .shared = &c->shared,
+                                        .source = &j->source,
+                                        .rope = &j->rope,
+                                        .window = j->window,
+                                        .profile_query = j->part.query,
+                                        .profile_queries = j->part.n_queries,
+                                        .profile_query_heads = j->part.query_heads,
+                                        .owner = c};
     kvc_encoder_init(&c->encoder, &j->line, &c->encoding);
     for (uint64_t b = 0; b < j->blocks; b++) kvc_sections_init(&c->block[b]);
     if (!kvc_pipeline_accepts(&j->line, &j->shape[j->which], &e)) return 0;
@@ -365,8 +448,7 @@ static int encode(struct coding *c, const struct job *j, unsigned layer) {
             if (there.tokens) like.shape = there;
         }
         if (kvc_encoder_begin(&c->encoder, i, &like, &e)) {
-            if (!*e.message || e.code != KVC_ERR_UNSUPPORTED)
-                fuzz_die("not begun without a word, or for a wrong reason", &e);
+            if (!*e.message || e.code != KVC_ERR_UNSUPPORTED) fuzz_die("not begun without a word, or for a wrong reason", &e);
             return 0;
         }
         for (uint64_t b = 0; b < j->blocks && j->line.step[i].stage->look; b++) pass(c, b, LOOK, i, NULL);
@@ -423,7 +505,9 @@ static void damage(struct list *list, const uint8_t *how) {
     uint8_t *bytes = (uint8_t *)(uintptr_t)s->data;
     const size_t at = s->size ? (how[2] | (size_t)(how[1] & 0xf0) << 4) % s->size : 0;
     switch (how[1] & 15) {
-    case 0: case 1: case 2:
+    case 0:
+    case 1:
+    case 2:
         if (s->size) bytes[at] ^= how[3];
         break;
     case 3:
@@ -433,29 +517,17 @@ static void damage(struct list *list, const uint8_t *how) {
         resize(s, how[3] & 1 ? s->size + 1 + how[2] % 40 : s->size - (s->size < how[2] + 1u ? s->size : how[2] + 1u));
         s->raw_size = s->size;
         break;
-    case 5:
-        s->raw_size += (uint64_t)(int64_t)(int8_t)how[2];
-        break;
-    case 6:
-        resize(s, s->size ? s->size - 1 : 0);
-        break;
+    case 5: s->raw_size += (uint64_t)(int64_t)(int8_t)how[2]; break;
+    case 6: resize(s, s->size ? s->size - 1 : 0); break;
     case 7:
         keep = *s;
         *s = *other;
         *other = keep;
         break;
-    case 8:
-        s->type = how[2];
-        break;
-    case 9:
-        s->coder ^= how[2] & 1;
-        break;
-    case 10:
-        s->index = how[2];
-        break;
-    case 11:
-        s->stage = how[2] % KVC_MAX_STEPS;
-        break;
+    case 8: s->type = how[2]; break;
+    case 9: s->coder ^= how[2] & 1; break;
+    case 10: s->index = how[2]; break;
+    case 11: s->stage = how[2] % KVC_MAX_STEPS; break;
     case 12: /* twice */
         if (list->n == MAX_SECTIONS) break;
         keep = *s;
@@ -473,9 +545,7 @@ static void damage(struct list *list, const uint8_t *how) {
     case 14:
         if (at + 4 <= s->size) put_u32(bytes + at, UINT32_MAX >> how[3] % 32);
         break;
-    default: /* away */
-        free(bytes);
-        memmove(s, s + 1, (size_t)(list->section + --list->n - s) * sizeof *s);
+    default: /* away */ free(bytes); memmove(s, s + 1, (size_t)(list->section + --list->n - s) * sizeof *s);
     }
 }
 
@@ -503,13 +573,16 @@ static void drop_coded(struct coded *x) {
 }
 
 /* The block's rows, on a ground of `ground`; NULL when they are refused. */
-static uint8_t *decode(const struct job *j, const struct coded *x, int second, uint64_t b, int ground,
-                       struct kvc_error *e) {
+static uint8_t *decode(const struct job *j, const struct coded *x, int second, uint64_t b, int ground, struct kvc_error *e) {
     const size_t n = (size_t)(rows_of(j, b) * kvc_row_bytes(&j->shape[j->which]));
     uint64_t row[256];
-    struct kvc_block block = {.shape = j->shape[j->which], .rows = memset(fuzz_alloc(n), ground, n), .row = row,
-                              .role = j->which ? KVC_SELECT_V : KVC_SELECT_K, .rebuild = &j->rebuild,
-                              .profile = j->lost ? NULL : j->profile, .position = j->position + b * j->block_rows,
+    struct kvc_block block = {.shape = j->shape[j->which],
+                              .rows = memset(fuzz_alloc(n), ground, n),
+                              .row = row,
+                              .role = j->which ? KVC_SELECT_V : KVC_SELECT_K,
+                              .rebuild = &j->rebuild,
+                              .profile = j->lost ? NULL : j->profile,
+                              .position = j->position + b * j->block_rows,
                               .first_row = b * j->block_rows};
     const struct kvc_coded own = {x->own.section, x->side.section, x->own.n, x->side.n},
                            first = {x->first.section, x->first_side.section, x->first.n, x->first_side.n};
@@ -560,8 +633,7 @@ static void check_outliers(const struct job *j, const struct kvc_section *s, con
 }
 
 /* Rows and values that stages keep as they are must be the same; all others finite where they were. */
-static void check_kept(const struct job *j, const struct coded *x, unsigned layer, uint64_t b,
-                       const struct coded *kept_of,
+static void check_kept(const struct job *j, const struct coded *x, unsigned layer, uint64_t b, const struct coded *kept_of,
                        const uint8_t *is) {
     const struct kvc_shape *s = &j->shape[j->which];
     const size_t row = (size_t)kvc_row_bytes(s), width = width_of(j, j->which), n = (size_t)rows_of(j, b) * width;
@@ -576,8 +648,7 @@ static void check_kept(const struct job *j, const struct coded *x, unsigned laye
         const struct kvc_section *section = NULL;
         uint8_t gone[256] = {0};
         size_t now = 0;
-        if (stage == &kvc_stage_sink && (section = find(x, i, KVC_SECTION_SINK)))
-            memset(gone, 1, get_u16(section->data));
+        if (stage == &kvc_stage_sink && (section = find(x, i, KVC_SECTION_SINK))) memset(gone, 1, get_u16(section->data));
         else if (stage == &kvc_stage_tail && (section = find(x, i, KVC_SECTION_TAIL)))
             memset(gone + n_left - get_u16(section->data), 1, get_u16(section->data));
         else if (stage == &kvc_stage_merge && (section = find(kept_of, i, KVC_SECTION_KEPT)))
@@ -598,8 +669,7 @@ static void check_kept(const struct job *j, const struct coded *x, unsigned laye
     kvc_to_floats(after, is, n, s->dtype);
     for (size_t i = 0; i < n; i++) {
         const size_t size = row / width;
-        if (finite && !(fabsf(before[i]) < 0x1p50f)) must_equal(was + i * size, is + i * size, size,
-                                                                "a wild value is another");
+        if (finite && !(fabsf(before[i]) < 0x1p50f)) must_equal(was + i * size, is + i * size, size, "a wild value is another");
         if (isfinite(before[i]) && !isfinite(after[i])) fuzz_die("a finite value comes back as none", NULL);
     }
     free(before);
@@ -622,8 +692,7 @@ static void round_trip(const struct job *j, const struct coding *c) {
         }
 }
 
-static void take_apart(struct job *j, const struct coding *c, const uint8_t *header, const uint8_t *data,
-                       size_t size) {
+static void take_apart(struct job *j, const struct coding *c, const uint8_t *header, const uint8_t *data, size_t size) {
     const int second = j->pair && header[1] & SECOND;
     struct coded x;
     struct kvc_error e;

@@ -40,8 +40,7 @@ static void check_layer(struct kvc_profile *p, uint32_t layer) {
         if (part) check_part(part, 0);
         if (!part || !encoder || part->dim > MOST_DIM) continue;
         if (kvc_profile_part(p, layer, role, pairing, 1, &again, &e)) {
-            if (again || !*e.message || e.code != KVC_ERR_DAMAGED)
-                fuzz_die("refused without a word, or for a wrong reason", &e);
+            if (again || !*e.message || e.code != KVC_ERR_DAMAGED) fuzz_die("refused without a word, or for a wrong reason", &e);
             continue; /* a matrix without an inverse */
         }
         if (again != part) fuzz_die("another part the second time", NULL);

@@ -8,7 +8,7 @@
 
 enum { HEADER = 8, ENTRY = 8, MAX_SECTIONS = 12, SECTION_COST = 24 };
 enum { FEW_VALUES = 1 << 12, MANY_VALUES = 1 << 15 }; /* decoded and encoded at most: small ones run often */
-enum { ENCODE = 4 }; /* in byte 0 */
+enum { ENCODE = 4 };                                  /* in byte 0 */
 
 static const char *const recipes[] = {"split", "split:stream=1024", "fast", "split:stream=16777216"};
 static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
@@ -43,8 +43,7 @@ static int decode(const struct kvc_pipeline *line, const struct kvc_shape *shape
 }
 
 /* `source`, the whole block, must come back and not grow. */
-static void round_trip(const struct kvc_pipeline *line, const struct kvc_shape *shape, const uint8_t *source,
-                       size_t size) {
+static void round_trip(const struct kvc_pipeline *line, const struct kvc_shape *shape, const uint8_t *source, size_t size) {
     struct kvc_section section[MAX_SECTIONS];
     struct kvc_sections list;
     struct kvc_error e;
@@ -81,8 +80,13 @@ static void take_apart(const struct kvc_pipeline *line, const struct kvc_shape *
         const uint8_t *entry = data + i * ENTRY;
         uint32_t stored = get_u16(entry + 4);
         if (stored > (size_t)(end - next)) stored = (uint32_t)(end - next);
-        section[i] = (struct kvc_section){.type = entry[0], .coder = entry[1], .stage = entry[2], .index = entry[3],
-                                          .size = stored, .raw_size = get_u16(entry + 6), .data = copy(next, stored)};
+        section[i] = (struct kvc_section){.type = entry[0],
+                                          .coder = entry[1],
+                                          .stage = entry[2],
+                                          .index = entry[3],
+                                          .size = stored,
+                                          .raw_size = get_u16(entry + 6),
+                                          .data = copy(next, stored)};
         next += stored;
     }
     uint8_t *rows = fuzz_alloc(n), *again = fuzz_alloc(n);
@@ -115,8 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     /* The bytes again and again, so that few make many rows; byte 7 is added each time. */
     uint8_t *rows = fuzz_alloc(n);
     const size_t given = size - HEADER;
-    for (size_t i = 0; i < n; i++)
-        rows[i] = (uint8_t)(given ? data[HEADER + i % given] + i / given * data[7] : data[7]);
+    for (size_t i = 0; i < n; i++) rows[i] = (uint8_t)(given ? data[HEADER + i % given] + i / given * data[7] : data[7]);
     round_trip(&line, &shape, rows, n);
     free(rows);
     return 0;

@@ -72,8 +72,7 @@ static inline struct file mend(const uint8_t *data, size_t size, unsigned mode) 
             size_t n = put_index(f.data + at, index, n_index);
             f.size = at + n + KVC_FOOTER_SIZE;
             put_u64(f.data + at + 24, kvc_record_check(f.data + at, n));
-        } else if (end - at >= KVC_RECORD_HEADER &&
-                   (uint64_t)get_u32(f.data + at + 4) * KVC_UNIT == end - at) {
+        } else if (end - at >= KVC_RECORD_HEADER && (uint64_t)get_u32(f.data + at + 4) * KVC_UNIT == end - at) {
             put_u64(f.data + at + 24, kvc_record_check(f.data + at, end - at));
         }
         put_footer(f.data + f.size - KVC_FOOTER_SIZE, at, f.size);

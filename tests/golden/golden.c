@@ -47,8 +47,7 @@ static const struct golden {
     {"merge-heads", "merge:slerp:from=0:heads", FLOATS, 0},
     {"scales", "center,basis,steps:fine=6,code:step=0.004:lanes=4", FLOATS, 0},
     {"own-basis", "sink:4,derope@k,center,basis,steps,code:step=0.1", TURNED, 0},
-    {"own-basis-queries", "sink:4,tail:2,derope@k,center,basis:bits=5:drop=0.02,steps:p=1:c=0.05,code:step=0.05", ASKED,
-     0},
+    {"own-basis-queries", "sink:4,tail:2,derope@k,center,basis:bits=5:drop=0.02,steps:p=1:c=0.05,code:step=0.05", ASKED, 0},
     {"codes", "code:step=0.01@k,code:step=1.5@v", TURNED, 0},
     {"profile", "sink:4,derope@k,center,basis,steps,code:step=0.2", TURNED, 1},
 };
@@ -83,8 +82,7 @@ static struct kvc_cache *make_cache(uint8_t **bytes) {
     for (uint32_t i = 0; i < N_DTYPES; i++) {
         uint32_t layer = kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, &e);
         for (enum kvc_role role = KVC_ROLE_K; role <= KVC_ROLE_V; role++) {
-            struct kvc_shape shape = {dtypes[i], TOKENS, role == KVC_ROLE_K ? 2 : 1,
-                                      role == KVC_ROLE_K ? VALUES : 2 * VALUES};
+            struct kvc_shape shape = {dtypes[i], TOKENS, role == KVC_ROLE_K ? 2 : 1, role == KVC_ROLE_K ? VALUES : 2 * VALUES};
             uint32_t t = kvc_cache_add_tensor(c, layer, role, &shape, &e);
             if (t == KVC_NONE || kvc_cache_map_memory(c, t, *bytes + used, &e)) die("tensor", &e);
             size_t n = (size_t)kvc_tensor_bytes(&c->tensor[t]);
@@ -151,8 +149,7 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int asked) {
         uint32_t layer = kvc_cache_add_layer(c, is_query ? aside : part, i % LAYERS,
                                              is_query ? KVC_LAYER_COMPANION : KVC_LAYER_FULL, &e);
         for (unsigned v = 0; v < (is_query ? 1 : 2); v++) {
-            const struct kvc_shape shape = {KVC_F16, is_query ? QUERIES : LONG, is_query ? HEADS * GROUP : HEADS,
-                                            VALUES};
+            const struct kvc_shape shape = {KVC_F16, is_query ? QUERIES : LONG, is_query ? HEADS * GROUP : HEADS, VALUES};
             const int64_t *position = c->part[is_query ? aside : part].cells.pos;
             const enum kvc_role role = is_query ? KVC_ROLE_QUERIES : v ? KVC_ROLE_V : KVC_ROLE_K;
             uint32_t t = kvc_cache_add_tensor(c, layer, role, &shape, &e);
@@ -199,8 +196,10 @@ static struct kvc_profile *make_profile(void) {
     static char header[4096];
     static uint8_t data[8192], file[8 + sizeof header + sizeof data];
     uint32_t x = 7;
-    size_t used = 0, n = (size_t)snprintf(header, sizeof header, "{\"__metadata__\":{\"kvc.profile\":\"0\","
-                                          "\"model.layers\":\"%d\",\"model.name\":\"golden\"}", LAYERS);
+    size_t used = 0, n = (size_t)snprintf(header, sizeof header,
+                                          "{\"__metadata__\":{\"kvc.profile\":\"0\","
+                                          "\"model.layers\":\"%d\",\"model.name\":\"golden\"}",
+                                          LAYERS);
     struct kvc_error e;
     for (unsigned i = 0; i < LAYERS * sizeof tensors / sizeof tensors[0]; i++) {
         const unsigned layer = i % LAYERS, which = i / LAYERS;
@@ -246,7 +245,9 @@ static struct kvc_buffer encode(const struct kvc_cache *c, const char *recipe, s
     struct kvc_error e;
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
-    struct kvc_pack_options options = {.recipe = recipe_of(recipe), .threads = 1, .profile = profile,
+    struct kvc_pack_options options = {.recipe = recipe_of(recipe),
+                                       .threads = 1,
+                                       .profile = profile,
                                        .embed_profile = profile != NULL};
     if (kvc_container_write(c, &options, &sink, NULL, &e)) die(recipe, &e);
     return buffer;
@@ -292,8 +293,8 @@ int main(int argc, char **argv) {
     char list[4096];
     unsigned passed = 0, failed = 0;
     uint8_t *bytes[CACHES];
-    struct kvc_cache *cache[CACHES] = {make_cache(&bytes[DTYPES]), make_floats(&bytes[FLOATS]),
-                                       make_turned(&bytes[TURNED], 0), make_turned(&bytes[ASKED], 1)};
+    struct kvc_cache *cache[CACHES] = {make_cache(&bytes[DTYPES]), make_floats(&bytes[FLOATS]), make_turned(&bytes[TURNED], 0),
+                                       make_turned(&bytes[ASKED], 1)};
     struct kvc_profile *profile = make_profile();
     snprintf(list, sizeof list, "%s/digests.txt", dir);
     FILE *out = update ? fopen(list, "w") : NULL;

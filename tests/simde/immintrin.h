@@ -57,8 +57,7 @@ static inline __m256i kvc_cvtepi32_epi16(__m512i a) { /* truncates */
 
 static inline __m512i kvc_i32gather_epi32(__m512i index, const void *base, int scale) { /* indices are signed */
     struct lanes32 at = lanes32(index), to;
-    for (int i = 0; i < 16; i++)
-        memcpy(&to.v[i], (const uint8_t *)base + (int64_t)(int32_t)at.v[i] * scale, sizeof to.v[i]);
+    for (int i = 0; i < 16; i++) memcpy(&to.v[i], (const uint8_t *)base + (int64_t)(int32_t)at.v[i] * scale, sizeof to.v[i]);
     return vector32(to);
 }
 

@@ -44,10 +44,8 @@ static inline void *get_memory(size_t n) {
 
 static inline void put_value(uint8_t *rows, enum kvc_dtype dtype, size_t i, float x) {
     const uint16_t h = dtype == KVC_F16 ? kvc_float_to_half(x) : kvc_float_to_bf16(x);
-    if (dtype == KVC_F32)
-        memcpy(rows + 4 * i, &x, 4);
-    else
-        memcpy(rows + 2 * i, &h, 2);
+    if (dtype == KVC_F32) memcpy(rows + 4 * i, &x, 4);
+    else memcpy(rows + 2 * i, &h, 2);
 }
 
 static inline float get_value(const uint8_t *rows, enum kvc_dtype dtype, size_t i) {
@@ -114,8 +112,7 @@ static inline void read_halves(float *x, size_t n, const uint8_t **p) {
     const int exponent = (int16_t)(uint16_t)(head[0] | head[1] << 8);
     const unsigned zeros = head[2], width = head[3] & 127, rotated = head[3] >> 7, least = head[4];
     const size_t escapes = head[5] | (size_t)head[6] << 8 | (size_t)head[7] << 16 | (size_t)head[8] << 24;
-    const uint8_t *lower = head + 9, *upper = lower + packed_size(n, 8 - zeros),
-                  *escape = upper + packed_size(n, width);
+    const uint8_t *lower = head + 9, *upper = lower + packed_size(n, 8 - zeros), *escape = upper + packed_size(n, width);
     *p = escape + escapes;
     for (size_t i = 0; i < n; i++) {
         unsigned high = unpacked(upper, width, i);
@@ -286,8 +283,7 @@ static inline int pass_block(struct coded *c, size_t b, unsigned i, struct kvc_s
         other = load_block(c, c->w.partner, b);
         own.block.partner = &other.block;
     }
-    const int status =
-        out ? kvc_encoder_block(&c->encoder, &own.block, out, e) : kvc_encoder_look(&c->encoder, i, &own.block, e);
+    const int status = out ? kvc_encoder_block(&c->encoder, &own.block, out, e) : kvc_encoder_look(&c->encoder, i, &own.block, e);
     free_block(&own);
     if (c->w.partner) free_block(&other);
     return status;

@@ -102,8 +102,7 @@ static double align(struct kvc_align *a, struct made *m) {
     struct kvc_difference d = {0};
     const struct kvc_compare_options loose = {.name = {"A", "B"}};
     const size_t before[2] = {m[0].cache->meta.n, m[1].cache->meta.n};
-    assert_int_equal(
-        kvc_match_rows(&m[0].cache->part[0].cells, &m[1].cache->part[0].cells, INT64_MIN, INT64_MAX, &rows, &e), 0);
+    assert_int_equal(kvc_match_rows(&m[0].cache->part[0].cells, &m[1].cache->part[0].cells, INT64_MIN, INT64_MAX, &rows, &e), 0);
     *a = (struct kvc_align){.cache = {m[0].cache, m[1].cache}, .name = {"A", "B"}, .sample = {{{0, 0}, &rows}, {{1, 1}, &rows}}};
     if (kvc_align_caches(a, &e)) fail_msg("%s", e.message);
     assert_int_equal(kvc_compare_tensor(a->cache[0], 0, a->cache[1], 0, &rows, 1, &loose, &d, &e), 0);

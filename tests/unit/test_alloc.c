@@ -204,8 +204,8 @@ static void packing_unpacking_and_learning(void **state) {
 }
 
 static void decoding_every_stage(void **state) {
-    static const char *const names[] = {"codes", "ends", "fast",  "gear",  "kcvt",  "kivi",  "lowrank", "merge",  "merge-heads",
-                                        "own-basis", "profile", "prune", "scales", "token", "zip", "zstd"};
+    static const char *const names[] = {"codes",       "ends",      "fast",    "gear",  "kcvt",   "kivi",  "lowrank", "merge",
+                                        "merge-heads", "own-basis", "profile", "prune", "scales", "token", "zip",     "zstd"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[64];

@@ -114,8 +114,8 @@ static int compare(struct trial *t, struct kvc_error *e) {
     open_rows(&t->queries);
     t->out = calloc(t->side[0].heads, sizeof *t->out);
     assert_non_null(t->out);
-    assert_int_equal(kvc_match_rows(&t->side[0].cache->part[0].cells, &t->side[1].cache->part[0].cells, INT64_MIN,
-                                    INT64_MAX, &m, e),
+    assert_int_equal(kvc_match_rows(&t->side[0].cache->part[0].cells, &t->side[1].cache->part[0].cells, INT64_MIN, INT64_MAX, &m,
+                                    e),
                      0);
     const struct kvc_attention_layer layer = {.cache = {t->side[0].cache, t->side[1].cache},
                                               .queries = t->queries.cache,
@@ -138,13 +138,12 @@ static void free_trial(struct trial *t) {
 }
 
 /* A query's attention, written down as it is defined; `at` are the cells that it sees. */
-static void attend(const struct rows *r, size_t head, const float *q, const size_t *at, size_t n, double *logit,
-                   double *log_p, double *output) {
+static void attend(const struct rows *r, size_t head, const float *q, const size_t *at, size_t n, double *logit, double *log_p,
+                   double *output) {
     double most = -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++) {
         logit[i] = 0;
-        for (size_t d = 0; d < r->dim_k; d++)
-            logit[i] += (double)q[d] * (double)r->k[(at[i] * r->heads + head) * r->dim_k + d];
+        for (size_t d = 0; d < r->dim_k; d++) logit[i] += (double)q[d] * (double)r->k[(at[i] * r->heads + head) * r->dim_k + d];
         logit[i] /= sqrt((double)r->dim_k);
         most = fmax(most, logit[i]);
     }
@@ -152,8 +151,7 @@ static void attend(const struct rows *r, size_t head, const float *q, const size
     for (size_t i = 0; i < n; i++) log_p[i] = logit[i] - most - log(sum);
     for (size_t d = 0; d < r->dim_v; d++) {
         output[d] = 0;
-        for (size_t i = 0; i < n; i++)
-            output[d] += exp(log_p[i]) * (double)r->v[(at[i] * r->heads + head) * r->dim_v + d];
+        for (size_t i = 0; i < n; i++) output[d] += exp(log_p[i]) * (double)r->v[(at[i] * r->heads + head) * r->dim_v + d];
     }
 }
 
@@ -202,8 +200,8 @@ static void check(const struct trial *t) {
             for (size_t g = 0; n && g < group; g++) {
                 double norm = 0, apart = 0;
                 for (int s = 0; s < 2; s++)
-                    attend(&t->side[s], h, q->k + (i * q->heads + h * group + g) * q->dim_k, at[s], n, logit[s],
-                           log_p[s], output[s]);
+                    attend(&t->side[s], h, q->k + (i * q->heads + h * group + g) * q->dim_k, at[s], n, logit[s], log_p[s],
+                           output[s]);
                 for (size_t r = 0; r < n; r++) {
                     logit_sum += (logit[0][r] - logit[1][r]) * (logit[0][r] - logit[1][r]);
                     kl_sum += exp(log_p[0][r]) * (log_p[0][r] - log_p[1][r]);
@@ -258,14 +256,12 @@ static void shapes(void **state) {
     static const struct {
         size_t n, heads, group, dim_k, dim_v, queries;
     } shape[] = {
-        {1, 1, 1, 1, 1, 1},     {2, 1, 1, 1, 5, 2},     {7, 3, 1, 5, 1, 3},      {8, 1, 3, 5, 64, 8},
-        {9, 3, 3, 64, 80, 9},   {31, 1, 8, 80, 64, 31}, {64, 3, 8, 64, 5, 64},   {255, 1, 1, 64, 64, 5},
-        {256, 3, 3, 80, 80, 1}, {257, 1, 8, 5, 80, 2},  {511, 3, 8, 1, 64, 4},   {513, 3, 1, 64, 1, 16},
-        {600, 1, 3, 80, 5, 64}, {600, 3, 3, 64, 64, 8}, {600, 3, 8, 80, 5, 1},
+        {1, 1, 1, 1, 1, 1},     {2, 1, 1, 1, 5, 2},     {7, 3, 1, 5, 1, 3},     {8, 1, 3, 5, 64, 8},    {9, 3, 3, 64, 80, 9},
+        {31, 1, 8, 80, 64, 31}, {64, 3, 8, 64, 5, 64},  {255, 1, 1, 64, 64, 5}, {256, 3, 3, 80, 80, 1}, {257, 1, 8, 5, 80, 2},
+        {511, 3, 8, 1, 64, 4},  {513, 3, 1, 64, 1, 16}, {600, 1, 3, 80, 5, 64}, {600, 3, 3, 64, 64, 8}, {600, 3, 8, 80, 5, 1},
     };
     for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) {
-        struct trial t = make_trial(shape[i].n, shape[i].heads, shape[i].group, shape[i].dim_k, shape[i].dim_v,
-                                    shape[i].queries);
+        struct trial t = make_trial(shape[i].n, shape[i].heads, shape[i].group, shape[i].dim_k, shape[i].dim_v, shape[i].queries);
         run(&t);
     }
 }
@@ -304,8 +300,7 @@ static void rows_of_one_side(void **state) {
         free_rows(&t.side[1]);
         t.side[1] = make_rows(case_of[c].n[1], 3, 5, 64);
         for (size_t s = 0; s < 2; s++)
-            for (size_t i = 0; i < t.side[s].n; i++)
-                t.side[s].position[i] = (int64_t)(i + i / case_of[c].run[s] + 3 * s);
+            for (size_t i = 0; i < t.side[s].n; i++) t.side[s].position[i] = (int64_t)(i + i / case_of[c].run[s] + 3 * s);
         run(&t);
     }
 }
@@ -551,9 +546,7 @@ static void refused_shapes(void **state) {
             t.side[s] = make_rows(8, other[i].heads, other[i].dim_k, other[i].dim_v);
             assert_refused(&t);
         }
-    static const struct {
-        size_t heads, dim;
-    } queries[] = {{3, 4}, {3, 6}, {2, 5}, {4, 5}, {1, 15}};
+    static const struct { size_t heads, dim; } queries[] = {{3, 4}, {3, 6}, {2, 5}, {4, 5}, {1, 15}};
     for (size_t i = 0; i < sizeof queries / sizeof queries[0]; i++) {
         struct trial t = make_trial(8, 3, 1, 5, 6, 2);
         free_rows(&t.queries);
@@ -580,8 +573,7 @@ static void read_failures(void **state) {
         struct kvc_cache *c[3] = {t.side[0].cache, t.side[1].cache, t.queries.cache};
         c[which]->read = fails_to_read;
         assert_int_equal(kvc_match_rows(&c[0]->part[0].cells, &c[1]->part[0].cells, INT64_MIN, INT64_MAX, &m, &e), 0);
-        const struct kvc_attention_layer layer = {
-            .cache = {c[0], c[1]}, .queries = c[2], .v = {1, 1}, .rows = &m};
+        const struct kvc_attention_layer layer = {.cache = {c[0], c[1]}, .queries = c[2], .v = {1, 1}, .rows = &m};
         assert_int_equal(kvc_attention_compare(&layer, t.out, &e), -1);
         assert_int_equal(e.code, KVC_ERR_DAMAGED);
         kvc_matching_free(&m);
@@ -591,23 +583,12 @@ static void read_failures(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(causal),
-        cmocka_unit_test(cells_out_of_order),
-        cmocka_unit_test(rows_of_one_side),
-        cmocka_unit_test(no_common_rows),
-        cmocka_unit_test(queries_that_see_nothing),
-        cmocka_unit_test(windows),
-        cmocka_unit_test(by_hand),
-        cmocka_unit_test(identical),
-        cmocka_unit_test(one_of_two),
-        cmocka_unit_test(zero_outputs),
-        cmocka_unit_test(nans),
-        cmocka_unit_test(quantiles),
-        cmocka_unit_test(nothing_measured),
-        cmocka_unit_test(sums),
-        cmocka_unit_test(refused_shapes),
-        cmocka_unit_test(read_failures),
+        cmocka_unit_test(shapes),           cmocka_unit_test(causal),           cmocka_unit_test(cells_out_of_order),
+        cmocka_unit_test(rows_of_one_side), cmocka_unit_test(no_common_rows),   cmocka_unit_test(queries_that_see_nothing),
+        cmocka_unit_test(windows),          cmocka_unit_test(by_hand),          cmocka_unit_test(identical),
+        cmocka_unit_test(one_of_two),       cmocka_unit_test(zero_outputs),     cmocka_unit_test(nans),
+        cmocka_unit_test(quantiles),        cmocka_unit_test(nothing_measured), cmocka_unit_test(sums),
+        cmocka_unit_test(refused_shapes),   cmocka_unit_test(read_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,8 +149,7 @@ static void every_stage_returns_every_bit(void **state) {
         if ((kvc_stage_at(s)->flags & both) != both) continue;
         for (size_t d = 0; d < N_DTYPES; d++)
             for (size_t t = 0; t < 4; t++)
-                for (int kind = 0; kind < 4; kind++)
-                    assert_true(round_trip(kvc_stage_at(s), "", dtypes[d], tokens[t], kind));
+                for (int kind = 0; kind < 4; kind++) assert_true(round_trip(kvc_stage_at(s), "", dtypes[d], tokens[t], kind));
     }
     assert_true(round_trip(kvc_stage_find("zstd"), "level=19", KVC_F16, 100, 3));
 }
@@ -171,13 +170,34 @@ static void stage_table(void **state) {
 
 static void recipes(void **state) {
     (void)state;
-    static const struct { const char *text, *canonical; } good[] = {
-        {"store", "store"},           {"zstd:level=1", "zstd"},           {"zstd:level=7", "zstd:level=7"},
-        {"store@k,zstd@v", "store@k,zstd@v"}, {"zstd@l3-3@v@l7-9", "zstd@v@l3@l7-9"}, {"store@v@k", "store@k@v"},
+    static const struct {
+        const char *text, *canonical;
+    } good[] = {
+        {"store", "store"},
+        {"zstd:level=1", "zstd"},
+        {"zstd:level=7", "zstd:level=7"},
+        {"store@k,zstd@v", "store@k,zstd@v"},
+        {"zstd@l3-3@v@l7-9", "zstd@v@l3@l7-9"},
+        {"store@v@k", "store@k@v"},
     };
-    static const char *const bad[] = {"",           "bogus",  "store,",      ",store",    "zstd:",  "zstd:level=0", "zstd:level=20",
-                                      "zstd:level=1x", "zstd:7", "store:x",     "store@",    "store@x", "store@l",   "store@l3-",
-                                      "store@l5-3", "store@l99999999999", "zstd:level= 1", "zstd:level=+1"};
+    static const char *const bad[] = {"",
+                                      "bogus",
+                                      "store,",
+                                      ",store",
+                                      "zstd:",
+                                      "zstd:level=0",
+                                      "zstd:level=20",
+                                      "zstd:level=1x",
+                                      "zstd:7",
+                                      "store:x",
+                                      "store@",
+                                      "store@x",
+                                      "store@l",
+                                      "store@l3-",
+                                      "store@l5-3",
+                                      "store@l99999999999",
+                                      "zstd:level= 1",
+                                      "zstd:level=+1"};
     struct kvc_error e;
     struct kvc_recipe r, again;
     char text[256];
@@ -205,9 +225,16 @@ static void pipelines(void **state) {
     assert_int_equal(kvc_recipe_parse("zstd:level=3:", &r, &e), -1);
     assert_int_equal(kvc_recipe_parse("zstd:level=3:level=4", &r, &e), -1);
     assert_int_equal(kvc_recipe_parse("store@k@l0-3,zstd:level=3@v", &r, &e), 0);
-    static const struct { unsigned select; uint32_t layer; const char *want; } cases[] = {
-        {KVC_SELECT_K, 0, "store"}, {KVC_SELECT_K, 3, "store"}, {KVC_SELECT_K, 4, "split"},
-        {KVC_SELECT_V, 0, "zstd:level=3"}, {0, 0, "split"},
+    static const struct {
+        unsigned select;
+        uint32_t layer;
+        const char *want;
+    } cases[] = {
+        {KVC_SELECT_K, 0, "store"},
+        {KVC_SELECT_K, 3, "store"},
+        {KVC_SELECT_K, 4, "split"},
+        {KVC_SELECT_V, 0, "zstd:level=3"},
+        {0, 0, "split"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kvc_recipe_pipeline(&r, cases[i].select, cases[i].layer, &p);
@@ -245,9 +272,9 @@ static void sections_refuse(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dtype_table),    cmocka_unit_test(shapes),    cmocka_unit_test(strides),
+        cmocka_unit_test(dtype_table),        cmocka_unit_test(shapes),         cmocka_unit_test(strides),
         cmocka_unit_test(gather_and_scatter), cmocka_unit_test(digests_add_up), cmocka_unit_test(every_stage_returns_every_bit),
-        cmocka_unit_test(stage_table),    cmocka_unit_test(recipes),   cmocka_unit_test(pipelines),
+        cmocka_unit_test(stage_table),        cmocka_unit_test(recipes),        cmocka_unit_test(pipelines),
         cmocka_unit_test(sections_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

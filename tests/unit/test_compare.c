@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 /* A cache of one layer's K over `bytes`, at the given positions (NULL: 0, 1, ...). */
-static struct kvc_cache *cache_of(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads, uint64_t dim,
-                                  const void *bytes, const int64_t *positions) {
+static struct kvc_cache *cache_of(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads, uint64_t dim, const void *bytes,
+                                  const int64_t *positions) {
     struct kvc_shape shape = {dtype, tokens, heads, dim};
     struct kvc_error e;
     struct kvc_cache *c = kvc_cache_new(&e);
@@ -31,8 +31,8 @@ static struct kvc_cache *cache_of(enum kvc_dtype dtype, uint64_t tokens, uint64_
 }
 
 /* Compares and frees both caches; out has room for `heads`. Returns the number of values that differ. */
-static uint64_t compare(struct kvc_cache *a, struct kvc_cache *b, uint64_t heads,
-                        const struct kvc_compare_options *o, struct kvc_difference *out) {
+static uint64_t compare(struct kvc_cache *a, struct kvc_cache *b, uint64_t heads, const struct kvc_compare_options *o,
+                        struct kvc_difference *out) {
     struct kvc_matching m;
     struct kvc_error e;
     uint64_t differ = 0;
@@ -63,11 +63,8 @@ static void equal_caches(void **state) {
     (void)state;
     uint16_t v[300 * 2 * 8];
     struct kvc_difference d[2];
-    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++)
-        v[i] = (uint16_t)(i * 40503u); /* NaN and Inf among them */
-    assert_int_equal(
-        compare(cache_of(KVC_F16, 300, 2, 8, v, NULL), cache_of(KVC_F16, 300, 2, 8, v, NULL), 2, &exact, d),
-        0);
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) v[i] = (uint16_t)(i * 40503u); /* NaN and Inf among them */
+    assert_int_equal(compare(cache_of(KVC_F16, 300, 2, 8, v, NULL), cache_of(KVC_F16, 300, 2, 8, v, NULL), 2, &exact, d), 0);
     for (int h = 0; h < 2; h++) {
         assert_int_equal(d[h].values, 300 * 8);
         assert_true(d[h].max_abs == 0 && d[h].rms == 0 && d[h].frobenius == 0 && d[h].cosine == 1);
@@ -79,14 +76,11 @@ static void one_bit(void **state) {
     uint16_t a[300 * 2 * 8], b[300 * 2 * 8];
     struct kvc_difference d[2];
     for (size_t i = 0; i < sizeof a / sizeof a[0]; i++) a[i] = (uint16_t)(0x3c00 + i % 64);
-    for (size_t i = 0; i < sizeof a / sizeof a[0];
-         i++) { /* every value in turn, in steps that visit all columns */
+    for (size_t i = 0; i < sizeof a / sizeof a[0]; i++) { /* every value in turn, in steps that visit all columns */
         if (i % 7) continue;
         memcpy(b, a, sizeof a);
         b[i] ^= 1;
-        assert_int_equal(compare(cache_of(KVC_F16, 300, 2, 8, a, NULL), cache_of(KVC_F16, 300, 2, 8, b, NULL),
-                                 2, &exact, d),
-                         1);
+        assert_int_equal(compare(cache_of(KVC_F16, 300, 2, 8, a, NULL), cache_of(KVC_F16, 300, 2, 8, b, NULL), 2, &exact, d), 1);
         struct kvc_difference *hit = &d[i / 8 % 2], *other = &d[1 - i / 8 % 2];
         assert_int_equal(hit->differ, 1);
         assert_int_equal(other->differ, 0);
@@ -171,8 +165,7 @@ static void tolerance_edges(void **state) {
     o = (struct kvc_compare_options){.abs = nextafter(0.25, 0)};
     assert_int_equal(compare_floats(a, b, 4, &o, &d), 4);
     o = (struct kvc_compare_options){.rel = 0.2};
-    assert_int_equal(compare_floats(a, b, 4, &o, &d),
-                     1); /* relative to b: 2 <= 0.2 * 10, but 0.5 > 0.2 * 0.5 */
+    assert_int_equal(compare_floats(a, b, 4, &o, &d), 1); /* relative to b: 2 <= 0.2 * 10, but 0.5 > 0.2 * 0.5 */
     assert_int_equal(compare_floats(b, a, 4, &o, &d), 4);
     o = (struct kvc_compare_options){.abs = 0.4, .rel = 0.2};
     assert_int_equal(compare_floats(a, b, 4, &o, &d), 0);
@@ -186,18 +179,12 @@ static void two_dtypes(void **state) {
     const float wide[] = {1, -2, 0.333251953125f, from_bits(0x7fc00000)};
     const struct kvc_compare_options loose = {.abs = 0.001};
     struct kvc_difference d;
-    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_F32, 1, 1, 4, wide, NULL),
-                             1, &exact, &d),
-                     0);
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_F32, 1, 1, 4, wide, NULL), 1, &exact, &d), 0);
     assert_int_equal(d.finite, 3);
-    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_BF16, 1, 1, 4, bf16, NULL),
-                             1, &exact, &d),
-                     1);
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_BF16, 1, 1, 4, bf16, NULL), 1, &exact, &d), 1);
     assert_int_equal(d.at_channel, 2);
     assert_true(d.at_a == 0.333251953125 && d.at_b == 0.333984375);
-    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_BF16, 1, 1, 4, bf16, NULL),
-                             1, &loose, &d),
-                     0);
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_BF16, 1, 1, 4, bf16, NULL), 1, &loose, &d), 0);
 }
 
 static void block_types(void **state) {
@@ -213,29 +200,22 @@ static void block_types(void **state) {
     }
     memcpy(b, a, sizeof a);
     b[1][2 + 5] = 100; /* value 37: one that differs, in the third of four heads of 16 */
-    assert_int_equal(
-        compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d),
-        1);
+    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d), 1);
     assert_int_equal(d[2].differ, 1);
     assert_int_equal(d[2].at_channel, 5);
     assert_true(d[2].at_a == 37 && d[2].at_b == 100);
     assert_int_equal(d[3].values, 16);
 
-    assert_int_equal(
-        compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_F32, 1, 4, 16, f, NULL), 4, &none, d), 0);
+    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_F32, 1, 4, 16, f, NULL), 4, &none, d), 0);
 
     /* Different bytes of equal values: code 0 with scale 1 and with scale 2. */
     memset(a, 0, sizeof a);
     memcpy(b, a, sizeof a);
     b[1][1] = 0x40;
-    assert_int_equal(
-        compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d),
-        1);
+    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d), 1);
     assert_int_equal(d[2].differ, 1);
     assert_int_equal(d[2].at_channel, 0);
-    assert_int_equal(
-        compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &none, d),
-        0);
+    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &none, d), 0);
 }
 
 static void long_rows(void **state) {
@@ -246,9 +226,7 @@ static void long_rows(void **state) {
     assert_non_null(a);
     assert_non_null(b);
     b[1 * 3 * DIM + 2 * DIM + 4999] = 7;
-    assert_int_equal(
-        compare(cache_of(KVC_F32, 3, 3, DIM, a, NULL), cache_of(KVC_F32, 3, 3, DIM, b, NULL), 3, &exact, d),
-        1);
+    assert_int_equal(compare(cache_of(KVC_F32, 3, 3, DIM, a, NULL), cache_of(KVC_F32, 3, 3, DIM, b, NULL), 3, &exact, d), 1);
     assert_int_equal(d[2].differ, 1);
     assert_int_equal(d[2].at_position, 1);
     assert_int_equal(d[2].at_channel, 4999);
@@ -262,8 +240,7 @@ static void heads_of_the_other(void **state) {
     (void)state;
     const float a[8] = {0}, b[8] = {0, 0, 0, 0, 0, 1, 0, 0};
     struct kvc_difference d[2];
-    assert_int_equal(
-        compare(cache_of(KVC_F32, 1, 1, 8, a, NULL), cache_of(KVC_F32, 1, 2, 4, b, NULL), 2, &exact, d), 1);
+    assert_int_equal(compare(cache_of(KVC_F32, 1, 1, 8, a, NULL), cache_of(KVC_F32, 1, 2, 4, b, NULL), 2, &exact, d), 1);
     assert_int_equal(d[1].differ, 1);
     assert_int_equal(d[1].at_channel, 1);
 }
@@ -304,16 +281,12 @@ static void reports(void **state) {
     struct reported r = {.most = 100};
     struct kvc_compare_options o = {.exact = 1, .report = report, .state = &r};
     struct kvc_difference d[2];
-    assert_int_equal(
-        compare(cache_of(KVC_F32, 2, 2, 2, a, positions), cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d),
-        4);
+    assert_int_equal(compare(cache_of(KVC_F32, 2, 2, 2, a, positions), cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d), 4);
     assert_int_equal(r.calls, 4);
     assert_true(r.position == 20 && r.head == 1 && r.channel == 1 && r.a == 0 && r.b == 2);
     assert_true(d[0].at_position == 10 && d[0].at_b == 3);
     r = (struct reported){.most = 2};
-    assert_int_equal(
-        compare(cache_of(KVC_F32, 2, 2, 2, a, positions), cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d),
-        4);
+    assert_int_equal(compare(cache_of(KVC_F32, 2, 2, 2, a, positions), cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d), 4);
     assert_int_equal(r.calls, 2);
     assert_true(r.position == 10 && r.head == 1 && r.b == 4);
 }
@@ -350,8 +323,7 @@ static void shifted_cells(void **state) {
     const float v[] = {0, 1, 2, 3}, w[] = {2, 1, 3, 8};
     const int64_t order[] = {2, 1, 3, 8};
     struct kvc_difference d;
-    assert_int_equal(
-        compare(cache_of(KVC_F32, 4, 1, 1, v, NULL), cache_of(KVC_F32, 4, 1, 1, w, order), 1, &exact, &d), 0);
+    assert_int_equal(compare(cache_of(KVC_F32, 4, 1, 1, v, NULL), cache_of(KVC_F32, 4, 1, 1, w, order), 1, &exact, &d), 0);
     assert_int_equal(d.values, 3);
 }
 

@@ -92,8 +92,8 @@ static void make_row(uint8_t *row, uint64_t n, uint64_t seed, int64_t pos) {
 
 enum layout { CANONICAL, HEADS_FIRST, TRANSPOSED };
 
-static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, enum kvc_dtype dtype,
-                       uint64_t heads, uint64_t dim, uint64_t seed, enum layout layout) {
+static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, enum kvc_dtype dtype, uint64_t heads, uint64_t dim,
+                       uint64_t seed, enum layout layout) {
     const struct kvc_cells *cells = &b->c->part[b->c->layer[layer].part].cells;
     struct kvc_shape shape = {.dtype = dtype, .tokens = cells->n, .heads = heads, .dim = dim};
     uint32_t t = kvc_cache_add_tensor(b->c, layer, role, &shape, &b->e);
@@ -101,10 +101,8 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     struct kvc_tensor *tensor = &b->c->tensor[t];
     uint64_t size = kvc_dtype_info(dtype)->size;
     if (layout == HEADS_FIRST) tensor->source = kvc_strides_heads_first(&shape);
-    if (layout == TRANSPOSED)
-        tensor->source = (struct kvc_strides){size, dim * cells->n * size, cells->n * size};
-    uint8_t *base = remember(b->m, (size_t)tensor->source_size),
-            *row = allocate((size_t)kvc_row_bytes(&shape));
+    if (layout == TRANSPOSED) tensor->source = (struct kvc_strides){size, dim * cells->n * size, cells->n * size};
+    uint8_t *base = remember(b->m, (size_t)tensor->source_size), *row = allocate((size_t)kvc_row_bytes(&shape));
     for (uint64_t i = 0; i < cells->n; i++) {
         make_row(row, kvc_row_bytes(&shape), seed, cells->pos[i]);
         kvc_row_scatter(base, row, &shape, &tensor->source, i);
@@ -112,8 +110,8 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     free(row);
     uint8_t *text = remember(b->m, 32);
     int n = snprintf((char *)text, 32, "tensor %u\n", (unsigned)t);
-    if (kvc_cache_map_memory(b->c, t, base, &b->e) ||
-        kvc_cache_extent_bytes(b->c, text, (uint64_t)n, &b->e) || kvc_cache_extent_tensor(b->c, t, &b->e))
+    if (kvc_cache_map_memory(b->c, t, base, &b->e) || kvc_cache_extent_bytes(b->c, text, (uint64_t)n, &b->e) ||
+        kvc_cache_extent_tensor(b->c, t, &b->e))
         fail_msg("%s", b->e.message);
 }
 
@@ -123,8 +121,7 @@ static struct kvc_cache *finish(struct builder *b) {
 }
 
 /* K and V of `layers` layers of one live part. */
-static struct builder simple(enum kvc_dtype dtype, uint64_t cells, uint32_t layers, uint64_t heads,
-                             uint64_t dim) {
+static struct builder simple(enum kvc_dtype dtype, uint64_t cells, uint32_t layers, uint64_t heads, uint64_t dim) {
     struct builder b = begin();
     uint32_t part = add_part(&b, KVC_PART_LIVE, cells, 0);
     for (uint32_t i = 0; i < layers; i++) {
@@ -169,8 +166,7 @@ static struct kvc_cache *with_checkpoints(uint64_t cells, enum kvc_dtype dtype) 
 
 /* --- writing, reading, comparing --- */
 
-static struct kvc_buffer pack(const struct kvc_cache *c, const struct kvc_pack_options *o,
-                              struct kvc_pack_report *report) {
+static struct kvc_buffer pack(const struct kvc_cache *c, const struct kvc_pack_options *o, struct kvc_pack_report *report) {
     struct kvc_buffer b = {0};
     struct kvc_sink out = kvc_sink_buffer(&b);
     struct kvc_error e;
@@ -208,8 +204,7 @@ static void assert_same_cells(const struct kvc_cells *a, const struct kvc_cells 
     assert_int_equal(a->words == NULL, b->words == NULL);
     if (!a->words) return;
     assert_memory_equal(a->word_at, b->word_at, (size_t)(a->n + 1) * sizeof *a->word_at);
-    if (a->word_at[a->n])
-        assert_memory_equal(a->words, b->words, (size_t)a->word_at[a->n] * sizeof *a->words);
+    if (a->word_at[a->n]) assert_memory_equal(a->words, b->words, (size_t)a->word_at[a->n] * sizeof *a->words);
 }
 
 static void assert_same_source(const struct kvc_cache *a, const struct kvc_cache *b) {
@@ -362,8 +357,7 @@ static void cells_out_of_order(void **state) {
     struct builder b = begin();
     uint32_t part = add_part(&b, KVC_PART_LIVE, 700, 0);
     int64_t *pos = b.c->part[part].cells.pos;
-    for (uint64_t i = 0; i < 700; i++)
-        pos[i] = (int64_t)(mix(i) % 5000) - 1000; /* some twice, some below 0 */
+    for (uint64_t i = 0; i < 700; i++) pos[i] = (int64_t)(mix(i) % 5000) - 1000; /* some twice, some below 0 */
     pos[0] = pos[699];
     uint32_t layer = add_layer(&b, part, 4, KVC_LAYER_FULL);
     add_tensor(&b, layer, KVC_ROLE_K, KVC_F16, 2, 8, 1, CANONICAL);
@@ -425,8 +419,7 @@ static void every_kind_and_role(void **state) {
     (void)state;
     struct builder b = begin();
     uint32_t live = add_part(&b, KVC_PART_LIVE, 40, 0), sliding = add_part(&b, KVC_PART_SLIDING, 8, 32),
-             recurrent = add_part(&b, KVC_PART_RECURRENT, 1, 39),
-             companion = add_part(&b, KVC_PART_COMPANION, 16, 24);
+             recurrent = add_part(&b, KVC_PART_RECURRENT, 1, 39), companion = add_part(&b, KVC_PART_COMPANION, 16, 24);
     b.c->part[live].stream = 3;
     add_tensor(&b, add_layer(&b, live, 0, KVC_LAYER_FULL), KVC_ROLE_K, KVC_F16, 2, 8, 1, CANONICAL);
     add_tensor(&b, add_layer(&b, live, 1, KVC_LAYER_LATENT), KVC_ROLE_LATENT, KVC_F16, 1, 24, 2, CANONICAL);
@@ -434,10 +427,8 @@ static void every_kind_and_role(void **state) {
     uint32_t state_layer = add_layer(&b, recurrent, 3, KVC_LAYER_RECURRENT);
     add_tensor(&b, state_layer, KVC_ROLE_R, KVC_F32, 1, 100, 4, CANONICAL);
     add_tensor(&b, state_layer, KVC_ROLE_S, KVC_F32, 1, 200, 5, CANONICAL);
-    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_QUERIES, KVC_BF16, 6, 8, 6,
-               HEADS_FIRST);
-    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_HIDDEN, KVC_BF16, 1, 48, 7,
-               CANONICAL);
+    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_QUERIES, KVC_BF16, 6, 8, 6, HEADS_FIRST);
+    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_HIDDEN, KVC_BF16, 1, 48, 7, CANONICAL);
     round_trip_all(finish(&b));
 }
 
@@ -465,8 +456,7 @@ static void companions_are_never_references(void **state) {
     struct builder b = begin();
     struct kvc_pack_report report;
     for (uint32_t i = 0; i < 2; i++) {
-        uint32_t part = add_part(&b, KVC_PART_COMPANION, 20, 0),
-                 layer = add_layer(&b, part, 0, KVC_LAYER_COMPANION);
+        uint32_t part = add_part(&b, KVC_PART_COMPANION, 20, 0), layer = add_layer(&b, part, 0, KVC_LAYER_COMPANION);
         add_tensor(&b, layer, KVC_ROLE_QUERIES, KVC_F16, 1, 8, 1, CANONICAL);
     }
     struct kvc_cache *c = finish(&b);
@@ -522,8 +512,7 @@ static void metadata_of_every_type(void **state) {
     if (kvc_meta_set_bool(m, "x-test.bool", 1, &b.e) || kvc_meta_set_u64(m, "x-test.u64", UINT64_MAX, &b.e) ||
         kvc_meta_set_i64(m, "x-test.i64", INT64_MIN, &b.e) || kvc_meta_set_f64(m, "x-test.f64", -0.0, &b.e) ||
         kvc_meta_set_text(m, "x-test.text", "", &b.e) || kvc_meta_set_text(m, "x-test.long", text, &b.e) ||
-        kvc_meta_set_bytes(m, "x-test.bytes", "\0\1", 2, &b.e) ||
-        kvc_meta_set_u64s(m, "x-test.u64s", list, 3, &b.e))
+        kvc_meta_set_bytes(m, "x-test.bytes", "\0\1", 2, &b.e) || kvc_meta_set_u64s(m, "x-test.u64s", list, 3, &b.e))
         fail_msg("%s", b.e.message);
     free(text);
     round_trip_all(finish(&b));
@@ -572,10 +561,8 @@ static void recipes_with_selectors(void **state) {
     } cases[] = {
         {NULL, "split", "split", "split", "split", "split"},
         {"store@k", "store@k", "store", "split", "store", "split"},
-        {"store@k,zstd:level=3@v", "store@k,zstd:level=3@v", "store", "zstd:level=3", "store",
-         "zstd:level=3"},
-        {"zstd:level=9@l1-2,store", "zstd:level=9@l1-2,store", "store", "store", "zstd:level=9",
-         "zstd:level=9"},
+        {"store@k,zstd:level=3@v", "store@k,zstd:level=3@v", "store", "zstd:level=3", "store", "zstd:level=3"},
+        {"zstd:level=9@l1-2,store", "zstd:level=9@l1-2,store", "store", "store", "zstd:level=9", "zstd:level=9"},
         {"store@v@l0@l2,zstd:level=1", "store@v@l0@l2,zstd", "zstd", "store", "zstd", "store"},
     };
     (void)state;
@@ -602,7 +589,9 @@ static void recipes_with_selectors(void **state) {
 static void options_that_are_refused(void **state) {
     const struct kvc_pack_options cases[] = {
         {.recipe = recipe_of("store@l7")},
-        {.align = 24},        {.align = 8},           {.align = 1u << 21},
+        {.align = 24},
+        {.align = 8},
+        {.align = 1u << 21},
     };
     (void)state;
     struct builder b = simple(KVC_F16, 5, 1, 1, 8);
@@ -756,8 +745,7 @@ static int facts_are(const struct kvc_cache *c, const struct content *x) {
     struct kvc_error e;
     uint8_t *meta;
     size_t n;
-    if (c->n_tensors != x->n_tensors || c->n_tokens != x->n_tokens || c->literal_size != x->n_literals)
-        return 0;
+    if (c->n_tensors != x->n_tensors || c->n_tokens != x->n_tokens || c->literal_size != x->n_literals) return 0;
     for (uint32_t t = 0; t < x->n_tensors; t++)
         if (kvc_tensor_bytes(&c->tensor[t]) != x->n_rows[t]) return 0;
     assert_int_equal(kvc_meta_encode(&c->meta, &meta, &n, &e), 0);
@@ -813,8 +801,7 @@ static void damage(struct kvc_cache *c, const struct kvc_pack_options *o) {
             bytes[i] ^= (uint8_t)(1u << bit);
             enum verdict verdict = try_bytes(bytes, packed.n, &x);
             if (verdict != REFUSED)
-                fail_msg("bit %u of byte %zu flipped: %s", bit, i,
-                         verdict == ACCEPTED ? "not noticed" : "other data");
+                fail_msg("bit %u of byte %zu flipped: %s", bit, i, verdict == ACCEPTED ? "not noticed" : "other data");
             bytes[i] ^= (uint8_t)(1u << bit);
         }
     free(bytes);
@@ -871,10 +858,10 @@ static void refused_of(struct kvc_cache *c) {
     assert_string_equal(kvc_container_pipeline(c, 0), "");
     assert_int_equal(kvc_container_lossless(c), 0);
     assert_int_equal(kvc_container_stored(c, 0), 0);
-#define REFUSED(call)                          \
-    e.code = KVC_OK;                           \
-    assert_int_equal(call, -1);                \
-    assert_int_equal(e.code, KVC_ERR_USAGE);   \
+#define REFUSED(call)                        \
+    e.code = KVC_OK;                         \
+    assert_int_equal(call, -1);              \
+    assert_int_equal(e.code, KVC_ERR_USAGE); \
     assert_non_null(strstr(e.message, ".kvc"))
     REFUSED(kvc_container_transform(c, 0, text, sizeof text, &e));
     REFUSED(kvc_container_record(c, 0, &info, NULL, 0, &e));

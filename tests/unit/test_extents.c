@@ -102,10 +102,12 @@ static void regions_are_checked(void **state) {
 static void cells_lie_in_one_place(void **state) {
     (void)state;
     struct kvc_error e;
-    const struct kvc_place missing[] = {place_at(0, 0, 2, 0, ROW), place_at(0, 3, 3, 2 * ROW, ROW), place_at(1, 0, TOKENS, TENSOR, ROW)};
+    const struct kvc_place missing[] = {place_at(0, 0, 2, 0, ROW), place_at(0, 3, 3, 2 * ROW, ROW),
+                                        place_at(1, 0, TOKENS, TENSOR, ROW)};
     const struct kvc_place doubled[] = {place_at(0, 0, 4, 0, ROW), place_at(0, 3, 3, 4 * ROW, ROW),
                                         place_at(1, 0, TOKENS, 2 * TENSOR, ROW)};
-    const struct kvc_place turned[] = {place_at(0, 3, 3, 0, ROW), place_at(1, 0, TOKENS, TENSOR, ROW), place_at(0, 0, 3, 3 * ROW, ROW)};
+    const struct kvc_place turned[] = {place_at(0, 3, 3, 0, ROW), place_at(1, 0, TOKENS, TENSOR, ROW),
+                                       place_at(0, 0, 3, 3 * ROW, ROW)};
     const struct kvc_place *const lists[] = {missing, doubled, turned};
     for (int i = 0; i < 3; i++) {
         struct kvc_cache *c = two_tensors();
@@ -120,10 +122,12 @@ static void cells_lie_in_one_place(void **state) {
 static void names_of_members(void **state) {
     (void)state;
     static const char *const good[] = {"a", "a/b", "a b/c.bin", "\xc3\xa4.bin", "...", ".a", "a/..b"};
-    static const char *const bad[] = {"", "/a", "a/", "a//b", ".", "..", "a/..", "../a", "a/./b", "a\nb", "a\x7f", "\xc0\x80", "\xff",
-                                      "\xed\xa0\x80", "\xf4\x90\x80\x80"};
+    static const char *const bad[] = {"",      "/a",       "a/",   "a//b",         ".",
+                                      "..",    "a/..",     "../a", "a/./b",        "a\nb",
+                                      "a\x7f", "\xc0\x80", "\xff", "\xed\xa0\x80", "\xf4\x90\x80\x80"};
     char longest[KVC_MAX_MEMBER_NAME + 2];
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) assert_int_equal(kvc_member_name_is_sane(good[i], strlen(good[i])), 1);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_int_equal(kvc_member_name_is_sane(good[i], strlen(good[i])), 1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(kvc_member_name_is_sane(bad[i], strlen(bad[i])), 0);
     assert_int_equal(kvc_member_name_is_sane("a\0b", 3), 0);
     memset(longest, 'x', sizeof longest);
@@ -291,9 +295,12 @@ static void sections_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gaps_of_regions),   cmocka_unit_test(regions_are_checked),
-        cmocka_unit_test(cells_lie_in_one_place), cmocka_unit_test(names_of_members),
-        cmocka_unit_test(members_and_pages_come_back), cmocka_unit_test(sections_are_checked),
+        cmocka_unit_test(gaps_of_regions),
+        cmocka_unit_test(regions_are_checked),
+        cmocka_unit_test(cells_lie_in_one_place),
+        cmocka_unit_test(names_of_members),
+        cmocka_unit_test(members_and_pages_come_back),
+        cmocka_unit_test(sections_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

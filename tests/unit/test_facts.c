@@ -80,15 +80,18 @@ static void names(void **state) {
     static const struct {
         const char *text;
         enum kvc_source source;
-    } formats[] = {{"llama.cpp GGSQ", KVC_SOURCE_LLAMA}, {"llama.cpp GGSN", KVC_SOURCE_LLAMA},
-                   {"safetensors", KVC_SOURCE_SAFETENSORS}, {"npz", KVC_SOURCE_NPZ},
-                   {"raw", KVC_SOURCE_RAW}, {"another engine", KVC_SOURCE_OTHER}};
+    } formats[] = {{"llama.cpp GGSQ", KVC_SOURCE_LLAMA},
+                   {"llama.cpp GGSN", KVC_SOURCE_LLAMA},
+                   {"safetensors", KVC_SOURCE_SAFETENSORS},
+                   {"npz", KVC_SOURCE_NPZ},
+                   {"raw", KVC_SOURCE_RAW},
+                   {"another engine", KVC_SOURCE_OTHER}};
     static const struct {
         const char *text;
         enum kvc_rope_type type;
-    } types[] = {{"default", KVC_ROPE_TYPE_DEFAULT}, {"linear", KVC_ROPE_TYPE_LINEAR}, {"yarn", KVC_ROPE_TYPE_YARN},
-                 {"llama3", KVC_ROPE_TYPE_LLAMA3}, {"longrope", KVC_ROPE_TYPE_LONGROPE}, {"unknown", KVC_ROPE_TYPE_OTHER},
-                 {"dynamic", KVC_ROPE_TYPE_OTHER}, {"", KVC_ROPE_TYPE_UNKNOWN}};
+    } types[] = {{"default", KVC_ROPE_TYPE_DEFAULT}, {"linear", KVC_ROPE_TYPE_LINEAR},     {"yarn", KVC_ROPE_TYPE_YARN},
+                 {"llama3", KVC_ROPE_TYPE_LLAMA3},   {"longrope", KVC_ROPE_TYPE_LONGROPE}, {"unknown", KVC_ROPE_TYPE_OTHER},
+                 {"dynamic", KVC_ROPE_TYPE_OTHER},   {"", KVC_ROPE_TYPE_UNKNOWN}};
     struct kvc_meta m = {0};
     struct kvc_error e;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {

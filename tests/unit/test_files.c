@@ -142,8 +142,7 @@ static const char *lost_keys(const struct kvc_cache *c, struct kvc_error *e) {
     for (size_t i = 0; i < c->meta.n && d && !wrong; i++) {
         const struct kvc_meta_entry *x = &c->meta.entry[i], *y = kvc_meta_find(&d->meta, x->key);
         if (!has_prefix(x->key, "x-test.")) continue;
-        if (!y || y->type != x->type || y->size != x->size ||
-            memcmp(x->value, y->value, (size_t)x->size) != 0)
+        if (!y || y->type != x->type || y->size != x->size || memcmp(x->value, y->value, (size_t)x->size) != 0)
             wrong = "an unknown metadata key is lost";
     }
     if (d && !wrong && kvc_container_check(d, 1, e)) wrong = e->message;
@@ -167,20 +166,19 @@ static const char *judge(const struct expected *x, char *text, size_t size) {
     }
     enum step step = try_file(&in, &c, &e);
     if (x->group == GOOD) {
-        if (step != NOWHERE)
-            snprintf(text, size, "refused (%s): %s", step_name[step], e.message), wrong = text;
+        if (step != NOWHERE) snprintf(text, size, "refused (%s): %s", step_name[step], e.message), wrong = text;
         else if (!(wrong = wrong_source(c, &e))) wrong = lost_keys(c, &e);
         if (wrong && wrong != text) snprintf(text, size, "%s", wrong), wrong = text;
     } else {
-        int code = step == NOWHERE                ? 0
-                   : x->group == UNSUPPORTED      ? e.code == KVC_ERR_UNSUPPORTED
-                                                  : e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN;
+        int code = step == NOWHERE           ? 0
+                   : x->group == UNSUPPORTED ? e.code == KVC_ERR_UNSUPPORTED
+                                             : e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN;
         /* EXTENTS is section 0 of its record: what is wrong in it is said to be there */
         if (step == OPEN && has_prefix(x->name, "bad-extents-") && !has_prefix(x->name, "bad-extents-literals"))
             code = code && e.section == 0 && e.record != KVC_NOWHERE;
         if (!code || strcmp(step_name[step], x->where) != 0 || !strstr(e.message, x->words)) {
-            snprintf(text, size, "expected (%s) '%s', got (%s) %d: %s", x->where, x->words, step_name[step],
-                     (int)e.code, step == NOWHERE ? "accepted" : e.message);
+            snprintf(text, size, "expected (%s) '%s', got (%s) %d: %s", x->where, x->words, step_name[step], (int)e.code,
+                     step == NOWHERE ? "accepted" : e.message);
             wrong = text;
         }
     }

@@ -38,8 +38,9 @@ static int take_nothing(void *s, const void *data, size_t n, struct kvc_error *e
 
 static int pack(const struct kvc_cache *c, const struct kvc_fit *fit, struct kvc_error *e) {
     struct kvc_sink nowhere = {.write = take_nothing};
-    const struct kvc_pack_options options = {
-        .recipe = recipe_of("derope@k,center,basis,steps,code:step=0.01"), .profile = profile, .fit = fit};
+    const struct kvc_pack_options options = {.recipe = recipe_of("derope@k,center,basis,steps,code:step=0.01"),
+                                             .profile = profile,
+                                             .fit = fit};
     return kvc_container_write(c, &options, &nowhere, NULL, e);
 }
 
@@ -52,7 +53,8 @@ static void a_cache_of_the_model_fits(void **state) {
     assert_int_equal(fit.verdict, KVC_FIT_GOOD);
     assert_int_equal(fit.n, 30);
     for (uint32_t i = 0; i < fit.n; i++)
-        for (int r = 0; r < 2; r++) assert_true(fit.layer[i].layer == i && fit.layer[i].ratio[r] > 0.5 && fit.layer[i].ratio[r] < 2);
+        for (int r = 0; r < 2; r++)
+            assert_true(fit.layer[i].layer == i && fit.layer[i].ratio[r] > 0.5 && fit.layer[i].ratio[r] < 2);
     kvc_fit_free(&fit);
     assert_int_equal(pack(c, NULL, &e), 0);
     close_cache(c);
@@ -90,7 +92,8 @@ static void layers_in_another_order_are_refused(void **state) {
     close_cache(c);
 }
 
-/* A slot does not tell how K is paired: the way that fits is noted. One that it tells wrongly is refused, and the right one named. */
+/* A slot does not tell how K is paired: the way that fits is noted. One that it tells wrongly is refused, and the right one
+ * named. */
 static void the_pairing_that_fits_is_taken(void **state) {
     (void)state;
     struct kvc_error e;

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define H1 \
+#define H1                                                             \
     "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f" \
     "202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f"
 #define POOL "\"pool\": {\"layers\": 2, \"pages\": 8, \"page_size\": 16, \"heads\": 3, \"dim\": 64}"
@@ -117,7 +117,8 @@ static void refused(void **state) {
         {GOOD("vllm-flash", POOL ", \"bases\": []"), "bases are not as many as the layout has allocations"},
         {GOOD("dense", POOL ", " TWO), "bases are not as many"},
         {"{\"dtype\": \"f16\", " POOL ", \"strides\": {\"layer\": 1, \"kv\": 1, \"page\": 1, \"token\": 1, \"head\": 1, "
-         "\"dim\": 1}, \"bases\": [" BASE ", " BASE ", " BASE "]}", "bases are neither 1, nor 1 or 2 a layer"},
+         "\"dim\": 1}, \"bases\": [" BASE ", " BASE ", " BASE "]}",
+         "bases are neither 1, nor 1 or 2 a layer"},
         {GOOD("dense", POOL ", \"bases\": [\"" H1 "\"]"), "bases. is missing, or is no object"},
         {GOOD("dense", POOL ", \"bases\": [{\"handle\": \"" H1 "\", \"size\": 1}]"), "bases.size is no known key"},
         {GOOD("dense", POOL ", \"bases\": [{\"offset\": 0}]"), "bases.handle is not 128 hexadecimal digits"},

@@ -242,12 +242,14 @@ static void compare_bytes(const struct kvc_cache *a, const struct kvc_cache *b, 
     assert_int_equal(a->n_tensors, b->n_tensors);
     assert_int_equal(a->literal_size, b->literal_size);
     for (uint32_t t = 0; t < a->n_tensors; t++) {
-        const uint64_t row = kvc_row_bytes(&a->tensor[t].shape), n = a->tensor[t].shape.tokens, size = kvc_tensor_bytes(&a->tensor[t]);
+        const uint64_t row = kvc_row_bytes(&a->tensor[t].shape), n = a->tensor[t].shape.tokens,
+                       size = kvc_tensor_bytes(&a->tensor[t]);
         uint8_t *x = malloc((size_t)size + 1), *y = malloc((size_t)size + 1);
         if (!a->read(a, t, 0, n, x, &e)) {
             if (b->read(b, t, 0, n, y, &e) || memcmp(x, y, (size_t)size) != 0) fail_msg("%s, tensor %u", path, t);
             for (uint64_t i = 0; i < n; i += 37) /* single rows */
-                if (b->read(b, t, i, 1, y, &e) || memcmp(x + i * row, y, (size_t)row) != 0) fail_msg("%s, row of tensor %u", path, t);
+                if (b->read(b, t, i, 1, y, &e) || memcmp(x + i * row, y, (size_t)row) != 0)
+                    fail_msg("%s, row of tensor %u", path, t);
         }
         free(x);
         free(y);
@@ -264,7 +266,8 @@ static void open_both_ways(const char *path, unsigned *compared) {
     struct kvc_opened mapped, read;
     struct kvc_error e, other;
     const int status = kvc_open_path(&mapped, path, &(struct kvc_opening){.maps_files = 1}, &e);
-    if (status != kvc_open_path(&read, path, &(struct kvc_opening){0}, &other)) fail_msg("%s: %s", path, status ? e.message : other.message);
+    if (status != kvc_open_path(&read, path, &(struct kvc_opening){0}, &other))
+        fail_msg("%s: %s", path, status ? e.message : other.message);
     if (status) {
         assert_string_equal(e.message, other.message);
         return;
@@ -369,9 +372,14 @@ static void folders_and_archives(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pins),    cmocka_unit_test(failures),        cmocka_unit_test(threads),
-        cmocka_unit_test(files_cut_short), cmocka_unit_test(weights_cut_short), cmocka_unit_test(profile_cut_short),
-        cmocka_unit_test(mapped_and_read), cmocka_unit_test(folders_and_archives),
+        cmocka_unit_test(pins),
+        cmocka_unit_test(failures),
+        cmocka_unit_test(threads),
+        cmocka_unit_test(files_cut_short),
+        cmocka_unit_test(weights_cut_short),
+        cmocka_unit_test(profile_cut_short),
+        cmocka_unit_test(mapped_and_read),
+        cmocka_unit_test(folders_and_archives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,17 +73,17 @@ static void every_half(void **state) {
 
 static void rounding_to_half(void **state) {
     (void)state;
-    assert_int_equal(kvc_float_to_half(1.0f + 0x1p-11f), 0x3c00);           /* tie to even: down */
-    assert_int_equal(kvc_float_to_half(1.0f + 0x1.8p-10f), 0x3c02);         /* tie to even: up */
+    assert_int_equal(kvc_float_to_half(1.0f + 0x1p-11f), 0x3c00);   /* tie to even: down */
+    assert_int_equal(kvc_float_to_half(1.0f + 0x1.8p-10f), 0x3c02); /* tie to even: up */
     assert_int_equal(kvc_float_to_half(65519.9f), 0x7bff);
     assert_int_equal(kvc_float_to_half(65520.0f), 0x7c00);
-    assert_int_equal(kvc_float_to_half(0x1p-25f), 0);                       /* half the smallest: tie to zero */
+    assert_int_equal(kvc_float_to_half(0x1p-25f), 0); /* half the smallest: tie to zero */
     assert_int_equal(kvc_float_to_half(0x1.000002p-25f), 1);
     assert_int_equal(kvc_float_to_half(-0.0f), 0x8000);
     assert_int_equal(kvc_float_to_half(-INFINITY), 0xfc00);
     assert_true((kvc_float_to_half(NAN) & 0x7fff) > 0x7c00);
     assert_int_equal(kvc_float_to_bf16(1.0f), 0x3f80);
-    assert_int_equal(kvc_float_to_bf16(1.0f + 0x1p-8f), 0x3f80);            /* tie to even */
+    assert_int_equal(kvc_float_to_bf16(1.0f + 0x1p-8f), 0x3f80); /* tie to even */
     assert_int_equal(kvc_float_to_bf16(1.0f + 0x1.8p-7f), 0x3f82);
     assert_true((kvc_float_to_bf16(NAN) & 0x7fff) > 0x7f80);
 }
@@ -342,8 +342,8 @@ static struct kvc_word_format format_of(const struct word_case *w) {
 /* Which product is fused with a sum, for telling that a kernel does so. */
 enum fused { NOTHING, FIRST_TERM, SECOND_TERM, SQUARE };
 
-static void obvious_model_word(uint16_t *bias, uint16_t *context, float mean, float partner, float variance, float c,
-                               float s, const struct word_case *w, enum fused fused) {
+static void obvious_model_word(uint16_t *bias, uint16_t *context, float mean, float partner, float variance, float c, float s,
+                               const struct word_case *w, enum fused fused) {
     const float m = fused == FIRST_TERM    ? fmaf(mean, c, times(partner, s))
                     : fused == SECOND_TERM ? fmaf(partner, s, times(mean, c))
                                            : plus(times(mean, c), times(partner, s));
@@ -390,8 +390,8 @@ static void model_words_agree(void **state) {
                         mean[i] = value_of(own, spread);
                         partner[i] = value_of(other, 1 + random_u16() % 253u);
                         if (random_byte() % 4 == 0) partner[i] = random_byte() % 2 ? 0 : -0.0f;
-                        obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i],
-                                           cosine[i % period], sine[i % period], &word_cases[w], NOTHING);
+                        obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i], cosine[i % period],
+                                           sine[i % period], &word_cases[w], NOTHING);
                         const float m = plus(times(mean[i], cosine[i % period]), times(partner[i], sine[i % period]));
                         infinite += isinf(times(m, m)) != 0;
                         contexts |= 1u << want_context[i];
@@ -438,10 +438,9 @@ static void model_words_are_not_fused(void **state) {
             mean[i] = (float)((m - (double)partner[i] * (double)sine[i]) / (double)cosine[i]);
             mean[i] = float_of(bits_of(mean[i]) + random_byte() % 8u);
             uint16_t fused_bias, fused_context;
-            obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i], cosine[i], sine[i],
-                               word, NOTHING);
-            obvious_model_word(&fused_bias, &fused_context, mean[i], partner[i], variance[i], cosine[i], sine[i], word,
-                               fused);
+            obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i], cosine[i], sine[i], word,
+                               NOTHING);
+            obvious_model_word(&fused_bias, &fused_context, mean[i], partner[i], variance[i], cosine[i], sine[i], word, fused);
             i += fused_bias != want_bias[i];
         }
         const struct kvc_model_channels channels = {mean, partner, variance};
@@ -457,8 +456,22 @@ static void model_words_are_not_fused(void **state) {
 
 /* A float of any pattern, or one of those around which the sums decide. */
 static float any_float(void) {
-    static const float special[] = {0, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 0x1p50f, -0x1p50f, 0x1.fffffep49f,
-                                    -0x1.fffffep49f, 0x1.000002p50f, 0x1p-149f, -0x1p-126f, 3.4028235e38f, 1, -1};
+    static const float special[] = {0,
+                                    -0.0f,
+                                    INFINITY,
+                                    -INFINITY,
+                                    NAN,
+                                    -NAN,
+                                    0x1p50f,
+                                    -0x1p50f,
+                                    0x1.fffffep49f,
+                                    -0x1.fffffep49f,
+                                    0x1.000002p50f,
+                                    0x1p-149f,
+                                    -0x1p-126f,
+                                    3.4028235e38f,
+                                    1,
+                                    -1};
     const uint32_t high = random_u16();
     if (random_byte() % 2) return special[random_byte() % 16];
     return float_of(high << 16 | random_u16());
@@ -479,8 +492,7 @@ static void model_sums_agree(void **state) {
                 }
                 for (size_t i = 0; i < n; i++) {
                     x[i] = any_float();
-                    for (int a = 0; a < 4; a++)
-                        before[a][i] = random_byte() % 4 ? (float)random_u16() / 77 - 400 : -0.0f;
+                    for (int a = 0; a < 4; a++) before[a][i] = random_byte() % 4 ? (float)random_u16() / 77 - 400 : -0.0f;
                     const float v = fabs((double)x[i]) < 0x1p50 ? x[i] : 0; /* false for NaN */
                     want[0][i] = plus(before[0][i], v);
                     want[1][i] = plus(before[1][i], times(v, v));
@@ -898,7 +910,8 @@ static float sparse_float(void) {
     switch (random_byte() % 8) {
     case 0: return common_float();
     case 1: return ldexpf(random_byte() % 2 ? 1 : -1, -80 - random_byte() % 8);
-    case 2: case 3: return -0.0f;
+    case 2:
+    case 3: return -0.0f;
     default: return 0;
     }
 }
@@ -946,7 +959,8 @@ static void sparse_rows_are_multiplied(void **state) {
 
 static double common_double(void) {
     return ldexp((double)random_u16() * 0x1p48 + (double)random_u16() * 0x1p32 + (double)random_u16() * 0x1p16 +
-                     (double)random_u16() - 0x1p63, -64 - random_byte() % 4);
+                     (double)random_u16() - 0x1p63,
+                 -64 - random_byte() % 4);
 }
 
 /* Every second one nearly cancels in its cosine, so that a fused product is visible after rounding to binary32. */
@@ -1077,8 +1091,7 @@ static void codes_become_symbols(void **state) {
                 }
                 assert_int_equal(k->codes_to_symbols(symbols, others, codes, base, limit, n, middle), found);
                 if (found) assert_memory_equal(others, want, 2 * found);
-                for (size_t i = 0; i < n; i++)
-                    assert_int_equal(symbols[i], ((int64_t)base[i] + middle + codes[i]) & 0xffff);
+                for (size_t i = 0; i < n; i++) assert_int_equal(symbols[i], ((int64_t)base[i] + middle + codes[i]) & 0xffff);
                 listed += (unsigned)found;
             }
             free(codes), free(base), free(symbols), free(others), free(want), free(limit);
@@ -1090,8 +1103,7 @@ static void codes_become_symbols(void **state) {
 static void codes_are_rounded(void **state) {
     (void)state;
     static const float tops[] = {0x1p+24f - 1, 127, 0, 6, 0x1p+30f, 0x1.fffffep+30f};
-    static const float special[] = {INFINITY, -INFINITY, NAN, -NAN, -0.0f, 3e38f, -3e38f, 0x1p-149f, 0x1p+24f,
-                                    -0x1p+31f};
+    static const float special[] = {INFINITY, -INFINITY, NAN, -NAN, -0.0f, 3e38f, -3e38f, 0x1p-149f, 0x1p+24f, -0x1p+31f};
     unsigned ties = 0, held = 0;
     for (size_t n = 0; n <= 130; n++)
         for (unsigned round = 0; round < 24; round++) {
@@ -1152,7 +1164,7 @@ static void examples(void **state) {
         for (size_t i = 0; i < N; i++) assert_true(low[i] == i % 2 && high[i] == 7 + i % 2);
         for (size_t i = 0; i < N; i++) high[i] &= 7; /* -2.0 is an escape and packed as 0 */
         k->pack_bits(packed, high, N, 3);
-        for (size_t i = 0; i < 8; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff); /* two bits of 32 values */
+        for (size_t i = 0; i < 8; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff);  /* two bits of 32 values */
         for (size_t i = 8; i < 12; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff); /* and the third */
     }
 }
@@ -1166,20 +1178,36 @@ static void tables_by_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planes_agree), cmocka_unit_test(every_half),    cmocka_unit_test(rounding_to_half),
-        cmocka_unit_test(conversions_agree), cmocka_unit_test(block_types), cmocka_unit_test(eight_bit_floats),
-        cmocka_unit_test(hadamard),     cmocka_unit_test(tables_by_name),
-        cmocka_unit_test(words_are_cut_and_joined), cmocka_unit_test(words_are_rotated),
-        cmocka_unit_test(bits_are_packed), cmocka_unit_test(model_words_agree),
-        cmocka_unit_test(model_words_are_not_fused), cmocka_unit_test(model_sums_agree),
-        cmocka_unit_test(model_turns_agree), cmocka_unit_test(examples),
-        cmocka_unit_test(floats_become_words), cmocka_unit_test(ranges_agree), cmocka_unit_test(codes_agree),
-        cmocka_unit_test(values_agree), cmocka_unit_test(rows_are_multiplied), cmocka_unit_test(tiles_are_multiplied),
+        cmocka_unit_test(planes_agree),
+        cmocka_unit_test(every_half),
+        cmocka_unit_test(rounding_to_half),
+        cmocka_unit_test(conversions_agree),
+        cmocka_unit_test(block_types),
+        cmocka_unit_test(eight_bit_floats),
+        cmocka_unit_test(hadamard),
+        cmocka_unit_test(tables_by_name),
+        cmocka_unit_test(words_are_cut_and_joined),
+        cmocka_unit_test(words_are_rotated),
+        cmocka_unit_test(bits_are_packed),
+        cmocka_unit_test(model_words_agree),
+        cmocka_unit_test(model_words_are_not_fused),
+        cmocka_unit_test(model_sums_agree),
+        cmocka_unit_test(model_turns_agree),
+        cmocka_unit_test(examples),
+        cmocka_unit_test(floats_become_words),
+        cmocka_unit_test(ranges_agree),
+        cmocka_unit_test(codes_agree),
+        cmocka_unit_test(values_agree),
+        cmocka_unit_test(rows_are_multiplied),
+        cmocka_unit_test(tiles_are_multiplied),
         cmocka_unit_test(products_agree),
         cmocka_unit_test(exponentials_agree),
-        cmocka_unit_test(sparse_rows_are_multiplied), cmocka_unit_test(angles_agree),
-        cmocka_unit_test(pairs_are_turned), cmocka_unit_test(symbols_become_floats),
-        cmocka_unit_test(codes_become_symbols), cmocka_unit_test(codes_are_rounded),
+        cmocka_unit_test(sparse_rows_are_multiplied),
+        cmocka_unit_test(angles_agree),
+        cmocka_unit_test(pairs_are_turned),
+        cmocka_unit_test(symbols_become_floats),
+        cmocka_unit_test(codes_become_symbols),
+        cmocka_unit_test(codes_are_rounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

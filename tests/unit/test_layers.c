@@ -129,8 +129,10 @@ static void windows_of_metadata(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(patterns_repeat),           cmocka_unit_test(two_caches_are_numbered),
-        cmocka_unit_test(other_models_change_nothing), cmocka_unit_test(known_numbers_stay),
+        cmocka_unit_test(patterns_repeat),
+        cmocka_unit_test(two_caches_are_numbered),
+        cmocka_unit_test(other_models_change_nothing),
+        cmocka_unit_test(known_numbers_stay),
         cmocka_unit_test(windows_of_metadata),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* test_layouts.c: the table of engines' pools (formats/api/pool_layouts.c), against index arithmetic written out from the shapes that
- * the engines document. Not for what is written to them. */
+/* test_layouts.c: the table of engines' pools (formats/api/pool_layouts.c), against index arithmetic written out from the
+ * shapes that the engines document. Not for what is written to them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,7 +116,11 @@ static void addresses(void **state) {
         assert_non_null(layout);
         assert_true(strlen(layout->what) > 0);
         for (size_t v = 0; v < 3; v++) {
-            struct kvc_cuda_pool pool = {.layers = 3, .pages = 4, .page_size = 5, .heads = rows[i].latent ? 1 : 2, .dim = 6,
+            struct kvc_cuda_pool pool = {.layers = 3,
+                                         .pages = 4,
+                                         .page_size = 5,
+                                         .heads = rows[i].latent ? 1 : 2,
+                                         .dim = 6,
                                          .value_bytes = value_bytes[v]};
             struct kvc_cuda_strides s;
             memset(&s, 0xa5, sizeof s);
@@ -178,8 +182,8 @@ static void overflow(void **state) {
     for (size_t i = 0; kvc_layout_at(i); i++) {
         const struct kvc_cuda_layout *layout = kvc_layout_at(i);
         /* 4 KiB a token, 2^51 tokens: 2^63 bytes of K alone */
-        struct kvc_cuda_pool p = {.layers = 1, .pages = UINT64_C(1) << 31, .page_size = UINT64_C(1) << 20, .heads = 1,
-                                  .dim = 2048, .value_bytes = 2};
+        struct kvc_cuda_pool p = {
+            .layers = 1, .pages = UINT64_C(1) << 31, .page_size = UINT64_C(1) << 20, .heads = 1, .dim = 2048, .value_bytes = 2};
         assert_int_equal(kvc_layout_strides(layout, &p, &s), -1);
         p.pages >>= 2; /* 2^61, or twice that */
         assert_true(kvc_layout_strides(layout, &p, &s) > 0);

@@ -141,7 +141,10 @@ static struct bytes buffer;
 
 static void dense_versions(void **state) {
     (void)state;
-    const struct { int session; uint32_t version; } cases[] = {{0, 2}, {0, 3}, {0, 4}, {1, 9}, {1, 10}, {1, 11}};
+    const struct {
+        int session;
+        uint32_t version;
+    } cases[] = {{0, 2}, {0, 3}, {0, 4}, {1, 9}, {1, 10}, {1, 11}};
     for (size_t i = 0; i < 6; i++) {
         struct kvc_input in;
         int tiles = cases[i].version == 4 || cases[i].version == 11;
@@ -163,7 +166,10 @@ static void dense_versions(void **state) {
 
 static void positions_of_m_rope(void **state) {
     (void)state;
-    const struct { uint32_t version; unsigned ext; } cases[] = {{2, 2}, {3, 3}};
+    const struct {
+        uint32_t version;
+        unsigned ext;
+    } cases[] = {{2, 2}, {3, 3}};
     for (size_t i = 0; i < 2; i++) {
         struct kvc_input in;
         head(&buffer, 0, cases[i].version, 4);
@@ -298,8 +304,12 @@ static void export_is_the_source(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dense_versions), cmocka_unit_test(positions_of_m_rope), cmocka_unit_test(states),
-        cmocka_unit_test(latent),         cmocka_unit_test(sessions),            cmocka_unit_test(server_tokens),
+        cmocka_unit_test(dense_versions),
+        cmocka_unit_test(positions_of_m_rope),
+        cmocka_unit_test(states),
+        cmocka_unit_test(latent),
+        cmocka_unit_test(sessions),
+        cmocka_unit_test(server_tokens),
         cmocka_unit_test(export_is_the_source),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,7 +146,8 @@ static void check_file(const char *path) {
         compare_all(&o, path, &ways[i]);
         assert_true(info.on_host <= info.decoded);
         if (!i) on_device += info.decoded - info.on_host, on_host += info.on_host;
-        if (!i && getenv("KVC_LOAD_VERBOSE")) printf("%s: %llu of %llu by the CPU\n", path, (unsigned long long)info.on_host, (unsigned long long)info.decoded);
+        if (!i && getenv("KVC_LOAD_VERBOSE"))
+            printf("%s: %llu of %llu by the CPU\n", path, (unsigned long long)info.on_host, (unsigned long long)info.decoded);
     }
     kvc_lanes_backwards = 0;
     close_file(&o);
@@ -315,14 +316,16 @@ static struct failing {
 static int count_down(struct kvc_error *e) {
     return failing.left-- ? 0 : kvc_fail(e, KVC_ERR_IO, "the device fails");
 }
-#define FAILING(name, parameters, arguments)                                      \
-    static int name parameters {                                                  \
-        return count_down(e) ? -1 : failing.under->name arguments;                \
+#define FAILING(name, parameters, arguments)                       \
+    static int name parameters {                                   \
+        return count_down(e) ? -1 : failing.under->name arguments; \
     }
 FAILING(alloc, (struct kvc_device * d, size_t n, void **p, struct kvc_error *e), (d, n, p, e))
 FAILING(alloc_host, (struct kvc_device * d, size_t n, void **p, struct kvc_error *e), (d, n, p, e))
-FAILING(copy_in, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e), (d, s, to, from, n, e))
-FAILING(copy_out, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e), (d, s, to, from, n, e))
+FAILING(copy_in, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e),
+        (d, s, to, from, n, e))
+FAILING(copy_out, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e),
+        (d, s, to, from, n, e))
 FAILING(zero, (struct kvc_device * d, void *s, void *to, size_t n, struct kvc_error *e), (d, s, to, n, e))
 FAILING(run, (struct kvc_device * d, void *s, const struct kvc_device_launch *l, unsigned limit, struct kvc_error *e),
         (d, s, l, limit, e))
@@ -340,7 +343,8 @@ static void devices_may_fail_anywhere(void **state) {
     int n = 0, status;
     open_file(&o, "tests/golden/gear-v0.kvc");
     struct kvc_device faulty = *o.device, *own = o.device;
-    faulty.alloc = alloc, faulty.alloc_host = alloc_host, faulty.copy_in = copy_in, faulty.copy_out = copy_out, faulty.zero = zero;
+    faulty.alloc = alloc, faulty.alloc_host = alloc_host, faulty.copy_in = copy_in, faulty.copy_out = copy_out,
+    faulty.zero = zero;
     faulty.run = run, faulty.event_new = event_new, faulty.event_record = event_record, faulty.event_wait = event_wait;
     faulty.event_before = event_before, faulty.stream_new = stream_new;
     failing.under = own;
@@ -456,7 +460,7 @@ static struct late {
     size_t n, done, room;
 } late[STREAMS];
 static size_t late_streams = 1; /* the first is the caller's */
-static int late_runs; /* until one fails; -1: none does */
+static int late_runs;           /* until one fails; -1: none does */
 static pthread_mutex_t late_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void catch_up(size_t stream, size_t upto) {
@@ -485,7 +489,8 @@ static int late_zero(struct kvc_device *d, void *stream, void *to, size_t n, str
     (void)d, (void)e;
     return put_off(stream, (struct queued){.kind = ZERO, .to = to, .n = n});
 }
-static int late_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit, struct kvc_error *e) {
+static int late_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
+                    struct kvc_error *e) {
     (void)d, (void)limit;
     if (late_runs >= 0 && !late_runs--) return kvc_fail(e, KVC_ERR_IO, "the device fails");
     return put_off(stream, (struct queued){.kind = RUN, .launch = *launch});
@@ -582,12 +587,11 @@ static void only_containers_are_loaded(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stored_files_decode_alike),   cmocka_unit_test(rows_go_where_they_should),
-        cmocka_unit_test(descriptor_0_is_a_file),
-        cmocka_unit_test(missing_pages_are_a_failure), cmocka_unit_test(devices_may_fail_anywhere),
-        cmocka_unit_test(damage_is_noticed),           cmocka_unit_test(digests_are_compared),
-        cmocka_unit_test(loads_are_cancelled),         cmocka_unit_test(only_containers_are_loaded),
-        cmocka_unit_test(late_devices_are_waited_for),
+        cmocka_unit_test(stored_files_decode_alike),  cmocka_unit_test(rows_go_where_they_should),
+        cmocka_unit_test(descriptor_0_is_a_file),     cmocka_unit_test(missing_pages_are_a_failure),
+        cmocka_unit_test(devices_may_fail_anywhere),  cmocka_unit_test(damage_is_noticed),
+        cmocka_unit_test(digests_are_compared),       cmocka_unit_test(loads_are_cancelled),
+        cmocka_unit_test(only_containers_are_loaded), cmocka_unit_test(late_devices_are_waited_for),
     };
     for (int i = 1; i < argc; i++) check_file(argv[i]); /* other files, by hand */
     return argc > 1 ? 0 : cmocka_run_group_tests(tests, NULL, NULL);

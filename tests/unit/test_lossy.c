@@ -77,10 +77,8 @@ static void make_wild(struct layer *l, struct layer *tame, unsigned d, unsigned 
     for (size_t k = 0; k < n / 50; k++) is_wild[random_bits() % n] = 1;
     for (size_t t = 0; t < rows; t++) is_wild[t * width + 3] = 1; /* a channel of nothing else */
     for (size_t i = 0; i < n; i++) {
-        if (is_wild[i])
-            put_bits(l->rows[role], dtypes[d], i, wild[d][i % 7]);
-        else if (i % 101 == 0)
-            put_bits(l->rows[role], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
+        if (is_wild[i]) put_bits(l->rows[role], dtypes[d], i, wild[d][i % 7]);
+        else if (i % 101 == 0) put_bits(l->rows[role], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
     }
     memcpy(tame->rows[role], l->rows[role], n * kvc_dtype_info(dtypes[d])->size);
     for (size_t i = 0; i < n; i++) {
@@ -120,11 +118,9 @@ static void wild_values(void **state) {
                 const unsigned of = strstr(recipes[r], "saliency") ? V : role;
                 memcpy(tame.rows[K], l.rows[K], n * kvc_dtype_info(dtypes[d])->size);
                 make_wild(&l, &tame, d, of, is_wild);
-                uint8_t *back = there_and_back(recipes[r], &l, of, 64),
-                        *other = there_and_back(recipes[r], &tame, of, 64);
+                uint8_t *back = there_and_back(recipes[r], &l, of, 64), *other = there_and_back(recipes[r], &tame, of, 64);
                 for (size_t i = 0; i < n; i++) {
-                    if (is_wild[i] ? same_bits(back, l.rows[of], dtypes[d], i) : same_bits(back, other, dtypes[d], i))
-                        continue;
+                    if (is_wild[i] ? same_bits(back, l.rows[of], dtypes[d], i) : same_bits(back, other, dtypes[d], i)) continue;
                     fail_msg("%s of %s: %s value %zu of %c is another", recipes[r], kvc_dtype_info(dtypes[d])->name,
                              is_wild[i] ? "wild" : "tame", i, of == V ? 'V' : 'K');
                 }
@@ -171,8 +167,7 @@ static size_t number_of(const struct kvc_sections *list, unsigned type) {
     return s->data[0] | (size_t)s->data[1] << 8;
 }
 
-static void check_ends(const struct layer *l, unsigned role, int64_t sink, int64_t tail, size_t whole,
-                       uint64_t block_rows) {
+static void check_ends(const struct layer *l, unsigned role, int64_t sink, int64_t tail, size_t whole, uint64_t block_rows) {
     const size_t rows = (size_t)l->shape[role].tokens;
     const int lossless = !(l->shape[role].dtype == KVC_F32);
     struct coded c;
@@ -197,10 +192,8 @@ static void check_ends(const struct layer *l, unsigned role, int64_t sink, int64
             const int first = sink && l->position[t] < sink;
             sinks += first != 0;
             tails += !first && kept[t];
-            if (lossless || kept[t])
-                assert_true(same_row(l, role, back, t));
-            else if (rows - before_tail < rows)
-                assert_false(same_row(l, role, back, t) && rows_in_block(&c, b) > 8);
+            if (lossless || kept[t]) assert_true(same_row(l, role, back, t));
+            else if (rows - before_tail < rows) assert_false(same_row(l, role, back, t) && rows_in_block(&c, b) > 8);
         }
         assert_int_equal(number_of(&c.block[b], KVC_SECTION_SINK), sinks);
         assert_int_equal(number_of(&c.block[b], KVC_SECTION_TAIL), tails);
@@ -260,8 +253,8 @@ static void mark_extremes(const float *x, size_t n, size_t step, size_t k, int l
         size_t best = n;
         for (size_t i = 0; i < n; i++) {
             if (mark[i] & (j < k ? 1 : 2)) continue;
-            if (best == n || (j < k ? x[i * step] < x[best * step]
-                                    : x[i * step] > x[best * step] || (last && x[i * step] == x[best * step])))
+            if (best == n ||
+                (j < k ? x[i * step] < x[best * step] : x[i * step] > x[best * step] || (last && x[i * step] == x[best * step])))
                 best = i;
         }
         mark[best] |= j < k ? 1 : 2;
@@ -363,10 +356,9 @@ static void outliers(void **state) {
                 struct layer l = make_layer(dtypes[d], 300, 2, kind == 3 ? 150 : 33);
                 const size_t n = (size_t)l.shape[K].tokens * width_of(&l, K);
                 for (size_t i = 0; i < n; i++) {
-                    if (kind == 1) put_value(l.rows[role], dtypes[d], i, 1.5f);                           /* constant */
-                    if (kind == 2) put_value(l.rows[role], dtypes[d], i, (float)(random_bits() % 3) - 1); /* ties */
-                    if (kind == 2 && i % 11 == 0)
-                        put_bits(l.rows[role], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
+                    if (kind == 1) put_value(l.rows[role], dtypes[d], i, 1.5f);                                  /* constant */
+                    if (kind == 2) put_value(l.rows[role], dtypes[d], i, (float)(random_bits() % 3) - 1);        /* ties */
+                    if (kind == 2 && i % 11 == 0) put_bits(l.rows[role], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
                 }
                 for (size_t s = 0; s < 5; s++)
                     for (size_t b = 0; b < 3; b++) check_outliers(&l, role, shares[s], (uint64_t[]){39, 70, 256}[b]);
@@ -380,8 +372,7 @@ static void outliers_before_quant(void **state) {
     for (unsigned role = 0; role < 2; role++) {
         struct layer l = make_layer(KVC_F32, 256, 1, 100);
         for (size_t i = 0; i < 256; i++) /* two in each row, and 64 or so in each 25th channel */
-            for (size_t k = 0; k < 2; k++)
-                put_value(l.rows[role], KVC_F32, i * 100 + (i * 37 + k * 50) % 100, k ? 500 : -500);
+            for (size_t k = 0; k < 2; k++) put_value(l.rows[role], KVC_F32, i * 100 + (i * 37 + k * 50) % 100, k ? 500 : -500);
         uint8_t *plain = there_and_back("quant:kcvt:bits=2", &l, role, 0);
         uint8_t *apart = there_and_back("outlier:0.1,quant:kcvt:bits=2", &l, role, 0);
         double with = 0, without = 0;
@@ -422,8 +413,8 @@ static void eigenvalues(double *a, size_t n, double *value) {
             for (size_t q = p + 1; q < n; q++) {
                 if (fabs(a[p * n + q]) < 1e-300) continue;
                 const double theta = (a[q * n + q] - a[p * n + p]) / (2 * a[p * n + q]);
-                const double t = (theta < 0 ? -1 : 1) / (fabs(theta) + sqrt(theta * theta + 1)),
-                             c = 1 / sqrt(t * t + 1), s = t * c;
+                const double t = (theta < 0 ? -1 : 1) / (fabs(theta) + sqrt(theta * theta + 1)), c = 1 / sqrt(t * t + 1),
+                             s = t * c;
                 for (size_t i = 0; i < n; i++) {
                     const double x = a[i * n + p], y = a[i * n + q];
                     a[i * n + p] = c * x - s * y;
@@ -444,8 +435,7 @@ static double optimum(const float *x, size_t rows, size_t width, size_t at, size
     for (size_t i = 0; i < dim; i++)
         for (size_t j = 0; j < dim; j++) {
             gram[i * dim + j] = 0;
-            for (size_t t = 0; t < rows; t++)
-                gram[i * dim + j] += (double)x[t * width + at + i] * (double)x[t * width + at + j];
+            for (size_t t = 0; t < rows; t++) gram[i * dim + j] += (double)x[t * width + at + i] * (double)x[t * width + at + j];
         }
     for (size_t i = 0; i < dim; i++) *all += gram[i * dim + i];
     eigenvalues(gram, dim, value);
@@ -487,8 +477,7 @@ static void check_products(const struct coded *c, const float *y, size_t heads, 
     free(b);
 }
 
-static double check_rank(const struct layer *l, unsigned role, size_t r, int layer, unsigned power,
-                         uint64_t block_rows) {
+static double check_rank(const struct layer *l, unsigned role, size_t r, int layer, unsigned power, uint64_t block_rows) {
     const size_t rows = (size_t)l->shape[role].tokens, width = width_of(l, role);
     const size_t heads = layer ? 1 : (size_t)l->shape[role].heads, dim = width / heads, rank = r < dim ? r : dim;
     struct coded c;
@@ -501,14 +490,11 @@ static double check_rank(const struct layer *l, unsigned role, size_t r, int lay
     if (l->shape[role].dtype == KVC_F32) check_products(&c, y, heads, dim, rank);
     for (size_t i = 0; i < rows * width; i++) error += pow((double)x[i] - (double)y[i], 2);
     for (size_t h = 0; h < heads; h++) best += optimum(x, rows, width, h * dim, dim, rank, &all);
-    const double halves =
-        all * (l->shape[role].dtype == KVC_BF16 ? 1e-5 : 1e-6); /* what rounding factors and results costs */
+    const double halves = all * (l->shape[role].dtype == KVC_BF16 ? 1e-5 : 1e-6); /* what rounding factors and results costs */
     if (l->shape[role].dtype == KVC_F32 && error < best * (1 - 1e-6) - halves)
         fail_msg("%s: squared error %g below the optimum %g", recipe, error, best);
-    if (!power && error > best * 1.001 + halves)
-        fail_msg("%s: squared error %g, optimum %g of %g", recipe, error, best, all);
-    if (power && error > best + 0.02 * all)
-        fail_msg("%s: squared error %g, optimum %g of %g", recipe, error, best, all);
+    if (!power && error > best * 1.001 + halves) fail_msg("%s: squared error %g, optimum %g of %g", recipe, error, best, all);
+    if (power && error > best + 0.02 * all) fail_msg("%s: squared error %g, optimum %g of %g", recipe, error, best, all);
     if (rank == dim && !power) assert_true(error <= halves);
     free(x);
     free(y);
@@ -579,8 +565,8 @@ static void segments(void **state) {
 /* After quant, the remaining error shrinks with the rank. */
 static void lowrank_behind_quant(void **state) {
     (void)state;
-    static const char *const recipes[] = {"quant:kcvt:bits=2", "quant:kcvt:bits=2,lowrank:r=2",
-                                          "quant:kcvt:bits=2,lowrank:r=8", "quant:kcvt:bits=2,lowrank:r=8,lowrank:r=8"};
+    static const char *const recipes[] = {"quant:kcvt:bits=2", "quant:kcvt:bits=2,lowrank:r=2", "quant:kcvt:bits=2,lowrank:r=8",
+                                          "quant:kcvt:bits=2,lowrank:r=8,lowrank:r=8"};
     for (unsigned role = 0; role < 2; role++) {
         struct layer l = make_layer(KVC_F32, 200, 2, 32);
         double before = INFINITY;
@@ -607,8 +593,7 @@ static void attend(const struct layer *l, size_t q, size_t i, const float *key, 
     for (size_t t = 0; t < rows; t++) {
         to[t] = 0;
         for (size_t d = 0; d < dim; d++)
-            to[t] +=
-                (double)l->query[(q * (size_t)l->query_heads + i) * dim + d] * (double)key[(t * heads + h) * dim + d];
+            to[t] += (double)l->query[(q * (size_t)l->query_heads + i) * dim + d] * (double)key[(t * heads + h) * dim + d];
         to[t] /= sqrt((double)dim);
         if (l->position[t] > l->query_position[q]) to[t] = -INFINITY;
         most = fmax(most, to[t]);
@@ -661,8 +646,8 @@ static void prune_scores(const struct layer *l, unsigned role, int by, int mean,
 }
 
 /* share: in hundredths. */
-static void check_prune(const struct layer *l, unsigned role, unsigned share, int by, int mean, size_t window,
-                        size_t first, size_t n) {
+static void check_prune(const struct layer *l, unsigned role, unsigned share, int by, int mean, size_t window, size_t first,
+                        size_t n) {
     const enum kvc_dtype dtype = l->shape[role].dtype;
     const size_t heads = (size_t)l->shape[role].heads, dim = (size_t)l->shape[role].dim, width = heads * dim;
     const size_t size = kvc_dtype_info(dtype)->size, out = dim * share / 100;
@@ -674,8 +659,7 @@ static void check_prune(const struct layer *l, unsigned role, unsigned share, in
              : by == L2 ? ":by=l2"
                         : "",
              mean ? ":mean" : "", window);
-    must_code(&c,
-              &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 60, .first = first, .n = n});
+    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 60, .first = first, .n = n});
     uint8_t *back = decode(&c, NULL);
     prune_scores(l, role, by, mean, window, first, n, score);
     const struct kvc_section *mask = section_of(&c.encoder.side, KVC_SECTION_MASK, 0);
@@ -707,10 +691,8 @@ static void check_prune(const struct layer *l, unsigned role, unsigned share, in
         put_value(want, dtype, 0, mean ? (float)(sum / (double)n) : 0);
         for (size_t t = 0; t < n; t++) {
             const uint8_t *is = back + (t * width + i) * size;
-            if (bit(mask->data, i))
-                assert_memory_equal(is, want, size);
-            else
-                assert_memory_equal(is, l->rows[role] + ((first + t) * width + i) * size, size);
+            if (bit(mask->data, i)) assert_memory_equal(is, want, size);
+            else assert_memory_equal(is, l->rows[role] + ((first + t) * width + i) * size, size);
         }
     }
     assert_true(!out || !mean == !section_of(&c.encoder.side, KVC_SECTION_MEAN, 0));
@@ -727,8 +709,7 @@ static void pruned_channels(void **state) {
             struct layer l = make_layer(dtypes[d], 150, 2, 20);
             for (size_t t = 75; t < 150; t++) l.position[t] += 10;
             add_queries(&l, 9, group);
-            for (size_t i = 0; i < 150 * 40; i += 37)
-                put_bits(l.rows[V], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
+            for (size_t i = 0; i < 150 * 40; i += 37) put_bits(l.rows[V], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
             for (size_t s = 0; s < 4; s++)
                 for (unsigned role = 0; role < 2; role++)
                     for (int by = 0; by < 3; by++)
@@ -782,8 +763,7 @@ static void saliency_scores(const struct layer *l, int rule, double *to) {
 }
 
 /* share: in hundredths; sink: rows that do not reach the stage. */
-static void check_saliency(const struct layer *l, unsigned role, unsigned share, int rule, size_t sink, size_t first,
-                           size_t n) {
+static void check_saliency(const struct layer *l, unsigned role, unsigned share, int rule, size_t sink, size_t first, size_t n) {
     const size_t rows = (size_t)l->shape[K].tokens, heads = (size_t)l->shape[K].heads;
     double *score = get_memory(heads * rows * sizeof *score);
     uint8_t *salient = get_memory(heads * n);
@@ -792,16 +772,13 @@ static void check_saliency(const struct layer *l, unsigned role, unsigned share,
     const size_t skip = sink > first ? sink - first : 0, come = n - skip;
     const size_t most = come - (100 - share) * come / 100;
     if (sink) snprintf(recipe, sizeof recipe, "sink:%zu,", sink);
-    snprintf(recipe + strlen(recipe), sizeof recipe - strlen(recipe), "saliency:%u.%02u%s,split", share / 100,
-             share % 100,
+    snprintf(recipe + strlen(recipe), sizeof recipe - strlen(recipe), "saliency:%u.%02u%s,split", share / 100, share % 100,
              rule == PAPER   ? ":norm=paper"
              : rule == KNORM ? ":by=knorm"
                              : "");
-    must_code(&c,
-              &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 60, .first = first, .n = n});
+    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 60, .first = first, .n = n});
     uint8_t *back = decode(&c, NULL);
-    assert_memory_equal(back, l->rows[role] + first * kvc_row_bytes(&l->shape[role]),
-                        n * kvc_row_bytes(&l->shape[role]));
+    assert_memory_equal(back, l->rows[role] + first * kvc_row_bytes(&l->shape[role]), n * kvc_row_bytes(&l->shape[role]));
     saliency_scores(l, rule, score);
     for (size_t b = 0, t = skip; b < c.blocks; b++) {
         const struct kvc_section *s = section_of(&c.block[b], KVC_SECTION_MASK, 0);
@@ -919,10 +896,8 @@ static void check_merge(const struct merge *m, const struct layer *lower, const 
     const struct layer *layer[2] = {deeper_first ? upper : lower, deeper_first ? lower : upper};
     struct coded c[2];
     char recipe[120], rule[40];
-    if (m->gamma > 0)
-        snprintf(rule, sizeof rule, "gamma=%.3f", m->gamma);
-    else
-        snprintf(rule, sizeof rule, "keep=%.3f", m->keep);
+    if (m->gamma > 0) snprintf(rule, sizeof rule, "gamma=%.3f", m->gamma);
+    else snprintf(rule, sizeof rule, "keep=%.3f", m->keep);
     snprintf(recipe, sizeof recipe, "merge:%s:t=%.3f:%s%s,split", ways[m->how], m->t, rule, m->heads ? ":heads" : "");
     for (int i = 0; i < 2; i++)
         must_code(&c[i], &(struct wanted){.recipe = recipe,
@@ -964,8 +939,7 @@ static void check_merge(const struct merge *m, const struct layer *lower, const 
             farther += distance[i] > distance[t] + 1e-5;
             equal += fabs(distance[i] - distance[t]) <= 1e-5;
         }
-        const int sure =
-            m->gamma > 0 ? distance[t] > most - m->gamma * (most - least) + 1e-5 : farther + equal <= share;
+        const int sure = m->gamma > 0 ? distance[t] > most - m->gamma * (most - least) + 1e-5 : farther + equal <= share;
         const int never = m->gamma > 0 ? distance[t] < most - m->gamma * (most - least) - 1e-5 : farther >= share;
         if ((apart || sure) && !kept[t]) fail_msg("%s: row %zu at distance %g is not kept", recipe, t, distance[t]);
         if (!apart && never && kept[t]) fail_msg("%s: row %zu at distance %g is kept", recipe, t, distance[t]);
@@ -999,8 +973,8 @@ static void check_merge(const struct merge *m, const struct layer *lower, const 
                         /* halves of norms may round to the other side where binary32 differs in the last place */
                         const double allowed = (ulp + (m->how == SLERP ? 0x1p-10 : 0)) * fabs(y) + 3e-5 * size + 1e-7;
                         if (!(fabs(x - y) <= allowed))
-                            fail_msg("%s: %s tensor, row %zu, channel %zu is %.9g, not %.9g", recipe,
-                                     i ? "second" : "first", t, at + d, x, y);
+                            fail_msg("%s: %s tensor, row %zu, channel %zu is %.9g, not %.9g", recipe, i ? "second" : "first", t,
+                                     at + d, x, y);
                     }
                 }
             }
@@ -1030,8 +1004,7 @@ static void make_pair(struct layer *lower, struct layer *upper, unsigned role, i
             if (specials && t % 13 == 5) put_value(upper->rows[role], dtype, i, x);
             if (specials && t % 13 == 7) put_value(upper->rows[role], dtype, i, 0);
             if (specials && t % 13 == 9) put_value(lower->rows[role], dtype, i, 0);
-            if (specials && t % 39 == 11)
-                put_value(lower->rows[role], dtype, i, 0), put_value(upper->rows[role], dtype, i, 0);
+            if (specials && t % 39 == 11) put_value(lower->rows[role], dtype, i, 0), put_value(upper->rows[role], dtype, i, 0);
         }
     }
 }
@@ -1067,8 +1040,7 @@ static void example_of_merge(void **state) {
         put_value(b.rows[K], KVC_F32, i, i ? 1 : 0);
     }
     must_code(&c[0], &(struct wanted){.recipe = "merge:slerp:t=0.5,split", .layer = &a, .partner = &b});
-    must_code(&c[1], &(struct wanted){
-                         .recipe = "merge:slerp:t=0.5,split", .layer = &b, .partner = &a, .second = 1, .deeper = 1});
+    must_code(&c[1], &(struct wanted){.recipe = "merge:slerp:t=0.5,split", .layer = &b, .partner = &a, .second = 1, .deeper = 1});
     uint8_t *x = decode(&c[0], NULL), *y = decode(&c[1], &c[0]);
     for (size_t i = 0; i < 2; i++) {
         assert_true(fabsf(get_value(x, KVC_F32, i) - 1.41421356f) < 1e-6f);
@@ -1108,11 +1080,9 @@ static void merges_among_others(void **state) {
                                                       .block_rows = 64});
                 uint8_t *back[2] = {decode(&c[0], NULL), decode(&c[1], &c[0])};
                 for (size_t i = 0; i < 2; i++) {
-                    for (size_t k = 0; k < 7; k++)
-                        assert_true(same_bits(back[i], l[i].rows[role], dtypes[d], 500 * k + 77 + i));
+                    for (size_t k = 0; k < 7; k++) assert_true(same_bits(back[i], l[i].rows[role], dtypes[d], 500 * k + 77 + i));
                     for (size_t t = 0; t < 150; t++)
-                        if (r == 3 || r == 4 || (r == 0 && (t < 4 || t >= 140)))
-                            assert_true(same_row(&l[i], role, back[i], t));
+                        if (r == 3 || r == 4 || (r == 0 && (t < 4 || t >= 140))) assert_true(same_row(&l[i], role, back[i], t));
                     for (size_t k = 0; k < 150 * 48; k++)
                         if (r == 0 && fabsf(get_value(l[i].rows[role], dtypes[d], k)) < 100)
                             assert_true(fabsf(get_value(back[i], dtypes[d], k)) < 100);
@@ -1152,8 +1122,8 @@ static void pipelines(void **state) {
         const struct kvc_pipeline p = pipeline_for(cases[i].recipe, K);
         assert_int_equal(kvc_pipeline_print(&p, text, sizeof text), 0);
         assert_string_equal(text, cases[i].want);
-        const int lossy = strstr(text, "quant") || strstr(text, "lowrank") || strstr(text, "outlier") ||
-                          strstr(text, "prune") || strstr(text, "merge");
+        const int lossy = strstr(text, "quant") || strstr(text, "lowrank") || strstr(text, "outlier") || strstr(text, "prune") ||
+                          strstr(text, "merge");
         assert_int_equal(kvc_pipeline_lossless(&p), !lossy);
     }
 }
@@ -1201,8 +1171,7 @@ static void orders(void **state) {
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         put_steps(&p, bad[i]);
-        if (!kvc_pipeline_check(&p, &e))
-            fail_msg("%s first, %s next: taken", bad[i][0], bad[i][1] ? bad[i][1] : "none");
+        if (!kvc_pipeline_check(&p, &e)) fail_msg("%s first, %s next: taken", bad[i][0], bad[i][1] ? bad[i][1] : "none");
     }
 }
 

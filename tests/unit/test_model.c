@@ -219,8 +219,7 @@ static void test_damaged_gguf(void **state) {
     assert_int_equal(kvc_gguf_has_tensor(&g, "output"), 0);
     uint64_t last = g.data_offset + 64; /* where the last tensor starts */
     kvc_gguf_close(&g);
-    for (size_t n = 0; n <= last;
-         n++) { /* in memory of its own, so that a sanitizer sees one byte too many */
+    for (size_t n = 0; n <= last; n++) { /* in memory of its own, so that a sanitizer sees one byte too many */
         uint8_t *copy = malloc(n ? n : 1);
         assert_non_null(copy);
         memcpy(copy, f.b, n);
@@ -275,8 +274,7 @@ static void test_damaged_gguf(void **state) {
 
 static void put_safetensors(const char *name, unsigned n, unsigned seed) {
     char header[128];
-    int size = snprintf(header, sizeof header,
-                        "{\"a\":{\"dtype\":\"U8\",\"shape\":[%u],\"data_offsets\":[0,%u]}}", n, n);
+    int size = snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"U8\",\"shape\":[%u],\"data_offsets\":[0,%u]}}", n, n);
     size_t total = 8 + (size_t)size + n;
     uint8_t *file = calloc(1, total);
     assert_non_null(file);
@@ -338,11 +336,10 @@ static void test_config(void **state) {
     struct kvc_model m;
     struct kvc_error e;
     put_safetensors("model.safetensors", 100, 0);
-    read_config(
-        "{\"model_type\":\"llama\",\"_name_or_path\":\"/home/x/Some-1B\",\"num_hidden_layers\":16,"
-        "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"hidden_size\":2048,\"rope_theta\":500000.0,"
-        "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0},\"sliding_window\":null}",
-        &m);
+    read_config("{\"model_type\":\"llama\",\"_name_or_path\":\"/home/x/Some-1B\",\"num_hidden_layers\":16,"
+                "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"hidden_size\":2048,\"rope_theta\":500000.0,"
+                "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0},\"sliding_window\":null}",
+                &m);
     assert_string_equal(m.name, "Some-1B");
     assert_string_equal(m.arch, "llama");
     assert_int_equal(m.layers, 16);
@@ -356,12 +353,11 @@ static void test_config(void **state) {
     assert_int_equal(m.pairing, KVC_PAIRING_HALVES);
     assert_int_equal(m.window, 0);
 
-    read_config(
-        "{\"model_type\":\"gemma3\",\"text_config\":{\"num_hidden_layers\":34,\"num_attention_heads\":8,"
-        "\"head_dim\":256,\"num_key_value_heads\":4,\"sliding_window\":1024,\"rope_parameters\":{"
-        "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0},"
-        "\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1000000.0}}}}",
-        &m);
+    read_config("{\"model_type\":\"gemma3\",\"text_config\":{\"num_hidden_layers\":34,\"num_attention_heads\":8,"
+                "\"head_dim\":256,\"num_key_value_heads\":4,\"sliding_window\":1024,\"rope_parameters\":{"
+                "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0},"
+                "\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1000000.0}}}}",
+                &m);
     assert_int_equal(m.layers, 34);
     assert_int_equal(m.kv_heads, 4);
     assert_int_equal(m.head_dim, 256);
@@ -369,12 +365,11 @@ static void test_config(void **state) {
     assert_true(m.rope_theta == 1000000.0 && m.rope_factor == 8.0);
     assert_string_equal(m.rope_type, "linear");
 
-    read_config(
-        "{\"model_type\":\"qwen2\",\"num_attention_heads\":14,\"hidden_size\":896,\"sliding_window\":32768,"
-        "\"use_sliding_window\":false,\"rope_parameters\":{\"rope_theta\":1000000.0,"
-        "\"rope_type\":\"default\","
-        "\"partial_rotary_factor\":0.5}}",
-        &m);
+    read_config("{\"model_type\":\"qwen2\",\"num_attention_heads\":14,\"hidden_size\":896,\"sliding_window\":32768,"
+                "\"use_sliding_window\":false,\"rope_parameters\":{\"rope_theta\":1000000.0,"
+                "\"rope_type\":\"default\","
+                "\"partial_rotary_factor\":0.5}}",
+                &m);
     assert_int_equal(m.kv_heads, 14); /* absent: as many as heads */
     assert_int_equal(m.window, 0);
     assert_int_equal(m.head_dim, 64);
@@ -412,7 +407,7 @@ static void test_tokenizer_json(void **state) {
     (void)state;
     static const char *const same[] = {
         "{\"model\":{\"vocab\":{\"\xe2\x96\x81"
-        "b\":1,\"a\":0}}}", /* a map, in any order */
+        "b\":1,\"a\":0}}}",                                                            /* a map, in any order */
         "{\"model\":{\"vocab\":{\"a\":0,\" b\":1,\"[PAD2]\":2}},\"added_tokens\":[]}", /* padding at the end
                                                                                         */
         "{\"model\":{\"vocab\":[[\"a\",0],[\"\xe2\x96\x81"
@@ -446,8 +441,7 @@ static void test_tokenizer_json(void **state) {
         "{\"model\":{\"vocab\":{\"a\":0}},\"added_tokens\":[{\"id\":1}]}",
         "{\"model\":{\"vocab\":{\"a\\u0000\":0}}}",
     };
-    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
-        assert_int_equal(vocab_hash(none[i], 0, hash), 0);
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) assert_int_equal(vocab_hash(none[i], 0, hash), 0);
 
     struct kvc_error e;
     int known;
@@ -621,11 +615,10 @@ static void test_real(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiny),         cmocka_unit_test(test_facts),
-        cmocka_unit_test(test_damaged_gguf), cmocka_unit_test(test_safetensors),
-        cmocka_unit_test(test_config),       cmocka_unit_test(test_tokenizer_json),
-        cmocka_unit_test(test_pairing),      cmocka_unit_test(test_store),
-        cmocka_unit_test(test_match),        cmocka_unit_test(test_real),
+        cmocka_unit_test(test_tiny),        cmocka_unit_test(test_facts),  cmocka_unit_test(test_damaged_gguf),
+        cmocka_unit_test(test_safetensors), cmocka_unit_test(test_config), cmocka_unit_test(test_tokenizer_json),
+        cmocka_unit_test(test_pairing),     cmocka_unit_test(test_store),  cmocka_unit_test(test_match),
+        cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
 }

@@ -5,8 +5,8 @@
 #include "formats/io/bytes.h"
 #include "tests/unit/arrays_support.h"
 
-static void assert_name(const char *name, const struct kvc_import_options *o, enum kvc_name_kind kind,
-                        enum kvc_role role, uint32_t layer) {
+static void assert_name(const char *name, const struct kvc_import_options *o, enum kvc_name_kind kind, enum kvc_role role,
+                        uint32_t layer) {
     struct kvc_name found = kvc_name_of(name, o);
     assert_int_equal(found.kind, kind);
     if (kind != KVC_NAME_TENSOR) return;
@@ -44,8 +44,7 @@ static void test_conventions(void **state) {
                                          "layers.keys",
                                          "continuation",
                                          "wk.0"};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        assert_name(others[i], NULL, KVC_NAME_OTHER, KVC_ROLE_K, 0);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) assert_name(others[i], NULL, KVC_NAME_OTHER, KVC_ROLE_K, 0);
 }
 
 static void test_map(void **state) {
@@ -64,8 +63,7 @@ static void test_map(void **state) {
     assert_name("positions", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
     assert_name("sliding.positions", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
     assert_name("queries.2", &o, KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 2); /* others stay */
-    static const char *const bad[] = {"keys", "keys=", "keys=a", "keys={i}{i}", "tokens={i}",
-                                      "positions={i}", "k={i}", ""};
+    static const char *const bad[] = {"keys", "keys=", "keys=a", "keys={i}{i}", "tokens={i}", "positions={i}", "k={i}", ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *const one[] = {bad[i], NULL};
         value.list = one;
@@ -116,8 +114,7 @@ static struct kvc_array array_of(const char *name, uint64_t heads, uint64_t toke
                               .size = heads * tokens * dim * 2};
 }
 
-static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c,
-                 struct kvc_error *e) {
+static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c, struct kvc_error *e) {
     struct kvc_option_value value = {.list = map};
     struct kvc_import_options o = {.value = map ? &value : NULL};
     *c = kvc_cache_new(e);
@@ -140,11 +137,9 @@ static void test_parts(void **state) {
     struct kvc_cache *c;
     struct kvc_error e;
     struct kvc_array array[] = {
-        array_of("queries.1", 4, 2, 8),       array_of("layers.10.values", 2, 9, 4),
-        array_of("layers.10.keys", 2, 9, 8),  array_of("layers.2.keys", 2, 9, 8),
-        array_of("layers.2.values", 2, 9, 4), array_of("layers.3.keys", 2, 5, 8),
-        array_of("other", 1, 1, 1),           array_of("layers.3.values", 2, 5, 8),
-        array_of("hidden.1", 1, 2, 8),
+        array_of("queries.1", 4, 2, 8),     array_of("layers.10.values", 2, 9, 4), array_of("layers.10.keys", 2, 9, 8),
+        array_of("layers.2.keys", 2, 9, 8), array_of("layers.2.values", 2, 9, 4),  array_of("layers.3.keys", 2, 5, 8),
+        array_of("other", 1, 1, 1),         array_of("layers.3.values", 2, 5, 8),  array_of("hidden.1", 1, 2, 8),
     };
     array[8].rank = 3;
     memcpy(array[8].dim, (uint64_t[]){1, 2, 8}, 3 * sizeof(uint64_t));
@@ -266,8 +261,7 @@ static void test_tokens(void **state) {
 static uint8_t numbers[4][64];
 
 /* An array of n integers of `size` bytes. */
-static struct kvc_array integers(const char *name, unsigned size, unsigned slot, const int64_t *value,
-                                 uint64_t n) {
+static struct kvc_array integers(const char *name, unsigned size, unsigned slot, const int64_t *value, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         if (size == 8) put_u64(numbers[slot] + 8 * i, (uint64_t)value[i]);
         else put_u32(numbers[slot] + 4 * i, (uint32_t)value[i]);
@@ -291,9 +285,8 @@ static void test_positions(void **state) {
     static const int64_t pos[] = {40, 7, 9, 41}, last[] = {40, 41};
     for (unsigned size = 4; size <= 8; size += 4) {
         struct kvc_array a[] = {
-            array_of("layers.0.keys", 1, 4, 4), array_of("layers.0.values", 1, 4, 4),
-            array_of("layers.1.keys", 1, 2, 4), array_of("layers.1.values", 1, 2, 4),
-            array_of("queries.1", 4, 2, 4),     integers("positions", size, 0, pos, 4),
+            array_of("layers.0.keys", 1, 4, 4),   array_of("layers.0.values", 1, 4, 4), array_of("layers.1.keys", 1, 2, 4),
+            array_of("layers.1.values", 1, 2, 4), array_of("queries.1", 4, 2, 4),       integers("positions", size, 0, pos, 4),
         };
         if (size == 4) { /* [1,T] will do */
             a[5].rank = 2;
@@ -319,9 +312,8 @@ static void test_sliding_positions(void **state) {
     struct kvc_cache *c;
     struct kvc_error e;
     struct kvc_array a[] = {
-        array_of("layers.0.keys", 1, 4, 4), array_of("layers.0.values", 1, 4, 4),
-        array_of("layers.1.keys", 1, 3, 4), array_of("layers.1.values", 1, 3, 4),
-        array_of("layers.2.keys", 1, 2, 4), array_of("layers.2.values", 1, 2, 4),
+        array_of("layers.0.keys", 1, 4, 4),          array_of("layers.0.values", 1, 4, 4), array_of("layers.1.keys", 1, 3, 4),
+        array_of("layers.1.values", 1, 3, 4),        array_of("layers.2.keys", 1, 2, 4),   array_of("layers.2.values", 1, 2, 4),
         integers("sliding.positions", 8, 0, pos, 3),
     };
     if (build(a, 7, NULL, &c, &e)) fail_msg("%s", e.message);
@@ -339,7 +331,7 @@ static void test_sliding_positions(void **state) {
     kvc_cache_free(c);
     /* Sliding-window layers alone, and more of them than live ones: their positions must be told. */
     struct kvc_array b[] = {
-        array_of("sliding.layers.0.keys", 1, 3, 4), array_of("sliding.layers.0.values", 1, 3, 4),
+        array_of("sliding.layers.0.keys", 1, 3, 4),  array_of("sliding.layers.0.values", 1, 3, 4),
         integers("sliding.positions", 8, 0, pos, 3), array_of("layers.0.keys", 1, 2, 4),
         array_of("layers.0.values", 1, 2, 4),
     };
@@ -386,11 +378,11 @@ static void test_bad_positions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conventions), cmocka_unit_test(test_map),     cmocka_unit_test(test_print),
-        cmocka_unit_test(test_parts),       cmocka_unit_test(test_sliding), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_lone),        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_sliding_positions),
+        cmocka_unit_test(test_conventions),   cmocka_unit_test(test_map),
+        cmocka_unit_test(test_print),         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_sliding),       cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_lone),          cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_positions),     cmocka_unit_test(test_sliding_positions),
         cmocka_unit_test(test_bad_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,8 +57,7 @@ static size_t make_npy(uint8_t *p, unsigned version, const char *text, const uin
 static uint8_t values[96];
 static const uint8_t ids[16] = {9, 0, 0, 0, 0, 0, 0, 0, 8};
 
-static void add_array(struct zip *z, const char *name, unsigned version, const char *text,
-                      const uint8_t *data, size_t n) {
+static void add_array(struct zip *z, const char *name, unsigned version, const char *text, const uint8_t *data, size_t n) {
     uint8_t npy[512];
     zip_add(z, name, npy, make_npy(npy, version, text, data, n));
 }
@@ -115,8 +114,7 @@ static void test_import(void **state) {
     check_file("deflate", 0);
 }
 
-static void refuse_header(unsigned version, const char *text, size_t n, enum kvc_code code,
-                          const char *words) {
+static void refuse_header(unsigned version, const char *text, size_t n, enum kvc_code code, const char *words) {
     static struct zip z;
     zip_open(&z, "store");
     add_array(&z, "layers.0.keys.npy", version, text, values, n);
@@ -147,15 +145,13 @@ static void test_npy(void **state) {
         "{'descr': '<f4' 'fortran_order': False 'shape': " SHAPE "}\n",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 4",
     };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        refuse_header(1, bad[i], 96, KVC_ERR_DAMAGED, "the header is not");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) refuse_header(1, bad[i], 96, KVC_ERR_DAMAGED, "the header is not");
     refuse_header(1, HEADER("<f4"), 95, KVC_ERR_DAMAGED, "95 bytes of data");
     refuse_header(1, HEADER("<f2"), 96, KVC_ERR_DAMAGED, "96 bytes of data");
     refuse_header(1, HEADER(">f4"), 96, KVC_ERR_UNSUPPORTED, "'>f4'");
     refuse_header(1, HEADER("<f8"), 96, KVC_ERR_UNSUPPORTED, "'<f8'");
     refuse_header(4, HEADER("<f4"), 96, KVC_ERR_UNSUPPORTED, "version 4.0");
-    refuse_header(1, "{'descr': '<f4', 'fortran_order': True, 'shape': " SHAPE "}\n", 96, KVC_ERR_UNSUPPORTED,
-                  "Fortran");
+    refuse_header(1, "{'descr': '<f4', 'fortran_order': True, 'shape': " SHAPE "}\n", 96, KVC_ERR_UNSUPPORTED, "Fortran");
 }
 
 static void test_members(void **state) {
@@ -336,7 +332,7 @@ static void check_real(const char *file, int in_place) {
     struct kvc_error e;
     json_t *index;
     const json_t *facts = data_facts(file, &index);
-    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e)) 
+    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
         fail_msg("%s", e.message);
     struct kvc_cache *c = kvc_format_import(format, &in, NULL, &e);
     if (!c) fail_msg("%s: %s", file, e.message);

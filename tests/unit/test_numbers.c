@@ -26,10 +26,19 @@ static void u64(void **state) {
                 {"2G", UINT64_C(2) << 30},
                 {"18446744073709551615", UINT64_MAX},
                 {"17179869183G", UINT64_C(17179869183) << 30}};
-    static const char *const bad[] = {
-        "", " 1", "1 ", "-1", "+1", "0x10", "1.5", "1kk", "K", "1KK", "18446744073709551616",
-        "17179869184G", "99999999999999999999999"
-    };
+    static const char *const bad[] = {"",
+                                      " 1",
+                                      "1 ",
+                                      "-1",
+                                      "+1",
+                                      "0x10",
+                                      "1.5",
+                                      "1kk",
+                                      "K",
+                                      "1KK",
+                                      "18446744073709551616",
+                                      "17179869184G",
+                                      "99999999999999999999999"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         uint64_t v = 1;
         assert_int_equal(cli_parse_u64(good[i].text, &v), 0);
@@ -44,8 +53,7 @@ static void u64(void **state) {
 
 static void f64(void **state) {
     (void)state;
-    static const char *const bad[] = {"",   " 1",    "1 ", "nan", "inf", "0x1p3",
-                                      "1e", "1e999", "-",  ".",   "1,5", "1.2.3"};
+    static const char *const bad[] = {"", " 1", "1 ", "nan", "inf", "0x1p3", "1e", "1e999", "-", ".", "1,5", "1.2.3"};
     double v = 0;
     assert_int_equal(cli_parse_f64("1e-3", &v), 0);
     assert_true(v == 1e-3);
@@ -68,14 +76,12 @@ static void ranges(void **state) {
     assert_true(first == 0 && end == 4096);
     assert_int_equal(cli_parse_range("3:3", &first, &end), 0);
     assert_true(first == 3 && end == 3);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(cli_parse_range(bad[i], &first, &end), -1);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(cli_parse_range(bad[i], &first, &end), -1);
 }
 
 static void lists(void **state) {
     (void)state;
-    static const char *const bad[] = {"",  ",",   "1,",      ",1",           "3-2", "1-",
-                                      "a", "1 2", "1048576", "0-4000000000", "1--2"};
+    static const char *const bad[] = {"", ",", "1,", ",1", "3-2", "1-", "a", "1 2", "1048576", "0-4000000000", "1--2"};
     uint8_t *keep = NULL;
     uint32_t n = 0;
     assert_int_equal(cli_parse_list("0-3,7", &keep, &n), 0);
@@ -87,8 +93,7 @@ static void lists(void **state) {
     assert_int_equal(cli_parse_list("9", &keep, &n), 0);
     assert_int_equal(n, 10);
     assert_memory_equal(keep, "\1\1\1\1\0\1\0\1\0\1", 10);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(cli_parse_list(bad[i], &keep, &n), -1);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(cli_parse_list(bad[i], &keep, &n), -1);
     free(keep);
 }
 
@@ -121,8 +126,7 @@ static void float_text(void **state) {
         float_reads_back(exponent << 23 | 0x7fffff);
         float_reads_back(UINT32_C(1) << 31 | exponent << 23 | 0x2aaaab);
     }
-    for (uint32_t i = 0, bits = 1; i < 20000; i++, bits = bits * 1664525u + 1013904223u)
-        float_reads_back(bits);
+    for (uint32_t i = 0, bits = 1; i < 20000; i++, bits = bits * 1664525u + 1013904223u) float_reads_back(bits);
 }
 
 static void double_text(void **state) {
@@ -161,9 +165,8 @@ static void sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(u64),   cmocka_unit_test(f64),        cmocka_unit_test(ranges),
-        cmocka_unit_test(lists), cmocka_unit_test(float_text), cmocka_unit_test(double_text),
-        cmocka_unit_test(sizes),
+        cmocka_unit_test(u64),        cmocka_unit_test(f64),         cmocka_unit_test(ranges), cmocka_unit_test(lists),
+        cmocka_unit_test(float_text), cmocka_unit_test(double_text), cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,9 +75,8 @@ static void test_identity(void **state) {
     assert_string_equal(text, "model:c4e63992ff405979a8657b161cb5b5a4cabe751133a2e18f95859ba9da15e46d");
 
     /* weakest to strongest: each is preferred to those before it */
-    static const char *const keys[] = {"model.fingerprint.safetensors.sampled",
-                                       "model.fingerprint.gguf.sampled", "model.fingerprint.safetensors.full",
-                                       "model.fingerprint.gguf.full"};
+    static const char *const keys[] = {"model.fingerprint.safetensors.sampled", "model.fingerprint.gguf.sampled",
+                                       "model.fingerprint.safetensors.full", "model.fingerprint.gguf.full"};
     for (unsigned i = 0; i < 4; i++) {
         char hex[2 * KVC_SHA256_BYTES + 1], wanted[256];
         memset(hash, (int)(0xa0 + i), sizeof hash);

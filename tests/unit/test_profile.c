@@ -59,8 +59,8 @@ static size_t size_of(const char *dtype) {
     return strcmp(dtype, "I8") == 0 ? 1 : strcmp(dtype, "F32") == 0 ? 4 : strcmp(dtype, "F64") == 0 ? 8 : 2;
 }
 
-static struct tensor *add_tensor(struct maker *m, const char *name, const char *dtype, unsigned rank, uint64_t a,
-                                 uint64_t b, uint64_t c) {
+static struct tensor *add_tensor(struct maker *m, const char *name, const char *dtype, unsigned rank, uint64_t a, uint64_t b,
+                                 uint64_t c) {
     struct tensor *t = &m->tensor[m->tensors++];
     assert_true(m->tensors <= MOST_TENSORS);
     *t = (struct tensor){.dtype = dtype, .rank = rank, .dim = {a, b, c, 1}};
@@ -113,8 +113,8 @@ static void add_role(struct maker *m, unsigned layer, char role, uint64_t heads,
 
 static struct maker make_good(void) {
     struct maker m = {.tensors = 0};
-    static const struct key keys[] = {{"kvc.profile", "0"},       {"model.layers", "3"}, {"model.name", "Tiny"},
-                                      {"metric", "fisher"},       {"texts", "a, b"},     {"made", "by hand"},
+    static const struct key keys[] = {{"kvc.profile", "0"},           {"model.layers", "3"}, {"model.name", "Tiny"},
+                                      {"metric", "fisher"},           {"texts", "a, b"},     {"made", "by hand"},
                                       {"model.architecture", "llama"}};
     memcpy(m.key, keys, sizeof keys);
     m.keys = sizeof keys / sizeof keys[0];
@@ -170,8 +170,7 @@ static uint8_t *render_with(const struct maker *m, const char *header, size_t *s
     for (unsigned b = 0; b < 8; b++) bytes[b] = (uint8_t)((uint64_t)n >> 8 * b & 255);
     memcpy(bytes + 8, header, n);
     at = 8 + n;
-    for (size_t i = 0; i < m->tensors; at += m->tensor[i++].size)
-        memcpy(bytes + at, m->tensor[i].bytes, m->tensor[i].size);
+    for (size_t i = 0; i < m->tensors; at += m->tensor[i++].size) memcpy(bytes + at, m->tensor[i].bytes, m->tensor[i].size);
     return bytes;
 }
 
@@ -216,16 +215,16 @@ static size_t channel(size_t d, size_t half, enum kvc_pairing pairing) {
     return d < half ? 2 * d : 2 * (d - half) + 1;
 }
 
-static const struct kvc_profile_part *part_of(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
-                                              enum kvc_pairing pairing, int encoder) {
+static const struct kvc_profile_part *part_of(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing,
+                                              int encoder) {
     const struct kvc_profile_part *part;
     struct kvc_error e;
     if (kvc_profile_part(p, layer, role, pairing, encoder, &part, &e)) fail_msg("%s", e.message);
     return part;
 }
 
-static void check_part(struct maker *m, const struct kvc_profile_part *p, unsigned layer, char role, size_t heads,
-                       size_t dim, size_t half, enum kvc_pairing pairing) {
+static void check_part(struct maker *m, const struct kvc_profile_part *p, unsigned layer, char role, size_t heads, size_t dim,
+                       size_t half, enum kvc_pairing pairing) {
     char name[3][32];
     snprintf(name[0], sizeof name[0], "layers.%u.%c.mean", layer, role);
     snprintf(name[1], sizeof name[1], "layers.%u.%c.basis", layer, role);
@@ -323,9 +322,7 @@ static void what_it_says(void **state) {
     static const struct {
         const char *name;
         enum kvc_profile_metric metric;
-    } metrics[] = {{"query", KVC_METRIC_QUERY},
-                   {"covariance", KVC_METRIC_COVARIANCE},
-                   {"of tomorrow", KVC_METRIC_COVARIANCE}};
+    } metrics[] = {{"query", KVC_METRIC_QUERY}, {"covariance", KVC_METRIC_COVARIANCE}, {"of tomorrow", KVC_METRIC_COVARIANCE}};
     for (size_t i = 0; i < 3; i++) {
         key_of(&m, "metric")->value = metrics[i].name;
         p = must_open(&m);
@@ -383,16 +380,11 @@ static void wrong_metadata(void **state) {
         const char *name, *value;
         enum kvc_code code;
     } cases[] = {
-        {"kvc.profile", "1", KVC_ERR_UNSUPPORTED},
-        {"kvc.profile", "00", KVC_ERR_UNSUPPORTED},
-        {"kvc.profile", "", KVC_ERR_UNKNOWN},
-        {"kvc.profile", "0 and a long tail of other words", KVC_ERR_UNSUPPORTED},
-        {"model.layers", "0", KVC_ERR_DAMAGED},
-        {"model.layers", "4097", KVC_ERR_DAMAGED},
-        {"model.layers", "-1", KVC_ERR_DAMAGED},
-        {"model.layers", "", KVC_ERR_DAMAGED},
-        {"model.layers", "three", KVC_ERR_DAMAGED},
-        {"model.layers", "99999999999999999999999", KVC_ERR_DAMAGED},
+        {"kvc.profile", "1", KVC_ERR_UNSUPPORTED},  {"kvc.profile", "00", KVC_ERR_UNSUPPORTED},
+        {"kvc.profile", "", KVC_ERR_UNKNOWN},       {"kvc.profile", "0 and a long tail of other words", KVC_ERR_UNSUPPORTED},
+        {"model.layers", "0", KVC_ERR_DAMAGED},     {"model.layers", "4097", KVC_ERR_DAMAGED},
+        {"model.layers", "-1", KVC_ERR_DAMAGED},    {"model.layers", "", KVC_ERR_DAMAGED},
+        {"model.layers", "three", KVC_ERR_DAMAGED}, {"model.layers", "99999999999999999999999", KVC_ERR_DAMAGED},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct maker m = make_good();
@@ -427,10 +419,9 @@ static void wrong_metadata(void **state) {
 
 static void wrong_tensors(void **state) {
     (void)state;
-    static const char *const names[] = {"layers.0.rope",    "layers.0.k.mean",  "layers.0.k.basis", "layers.0.k.scale",
-                                        "layers.0.v.mean",  "layers.0.v.basis", "layers.0.v.scale", "layers.0.queries",
-                                        "layers.0.queries.scale",
-                                        "layers.1.v.mean",  "layers.1.v.basis", "layers.1.v.scale"};
+    static const char *const names[] = {"layers.0.rope",          "layers.0.k.mean",  "layers.0.k.basis", "layers.0.k.scale",
+                                        "layers.0.v.mean",        "layers.0.v.basis", "layers.0.v.scale", "layers.0.queries",
+                                        "layers.0.queries.scale", "layers.1.v.mean",  "layers.1.v.basis", "layers.1.v.scale"};
     static const char *const dtypes[] = {"I8", "F32", "F64", "F16", "U8", "BF16", ""};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
@@ -470,8 +461,7 @@ static void wrong_tensors(void **state) {
         }
         struct maker m = make_good(); /* not there */
         snprintf(tensor_of(&m, names[i])->name, sizeof m.tensor[0].name, "gone");
-        if (strstr(names[i], "basis") || strcmp(names[i], "layers.0.rope") == 0 ||
-            strcmp(names[i], "layers.0.queries") == 0) {
+        if (strstr(names[i], "basis") || strcmp(names[i], "layers.0.rope") == 0 || strcmp(names[i], "layers.0.queries") == 0) {
             kvc_profile_free(must_open(&m)); /* then the others count for nothing */
             free_maker(&m);
         } else {
@@ -644,8 +634,8 @@ static void cut_and_changed(void **state) {
         struct kvc_profile *p = kvc_profile_open_memory(bytes, n, &e);
         bytes[i] = old;
         for (uint32_t k = 0; p && k < 12; k++)
-            if (kvc_profile_part(p, k / 4, k % 2 ? KVC_ROLE_K : KVC_ROLE_V,
-                                 k & 2 ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_HALVES, 1, &part, &e))
+            if (kvc_profile_part(p, k / 4, k % 2 ? KVC_ROLE_K : KVC_ROLE_V, k & 2 ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_HALVES,
+                                 1, &part, &e))
                 assert_true(strlen(e.message) > 10);
         if (!p) assert_true(strlen(e.message) > 10);
         kvc_profile_free(p);
@@ -657,7 +647,7 @@ static void cut_and_changed(void **state) {
 /* --- caches --- */
 
 struct geometry {
-    uint32_t layer; /* number in the model */
+    uint32_t layer;                          /* number in the model */
     uint64_t k_heads, k_dim, v_heads, v_dim; /* 0 heads: no such tensor */
 };
 
@@ -730,12 +720,18 @@ static void caches(void **state) {
         struct geometry g;
         enum kvc_code code;
     } cases[] = {
-        {{0, 1, DIM, HEADS, DIM_V}, KVC_ERR_MODEL},         {{0, HEADS, DIM + 2, HEADS, DIM_V}, KVC_ERR_MODEL},
-        {{0, 1, HEADS * DIM, HEADS, DIM_V}, KVC_ERR_MODEL}, {{0, HEADS, DIM, 1, HEADS * DIM_V}, KVC_ERR_MODEL},
-        {{0, HEADS, DIM, HEADS, DIM}, KVC_ERR_MODEL},       {{0, HEADS, DIM, 0, 0}, KVC_OK},
-        {{0, 0, 0, HEADS, DIM_V}, KVC_OK},                  {{1, 5, 7, 1, DIM_1}, KVC_OK}, /* of K it knows nothing */
-        {{1, 5, 7, 1, DIM_1 + 1}, KVC_ERR_MODEL},           {{2, 9, 9, 9, 9}, KVC_OK},
-        {{3, HEADS, DIM, HEADS, DIM_V}, KVC_ERR_MODEL},     {{4000000000, 1, 1, 1, 1}, KVC_ERR_MODEL},
+        {{0, 1, DIM, HEADS, DIM_V}, KVC_ERR_MODEL},
+        {{0, HEADS, DIM + 2, HEADS, DIM_V}, KVC_ERR_MODEL},
+        {{0, 1, HEADS * DIM, HEADS, DIM_V}, KVC_ERR_MODEL},
+        {{0, HEADS, DIM, 1, HEADS * DIM_V}, KVC_ERR_MODEL},
+        {{0, HEADS, DIM, HEADS, DIM}, KVC_ERR_MODEL},
+        {{0, HEADS, DIM, 0, 0}, KVC_OK},
+        {{0, 0, 0, HEADS, DIM_V}, KVC_OK},
+        {{1, 5, 7, 1, DIM_1}, KVC_OK}, /* of K it knows nothing */
+        {{1, 5, 7, 1, DIM_1 + 1}, KVC_ERR_MODEL},
+        {{2, 9, 9, 9, 9}, KVC_OK},
+        {{3, HEADS, DIM, HEADS, DIM_V}, KVC_ERR_MODEL},
+        {{4000000000, 1, 1, 1, 1}, KVC_ERR_MODEL},
         {{0, 0, 0, 0, 0}, KVC_ERR_MODEL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
@@ -779,15 +775,14 @@ static void angles_of_caches(void **state) {
         const struct kvc_profile_part *part;
         size_t half; /* 0: no angles */
     } cases[] = {
-        {"default", "halves", NULL, 10000, 0, 0, NULL, 4},
-        {"default", "interleaved", "post", 500000, 6, 0, NULL, 3},
-        {"linear", "halves", NULL, 10000, 8, 4, NULL, 4},       {"yarn", "halves", NULL, 10000, 8, 4, NULL, 0},
-        {"llama3", "halves", NULL, 10000, 8, 0, NULL, 0},       {NULL, "halves", NULL, 10000, 8, 0, NULL, 0},
-        {"default", NULL, NULL, 10000, 8, 0, NULL, 0},          {"default", "none", NULL, 10000, 8, 0, NULL, 0},
-        {"default", "halves", "pre", 10000, 8, 0, NULL, 0},     {"default", "halves", NULL, 0, 8, 0, NULL, 0},
-        {"default", "halves", NULL, 10000, 7, 0, NULL, 0},      {"default", "halves", NULL, 10000, 10, 0, NULL, 0},
-        {"linear", "halves", NULL, 10000, 8, 0.5, NULL, 0},     {"yarn", "halves", NULL, 0, 0, 0, &turned, 3},
-        {"default", "halves", NULL, 10000, 8, 0, &still, 0},    {"default", "halves", "pre", 10000, 8, 0, &turned, 0},
+        {"default", "halves", NULL, 10000, 0, 0, NULL, 4},   {"default", "interleaved", "post", 500000, 6, 0, NULL, 3},
+        {"linear", "halves", NULL, 10000, 8, 4, NULL, 4},    {"yarn", "halves", NULL, 10000, 8, 4, NULL, 0},
+        {"llama3", "halves", NULL, 10000, 8, 0, NULL, 0},    {NULL, "halves", NULL, 10000, 8, 0, NULL, 0},
+        {"default", NULL, NULL, 10000, 8, 0, NULL, 0},       {"default", "none", NULL, 10000, 8, 0, NULL, 0},
+        {"default", "halves", "pre", 10000, 8, 0, NULL, 0},  {"default", "halves", NULL, 0, 8, 0, NULL, 0},
+        {"default", "halves", NULL, 10000, 7, 0, NULL, 0},   {"default", "halves", NULL, 10000, 10, 0, NULL, 0},
+        {"linear", "halves", NULL, 10000, 8, 0.5, NULL, 0},  {"yarn", "halves", NULL, 0, 0, 0, &turned, 3},
+        {"default", "halves", NULL, 10000, 8, 0, &still, 0}, {"default", "halves", "pre", 10000, 8, 0, &turned, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kvc_cache *c = make_cache(&right, cases[i].pairing);

@@ -62,9 +62,7 @@ static void reference_check(const struct quant *q, const float *x, const float *
         for (size_t g = 0; g < n; g++) {
             const int there = least[g] <= greatest[g];
             low[g] = there ? least[g] : 0;
-            step[g] = !there   ? 0
-                      : q->sym ? 2 * fmaxf(-least[g], greatest[g]) / levels
-                               : (greatest[g] - least[g]) / levels;
+            step[g] = !there ? 0 : q->sym ? 2 * fmaxf(-least[g], greatest[g]) / levels : (greatest[g] - least[g]) / levels;
         }
         round_halves(step, n);
         round_halves(low, n);
@@ -84,8 +82,8 @@ static void reference_check(const struct quant *q, const float *x, const float *
             if (!tied || neighbour != y[i])
                 fail_msg("%s %c bits %u g %zu sym %d, %zu rows %zu heads dim %zu: value %zu is %.9g, not %.9g (x %.9g, "
                          "step %.9g, low %.9g)",
-                         q->scheme, q->role == V ? 'V' : 'K', bits, q->g, q->sym, q->rows, q->heads, q->dim, i,
-                         (double)y[i], (double)want, (double)x[i], (double)s, (double)base);
+                         q->scheme, q->role == V ? 'V' : 'K', bits, q->g, q->sym, q->rows, q->heads, q->dim, i, (double)y[i],
+                         (double)want, (double)x[i], (double)s, (double)base);
         }
         /* checks the reference itself: errors up to half a step, plus the rounding of range and base; of numbers with a common
          * exponent the smallest have fewer bits */
@@ -100,9 +98,8 @@ static void reference_check(const struct quant *q, const float *x, const float *
             const size_t g = group_of(q, t, h, d, rank[t * q->heads + h]);
             const float norm = q->norm ? q->norm[i % width] : 1;
             const double s = (double)step[g], base = q->sym ? 0 : fabs((double)low[g]), top = (double)levels;
-            const double most = 0.5001 * s + top * s * 0x1p-11 + base * 0x1p-10 +
-                                1e-6 * fabs((double)x[i] / (double)norm) + (top * steps + bases) * 0x1p-38 +
-                                255 * 0x1p-120;
+            const double most = 0.5001 * s + top * s * 0x1p-11 + base * 0x1p-10 + 1e-6 * fabs((double)x[i] / (double)norm) +
+                                (top * steps + bases) * 0x1p-38 + 255 * 0x1p-120;
             assert_true(fabs((double)y[i] - (double)x[i]) <= most * (double)norm);
         }
     }
@@ -160,10 +157,8 @@ static void check(const struct quant *setting, const char *before, const struct 
         float *norm = NULL;
         q.rows = (size_t)rows_in_block(&c, b);
         q.salient = salient ? salient + at * q.heads : NULL;
-        if (strcmp(q.scheme, "zip") == 0 && q.role == V)
-            norm = read_norms(&c.block[b], x + at * width, q.rows, width);
-        else
-            assert_null(section_of(&c.block[b], KVC_SECTION_NORMS, 0));
+        if (strcmp(q.scheme, "zip") == 0 && q.role == V) norm = read_norms(&c.block[b], x + at * width, q.rows, width);
+        else assert_null(section_of(&c.block[b], KVC_SECTION_NORMS, 0));
         q.norm = norm;
         reference_check(&q, x + at * width, y + at * width);
         free(norm);
@@ -229,10 +224,8 @@ static void symmetric_ranges(void **state) {
                     const uint8_t *at = p->data;
                     float *x = get_memory(70 * 48 * sizeof *x);
                     const size_t groups =
-                        group_of(
-                            &(struct quant){
-                                .scheme = q.scheme, .g = 5, .role = role, .rows = 70, .heads = 2, .dim = 24},
-                            69, 1, 23, 69) +
+                        group_of(&(struct quant){.scheme = q.scheme, .g = 5, .role = role, .rows = 70, .heads = 2, .dim = 24}, 69,
+                                 1, 23, 69) +
                         1;
                     read_halves(x, groups, &at);
                     if (!q.sym) read_halves(x, groups, &at);
@@ -329,26 +322,19 @@ static void huge_and_tiny(void **state) {
             for (size_t i = 0; i < 129 * 80; i++) {
                 float x = random_normal();
                 const size_t by = kind == BY_CHANNEL ? i % 80 : i / 80;
-                if (kind == TINY)
-                    x *= 1e-30f;
-                else if (kind == HUGE_ONES)
-                    x *= 1e14f;
-                else if (kind == BESIDE_1000)
-                    x = as_stored(1000 + 0.1f * x, i % 3 ? KVC_BF16 : KVC_F32);
-                else if (kind == ALL_KINDS)
-                    x = ldexpf(x, (int)(random_bits() % 120) - 75);
-                else
-                    x = ldexpf(x, (int)(by * 7 % 50) - 25);
+                if (kind == TINY) x *= 1e-30f;
+                else if (kind == HUGE_ONES) x *= 1e14f;
+                else if (kind == BESIDE_1000) x = as_stored(1000 + 0.1f * x, i % 3 ? KVC_BF16 : KVC_F32);
+                else if (kind == ALL_KINDS) x = ldexpf(x, (int)(random_bits() % 120) - 75);
+                else x = ldexpf(x, (int)(by * 7 % 50) - 25);
                 put_value(l.rows[role], KVC_F32, i, x);
             }
         for (unsigned s = 0; s < 4; s++)
             for (unsigned bits = 1; bits <= 8; bits++)
                 for (unsigned role = 0; role < 2; role++)
                     for (int sym = 0; sym < 2; sym++)
-                        check(
-                            &(struct quant){
-                                .scheme = schemes[s], .bits = bits, .low = 2, .g = 32, .sym = sym, .role = role},
-                            "", &l, NULL, 0);
+                        check(&(struct quant){.scheme = schemes[s], .bits = bits, .low = 2, .g = 32, .sym = sym, .role = role},
+                              "", &l, NULL, 0);
         free_layer(&l);
     }
 }
@@ -388,8 +374,7 @@ static void residuals(void **state) {
         for (unsigned role = 0; role < 2; role++)
             for (int apart = 0; apart < 2; apart++) {
                 char text[128];
-                snprintf(text, sizeof text, "%squant:%s:bits=2,split", apart ? "saliency:0.3:by=knorm," : "",
-                         schemes[s]);
+                snprintf(text, sizeof text, "%squant:%s:bits=2,split", apart ? "saliency:0.3:by=knorm," : "", schemes[s]);
                 uint8_t *back = there_and_back(text, &l, role, 64);
                 float *x = layer_values(&l, role);
                 for (size_t i = 0; i < 100 * 96; i++)
@@ -413,8 +398,7 @@ static double mask_keys(struct layer *l, int kind, size_t half, uint8_t *mask) {
         for (size_t n = 0; n < most;) {
             size_t t = random_bits() % rows;
             if (kind == ALL) t = n;
-            if (kind == HEAD_EMPTY)
-                t = h == 0 ? half + t / 2 : t / 2; /* head 0 only in the second block, others the first */
+            if (kind == HEAD_EMPTY) t = h == 0 ? half + t / 2 : t / 2; /* head 0 only in the second block, others the first */
             n += !mask[t * heads + h];
             mask[t * heads + h] = 1;
         }

@@ -127,14 +127,12 @@ static void *exact_copy(const void *from, size_t size) {
     return copy;
 }
 
-static void kernel_encode(const struct kvc_kernels *k, const struct sample *t, const uint32_t *begin,
-                          struct stream *out) {
+static void kernel_encode(const struct kvc_kernels *k, const struct sample *t, const uint32_t *begin, struct stream *out) {
     struct kvc_rans_symbol *table = malloc(t->contexts * t->alphabet * sizeof *table);
     uint8_t *bytes = malloc(KVC_RANS_BOUND(t->total)), *end = bytes + KVC_RANS_BOUND(t->total);
     assert_non_null(table);
     assert_non_null(bytes);
-    for (unsigned c = 0; c < t->contexts; c++)
-        kvc_rans_encoding_table(table + c * t->alphabet, t->frequency[c], t->alphabet);
+    for (unsigned c = 0; c < t->contexts; c++) kvc_rans_encoding_table(table + c * t->alphabet, t->frequency[c], t->alphabet);
     struct kvc_rans_encoder r;
     kvc_rans_encode_begin(&r, t->lanes, end);
     for (unsigned i = 0; i < t->lanes; i++) {
@@ -162,8 +160,8 @@ static void kernel_encode(const struct kvc_kernels *k, const struct sample *t, c
     free(table);
 }
 
-static int begin_decoding(struct kvc_rans_decoder *r, const struct sample *t, const struct stream *in,
-                          const uint8_t *words, struct kvc_error *e) {
+static int begin_decoding(struct kvc_rans_decoder *r, const struct sample *t, const struct stream *in, const uint8_t *words,
+                          struct kvc_error *e) {
     uint8_t states[4 * KVC_RANS_LANES];
     for (unsigned i = 0; i < 4 * t->lanes; i++) states[i] = (uint8_t)(in->state[i / 4] >> 8 * (i % 4));
     uint8_t *exact = exact_copy(states, 4 * t->lanes);
@@ -172,8 +170,7 @@ static int begin_decoding(struct kvc_rans_decoder *r, const struct sample *t, co
     return status;
 }
 
-static void kernel_decode(const struct kvc_kernels *k, const struct sample *t, const struct stream *in,
-                          struct outcome *o) {
+static void kernel_decode(const struct kvc_kernels *k, const struct sample *t, const struct stream *in, struct outcome *o) {
     const size_t whole = (size_t)1 << t->bits;
     uint32_t *roomy = malloc((t->contexts * whole + KVC_RANS_SLACK) * sizeof *roomy);
     uint8_t *bytes = malloc(in->size + 1), *words = bytes + 1; /* at an odd address, as sections may be */
@@ -312,8 +309,7 @@ static uint16_t draw_symbol(const uint16_t *frequency, unsigned alphabet, unsign
 static const size_t row_sizes[] = {0, 1, 31, 32, 33, 192, 1000};
 
 /* Three rows of one of those sizes, or for plan == COUNT(row_sizes) one row of each. */
-static void make_sample(struct sample *t, enum kind kind, unsigned bits, unsigned contexts, unsigned lanes,
-                        size_t plan) {
+static void make_sample(struct sample *t, enum kind kind, unsigned bits, unsigned contexts, unsigned lanes, size_t plan) {
     static const unsigned alphabets[] = {4, 256, 1024};
     const int mixed = plan == COUNT(row_sizes);
     t->bits = bits;
@@ -380,7 +376,7 @@ static void damaged_streams(void **state) {
                     damaged = stream;
                     uint8_t *at = &damaged.words[random_below((uint32_t)stream.size)];
                     if (i == 0) *at = (uint8_t)(*at ^ 1u << random_below(8));
-                    if (i == 1) *at = (uint8_t)~*at;
+                    if (i == 1) *at = (uint8_t) ~*at;
                     if (i == 2) damaged.state[random_below(lanes)] = UINT32_MAX;
                     for (size_t j = 0; i == 3 && j < damaged.size; j++) damaged.words[j] = (uint8_t)random_word();
                     for (unsigned j = 0; i == 3 && j < lanes; j++) damaged.state[j] = random_word() | 65536;
@@ -444,9 +440,9 @@ static void kernels_divide_exactly(void **state) {
     for (unsigned bits = KVC_RANS_MIN_BITS; bits <= KVC_RANS_MAX_BITS; bits++)
         for (uint32_t f = 1; f < 1u << bits; f++) {
             const uint32_t limit = f << (32 - bits), first = (65535 + f) / f * f;
-            const uint32_t boundary[] = {
-                limit - 1, limit,         limit + 1, limit - f, limit - f - 1, limit - 2 * f,  limit / 2, limit / 2 - 1,
-                first,     first + f - 1, first + f, 65536,     65537,         UINT32_MAX - 1, UINT32_MAX};
+            const uint32_t boundary[] = {limit - 1,     limit,     limit + 1,     limit - f,      limit - f - 1,
+                                         limit - 2 * f, limit / 2, limit / 2 - 1, first,          first + f - 1,
+                                         first + f,     65536,     65537,         UINT32_MAX - 1, UINT32_MAX};
             uint32_t begin[KVC_RANS_LANES];
             for (size_t i = 0; i < KVC_RANS_LANES; i++) {
                 begin[i] = i < COUNT(boundary) ? boundary[i] : random_word() >> random_below(16);
@@ -684,20 +680,15 @@ static void refused_tables(void **state) {
         int level[8]; /* ends with RUN, then the zeros that follow the last level, 0 */
         int status;
     } cases[] = {
-        {{3, 28, 0, RUN, 13}, 0},
-        {{3, 28, 0, RUN, 14}, -1},      /* a run beyond the alphabet */
-        {{3, 28, 0, LONG_RUN, 13}, -1}, /* the long form where the short would do */
-        {{3, 40, 0, RUN, 13}, 0},
-        {{3, 41, 0, RUN, 13}, -1},      /* no such level */
-        {{3, -1, 0, RUN, 13}, -1},
-        {{0, RUN, 15}, -1},             /* nothing has a frequency */
-        {{28, 0, RUN, 14}, -1},         /* the others sum to 0 */
-        {{28, 1, 0, RUN, 13}, 0},
-        {{27, 27, 0, RUN, 13}, 0},      /* 224 and what is left */
-        {{28, 28, 0, RUN, 13}, -1},     /* 256 leaves nothing */
-        {{27, 27, 16, 0, RUN, 12}, -1}, /* 224 + 32 */
-        {{27, 27, 15, 0, RUN, 12}, 0},
-        {{40, 40, 40, 0, RUN, 12}, -1},
+        {{3, 28, 0, RUN, 13}, 0},       {{3, 28, 0, RUN, 14}, -1}, /* a run beyond the alphabet */
+        {{3, 28, 0, LONG_RUN, 13}, -1},                            /* the long form where the short would do */
+        {{3, 40, 0, RUN, 13}, 0},       {{3, 41, 0, RUN, 13}, -1}, /* no such level */
+        {{3, -1, 0, RUN, 13}, -1},      {{0, RUN, 15}, -1},        /* nothing has a frequency */
+        {{28, 0, RUN, 14}, -1},                                    /* the others sum to 0 */
+        {{28, 1, 0, RUN, 13}, 0},       {{27, 27, 0, RUN, 13}, 0}, /* 224 and what is left */
+        {{28, 28, 0, RUN, 13}, -1},                                /* 256 leaves nothing */
+        {{27, 27, 16, 0, RUN, 12}, -1},                            /* 224 + 32 */
+        {{27, 27, 15, 0, RUN, 12}, 0},  {{40, 40, 40, 0, RUN, 12}, -1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         uint8_t bytes[64];

@@ -108,10 +108,14 @@ static void test_geometry(void **state) {
         bad = geometry(orders[i]);
         refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "order=");
     }
-    static const char *const others[][2] = {
-        {"dtype=f12", "dtype=f12"}, {"tokens=", "needs its geometry"}, {"dim=4611686018427387903", "64 bits"},
-        {"offset=18446744073709551611", "but the file has"}, {"layers=1024G", "layers=1024G is not a number from 1 to 65536"},
-        {"tokens=0", "is not a number"}, {"heads=3x", "is not a number"}, {"dtype=q8_0", "no multiple"}};
+    static const char *const others[][2] = {{"dtype=f12", "dtype=f12"},
+                                            {"tokens=", "needs its geometry"},
+                                            {"dim=4611686018427387903", "64 bits"},
+                                            {"offset=18446744073709551611", "but the file has"},
+                                            {"layers=1024G", "layers=1024G is not a number from 1 to 65536"},
+                                            {"tokens=0", "is not a number"},
+                                            {"heads=3x", "is not a number"},
+                                            {"dtype=q8_0", "no multiple"}};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         bad = geometry_but("lcthd", others[i][0]);
         refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, others[i][1]);
@@ -200,12 +204,8 @@ static void test_probe(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_geometry),
-        cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_sequences),
-        cmocka_unit_test(test_unconverted),
-        cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_orders),    cmocka_unit_test(test_geometry),    cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_sequences), cmocka_unit_test(test_unconverted), cmocka_unit_test(test_probe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

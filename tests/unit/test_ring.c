@@ -347,7 +347,8 @@ static void test_shorter_file(void **unused) {
         uint64_t size = p.size / 2 + 1234;
         assert_int_equal(ftruncate(fd, (off_t)size), 0);
         source.fd = direct ? again : fd;
-        if (source.fd >= 0) expect_failure(&source, &p, &failing, size, KVC_ERR_DAMAGED, "the file was cut short while it was read");
+        if (source.fd >= 0)
+            expect_failure(&source, &p, &failing, size, KVC_ERR_DAMAGED, "the file was cut short while it was read");
         close(fd);
         if (again >= 0) close(again);
     }
@@ -483,8 +484,7 @@ static void test_stop_early(void **unused) {
             struct kvc_error e;
             if (source.fd < 0) continue;
             slots_new(slot, failing.slots, failing.slot_bytes, source.direct);
-            assert_int_equal(
-                kvc_ring_start(&r, &source, p.piece, failing.n, slot, failing.slots, failing.slot_bytes, 3, &e), 0);
+            assert_int_equal(kvc_ring_start(&r, &source, p.piece, failing.n, slot, failing.slots, failing.slot_bytes, 3, &e), 0);
             for (uint64_t k = 0; k < pieces; k++) {
                 uint64_t number;
                 const uint8_t *bytes;

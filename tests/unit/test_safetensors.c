@@ -22,8 +22,8 @@ static struct file make(const char *header, size_t n) {
     return f;
 }
 
-#define KV                                                                                                   \
-    "\"layers.0.keys\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[4,28]},"                      \
+#define KV                                                                              \
+    "\"layers.0.keys\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[4,28]}," \
     "\"layers.0.values\":{\"dtype\":\"U8\",\"shape\":[1,2,3,4],\"data_offsets\":[28,52]}"
 #define TOKENS "\"tokens\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,4]}"
 
@@ -39,8 +39,7 @@ static void test_import(void **state) {
     assert_int_equal(c->tokens[0], 0x03020100);
     size_t n;
     uint8_t *rows = read_all(c, c->layer[0].tensor[0], &n);
-    static const uint8_t second_row[8] = {8,  9,  10, 11,
-                                          20, 21, 22, 23}; /* token 1 of [H][T][D] from byte 4 on */
+    static const uint8_t second_row[8] = {8, 9, 10, 11, 20, 21, 22, 23}; /* token 1 of [H][T][D] from byte 4 on */
     assert_int_equal(n, 24);
     assert_memory_equal(rows + 8, second_row, 8);
     free(rows);
@@ -56,8 +55,7 @@ static void test_import(void **state) {
     kvc_input_close(&in);
 }
 
-static const char *pairing_of(const char *metadata, const struct kvc_import_options *o, char *text,
-                              size_t size) {
+static const char *pairing_of(const char *metadata, const struct kvc_import_options *o, char *text, size_t size) {
     char header[512];
     snprintf(header, sizeof header, "{%s" TOKENS "," KV "}", metadata);
     struct file f = make(header, 52);
@@ -74,22 +72,15 @@ static void test_pairing(void **state) {
     char text[32];
     struct kvc_import_options o = {.pairing = KVC_PAIRING_INTERLEAVED};
     assert_string_equal(pairing_of("", NULL, text, sizeof text), "halves");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", NULL, text, sizeof text),
-                        "halves");
-    assert_string_equal(
-        pairing_of("\"__metadata__\":{\"rope_pairing\":\"interleaved\"},", NULL, text, sizeof text),
-        "interleaved");
-    assert_string_equal(
-        pairing_of("\"__metadata__\":{\"rope_pairing\":\"unknown\"},", NULL, text, sizeof text), "unknown");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", &o, text, sizeof text),
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", NULL, text, sizeof text), "halves");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"interleaved\"},", NULL, text, sizeof text),
                         "interleaved");
-    assert_string_equal(
-        pairing_of("\"__metadata__\":{\"architecture\":\"cohere\"},", NULL, text, sizeof text),
-        "interleaved");
-    assert_string_equal(
-        pairing_of("\"__metadata__\":{\"architecture\":\"cohere\",\"rope_pairing\":\"half\"},", NULL, text,
-                   sizeof text),
-        "halves");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"unknown\"},", NULL, text, sizeof text), "unknown");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", &o, text, sizeof text), "interleaved");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"architecture\":\"cohere\"},", NULL, text, sizeof text), "interleaved");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"architecture\":\"cohere\",\"rope_pairing\":\"half\"},", NULL, text,
+                                   sizeof text),
+                        "halves");
 }
 
 static void test_strict(void **state) {
@@ -103,28 +94,22 @@ static void test_strict(void **state) {
         {"{" KV "," TOKENS "}", 51, KVC_ERR_DAMAGED, "cut short"},
         {"{" KV "," TOKENS "}", 53, KVC_ERR_DAMAGED, "appended to"},
         {"{" KV "}", 52, KVC_ERR_DAMAGED, "holes"},
-        {"{" KV "," TOKENS ",\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 52,
-         KVC_ERR_DAMAGED, "overlaps"},
+        {"{" KV "," TOKENS ",\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 52, KVC_ERR_DAMAGED, "overlaps"},
         {"{" TOKENS "," TOKENS "}", 4, KVC_ERR_DAMAGED, "JSON"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "counts"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "counts"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED,
-         "needs 2 bytes"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, KVC_ERR_DAMAGED,
-         "ends before"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 1, KVC_ERR_DAMAGED,
-         "claims data bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "needs 2 bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, KVC_ERR_DAMAGED, "ends before"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 1, KVC_ERR_DAMAGED, "claims data bytes"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, KVC_ERR_DAMAGED, "exactly"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, KVC_ERR_DAMAGED,
-         "exactly"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, KVC_ERR_DAMAGED, "exactly"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, KVC_ERR_DAMAGED, "exactly"},
         {"{\"a\":[]}", 0, KVC_ERR_DAMAGED, "exactly"},
         {"{\"a\":{\"dtype\":\"Q9\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "'Q9'"},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNSUPPORTED, "F4"},
-        {"{\"a\":{\"dtype\":\"I64\",\"shape\":[2305843009213693952,16],\"data_offsets\":[0,0]}}", 0,
-         KVC_ERR_DAMAGED, "overflows"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,18446744073709551616]}}", 1,
-         KVC_ERR_DAMAGED, "JSON"},
+        {"{\"a\":{\"dtype\":\"I64\",\"shape\":[2305843009213693952,16],\"data_offsets\":[0,0]}}", 0, KVC_ERR_DAMAGED,
+         "overflows"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,18446744073709551616]}}", 1, KVC_ERR_DAMAGED, "JSON"},
         {"{\"__metadata__\":[]}", 0, KVC_ERR_DAMAGED, "__metadata__"},
         {"{\"__metadata__\":{\"a\":1}}", 0, KVC_ERR_DAMAGED, "is no text"},
         {"{\"a\xff\":{}}", 0, KVC_ERR_DAMAGED, "JSON"},
@@ -189,11 +174,10 @@ static void test_probe(void **state) {
 
 static void test_export(void **state) {
     (void)state;
-    struct file f = make(
-        "{\"__metadata__\":{\"rope_theta\":\"100000.0\",\"rope_dim\":\"4\",\"model\":\"a \\\"b\\\"\"},"
-        "\"queries.1\":{\"dtype\":\"BF16\",\"shape\":[1,4,2,4],\"data_offsets\":[52,116]},"
-        "\"hidden.0\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[116,128]}," KV "," TOKENS "}",
-        128);
+    struct file f = make("{\"__metadata__\":{\"rope_theta\":\"100000.0\",\"rope_dim\":\"4\",\"model\":\"a \\\"b\\\"\"},"
+                         "\"queries.1\":{\"dtype\":\"BF16\",\"shape\":[1,4,2,4],\"data_offsets\":[52,116]},"
+                         "\"hidden.0\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[116,128]}," KV "," TOKENS "}",
+                         128);
     struct kvc_input in, again;
     struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, NULL);
     struct kvc_buffer b = export_bytes(format, c), twice = export_bytes(format, c);
@@ -555,7 +539,7 @@ static void check_real(const char *file, const struct kvc_import_options *o) {
     struct kvc_error e;
     json_t *index;
     const json_t *facts = data_facts(file, &index);
-    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e)) 
+    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
         fail_msg("%s", e.message);
     struct kvc_cache *c = kvc_format_import(format, &in, o, &e);
     if (!c) fail_msg("%s: %s", file, e.message);
@@ -669,7 +653,7 @@ static void test_damaged(void **state) {
         if (strncmp(file, "damaged/bad-st-", 15)) continue;
         struct kvc_input in;
         struct kvc_error e = {.code = KVC_OK};
-        if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e)) 
+        if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
             fail_msg("%s", e.message);
         assert_null(kvc_format_import(format, &in, NULL, &e));
         if (getenv("KVC_TEST_VERBOSE")) print_message("%s: %s\n", file, e.message);

@@ -34,8 +34,10 @@ static void reads_all(void **state) {
     struct kvc_safetensors s;
     struct kvc_error e = {.message = ""};
     struct file f;
-    make(&f, "{\"z\":" ENTRY("BF16", "[2,3]", 0, 12) ",\"__metadata__\":{\"a\":\"b\",\"__\":\"\"},\"a\":" ENTRY("I64", "[]", 12, 20)
-             ",\"m\":" ENTRY("F4", "[4]", 20, 22) ",\"empty\":" ENTRY("F32", "[0,5]", 22, 22) "}   ", 22);
+    make(&f,
+         "{\"z\":" ENTRY("BF16", "[2,3]", 0, 12) ",\"__metadata__\":{\"a\":\"b\",\"__\":\"\"},\"a\":" ENTRY(
+             "I64", "[]", 12, 20) ",\"m\":" ENTRY("F4", "[4]", 20, 22) ",\"empty\":" ENTRY("F32", "[0,5]", 22, 22) "}   ",
+         22);
     if (kvc_safetensors_read(&s, f.head, f.size, KVC_SAFETENSORS_COVERED, &e)) fail_msg("%s", e.message);
     assert_int_equal(s.n, 4);
     assert_int_equal(s.data_size, 22);
@@ -278,8 +280,8 @@ static void names_types(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_all),        cmocka_unit_test(refuses_malformed),    cmocka_unit_test(knows_strictness),
-        cmocka_unit_test(knows_beginnings), cmocka_unit_test(survives_changes),     cmocka_unit_test(writes_what_it_reads),
+        cmocka_unit_test(reads_all),        cmocka_unit_test(refuses_malformed), cmocka_unit_test(knows_strictness),
+        cmocka_unit_test(knows_beginnings), cmocka_unit_test(survives_changes),  cmocka_unit_test(writes_what_it_reads),
         cmocka_unit_test(refuses_to_write), cmocka_unit_test(names_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,7 +114,8 @@ static uint64_t compare_rows(const struct kvc_survey *s, struct kvc_cache *c, st
             assert_int_equal(good->read(good, t, first, n, b, &e), 0);
             if (memcmp(a, b, (size_t)(n * ROW)) != 0) fail_msg("tensor %u, block %u: other rows", t, (unsigned)block);
             for (uint64_t i = first; i < first + n; i++)
-                if (kvc_cells_position(&kvc_tensor_part(c, t)->cells, i) != kvc_cells_position(cells, i)) fail_msg("other positions");
+                if (kvc_cells_position(&kvc_tensor_part(c, t)->cells, i) != kvc_cells_position(cells, i))
+                    fail_msg("other positions");
         }
     }
     return whole;
@@ -289,8 +290,13 @@ static void test_narrow(void **unused) {
     const struct {
         struct kvc_selection asked;
         uint64_t end; /* 0: nothing is whole */
-    } cases[] = {{{0}, 256}, {{.first = 100}, 256}, {{.first = 0, .end = 200}, 200}, {{.first = 256}, 0}, {{.first = 300}, 0},
-                 {{.first = 512}, INT64_MAX}, {{.layers = layers, .n_layers = 4}, INT64_MAX}};
+    } cases[] = {{{0}, 256},
+                 {{.first = 100}, 256},
+                 {{.first = 0, .end = 200}, 200},
+                 {{.first = 256}, 0},
+                 {{.first = 300}, 0},
+                 {{.first = 512}, INT64_MAX},
+                 {{.layers = layers, .n_layers = 4}, INT64_MAX}};
     (void)unused;
     b.data[find_record(good, KVC_RECORD_BLOCK, 3, 1).offset + 100] ^= 4;
     kvc_cache_free(good);
@@ -316,7 +322,7 @@ static void test_narrow(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lossless), cmocka_unit_test(test_references), cmocka_unit_test(test_side_data),
+        cmocka_unit_test(test_lossless), cmocka_unit_test(test_references),        cmocka_unit_test(test_side_data),
         cmocka_unit_test(test_pairs),    cmocka_unit_test(test_what_goes_with_it), cmocka_unit_test(test_narrow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

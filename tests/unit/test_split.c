@@ -115,8 +115,20 @@ static void put_codes(uint8_t *rows, const struct kvc_dtype_info *info, size_t i
 }
 
 enum kind {
-    ZEROS, ALL_ONES, EQUAL, GARBAGE, COUNTING, EXTREMES, NORMAL, ZERO_ROWS, CONSTANT_CHANNELS, HUGE_MEANS, TINY, LARGE,
-    TWO_VALUES, KINDS
+    ZEROS,
+    ALL_ONES,
+    EQUAL,
+    GARBAGE,
+    COUNTING,
+    EXTREMES,
+    NORMAL,
+    ZERO_ROWS,
+    CONSTANT_CHANNELS,
+    HUGE_MEANS,
+    TINY,
+    LARGE,
+    TWO_VALUES,
+    KINDS
 };
 
 /* Float rows of channels with a mean and a spread each; for block types the codes follow, with scales that differ. */
@@ -145,10 +157,7 @@ static void fill_channels(uint8_t *rows, const struct kvc_shape *shape, enum kin
  * subnormals, infinities, NaNs of every payload. Types without exponents get bytes of all ones and all zeros. */
 static void fill_extremes(uint8_t *rows, const struct kvc_shape *shape) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
-    const unsigned mantissa = shape->dtype == KVC_F16      ? 10
-                              : shape->dtype == KVC_F8E4M3 ? 3
-                              : shape->dtype == KVC_F8E5M2 ? 2
-                                                           : 7;
+    const unsigned mantissa = shape->dtype == KVC_F16 ? 10 : shape->dtype == KVC_F8E4M3 ? 3 : shape->dtype == KVC_F8E5M2 ? 2 : 7;
     const size_t width = info->size < 2 ? 1 : 2;
     const unsigned top = (unsigned)width * 8 - 1, exponent = ((1u << top) - 1) >> mantissa << mantissa;
     for (size_t i = 0; i < bytes_of(shape); i++) rows[i] = random_byte();
@@ -196,8 +205,7 @@ static struct kvc_pipeline pipeline_of(const char *recipe) {
     return line;
 }
 
-static void encode(const char *recipe, const struct kvc_shape *shape, const uint8_t *source,
-                   struct kvc_sections *list) {
+static void encode(const char *recipe, const struct kvc_shape *shape, const uint8_t *source, struct kvc_sections *list) {
     const struct kvc_pipeline line = pipeline_of(recipe);
     const size_t n = bytes_of(shape);
     uint8_t *rows = get_memory(n);
@@ -371,18 +379,17 @@ static void channels_shrink(void **state) {
         enum kvc_dtype dtype;
         const char *recipe;
         double most; /* of the rows */
-    } cases[] = {{KVC_BF16, "split", 0.75},   {KVC_F16, "split", 0.9},     {KVC_F32, "split", 0.9},
-                 {KVC_BF16, "fast", 0.8},     {KVC_F16, "fast", 0.95},     {KVC_F32, "fast", 0.9},
-                 {KVC_I8, "split", 0.95},     {KVC_F8E4M3, "split", 0.95}, {KVC_F8E5M2, "split", 0.85},
-                 {KVC_Q8_0, "split", 0.95},   {KVC_Q4_0, "split", 0.95}};
+    } cases[] = {{KVC_BF16, "split", 0.75},   {KVC_F16, "split", 0.9},   {KVC_F32, "split", 0.9},  {KVC_BF16, "fast", 0.8},
+                 {KVC_F16, "fast", 0.95},     {KVC_F32, "fast", 0.9},    {KVC_I8, "split", 0.95},  {KVC_F8E4M3, "split", 0.95},
+                 {KVC_F8E5M2, "split", 0.85}, {KVC_Q8_0, "split", 0.95}, {KVC_Q4_0, "split", 0.95}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct kvc_shape shape = {cases[i].dtype, 256, 2, 128};
         uint8_t *source = get_memory(bytes_of(&shape));
         fill(source, &shape, NORMAL);
         double share = (double)round_trip(cases[i].recipe, &shape, source) / (double)bytes_of(&shape);
         if (share > cases[i].most)
-            fail_msg("%s, %s: %.3f of the rows, at most %.2f is due", kvc_dtype_info(shape.dtype)->name,
-                     cases[i].recipe, share, cases[i].most);
+            fail_msg("%s, %s: %.3f of the rows, at most %.2f is due", kvc_dtype_info(shape.dtype)->name, cases[i].recipe, share,
+                     cases[i].most);
         free(source);
     }
 }
@@ -427,8 +434,8 @@ static void no_rows_no_sections(void **state) {
 /* --- turning channels --- */
 
 /* K as RoPE leaves it: pair i of each head turns by base^(-i / pairs) a row, from row `start` on. */
-static void fill_turning(uint8_t *rows, const struct kvc_shape *shape, size_t period, size_t first, int interleaved,
-                         double base, size_t start) {
+static void fill_turning(uint8_t *rows, const struct kvc_shape *shape, size_t period, size_t first, int interleaved, double base,
+                         size_t start) {
     const size_t n = (size_t)(shape->heads * shape->dim), pairs = (period - first) / 2;
     double *mean = get_memory(n * sizeof *mean);
     for (size_t k = 0; k < n; k++) mean[k] = 12 * (double)random_normal();
@@ -459,8 +466,9 @@ static void read_model(const struct kvc_shape *shape, const uint8_t *source, str
     for (size_t i = 0; i < list.count; i++)
         if (list.section[i].type == KVC_SECTION_PARAMS) params = &list.section[i];
     assert_non_null(params);
-    assert_int_equal(kvc_channels_init(c, (size_t)(shape->heads * shape->dim),
-                                       shape->dtype == KVC_F16 ? &f16_words : &bf16_words, 16, &e), 0);
+    assert_int_equal(kvc_channels_init(c, (size_t)(shape->heads * shape->dim), shape->dtype == KVC_F16 ? &f16_words : &bf16_words,
+                                       16, &e),
+                     0);
     assert_int_equal(kvc_channels_read(c, params->data, params->size, &e), 0);
     kvc_sections_free(&list);
 }
@@ -471,8 +479,8 @@ static void turning_channels_are_found(void **state) {
         uint64_t heads, dim;
         size_t period, first, start;
         double base;
-    } cases[] = {{2, 64, 64, 0, 0, 1e4},    {1, 128, 128, 0, 0, 5e5}, {1, 192, 64, 0, 300, 1e4}, {3, 80, 80, 0, 0, 1e6},
-                 {1, 576, 576, 512, 0, 1e4}, {2, 32, 32, 0, 77, 1e4}};
+    } cases[] = {{2, 64, 64, 0, 0, 1e4}, {1, 128, 128, 0, 0, 5e5},   {1, 192, 64, 0, 300, 1e4},
+                 {3, 80, 80, 0, 0, 1e6}, {1, 576, 576, 512, 0, 1e4}, {2, 32, 32, 0, 77, 1e4}};
     static const enum kvc_dtype floats[] = {KVC_F32, KVC_F16, KVC_BF16};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (unsigned d = 0; d < 3; d++)
@@ -481,8 +489,7 @@ static void turning_channels_are_found(void **state) {
                 const size_t pairs = (cases[i].period - cases[i].first) / 2;
                 uint8_t *source = get_memory(bytes_of(&shape));
                 struct kvc_channels c;
-                fill_turning(source, &shape, cases[i].period, cases[i].first, interleaved, cases[i].base,
-                             cases[i].start);
+                fill_turning(source, &shape, cases[i].period, cases[i].first, interleaved, cases[i].base, cases[i].start);
                 round_trip("split", &shape, source);
                 round_trip("split:stream=1024", &shape, source);
                 read_model(&shape, source, &c);
@@ -672,10 +679,8 @@ static void rearrange(struct damage *x, size_t i) {
     free(list);
 }
 
-static void damage(const char *recipe, enum kvc_dtype dtype, uint64_t tokens, uint64_t dim, enum kind kind,
-                   int turning) {
-    struct damage x = {.recipe = recipe, .line = pipeline_of(recipe), .shape = {dtype, tokens, 1, dim},
-                       .kind = kind};
+static void damage(const char *recipe, enum kvc_dtype dtype, uint64_t tokens, uint64_t dim, enum kind kind, int turning) {
+    struct damage x = {.recipe = recipe, .line = pipeline_of(recipe), .shape = {dtype, tokens, 1, dim}, .kind = kind};
     struct kvc_sections list;
     uint8_t *source = get_memory(bytes_of(&x.shape));
     struct kvc_error e;
@@ -724,7 +729,9 @@ static void damaged_raw(void **state) {
     (void)state;
     for (size_t d = 0; d < N_DTYPES; d++)
         for (size_t r = 0; r < N_RECIPES; r++) {
-            struct damage x = {.recipe = recipes[r], .line = pipeline_of(recipes[r]), .shape = {dtypes[d], 2, 1, 32},
+            struct damage x = {.recipe = recipes[r],
+                               .line = pipeline_of(recipes[r]),
+                               .shape = {dtypes[d], 2, 1, 32},
                                .type = KVC_SECTION_RAW};
             struct kvc_sections list;
             uint8_t *source = get_memory(bytes_of(&x.shape));
@@ -751,10 +758,20 @@ static void damaged_raw(void **state) {
 static void arguments(void **state) {
     (void)state;
     static const char *const good[] = {"split", "fast", "split:stream=1024", "split:stream=16777216"};
-    static const char *const bad[] = {"split:stream=1023", "split:stream=16777217", "split:stream=", "split:stream=-1",
-                                      "split:stream=65536x", "split:stream=+4096", "split:stream= 4096", "split:65536",
-                                      "split:stream=99999999999999999999", "split:stream=4096:stream=4096",
-                                      "split:level=1", "fast:1", "fast:stream=4096", "fast:"};
+    static const char *const bad[] = {"split:stream=1023",
+                                      "split:stream=16777217",
+                                      "split:stream=",
+                                      "split:stream=-1",
+                                      "split:stream=65536x",
+                                      "split:stream=+4096",
+                                      "split:stream= 4096",
+                                      "split:65536",
+                                      "split:stream=99999999999999999999",
+                                      "split:stream=4096:stream=4096",
+                                      "split:level=1",
+                                      "fast:1",
+                                      "fast:stream=4096",
+                                      "fast:"};
     struct kvc_recipe r;
     struct kvc_error e;
     char text[64];

@@ -141,9 +141,8 @@ static void read_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_head),    cmocka_unit_test(not_finite), cmocka_unit_test(nothing_finite),
-        cmocka_unit_test(no_tokens),  cmocka_unit_test(outliers),   cmocka_unit_test(block_type),
-        cmocka_unit_test(read_error),
+        cmocka_unit_test(by_head),  cmocka_unit_test(not_finite), cmocka_unit_test(nothing_finite), cmocka_unit_test(no_tokens),
+        cmocka_unit_test(outliers), cmocka_unit_test(block_type), cmocka_unit_test(read_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

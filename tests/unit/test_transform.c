@@ -78,8 +78,7 @@ static int there(struct trip *t, const struct wanted *w, const struct known *kno
     if (!kvc_pipeline_accepts(&c->line, &l->shape[w->role], e)) return -1;
     for (unsigned i = 0; i < c->line.n; i++) {
         const struct kvc_stage *s = c->line.step[i].stage;
-        const struct kvc_block like = {
-            .shape = l->shape[w->role], .role = select_of(w->role), .profile = known->profile};
+        const struct kvc_block like = {.shape = l->shape[w->role], .role = select_of(w->role), .profile = known->profile};
         if (!(s->flags & KVC_STAGE_LOOKS)) continue;
         if (kvc_encoder_begin(&c->encoder, i, &like, e)) return -1;
         for (size_t b = 0; b < c->blocks && s->look; b++)
@@ -104,16 +103,21 @@ static void trip_free(struct trip *t) {
 }
 
 /* Rows of a block out of these sections; free() them. NULL and the reason where they are refused. */
-static uint8_t *back(const struct trip *t, size_t b, const struct kvc_coded *sections,
-                     const struct kvc_profile_part *profile, struct kvc_error *e) {
+static uint8_t *back(const struct trip *t, size_t b, const struct kvc_coded *sections, const struct kvc_profile_part *profile,
+                     struct kvc_error *e) {
     const struct layer *l = t->c.w.layer;
     const size_t n = (size_t)rows_in_block(&t->c, b), first = (size_t)(t->c.w.first + b * t->c.w.block_rows);
     const size_t bytes = n * (size_t)kvc_row_bytes(&l->shape[t->c.w.role]);
     uint8_t *rows = get_memory(bytes);
     uint64_t *row = get_memory(n * sizeof *row);
     int64_t *position = get_memory(n * sizeof *position); /* of the block alone, so that a sanitizer sees the end */
-    struct kvc_block block = {.shape = l->shape[t->c.w.role], .rows = rows, .role = select_of(t->c.w.role), .row = row,
-                              .position = position, .first_row = first, .profile = profile};
+    struct kvc_block block = {.shape = l->shape[t->c.w.role],
+                              .rows = rows,
+                              .role = select_of(t->c.w.role),
+                              .row = row,
+                              .position = position,
+                              .first_row = first,
+                              .profile = profile};
     block.shape.tokens = n;
     for (size_t i = 0; i < n; i++) row[i] = first + i;
     memcpy(position, l->position + first, n * sizeof *position);
@@ -534,8 +538,11 @@ static uint8_t *slow_rows(const struct trip *t, size_t b, size_t sinks, size_t t
     const struct kvc_pipeline *line = &t->c.line;
     const struct kvc_shape *shape = &t->c.w.layer->shape[t->c.w.role];
     const size_t size = kvc_dtype_info(shape->dtype)->size;
-    struct slow s = {.t = t, .own = &t->c.block[b], .rows = (size_t)rows_in_block(&t->c, b) - sinks - tails,
-                     .first = (size_t)(t->c.w.first + b * t->c.w.block_rows) + sinks, .heads = (size_t)shape->heads,
+    struct slow s = {.t = t,
+                     .own = &t->c.block[b],
+                     .rows = (size_t)rows_in_block(&t->c, b) - sinks - tails,
+                     .first = (size_t)(t->c.w.first + b * t->c.w.block_rows) + sinks,
+                     .heads = (size_t)shape->heads,
                      .dim = (size_t)shape->dim};
     const size_t values = s.rows * s.heads * s.dim;
     uint8_t *rows = get_memory(values * size);
@@ -575,9 +582,8 @@ static void check_trip(const struct trip *t) {
         for (size_t i = 0; i < left * row / size; i++)
             if (memcmp(rows + sinks * row + i * size, slow + i * size, size) != 0)
                 fail_msg("%s of %s %c, heads %d, channels %d, block %zu: value %zu is %a, not %a", t->c.w.recipe,
-                         kvc_dtype_info(shape->dtype)->name, t->c.w.role == V ? 'V' : 'K', (int)shape->heads,
-                         (int)shape->dim, b, i, (double)get_value(rows + sinks * row, shape->dtype, i),
-                         (double)get_value(slow, shape->dtype, i));
+                         kvc_dtype_info(shape->dtype)->name, t->c.w.role == V ? 'V' : 'K', (int)shape->heads, (int)shape->dim, b,
+                         i, (double)get_value(rows + sinks * row, shape->dtype, i), (double)get_value(slow, shape->dtype, i));
         free(rows);
         free(slow);
     }
@@ -589,8 +595,7 @@ static void add_digest(const struct trip *t, XXH3_state_t *digest) {
         const struct kvc_sections *list = b < t->c.blocks ? &t->c.block[b] : &t->c.encoder.side;
         uint8_t *rows = b < t->c.blocks ? must_come_back(t, b) : NULL;
         if (rows) XXH3_64bits_update(digest, rows, (size_t)rows_in_block(&t->c, b) * row);
-        for (size_t i = 0; i < list->count; i++)
-            XXH3_64bits_update(digest, list->section[i].data, list->section[i].size);
+        for (size_t i = 0; i < list->count; i++) XXH3_64bits_update(digest, list->section[i].data, list->section[i].size);
         free(rows);
     }
 }
@@ -667,8 +672,13 @@ static struct part make_part(size_t heads, size_t dim, size_t half) {
     }
     for (size_t i = 0; i < half; i++) p.angle[i] = pow(10000, -(double)i / (double)half);
     free(square);
-    p.part = (struct kvc_profile_part){.heads = heads, .dim = dim, .mean = p.mean, .basis = p.basis, .half = half,
-                                       .angle = half ? p.angle : NULL, .inverse = p.inverse};
+    p.part = (struct kvc_profile_part){.heads = heads,
+                                       .dim = dim,
+                                       .mean = p.mean,
+                                       .basis = p.basis,
+                                       .half = half,
+                                       .angle = half ? p.angle : NULL,
+                                       .inverse = p.inverse};
     return p;
 }
 
@@ -723,13 +733,16 @@ static XXH64_hash_t digest_of_all(int checked) {
                     for (unsigned role = 0; role < 2; role++) {
                         if (random_bits() % (dim < 128 ? 2 : 5) && many) continue; /* large ones take their time */
                         const unsigned kind = random_bits() % KINDS, with = random_bits() % 4;
-                        const struct kvc_rope_facts facts = {
-                            .pairing = 1 + random_bits() % 2, .half = half, .angle = part.angle,
-                            .of_profile = with == 1};
-                        const struct known known = {
-                            .rope = with < 3 && half ? &facts : NULL, .profile = with == 1 ? &part.part : NULL,
-                            .window = with == 2 ? 100 : 0};
-                        const struct wanted w = {.recipe = recipes[r], .layer = &l[kind], .role = role,
+                        const struct kvc_rope_facts facts = {.pairing = 1 + random_bits() % 2,
+                                                             .half = half,
+                                                             .angle = part.angle,
+                                                             .of_profile = with == 1};
+                        const struct known known = {.rope = with < 3 && half ? &facts : NULL,
+                                                    .profile = with == 1 ? &part.part : NULL,
+                                                    .window = with == 2 ? 100 : 0};
+                        const struct wanted w = {.recipe = recipes[r],
+                                                 .layer = &l[kind],
+                                                 .role = role,
                                                  .block_rows = random_bits() % 3 ? 128 : 0,
                                                  .first = rows > 1 && random_bits() % 5 == 0 ? 128 : 0};
                         struct trip t;
@@ -804,8 +817,8 @@ static void codes_are_the_nearest(void **state) {
             for (size_t i = 0; i < 40 * 32; i++) {
                 float code = nearbyintf(x[i] * (1 / step));
                 code = fabsf(code) < 0x1p+24f ? code : copysignf(0x1p+24f - 1, code);
-                if (y[i] != code * step) fail_msg("%s: %a becomes %a, not %a", coders[r], (double)x[i], (double)y[i],
-                                                  (double)(code * step));
+                if (y[i] != code * step)
+                    fail_msg("%s: %a becomes %a, not %a", coders[r], (double)x[i], (double)y[i], (double)(code * step));
             }
             free(x);
             free(y);
@@ -937,8 +950,7 @@ static void turned_back(void **state) {
                             x[u] = a * c - b * s;
                             x[v] = b * c + a * s;
                         }
-                        for (size_t d = 0; d < DIM; d++)
-                            put_value(l.rows[K], KVC_F32, (t * 2 + h) * DIM + d, (float)x[d]);
+                        for (size_t d = 0; d < DIM; d++) put_value(l.rows[K], KVC_F32, (t * 2 + h) * DIM + d, (float)x[d]);
                     }
                 struct trip turned, plain;
                 must_go(&turned, &(struct wanted){.recipe = "derope,center,code:step=0.01", .layer = &l}, &known);
@@ -970,8 +982,7 @@ static void coefficients_of_a_profile(void **state) {
         float *x = layer_values(&l, V), *y = decoded_values(&t);
         for (size_t i = 0; i < 100 * 2 * dim; i++) {
             double most = 0;
-            for (size_t j = 0; j < dim; j++)
-                most += 0.0625 * fabs((double)part.basis[(i / dim % 2 * dim + j) * dim + i % dim]);
+            for (size_t j = 0; j < dim; j++) most += 0.0625 * fabs((double)part.basis[(i / dim % 2 * dim + j) * dim + i % dim]);
             assert_true(fabs((double)x[i] - (double)y[i]) <= most * 1.0001 + 1e-4);
         }
         free(x);
@@ -987,8 +998,7 @@ static void coefficients_of_a_profile(void **state) {
 static void basis_of_its_own(void **state) {
     (void)state;
     enum { ROWS = 600, HEADS = 2, DIM = 64 };
-    static const char *const stages[] = {"center,basis:drop=0,code:step=0.001",
-                                         "center,basis:drop=0:bits=4,code:step=0.001",
+    static const char *const stages[] = {"center,basis:drop=0,code:step=0.001", "center,basis:drop=0:bits=4,code:step=0.001",
                                          "center,basis:drop=0:bits=8:k=4,code:step=0.001"};
     unsigned met[2] = {0};
     for (unsigned role = 0; role < 2; role++)
@@ -1034,8 +1044,8 @@ static void basis_of_its_own(void **state) {
                             }
                     const double k = role == K ? number_after(stages[r], "k=", 0.18) : 1, want = 1e-6 / 12 * k * k;
                     if (!(error > 0.6 * want && error < 1.5 * want))
-                        fail_msg("%s of %c, kind %u, queries %u: error %g, not %g", stages[r], role == V ? 'V' : 'K',
-                                 kind, queries, error, want);
+                        fail_msg("%s of %c, kind %u, queries %u: error %g, not %g", stages[r], role == V ? 'V' : 'K', kind,
+                                 queries, error, want);
                     assert_true(squares < 1e-4 * k * k * energy);
                     free(x);
                     free(y);
@@ -1049,8 +1059,7 @@ static void basis_of_its_own(void **state) {
 static void rows_of_a_basis(void **state) {
     (void)state;
     static const char *const stages[] = {"center,basis:drop=0,code:step=0.1", "center,basis,code:step=0.1",
-                                         "center,basis:drop=0.5,code:step=0.1",
-                                         "center,basis:drop=1000000,code:step=0.1"};
+                                         "center,basis:drop=0.5,code:step=0.1", "center,basis:drop=1000000,code:step=0.1"};
     size_t kept[4];
     struct layer l = make_layer(KVC_F32, 900, 1, 48);
     struct trip t;
@@ -1151,17 +1160,18 @@ static unsigned check_classes(const struct rule *rule, const struct layer *l, un
     char recipe[120];
     struct trip t;
     for (size_t i = 0; i < 5 * 2 * heads * dim; i++) query[i] = random_normal() * 0.5f;
-    const struct known known = {.window = rule->window, .query = query, .queries = rule->queries == 2 ? 5 : 0,
+    const struct known known = {.window = rule->window,
+                                .query = query,
+                                .queries = rule->queries == 2 ? 5 : 0,
                                 .query_heads = 2 * heads};
-    snprintf(recipe, sizeof recipe, "steps:p=%.3f:c=%.3f:tail=%d:fine=%d,code:step=0.1", rule->p, rule->c,
-             (int)rule->tail, (int)rule->fine);
+    snprintf(recipe, sizeof recipe, "steps:p=%.3f:c=%.3f:tail=%d:fine=%d,code:step=0.1", rule->p, rule->c, (int)rule->tail,
+             (int)rule->fine);
     must_go(&t, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 70}, &known);
     for (size_t h = 0; h < heads; h++) {
         const int asks = rule->p > 0 && (rule->queries == 2 || (rule->queries == 1 && l->n_queries));
         if (asks) slow_attention(l, &known, h, a);
         for (size_t b = 0; b < t.c.blocks; b++) {
-            struct slow s = {.t = &t, .own = &t.c.block[b], .rows = (size_t)rows_in_block(&t.c, b), .heads = heads,
-                             .dim = dim};
+            struct slow s = {.t = &t, .own = &t.c.block[b], .rows = (size_t)rows_in_block(&t.c, b), .heads = heads, .dim = dim};
             slow_classes(&s, 1);
             for (size_t i = 0; i < s.rows; i++) {
                 const size_t row = b * 70 + i;
@@ -1173,12 +1183,12 @@ static unsigned check_classes(const struct rule *rule, const struct layer *l, un
                 int *const both[2] = {&class, &other};
                 for (int k = 0; k < 2; k++) {
                     *both[k] = *both[k] < LEAST_CLASS ? LEAST_CLASS : *both[k] > MOST_CLASS ? MOST_CLASS : *both[k];
-                    if (left < rule->tail && *both[k] > -rule->fine) *both[k] = -(int)rule->fine;
+                    if (left<rule->tail && * both[k]> - rule->fine) *both[k] = -(int)rule->fine;
                 }
                 if (s.class[i * heads + h] != class && s.class[i * heads + h] != other)
                     fail_msg("%s of %c, window %d, queries %u: row %zu, head %zu has class %d, not %d (%.4f)", recipe,
-                             role == V ? 'V' : 'K', (int)rule->window, rule->queries, row, h, s.class[i * heads + h],
-                             class, exact);
+                             role == V ? 'V' : 'K', (int)rule->window, rule->queries, row, h, s.class[i * heads + h], class,
+                             exact);
                 met |= 1u << (s.class[i * heads + h] - LEAST_CLASS);
             }
             free(s.class);
@@ -1319,8 +1329,8 @@ static void double_section(struct copy *list, unsigned type) {
 }
 
 /* What it decodes to, or NULL; refused only in words and for the right reasons. */
-static uint8_t *try_broken(const struct trip *t, size_t b, const struct broken *x,
-                           const struct kvc_profile_part *profile, struct kvc_error *e) {
+static uint8_t *try_broken(const struct trip *t, size_t b, const struct broken *x, const struct kvc_profile_part *profile,
+                           struct kvc_error *e) {
     const struct kvc_coded sections = {x->own.s, x->side.s, x->own.n, x->side.n};
     uint8_t *rows = back(t, b, &sections, profile, e);
     if (rows) return rows;
@@ -1331,8 +1341,8 @@ static uint8_t *try_broken(const struct trip *t, size_t b, const struct broken *
 }
 
 /* Refused, and the message has these words; frees x. */
-static void refuse(const struct trip *t, size_t b, struct broken *x, const struct kvc_profile_part *profile,
-                   const char *what, const char *words) {
+static void refuse(const struct trip *t, size_t b, struct broken *x, const struct kvc_profile_part *profile, const char *what,
+                   const char *words) {
     struct kvc_error e;
     uint8_t *rows = try_broken(t, b, x, profile, &e);
     if (rows) fail_msg("%s: taken", what);
@@ -1346,8 +1356,8 @@ static const struct place {
     unsigned type;
     int is_side;
 } places[] = {
-    {"ROPE", KVC_SECTION_ROPE, 1},     {"MEAN", KVC_SECTION_MEAN, 1},   {"BASIS", KVC_SECTION_BASIS, 1},
-    {"STEPS", KVC_SECTION_STEPS, 1},   {"TABLES", KVC_SECTION_TABLES, 1}, {"STEPS", KVC_SECTION_STEPS, 0},
+    {"ROPE", KVC_SECTION_ROPE, 1},   {"MEAN", KVC_SECTION_MEAN, 1},     {"BASIS", KVC_SECTION_BASIS, 1},
+    {"STEPS", KVC_SECTION_STEPS, 1}, {"TABLES", KVC_SECTION_TABLES, 1}, {"STEPS", KVC_SECTION_STEPS, 0},
     {"CODES", KVC_SECTION_CODES, 0},
 };
 
@@ -1499,8 +1509,8 @@ static void malformed_rope(void **state) {
     trip_free(&t);
     l.position[0] = 0;
     const struct kvc_rope_facts wide = {.pairing = 1, .half = 5, .angle = few_angles};
-    assert_int_equal(there(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l},
-                           &(struct known){.rope = &wide}, &e), -1);
+    assert_int_equal(there(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l}, &(struct known){.rope = &wide}, &e),
+                     -1);
     assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
     trip_free(&t);
     free_part(&part);
@@ -1623,11 +1633,11 @@ static void malformed_steps(void **state) {
         const char *words;
     } tables_[] = {
         {{0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0, 1}, 12, "STEPS is malformed"}, /* symbol 11 */
-        {{0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0, 0}, 12, ""},      /* one symbol only */
-        {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},       /* none */
-        {{26, 26, 26, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},    /* too many */
-        {{28, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 3, ""},          /* an end too early */
-        {{1, 41, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},      /* a level that there is not */
+        {{0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0, 0}, 12, ""},                   /* one symbol only */
+        {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},                    /* none */
+        {{26, 26, 26, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},                 /* too many */
+        {{28, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 3, ""},                       /* an end too early */
+        {{1, 41, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},                   /* a level that there is not */
     };
     for (size_t i = 0; i < sizeof tables_ / sizeof tables_[0]; i++) {
         struct writer w = {.at = 0};
@@ -1657,9 +1667,7 @@ static void malformed_codes(void **state) {
     struct broken x;
     struct kvc_error e;
     must_go(&t, &(struct wanted){.recipe = "code:step=0.1:lanes=1", .layer = &l, .block_rows = 20}, &nothing);
-    static const struct {
-        int first, second;
-    } indices[] = {{63, 64}, {0, -1}, {40, 100}, {10, -200}};
+    static const struct { int first, second; } indices[] = {{63, 64}, {0, -1}, {40, 100}, {10, -200}};
     for (size_t i = 0; i < 4; i++) {
         struct writer w = {.at = 0};
         put_bits(&w, (uint32_t)indices[i].first, 6);
@@ -1787,11 +1795,14 @@ static void recipes_are_read(void **state) {
         {"code:kld=0.003:lanes=16", "code:kld=0.003:lanes=16"},
     };
     static const char *const bad[] = {
-        "derope:1",      "derope:halves",  "center:0",       "basis:6",         "basis:bits=3",     "basis:bits=9",
-        "basis:k=0.009", "basis:k=101",    "basis:drop=-1",  "basis:drop=1000001", "basis:bits=6.5", "steps:p=2.1",
-        "steps:p=-1",    "steps:c=0",      "steps:c=1001",   "steps:tail=65537", "steps:fine=7",    "steps:fine=-1",
-        "steps:0.5",     "code:0.5",       "code:step=-1",   "code:step=1000001", "code:step=x",     "code:lanes=0",
-        "code:lanes=3",  "code:lanes=33",  "code:lanes=64",  "code:kld=101",    "code:step=1:step=1", "code:lanes",
+        "derope:1",           "derope:halves",      "center:0",       "basis:6",
+        "basis:bits=3",       "basis:bits=9",       "basis:k=0.009",  "basis:k=101",
+        "basis:drop=-1",      "basis:drop=1000001", "basis:bits=6.5", "steps:p=2.1",
+        "steps:p=-1",         "steps:c=0",          "steps:c=1001",   "steps:tail=65537",
+        "steps:fine=7",       "steps:fine=-1",      "steps:0.5",      "code:0.5",
+        "code:step=-1",       "code:step=1000001",  "code:step=x",    "code:lanes=0",
+        "code:lanes=3",       "code:lanes=33",      "code:lanes=64",  "code:kld=101",
+        "code:step=1:step=1", "code:lanes",
     };
     struct kvc_recipe r, again;
     struct kvc_error e;

@@ -245,9 +245,14 @@ static void metadata(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_come_sorted), cmocka_unit_test(blocks_are_bounded), cmocka_unit_test(selection),
-        cmocka_unit_test(evicted_tokens),   cmocka_unit_test(pairing),            cmocka_unit_test(floats_undo_the_rotation),
-        cmocka_unit_test(heads_are_set_later), cmocka_unit_test(metadata),
+        cmocka_unit_test(rows_come_sorted),
+        cmocka_unit_test(blocks_are_bounded),
+        cmocka_unit_test(selection),
+        cmocka_unit_test(evicted_tokens),
+        cmocka_unit_test(pairing),
+        cmocka_unit_test(floats_undo_the_rotation),
+        cmocka_unit_test(heads_are_set_later),
+        cmocka_unit_test(metadata),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

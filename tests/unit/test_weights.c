@@ -86,7 +86,7 @@ static size_t in_pairs(size_t channel, size_t rotated) {
 
 struct tensor {
     const char *name;
-    unsigned type;   /* ggml's number; safetensors know 0, 1 and 30 of them */
+    unsigned type; /* ggml's number; safetensors know 0, 1 and 30 of them */
     unsigned rank;
     uint64_t dim[3]; /* outermost first */
     const float *values;
@@ -152,7 +152,9 @@ static void make_safetensors(struct bytes *f, const char *metadata, const struct
         size_t bytes = count_of(&t[i]) * (t[i].type ? 2 : 4);
         used += (size_t)snprintf(header + used, sizeof header - used, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[",
                                  used > 1 ? "," : "", t[i].name,
-                                 t[i].type == 0 ? "F32" : t[i].type == 1 ? "F16" : "BF16");
+                                 t[i].type == 0   ? "F32"
+                                 : t[i].type == 1 ? "F16"
+                                                  : "BF16");
         for (unsigned d = 0; d < t[i].rank; d++)
             used += (size_t)snprintf(header + used, sizeof header - used, "%s%" PRIu64, d ? "," : "", t[i].dim[d]);
         used += (size_t)snprintf(header + used, sizeof header - used, "],\"data_offsets\":[%zu,%zu]}", at, at + bytes);
@@ -272,8 +274,8 @@ static struct kvc_projection load(const char *path, uint32_t layer, const struct
 }
 
 /* Opening or loading fails with this code and words. */
-static void assert_refused(const char *path, uint32_t layer, const struct kvc_projection_shape *shape,
-                           enum kvc_code code, const char *words) {
+static void assert_refused(const char *path, uint32_t layer, const struct kvc_projection_shape *shape, enum kvc_code code,
+                           const char *words) {
     struct kvc_error e = {.message = ""};
     struct kvc_projection p;
     struct kvc_weights *w = kvc_weights_open(path, &e);
@@ -290,12 +292,10 @@ static void assert_refused(const char *path, uint32_t layer, const struct kvc_pr
 static void assert_values(const struct kvc_projection *p, size_t rotated) {
     int pairs = p->shape.pairing == KVC_PAIRING_INTERLEAVED;
     for (size_t o = 0; o < OUT; o++)
-        for (size_t i = 0; i < IN; i++)
-            assert_true(p->k[i * OUT + (pairs ? in_pairs(o, rotated) : o)] == k_value(o, i));
+        for (size_t i = 0; i < IN; i++) assert_true(p->k[i * OUT + (pairs ? in_pairs(o, rotated) : o)] == k_value(o, i));
     for (size_t o = 0; o < OUT_V; o++)
         for (size_t i = 0; i < IN; i++) assert_true(p->v[i * OUT_V + o] == v_value(o, i));
-    for (size_t o = 0; p->k_bias && o < OUT; o++)
-        assert_true(p->k_bias[pairs ? in_pairs(o, rotated) : o] == k_bias_value(o));
+    for (size_t o = 0; p->k_bias && o < OUT; o++) assert_true(p->k_bias[pairs ? in_pairs(o, rotated) : o] == k_bias_value(o));
     for (size_t o = 0; p->v_bias && o < OUT_V; o++) assert_true(p->v_bias[o] == v_bias_value(o));
     for (size_t i = 0; p->norm && i < IN; i++) assert_true(p->norm[i] == norm_value(i));
 }
@@ -406,8 +406,7 @@ static void test_blocks(void **state) {
     for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
         for (size_t i = 0; i < OUT * IN; i++) k[i] = (float)(blocks[b].low + (int)(i * 7) % blocks[b].span) / 8;
         for (size_t i = 0; i < OUT_V * IN; i++) v[i] = (float)(blocks[b].low + (int)(i * 5) % blocks[b].span) / 8;
-        const struct tensor t[] = {{gg[0], blocks[b].type, 2, {OUT, IN}, k},
-                                   {gg[1], blocks[b].type, 2, {OUT_V, IN}, v}};
+        const struct tensor t[] = {{gg[0], blocks[b].type, 2, {OUT, IN}, k}, {gg[1], blocks[b].type, 2, {OUT_V, IN}, v}};
         put_gguf("w.gguf", "qwen2", t, 2); /* an architecture in halves */
         struct kvc_projection p = load(in_dir("w.gguf"), 3, &interleaved);
         assert_null(p.k_bias);
@@ -548,8 +547,7 @@ static void test_shards(void **state) {
         assert_non_null(p.norm);
         kvc_projection_free(&p);
     }
-    assert_refused(in_dir(gf[1]), 4, &halves, KVC_ERR_UNSUPPORTED,
-                   "and the other shards: no tensor 'blk.4.attn_k.weight'");
+    assert_refused(in_dir(gf[1]), 4, &halves, KVC_ERR_UNSUPPORTED, "and the other shards: no tensor 'blk.4.attn_k.weight'");
     drop(gf[0]);
     assert_refused(in_dir(gf[1]), 3, &halves, KVC_ERR_IO, gf[0]);
     drop(gf[1]);
@@ -569,8 +567,7 @@ static void test_shapes(void **state) {
     list(t, hf, 30, m);
     put_safetensors("w.safetensors", "", t, ALL);
     const char *path = in_dir("w.safetensors");
-    assert_refused(path, 2, &halves, KVC_ERR_UNSUPPORTED,
-                   "w.safetensors: no tensor 'model.layers.2.self_attn.k_proj.weight'");
+    assert_refused(path, 2, &halves, KVC_ERR_UNSUPPORTED, "w.safetensors: no tensor 'model.layers.2.self_attn.k_proj.weight'");
     struct kvc_projection_shape s = halves;
     s.heads = 4;
     assert_refused(path, 3, &s, KVC_ERR_MODEL,
@@ -656,8 +653,8 @@ static void test_damaged_safetensors(void **state) {
     } bad[] = {
         {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,17]}", KVC_ERR_DAMAGED, "cut short"},
         {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]}", KVC_ERR_DAMAGED, "cut short"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[9223372036854775791,9223372036854775807]}",
-         KVC_ERR_DAMAGED, "cut short"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[9223372036854775791,9223372036854775807]}", KVC_ERR_DAMAGED,
+         "cut short"},
         {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,0]}", KVC_ERR_DAMAGED, "ends before it begins"},
         {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0]}", KVC_ERR_DAMAGED, "two data_offsets"},
         {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[-16,0]}", KVC_ERR_DAMAGED, "no whole numbers"},
@@ -747,8 +744,8 @@ static double *real_tensor(const struct kvc_input *in, const json_t *header, con
 }
 
 /* Relative difference of K (rotated by RoPE if theta is not 0) or V from a row times the weights. */
-static double difference(const double *hidden, const float *w, const double *cache, size_t tokens, size_t in,
-                         size_t heads, size_t dim, double theta) {
+static double difference(const double *hidden, const float *w, const double *cache, size_t tokens, size_t in, size_t heads,
+                         size_t dim, double theta) {
     double off = 0, all = 0;
     double *row = malloc(heads * dim * sizeof *row);
     assert_non_null(row);
@@ -821,11 +818,19 @@ static void test_real(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),      cmocka_unit_test(test_identity), cmocka_unit_test(test_partial),
-        cmocka_unit_test(test_blocks),      cmocka_unit_test(test_names),    cmocka_unit_test(test_config),
-        cmocka_unit_test(test_norms),       cmocka_unit_test(test_shards),   cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_types),       cmocka_unit_test(test_damaged_safetensors),
-        cmocka_unit_test(test_cut),         cmocka_unit_test(test_real),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_partial),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_damaged_safetensors),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests_name("weights", tests, make_dir, drop_dir);
 }

@@ -158,7 +158,8 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     const struct kvc_cache *c = p->file->cache;
     const struct kvc_cuda_destination *d = s->d;
     const struct kvc_cuda_strides *x = &s->strides;
-    const uint32_t index = c->layer[c->tensor[t].layer].index, layer = index - d->first_layer, kv = c->tensor[t].role == KVC_ROLE_V;
+    const uint32_t index = c->layer[c->tensor[t].layer].index, layer = index - d->first_layer,
+                   kv = c->tensor[t].role == KVC_ROLE_V;
     struct kvc_device_target *g = &p->target[t];
     uint64_t first, n, extent = 0;
     char label[64];
@@ -169,16 +170,16 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
         return kvc_fail(e, KVC_ERR_USAGE, "%s has no place among %" PRIu64 " layers", label, d->pool.layers);
     if (kvc_dtype_info(c->tensor[t].shape.dtype)->block > 1)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_FLOATS, "%s is %s, which is no layout's", label,
-                        kvc_dtype_info(c->tensor[t].shape.dtype)->name);
+                             kvc_dtype_info(c->tensor[t].shape.dtype)->name);
     if (d->pool.heads != g->heads || d->pool.dim != g->channels)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s has %" PRIu32 " heads of %" PRIu32 " channels, the pool %" PRIu64 " of %" PRIu64, label,
-                        g->heads, g->channels, d->pool.heads, d->pool.dim);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s has %" PRIu32 " heads of %" PRIu32 " channels, the pool %" PRIu64 " of %" PRIu64,
+                        label, g->heads, g->channels, d->pool.heads, d->pool.dim);
     if (d->dtype && dtype_of(d->dtype, &g->dtype))
         return kvc_fail(e, KVC_ERR_USAGE, "dtype '%s' is none of f32, f16, bf16, f8e4m3, f8e5m2", d->dtype);
     if (x->dim < value_bytes(g->dtype)) return kvc_fail(e, KVC_ERR_USAGE, "values of %s do not fit their stride", label);
     if (d->first / d->pool.page_size >= s->pages || n > s->pages * d->pool.page_size - d->first)
-        return kvc_fail(e, KVC_ERR_USAGE, "%" PRIu64 " tokens do not fit %" PRIu64 " pages of %" PRIu64 " from slot %" PRIu64, n, s->pages,
-                        d->pool.page_size, d->first);
+        return kvc_fail(e, KVC_ERR_USAGE, "%" PRIu64 " tokens do not fit %" PRIu64 " pages of %" PRIu64 " from slot %" PRIu64, n,
+                        s->pages, d->pool.page_size, d->first);
     const uint64_t base = d->n_bases == 1 ? 0 : d->n_bases == d->pool.layers ? layer : 2 * (uint64_t)layer + kv;
     g->base = d->bases[base];
     if (d->n_bases == 1) g->base += (uint64_t)x->layer * layer;
@@ -198,7 +199,8 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
                         value_bytes(g->dtype));
     for (uint32_t i = 0; i < p->n_tensors; i++)
         if (p->target[p->tensor[i]].base == g->base)
-            return kvc_fail(e, KVC_ERR_USAGE, "%s would lie where another sequence's or window's layer does: select layers", label);
+            return kvc_fail(e, KVC_ERR_USAGE, "%s would lie where another sequence's or window's layer does: select layers",
+                            label);
     if (reach(&extent, d->pool.pages, x->page) || reach(&extent, d->pool.page_size, x->token) ||
         reach(&extent, g->heads, x->head) || reach(&extent, g->channels, x->dim) || extent > INT64_MAX)
         return kvc_fail(e, KVC_ERR_USAGE, "the pool's sizes overflow");
@@ -216,7 +218,11 @@ static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination
 /* --- plans --- */
 
 static int open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc_cuda_options *o, struct kvc_error *e) {
-    const struct kvc_open_options open_options = {.size = sizeof open_options, .format = "kvc", .model = o->model, .profile = o->profile, .weights = o->weights,
+    const struct kvc_open_options open_options = {.size = sizeof open_options,
+                                                  .format = "kvc",
+                                                  .model = o->model,
+                                                  .profile = o->profile,
+                                                  .weights = o->weights,
                                                   .profile_folders = o->profile_folders};
     if (!(p->file = kvc_file_open(path, &open_options, e))) return -1;
     p->options = (struct kvc_load_options){.threads = o->threads,
@@ -300,8 +306,8 @@ void kvc_cuda_plan_free(struct kvc_cuda_plan *p) {
 int kvc_cuda_plan_describe(const struct kvc_cuda_plan *p, struct kvc_cuda_plan_info *info) {
     struct kvc_load_info l;
     kvc_load_describe(p->load, &l);
-    const struct kvc_cuda_plan_info own = {.stored = l.stored, .decoded = l.decoded, .on_host = l.on_host,
-                                        .device_bytes = l.device_bytes, .tensors = p->n_tensors};
+    const struct kvc_cuda_plan_info own = {
+        .stored = l.stored, .decoded = l.decoded, .on_host = l.on_host, .device_bytes = l.device_bytes, .tensors = p->n_tensors};
     return kvc_sized_give(info, &own, sizeof own, "kvc_cuda_plan_info", NULL);
 }
 
@@ -315,24 +321,25 @@ int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_c
     uint64_t first, n;
     kvc_load_rows(c, t, &p->options, &first, &n);
     const struct kvc_cuda_tensor own = {.tensor = t,
-                                       .layer = c->layer[c->tensor[t].layer].index,
-                                       .role = kvc_role_name(c->tensor[t].role),
-                                       .dtype = g->dtype == g->from ? kvc_dtype_info(s->dtype)->name
-                                                                    : kvc_dtype_info((enum kvc_dtype)g->dtype)->name,
-                                       .address = g->base,
-                                       .tokens = n,
-                                       .heads = s->heads,
-                                       .dim = s->dim,
-                                       .token = g->token,
-                                       .head = g->head,
-                                       .position = n ? kvc_cells_position(cells, first) : 0};
+                                        .layer = c->layer[c->tensor[t].layer].index,
+                                        .role = kvc_role_name(c->tensor[t].role),
+                                        .dtype = g->dtype == g->from ? kvc_dtype_info(s->dtype)->name
+                                                                     : kvc_dtype_info((enum kvc_dtype)g->dtype)->name,
+                                        .address = g->base,
+                                        .tokens = n,
+                                        .heads = s->heads,
+                                        .dim = s->dim,
+                                        .token = g->token,
+                                        .head = g->head,
+                                        .position = n ? kvc_cells_position(cells, first) : 0};
     return kvc_sized_give(tensor, &own, sizeof own, "kvc_cuda_tensor", NULL);
 }
 
 int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e) {
     p->finished = 0;
     if (stream == PER_THREAD)
-        return kvc_fail(e, KVC_ERR_USAGE, "cudaStreamPerThread is another stream in each of the loader's threads: give one of your own");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "cudaStreamPerThread is another stream in each of the loader's threads: give one of your own");
     return kvc_load_run(p->load, stream, e) ? kvc_error_prefix(e, p->file->opened.input.name) : 0;
 }
 
@@ -351,7 +358,8 @@ int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t 
     if (!p->finished) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
     if (i >= p->n_tensors || !p->own[t] || first > g->pages || n > g->pages - first)
         return kvc_fail(e, KVC_ERR_USAGE, "these rows are not in memory of the plan's own");
-    return kvc_device_read(p->device, dst, (const uint8_t *)p->own[t] + first * (uint64_t)g->token, (size_t)(n * (uint64_t)g->token), e);
+    return kvc_device_read(p->device, dst, (const uint8_t *)p->own[t] + first * (uint64_t)g->token,
+                           (size_t)(n * (uint64_t)g->token), e);
 }
 
 /* --- other processes --- */

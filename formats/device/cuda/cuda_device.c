@@ -21,7 +21,8 @@
 #error "CUDA 12.5 or newer is needed: CUDA=0 builds without"
 #endif
 
-#define NOT_PLAIN "memory of expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) or of vLLM's sleep mode " \
+#define NOT_PLAIN                                                                                               \
+    "memory of expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) or of vLLM's sleep mode " \
     "is not plain cudaMalloc memory and cannot be shared"
 
 _Static_assert(sizeof(cudaIpcMemHandle_t) == KVC_IPC_HANDLE, "a handle is CUDA's");
@@ -49,7 +50,9 @@ int kvc_fail_cuda(struct kvc_error *e, cudaError_t status, const char *format, .
 /* --- whose context is current --- */
 
 /* CUDA's two error enumerations share their numbers. */
-static cudaError_t of_driver(CUresult status) { return (cudaError_t)status; }
+static cudaError_t of_driver(CUresult status) {
+    return (cudaError_t)status;
+}
 
 /* Makes the device current. *before gets the context before, for leave(), which must follow unless this fails. */
 static cudaError_t enter(const struct cuda *c, CUcontext *before) {
@@ -65,11 +68,11 @@ static cudaError_t leave(const struct cuda *c, CUcontext before, cudaError_t sta
 }
 
 /* Sets status to that of a call on device c. */
-#define ON(c, status, call)                                              \
-    do {                                                                 \
-        CUcontext before;                                                \
-        (status) = enter(c, &before);                                    \
-        if ((status) == cudaSuccess) (status) = leave(c, before, call);  \
+#define ON(c, status, call)                                             \
+    do {                                                                \
+        CUcontext before;                                               \
+        (status) = enter(c, &before);                                   \
+        if ((status) == cudaSuccess) (status) = leave(c, before, call); \
     } while (0)
 
 /* --- memory --- */
@@ -226,8 +229,8 @@ static int cuda_owns(struct kvc_device *d, const void *p, size_t n, struct kvc_e
         CUdeviceptr base;
         size_t size;
         if (range_of(c, at, &base, &size) != cudaSuccess || owns_byte(c, at, NULL))
-            return kvc_fail(e, KVC_ERR_USAGE, "address %p: %" PRIu64 " bytes are memory of cuda:%d, and %zu are needed", p,
-                            done, c->number, n);
+            return kvc_fail(e, KVC_ERR_USAGE, "address %p: %" PRIu64 " bytes are memory of cuda:%d, and %zu are needed", p, done,
+                            c->number, n);
         done = base + size - (uintptr_t)p;
     }
     return 0;
@@ -235,8 +238,7 @@ static int cuda_owns(struct kvc_device *d, const void *p, size_t n, struct kvc_e
 
 /* --- other processes --- */
 
-static int cuda_ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC_HANDLE], uint64_t *offset,
-                           struct kvc_error *e) {
+static int cuda_ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC_HANDLE], uint64_t *offset, struct kvc_error *e) {
     const struct cuda *c = d->impl;
     CUdeviceptr base = 0;
     size_t size;
@@ -260,8 +262,10 @@ static int cuda_ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HAND
     *base = NULL;
     ON(c, status, cudaIpcOpenMemHandle(base, given, cudaIpcMemLazyEnablePeerAccess));
     if (!status) return 0;
-    return kvc_fail_cuda(e, status, "the handle cannot be opened on cuda:%d (its process must still hold the memory; the same "
-                         "process cannot open its own handle; " NOT_PLAIN "): cudaIpcOpenMemHandle", c->number);
+    return kvc_fail_cuda(e, status,
+                         "the handle cannot be opened on cuda:%d (its process must still hold the memory; the same "
+                         "process cannot open its own handle; " NOT_PLAIN "): cudaIpcOpenMemHandle",
+                         c->number);
 }
 
 static void cuda_ipc_close(struct kvc_device *d, void *base) {
@@ -281,8 +285,10 @@ int kvc_cuda_count(struct kvc_error *e) {
     if (cudaDriverGetVersion(&driver) == cudaSuccess && !driver)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "CUDA cannot be used: no NVIDIA driver is installed");
     if (status == cudaErrorInsufficientDriver)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "CUDA cannot be used: the NVIDIA driver is for CUDA %d.%d at most, and CUDA "
-                        "%d.%d is needed", driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "CUDA cannot be used: the NVIDIA driver is for CUDA %d.%d at most, and CUDA "
+                        "%d.%d is needed",
+                        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     return kvc_fail_cuda(e, status, "CUDA cannot be used: cudaGetDeviceCount");
 }
 
@@ -292,15 +298,16 @@ static int find(void *to, const char *name, unsigned version, struct kvc_error *
     void *p = NULL;
     const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &p, version, cudaEnableDefault, &found);
     if (status) return kvc_fail_cuda(e, status, "cudaGetDriverEntryPointByVersion of %s", name);
-    if (found != cudaDriverEntryPointSuccess || !p)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the NVIDIA driver has no %s", name);
+    if (found != cudaDriverEntryPointSuccess || !p) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the NVIDIA driver has no %s", name);
     memcpy(to, &p, sizeof p);
     return 0;
 }
 
 static int find_driver(struct cuda *c, struct kvc_error *e) {
     return find(&c->get_current, "cuCtxGetCurrent", 4000, e) || find(&c->set_current, "cuCtxSetCurrent", 4000, e) ||
-           find(&c->address_range, "cuMemGetAddressRange", 3020, e) ? -1 : 0;
+                   find(&c->address_range, "cuMemGetAddressRange", 3020, e)
+               ? -1
+               : 0;
 }
 
 /* Describes the device. Refuses devices that are older than the targets of the kernel. */
@@ -331,7 +338,9 @@ static int prepare(struct cuda *c, struct kvc_error *e) {
     return status ? kvc_fail_cuda(e, status, "preparing %s", c->device.name) : 0;
 }
 
-static void cuda_close(struct kvc_device *d) { free(d->impl); } /* d is part of it */
+static void cuda_close(struct kvc_device *d) {
+    free(d->impl);
+} /* d is part of it */
 
 struct kvc_device *kvc_device_cuda(int number, struct kvc_error *e) {
     const int count = kvc_cuda_count(e);
@@ -346,13 +355,27 @@ struct kvc_device *kvc_device_cuda(int number, struct kvc_error *e) {
         return NULL;
     }
     c->number = number;
-    c->device = (struct kvc_device){
-        .impl = c, .alloc = cuda_alloc, .free = cuda_free, .alloc_host = cuda_alloc_host, .free_host = cuda_free_host,
-        .copy_in = cuda_copy_in, .copy_out = cuda_copy_out, .zero = cuda_zero, .run = cuda_run, .event_new = cuda_event_new,
-        .event_free = cuda_event_free, .event_record = cuda_event_record, .event_wait = cuda_event_wait,
-        .event_before = cuda_event_before,
-        .stream_new = cuda_stream_new, .stream_free = cuda_stream_free, .owns = cuda_owns,
-        .ipc_export = cuda_ipc_export, .ipc_open = cuda_ipc_open, .ipc_close = cuda_ipc_close, .close = cuda_close};
+    c->device = (struct kvc_device){.impl = c,
+                                    .alloc = cuda_alloc,
+                                    .free = cuda_free,
+                                    .alloc_host = cuda_alloc_host,
+                                    .free_host = cuda_free_host,
+                                    .copy_in = cuda_copy_in,
+                                    .copy_out = cuda_copy_out,
+                                    .zero = cuda_zero,
+                                    .run = cuda_run,
+                                    .event_new = cuda_event_new,
+                                    .event_free = cuda_event_free,
+                                    .event_record = cuda_event_record,
+                                    .event_wait = cuda_event_wait,
+                                    .event_before = cuda_event_before,
+                                    .stream_new = cuda_stream_new,
+                                    .stream_free = cuda_stream_free,
+                                    .owns = cuda_owns,
+                                    .ipc_export = cuda_ipc_export,
+                                    .ipc_open = cuda_ipc_open,
+                                    .ipc_close = cuda_ipc_close,
+                                    .close = cuda_close};
     if (find_driver(c, e) || describe(c, e) || prepare(c, e)) {
         free(c);
         return NULL;
