@@ -1,4 +1,4 @@
-/* diff_labels.c: the names of parts and layers in the output of kvc-diff. Not for matching them (diff_match.c). */
+/* diff_labels.c: the names of parts and layers in the output of kvc-diff. Not for matching them (formats/compare/pairs.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>
