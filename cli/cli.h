@@ -60,7 +60,7 @@ const char *cli_format_names(int writing, char *text, size_t size);
  * EXIT_TROUBLE. */
 int cli_no_such_format(const char *option, const char *name, int writing, const char *more);
 
-/* Options of formats as given: "KEY=VALUE". */
+/* Options of formats as given: "KEY=VALUE". Their texts live as long as the program, so the struct must be static. */
 struct cli_settings {
     const char *item[64];
     unsigned n;

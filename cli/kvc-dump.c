@@ -229,7 +229,7 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
 }
 
 int main(int argc, char **argv) {
-    struct settings s = {.options.part = KVC_NONE};
+    static struct settings s = {.options.part = KVC_NONE};
     struct dump_out o = {.style = DUMP_TEXT};
     int opt, status;
     const struct option *options = cli_long_options(long_options);

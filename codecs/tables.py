@@ -43,6 +43,7 @@ def table(scale):
 def main():
     print("/* tables.c: the frequency tables of the stage `code`; made by tables.py, which describes them. */")
     print('#include "codecs/tables.h"\n')
+    print("/* clang-format off */")
     print("const uint16_t kvc_code_frequency[KVC_CODE_TABLES][KVC_CODE_SYMBOLS] = {")
     for i in range(TABLES):
         row = table(2 ** (LOWEST + 0.2 * i))
@@ -51,6 +52,7 @@ def main():
             print("        " + ", ".join(str(x) for x in row[at:at + 16]) + ",")
         print("    },")
     print("};")
+    print("/* clang-format on */")
 
 
 if __name__ == "__main__":

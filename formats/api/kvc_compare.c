@@ -34,21 +34,17 @@ static void count_rows(const struct kvc_pairs *p, struct kvc_comparison *r) {
 
 static int compare_pair(const struct kvc_align *a, const struct kvc_tensor_pair *pair, const struct kvc_compare_options *o,
                         struct kvc_difference *total, struct kvc_comparison *r, struct kvc_error *e) {
-    const struct kvc_matching *rows = &pair->parts->rows;
+    struct kvc_difference all, *head;
     if (!pair->heads) r->lone++;
-    if (!pair->heads || !rows->rows) return 0;
-    struct kvc_difference all = {0}, *head = calloc((size_t)pair->heads, sizeof *head);
-    if (!head) return kvc_fail_memory(e, "the measures of heads");
-    const int status = kvc_compare_tensor(a->cache[0], pair->tensor[0], a->cache[1], pair->tensor[1], rows, pair->heads, o, head,
-                                          e);
-    for (uint64_t h = 0; h < pair->heads && !status; h++) kvc_difference_add(&all, &head[h]);
+    if (!pair->heads || !pair->parts->rows.rows) return 0;
+    if (!(head = kvc_pairs_compare(a->cache, pair, o, &all, e))) return -1;
     free(head);
     r->tensors++;
     r->values += all.values;
     r->differ += all.differ;
     r->unequal += all.differ != 0;
     if (all.differ) kvc_difference_add(total, &all);
-    return status;
+    return 0;
 }
 
 static int compare(struct kvc_pairs *p, struct kvc_align *a, const struct kvc_compare_how *how, struct kvc_comparison *r,

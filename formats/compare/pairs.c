@@ -185,3 +185,19 @@ void kvc_pairs_free(struct kvc_pairs *p) {
     p->tensor = NULL;
     p->n_parts = p->n_tensors = 0;
 }
+
+struct kvc_difference *kvc_pairs_compare(const struct kvc_cache *const cache[2], const struct kvc_tensor_pair *pair,
+                                         const struct kvc_compare_options *o, struct kvc_difference *all, struct kvc_error *e) {
+    struct kvc_difference *head = calloc((size_t)pair->heads, sizeof *head);
+    *all = (struct kvc_difference){0};
+    if (!head) {
+        kvc_fail_memory(e, "the measures of heads");
+        return NULL;
+    }
+    if (kvc_compare_tensor(cache[0], pair->tensor[0], cache[1], pair->tensor[1], &pair->parts->rows, pair->heads, o, head, e)) {
+        free(head);
+        return NULL;
+    }
+    for (uint64_t h = 0; h < pair->heads; h++) kvc_difference_add(all, &head[h]);
+    return head;
+}

@@ -44,5 +44,9 @@ void kvc_pairs_free(struct kvc_pairs *p);
 enum kvc_pairs_reach kvc_pairs_reach(const struct kvc_pairs *p);
 /* Returns the first tensors of a role whose values both caches have. Guesses are measured on them (align.h). */
 struct kvc_align_sample kvc_pairs_sample(const struct kvc_pairs *p, enum kvc_role role);
+/* Compares the matching rows of a pair, as kvc_compare_tensor() does, of the caches as kvc_align_caches() left them. Returns the measures of pair->heads heads, which must be
+ * freed, and their sum in *all; or NULL. The pair must have heads and rows. */
+struct kvc_difference *kvc_pairs_compare(const struct kvc_cache *const cache[2], const struct kvc_tensor_pair *pair,
+                                         const struct kvc_compare_options *o, struct kvc_difference *all, struct kvc_error *e);
 
 #endif
