@@ -126,7 +126,7 @@ static int convert(struct cli_job *j, const char *path, int to_stdout, const str
     if (!status) status = refuse_removal(j, f, e);
     if (!status) status = to_folder ? convert_to_folder(j, target, f, e) : convert_to_file(j, target, f, e);
     if (!status) {
-        j->total.in += f->input.size;
+        j->total.in += kvc_opened_size(f);
         j->done(j->state, f);
     }
     free(name);

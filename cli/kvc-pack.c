@@ -193,7 +193,7 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     o->progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     o->progress_state = &p->progress;
     kvc_packed_free(&p->done);
-    const int status = kvc_pack_cache(f->cache, f->input.size, &p->how, out, &p->done, e);
+    const int status = kvc_pack_cache(f->cache, kvc_opened_size(f), &p->how, out, &p->done, e);
     end_progress(p);
     return status;
 }

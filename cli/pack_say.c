@@ -159,7 +159,7 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
         struct cli_json *j = &p->job.report.json;
         cli_report_file(&p->job.report, f->input.name);
         cli_json_text(j, "format", f->format->name);
-        cli_json_u64(j, "source_bytes", f->input.size);
+        cli_json_u64(j, "source_bytes", kvc_opened_size(f));
         cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
         cli_json_u64(j, "stored_bytes", r->stored_bytes);
         cli_json_f64(j, "ratio", ratio);

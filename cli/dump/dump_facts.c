@@ -142,7 +142,8 @@ int dump_is_ascending(const struct kvc_cells *cells) {
 }
 
 double dump_ratio(const struct dump_facts *x) {
-    return x->file->input.size ? (double)x->tensor_bytes / (double)x->file->input.size : 0;
+    const uint64_t size = kvc_opened_size(x->file);
+    return size ? (double)x->tensor_bytes / (double)size : 0;
 }
 
 /* --- JSON and TSV --- */
@@ -268,7 +269,7 @@ static int print_profile(struct dump_out *o, const struct dump_facts *x, struct 
 static void print_sizes(struct dump_out *o, const struct dump_facts *x) {
     const char *filter = x->file->input.filter;
     dump_group(o, "bytes");
-    dump_key_u64(o, "file", x->file->input.size);
+    dump_key_u64(o, "file", kvc_opened_size(x->file));
     dump_key_text(o, "filter", *filter ? filter : NULL);
     dump_key_u64(o, "tensors", x->tensor_bytes);
     if (x->is_container) dump_key_f64(o, "ratio", dump_ratio(x));

@@ -39,7 +39,7 @@ int dump_header(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
         if (kvc_meta_find(meta, KVC_KEY_SOURCE_VERSION))
             dump_key_u64(o, "version", kvc_meta_u64(meta, KVC_KEY_SOURCE_VERSION, 0));
     }
-    dump_key_u64(o, "bytes", f->input.size);
+    dump_key_u64(o, "bytes", kvc_opened_size(f));
     dump_key_text(o, "filter", *f->input.filter ? f->input.filter : NULL);
     dump_table(o, "metadata", "meta", columns);
     for (size_t i = 0; i < meta->n; i++) {

@@ -184,8 +184,9 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
         say(l, "%s", recipe);
         end(o, l, "recipe");
     }
-    cli_size_text(x->file->input.size, size);
-    say(l, "file %s (%" PRIu64 " bytes)", size, x->file->input.size);
+    const uint64_t bytes = kvc_opened_size(x->file);
+    cli_size_text(bytes, size);
+    say(l, "file %s (%" PRIu64 " bytes)", size, bytes);
     if (*x->file->input.filter) say(l, " after undoing %s", x->file->input.filter);
     cli_size_text(x->tensor_bytes, size);
     say(l, ", tensors %s", size);

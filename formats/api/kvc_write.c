@@ -49,7 +49,7 @@ static int pack(const struct kvc_file *f, const struct kvc_write_options *o, str
         how->options.recipe = &recipe;
     }
     if (o->profile && !(how->profile = kvc_profile_open(o->profile, e))) return -1;
-    const int status = kvc_pack_cache(f->cache, kvc_file_whole(f)->opened.input.size, how, &sink, &done, e);
+    const int status = kvc_pack_cache(f->cache, kvc_opened_size(&kvc_file_whole(f)->opened), how, &sink, &done, e);
     kvc_packed_free(&done);
     kvc_profile_free(how->profile);
     return status ? kvc_error_prefix(e, f->name) : 0;

@@ -70,10 +70,13 @@ static int is_folder(const char *path) {
     return strcmp(path, "-") != 0 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Sets the name and the size of the input of a bundle that is no file. The input has nothing else. */
+/* Gives the input of a bundle that is no file its name. */
 static void name_input(struct kvc_opened *f) {
     kvc_input_memory(&f->input, f->bundle.name, "", 0);
-    f->input.size = kvc_bundle_size(&f->bundle);
+}
+
+uint64_t kvc_opened_size(const struct kvc_opened *f) {
+    return f->input.size ? f->input.size : kvc_bundle_size(&f->bundle);
 }
 
 int kvc_open_bundle(struct kvc_opened *f, const char *path, const struct kvc_opening *o, struct kvc_error *e) {

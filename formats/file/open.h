@@ -16,7 +16,7 @@ struct kvc_opening {
 
 /* A cache and its source. The struct must not be moved: its fields point at each other. */
 struct kvc_opened {
-    struct kvc_input input; /* of a folder: only its name and size */
+    struct kvc_input input; /* of a folder or several files: a name and no bytes */
     struct kvc_bundle bundle;
     struct kvc_cache *cache;
     const struct kvc_format *format;
@@ -33,6 +33,8 @@ int kvc_open_bytes(struct kvc_opened *f, const void *data, size_t size, const st
 /* Opens several files as the members of one cache. */
 int kvc_open_members(struct kvc_opened *f, const char *const *path, size_t n, const struct kvc_opening *o, struct kvc_error *e);
 void kvc_close(struct kvc_opened *f);
+/* Returns the size in bytes of the file, or of all members of a folder. */
+uint64_t kvc_opened_size(const struct kvc_opened *f);
 
 /* Adds the facts of its model to a cache. A .kvc must match (kvc_model_match), an engine's file must have rows that fit the
  * model's heads; then the facts are stored, and layers get the model's numbers and windows (kvc_layers_settle). A .kvc that was
