@@ -111,7 +111,7 @@ static int run(struct settings *s, char **path) {
 static void release(struct diff_comparison *d) {
     kvc_align_free(&d->align);
     for (int s = 0; s < 2; s++) kvc_close(&d->file[s]);
-    diff_attention_free(d);
+    kvc_attended_free(&d->attended);
     if (d->queries.cache) kvc_close(&d->queries);
     kvc_pairs_free(&d->pairs);
     free(d->keep);

@@ -7,17 +7,9 @@
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
-#include "formats/compare/attention.h"
-#include "formats/compare/pairs.h"
+#include "formats/compare/attend.h"
 
 enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
-
-/* A layer whose attention is measured. */
-struct diff_attention {
-    const struct kvc_tensor_pair *k, *v;
-    uint64_t heads;             /* KV heads */
-    struct kvc_attention *head; /* for each KV head */
-};
 
 struct diff_comparison {
     /* The selection. */
@@ -43,9 +35,7 @@ struct diff_comparison {
     uint64_t compared, unequal, values; /* numbers of tensors, of tensors that differ, of values */
     struct kvc_difference total;        /* over the tensors that differ */
 
-    struct diff_attention *attended;
-    size_t n_attended;
-    struct kvc_attention attended_all;
+    struct kvc_attended attended; /* empty unless attention was measured */
 
     /* State of the printer. */
     struct cli_report report;
@@ -72,7 +62,6 @@ int diff_values(struct diff_comparison *d, struct kvc_error *e);
 int diff_attention_possible(const struct diff_comparison *d, struct kvc_error *e);
 int diff_attention(struct diff_comparison *d, struct kvc_error *e);
 void diff_print_attention(struct diff_comparison *d);
-void diff_attention_free(struct diff_comparison *d);
 
 /* Print the text before facts, between facts and tensors, and after tensors. */
 void diff_begin(struct diff_comparison *d);

@@ -2,7 +2,7 @@
  * (diff_geometry.c). */
 #include "cli/diff/diff.h"
 #include "formats/cache/keys.h"
-#include "formats/cache/view.h"
+#include "formats/compare/meta_differ.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -60,44 +60,11 @@ static void compare_tokens(struct diff_comparison *d) {
 
 /* --- metadata --- */
 
-/* Returns 1 if different values of a key count as a difference: facts that change the meaning of values, and with `all` every
- * fact. */
-static int counts(const struct diff_comparison *d, const char *key) {
-    static const char *const keys[] = {KVC_KEY_ROPE_K,   KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA,
-                                       KVC_KEY_ROPE_DIM, KVC_KEY_ROPE_FACTOR, KVC_KEY_WINDOW};
-    /* Different pairings are aligned before values are compared, unless K of one side has no RoPE. */
-    if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)
-        return kvc_cache_pairing(d->cache[0]) == KVC_PAIRING_NONE || kvc_cache_pairing(d->cache[1]) == KVC_PAIRING_NONE;
-    /* Facts of storage, such as the dtype, are no difference if there is a tolerance. */
-    if (strcmp(key, KVC_KEY_HADAMARD_K) == 0 || strcmp(key, KVC_KEY_HADAMARD_V) == 0) return d->all || d->compare.exact;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (strcmp(keys[i], key) == 0) return 1;
-    return d->all;
-}
-
-/* Compares the entries of a key; NULL if a cache has none. */
-static void compare_entry(struct diff_comparison *d, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
+static void meta_differs(void *state, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
     char text[2][600];
     if (a) kvc_meta_print(a, text[0], sizeof text[0]);
     if (b) kvc_meta_print(b, text[1], sizeof text[1]);
-    if (a && b) {
-        int same = a->type != b->type ? strcmp(text[0], text[1]) == 0
-                                      : a->size == b->size && (!a->size || memcmp(a->value, b->value, a->size) == 0);
-        if (same || !counts(d, a->key)) return;
-    } else if (!d->all) {
-        return;
-    }
-    diff_fact(d, "", a ? a->key : b->key, a ? text[0] : NULL, b ? text[1] : NULL, NULL);
-}
-
-static void compare_metadata(struct diff_comparison *d) {
-    const struct kvc_meta *a = &d->cache[0]->meta, *b = &d->cache[1]->meta;
-    for (size_t i = 0, j = 0; i < a->n || j < b->n;) {
-        int order = i == a->n ? 1 : j == b->n ? -1 : strcmp(a->entry[i].key, b->entry[j].key);
-        compare_entry(d, order <= 0 ? &a->entry[i] : NULL, order >= 0 ? &b->entry[j] : NULL);
-        i += order <= 0;
-        j += order >= 0;
-    }
+    diff_fact(state, "", a ? a->key : b->key, a ? text[0] : NULL, b ? text[1] : NULL, NULL);
 }
 
 /* --- private bytes --- */
@@ -140,6 +107,11 @@ static int compare_private(struct diff_comparison *d, struct kvc_error *e) {
 
 int diff_facts(struct diff_comparison *d, struct kvc_error *e) {
     compare_tokens(d);
-    compare_metadata(d);
+    /* With a tolerance, storage such as the dtype is no difference. */
+    kvc_meta_differ(d->cache,
+                    d->all             ? KVC_META_EVERY_ENTRY
+                    : d->compare.exact ? KVC_META_EXACT
+                                       : KVC_META_MEANING,
+                    meta_differs, d);
     return d->all ? compare_private(d, e) : 0;
 }

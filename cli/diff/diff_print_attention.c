@@ -21,7 +21,7 @@ static void json_measures(struct cli_json *j, struct kvc_attention *a) {
     for (int i = 0; i < MEASURES; i++) cli_json_f64(j, names[i], m[i]);
 }
 
-static void json_head(struct diff_comparison *d, const struct diff_attention *l, uint64_t head) {
+static void json_head(struct diff_comparison *d, const struct kvc_attended_layer *l, uint64_t head) {
     cli_json_open(&d->report.json, NULL, '{');
     cli_json_text(&d->report.json, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
     cli_json_u64(&d->report.json, "stream", l->k->parts->part[0]->stream);
@@ -55,8 +55,8 @@ void diff_print_attention(struct diff_comparison *d) {
     if (d->style == DIFF_TEXT)
         printf("%-20s %5s %10s %12s %12s %12s %12s\n", "attention", "head", "queries", "logit-rms", "kl", "out-median",
                "out-p99");
-    for (size_t i = 0; i < d->n_attended; i++) {
-        const struct diff_attention *l = &d->attended[i];
+    for (size_t i = 0; i < d->attended.n; i++) {
+        const struct kvc_attended_layer *l = &d->attended.layer[i];
         char label[128];
         diff_layers_label(l->k, l->k, label, sizeof label);
         label[strlen(label) - 2] = '\0'; /* without the role " K", because the measures are of K and V */
@@ -75,13 +75,13 @@ void diff_print_attention(struct diff_comparison *d) {
     if (d->style == DIFF_JSON) {
         cli_json_close(&d->report.json);
         cli_json_open(&d->report.json, "attention_total", '{');
-        json_measures(&d->report.json, &d->attended_all);
+        json_measures(&d->report.json, &d->attended.all);
         cli_json_close(&d->report.json);
     } else if (d->style == DIFF_TSV) {
         fputs("attention\tall\t\t\t", stdout);
-        tsv_measures(&d->attended_all);
+        tsv_measures(&d->attended.all);
     } else {
         printf("%-20s %5s", "all layers", "");
-        text_measures(&d->attended_all);
+        text_measures(&d->attended.all);
     }
 }

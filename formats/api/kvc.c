@@ -68,6 +68,14 @@ static int open_source(struct kvc_file *f, const struct source *s, const struct 
     return s->members ? kvc_open_members(&f->opened, s->path, s->paths, o, e) : kvc_open_path(&f->opened, s->path[0], o, e);
 }
 
+/* Looks for all damage. A file of whole bytes that cannot be decoded, as for lack of its profile, is refused. */
+static int survey(struct kvc_file *f, struct kvc_error *e) {
+    if (!(f->survey = kvc_salvage_survey(f->cache, 0, e))) return -1;
+    if (f->survey->trouble.code == KVC_OK) return 0;
+    if (e) *e = f->survey->trouble;
+    return -1;
+}
+
 /* Fills a zeroed handle. After a failure kvc_file_close() frees its parts. */
 static int fill(struct kvc_file *f, const struct source *s, const struct kvc_open_options *o, struct kvc_model *model,
                 struct kvc_error *e) {
@@ -75,16 +83,19 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
                                              .set = o->set,
                                              .kv_heads = o->kv_heads,
                                              .profile = o->profile,
-                                             .profile_folders = o->profile_folders},
+                                             .profile_folders = o->profile_folders,
+                                             .salvage = o->damaged},
                                   .model = model};
     if (o->pairing && !kvc_pairing_parse(o->pairing, &opening.import.pairing))
         return kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
     if (model && kvc_model_read(o->model, 0, model, e)) return kvc_error_prefix(e, o->model);
     if (o->weights && !(f->weights = kvc_weights_open(o->weights, e))) return kvc_error_prefix(e, o->weights);
     opening.import.weights = f->weights;
+    if (o->damaged && !o->format) opening.import.format = "kvc"; /* damaged first bytes may not tell the format */
     if (open_source(f, s, &opening, e)) return -1;
     f->cache = f->opened.cache;
     f->name = f->opened.input.name;
+    if (o->damaged && kvc_cache_is_container(f->cache) && survey(f, e)) return -1;
     if (kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e))) return -1;
     return 0;
 }
@@ -127,6 +138,13 @@ static uint64_t end_of(const struct kvc_cache *c) {
     return (uint64_t)end;
 }
 
+/* Leaves out what is damaged. */
+static int narrow(const struct kvc_file *f, struct kvc_selection *s, struct kvc_error *e) {
+    if (!f->survey)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: the file was not opened as damaged, or is a selection already", f->name);
+    return kvc_survey_narrow(f->survey, f->cache, s, e) ? kvc_error_prefix(e, f->name) : 0;
+}
+
 struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part, struct kvc_error *e) {
     struct kvc_part_options o;
     if (kvc_sized_take(&o, sizeof o, part, "kvc_part_options", e)) return NULL;
@@ -135,7 +153,8 @@ struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part
         kvc_fail(e, KVC_ERR_USAGE, "%s: has no positions from %" PRIu64 " to below %" PRIu64, f->name, o.first, o.end);
         return NULL;
     }
-    const struct kvc_selection selection = {o.first, o.end, o.layers, o.n_layers, o.no_companions};
+    struct kvc_selection selection = {o.first, o.end, o.layers, o.n_layers, o.no_companions};
+    if (o.whole && narrow(f, &selection, e)) return NULL;
     struct kvc_file *view = calloc(1, sizeof *view);
     if (!view) {
         kvc_fail_memory(e, "a file");
@@ -235,6 +254,10 @@ int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uin
 
 int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {
     const struct kvc_cache *c = kvc_file_whole(f)->cache;
-    if (!kvc_cache_is_container(c)) return 0;
+    const struct kvc_survey *s = kvc_file_whole(f)->survey;
+    if (!kvc_cache_is_container(c) || (s && !s->n)) return 0;
+    if (s)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing", f->name, s->damaged,
+                        s->records);
     return kvc_container_check(c, threads, e) ? kvc_error_prefix(e, f->name) : 0;
 }

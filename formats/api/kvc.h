@@ -66,9 +66,10 @@ struct kvc_open_options {
     const char *pairing;    /* RoPE pairing of K: "halves", "interleaved", "none"; NULL: as the file says */
     const char *weights;    /* path of weights that K and V are rebuilt with (recipe project); NULL: none */
     const char *profile;    /* path of the profile that a .kvc was packed with; NULL: it is looked for by its hash */
-    const char
-        *profile_folders; /* where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL: nowhere
-                                    else. The library does not read the environment for it; the tools pass $KVC_PROFILE_PATH here */
+    /* Where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL: nowhere else. The library does
+     * not read the environment for it; the tools pass $KVC_PROFILE_PATH here. */
+    const char *profile_folders;
+    int damaged; /* open a .kvc that may be damaged anywhere, and look for all damage (kvc_file_survey) */
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files
@@ -88,6 +89,8 @@ struct kvc_part_options {
     const uint8_t *layers; /* layers[i] != 0 keeps layer i < n_layers; NULL: all */
     uint32_t n_layers;
     int no_companions; /* leave out queries and hidden states */
+    int whole; /* of a file opened as damaged: narrow the selection to the longest run of positions, from its first one on,
+                        * that is whole in all its layers; an error where nothing is left */
 };
 /* Returns a handle of some tokens or layers of f, which must stay open. Nothing is copied. Refuses positions that a
  * sliding-window, recurrent or checkpoint part does not have. Such a handle can be packed, and unpacked into a format that is
@@ -137,7 +140,48 @@ KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t fi
  * per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
 
+/* Statistics of one head's values, as kvc-dump --stats prints them. Block types are dequantised, not rotated back. */
+struct kvc_head_stats {
+    size_t size; /* of this struct; set by the caller */
+    uint64_t values, nan, inf;
+    double mean, rms, max_abs; /* over finite values */
+    uint64_t outlier_channels; /* channels whose rms is over 4 times the head's median channel rms */
+    uint64_t worst_channel;    /* the channel of largest rms */
+    double worst_rms;
+};
+/* Fills head[0] to head[n - 1]; n is info.heads of the tensor. Reads all of the tensor. */
+KVC_API int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc_head_stats *head, uint64_t n,
+                           struct kvc_error *e);
+
+/* --- damaged files --- */
+
+/* What is damaged in a file that was opened as damaged. Texts belong to the file. */
+struct kvc_survey_info {
+    size_t size;                 /* of this struct; set by the caller */
+    uint64_t records, damaged;   /* of the file, missing ones included; of these the damaged and missing ones */
+    uint64_t places;             /* damaged places, for kvc_file_damage() */
+    int no_meta, no_tokens;      /* metadata, token ids are lost */
+    int no_source;               /* the source's own bytes are lost: only a named format can be written */
+    const char *layers, *tokens; /* "0-6,8": whole layers; "0-511,768-1999": tokens whole in every layer; NULL: unknown */
+};
+/* One damaged place: a record, the header, the footer, or bytes that belong to no record. */
+struct kvc_damage_info {
+    size_t size;            /* of this struct; set by the caller */
+    const char *kind;       /* "BLOCK", "META" and so on, "header", "footer", "bytes" */
+    const char *place;      /* in words: "layer 0 V, tokens 0-199"; "" if it belongs to no tensor */
+    const char *reason;     /* in words */
+    uint64_t record;        /* number in the file; UINT64_MAX: none, or a missing one */
+    uint64_t offset, bytes; /* in the file; offset UINT64_MAX: missing */
+};
+/* -1 when the file was not opened as damaged, or info->size is not set. */
+KVC_API int kvc_file_survey(const struct kvc_file *f, struct kvc_survey_info *info);
+/* -1 when there is no place i, or info->size is not set. */
+KVC_API int kvc_file_damage(const struct kvc_file *f, uint64_t i, struct kvc_damage_info *info);
+
 /* --- comparing --- */
+
+/* Gets a metadata entry that differs: the text that each cache has, or NULL. */
+typedef void kvc_meta_fn(void *state, const char *key, const char *a, const char *b);
 
 struct kvc_compare_how {
     size_t size;           /* of this struct */
@@ -145,6 +189,12 @@ struct kvc_compare_how {
     const uint8_t *layers; /* layers[i] != 0 compares layer i < n_layers; NULL: all */
     uint32_t n_layers;
     double abs, rel; /* values are equal when |a - b| <= abs + rel * |b|; both 0: when their bits are */
+    int meta; /* metadata: 0 is not compared; 1: entries that change the meaning of values in memory, where both caches have
+                      * them; 2: every entry, also one that a cache lacks */
+    kvc_meta_fn *meta_differs; /* is called for each such entry that differs; NULL: they are counted only */
+    void *meta_state;
+    int attention;                  /* measure what the differences do to attention; needs queries */
+    const struct kvc_file *queries; /* a file with queries; NULL: those of a, or of b */
 };
 struct kvc_comparison {
     size_t size;              /* of this struct; set by the caller */
@@ -156,10 +206,17 @@ struct kvc_comparison {
     double max_abs, rms;      /* largest |a - b|, root mean square of a - b; over finite pairs of unequal tensors */
     double frobenius, cosine; /* ||a - b|| / ||a||; a.b / (||a|| ||b||); likewise */
     int tokens_differ;        /* both have token ids, and these are not the same */
+    uint64_t meta_differ;     /* metadata entries that differ */
+    /* Of attention, over all queries of all heads: query vectors that were measured; root mean square of the differences of
+     * logits; mean of KL(softmax of a || softmax of b) in nats; ||o of a - o of b|| / ||o of a|| of the outputs o, the median and
+     * the 99th percentile. */
+    uint64_t queries;
+    double logit_rms, kl, output_median, output_p99;
 };
 /* Compares the values of two caches, row by row of equal positions, after bringing Hadamard rotation and RoPE pairing to one
- * meaning as kvc-diff(1) does. Metadata is not compared. Returns 0 when they are the same, 1 when they differ, -1 with *e.
- * `how` may be NULL. A selection that reaches nothing is an error. */
+ * meaning as kvc-diff(1) does. Returns 0 when they are the same, 1 when they differ, -1 with *e. `how` may be NULL. A selection
+ * that reaches nothing is an error. A slot file of a model with sliding windows does not say which layers have them: open it with
+ * `model`. */
 KVC_API int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b, const struct kvc_compare_how *how,
                              struct kvc_comparison *result, struct kvc_error *e);
 

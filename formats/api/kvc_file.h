@@ -3,6 +3,7 @@
 #define KVC_FILE_H
 
 #include "formats/cache/block_cache.h"
+#include "formats/container/salvage.h"
 #include "formats/file/open.h"
 #include "formats/model/weights.h"
 
@@ -12,7 +13,8 @@ struct kvc_file {
     struct kvc_cache *cache;   /* opened.cache, or the selection's own */
     const char *name;          /* for messages */
     struct kvc_weights *weights;
-    struct kvc_block_cache *blocks; /* of which rows were read; NULL unless it is a whole .kvc */
+    const struct kvc_survey *survey; /* of a file opened as damaged; the cache owns it. NULL: it was opened as whole */
+    struct kvc_block_cache *blocks;  /* of which rows were read; NULL unless it is a whole .kvc */
 };
 
 /* Returns the file that was opened. */

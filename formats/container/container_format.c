@@ -41,7 +41,7 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
     const struct kvc_input *in = b->one.in;
     struct kvc_cache *c = o && o->salvage ? kvc_import_damaged(in, o, e) : kvc_container_open(in, e);
     if (c && kvc_salvage_refusal(c)) {
-        *e = *kvc_salvage_refusal(c);
+        if (e) *e = *kvc_salvage_refusal(c);
         kvc_cache_free(c);
         return NULL;
     }

@@ -324,6 +324,135 @@ static void two_files_are_compared(void **state) {
     kvc_error_free(e);
 }
 
+static void count_meta(void *state, const char *key, const char *a, const char *b) {
+    unsigned *n = state;
+    assert_true(a || b);
+    *n += strcmp(key, "recipe") == 0 && !a && b;
+}
+
+static void metadata_is_compared(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    struct memory packed = {0};
+    if (kvc_file_pack(f, NULL, append, &packed, e)) fail_msg("%s", kvc_error_message(e));
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
+    struct kvc_comparison found = {.size = sizeof found};
+    unsigned recipes = 0;
+    struct kvc_compare_how how = {.size = sizeof how, .meta = 1, .meta_differs = count_meta, .meta_state = &recipes};
+    assert_int_equal(kvc_file_compare(f, p, &how, &found, e), 0);
+    assert_int_equal(found.meta_differ, 0);
+    how.meta = 2;
+    assert_int_equal(kvc_file_compare(f, p, &how, &found, e), 1);
+    assert_true(found.meta_differ > 0);
+    assert_int_equal(recipes, 1);
+    how.meta = 3;
+    assert_int_equal(kvc_file_compare(f, p, &how, &found, e), -1);
+    how = (struct kvc_compare_how){.size = sizeof how, .attention = 1};
+    assert_int_equal(kvc_file_compare(f, p, &how, &found, e), -1);
+    assert_int_equal(kvc_error_need(e), 6);
+    kvc_file_close(p);
+    kvc_file_close(f);
+    free(packed.data);
+    kvc_error_free(e);
+}
+
+#define QUERIED "samples/prompt.safetensors.kvc"
+
+static void attention_is_measured(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    const struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3};
+    struct kvc_file *f = kvc_file_open(QUERIED, &options, e), *q = kvc_file_open("samples/prompt-queries.kvc", &options, e);
+    if (!f || !q) fail_msg("%s", kvc_error_message(e));
+    struct memory packed = {0};
+    const struct kvc_write_options lossy = {.size = sizeof lossy, .recipe = "kivi4"};
+    if (kvc_file_pack(f, &lossy, append, &packed, e)) fail_msg("%s", kvc_error_message(e));
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
+    struct kvc_comparison found = {.size = sizeof found};
+    const struct kvc_compare_how how = {.size = sizeof how, .attention = 1, .queries = q};
+    assert_int_equal(kvc_file_compare(f, p, &how, &found, e), 1);
+    assert_true(found.queries > 0 && found.kl > 0 && found.kl < 1 && found.logit_rms > 0);
+    assert_true(found.output_median > 0 && found.output_median < found.output_p99 && found.output_p99 < 1);
+    kvc_file_close(p);
+    kvc_file_close(q);
+    kvc_file_close(f);
+    free(packed.data);
+    kvc_error_free(e);
+}
+
+static void statistics_of_heads(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    struct kvc_head_stats head[3] = {{.size = sizeof head[0]}, {.size = sizeof head[0]}, {.size = sizeof head[0]}};
+    if (kvc_file_stats(f, 1, head, 3, e)) fail_msg("%s", kvc_error_message(e));
+    for (int h = 0; h < 3; h++) {
+        assert_int_equal(head[h].size, sizeof head[h]);
+        assert_int_equal(head[h].values, 16 * 64);
+        assert_true(head[h].rms > 0 && head[h].rms <= head[h].worst_rms && head[h].worst_rms <= head[h].max_abs);
+    }
+    assert_int_equal(kvc_file_stats(f, 1, head, 2, e), -1);
+    assert_int_equal(kvc_file_stats(f, 60, head, 3, e), -1);
+    kvc_file_close(f);
+    kvc_error_free(e);
+}
+
+/* --- damaged files --- */
+
+static void damage_is_listed(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    struct memory packed = {0}, out = {0};
+    if (kvc_file_pack(f, NULL, append, &packed, e)) fail_msg("%s", kvc_error_message(e));
+    const struct kvc_open_options damaged = {.size = sizeof damaged, .damaged = 1};
+    struct kvc_survey_info info = {.size = sizeof info};
+    struct kvc_damage_info place = {.size = sizeof place};
+    struct kvc_part_options whole = {.size = sizeof whole, .whole = 1};
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, &damaged, e);
+    if (!p) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_survey(f, &info), -1);
+    assert_int_equal(kvc_file_survey(p, &info), 0);
+    assert_true(info.records > 60 && !info.damaged && !info.places);
+    assert_string_equal(info.layers, "0-29");
+    assert_int_equal(kvc_file_damage(p, 0, &place), -1);
+    assert_int_equal(kvc_file_check(p, 1, e), 0);
+    struct kvc_file *all = kvc_file_select(p, &whole, e);
+    if (!all) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_compare(f, all, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), 0);
+    kvc_file_close(all);
+    kvc_file_close(p);
+
+    packed.data[packed.n / 2] ^= 0x10; /* in the values of a layer of the middle */
+    assert_non_null(p = kvc_file_open_memory(packed.data, packed.n, &damaged, e));
+    assert_int_equal(kvc_file_survey(p, &info), 0);
+    assert_int_equal(info.damaged, 1);
+    assert_int_equal(info.places, 1);
+    assert_string_equal(info.tokens, "");
+    assert_int_equal(kvc_file_damage(p, 0, &place), 0);
+    assert_string_equal(place.kind, "BLOCK");
+    assert_true(place.offset < packed.n / 2 && place.offset + place.bytes > packed.n / 2 && *place.reason);
+    assert_int_equal(kvc_file_check(p, 1, e), -1);
+    assert_int_equal(kvc_error_code(e), 31);
+    assert_null(kvc_file_select(p, &whole, e)); /* all 16 tokens are one block */
+    uint8_t layers[30] = {1, 1, 1};
+    whole.layers = layers;
+    whole.n_layers = 30;
+    struct kvc_file *some = kvc_file_select(p, &whole, e);
+    if (!some) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_tensors(some), 6);
+    assert_int_equal(kvc_file_unpack(some, "safetensors", NULL, append, &out, e), 0);
+    assert_null(kvc_file_select(some, &whole, e));
+    assert_int_equal(kvc_error_code(e), 10);
+    kvc_file_close(some);
+    kvc_file_close(p);
+    kvc_file_close(f);
+    free(packed.data);
+    free(out.data);
+    kvc_error_free(e);
+}
+
 /* --- structs of other versions, lists, callbacks --- */
 
 static void sizes_of_structs(void **state) {
@@ -515,6 +644,10 @@ int main(void) {
         cmocka_unit_test(parts_of_a_file),
         cmocka_unit_test(leading_tokens_are_matched),
         cmocka_unit_test(two_files_are_compared),
+        cmocka_unit_test(metadata_is_compared),
+        cmocka_unit_test(attention_is_measured),
+        cmocka_unit_test(statistics_of_heads),
+        cmocka_unit_test(damage_is_listed),
         cmocka_unit_test(sizes_of_structs),
         cmocka_unit_test(all_metadata_are_listed),
         cmocka_unit_test(progress_and_cancelling),

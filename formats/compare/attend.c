@@ -1,0 +1,115 @@
+/* attend.c: matches queries with K and V of two caches, to measure the effect of differences on attention. Not for the
+ * measures (attention.c). */
+#include "formats/compare/attend.h"
+
+#include "formats/cache/view.h"
+#include "formats/io/parallel.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* --- matching --- */
+
+static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer) return t;
+    return KVC_NONE;
+}
+
+static const struct kvc_tensor_pair *find_values(const struct kvc_pairs *p, const struct kvc_tensor_pair *k) {
+    for (size_t i = 0; i < p->n_tensors; i++) {
+        const struct kvc_tensor_pair *v = &p->tensor[i];
+        if (v->parts == k->parts && v->layer == k->layer && v->role == KVC_ROLE_V) return v;
+    }
+    return NULL;
+}
+
+/* Views of the caches for the measures: all values as f32, queries in the pairing of K. */
+struct views {
+    struct kvc_attended *attended;
+    struct kvc_cache *view[2], *queries;
+};
+
+static int open_views(struct views *x, struct kvc_error *e) {
+    struct kvc_attended *a = x->attended;
+    enum kvc_pairing of_k = kvc_cache_pairing(a->cache[0]);
+    if (of_k == KVC_PAIRING_UNKNOWN) of_k = kvc_cache_pairing(a->cache[1]);
+    if (!(x->queries = kvc_view_queries(a->queries, of_k, e))) return -1;
+    for (int s = 0; s < 2; s++)
+        if (!(x->view[s] = kvc_view_float(a->cache[s], e))) return kvc_error_prefix(e, a->name[s]);
+    return 0;
+}
+
+static int list_layers(struct views *x, struct kvc_error *e) {
+    struct kvc_attended *a = x->attended;
+    const struct kvc_pairs *p = a->pairs;
+    if (!(a->layer = calloc(p->n_tensors + 1, sizeof *a->layer))) return kvc_fail_memory(e, "layers");
+    for (size_t i = 0; i < p->n_tensors; i++) {
+        const struct kvc_tensor_pair *k = &p->tensor[i], *v = k->role == KVC_ROLE_K ? find_values(p, k) : NULL;
+        if (!v || !k->heads || !v->heads || !k->parts->rows.rows) continue;
+        const enum kvc_part_kind kind = k->parts->part[0]->kind;
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || find_queries(x->queries, k->layer) == KVC_NONE) continue;
+        struct kvc_attended_layer *to = &a->layer[a->n];
+        to->k = k;
+        to->v = v;
+        to->heads = x->view[0]->tensor[k->tensor[0]].shape.heads;
+        if (!(to->head = calloc((size_t)to->heads, sizeof *to->head))) return kvc_fail_memory(e, "heads");
+        a->n++;
+    }
+    if (a->n) return 0;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "no layer has queries and, in both caches, K and V");
+}
+
+/* --- measuring --- */
+
+static int measure_layer(void *state, uint64_t item, void **result, struct kvc_error *e) {
+    const struct views *x = state;
+    const struct kvc_attended_layer *to = &x->attended->layer[item];
+    uint32_t window = 0; /* as one of the caches records it */
+    for (int s = 0; s < 2 && !window; s++) window = x->view[s]->layer[x->view[s]->tensor[to->k->tensor[s]].layer].window;
+    const struct kvc_attention_layer l = {
+        .cache = {x->view[0], x->view[1]},
+        .queries = x->queries,
+        .k = {to->k->tensor[0], to->k->tensor[1]},
+        .v = {to->v->tensor[0], to->v->tensor[1]},
+        .q = find_queries(x->queries, to->k->layer),
+        .rows = &to->k->parts->rows,
+        .window = window,
+    };
+    *result = NULL;
+    if (kvc_attention_compare(&l, to->head, e) == 0) return 0;
+    char label[32];
+    snprintf(label, sizeof label, "layer %" PRIu32, to->k->layer);
+    return kvc_error_prefix(e, label);
+}
+
+static int measured(void *state, uint64_t item, void *result, struct kvc_error *e) {
+    struct kvc_attended *a = ((struct views *)state)->attended;
+    (void)result;
+    for (uint64_t h = 0; h < a->layer[item].heads; h++)
+        if (kvc_attention_add(&a->all, &a->layer[item].head[h], e)) return -1;
+    return 0;
+}
+
+int kvc_attend(struct kvc_attended *a, struct kvc_error *e) {
+    struct views x = {.attended = a};
+    int status = open_views(&x, e) || list_layers(&x, e) ? -1 : 0;
+    if (!status) {
+        const struct kvc_job job = {.n = a->n, .work = measure_layer, .commit = measured, .discard = free, .state = &x};
+        status = kvc_parallel(&job, 0, e);
+    }
+    kvc_cache_free(x.view[0]);
+    kvc_cache_free(x.view[1]);
+    kvc_cache_free(x.queries);
+    return status;
+}
+
+void kvc_attended_free(struct kvc_attended *a) {
+    for (size_t i = 0; i < a->n; i++) {
+        for (uint64_t h = 0; h < a->layer[i].heads; h++) kvc_attention_free(&a->layer[i].head[h]);
+        free(a->layer[i].head);
+    }
+    free(a->layer);
+    kvc_attention_free(&a->all);
+}

@@ -1,0 +1,34 @@
+/* attend.h: measures how differences of two caches change attention, layer by layer, with the queries of a cache. Not for the
+ * measures of one layer (attention.h). */
+#ifndef KVC_ATTEND_H
+#define KVC_ATTEND_H
+
+#include "formats/compare/attention.h"
+#include "formats/compare/pairs.h"
+
+/* A layer whose attention is measured: both caches have K and V, and there are queries. */
+struct kvc_attended_layer {
+    const struct kvc_tensor_pair *k, *v;
+    uint64_t heads;             /* KV heads */
+    struct kvc_attention *head; /* for each KV head */
+};
+
+struct kvc_attended {
+    /* Set by the caller. */
+    const struct kvc_pairs *pairs;
+    const struct kvc_cache *cache[2]; /* as kvc_align_caches() left them: K of both has one pairing */
+    const char *name[2];              /* for messages */
+    const struct kvc_cache *queries;  /* a cache with queries (kvc_cache_has_queries) */
+
+    /* The result. */
+    struct kvc_attended_layer *layer;
+    size_t n;
+    struct kvc_attention all; /* over all layers and heads */
+};
+
+/* Fills the result. It must be freed by kvc_attended_free(), after a failure as well. Memory: K and V of both caches for the
+ * layers that are measured at a time, one a core. */
+int kvc_attend(struct kvc_attended *a, struct kvc_error *e);
+void kvc_attended_free(struct kvc_attended *a);
+
+#endif
