@@ -2,82 +2,75 @@
  * (unpack_salvage.c), nor for folders (kvc-unpack.c). */
 #include "cli/unpack.h"
 
-#include "formats/cache/keys.h"
+#include "formats/cache/facts.h"
 #include "formats/container/container.h"
 #include "formats/file/restore.h"
 
-#include <string.h>
-
-/* Returns the format of the file that the cache came from, or NULL if that format has no export. */
-static const struct kvc_format *format_of_source(const struct kvc_cache *c) {
-    const char *source = kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "");
-    if (strncmp(source, "llama.cpp", 9) == 0) return kvc_format_find("llama");
-    const struct kvc_format *f = kvc_format_find(source);
-    return f && f->export ? f : NULL;
-}
-
 /* Warns of facts that the source does not state, and that another engine may therefore misread. */
-static void warn_unknown(const struct cli_unpack *u, const struct kvc_opened *f) {
-    if (u->job.input.quiet) return;
-    if (!kvc_cache_heads_known(f->cache))
+static void warn_unknown(const struct kvc_opened *f) {
+    const struct kvc_facts facts = kvc_facts_of(&f->cache->meta);
+    if (!facts.heads_known)
         cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; give --model or "
                  "--kv-heads",
                  f->input.name);
-    if (!kvc_meta_find(&f->cache->meta, KVC_KEY_HADAMARD_K) || !kvc_meta_find(&f->cache->meta, KVC_KEY_HADAMARD_V))
+    if (!facts.tile_known[0] || !facts.tile_known[1])
         cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
                  "say), so it is written as it is",
                  f->input.name);
-    if (kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
+    if (facts.pairing == KVC_PAIRING_UNKNOWN)
         cli_warn("%s: the RoPE pairing of K is unknown, so K is written as it is; give --model or --pairing", f->input.name);
 }
 
-/* Warns of positions, which raw cannot store. */
-static void warn_positions(const struct cli_unpack *u, const struct kvc_cache *c, const char *name) {
+static void warn_positions(const struct kvc_format *to, const struct kvc_cache *c, const char *name) {
     const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
-    if (u->job.input.quiet || !cells || !cells->n) return;
+    if (!cells || !cells->n) return;
     if (kvc_cells_position(cells, 0) == 0 && kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1) return;
-    cli_warn("%s: raw does not hold positions, and these are not 0, 1, 2, ...", name);
+    cli_warn("%s: %s does not hold positions, and these are not 0, 1, 2, ...", name, to->name);
 }
 
-static void warn_checkpoints(const struct cli_unpack *u, const struct kvc_opened *f) {
+static void warn_checkpoints(const struct kvc_opened *f) {
     unsigned n = 0;
     for (uint32_t i = 0; i < f->cache->n_parts; i++) n += f->cache->part[i].kind == KVC_PART_CHECKPOINT;
-    if (n && !u->job.input.quiet)
-        cli_warn("%s: server checkpoints (%u) are not written; llama.cpp may process the prompt again", f->input.name, n);
+    if (n) cli_warn("%s: server checkpoints (%u) are not written; llama.cpp may process the prompt again", f->input.name, n);
 }
 
 int unpack_check_rest(const struct kvc_opened *f, struct kvc_error *e) {
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
 }
 
+/* Warns of what is in a cache and not in the file that is written. `c` is the cache, or what was selected of it. */
+static void warn_of_lacks(const struct kvc_format *to, const struct kvc_opened *f, const struct kvc_cache *c) {
+    if (to->lacks & KVC_LACKS_CHECKPOINTS) warn_checkpoints(f);
+    if (to->lacks & KVC_LACKS_UNKNOWNS) warn_unknown(f);
+    if (to->lacks & KVC_LACKS_POSITIONS) warn_positions(to, c, f->input.name);
+}
+
 /* Returns why the source's file cannot be returned, as far as the container tells. */
 static const char *why_new(const struct kvc_cache *c) {
-    const char *source = kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "");
-    const char *form = kvc_meta_text(&c->meta, KVC_KEY_LLAMA_TOKEN_FORM, "none");
-    if (!c->tokens && (c->n_prefix_keys || strcmp(form, "none") != 0))
+    const struct kvc_format *source = kvc_format_of_source(c);
+    if (!c->tokens && (c->n_prefix_keys || kvc_facts_of(&c->meta).had_tokens))
         return "packed without its token ids (--no-tokens), and so without the source file's own bytes";
-    if (strcmp(source, "npz") == 0) return "a compressed npz's own bytes are not recorded";
+    if (source && source->no_source) return source->no_source;
     return "packed without the source file's own bytes (with --dequantize, --no-tokens or --companions=no)";
 }
 
 int unpack_wants_source(const struct cli_unpack *u, const struct kvc_cache *c) {
-    const int same = !u->to || (u->to == format_of_source(c) && !c->n_members);
+    const int same = !u->to || (u->to == kvc_format_of_source(c) && !c->n_members);
     return same && !u->selects && !u->export.pairing && !u->settings.n;
 }
 
 int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
                  struct kvc_error *e) {
-    const struct kvc_format *own = format_of_source(c), *to = u->to;
+    const struct kvc_format *to = u->to;
     const int as_it_was = unpack_wants_source(u, c);
     if (as_it_was && c->n_extents) return kvc_source_write(c, u->job.threads, out, e) || unpack_check_rest(f, e) ? -1 : 0;
     if (as_it_was && !to && !u->job.input.quiet) cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
-    if (!to) to = own;
-    if (!to) return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
+    if (!to) to = kvc_format_of_source(c);
+    if (!to || !to->export)
+        return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
     struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
     if (u->selects && !view) return -1;
-    if (to == kvc_format_find("llama")) warn_checkpoints(u, f);
-    else warn_unknown(u, f);
-    if (to == kvc_format_find("raw")) warn_positions(u, view ? view : c, f->input.name);
+    if (!u->job.input.quiet) warn_of_lacks(to, f, view ? view : c);
     struct kvc_export_options options = u->export;
     options.set = u->settings.item;
     int status = kvc_export(to, view ? view : c, &options, out, e);

@@ -23,6 +23,14 @@ int kvc_pipeline_print(const struct kvc_pipeline *pipeline, char *text, size_t s
     return 0;
 }
 
+int kvc_pipeline_same(const struct kvc_pipeline *a, const struct kvc_pipeline *b) {
+    if (a->n != b->n) return 0;
+    for (unsigned i = 0; i < a->n; i++)
+        if (a->step[i].stage != b->step[i].stage || memcmp(&a->step[i].args, &b->step[i].args, sizeof a->step[i].args) != 0)
+            return 0;
+    return 1;
+}
+
 int kvc_pipeline_lossless(const struct kvc_pipeline *pipeline) {
     for (unsigned i = 0; i < pipeline->n; i++)
         if (!(stage_at(pipeline, i)->flags & KVC_STAGE_LOSSLESS)) return 0;
@@ -253,21 +261,30 @@ void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role, c
     if (d.coordinates) snprintf(text, size, "%s%s, %s", role == KVC_SELECT_K ? "K" : "V", d.values, d.coordinates);
 }
 
+/* Names the place of an error of a stage: the first of the stage's sections in `own`. */
+static void place_error(const struct kvc_coded *own, const struct kvc_stored *stored, struct kvc_error *e) {
+    for (size_t i = 0; e && stored->n && e->section == KVC_NOWHERE && i < own->n; i++)
+        if (&own->section[i] == stored->section) e->section = i;
+}
+
 struct level {
     struct kvc_shape taken, handed;
     int marked, stepped; /* 1: tokens were marked salient before the stage; they have steps after it */
 };
 
 /* Finds, first stage first, the matrices that each stage took and handed on. */
-static int open_levels(const struct kvc_pipeline *p, const struct kvc_stored *stored, struct kvc_block *block,
-                       struct level *level, struct kvc_error *e) {
-    const enum kvc_dtype own = block->shape.dtype;
+static int open_levels(const struct kvc_pipeline *p, const struct kvc_coded *own, const struct kvc_stored *stored,
+                       struct kvc_block *block, struct level *level, struct kvc_error *e) {
+    const enum kvc_dtype dtype = block->shape.dtype;
     for (unsigned i = 0; i < p->n; i++) {
         const struct kvc_stage *s = stage_at(p, i);
-        block->shape.dtype = taken_as(p, i, own);
+        block->shape.dtype = taken_as(p, i, dtype);
         level[i].taken = block->shape;
         level[i].marked = block->salient != NULL;
-        if (s->open && s->open(&p->step[i].args, &stored[i], block, e)) return kvc_error_prefix(e, s->name);
+        if (s->open && s->open(&p->step[i].args, &stored[i], block, e)) {
+            place_error(own, &stored[i], e);
+            return kvc_error_prefix(e, s->name);
+        }
         level[i].handed = block->shape;
         level[i].stepped = block->step != NULL;
     }
@@ -283,7 +300,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
     block->salient = NULL;
     block->step = NULL;
     block->own = shape.dtype;
-    int status = open_levels(p, stored, block, level, e);
+    int status = open_levels(p, own, stored, block, level, e);
     uint8_t *const salient = block->salient;
     int8_t *const step = block->step;
     for (unsigned i = p->n; i-- > 0 && !status;) {
@@ -293,8 +310,10 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
         block->handed = level[i].handed;
         block->stands = block->shape.dtype;
         block->shape = level[i].taken;
-        if ((status = visit(state, stage_at(p, i), &p->step[i].args, &stored[i], block, e)) < 0)
+        if ((status = visit(state, stage_at(p, i), &p->step[i].args, &stored[i], block, e)) < 0) {
+            place_error(own, &stored[i], e);
             kvc_error_prefix(e, stage_at(p, i)->name);
+        }
     }
     block->stands = block->shape.dtype;
     free(salient);

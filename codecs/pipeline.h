@@ -20,6 +20,8 @@ struct kvc_pipeline {
 
 /* Prints "stage:args,stage:args" without selectors. Returns -1 when `size` is too small. */
 int kvc_pipeline_print(const struct kvc_pipeline *pipeline, char *text, size_t size);
+/* Returns 1 when two pipelines have the same stages with equal arguments, whatever items of a recipe they come from. */
+int kvc_pipeline_same(const struct kvc_pipeline *a, const struct kvc_pipeline *b);
 /* Returns 1 when every stage is lossless. */
 int kvc_pipeline_lossless(const struct kvc_pipeline *pipeline);
 /* Returns the step of the first stage with any of these flags; pipeline->n when there is none. */

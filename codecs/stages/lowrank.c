@@ -1,6 +1,7 @@
 /* lowrank.c: the stage that keeps the strongest directions of a matrix, or of what a quantiser missed. Spec: lowrank.md. */
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
+#include "codecs/stages/lowrank.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
 #include "codecs/stage.h"
@@ -16,6 +17,10 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [LAYER] = {.key = "layer", .kind = KVC_ARG_FLAG},
     [POWER] = {.key = "power", .min = 0, .max = 64, .fallback = 0},
 };
+
+struct kvc_stage_args kvc_lowrank_args(unsigned rank) {
+    return (struct kvc_stage_args){.i = {[RANK] = rank, [LAYER] = 1}};
+}
 
 /* The matrices that are approximated: one a head, or one of whole rows. */
 struct parts {

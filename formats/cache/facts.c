@@ -61,6 +61,8 @@ struct kvc_facts kvc_facts_of(const struct kvc_meta *meta) {
     f.window = kvc_meta_u64(meta, KVC_KEY_WINDOW, 0);
     f.hidden_place = kvc_hidden_place_parse(kvc_meta_text(meta, KVC_KEY_HIDDEN_STATES, ""));
     f.tokens_first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0);
+    f.has_profile = kvc_meta_find(meta, KVC_KEY_PROFILE) != NULL;
+    f.had_tokens = !text_is(meta, KVC_KEY_LLAMA_TOKEN_FORM, "none", "none");
     f.plain_tokens = text_is(meta, KVC_KEY_LLAMA_TOKEN_FORM, "server", "plain");
     f.cell_words = kvc_meta_u64(meta, KVC_KEY_LLAMA_CELL_EXT, 0);
     return f;

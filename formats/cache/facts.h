@@ -38,12 +38,14 @@ struct kvc_facts {
     uint64_t window;  /* tokens of the sliding window, where a layer has no window of its own; 0: unknown */
     enum kvc_hidden_place hidden_place;
     uint64_t tokens_first; /* position of the first token id */
+    int has_profile;       /* 1: rows were packed with a profile, and layers have the numbers that it gave them */
 
     /* Of the model; 0: unknown. */
     uint64_t layers, query_heads, kv_heads, head_dim, head_dim_v;
     const char *architecture; /* "": unknown; owned by the metadata */
 
     /* Of llama.cpp's files. */
+    int had_tokens;      /* 1: the file had token ids */
     int plain_tokens;    /* 1: token ids are a plain list, not a server's */
     uint64_t cell_words; /* words of a cell before its sequence ids (M-RoPE) */
 };

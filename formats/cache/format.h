@@ -4,6 +4,7 @@
 #define KVC_FORMAT_H
 
 #include "formats/cache/cache.h"
+#include "formats/cache/facts.h"
 #include "formats/cache/rope_pairing.h"
 #include "formats/io/bundle.h"
 #include "formats/io/sink.h"
@@ -54,14 +55,24 @@ struct kvc_export_options {
     const struct kvc_option_value *value; /* for exporters, by kvc_export() */
 };
 
+/* What a format does not store. */
+enum kvc_format_lack {
+    KVC_LACKS_POSITIONS = 1,   /* positions of rows, so rows must be those of positions 0, 1, 2, ... */
+    KVC_LACKS_CHECKPOINTS = 2, /* parts of kind KVC_PART_CHECKPOINT */
+    KVC_LACKS_UNKNOWNS = 4     /* that a fact is unknown: heads, Hadamard rotation and pairing are taken to be the format's own */
+};
+
 struct kvc_format {
     const char *name;    /* as users spell it */
     const char *summary; /* one line */
     const char *suffix;  /* default file name suffix, with the dot */
 
     const struct kvc_format_option *import_options, *export_options; /* up to KVC_MAX_FORMAT_OPTIONS; the last has no key */
-    const char *tool;  /* an option of the tools that takes all import options at once, without "--"; NULL: none */
-    int takes_members; /* 1: a cache of this format may consist of several members; 0: it is one file */
+    const char *tool;       /* an option of the tools that takes all import options at once, without "--"; NULL: none */
+    enum kvc_source source; /* of the caches that are read from it */
+    unsigned lacks;         /* enum kvc_format_lack bits, of what is written */
+    const char *no_source;  /* why a source's own bytes may be missing though nothing was left out; NULL: they never are */
+    int takes_members;      /* 1: a cache of this format may consist of several members; 0: it is one file */
 
     /* Returns 1 if the bytes look like this format, else 0 and the reason in `why`. Must be cheap, and trust nothing. */
     int (*probe)(const struct kvc_bundle *b, char *why, size_t size);
@@ -74,6 +85,8 @@ struct kvc_format {
 /* Returns the row of a name, which may have options after a colon; NULL: there is none. */
 const struct kvc_format *kvc_format_find(const char *name);
 const struct kvc_format *kvc_format_at(size_t i); /* NULL past the end */
+/* Returns the row of the file that a cache came from first, or NULL. */
+const struct kvc_format *kvc_format_of_source(const struct kvc_cache *c);
 
 /* For kvc_input_open_how(), with the import options as `state` (or NULL): refuses an input whose first bytes are of no format. An
  * input whose format o->format names is not examined. */

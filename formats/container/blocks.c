@@ -210,6 +210,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     if (!status)
         status = program ? kvc_pipeline_lower(line, &b, &mine, first == KVC_NONE ? NULL : &base, program, e)
                          : kvc_pipeline_decode_record(line, &b, &mine, first == KVC_NONE ? NULL : &base, e);
+    if (status < 0 && e && e->section != KVC_NOWHERE) e->section += skip;
     coded_free(&other);
     kvc_rebuilder_free(&rebuilder);
     free(position);

@@ -2,11 +2,11 @@
 #include "formats/container/plan.h"
 
 #include "codecs/memory.h"
+#include "codecs/stages/lowrank.h"
 #include "formats/cache/facts.h"
 #include "formats/container/offsets.h"
 #include "formats/model/rebuild_source.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,11 +57,6 @@ static uint32_t count_layers(const struct kvc_cache *c) {
     return n;
 }
 
-static int same_pipeline(const struct kvc_pipeline *a, const struct kvc_pipeline *b) {
-    char x[KVC_MAX_STEPS * 160], y[sizeof x];
-    return kvc_pipeline_print(a, x, sizeof x) == 0 && kvc_pipeline_print(b, y, sizeof y) == 0 && strcmp(x, y) == 0;
-}
-
 /* Sets the partners of K or V of layers 2i and 2i + 1 among layers that are alike, if both have the same pipeline, which pairs
  * the first of them. */
 static void find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_pipeline *line) {
@@ -73,7 +68,7 @@ static void find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const s
             const uint32_t a = c->layer[i].tensor[r], b = c->layer[other].tensor[r];
             if (a == KVC_NONE || !kvc_plan_select(&c->tensor[a])) continue;
             const unsigned step = kvc_pipeline_first(&line[a], KVC_STAGE_PAIR);
-            if (step == line[a].n || !same_pipeline(&line[a], &line[b]) ||
+            if (step == line[a].n || !kvc_pipeline_same(&line[a], &line[b]) ||
                 !line[a].step[step].stage->pairs(&line[a].step[step].args, c->layer[i].index, layers))
                 continue;
             plan->partner[a] = b;
@@ -101,7 +96,7 @@ static void drop_pair_stage(struct kvc_pipeline *line) {
 
 static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc_pipeline *line, struct kvc_error *e) {
     uint32_t p = 0;
-    while (p < plan->n_pipelines && !same_pipeline(&plan->pipeline[p], line)) p++;
+    while (p < plan->n_pipelines && !kvc_pipeline_same(&plan->pipeline[p], line)) p++;
     if (p == plan->n_pipelines) {
         if (p == KVC_MAX_PIPELINES) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %u pipelines", p);
         struct kvc_pipeline *grown = kvc_realloc(plan->pipeline, p + 1, sizeof *grown);
@@ -126,26 +121,21 @@ uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *l
 
 /* Chooses the pipeline for the hidden states of a layer whose K and V are rebuilt. If the layer keeps no states of its own,
  * the states are rebuilt too; else, if the recipe gives a rank, they are stored at this rank. */
-static int hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor, struct kvc_pipeline *line,
-                           struct kvc_error *e) {
+static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor,
+                            struct kvc_pipeline *line) {
     const uint32_t index = c->layer[c->tensor[tensor].layer].index;
     struct kvc_pipeline of_k;
     unsigned rank = 0;
-    char text[128];
     kvc_recipe_pipeline(recipe, KVC_SELECT_K, index, &of_k);
     const unsigned step = kvc_pipeline_first(&of_k, KVC_STAGE_REBUILDS);
-    if (step == of_k.n) return 0;
+    if (step == of_k.n) return;
     const int own = of_k.step[step].stage->keeps(&of_k.step[step].args, index, count_layers(c), &rank);
-    if (own && !rank) return 0;
-    kvc_stage_print(of_k.step[step].stage, &of_k.step[step].args, text, sizeof text);
-    char recipe_text[192];
-    struct kvc_recipe instead;
-    if (own) snprintf(recipe_text, sizeof recipe_text, "lowrank:r=%u:layer", rank);
-    else snprintf(recipe_text, sizeof recipe_text, "%s:%s", of_k.step[step].stage->name, text);
-    if (kvc_recipe_parse(recipe_text, &instead, e)) return -1;
+    if (own && !rank) return;
+    struct kvc_recipe instead = {.n = 1};
+    if (own) instead.item[0] = (struct kvc_item){.stage = &kvc_stage_lowrank, .args = kvc_lowrank_args(rank)};
+    else instead.item[0] = (struct kvc_item){.stage = of_k.step[step].stage, .args = of_k.step[step].args};
     kvc_recipe_pipeline(&instead, KVC_SELECT_K, index, line);
     for (unsigned i = 0; i < line->n; i++) line->step[i].item = recipe->n;
-    return 0;
 }
 
 /* --- the pipeline of each tensor --- */
@@ -171,7 +161,7 @@ static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct
             return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
                                  "recipe: %s works head by head, but nothing says how many KV heads there are",
                                  line[t].step[heads].stage->name);
-        if (tensor->role == KVC_ROLE_HIDDEN && hidden_pipeline(c, recipe, t, &line[t], e)) return -1;
+        if (tensor->role == KVC_ROLE_HIDDEN) hidden_pipeline(c, recipe, t, &line[t]);
         const unsigned rebuilt = kvc_pipeline_first(&line[t], KVC_STAGE_REBUILDS);
         if (kvc_pipeline_accepts(&line[t], &tensor->shape, &why)) {
             if (rebuilt == line[t].n || kvc_plan_hidden(c, &line[t], t) != KVC_NONE) continue;

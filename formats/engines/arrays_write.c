@@ -71,7 +71,7 @@ int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kv
     enum kvc_pairing have = kvc_cache_pairing(c);
     *view = NULL;
     if (!to || !have || have == KVC_PAIRING_NONE || have == to) return 0;
-    if (!kvc_meta_find(&c->meta, KVC_KEY_HADAMARD_K))
+    if (!kvc_facts_of(&c->meta).tile_known[0])
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "whether K is Hadamard-rotated is unknown: its RoPE pairing cannot be changed");
     *view = kvc_view_pairing(c, to, e);
     return *view ? 0 : -1;
@@ -80,20 +80,20 @@ int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kv
 /* Returns the pairing in which transformers keeps K. Unknown means that K stays unchanged, because nothing is paired or the
  * pairing cannot be changed. */
 static enum kvc_pairing default_pairing(const struct kvc_cache *c) {
-    const char *arch = kvc_meta_text(&c->meta, KVC_KEY_MODEL_ARCH, "");
-    enum kvc_pairing pairing = *arch ? kvc_pairing_of_transformers(arch) : KVC_PAIRING_HALVES;
-    int fixed = pairing == KVC_PAIRING_NONE || !kvc_meta_find(&c->meta, KVC_KEY_HADAMARD_K);
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    enum kvc_pairing pairing = *facts.architecture ? kvc_pairing_of_transformers(facts.architecture) : KVC_PAIRING_HALVES;
+    int fixed = pairing == KVC_PAIRING_NONE || !facts.tile_known[0];
     return fixed ? KVC_PAIRING_UNKNOWN : pairing;
 }
 
 /* Returns 1 when tensors are in blocks or rotated, which readers of arrays do not understand. */
 static int needs_float(const struct kvc_cache *c, uint32_t stream) {
-    uint64_t k = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_K, 0), v = kvc_meta_u64(&c->meta, KVC_KEY_HADAMARD_V, 0);
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];
         if (!is_exported(kvc_tensor_part(c, t), stream)) continue;
         if (kvc_dtype_info(tensor->shape.dtype)->block > 1) return 1;
-        if ((tensor->role == KVC_ROLE_K && k) || (tensor->role == KVC_ROLE_V && v)) return 1;
+        if ((tensor->role == KVC_ROLE_K && facts.tile[0]) || (tensor->role == KVC_ROLE_V && facts.tile[1])) return 1;
     }
     return 0;
 }

@@ -251,13 +251,14 @@ static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *
 }
 
 static int write_metadata(struct kvc_safetensors_writer *to, const struct kvc_cache *c, struct kvc_error *e) {
-    const enum kvc_pairing pairing = kvc_cache_pairing(c);
+    const struct kvc_facts of_cache = kvc_facts_of(&c->meta);
+    const enum kvc_pairing pairing = of_cache.pairing;
     const char *name = pairing == KVC_PAIRING_HALVES ? "half" : pairing ? kvc_pairing_name(pairing) : "unknown";
     if (kvc_safetensors_add_text(to, "format", "kvc", e)) return -1;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
         if (write_fact(to, &c->meta, &facts[i], e)) return -1;
     /* a pairing that was only assumed does not become a record */
-    if (pairing == KVC_PAIRING_HALVES && kvc_meta_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 0)) return 0;
+    if (pairing == KVC_PAIRING_HALVES && of_cache.pairing_assumed) return 0;
     return kvc_safetensors_add_text(to, "rope_pairing", name, e);
 }
 
@@ -299,6 +300,8 @@ const struct kvc_format kvc_format_safetensors = {
     .suffix = ".safetensors",
     .takes_members = 1,
     .import_options = kvc_arrays_options,
+    .source = KVC_SOURCE_SAFETENSORS,
+    .lacks = KVC_LACKS_UNKNOWNS,
     .probe = probe,
     .import = import,
     .export = export,

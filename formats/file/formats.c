@@ -127,6 +127,13 @@ struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc
     return import_with(f, &b, o ? o : &nothing, e);
 }
 
+const struct kvc_format *kvc_format_of_source(const struct kvc_cache *c) {
+    const enum kvc_source source = kvc_facts_of(&c->meta).source;
+    for (size_t i = 0; source != KVC_SOURCE_OTHER && kvc_format_at(i); i++)
+        if (kvc_format_at(i)->source == source) return kvc_format_at(i);
+    return NULL;
+}
+
 int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why, size_t size) {
     struct kvc_bundle b;
     kvc_bundle_file(&b, in);

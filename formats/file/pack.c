@@ -35,7 +35,7 @@ static int settle_profile(const struct pack *p, struct kvc_cache *c, struct kvc_
     p->done->fitted = prepared;
     if (prepared && kvc_cache_pairing(c) != was) note(p, KVC_PACK_PAIRING_CHOSEN, c);
     /* the profile may be given to decode the source only */
-    if (!prepared && !kvc_meta_find(&p->source->meta, KVC_KEY_PROFILE)) note(p, KVC_PACK_PROFILE_UNUSED, c);
+    if (!prepared && !kvc_facts_of(&p->source->meta).has_profile) note(p, KVC_PACK_PROFILE_UNUSED, c);
     return 0;
 }
 
@@ -104,7 +104,8 @@ static int pack_chosen(const struct pack *p, struct kvc_cache *c, struct kvc_err
 }
 
 static int rotation_is_known(const struct kvc_meta *m) {
-    return kvc_meta_find(m, KVC_KEY_HADAMARD_K) && kvc_meta_find(m, KVC_KEY_HADAMARD_V);
+    const struct kvc_facts facts = kvc_facts_of(m);
+    return facts.tile_known[0] && facts.tile_known[1];
 }
 
 int kvc_pack_cache(struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *how, struct kvc_sink *out,

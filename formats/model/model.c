@@ -355,17 +355,18 @@ static int read_file(const struct kvc_input *in, int first, size_t n_files, stru
         kvc_gguf_close(&g);
         if (status) return -1;
     }
-    const char *kind = is_gguf ? "gguf" : "safetensors";
-    if (!first && strcmp(m->kind, kind) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a %s file among parts of a %s model", kind, m->kind);
-    snprintf(m->kind, sizeof m->kind, "%s", kind);
+    const enum kvc_model_kind kind = is_gguf ? KVC_MODEL_GGUF : KVC_MODEL_SAFETENSORS;
+    if (!first && m->kind != kind)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "a %s file among parts of a %s model", kvc_model_kind_name(kind),
+                        kvc_model_kind_name(m->kind));
+    m->kind = kind;
 
     for (int full = 0; full <= h->want_full; full++) {
         struct kvc_sha256 *hash = full ? &h->full : &h->sampled;
         if (first) {
             const char *tag = full ? TAG_FULL : TAG_SAMPLED;
             kvc_sha256_update(hash, tag, strlen(tag));
-            kvc_sha256_update(hash, kind, strlen(kind));
+            kvc_sha256_update(hash, kvc_model_kind_name(kind), strlen(kvc_model_kind_name(kind)));
             kvc_sha256_update(hash, "\n", 1);
             kvc_sha256_u32(hash, (uint32_t)n_files);
         }
@@ -402,7 +403,7 @@ int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_e
 
     uint64_t vocab_size;
     int status = read_files(&files, &h, m, e);
-    if (!status && strcmp(m->kind, "safetensors") == 0) {
+    if (!status && m->kind == KVC_MODEL_SAFETENSORS) {
         status = read_config(&files, m, &vocab_size, e);
         if (!status) status = read_tokenizer(&files, m, vocab_size, e);
     }

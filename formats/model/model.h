@@ -9,8 +9,11 @@
 #include "formats/cache/rope_pairing.h"
 #include "formats/io/hash.h"
 
+/* The file format of weights. Fingerprints and names of architectures differ by it. */
+enum kvc_model_kind { KVC_MODEL_GGUF, KVC_MODEL_SAFETENSORS };
+
 struct kvc_model {
-    char kind[16];  /* "gguf" or "safetensors" */
+    enum kvc_model_kind kind;
     char name[256]; /* "" when the file does not say */
     char arch[64];  /* general.architecture of a GGUF, model_type of a config.json; "" unknown */
     uint64_t layers, heads, kv_heads, head_dim, head_dim_v; /* 0: unknown, or not the same in all layers */
@@ -27,6 +30,9 @@ struct kvc_model {
     int has_full;
     uint8_t full[KVC_SHA256_BYTES];
 };
+
+/* Returns "gguf" or "safetensors". */
+const char *kvc_model_kind_name(enum kvc_model_kind kind);
 
 /* Reads a GGUF file, or a safetensors file (or a directory that holds model.safetensors or its shards) with
  * the config.json and tokenizer.json beside it when they are there. A name like x-00002-of-00003.gguf (or

@@ -41,8 +41,16 @@ static double number_at(const struct kvc_model *m, size_t i) {
     return v;
 }
 
-static void fingerprint_key(char *key, size_t size, const char *kind, int full) {
-    snprintf(key, size, "%s%s.%s", KVC_KEY_FINGERPRINT, kind, full ? "full" : "sampled");
+const char *kvc_model_kind_name(enum kvc_model_kind kind) {
+    return kind == KVC_MODEL_GGUF ? "gguf" : "safetensors";
+}
+
+static enum kvc_model_kind other_kind(enum kvc_model_kind kind) {
+    return kind == KVC_MODEL_GGUF ? KVC_MODEL_SAFETENSORS : KVC_MODEL_GGUF;
+}
+
+static void fingerprint_key(char *key, size_t size, enum kvc_model_kind kind, int full) {
+    snprintf(key, size, "%s%s.%s", KVC_KEY_FINGERPRINT, kvc_model_kind_name(kind), full ? "full" : "sampled");
 }
 
 static int store_text(struct kvc_meta *meta, const char *key, const char *v, struct kvc_error *e) {
@@ -50,7 +58,7 @@ static int store_text(struct kvc_meta *meta, const char *key, const char *v, str
 }
 
 static int store_pairing(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e) {
-    int is_gguf = strcmp(m->kind, "gguf") == 0;
+    const int is_gguf = m->kind == KVC_MODEL_GGUF;
     enum kvc_pairing pairing = m->pairing;
     if (engine && !is_gguf) pairing = kvc_pairing_of_gguf_arch(m->arch);
     if (!engine && is_gguf) pairing = kvc_pairing_of_transformers(m->arch);
@@ -136,7 +144,7 @@ static void compare_hash(struct comparison *c, const char *key, const uint8_t *o
 }
 
 /* Returns 1 when the cache has any fingerprint of this kind. */
-static int has_kind(const struct kvc_meta *meta, const char *kind) {
+static int has_kind(const struct kvc_meta *meta, enum kvc_model_kind kind) {
     char key[64];
     for (int full = 0; full <= 1; full++) {
         fingerprint_key(key, sizeof key, kind, full);
@@ -147,11 +155,10 @@ static int has_kind(const struct kvc_meta *meta, const char *kind) {
 
 static void compare_facts(struct comparison *c) {
     const struct kvc_model *m = c->model;
-    const char *other = strcmp(m->kind, "gguf") == 0 ? "safetensors" : "gguf";
     const char *arch = kvc_meta_text(c->meta, KVC_KEY_MODEL_ARCH, "");
     /* GGUF and config.json name the same architecture differently. An engine's own file that names one
      * (llama.cpp's) names it as GGUF does. */
-    int same_words = has_kind(c->meta, m->kind) || (strcmp(m->kind, "gguf") == 0 && !has_kind(c->meta, other));
+    int same_words = has_kind(c->meta, m->kind) || (m->kind == KVC_MODEL_GGUF && !has_kind(c->meta, other_kind(m->kind)));
     if (*arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
     compare_counts(c);
     compare_numbers(c);
@@ -191,11 +198,10 @@ int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char
         snprintf(note, size, "the cache does not say which model made it");
         return 0;
     }
-    const char *other = strcmp(m->kind, "gguf") == 0 ? "safetensors" : "gguf";
     snprintf(note, size, "%s, so the fingerprint is not compared; equal are %s",
-             has_kind(meta, m->kind) ? "the cache has only a full fingerprint of its weights"
-             : has_kind(meta, other) ? "the cache was packed with weights of another kind of file"
-                                     : "the cache has no fingerprint of its weights",
+             has_kind(meta, m->kind)               ? "the cache has only a full fingerprint of its weights"
+             : has_kind(meta, other_kind(m->kind)) ? "the cache was packed with weights of another kind of file"
+                                                   : "the cache has no fingerprint of its weights",
              facts.list);
     return 0;
 }

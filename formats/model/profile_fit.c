@@ -324,7 +324,7 @@ static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct 
 
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern pattern;
-    const int placed = kvc_meta_find(&c->meta, KVC_KEY_PROFILE) != NULL; /* a container whose parts are found by number */
+    const int placed = kvc_facts_of(&c->meta).has_profile; /* a container whose parts are found by number */
     const int settled = placed || !pattern_of(p, c, &pattern) ? 0 : kvc_layers_settle(c, &pattern, e);
     return settled < 0 || adopt_heads(p, c, e) ? kvc_error_prefix(e, "profile") : 0;
 }

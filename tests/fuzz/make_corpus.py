@@ -13,6 +13,7 @@ import json
 import pathlib
 import struct
 import sys
+import tarfile
 import zipfile
 
 BLOCK = {0: 4, 1: 2, 30: 2, 8: 34, 2: 18, 3: 20, 6: 22, 7: 24, 20: 18}  # bytes of a block by ggml type
@@ -284,6 +285,33 @@ def profiles():
     return out
 
 
+def tar(members, kind=tarfile.USTAR_FORMAT):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=kind) as archive:
+        for name, data in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def bundles():
+    """Archives of a layer a file: as they should be, and with what a reader must refuse."""
+    def layer(i):
+        return safetensors([(f"layers.{i}.{part}", "F16", [1, 1, 3, 2], bytes(range(12))) for part in ("keys", "values")])
+    two = [("0.safetensors", layer(0)), ("1.safetensors", layer(1))]
+    return {
+        "two": tar(two),
+        "two-pax": tar([("d\u00e9/0.safetensors", layer(0)), ("d\u00e9/1.safetensors", layer(1))], tarfile.PAX_FORMAT),
+        "other-files": tar(two + [("notes.txt", b"notes"), ("empty", b"")]),
+        "same-name": tar([two[0], two[0]]),
+        "same-layer": tar([two[0], ("1.safetensors", layer(0))]),
+        "outside": tar([("../0.safetensors", layer(0))]),
+        "cut": tar(two)[:1200],
+        "no-cache": tar([("notes.txt", b"notes")]),
+    }
+
+
 def write(folder, name, data):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)
@@ -320,6 +348,8 @@ def main(source, corpus):
         write(corpus / "recipe", f"{i:02}", text.encode())
     for name, data in lossy().items():
         write(corpus / "lossy", name, data)
+    for name, data in bundles().items():
+        write(corpus / "bundle", name, data)
     for name, data in profiles().items():
         write(corpus / "profile", name, data)
     for path in sorted((source / "damaged").glob("bad-*")):

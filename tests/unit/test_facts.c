@@ -35,6 +35,8 @@ static void nothing_is_known(void **state) {
     assert_int_equal(f.layers + f.query_heads + f.kv_heads + f.head_dim + f.head_dim_v, 0);
     assert_string_equal(f.architecture, "");
     assert_false(f.plain_tokens);
+    assert_false(f.had_tokens);
+    assert_false(f.has_profile);
     assert_int_equal(f.cell_words, 0);
 }
 

@@ -162,7 +162,7 @@ static void test_tiny(void **state) {
     put("tiny.gguf", f.b, f.n);
     assert_int_equal(kvc_model_read(in_dir("tiny.gguf"), 1, &m, &e), 0);
     drop("tiny.gguf");
-    assert_string_equal(m.kind, "gguf");
+    assert_int_equal(m.kind, KVC_MODEL_GGUF);
     assert_string_equal(m.arch, "llama");
     assert_string_equal(m.name, "");
     assert_int_equal(m.pairing, KVC_PAIRING_INTERLEAVED);
@@ -291,7 +291,7 @@ static void test_safetensors(void **state) {
     struct kvc_error e;
     put_safetensors("model.safetensors", 300001, 0);
     assert_int_equal(kvc_model_read(in_dir("model.safetensors"), 1, &m, &e), 0);
-    assert_string_equal(m.kind, "safetensors");
+    assert_int_equal(m.kind, KVC_MODEL_SAFETENSORS);
     assert_string_equal(m.arch, "");
     assert_hash(m.sampled, "1cd0d79d87d68899c00ccc1683bf04dde2a109b460a36ca9c6529342d70aea57");
     assert_hash(m.full, "8da84ec589a9b36f15832ba87518a1020b461a2ca31721483559264c2ec541ee");
@@ -476,7 +476,7 @@ static void test_pairing(void **state) {
 /* ---- matching ---- */
 
 static struct kvc_model some_model(void) {
-    struct kvc_model m = {.kind = "gguf",
+    struct kvc_model m = {.kind = KVC_MODEL_GGUF,
                           .name = "M",
                           .arch = "llama",
                           .layers = 30,
@@ -543,7 +543,7 @@ static void test_match(void **state) {
 
     /* another kind of file: facts count, the architecture's spelling and the pairing do not */
     struct kvc_model s = m;
-    snprintf(s.kind, sizeof s.kind, "safetensors");
+    s.kind = KVC_MODEL_SAFETENSORS;
     snprintf(s.arch, sizeof s.arch, "smollm");
     s.pairing = KVC_PAIRING_HALVES;
     s.rope_theta = 1e5 + 1e-4; /* less than a float holds */
