@@ -114,7 +114,7 @@ static int convert_to_file(struct cli_job *j, const char *target, const struct k
 
 /* Names, opens, writes and completes the output of an open input. */
 static int convert(struct cli_job *j, const char *path, int to_stdout, const struct kvc_opened *f, struct kvc_error *e) {
-    char *name = j->output || to_stdout ? NULL : j->name(j->state, path, &f->input, e);
+    char *name = j->output || to_stdout ? NULL : j->name(j->state, path, f, e);
     const char *target = j->output ? j->output : name;
     int status = target || to_stdout ? 0 : -1;
     const int to_folder = target && !j->test && !ends_in_tar(target) && j->is_folder && j->is_folder(j->state, f);

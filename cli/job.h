@@ -30,7 +30,7 @@ struct cli_job {
 
     void *state; /* the tool's own state, for the functions below */
     /* Returns the default name of the output of an input; the caller frees it. */
-    char *(*name)(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e);
+    char *(*name)(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e);
     /* Writes the output of an input. */
     int (*write)(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e);
     /* For inputs with several output files: is_folder() returns 1 for such an input, and write_members() writes

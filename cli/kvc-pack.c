@@ -81,7 +81,7 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "      --json[=lines]      print a report as JSON; lines: an object a line\n"
                            "  -q, --quiet             no notes, no progress; errors only\n"
                            "  -v, --verbose           say what was done\n"
-                           "  -h, --help              this text\n"
+                           "  -h, --help              print this text\n"
                            "  -V, --version           the version; with -v also kernels and stages\n"
                            "\n";
 
@@ -107,12 +107,11 @@ static int packs_anew(const struct cli_pack *p) {
            rate->output_error > 0 || rate->logit_error > 0;
 }
 
-/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking gives back what was inside. A container keeps its name. */
-static char *default_name(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e) {
+/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
+static char *default_name(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
     static const char *const outer[] = {".gz", ".xz", ".zst"};
     const struct cli_pack *p = state;
-    char why[128];
-    const int packed = in->data && kvc_format_probe(&kvc_format_kvc, in, why, sizeof why);
+    const int packed = kvc_cache_is_container(f->cache);
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--; /* of a folder */
     if (packed && !packs_anew(p) && !p->job.skip_existing) {
@@ -126,7 +125,7 @@ static char *default_name(void *state, const char *path, const struct kvc_input 
     }
     memcpy(name, path, n);
     name[n] = '\0';
-    for (int i = 0; *in->filter && i < 3; i++)
+    for (int i = 0; *f->input.filter && i < 3; i++)
         if (ends_in(name, n, outer[i])) {
             n -= strlen(outer[i]);
             break;

@@ -59,23 +59,25 @@ static const char end_of_help[] = "\nWith --model (or $KVC_MODEL) a .kvc of anot
                                   "Exit status: 0 ok, 1 damaged (with -t) or something was lost (--salvage), 2 trouble.\n";
 
 /* Returns FILE.kvc without .kvc, or with the target's suffix instead; the caller frees it. */
-static char *default_name(void *state, const char *path, const struct kvc_input *in, struct kvc_error *e) {
-    const struct kvc_format *to = ((const struct cli_unpack *)state)->to;
-    (void)in;
+static char *default_name(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
+    const struct cli_unpack *u = state;
+    const struct kvc_format *to = u->to;
     size_t n = strlen(path), stem = n > 4 && strcmp(path + n - 4, ".kvc") == 0 ? n - 4 : n;
     if (!to && stem == n) {
         kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in .kvc: use -o FILE", path);
         return NULL;
     }
-    size_t suffix = to ? strlen(to->suffix) : 0;
-    char *name = malloc(n + suffix + 1);
+    /* What is whole of several files is one archive. */
+    const char *suffix = to ? to->suffix : u->salvage && f->cache->n_members && unpack_wants_source(u, f->cache) ? ".tar" : "";
+    const size_t length = strlen(suffix);
+    char *name = malloc(n + length + 1);
     if (!name) {
         kvc_fail_memory(e, "a name");
         return NULL;
     }
     memcpy(name, path, stem);
     name[stem] = '\0';
-    if (to && (stem < suffix || strcmp(name + stem - suffix, to->suffix) != 0)) strcat(name, to->suffix);
+    if (stem < length || strcmp(name + stem - length, suffix) != 0) strcat(name, suffix);
     return name;
 }
 
