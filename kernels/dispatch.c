@@ -30,6 +30,10 @@ static int runs_avx512(void) {
     return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+
+static int runs_avx512vnni(void) {
+    return runs_avx512() && __builtin_cpu_supports("avx512vnni");
+}
 #endif
 #endif
 
@@ -40,6 +44,7 @@ static const struct {
 } table[] = {
 #if defined(__x86_64__)
 #if !defined(KVC_NO_AVX512)
+    {&kvc_kernels_avx512vnni, runs_avx512vnni},
     {&kvc_kernels_avx512, runs_avx512},
 #endif
     {&kvc_kernels_avx2, runs_avx2},

@@ -18,6 +18,10 @@
 /* Columns of multiply_tile. */
 #define KVC_TILE 16
 
+/* Of dot_rows: the inputs come in groups of so many; so many of them, times 127^2, fit into int32. */
+#define KVC_DOT_STEP 16
+#define KVC_DOT_INPUTS 131072
+
 /* How binary32 becomes a word: sign in bit sign, below it (bits - (rebias << 23)) >> drop, rounded to bit `shift`. */
 struct kvc_word_format {
     unsigned sign;   /* number of the sign bit: 15, 7 */
@@ -136,6 +140,10 @@ typedef void kvc_multiply_rows_fn(float *y, const float *a, const float *b, size
  * a + r * a_stride, b, k, KVC_TILE, KVC_TILE) does. */
 typedef void kvc_multiply_tile_fn(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
                                   size_t k);
+/* Multiplies rows of small integers by a matrix: sums[r * outputs + i] is the sum over j of x[r * inputs + j] *
+ * weights[i * inputs + j], exact. x and weights are -127 to 127, inputs is a multiple of KVC_DOT_STEP and at most
+ * KVC_DOT_INPUTS. */
+typedef void kvc_dot_rows_fn(int32_t *sums, const int16_t *x, size_t rows, const int16_t *weights, size_t outputs, size_t inputs);
 /* y[i] = y[i] + s * x[i]. */
 typedef void kvc_add_scaled_fn(float *y, const float *x, float s, size_t n);
 /* y[i] = s * x[i]; y may be x. */
@@ -174,7 +182,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 
 /* All kernels, each as X(name, isa). */
 /* clang-format off */
-#define KVC_KERNELS_BUT_RANS(X, isa) \
+#define KVC_KERNELS_REST(X, isa) \
     X(split_planes, isa) X(merge_planes, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) X(cut_words, isa) \
     X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
     X(model_words, isa) X(model_sums, isa) X(model_turn, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
@@ -184,7 +192,8 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
     X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa)
 /* clang-format on */
 #define KVC_KERNELS_RANS(X, isa) X(rans_decode, isa) X(rans_encode, isa)
-#define KVC_KERNELS(X, isa) KVC_KERNELS_RANS(X, isa) KVC_KERNELS_BUT_RANS(X, isa)
+#define KVC_KERNELS_DOT(X, isa) X(dot_rows, isa)
+#define KVC_KERNELS(X, isa) KVC_KERNELS_RANS(X, isa) KVC_KERNELS_DOT(X, isa) KVC_KERNELS_REST(X, isa)
 
 struct kvc_kernels {
     const char *name; /* "ref", "avx2", ...: what $KVC_KERNEL takes */
@@ -197,7 +206,7 @@ extern const struct kvc_kernels kvc_kernels_ref;
 #if defined(__x86_64__)
 extern const struct kvc_kernels kvc_kernels_avx2;
 #if !defined(KVC_NO_AVX512)
-extern const struct kvc_kernels kvc_kernels_avx512;
+extern const struct kvc_kernels kvc_kernels_avx512, kvc_kernels_avx512vnni;
 #endif
 #endif
 
@@ -215,7 +224,7 @@ struct kvc_kernels_choice {
 };
 struct kvc_kernels_choice kvc_kernels_choice(void);
 
-/* Returns a table by its name ("ref", "avx2", "avx512"); NULL when it is unknown or this CPU cannot run it. */
+/* Returns a table by its name ("ref", "avx2", "avx512", "avx512vnni"); NULL when it is unknown or this CPU cannot run it. */
 const struct kvc_kernels *kvc_kernels_find(const char *name);
 
 /* Returns the names of all tables in this build, the widest instruction set first, NULL-terminated. */

@@ -1,11 +1,15 @@
-/* kernels_avx512.c: the table for AVX-512 (F, BW, VL, DQ): its own rANS, which dispatch.c takes where it is faster than AVX2's,
- * the rest AVX2's. Not compiled elsewhere. */
+/* kernels_avx512.c: the tables for AVX-512 (F, BW, VL, DQ), and for the same with VNNI: their own rANS, which dispatch.c takes where
+ * it is faster than AVX2's, their own products of integers, the rest AVX2's. Not compiled elsewhere. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
 
 const struct kvc_kernels kvc_kernels_avx512 = {.name = "avx512",
-                                               KVC_KERNELS_RANS(KVC_ROW, avx512) KVC_KERNELS_BUT_RANS(KVC_ROW, avx2)};
+                                               KVC_KERNELS_RANS(KVC_ROW, avx512) KVC_KERNELS_DOT(KVC_ROW, avx2)
+                                                   KVC_KERNELS_REST(KVC_ROW, avx2)};
+const struct kvc_kernels kvc_kernels_avx512vnni = {.name = "avx512vnni",
+                                                   KVC_KERNELS_RANS(KVC_ROW, avx512) KVC_KERNELS_DOT(KVC_ROW, avx512vnni)
+                                                       KVC_KERNELS_REST(KVC_ROW, avx2)};
 
 #else
 typedef int kvc_no_avx512; /* ISO C wants one declaration in a file */

@@ -15,6 +15,15 @@ void kvc_multiply_tile_ref(float *y, size_t y_stride, const float *a, size_t a_s
     for (size_t r = 0; r < rows; r++) kvc_multiply_rows_ref(y + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
 }
 
+void kvc_dot_rows_ref(int32_t *sums, const int16_t *x, size_t rows, const int16_t *weights, size_t outputs, size_t inputs) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < outputs; i++) {
+            int32_t sum = 0;
+            for (size_t j = 0; j < inputs; j++) sum += x[r * inputs + j] * weights[i * inputs + j];
+            sums[r * outputs + i] = sum;
+        }
+}
+
 void kvc_add_scaled_ref(float *y, const float *x, float s, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] += s * x[i];
 }

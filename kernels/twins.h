@@ -13,6 +13,7 @@ KVC_KERNELS(KVC_TWIN, ref)
 #if defined(__x86_64__)
 KVC_KERNELS(KVC_TWIN, avx2)
 KVC_KERNELS(KVC_TWIN, avx512)
+KVC_KERNELS_DOT(KVC_TWIN, avx512vnni)
 #endif
 
 #endif

@@ -12,6 +12,7 @@
 
 enum { ROWS = 16, N = 1024, VALUES = ROWS * N, PERIOD = 64, BITS = 11, SHIFT = 6, WIDTH = 3, GROUP = 32, HEAD = 128 };
 
+enum { OUTPUTS = 64, INPUTS = 384 }; /* of dot_rows */
 static const struct kvc_word_format bf16 = {15, 16, SHIFT, 0};
 
 /* What kernels read and write: bf16 rows, and all that stages make of them. */
@@ -31,6 +32,7 @@ static struct {
     uint16_t others[HEAD];
     uint8_t limit[HEAD];
     double angle[2][2 * N];
+    int16_t inputs[OUTPUTS * INPUTS], weights[OUTPUTS * INPUTS]; /* of predictions */
     uint64_t hash;
 } d;
 
@@ -190,6 +192,11 @@ static void multiply_tile(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += HEAD * KVC_TILE) k->multiply_tile(d.result, KVC_TILE, d.step, 0, 8, d.values + i, HEAD);
 }
 
+/* Sixty-four rows of inputs times the weights of as many outputs as make up the values. */
+static void dot_rows(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += OUTPUTS * OUTPUTS) k->dot_rows(d.integers, d.inputs, OUTPUTS, d.weights, OUTPUTS, INPUTS);
+}
+
 static void add_scaled(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += HEAD) k->add_scaled(d.result, d.values + i, 0.5f, HEAD);
 }
@@ -277,6 +284,7 @@ static const struct kernel {
     {"dequantise_add, by 32", dequantise_add, 0},
     {"multiply_rows, 128x128", multiply_rows, 0},
     {"multiply_tile, 8 rows", multiply_tile, 0},
+    {"dot_rows, 384 inputs", dot_rows, 0},
     {"add_scaled, 128 values", add_scaled, 0},
     {"scale", scale, 0},
     {"dot, 128 values", dot, 0},
@@ -317,6 +325,8 @@ static void fill(void) {
     for (size_t i = 0; i < VALUES / HEAD; i++) d.sparse[i] = i % 4 ? 0 : 1;
     for (size_t i = 0; i < VALUES; i++) d.turned[i] = (float)(i % HEAD), d.small[i] = (int32_t)(i * 7 % 16) - 8;
     memset(d.limit, 7, sizeof d.limit);
+    for (size_t i = 0; i < OUTPUTS * INPUTS; i++)
+        d.inputs[i] = (int16_t)((int)(i * 31 % 255) - 127), d.weights[i] = (int16_t)((int)(i % 255) - 127);
     for (size_t i = 0; i < N; i++) {
         d.angle[0][i] = d.angle[1][i] = cos((double)i);
         d.angle[0][N + i] = d.angle[1][N + i] = sin((double)i);

@@ -795,6 +795,34 @@ static void rows_are_multiplied(void **state) {
     assert_true(apart > 1000); /* a product rounded by itself would show */
 }
 
+/* Sums of products of small integers are exact, whatever their order. */
+static void integers_are_multiplied(void **state) {
+    (void)state;
+    for (size_t rows = 1; rows <= 9; rows += rows < 5 ? 1 : 4)
+        for (size_t outputs = 1; outputs <= 9; outputs++)
+            for (size_t inputs = 0; inputs <= 80; inputs += KVC_DOT_STEP) {
+                int16_t *x = malloc(2 * rows * inputs + 1), *w = malloc(2 * outputs * inputs + 1);
+                int32_t *want = malloc(4 * rows * outputs), *sums = malloc(4 * rows * outputs);
+                const int most = (rows + outputs) % 3 == 0; /* the largest sums that there are */
+                for (size_t i = 0; i < rows * inputs; i++) x[i] = (int16_t)(most ? -127 : (int)(random_u16() % 255) - 127);
+                for (size_t i = 0; i < outputs * inputs; i++) w[i] = (int16_t)(most ? 127 : (int)(random_u16() % 255) - 127);
+                for (size_t r = 0; r < rows; r++)
+                    for (size_t i = 0; i < outputs; i++) {
+                        int64_t sum = 0;
+                        for (size_t j = 0; j < inputs; j++) sum += (int64_t)x[r * inputs + j] * w[i * inputs + j];
+                        want[r * outputs + i] = (int32_t)sum;
+                    }
+                for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                    const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+                    if (!kernels) continue;
+                    memset(sums, 0xa5, 4 * rows * outputs);
+                    kernels->dot_rows(sums, x, rows, w, outputs, inputs);
+                    assert_memory_equal(sums, want, 4 * rows * outputs);
+                }
+                free(x), free(w), free(want), free(sums);
+            }
+}
+
 /* A tile of many rows is multiply_rows, row by row, and touches nothing between them. */
 static void tiles_are_multiplied(void **state) {
     (void)state;
@@ -1203,6 +1231,7 @@ int main(void) {
         cmocka_unit_test(products_agree),
         cmocka_unit_test(exponentials_agree),
         cmocka_unit_test(sparse_rows_are_multiplied),
+        cmocka_unit_test(integers_are_multiplied),
         cmocka_unit_test(angles_agree),
         cmocka_unit_test(pairs_are_turned),
         cmocka_unit_test(symbols_become_floats),
