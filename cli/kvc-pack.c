@@ -24,6 +24,7 @@ enum {
     OPT_TARGET_RATIO,
     OPT_MAX_ERROR,
     OPT_LEARN_PROFILE,
+    OPT_LEARN_LAYERS,
     OPT_FORCE_PROFILE,
     OPT_COMPANIONS
 };
@@ -37,6 +38,7 @@ static const struct option long_options[] = {
     {"target-ratio", required_argument, NULL, OPT_TARGET_RATIO},
     {"max-error", required_argument, NULL, OPT_MAX_ERROR},
     {"learn-profile", required_argument, NULL, OPT_LEARN_PROFILE},
+    {"learn-layers", required_argument, NULL, OPT_LEARN_LAYERS},
     {"embed-profile", no_argument, NULL, OPT_EMBED_PROFILE},
     {"force-profile", no_argument, NULL, OPT_FORCE_PROFILE},
     {"no-verify", no_argument, NULL, OPT_NO_VERIFY},
@@ -51,8 +53,9 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "Pack KV-cache files into .kvc containers: FILE into FILE.kvc, or standard input\n"
                            "to standard output. Lossless unless a recipe says otherwise.\n"
                            "\n"
-                           "  -r, --recipe=RECIPE     stages that code the cache: split (default, smallest), fast,\n"
-                           "                          zstd, store (as it is), a preset, or what kvc-recipes(7) says\n"
+                           "  -r, --recipe=RECIPE     stages that code the cache: split (default), fast, zstd,\n"
+                           "                          store (as it is), a preset, or what kvc-recipes(7) says; the\n"
+                           "                          default is cross with a --profile that predicts\n"
                            "      --target-kld=K      transform codec: the step that drifts by about K nats (an estimate)\n"
                            "      --target-ratio=R    transform codec: the step that makes the file R times smaller\n"
                            "      --max-error=E       transform codec: the coarsest step with an attention output error\n"
@@ -60,7 +63,9 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
                            "      --embed-profile     carry the --profile inside, so that the .kvc stands alone\n"
                            "      --force-profile     pack with a --profile that does not fit the cache's numbers\n"
-                           "      --learn-profile=OUT write a profile made from the FILEs, of one model, and pack nothing\n"
+                           "      --learn-profile=OUT write a profile made from the FILEs, of one model, and pack nothing;\n"
+                           "                          with --profile: add predictors to that profile\n"
+                           "      --learn-layers=N    predict each layer from N layers before it (0 to 7, default 1)\n"
                            "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
                            "  -o, --output=FILE       write to FILE\n"
                            "  -c, --stdout            write to standard output\n"
@@ -212,6 +217,13 @@ static int take_target(const char *arg, const char *option, double least, double
 }
 
 /* An option of kvc-pack alone; 0, or EXIT_TROUBLE (message printed). */
+static int take_layers(struct cli_pack *p, const char *arg) {
+    uint64_t n;
+    if (cli_parse_u64(arg, &n) || n > 7) return cli_usage("--learn-layers=%s is not a number from 0 to 7", arg);
+    p->learn_layers = (unsigned)n;
+    return 0;
+}
+
 static int take_option(struct cli_pack *p, int opt, const char *arg) {
     uint64_t n;
     struct kvc_error e;
@@ -235,6 +247,7 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
         p->how.no_companions = strcmp(arg, "no") == 0;
         return 0;
     case OPT_LEARN_PROFILE: p->learn_path = arg; return 0;
+    case OPT_LEARN_LAYERS: return take_layers(p, arg);
     case OPT_EMBED_PROFILE: p->how.options.embed_profile = 1; return 0;
     case OPT_FORCE_PROFILE: p->how.force_profile = 1; return 0;
     case OPT_ALIGN:
@@ -272,7 +285,7 @@ static int open_profile(struct cli_pack *p, struct kvc_error *e) {
 
 /* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
 static void say_learnt(const struct cli_pack *p, const struct kvc_learner *l) {
-    if (p->job.input.quiet) return;
+    if (p->job.input.quiet || p->how.profile) return; /* a profile that got predictors keeps its own metric */
     cli_warn("%s: made without gradients: files come out about 1.7 times larger, at equal quality, than with a profile of "
              "make_profile.py",
              p->learn_path);
@@ -284,11 +297,22 @@ static void say_learnt(const struct cli_pack *p, const struct kvc_learner *l) {
                  p->learn_path);
 }
 
+/* Gives a cache the heads, layers and pairing that the profile has which gets predictors, and checks that it is of its model. */
+static int fit_base(const struct cli_pack *p, struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_fit fit;
+    if (!p->how.profile) return 0;
+    if (kvc_profile_adopt(p->how.profile, c, e) ||
+        kvc_profile_settle(p->how.profile, c, p->job.threads, p->how.force_profile, &fit, e))
+        return -1;
+    kvc_fit_free(&fit);
+    return 0;
+}
+
 static int learn_files(struct cli_pack *p, struct kvc_learner *l, int n, char **paths, struct kvc_error *e) {
     for (int i = 0; i < n; i++) {
         struct kvc_opened f;
         if (cli_open(&f, paths[i], &p->job.input, e)) return -1;
-        const int status = kvc_learner_add(l, f.cache, e) ? kvc_error_prefix(e, f.input.name) : 0;
+        const int status = fit_base(p, f.cache, e) || kvc_learner_add(l, f.cache, e) ? kvc_error_prefix(e, f.input.name) : 0;
         kvc_close(&f);
         if (status) return -1;
     }
@@ -299,7 +323,12 @@ static int learn(struct cli_pack *p, int n, char **paths) {
     struct kvc_error e;
     struct cli_output out;
     struct kvc_learner *l = kvc_learner_new(&e);
-    int status = l ? learn_files(p, l, n, paths, &e) : -1;
+    int status = l ? 0 : -1;
+    if (!status && p->job.input.import.profile) status = open_profile(p, &e);
+    if (!status) {
+        kvc_learner_predict(l, p->learn_layers, p->how.profile);
+        status = learn_files(p, l, n, paths, &e);
+    }
     const char *path = strcmp(p->learn_path, "-") == 0 ? NULL : p->learn_path;
     if (!status) status = cli_output_open(&out, path, p->job.force, 0666, &e);
     if (!status) {
@@ -309,16 +338,19 @@ static int learn(struct cli_pack *p, int n, char **paths) {
     if (status) cli_error(&e);
     else say_learnt(p, l);
     kvc_learner_free(l);
+    kvc_profile_free(p->how.profile);
     return status ? EXIT_TROUBLE : EXIT_SAME;
 }
 
 static int run(struct cli_pack *p, int n, char **paths) {
     struct kvc_error e;
     int status = EXIT_TROUBLE;
-    if (p->learn_path && !n) return cli_usage("--learn-profile wants the caches to learn from");
+    if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
     if (p->learn_path && (p->how.options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
-                          p->queries_path || p->job.input.import.profile || p->job.json))
-        return cli_usage("--learn-profile packs nothing: no other options of packing go with it");
+                          p->queries_path || p->job.json))
+        return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile goes with it");
+    if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
+        return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
     if (p->learn_path) return *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file to write");
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e))) cli_error(&e);
     else status = job_run(&p->job, n, paths, pack_one);
@@ -347,6 +379,7 @@ static void print_help(void) {
 int main(int argc, char **argv) {
     static struct cli_pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done},
                                 .recipe_text = KVC_DEFAULT_STAGE,
+                                .learn_layers = 1,
                                 .how = {.note = say_note, .check = refuse_loss, .coded = say_coded}};
     int opt;
     const struct option *options = cli_long_options(long_options);

@@ -17,6 +17,7 @@ struct cli_pack {
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
     const char *learn_path;        /* NULL: no profile is to be made */
+    unsigned learn_layers;         /* --learn-layers */
     const struct kvc_opened *file; /* being packed */
     struct kvc_packed done;        /* of that file */
     struct cli_progress progress;

@@ -195,3 +195,32 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
     free(room);
     return status;
 }
+
+/* y[i] -= s * x[i] */
+static void take_scaled(double *restrict y, const double *restrict x, double s, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] -= s * x[i];
+}
+
+static void divide(double *x, double by, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] /= by;
+}
+
+int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
+    for (size_t k = 0; k < n; k++) { /* a = U' U, row by row, and U' y = b with it */
+        double *row = a + k * n, *right = b + k * m;
+        if (!(row[k] > 0)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a matrix is not positive definite");
+        const double root = sqrt(row[k]);
+        divide(row + k, root, n - k);
+        divide(right, root, m);
+        for (size_t i = k + 1; i < n; i++) {
+            take_scaled(a + i * n + i, row + i, row[i], n - i);
+            take_scaled(b + i * m, right, row[i], m);
+        }
+    }
+    for (size_t k = n; k-- > 0;) { /* U x = y */
+        double *right = b + k * m;
+        for (size_t i = k + 1; i < n; i++) take_scaled(right, b + i * m, a[k * n + i], m);
+        divide(right, a[k * n + k], m);
+    }
+    return 0;
+}

@@ -1,4 +1,4 @@
-/* eigen.h: the strongest directions of many rows, from their Gram matrix, and inverses. For encoders: by LAPACK, one
+/* eigen.h: the strongest directions of many rows, from their Gram matrix; inverses; linear equations. For encoders: by LAPACK, one
  * thread, the same result whenever the same program runs on the same machine. Not for decoding. */
 #ifndef KVC_EIGEN_H
 #define KVC_EIGEN_H
@@ -16,6 +16,10 @@ int kvc_gram_directions(float *to, double *gram, size_t dim, size_t rank, struct
 int kvc_gram_eigen(float *to, double *value, double *gram, size_t dim, size_t rank, struct kvc_error *e);
 /* Does the same by `loops` sweeps of the power iteration of GEAR (arXiv 2403.05527, algorithm 2), from a fixed start. */
 int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsigned loops, struct kvc_error *e);
+
+/* Solves a x = b for a symmetric positive definite a[n][n], of which the upper triangle counts, and m right sides b[n][m]. x takes
+ * the place of b; a is destroyed. By Cholesky's decomposition. Returns -1 when a is not positive definite. */
+int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e);
 
 /* Inverts a[n][n] in place, by Gauss-Jordan elimination with pivots. Returns -1 when it is singular. */
 int kvc_invert(double *a, size_t n, struct kvc_error *e);

@@ -164,7 +164,10 @@ struct kvc_learning {
 
 struct kvc_learning *kvc_learning_new(struct kvc_error *e) {
     struct kvc_learning *l = calloc(1, sizeof *l);
-    if (l && (l->learner = kvc_learner_new(e))) return l;
+    if (l && (l->learner = kvc_learner_new(e))) {
+        kvc_learner_predict(l->learner, 1, NULL);
+        return l;
+    }
     if (!l) kvc_fail_memory(e, "a profile");
     free(l);
     return NULL;

@@ -308,6 +308,11 @@ int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, 
     return json_object_set_new(w->metadata, key, json_string(text)) ? kvc_fail_memory(e, "the header") : 0;
 }
 
+int kvc_safetensors_copy_texts(struct kvc_safetensors_writer *w, const struct kvc_safetensors *from, struct kvc_error *e) {
+    json_t *texts = json_object_get(from->root, metadata_key);
+    return texts && json_object_update(w->metadata, texts) ? kvc_fail_memory(e, "the header") : 0;
+}
+
 int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim, unsigned rank,
                         struct kvc_error *e) {
     const struct kvc_safetensors_type *known = kvc_safetensors_type_by_name(type);

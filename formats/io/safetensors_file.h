@@ -93,6 +93,8 @@ int kvc_safetensors_writer_init(struct kvc_safetensors_writer *w, struct kvc_err
 void kvc_safetensors_writer_free(struct kvc_safetensors_writer *w);
 /* Adds a text to the metadata, or replaces it. Both are UTF-8. */
 int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, const char *text, struct kvc_error *e);
+/* Adds all texts of the metadata of a file that was read. */
+int kvc_safetensors_copy_texts(struct kvc_safetensors_writer *w, const struct kvc_safetensors *from, struct kvc_error *e);
 /* Adds a tensor. `type` is a name of kvc_safetensors_type_by_name(). */
 int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim, unsigned rank,
                         struct kvc_error *e);

@@ -7,70 +7,18 @@
 #include "codecs/rope.h"
 #include "formats/io/bytes.h"
 #include "formats/io/input.h"
-#include "formats/io/safetensors_file.h"
+#include "formats/model/predictor.h"
+#include "formats/model/profile_state.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SIZE = 1 << 20, MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, VARIANTS = 2 };
-
-/* A prepared part. Inverse and queries are there once an encoder asked for the part. */
-struct slot {
-    struct kvc_profile_part part;
-    float *memory, *inverse, *query;
-    int made;
-};
-
-struct kvc_profile {
-    uint8_t *data;
-    size_t size;
-    struct kvc_safetensors header;
-    uint8_t sha256[KVC_SHA256_BYTES];
-    const char *model;
-    uint32_t layers;
-    enum kvc_profile_metric metric;
-    double **angle; /* by layer, NULL where there is none */
-    size_t *half;
-    struct slot *slot; /* [layer][K, V][as halves, interleaved] */
-    pthread_mutex_t lock;
-};
+enum { MAX_HEADS = 4096, MAX_DIM = 1024, MAX_QUERIES = 4096, MAX_BACK = 7 };
 
 /* --- tensors --- */
-
-struct array {
-    const uint8_t *data;
-    uint64_t dim[3];
-    unsigned rank;
-};
-
-/* Finds a tensor by its name "layers.N.WHAT". Returns 1; 0 when it is not there; -1 when it is not what it should be. */
-static int find(const struct kvc_profile *p, uint32_t layer, const char *what, const char *dtype, unsigned rank, struct array *a,
-                struct kvc_error *e) {
-    char name[64];
-    snprintf(name, sizeof name, "layers.%" PRIu32 ".%s", layer, what);
-    const struct kvc_safetensors_tensor *t = kvc_safetensors_find(&p->header, name);
-    if (!t) return 0;
-    if (strcmp(t->dtype, dtype) != 0 || t->rank != rank)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' is not %u dimensions of %s", name, rank, dtype);
-    for (unsigned i = 0; i < rank; i++) {
-        a->dim[i] = t->dim[i];
-        if (!a->dim[i] || a->dim[i] > MAX_SIZE) return kvc_fail(e, KVC_ERR_DAMAGED, "'%s' has dimensions out of range", name);
-    }
-    a->data = p->data + p->header.data_at + t->begin;
-    a->rank = rank;
-    return 1;
-}
-
-static float f32_at(const uint8_t *p, size_t i) {
-    const uint32_t bits = get_u32(p + 4 * i);
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 static double f64_at(const uint8_t *p, size_t i) {
     const uint64_t bits = get_u64(p + 8 * i);
@@ -81,55 +29,37 @@ static double f64_at(const uint8_t *p, size_t i) {
 
 /* The tensors of one part. */
 struct arrays {
-    struct array mean, basis, scale, variance, queries, queries_scale;
+    struct kvc_profile_array mean, basis, scale, variance, queries, queries_scale;
     int has_queries, has_variance;
 };
 
-static int is_finite(const struct array *a, float minimum, const char *what, uint32_t layer, struct kvc_error *e) {
-    uint64_t n = 1;
-    for (unsigned i = 0; i < a->rank; i++) n *= a->dim[i];
-    for (uint64_t i = 0; i < n; i++)
-        if (!(fabsf(f32_at(a->data, i)) < 0x1p100f) || f32_at(a->data, i) < minimum)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "'layers.%" PRIu32 ".%s' has a value out of range", layer, what);
-    return 0;
-}
-
-/* Finds numbers of K or V by name, whose values are from `minimum` on. Returns 1; 0 when they are not there. */
-static int find_numbers(const struct kvc_profile *p, uint32_t layer, char role, const char *name, float minimum, struct array *a,
-                        struct kvc_error *e) {
-    char what[32];
-    snprintf(what, sizeof what, "%c.%s", role, name);
-    const int found = find(p, layer, what, "F32", 2, a, e);
-    return found > 0 && is_finite(a, minimum, what, layer, e) ? -1 : found;
-}
-
 /* Returns 1 where rows and columns of a tensor are as many as these. */
-static int has_shape(const struct array *a, uint64_t rows, uint64_t columns) {
+static int has_shape(const struct kvc_profile_array *a, uint64_t rows, uint64_t columns) {
     return a->dim[0] == rows && a->dim[1] == columns;
 }
 
 /* Finds the queries of a layer, which must match K or V. Returns as find() does. */
 static int find_queries(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
     const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
-    const struct array *q = &a->queries;
-    const int found = find(p, layer, "queries", "I8", 3, &a->queries, e);
-    if (found < 0 || find(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0) return -1;
+    const struct kvc_profile_array *q = &a->queries;
+    const int found = kvc_profile_array(p, layer, "queries", "I8", 3, &a->queries, e);
+    if (found < 0 || kvc_profile_array(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0) return -1;
     if (!found) return 0;
     if (!a->queries_scale.data || !has_shape(&a->queries_scale, q->dim[0], q->dim[1]) || q->dim[0] % heads ||
         q->dim[1] > MAX_QUERIES || q->dim[2] > MAX_DIM || q->dim[2] < 2 * p->half[layer] || (!is_v && q->dim[2] != dim))
         return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": queries and K differ in heads or channels", layer);
-    return is_finite(&a->queries_scale, 0, "queries.scale", layer, e) ? -1 : 1;
+    return kvc_profile_finite(&a->queries_scale, 0, "queries.scale", layer, e) ? -1 : 1;
 }
 
 /* Finds the tensors of a part. Returns 1 when the file has them, whole and consistent; 0 when it has no basis of the part. */
 static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
-    const char role = is_v ? 'v' : 'k', *const name = is_v ? "V" : "K", *const basis = is_v ? "v.basis" : "k.basis";
+    const char *const name = is_v ? "V" : "K", *const basis = is_v ? "v.basis" : "k.basis";
     memset(a, 0, sizeof *a);
-    const int found = find(p, layer, basis, "I8", 3, &a->basis, e);
+    const int found = kvc_profile_array(p, layer, basis, "I8", 3, &a->basis, e);
     if (found <= 0) return found;
-    const int mean = find_numbers(p, layer, role, "mean", -INFINITY, &a->mean, e);
-    const int scale = mean < 0 ? -1 : find_numbers(p, layer, role, "scale", 0, &a->scale, e);
-    a->has_variance = scale < 0 ? -1 : find_numbers(p, layer, role, "variance", 0, &a->variance, e);
+    const int mean = kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, &a->mean, e);
+    const int scale = mean < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, "scale", 0, &a->scale, e);
+    a->has_variance = scale < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, "variance", 0, &a->variance, e);
     if (a->has_variance < 0) return -1;
     const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
     if (a->has_variance && !has_shape(&a->variance, heads, dim))
@@ -150,8 +80,8 @@ static const char *text_of(const struct kvc_profile *p, const char *key) {
 }
 
 static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *e) {
-    struct array a;
-    const int found = find(p, layer, "rope", "F64", 1, &a, e);
+    struct kvc_profile_array a;
+    const int found = kvc_profile_array(p, layer, "rope", "F64", 1, &a, e);
     if (found <= 0) return found;
     if (!(p->angle[layer] = kvc_alloc(a.dim[0], sizeof(double)))) return kvc_fail_memory(e, "RoPE");
     p->half[layer] = (size_t)a.dim[0];
@@ -169,7 +99,8 @@ static int read_header(struct kvc_profile *p, struct kvc_error *e) {
     if (!header || header > p->size) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
     if (kvc_safetensors_read(&p->header, p->data, p->size, KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;
     if (!*text_of(p, "kvc.profile")) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
-    if (strcmp(text_of(p, "kvc.profile"), "0") != 0)
+    const int predicts = strcmp(text_of(p, "kvc.profile"), "1") == 0;
+    if (!predicts && strcmp(text_of(p, "kvc.profile"), "0") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a profile of version '%.16s', which this kvc does not read",
                         text_of(p, "kvc.profile"));
     p->model = text_of(p, "model.name");
@@ -178,9 +109,13 @@ static int read_header(struct kvc_profile *p, struct kvc_error *e) {
                 : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
                                                : KVC_METRIC_COVARIANCE;
     const unsigned long layers = strtoul(text_of(p, "model.layers"), NULL, 10);
-    if (!layers || layers > MAX_LAYERS)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: model.layers is missing or not a number from 1 to %d", MAX_LAYERS);
+    if (!layers || layers > KVC_PROFILE_LAYERS)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: model.layers is missing or not a number from 1 to %d", KVC_PROFILE_LAYERS);
     p->layers = (uint32_t)layers;
+    const unsigned long back = strtoul(text_of(p, "predictor.back"), NULL, 10);
+    if (predicts && (!back || back > MAX_BACK))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: predictor.back is missing or not a number from 1 to %d", MAX_BACK);
+    p->back = predicts ? (unsigned)back : 0;
     return 0;
 }
 
@@ -189,13 +124,14 @@ static int check_all(struct kvc_profile *p, struct kvc_error *e) {
     int any = 0;
     p->angle = calloc(p->layers, sizeof *p->angle);
     p->half = calloc(p->layers, sizeof *p->half);
-    p->slot = kvc_alloc_zeros((size_t)p->layers * 2, VARIANTS * sizeof *p->slot);
-    if (!p->angle || !p->half || !p->slot) return kvc_fail_memory(e, "a profile");
+    p->slot = kvc_alloc_zeros((size_t)p->layers * 2, KVC_PROFILE_VARIANTS * sizeof *p->slot);
+    p->predictor = kvc_alloc_zeros((size_t)p->layers * 2, KVC_PROFILE_VARIANTS * sizeof *p->predictor);
+    if (!p->angle || !p->half || !p->slot || !p->predictor) return kvc_fail_memory(e, "a profile");
     for (uint32_t l = 0; l < p->layers; l++) {
         if (read_angles(p, l, e)) return -1;
         for (int v = 0; v < 2; v++) {
             const int found = find_part(p, l, v, &a, e);
-            if (found < 0) return -1;
+            if (found < 0 || (p->back && kvc_predictor_check(p, l, v, e))) return -1;
             any |= found;
             if (found && !v && 2 * p->half[l] > a.basis.dim[1])
                 return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": RoPE rotates more channels than K has", l);
@@ -237,14 +173,17 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
 void kvc_profile_free(struct kvc_profile *p) {
     if (!p) return;
     for (uint32_t l = 0; p->angle && l < p->layers; l++) free(p->angle[l]);
-    for (size_t i = 0; p->slot && i < (size_t)p->layers * 2 * VARIANTS; i++) {
+    for (size_t i = 0; p->slot && i < (size_t)p->layers * 2 * KVC_PROFILE_VARIANTS; i++) {
         free(p->slot[i].memory);
         free(p->slot[i].inverse);
         free(p->slot[i].query);
     }
+    for (size_t i = 0; p->predictor && i < (size_t)p->layers * 2 * KVC_PROFILE_VARIANTS; i++)
+        kvc_predictor_slot_free(&p->predictor[i]);
     free(p->angle);
     free(p->half);
     free(p->slot);
+    free(p->predictor);
     kvc_safetensors_free(&p->header);
     free(p->data);
     pthread_mutex_destroy(&p->lock);
@@ -294,25 +233,22 @@ int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role
 
 /* --- parts --- */
 
-/* Returns the place of channel d of a head, whose channels are paired as halves in the file. */
-static size_t place(size_t d, size_t half, int interleaved) {
-    if (!interleaved || d >= 2 * half) return d;
-    return d < half ? 2 * d : 2 * (d - half) + 1;
-}
 
 static int make_part(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int is_v, int interleaved,
-                     struct slot *s, struct kvc_error *e) {
+                     struct kvc_profile_slot *s, struct kvc_error *e) {
     const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1], half = is_v ? 0 : p->half[layer];
     const size_t width = heads * dim;
     if (!(s->memory = kvc_alloc(width, (dim + 3) * sizeof *s->memory + dim))) return kvc_fail_memory(e, "a profile");
     float *mean = s->memory, *scale = mean + width, *variance = scale + width, *basis = variance + width;
     int8_t *code = (int8_t *)(basis + width * dim);
     for (size_t h = 0; h < heads; h++)
-        for (size_t d = 0; d < dim; d++) mean[h * dim + place(d, half, interleaved)] = f32_at(a->mean.data, h * dim + d);
+        for (size_t d = 0; d < dim; d++)
+            mean[h * dim + kvc_profile_place(d, half, interleaved)] = kvc_profile_f32(a->mean.data, h * dim + d);
     for (size_t i = 0; i < width; i++) {
-        scale[i] = f32_at(a->scale.data, i);
-        if (a->has_variance) variance[i] = f32_at(a->variance.data, i);
-        for (size_t d = 0; d < dim; d++) code[i * dim + place(d, half, interleaved)] = (int8_t)a->basis.data[i * dim + d];
+        scale[i] = kvc_profile_f32(a->scale.data, i);
+        if (a->has_variance) variance[i] = kvc_profile_f32(a->variance.data, i);
+        for (size_t d = 0; d < dim; d++)
+            code[i * dim + kvc_profile_place(d, half, interleaved)] = (int8_t)a->basis.data[i * dim + d];
     }
     for (size_t i = 0; i < width * dim; i++) basis[i] = (float)code[i] * scale[i / dim];
     s->part = (struct kvc_profile_part){.heads = heads,
@@ -328,7 +264,7 @@ static int make_part(const struct kvc_profile *p, uint32_t layer, const struct a
     return 0;
 }
 
-static int make_inverse(struct slot *s, struct kvc_error *e) {
+static int make_inverse(struct kvc_profile_slot *s, struct kvc_error *e) {
     const size_t heads = s->part.heads, dim = s->part.dim;
     double *a = kvc_alloc(dim, dim * sizeof *a);
     s->inverse = kvc_alloc(heads * dim, dim * sizeof *s->inverse);
@@ -349,16 +285,16 @@ static int make_inverse(struct slot *s, struct kvc_error *e) {
 }
 
 /* Prepares the queries, whose channels are those of K. */
-static int make_queries(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int interleaved, struct slot *s,
-                        struct kvc_error *e) {
+static int make_queries(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int interleaved,
+                        struct kvc_profile_slot *s, struct kvc_error *e) {
     if (!a->has_queries || s->query) return 0;
     const size_t heads = (size_t)a->queries.dim[0], n = (size_t)a->queries.dim[1], dim = (size_t)a->queries.dim[2];
     if (!(s->query = kvc_alloc(heads * n, dim * sizeof *s->query))) return kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < heads; h++)
         for (size_t q = 0; q < n; q++)
             for (size_t d = 0; d < dim; d++)
-                s->query[(q * heads + h) * dim + place(d, p->half[layer], interleaved)] =
-                    (float)(int8_t)a->queries.data[(h * n + q) * dim + d] * f32_at(a->queries_scale.data, h * n + q);
+                s->query[(q * heads + h) * dim + kvc_profile_place(d, p->half[layer], interleaved)] =
+                    (float)(int8_t)a->queries.data[(h * n + q) * dim + d] * kvc_profile_f32(a->queries_scale.data, h * n + q);
     s->part.query = s->query;
     s->part.query_heads = heads;
     s->part.n_queries = n;
@@ -371,7 +307,7 @@ int kvc_profile_part(struct kvc_profile *p, uint32_t layer, enum kvc_role role, 
     struct arrays a;
     *part = NULL;
     if (layer >= p->layers || (role != KVC_ROLE_K && role != KVC_ROLE_V)) return 0;
-    struct slot *s = &p->slot[(layer * 2 + (uint32_t)is_v) * VARIANTS + (uint32_t)interleaved];
+    struct kvc_profile_slot *s = &p->slot[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS + (uint32_t)interleaved];
     pthread_mutex_lock(&p->lock);
     int found = 1;
     if (!s->made || (encoder && !s->part.inverse)) {

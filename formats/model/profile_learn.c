@@ -34,9 +34,16 @@ void kvc_learner_free(struct kvc_learner *l) {
         free(l->layer[i].query);
         free(l->layer[i].angle);
     }
+    for (uint32_t i = 0; i < l->n_relations; i++) kvc_learnt_relation_free(&l->relation[i]);
+    free(l->relation);
     free(l->layer);
     kvc_meta_free(&l->meta);
     free(l);
+}
+
+void kvc_learner_predict(struct kvc_learner *l, unsigned back, struct kvc_profile *base) {
+    l->back = back;
+    l->base = base;
 }
 
 /* --- adding --- */
@@ -74,22 +81,6 @@ static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape, 
     return p->sum && p->gram ? 0 : kvc_fail_memory(e, "a profile");
 }
 
-/* Moves the channels of a head from interleaved pairs to halves. */
-static void to_halves(float *head, size_t half, float *room) {
-    memcpy(room, head, 2 * half * sizeof *room);
-    for (size_t i = 0; i < half; i++) {
-        head[i] = room[2 * i];
-        head[half + i] = room[2 * i + 1];
-    }
-}
-
-/* Takes a row back to before RoPE, and pairs its channels as halves. */
-static void normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position, float *room) {
-    if (!rope->half || position < 0) return;
-    kvc_row_before_rope(rope, row, heads, dim, position);
-    for (size_t h = 0; h < heads && rope->pairing == KVC_PAIRING_INTERLEAVED; h++) to_halves(row + h * dim, rope->half, room);
-}
-
 static int add_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_learnt_part *p, struct kvc_rope *rope,
                       struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
@@ -107,7 +98,7 @@ static int add_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_learnt_p
             float *row = rows + i * width;
             const int64_t position = kvc_cells_position(cells, first + i);
             if (position < KVC_PROFILE_FIRST || !kvc_all_finite(row, width)) continue;
-            normalise(rope, row, heads, dim, position, rows + KVC_BLOCK * width);
+            kvc_learn_normalise(rope, row, heads, dim, position, rows + KVC_BLOCK * width);
             memmove(rows + kept++ * width, row, width * sizeof *row);
         }
         for (size_t i = 0; i < kept * width; i++) p->sum[i % width] += (double)rows[i];
@@ -137,40 +128,12 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_
     for (size_t i = 0; i < n; i++) {
         float *row = grown + (have + i) * width;
         if (!kvc_all_finite(row, width)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "queries hold a value that is not finite");
-        normalise(rope, row, (size_t)shape->heads, dim, kvc_cells_position(cells, i), grown + (have + n) * width);
+        kvc_learn_normalise(rope, row, (size_t)shape->heads, dim, kvc_cells_position(cells, i), grown + (have + n) * width);
     }
     l->query_heads = (size_t)shape->heads;
     l->query_dim = dim;
     l->n_queries = have + n;
     return 0;
-}
-
-/* Finds RoPE of a layer and makes its tables; no tables where RoPE is unknown. */
-static int find_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer, struct kvc_learnt_layer *to,
-                     struct kvc_rope *rope, struct kvc_error *e) {
-    struct kvc_rope_facts facts;
-    double *room;
-    memset(rope, 0, sizeof *rope);
-    const struct kvc_facts known = kvc_facts_of(&c->meta);
-    if (kvc_rope_of_layer(c, &known, layer, NULL, &facts, &room, e)) return -1;
-    if (!facts.angle) {
-        l->rope_unknown = 1;
-        return 0;
-    }
-    l->rope_known = 1;
-    if (kvc_rope_init(rope, facts.angle, facts.half, facts.pairing, e)) {
-        free(room);
-        return -1;
-    }
-    int other = to->angle && to->half != facts.half;
-    for (size_t i = 0; to->angle && !other && i < to->half; i++) other = to->angle[i] != room[i];
-    free(to->angle);
-    to->angle = room;
-    to->half = facts.half;
-    if (!other) return 0;
-    kvc_rope_free(rope);
-    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 ": the angles of RoPE are not those of the caches before",
-                    c->layer[layer].index);
 }
 
 /* Checks that a cache can be of the model of the first cache: fingerprints of one kind must agree, and the pairing of K. */
@@ -200,7 +163,7 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
     }
     if (!any) return 0;
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
-    if (!to || find_rope(l, c, number, to, &rope, e)) return -1;
+    if (!to || kvc_learn_rope(l, c, number, to, &rope, e)) return -1;
     to->sliding = layer->kind == KVC_LAYER_SLIDING;
     const struct kvc_facts known = kvc_facts_of(&c->meta);
     to->window = (uint32_t)kvc_layer_window(&known, layer);
@@ -237,6 +200,7 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (c->layer[i].index + 1 > own && c->part[c->layer[i].part].kind != KVC_PART_COMPANION) own = c->layer[i].index + 1;
     if (!status && own < l->layers) status = kvc_fail(e, KVC_ERR_MODEL, "the cache has fewer layers than the caches before");
+    if (!status && l->back) status = kvc_learn_relations(l, c, e);
     l->caches++;
     if (!status && l->rope_known && l->rope_unknown)
         status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "RoPE is known for K of some layers only");

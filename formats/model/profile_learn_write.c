@@ -6,6 +6,7 @@
 #include "formats/io/safetensors_file.h"
 #include "formats/model/profile_learn.h"
 #include "formats/model/profile_learn_basis.h"
+#include "formats/model/profile_learn_predictor.h"
 #include "formats/model/profile_learn_state.h"
 
 #include <inttypes.h>
@@ -72,6 +73,47 @@ static int write_part(struct file *f, uint32_t number, const struct kvc_learnt_l
     return status ? -1 : 0;
 }
 
+/* Adds what makes inputs of K or V, and their predictor. The layers before it that have inputs must all be in the relation. */
+static int write_predictor(struct file *f, const struct kvc_learner *l, uint32_t number, int is_v, struct kvc_error *e) {
+    static const char *const names[2][3] = {{"k.gain", "k.predictor", "k.predictor.scale"},
+                                            {"v.gain", "v.predictor", "v.predictor.scale"}};
+    struct kvc_learnt_predictor p;
+    const struct kvc_learnt_part *part = &l->layer[number].part[is_v];
+    const size_t by_head[2] = {part->heads, part->dim};
+    int status = kvc_learn_predictor(l, number, is_v, &p, e);
+    const size_t matrix[2] = {p.width, p.inputs};
+    if (!status && p.gain) status = add_array(f, number, names[is_v][0], "F32", p.gain, by_head, 2, e);
+    if (!status && p.weight)
+        status = add_array(f, number, names[is_v][1], "I8", p.weight, matrix, 2, e) ||
+                 add_array(f, number, names[is_v][2], "F32", p.scale, by_head, 2, e);
+    kvc_learnt_predictor_free(&p);
+    return status ? -1 : 0;
+}
+
+static int write_predictors(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    for (uint32_t i = 0; i < l->n_relations; i++)
+        for (int v = 0; v < 2; v++)
+            if (write_predictor(f, l, i, v, e)) return -1;
+    return 0;
+}
+
+/* Copies the texts and the tensors of the profile that gets the predictors. */
+static int copy_base(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    size_t size;
+    const uint8_t *bytes = kvc_profile_bytes(l->base, &size);
+    struct kvc_safetensors header;
+    if (kvc_safetensors_read(&header, bytes, size, KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;
+    int status = kvc_safetensors_copy_texts(&f->header, &header, e);
+    for (size_t i = 0; i < header.n && !status; i++) {
+        const struct kvc_safetensors_tensor *t = &header.tensor[i];
+        if (strstr(t->name, ".predictor") || strstr(t->name, ".gain")) continue;
+        status = kvc_safetensors_add(&f->header, t->name, t->dtype, t->dim, (unsigned)t->rank, e) ||
+                 kvc_sink_write(&f->sink, bytes + header.data_at + t->begin, (size_t)(t->end - t->begin), e);
+    }
+    kvc_safetensors_free(&header);
+    return status ? -1 : 0;
+}
+
 /* Adds a text without control characters. */
 static int put_text(struct file *f, const char *key, const char *text, struct kvc_error *e) {
     char *clean = kvc_alloc(strlen(text) + 1, 1);
@@ -133,7 +175,8 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
     char made[128];
     snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %g", l->caches,
              KVC_LEARN_K_STEP);
-    int status = put_text(f, "kvc.profile", "0", e) || put_count(f, "model.layers", l->layers, e) || put_shape(f, l, e);
+    int status = put_text(f, "kvc.profile", l->back ? "1" : "0", e) || put_count(f, "model.layers", l->layers, e) ||
+                 put_shape(f, l, e);
     if (!status && !l->rope_known && l->pairing) status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);
     if (!status)
         status = put_text(f, "model.name", kvc_meta_text(&l->meta, KVC_KEY_MODEL_NAME, ""), e) ||
@@ -141,6 +184,12 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
                  put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e) || put_text(f, "made", made, e) ||
                  put_fingerprints(f, l, e) || put_windows(f, l, e);
     return status ? -1 : 0;
+}
+
+static int put_predictor_source(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+    char made[96];
+    snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches", l->caches);
+    return put_text(f, "predictor.made", made, e);
 }
 
 /* Adds the tensors: RoPE of all layers first, whose numbers are the largest, so that all are aligned. */
@@ -166,8 +215,11 @@ int kvc_learner_write(const struct kvc_learner *l, struct kvc_sink *out, struct 
     struct file f = {.data = {0}};
     if (kvc_safetensors_writer_init(&f.header, e)) return -1;
     f.sink = kvc_sink_buffer(&f.data);
-    const int status = put_metadata(&f, l, e) || put_tensors(&f, l, e) || kvc_safetensors_write(&f.header, out, e) ||
-                       kvc_sink_write(out, f.data.data, f.data.n, e);
+    int status = l->base ? copy_base(&f, l, e) : put_metadata(&f, l, e) || put_tensors(&f, l, e);
+    if (!status && l->back)
+        status = put_text(&f, "kvc.profile", "1", e) || put_count(&f, "predictor.back", l->back, e) ||
+                 put_predictor_source(&f, l, e) || write_predictors(&f, l, e);
+    if (!status) status = kvc_safetensors_write(&f.header, out, e) || kvc_sink_write(out, f.data.data, f.data.n, e);
     kvc_safetensors_writer_free(&f.header);
     free(f.data.data);
     return status ? -1 : 0;

@@ -1,6 +1,7 @@
 /* test_profile.c: profile files, built here byte by byte as kvc-profile(5) lays them out: what is read out of good
  * ones, and that all others are refused; which caches one fits, and where one is found. Not for what stages do with
  * them (test_transform.c). */
+#include "formats/model/predictor.h"
 #include "formats/cache/mapped.h"
 #include "formats/model/profile_fit.h"
 
@@ -30,7 +31,7 @@ static uint32_t random_bits(void) {
 
 /* --- building one --- */
 
-enum { MOST_TENSORS = 24, MOST_KEYS = 12, MOST_HEADER = 8192 };
+enum { MOST_TENSORS = 32, MOST_KEYS = 12, MOST_HEADER = 8192 };
 
 struct tensor {
     char name[64];
@@ -380,7 +381,7 @@ static void wrong_metadata(void **state) {
         const char *name, *value;
         enum kvc_code code;
     } cases[] = {
-        {"kvc.profile", "1", KVC_ERR_UNSUPPORTED},  {"kvc.profile", "00", KVC_ERR_UNSUPPORTED},
+        {"kvc.profile", "2", KVC_ERR_UNSUPPORTED},  {"kvc.profile", "00", KVC_ERR_UNSUPPORTED},
         {"kvc.profile", "", KVC_ERR_UNKNOWN},       {"kvc.profile", "0 and a long tail of other words", KVC_ERR_UNSUPPORTED},
         {"model.layers", "0", KVC_ERR_DAMAGED},     {"model.layers", "4097", KVC_ERR_DAMAGED},
         {"model.layers", "-1", KVC_ERR_DAMAGED},    {"model.layers", "", KVC_ERR_DAMAGED},
@@ -486,6 +487,90 @@ static void wrong_tensors(void **state) {
         put_f32(tensor_of(&m, scales[i]), 1, -0.001f);
         refuse_maker(&m, KVC_ERR_DAMAGED, "a scale below 0");
     }
+}
+
+/* A profile of version 1: V of layer 1, of 4 channels, is predicted from K and V of layer 0, of 16 and 10. */
+static struct maker make_predicting(void) {
+    struct maker m = make_good();
+    key_of(&m, "kvc.profile")->value = "1";
+    m.key[m.keys++] = (struct key){"predictor.back", "1"};
+    struct tensor *t = add_tensor(&m, "layers.0.k.gain", "F32", 2, HEADS, DIM, 1);
+    for (size_t i = 0; i < HEADS * DIM; i++) put_f32(t, i, (float)i);
+    t = add_tensor(&m, "layers.0.v.gain", "F32", 2, HEADS, DIM_V, 1);
+    for (size_t i = 0; i < HEADS * DIM_V; i++) put_f32(t, i, 100 + (float)i);
+    t = add_tensor(&m, "layers.1.v.predictor", "I8", 2, DIM_1, HEADS * DIM + HEADS * DIM_V, 1);
+    for (size_t i = 0; i < t->size; i++) t->bytes[i] = (uint8_t)i;
+    t = add_tensor(&m, "layers.1.v.predictor.scale", "F32", 2, 1, DIM_1, 1);
+    for (size_t i = 0; i < DIM_1; i++) put_f32(t, i, 1 + (float)i);
+    return m;
+}
+
+static void predictors(void **state) {
+    (void)state;
+    struct kvc_error e;
+    for (int interleaved = 0; interleaved < 2; interleaved++) {
+        struct maker m = make_predicting();
+        struct kvc_profile *p = must_open(&m);
+        const enum kvc_pairing pairing = interleaved ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_HALVES;
+        const struct kvc_predictor *x;
+        const struct kvc_small *s;
+        assert_true(kvc_profile_predicts(p));
+        assert_int_equal(kvc_profile_predictor(p, 0, KVC_ROLE_V, pairing, &x, &e), 0);
+        assert_null(x);
+        assert_int_equal(kvc_profile_predictor(p, 1, KVC_ROLE_V, pairing, &x, &e), 0);
+        assert_int_equal(x->n, 2);
+        assert_int_equal(x->outputs, DIM_1);
+        assert_int_equal(x->inputs, 32); /* 26, rounded up */
+        assert_int_equal(x->input[1].at, HEADS * DIM);
+        assert_int_equal(kvc_profile_small(p, 0, KVC_ROLE_K, pairing, &s, &e), 0);
+        for (size_t d = 0; d < HEADS * DIM; d++) { /* channels of K are in the cache's order */
+            const size_t to = d / DIM * DIM + channel(d % DIM, HALF, pairing);
+            assert_true(s->gain[to] >= (float)d && s->gain[to] <= (float)d);
+            for (size_t i = 0; i < DIM_1; i++) assert_int_equal(x->weight[i * 32 + to], (int8_t)(i * 26 + d));
+        }
+        for (size_t i = 0; i < DIM_1; i++)
+            for (size_t j = 16; j < 32; j++) assert_int_equal(x->weight[i * 32 + j], j < 26 ? (int8_t)(i * 26 + j) : 0);
+        assert_int_equal(kvc_profile_small(p, 1, KVC_ROLE_V, pairing, &s, &e), 0);
+        assert_null(s);
+        kvc_profile_free(p);
+        free_maker(&m);
+    }
+    static const char *const backs[] = {"", "0", "8", "-1", "one"};
+    for (size_t i = 0; i < sizeof backs / sizeof backs[0]; i++) {
+        struct maker m = make_predicting();
+        key_of(&m, "predictor.back")->value = backs[i];
+        refuse_maker(&m, KVC_ERR_DAMAGED, backs[i]);
+    }
+    struct maker m = make_predicting();
+    tensor_of(&m, "layers.1.v.predictor")->dim[1]--;
+    tensor_of(&m, "layers.1.v.predictor")->size -= DIM_1;
+    refuse_maker(&m, KVC_ERR_DAMAGED, "an input too few");
+    static const struct {
+        const char *tensor;
+        float value;
+    } numbers[] = {{"layers.0.k.gain", NAN},
+                   {"layers.0.k.gain", -1},
+                   {"layers.0.v.gain", 0x1p40f},
+                   {"layers.1.v.predictor.scale", 0x1p40f},
+                   {"layers.1.v.predictor.scale", INFINITY},
+                   {"layers.1.v.mean", 0x1p41f}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        m = make_predicting();
+        put_f32(tensor_of(&m, numbers[i].tensor), 1, numbers[i].value);
+        refuse_maker(&m, KVC_ERR_DAMAGED, numbers[i].tensor);
+    }
+    static const char *const missing[] = {"layers.1.v.predictor.scale", "layers.0.v.gain", "layers.0.k.mean"};
+    for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++) {
+        m = make_predicting();
+        tensor_of(&m, missing[i])->name[0] = 'x';
+        refuse_maker(&m, KVC_ERR_DAMAGED, missing[i]);
+    }
+    m = make_predicting(); /* in version 0 they are other tensors, which mean nothing */
+    key_of(&m, "kvc.profile")->value = "0";
+    struct kvc_profile *p = must_open(&m);
+    assert_false(kvc_profile_predicts(p));
+    kvc_profile_free(p);
+    free_maker(&m);
 }
 
 static void wrong_rope(void **state) {
@@ -914,17 +999,12 @@ static void places(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_says),
-        cmocka_unit_test(no_inverse),
-        cmocka_unit_test(wrong_metadata),
-        cmocka_unit_test(wrong_tensors),
-        cmocka_unit_test(wrong_rope),
-        cmocka_unit_test(wrong_queries),
-        cmocka_unit_test(wrong_headers),
-        cmocka_unit_test(cut_and_changed),
-        cmocka_unit_test(caches),
-        cmocka_unit_test(angles_of_caches),
-        cmocka_unit_test_setup_teardown(places, make_folder, remove_folder),
+        cmocka_unit_test(what_it_says),     cmocka_unit_test(no_inverse),
+        cmocka_unit_test(wrong_metadata),   cmocka_unit_test(wrong_tensors),
+        cmocka_unit_test(predictors),       cmocka_unit_test(wrong_rope),
+        cmocka_unit_test(wrong_queries),    cmocka_unit_test(wrong_headers),
+        cmocka_unit_test(cut_and_changed),  cmocka_unit_test(caches),
+        cmocka_unit_test(angles_of_caches), cmocka_unit_test_setup_teardown(places, make_folder, remove_folder),
     };
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }

@@ -1,0 +1,224 @@
+/* predictor.c: predictors of a profile, checked, prepared and applied. */
+#include "formats/model/predictor.h"
+
+#include "codecs/memory.h"
+#include "formats/model/profile_state.h"
+#include "kernels/kernels.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[2][2] = {{"k.predictor", "k.predictor.scale"}, {"v.predictor", "v.predictor.scale"}};
+
+int kvc_profile_predicts(const struct kvc_profile *p) {
+    return p->back != 0;
+}
+
+/* --- the tensors --- */
+
+/* Lists the inputs of a part: K and V of each layer before it, the nearest first, then for V its own layer's K. Layers without
+ * gains are left out. */
+static int list_inputs(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_predictor *to, struct kvc_error *e) {
+    to->n = 0;
+    to->inputs = 0;
+    for (unsigned b = 1; b <= p->back + 1; b++) {
+        const int own = b == p->back + 1; /* last: the layer itself */
+        if (!own && b > layer) continue;
+        for (int v = 0; v < (own ? is_v : 2); v++) {
+            const uint32_t from = own ? layer : layer - b;
+            struct kvc_profile_array gain;
+            const int found = kvc_profile_numbers(p, from, v, "gain", 0, &gain, e);
+            if (found < 0) return -1;
+            if (!found) continue;
+            to->input[to->n].layer = from;
+            to->input[to->n].is_v = v;
+            to->input[to->n].at = to->inputs;
+            to->input[to->n].width = (size_t)(gain.dim[0] * gain.dim[1]);
+            to->inputs += to->input[to->n++].width;
+        }
+    }
+    return 0;
+}
+
+/* Returns 1 where all numbers are small enough that a prediction is finite. */
+static int is_small(const struct kvc_profile_array *a) {
+    const uint64_t n = a->dim[0] * a->dim[1];
+    for (uint64_t i = 0; i < n; i++)
+        if (!(fabsf(kvc_profile_f32(a->data, i)) < 0x1p40f)) return 0;
+    return 1;
+}
+
+/* Finds the tensors of a predictor. Returns 1, 0 where there is none, or -1. */
+static int find(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_predictor *list,
+                struct kvc_profile_array *weight, struct kvc_profile_array *scale, struct kvc_profile_array *mean,
+                struct kvc_error *e) {
+    const int found = p->back ? kvc_profile_array(p, layer, names[is_v][0], "I8", 2, weight, e) : 0;
+    if (found <= 0) return found;
+    const int has_mean = kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, mean, e);
+    const int has_scale = has_mean < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, "predictor.scale", 0, scale, e);
+    if (has_scale < 0 || list_inputs(p, layer, is_v, list, e)) return -1;
+    if (!has_mean || !has_scale || scale->dim[0] != mean->dim[0] || scale->dim[1] != mean->dim[1] || !is_small(mean) ||
+        !is_small(scale) || weight->dim[0] != mean->dim[0] * mean->dim[1] || weight->dim[1] != list->inputs ||
+        list->inputs > KVC_DOT_INPUTS)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": the predictor of %s does not fit the layers that it is made from",
+                        layer, is_v ? "V" : "K");
+    return 1;
+}
+
+int kvc_predictor_check(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_error *e) {
+    struct kvc_profile_array weight, scale, mean, gain;
+    struct kvc_predictor list;
+    const int found = kvc_profile_numbers(p, layer, is_v, "gain", 0, &gain, e);
+    if (found < 0) return -1;
+    if (found && (kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, &mean, e) != 1 || mean.dim[0] != gain.dim[0] ||
+                  mean.dim[1] != gain.dim[1] || !is_small(&mean) || !is_small(&gain)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": gain and mean of %s differ in shape or are out of range", layer,
+                        is_v ? "V" : "K");
+    return find(p, layer, is_v, &list, &weight, &scale, &mean, e) < 0 ? -1 : 0;
+}
+
+/* --- preparing --- */
+
+/* Returns the channel of a cache's row for channel i of a row in the file, whose heads have `dim` channels. */
+static size_t place(size_t i, size_t dim, size_t half, int interleaved) {
+    return i / dim * dim + kvc_profile_place(i % dim, half, interleaved);
+}
+
+static int make_small(const struct kvc_profile *p, uint32_t layer, int is_v, int interleaved, struct kvc_predictor_slot *s,
+                      struct kvc_error *e) {
+    struct kvc_profile_array gain, mean;
+    const int found = p->back ? kvc_profile_numbers(p, layer, is_v, "gain", 0, &gain, e) : 0;
+    if (found <= 0) return found;
+    if (kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, &mean, e) != 1) return -1;
+    const size_t dim = (size_t)gain.dim[1], width = (size_t)gain.dim[0] * dim, half = is_v ? 0 : p->half[layer];
+    if (!(s->small_numbers = kvc_alloc(2 * width, sizeof(float)))) return kvc_fail_memory(e, "a profile");
+    float *means = s->small_numbers, *gains = means + width;
+    for (size_t i = 0; i < width; i++) {
+        means[place(i, dim, half, interleaved)] = kvc_profile_f32(mean.data, i);
+        gains[place(i, dim, half, interleaved)] = kvc_profile_f32(gain.data, i);
+    }
+    s->small = (struct kvc_small){width, means, gains};
+    s->small_made = 1;
+    return 1;
+}
+
+/* Fills place_of[] with the place of each input of the file among the cache's inputs. */
+static int place_inputs(const struct kvc_profile *p, const struct kvc_predictor *x, int interleaved, size_t *place_of,
+                        struct kvc_error *e) {
+    for (unsigned t = 0; t < x->n; t++) {
+        struct kvc_profile_array gain;
+        const int is_v = x->input[t].is_v;
+        if (kvc_profile_numbers(p, x->input[t].layer, is_v, "gain", 0, &gain, e) != 1) return -1;
+        const size_t half = is_v ? 0 : p->half[x->input[t].layer], at = x->input[t].at;
+        for (size_t i = 0; i < x->input[t].width; i++) place_of[at + i] = at + place(i, (size_t)gain.dim[1], half, interleaved);
+    }
+    return 0;
+}
+
+static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int interleaved, struct kvc_predictor_slot *s,
+                struct kvc_error *e) {
+    struct kvc_profile_array weight, scale, mean;
+    struct kvc_predictor *x = &s->predictor;
+    const int found = find(p, layer, is_v, x, &weight, &scale, &mean, e);
+    if (found <= 0) return found;
+    const size_t inputs = x->inputs, dim = (size_t)mean.dim[1], half = is_v ? 0 : p->half[layer];
+    x->outputs = (size_t)mean.dim[0] * dim;
+    x->inputs = (inputs + KVC_DOT_STEP - 1) / KVC_DOT_STEP * KVC_DOT_STEP;
+    s->weight = kvc_alloc_zeros(x->outputs, x->inputs * sizeof *s->weight);
+    s->numbers = kvc_alloc(2 * x->outputs, sizeof *s->numbers);
+    size_t *place_of = kvc_alloc(inputs, sizeof *place_of);
+    int status = s->weight && s->numbers && place_of ? 0 : kvc_fail_memory(e, "a profile");
+    if (!status) status = place_inputs(p, x, interleaved, place_of, e);
+    for (size_t i = 0; i < x->outputs && !status; i++) {
+        const size_t to = place(i, dim, half, interleaved);
+        for (size_t j = 0; j < inputs; j++) s->weight[to * x->inputs + place_of[j]] = (int8_t)weight.data[i * inputs + j];
+        s->numbers[to] = kvc_profile_f32(scale.data, i);
+        s->numbers[x->outputs + to] = kvc_profile_f32(mean.data, i);
+    }
+    free(place_of);
+    if (status) return -1;
+    x->weight = s->weight;
+    x->scale = s->numbers;
+    x->mean = s->numbers + x->outputs;
+    s->made = 1;
+    return 1;
+}
+
+void kvc_predictor_slot_free(struct kvc_predictor_slot *s) {
+    free(s->weight);
+    free(s->numbers);
+    free(s->small_numbers);
+}
+
+static struct kvc_predictor_slot *slot_of(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing) {
+    const int is_v = role == KVC_ROLE_V, interleaved = pairing == KVC_PAIRING_INTERLEAVED;
+    if (layer >= p->layers || (role != KVC_ROLE_K && role != KVC_ROLE_V)) return NULL;
+    return &p->predictor[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS + (uint32_t)interleaved];
+}
+
+int kvc_profile_predictor(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing,
+                          const struct kvc_predictor **predictor, struct kvc_error *e) {
+    struct kvc_predictor_slot *s = slot_of(p, layer, role, pairing);
+    *predictor = NULL;
+    if (!s) return 0;
+    pthread_mutex_lock(&p->lock);
+    const int found = s->made ? 1 : make(p, layer, role == KVC_ROLE_V, pairing == KVC_PAIRING_INTERLEAVED, s, e);
+    if (found < 0) {
+        kvc_predictor_slot_free(s);
+        memset(s, 0, sizeof *s);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (found == 1) *predictor = &s->predictor;
+    return found < 0 ? -1 : 0;
+}
+
+int kvc_profile_small(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing,
+                      const struct kvc_small **small, struct kvc_error *e) {
+    struct kvc_predictor_slot *s = slot_of(p, layer, role, pairing);
+    *small = NULL;
+    if (!s) return 0;
+    pthread_mutex_lock(&p->lock);
+    const int found = s->small_made ? 1 : make_small(p, layer, role == KVC_ROLE_V, pairing == KVC_PAIRING_INTERLEAVED, s, e);
+    pthread_mutex_unlock(&p->lock);
+    if (found == 1) *small = &s->small;
+    return found < 0 ? -1 : 0;
+}
+
+/* --- arithmetic --- */
+
+enum { LOOP = 16 }; /* compilers vectorise loops of so many without aliasing by themselves */
+
+static void spread_loop(float *restrict to, const float *restrict row, const float *restrict mean, const float *restrict gain) {
+    for (unsigned i = 0; i < LOOP; i++) to[i] = (row[i] - mean[i]) * gain[i];
+}
+
+static void narrow_loop(int8_t *restrict to, const int32_t *restrict codes) {
+    for (unsigned i = 0; i < LOOP; i++) to[i] = (int8_t)codes[i];
+}
+
+static void value_loop(float *restrict to, const int32_t *restrict sums, const float *restrict scale,
+                       const float *restrict mean) {
+    for (unsigned i = 0; i < LOOP; i++) to[i] = (float)sums[i] * scale[i] + mean[i];
+}
+
+void kvc_small_row(const struct kvc_small *s, int8_t *to, const float *row, float *room, int32_t *codes) {
+    size_t i = 0;
+    for (; i + LOOP <= s->width; i += LOOP) spread_loop(room + i, row + i, s->mean + i, s->gain + i);
+    for (; i < s->width; i++) room[i] = (row[i] - s->mean[i]) * s->gain[i];
+    kvc_kernels_get()->round_codes(codes, room, s->width, 1, 127);
+    for (i = 0; i + LOOP <= s->width; i += LOOP) narrow_loop(to + i, codes + i);
+    for (; i < s->width; i++) to[i] = (int8_t)codes[i];
+}
+
+void kvc_predict_rows(const struct kvc_predictor *p, float *dst, const int16_t *x, size_t rows, int32_t *sums) {
+    kvc_kernels_get()->dot_rows(sums, x, rows, p->weight, p->outputs, p->inputs);
+    for (size_t r = 0; r < rows; r++) {
+        float *to = dst + r * p->outputs;
+        const int32_t *from = sums + r * p->outputs;
+        size_t i = 0;
+        for (; i + LOOP <= p->outputs; i += LOOP) value_loop(to + i, from + i, p->scale + i, p->mean + i);
+        for (; i < p->outputs; i++) to[i] = (float)from[i] * p->scale[i] + p->mean[i];
+    }
+}

@@ -1,0 +1,29 @@
+/* predictor_part.h: a predictor of K or V of a layer, and what makes inputs of its rows. Not for applying it (predictor.h). */
+#ifndef KVC_PREDICTOR_PART_H
+#define KVC_PREDICTOR_PART_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { KVC_MAX_INPUTS = 16 }; /* tensors that one is predicted from */
+
+/* What makes inputs, which are small integers, of values: rint((x - mean) * gain), limited to -127 to 127. */
+struct kvc_small {
+    size_t width;             /* channels of a row */
+    const float *mean, *gain; /* by channel; K before RoPE, in the cache's order */
+};
+
+struct kvc_predictor {
+    size_t outputs; /* channels of a row */
+    size_t inputs;  /* of all tensors together, rounded up to KVC_DOT_STEP; the additional weights are 0 */
+    unsigned n;     /* tensors */
+    struct {
+        uint32_t layer;
+        int is_v;         /* 0: K */
+        size_t at, width; /* place among the inputs, channels */
+    } input[KVC_MAX_INPUTS];
+    const int16_t *weight;     /* [output][input] */
+    const float *scale, *mean; /* by output */
+};
+
+#endif
