@@ -102,11 +102,13 @@ static void profile_text(const struct cli_pack *p, char *text, size_t size) {
              *model ? " of " : "", model, hash);
 }
 
-/* The one line that every lossy container gets. */
+/* The one line that every lossy container gets, and every container that cannot be read without a profile. */
 static void say_lossy(const struct cli_pack *p, const char *name, double ratio) {
     char profile[512];
-    if (p->job.input.quiet || p->done.report.lossless) return;
+    if (p->job.input.quiet) return;
     profile_text(p, profile, sizeof profile);
+    if (p->done.report.lossless && *profile) cli_warn("%s: lossless%s", name, profile);
+    if (p->done.report.lossless) return;
     cli_warn("%s: lossy: recipe %s, %.1f times smaller%s", name, p->recipe_text, ratio, profile);
 }
 

@@ -32,6 +32,7 @@ struct kvc_encoding {
     int second, deeper;
     /* Results that K and V of a layer share: made once under the lock, freed by the owner of the encoding. */
     struct kvc_shared *shared;
+    const struct kvc_ahead_source *ahead;    /* earlier tensors that rows may be predicted from (ahead.h), or NULL */
     const struct kvc_rebuild_source *source; /* hidden states and weights that rows may be rebuilt from (rebuild.h), or NULL */
     const struct kvc_rope_facts *rope;       /* of the layer's K (rope.h); NULL: nothing is known */
     /* Queries of other texts, from a profile, at positions after the last row:
@@ -56,6 +57,7 @@ struct kvc_block {
     uint8_t *salient;        /* mark [row][head], 1: salient; NULL: no stage has marked tokens */
     uint64_t *row;           /* number of each row in the tensor; NULL: encoding, all rows are there; decoding, no stage asks */
     const struct kvc_rebuild *rebuild; /* for stages that rebuild: hidden states and weights, or NULL */
+    const struct kvc_ahead *ahead;     /* for stages that predict, or NULL */
     const int64_t *position;           /* decoding: of the tensor's rows from first_row on; NULL: no stage asks */
     uint64_t first_row;
     const struct kvc_profile_part *profile; /* what a profile knows of the tensor (profile_part.h), or NULL */

@@ -16,7 +16,7 @@ int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_fo
     c->n = n;
     c->format = format;
     c->bits = bits;
-    float *p = calloc(7 * n + n / 2 + 1, sizeof *p); /* a row is bounded: no overflow */
+    float *p = calloc(8 * n + n / 2 + 1, sizeof *p); /* a row is bounded: no overflow */
     if (!p) return kvc_fail_memory(e, "the channel model");
     c->memory = p;
     c->value = p;
@@ -26,7 +26,8 @@ int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_fo
     c->sine = p + 4 * n;
     c->step_c = p + 5 * n;
     c->step_s = p + 6 * n;
-    c->spread = (uint8_t *)(p + 7 * n);
+    c->moved = p + 7 * n;
+    c->spread = (uint8_t *)(p + 8 * n);
     c->mean = (int8_t *)(c->spread + n);
     return 0;
 }
@@ -41,7 +42,7 @@ void kvc_channels_free(struct kvc_channels *c) {
 /* Returns the channel that rotates with channel d of a head, or d itself; *sign is the sign of its part in d's mean. */
 static size_t partner_of(const struct kvc_channels *c, size_t d, float *sign) {
     *sign = 0;
-    if (c->turn == KVC_TURN_NONE || d < c->first || d - c->first >= 2 * (size_t)c->pairs) return d;
+    if (c->turn == KVC_TURN_NONE || c->turn == KVC_TURN_AHEAD || d < c->first || d - c->first >= 2 * (size_t)c->pairs) return d;
     size_t at = d - c->first;
     int second = c->turn == KVC_TURN_HALVES ? at >= c->pairs : (int)(at & 1);
     *sign = second ? 1.0f : -1.0f;
@@ -68,10 +69,12 @@ void kvc_channels_flat(struct kvc_channels *c) {
 
 void kvc_channels_begin(struct kvc_channels *c) {
     double angle = (double)c->angle, cosine = 1, sine = 0;
+    const int turns = c->turn == KVC_TURN_HALVES || c->turn == KVC_TURN_INTERLEAVED;
     c->fresh = 1;
-    if (c->turn == KVC_TURN_NONE) c->period = (uint32_t)c->n;
+    c->row = 0;
+    if (!turns) c->period = (uint32_t)c->n;
     for (size_t d = 0; d < c->period; d++) c->cosine[d] = c->step_c[d] = 1, c->sine[d] = c->step_s[d] = 0;
-    if (c->turn != KVC_TURN_NONE)
+    if (turns)
         for (size_t i = 0; i < c->pairs; i++) {
             size_t a = c->first + (c->turn == KVC_TURN_HALVES ? i : 2 * i);
             size_t b = c->turn == KVC_TURN_HALVES ? a + c->pairs : a + 1;
@@ -99,7 +102,38 @@ static void turn(struct kvc_channels *c) {
     kvc_kernels_get()->model_turn(c->cosine, c->sine, c->step_c, c->step_s, c->period);
 }
 
+/* Compilers vectorise loops of 16 without aliasing by themselves. */
+static void add_rows(float *restrict to, const float *restrict a, const float *restrict b, size_t n) {
+    size_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        for (size_t i = k; i < k + 16; i++) to[i] = a[i] + b[i];
+    for (; k < n; k++) to[k] = a[k] + b[k];
+}
+
+static void take_half(uint16_t *restrict bias, uint16_t half, size_t n) {
+    size_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        for (size_t i = k; i < k + 16; i++) bias[i] = (uint16_t)(bias[i] - half);
+    for (; k < n; k++) bias[k] = (uint16_t)(bias[k] - half);
+}
+
+/* A bias is the middle of its symbol: the word of the root less half a symbol. */
+static void row_ahead(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift) {
+    const struct kvc_model_channels channels = {c->moved, c->partner, c->variance};
+    const float *ahead = c->ahead + c->row++ * c->n;
+    struct kvc_word_format whole = *c->format;
+    const uint16_t half = (uint16_t)(1u << whole.shift >> 1);
+    whole.shift = 0;
+    add_rows(c->moved, c->value, ahead, c->n);
+    kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period, &whole, context_shift);
+    take_half(bias, half, c->n);
+}
+
 void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift) {
+    if (c->turn == KVC_TURN_AHEAD) {
+        row_ahead(c, bias, context, context_shift);
+        return;
+    }
     if (!c->fresh && c->turn == KVC_TURN_NONE) return;
     if (!c->fresh) turn(c);
     c->fresh = 0;
@@ -146,7 +180,7 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
     }
     const unsigned spread_k = kvc_bits_rice_for(spreads, c->n), mean_k = kvc_bits_rice_for(means, c->n);
     kvc_bits_put(&b, c->turn, 2);
-    if (c->turn != KVC_TURN_NONE) {
+    if (c->turn == KVC_TURN_HALVES || c->turn == KVC_TURN_INTERLEAVED) {
         kvc_bits_put(&b, c->period, 32);
         kvc_bits_put(&b, c->first, 32);
         kvc_bits_put(&b, c->pairs, 32);
@@ -164,10 +198,10 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
 int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size, struct kvc_error *e) {
     struct kvc_bits b = {.read = bytes, .limit = 8 * size};
     const unsigned how = kvc_bits_get(&b, 2);
-    if (how > (c->format ? KVC_TURN_INTERLEAVED : KVC_TURN_NONE))
+    if (how > (c->format ? (c->ahead ? KVC_TURN_AHEAD : KVC_TURN_INTERLEAVED) : KVC_TURN_NONE))
         return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's rotation %u is unknown", how);
     c->turn = (enum kvc_turn)how;
-    if (c->turn != KVC_TURN_NONE) {
+    if (c->turn == KVC_TURN_HALVES || c->turn == KVC_TURN_INTERLEAVED) {
         c->period = kvc_bits_get(&b, 32);
         c->first = kvc_bits_get(&b, 32);
         c->pairs = kvc_bits_get(&b, 32);
@@ -377,6 +411,35 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
         const double variance = (double)sums.square[k] / count - mean * mean;
         set_channel(c, k, mean, variance > 0 ? variance : 0);
     }
+}
+
+int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
+    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
+    const size_t n = c->n, row_bytes = n * info->size, tokens = (size_t)shape->tokens;
+    float *plain = scratch, *apart = plain + 4 * n, *row = plain + 8 * n;
+    const struct kvc_model_sums own = {plain, plain + n, plain + 2 * n, plain + 3 * n};
+    const struct kvc_model_sums left = {apart, apart + n, apart + 2 * n, apart + 3 * n};
+    double gain = 0;
+    memset(plain, 0, 8 * n * sizeof *plain);
+    c->turn = KVC_TURN_AHEAD;
+    c->first = c->pairs = 0;
+    kvc_channels_begin(c);
+    for (size_t t = 0; t < tokens; t++) {
+        info->to_f32(row, rows + t * row_bytes, n);
+        kvc_kernels_get()->model_sums(&own, row, c->cosine, c->sine, n, c->period);
+        for (size_t k = 0; k < n; k++) row[k] -= c->ahead[t * n + k];
+        kvc_kernels_get()->model_sums(&left, row, c->cosine, c->sine, n, c->period);
+    }
+    for (size_t k = 0; k < n; k++) {
+        const double count = (double)tokens, mean = (double)left.plain[k] / count, own_mean = (double)own.plain[k] / count;
+        const double variance = (double)left.square[k] / count - mean * mean;
+        const double own_variance = (double)own.square[k] / count - own_mean * own_mean;
+        gain += log2((own_variance > 0 ? own_variance : 0) + 1e-30) - log2((variance > 0 ? variance : 0) + 1e-30);
+        set_channel(c, k, mean, variance > 0 ? variance : 0);
+    }
+    if (gain > 0) return 1;
+    c->turn = KVC_TURN_NONE;
+    return 0;
 }
 
 /* sum += v, square += v * v over n codes v, those from `half` on less `whole`. */

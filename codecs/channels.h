@@ -12,12 +12,14 @@
 
 #define KVC_CONTEXTS 8
 
-enum kvc_turn { KVC_TURN_NONE, KVC_TURN_HALVES, KVC_TURN_INTERLEAVED };
+/* AHEAD: the mean of each value is a prediction and the channel's own mean together. */
+enum kvc_turn { KVC_TURN_NONE, KVC_TURN_HALVES, KVC_TURN_INTERLEAVED, KVC_TURN_AHEAD };
 
 struct kvc_channels {
     size_t n;                             /* channels in a row */
     const struct kvc_word_format *format; /* NULL: words are integer codes of `bits` bits */
     unsigned bits;
+    const float *ahead; /* predictions, [row][n], set by the caller; NULL: there are none, and AHEAD is refused */
 
     /* stored */
     enum kvc_turn turn;    /* how channels rotate together from row to row */
@@ -29,6 +31,8 @@ struct kvc_channels {
 
     /* computed from what is stored */
     float *value, *partner, *variance;      /* per channel */
+    float *moved;                           /* of this row: value and prediction together */
+    size_t row;                             /* number of the next row */
     float *cosine, *sine, *step_c, *step_s; /* per channel of a period: of this row, and the rotation of one row */
     int flat;                               /* 1: no parameters */
     int fresh;                              /* 1: before row 0 */
@@ -42,8 +46,11 @@ void kvc_channels_free(struct kvc_channels *c);
 /* Fits the model to float rows, canonical in shape->dtype. Values that are not finite or beyond 2^50 count as 0. The
  * encoder is free in its choice. scratch has room for KVC_CHANNELS_SCRATCH(n, rows) floats. */
 #define KVC_CHANNELS_PROBED 48 /* rows that are searched for a rotation */
-#define KVC_CHANNELS_SCRATCH(n, rows) ((size_t)(n) * (5 + ((rows) < KVC_CHANNELS_PROBED ? (size_t)(rows) : KVC_CHANNELS_PROBED)))
+#define KVC_CHANNELS_SCRATCH(n, rows) ((size_t)(n) * (10 + ((rows) < KVC_CHANNELS_PROBED ? (size_t)(rows) : KVC_CHANNELS_PROBED)))
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);
+/* Fits the model to the differences of float rows from c->ahead. Returns 1; 0 where the channels' own means predict as well, and
+ * the model is not fitted. */
+int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);
 /* Fits the model to integer codes of c->bits bits. sign, 1: two's complement. */
 void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign);
 
@@ -57,8 +64,8 @@ void kvc_channels_flat(struct kvc_channels *c);
 
 /* Goes to before row 0. To be called after the model is fitted, read or made flat. */
 void kvc_channels_begin(struct kvc_channels *c);
-/* Sets the biases and contexts (0 to 7, shifted left by context_shift) of the next row, c->n each. Where channels do not
- * rotate, rows after the first leave both arrays unchanged: pass the same arrays. */
+/* Sets the biases and contexts (0 to 7, shifted left by context_shift) of the next row, c->n each. The biases of AHEAD have low
+ * bits, others have none. Where channels do not rotate, rows after the first leave both arrays unchanged: pass the same arrays. */
 void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift);
 
 #endif

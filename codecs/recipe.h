@@ -16,6 +16,8 @@
 #define KVC_MAX_RECIPE_TEXT 2048 /* bytes of a recipe's canonical text, with the NUL */
 /* The lossless stage that ends a pipeline without a terminal stage; also the default recipe. */
 #define KVC_DEFAULT_STAGE "split"
+/* The same where a profile predicts. */
+#define KVC_PREDICTING_STAGE "cross"
 
 struct kvc_item {
     const struct kvc_stage *stage;

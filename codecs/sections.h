@@ -30,6 +30,7 @@ enum kvc_section_type {
     KVC_SECTION_TABLES = 18,   /* indices of frequency tables */
     KVC_SECTION_HIDDEN = 20,   /* the hidden states and weights that rows are rebuilt from */
     KVC_SECTION_ROPE = 21,     /* how K was rotated */
+    KVC_SECTION_INPUTS = 22,   /* the tensors that rows are predicted from */
     KVC_SECTION_SAME = 32,     /* rows that equal rows of an earlier record */
     KVC_SECTION_META = 40,     /* typed metadata keys */
     KVC_SECTION_TABLE = 41,    /* parts, layers, tensors, pipelines */

@@ -7,6 +7,7 @@
 #ifndef KVC_STAGE_H
 #define KVC_STAGE_H
 
+#include "codecs/ahead.h"
 #include "codecs/args.h"
 #include "codecs/block.h"
 
@@ -24,7 +25,8 @@ enum kvc_stage_flags {
     KVC_STAGE_POSITIONS = 1024, /* asks for positions of rows: no later stage takes rows out */
     KVC_STAGE_PROFILE = 2048,   /* may need a profile to decode */
     KVC_STAGE_SAMPLES = 4096,   /* may look at a sample of a long segment's blocks */
-    KVC_STAGE_QUERIES = 8192    /* encodes by a profile's queries, where there are some */
+    KVC_STAGE_QUERIES = 8192,   /* encodes by a profile's queries, where there are some */
+    KVC_STAGE_AHEAD = 16384     /* may predict rows from tensors of earlier layers */
 };
 
 struct kvc_program;
@@ -52,6 +54,9 @@ struct kvc_stage {
     /* Stages that rebuild: returns 1 when layer `layer` of `layers` has hidden states of its own; *rank is the rank at which
      * they are stored, or 0. */
     int (*keeps)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, unsigned *rank);
+
+    /* Stages that predict: reads which tensors a segment is predicted from. Returns 1, 0 where it is from none, or -1. */
+    int (*inputs)(const struct kvc_stored *stored, struct kvc_ahead_inputs *to, struct kvc_error *e);
 
     /* Stages that look: begin() makes the state for a segment, look() gets each of its blocks in order, as the stages before
      * hand it on, settle() adds the segment's side sections, and end() frees the state (NULL too). When begin() makes no

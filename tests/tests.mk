@@ -165,6 +165,17 @@ asan:
 ubsan:
 	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
 
+## predictors: the profile in samples that predicts, learnt again from texts that Debian and Python bring
+.PHONY: predictors
+predictors: all
+	@PYTHON="$(PYTHON)" sh tests/quality/predictors.sh . samples/smollm2-135m-instruct.kvcp \
+	  samples/smollm2-135m-instruct-predict.kvcp
+
+## lossless-table: lossless ratios of five texts, with prediction across layers and without
+.PHONY: lossless-table
+lossless-table: all
+	@PYTHON="$(PYTHON)" sh tests/quality/lossless.sh . samples/smollm2-135m-instruct-predict.kvcp
+
 ## tsan: unit tests and threaded tools under the thread sanitizer
 .PHONY: tsan
 tsan:

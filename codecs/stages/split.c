@@ -5,6 +5,7 @@
 #include "codecs/planes.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
+#include "codecs/stages/split_coder.h"
 #include "codecs/stages/split_device.h"
 #include "codecs/stages/split_sections.h"
 #include "codecs/words.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAM, DEFAULT_STREAM = 65536, MIN_STREAM = 1024, MAX_STREAM = 1 << 24 };
+enum { STREAM };
 /* Bytes of CODES before its words, at most. */
 #define HEAD_BOUND(streams) \
     (KVC_SPLIT_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + (size_t)(streams)*4 * (1 + KVC_RANS_LANES))
@@ -23,7 +24,8 @@ enum { MODEL_ROWS = 96 }; /* with so many rows the channel model is expected to 
 
 /* --- parameters --- */
 
-static const struct kvc_arg arguments[] = {{.key = "stream", .min = MIN_STREAM, .max = MAX_STREAM, .fallback = DEFAULT_STREAM}};
+static const struct kvc_arg arguments[] = {
+    {.key = "stream", .min = KVC_SPLIT_STREAM_LEAST, .max = KVC_SPLIT_STREAM_MOST, .fallback = KVC_SPLIT_STREAM}};
 
 /* --- tables --- */
 
@@ -85,6 +87,8 @@ struct work {
     uint16_t *words;          /* of the whole block; the rows themselves where those are words */
     uint16_t *symbols;        /* encoding: of the whole block, context << 10 | symbol */
     uint16_t *bias, *context; /* of a row */
+    uint16_t *moved;          /* of a row: words less their biases */
+    const float *ahead;       /* predictions of the block's values, or NULL */
     uint8_t *low;             /* low bits, one value a byte */
     uint8_t *bytes;           /* streams */
     uint32_t (*count)[KVC_RANS_SYMBOLS];
@@ -101,8 +105,9 @@ static size_t rows_per_stream(const struct kvc_stage_args *args, const struct wo
     return rows < w->rows ? rows : w->rows;
 }
 
-static int work_init(struct work *w, const struct kvc_shape *shape, struct kvc_error *e) {
+static int work_init(struct work *w, const struct kvc_shape *shape, const float *ahead, struct kvc_error *e) {
     memset(w, 0, sizeof *w);
+    w->ahead = ahead;
     w->form = kvc_words_of(shape->dtype);
     w->info = kvc_dtype_info(shape->dtype);
     w->rows = (size_t)shape->tokens;
@@ -172,10 +177,17 @@ static void cut_rows(struct work *w) {
     uint32_t *const second = first + KVC_CONTEXTS * KVC_RANS_SYMBOLS + SKEW;
     memset(w->count, 0, (2 * KVC_CONTEXTS + 1) * sizeof *w->count);
     kvc_channels_begin(&w->model);
+    const int ahead = w->model.turn == KVC_TURN_AHEAD;
     for (size_t t = 0; t < w->rows; t++) {
         uint16_t *symbols = w->symbols + t * w->n;
+        const uint16_t *words = w->words + t * w->n;
         kvc_channels_row(&w->model, w->bias, w->context, KVC_RANS_SYMBOL_BITS);
-        k->cut_words(symbols, w->low + t * w->n, w->words + t * w->n, w->bias, w->context, w->n, kvc_words_shift(f),
+        if (ahead) { /* these biases have low bits, so that all of a word is a difference */
+            for (size_t i = 0; i < w->n; i++) w->moved[i] = (uint16_t)(words[i] - w->bias[i]);
+            memset(w->bias, 0, w->n * sizeof *w->bias);
+            words = w->moved;
+        }
+        k->cut_words(symbols, w->low + t * w->n, words, w->bias, w->context, w->n, kvc_words_shift(f),
                      (uint16_t)((1u << f->bits) - 1));
         size_t i = 0;
         for (; i + 2 <= w->n; i += 2) { /* two tables: an increment need not wait for the one before */
@@ -194,14 +206,15 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
     const size_t floats = f->format ? KVC_CHANNELS_SCRATCH(w->n, w->rows) * sizeof(float) : 0;
     const size_t packed = KVC_PACKED(w->values, 7), scratch = floats > packed ? floats : packed;
-    w->memory[0] = malloc(2 * w->values * (kvc_words_in_place(f) ? 1 : 2) + 4 * w->n);
+    w->memory[0] = malloc(2 * w->values * (kvc_words_in_place(f) ? 1 : 2) + 6 * w->n);
     w->memory[1] = malloc(scratch + w->values);
     w->memory[2] = malloc((2 * KVC_CONTEXTS + 1) * sizeof *w->count + HEAD_BOUND(streams) + KVC_RANS_BOUND(w->values) +
                           KVC_CHANNELS_BOUND(w->n));
     if (!w->memory[0] || !w->memory[1] || !w->memory[2]) return kvc_fail_memory(e, "a block");
     w->bias = w->memory[0];
     w->context = w->bias + w->n;
-    w->symbols = w->context + w->n;
+    w->moved = w->context + w->n;
+    w->symbols = w->moved + w->n;
     w->words = w->symbols + w->values;
     w->low = (uint8_t *)w->memory[1] + scratch;
     w->count = w->memory[2];
@@ -214,8 +227,10 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     }
     if (kvc_words_in_place(f)) w->words = (uint16_t *)(void *)block->rows;
     else kvc_words_out(w->words, block->rows, w->values, f);
-    if (f->format) kvc_channels_fit(&w->model, &block->shape, block->rows, w->memory[1]);
-    else kvc_channels_fit_codes(&w->model, w->words, w->rows, f->sign);
+    w->model.ahead = w->ahead;
+    const int predicted = f->format && w->ahead && kvc_channels_fit_ahead(&w->model, &block->shape, block->rows, w->memory[1]);
+    if (f->format && !predicted) kvc_channels_fit(&w->model, &block->shape, block->rows, w->memory[1]);
+    else if (!f->format) kvc_channels_fit_codes(&w->model, w->words, w->rows, f->sign);
     const size_t sections = out->count, used = out->used;
     size_t stored = kvc_channels_write(&w->model, w->bytes);
     if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes, stored, 0, e)) return -1;
@@ -239,12 +254,11 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     return kvc_plane_add(out, stage, (uint8_t)f->planes, w->memory[1], KVC_PACKED(w->values, shift), e);
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
-    (void)state;
+int kvc_split_encode(const struct kvc_stage_args *args, struct kvc_block *block, const float *ahead, uint8_t stage,
+                     struct kvc_sections *out, struct kvc_error *e) {
     const size_t count = out->count, used = out->used;
     struct work w;
-    if (work_init(&w, &block->shape, e)) return -1;
+    if (work_init(&w, &block->shape, ahead, e)) return -1;
     const size_t size = w.values / w.info->block * w.info->size;
     int status = w.values ? encode_rows(args, &w, block, stage, out, e) : 0;
     if (!status && out->used - used + (out->count - count) * KVC_SECTION_COST >= size + KVC_SECTION_COST) {
@@ -354,14 +368,12 @@ static int decode_sections(struct kvc_split *s, struct room *room, struct kvc_bl
     return decode_rows(s, room, block, low, e);
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
-    (void)args;
+int kvc_split_decode(const struct kvc_stored *stored, struct kvc_block *block, const float *ahead, struct kvc_error *e) {
     struct kvc_split s;
     const size_t size = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
     const int raw = kvc_section_raw(stored->section, stored->n, block->rows, size, e);
     if (raw) return raw < 0 ? -1 : 0;
-    int status = kvc_split_open(&s, &block->shape, stored->section, stored->n, e);
+    int status = kvc_split_open(&s, &block->shape, ahead, stored->section, stored->n, e);
     if (!status && s.values) {
         struct room room = {.slots = NULL};
         status = room_init(&room, &s, e) ? -1 : decode_sections(&s, &room, block, e);
@@ -369,6 +381,20 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     }
     kvc_split_close(&s);
     return status;
+}
+
+/* --- the stage --- */
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    (void)state;
+    return kvc_split_encode(args, block, NULL, stage, out, e);
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    (void)args;
+    return kvc_split_decode(stored, block, NULL, e);
 }
 
 const struct kvc_stage kvc_stage_split = {

@@ -122,7 +122,7 @@ int kvc_split_lower(const struct kvc_stage_args *args, const struct kvc_stored *
     if (raw) return raw < 0 ? -1 : 0;
     if (kvc_words_of(block->shape.dtype)->bits < 8 || kvc_dtype_info(block->shape.dtype)->block > 1) return 1;
     if (op.kind == KVC_OP_WORDS) op.words.size = sizeof(uint16_t);
-    int status = kvc_split_open(&s, &block->shape, stored->section, stored->n, e);
+    int status = kvc_split_open(&s, &block->shape, NULL, stored->section, stored->n, e);
     if (!status && s.values) status = lower_sections(&s, &op, program, e);
     if (!status) status = kvc_program_begin(program, s.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
     kvc_split_close(&s);

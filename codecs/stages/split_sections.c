@@ -53,8 +53,8 @@ static int open_streams(struct kvc_split *s, struct kvc_bits *in, struct kvc_err
     return left ? kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long") : 0;
 }
 
-int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const struct kvc_section *sections, size_t n,
-                   struct kvc_error *e) {
+int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const float *ahead, const struct kvc_section *sections,
+                   size_t n, struct kvc_error *e) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const struct kvc_section *next = sections, *end = n ? sections + n : sections, *params;
     struct kvc_bits in;
@@ -65,6 +65,7 @@ int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const str
     s->values = s->rows * s->n;
     s->blocks = s->values / info->block;
     if (kvc_channels_init(&s->model, s->n, s->form->format, s->form->bits, e)) return -1;
+    s->model.ahead = ahead;
     if (!s->values && !n) return 0;
     for (unsigned p = 0; p < s->form->planes; p++)
         if (!(s->plane[p] = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e))) return -1;

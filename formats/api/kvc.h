@@ -235,7 +235,7 @@ struct kvc_write_options {
     void *progress_state;
 
     /* For packing. */
-    const char *recipe;             /* NULL: the default, which is lossless */
+    const char *recipe;             /* NULL: split, or cross with a profile that predicts; both are lossless */
     unsigned align;                 /* alignment of extents in a .kvc; 0: none */
     int no_verify;                  /* do not decode what was encoded */
     const struct kvc_file *queries; /* for recipes that ask attention: a file with queries; NULL: f's own */

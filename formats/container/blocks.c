@@ -4,8 +4,10 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
+#include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/io/parallel.h"
+#include "formats/model/predict_source.h"
 #include "formats/container/plan.h"
 
 #include <inttypes.h>
@@ -155,9 +157,9 @@ static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t
 }
 
 /* Finds the profile's part for a tensor. Fails if the rows need a profile that was not found: stages without side data of
- * their own take the data from the profile. */
-static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, const struct kvc_profile_part **part,
-                        struct kvc_error *e) {
+ * their own take the data from the profile, and so do stages that predict. */
+static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, int predicts,
+                        const struct kvc_profile_part **part, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     int own = 0;
     *part = NULL;
@@ -166,21 +168,27 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct
     if (k->profile)
         return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index, c->tensor[tensor].role, k->pairing, 0, part,
                                 e);
-    if (own) return 0;
+    if (own || (predicts && !x->n_side)) return 0;
     if (e) *e = k->no_profile;
     return -1;
 }
 
+static kvc_inputs_decode_fn decode_block;
+
 /* Decodes the split->own rows that a block codes itself to the front of dst, or makes the program by which a device decodes
  * them. */
 static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
-                         const struct split *split, uint8_t *dst, struct kvc_program *program, struct kvc_error *e) {
+                         const struct split *split, const struct kvc_inputs_held *held, unsigned depth, uint8_t *dst,
+                         struct kvc_program *program, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned skip = split->n_same != 0;
     int64_t *position = NULL;
     struct kvc_block b = {.shape = k->shape[tensor], .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
     struct kvc_rebuilder rebuilder = {.position = NULL};
+    struct kvc_inputs_held *own_held = NULL;
+    struct kvc_predict_source predict;
+    const int predicts = kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n;
     uint64_t row[KVC_BLOCK];
     struct coded other = {0};
     uint32_t first = KVC_NONE;
@@ -196,7 +204,17 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     }
     if (!status && kvc_pipeline_first(line, KVC_STAGE_POSITIONS) < line->n)
         status = list_positions(&kvc_tensor_part(c, tensor)->cells, block, &position, e);
-    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n) status = find_profile(c, tensor, x, &b.profile, e);
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n)
+        status = find_profile(c, tensor, x, predicts, &b.profile, e);
+    if (predicts && !status && !held) {
+        held = own_held = kvc_inputs_prepare(c, tensor, block, depth, decode_block, e);
+        if (!held) status = -1;
+    }
+    if (predicts && !status) {
+        kvc_predict_source_init(&predict, c, tensor, k->profile, k->pairing, kvc_inputs_small, held);
+        predict.shape = k->shape;
+        b.ahead = &predict.ahead;
+    }
     b.position = position;
     b.first_row = kvc_tensor_part(c, tensor)->cells.block[block];
     if (!status && first != KVC_NONE) {
@@ -213,13 +231,14 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     if (status < 0 && e && e->section != KVC_NOWHERE) e->section += skip;
     coded_free(&other);
     kvc_rebuilder_free(&rebuilder);
+    kvc_inputs_release(own_held);
     free(position);
     return status;
 }
 
 /* Decodes the rows that a block codes itself to their places in dst; *split gets the entries for the other rows. */
-static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct split *split,
-                        struct kvc_error *e) {
+static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct kvc_inputs_held *held,
+                        unsigned depth, uint8_t *dst, struct split *split, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const uint64_t rows = cells->block[block + 1] - cells->block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
     struct coded x;
@@ -232,7 +251,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
     else if (first && parse_same(c, tensor, rows, &x.list[0], split, e)) status = kvc_record_section(e, 0);
-    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, dst, NULL, e);
+    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, held, depth, dst, NULL, e);
     else if (!status && x.n != first) status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
     coded_free(&x);
     if (status) {
@@ -267,10 +286,12 @@ static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
 }
 
 /* Decodes a whole block into dst. In a damaged file, the digest must match. */
-static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst, struct kvc_error *e) {
+static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst,
+                        const struct kvc_inputs_held *held, struct kvc_error *e) {
+    const unsigned depth = held ? kvc_inputs_depth(held) : 0;
     struct split split;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
-    if (decode_coded(c, tensor, block, dst, &split, e)) return -1;
+    if (decode_coded(c, tensor, block, held, depth, dst, &split, e)) return -1;
     uint8_t *there = split.n_same ? kvc_alloc(row, KVC_BLOCK) : NULL;
     int status = split.n_same && !there ? kvc_fail_memory(e, "rows") : 0;
     uint32_t have_tensor = KVC_NONE, have_block = KVC_NONE;
@@ -280,7 +301,7 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
         if (x->tensor != have_tensor || x->block != have_block) {
             free(origin.same);
             memset(&origin, 0, sizeof origin);
-            status = decode_coded(c, x->tensor, x->block, there, &origin, e);
+            status = decode_coded(c, x->tensor, x->block, NULL, depth + 1, there, &origin, e);
             have_tensor = x->tensor;
             have_block = x->block;
         }
@@ -305,9 +326,10 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
     int status = coded_read(c, tensor, block, bytes, &x, e);
-    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n))
+    if (!status &&
+        ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS | KVC_STAGE_AHEAD) < line->n))
         status = 1;
-    if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, p, e);
+    if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, 0, NULL, p, e);
     coded_free(&x);
     return status < 0 ? in_block(c, e, tensor, block) : status;
 }
@@ -320,10 +342,10 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
         uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
         if (take == stop - start) {
-            status = decode_block(c, tensor, b, dst, e);
+            status = decode_block(c, tensor, b, dst, NULL, e);
         } else {
             if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
-            else status = decode_block(c, tensor, b, whole, e);
+            else status = decode_block(c, tensor, b, whole, NULL, e);
             if (!status) memcpy(dst, whole + (first - start) * row, (size_t)(take * row));
         }
         dst += take * row;
@@ -381,7 +403,7 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
     const uint64_t rows = cells->block[r->number + 1] - cells->block[r->number];
     uint8_t *dst = kvc_alloc(rows, kvc_row_bytes(&c->tensor[r->subject].shape));
     if (!dst) return kvc_fail_memory(e, "a block");
-    status = decode_block(c, r->subject, r->number, dst, e);
+    status = decode_block(c, r->subject, r->number, dst, NULL, e);
     if (!status && !k->survey) status = check_digest(c, r->subject, r->number, dst, e);
     free(dst);
     return status;

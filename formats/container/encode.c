@@ -82,6 +82,7 @@ static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *firs
                               .role = kvc_plan_select(&r->x->cache->tensor[r->tensor]),
                               .row = r->row,
                               .rebuild = r->source.rebuild,
+                              .ahead = r->ahead.ahead,
                               .position = r->encoding.position,
                               .profile = r->profile};
     struct kvc_coded coded = {.section = r->list.section + container_sections,

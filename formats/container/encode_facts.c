@@ -82,6 +82,47 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     return 0;
 }
 
+/* Makes inputs of rows of the source. A reader makes the same: tensors are predicted from lossless ones only. */
+static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,
+                      size_t stride, struct kvc_error *e) {
+    const struct kvc_tensor_coder *r = owner;
+    const struct kvc_cache *c = r->x->cache;
+    const uint64_t first = row[0], rows = row[n - 1] - first + 1;
+    const size_t width = (size_t)(c->tensor[tensor].shape.heads * c->tensor[tensor].shape.dim);
+    uint8_t *bytes = kvc_alloc(rows, kvc_row_bytes(&c->tensor[tensor].shape));
+    int8_t *small = kvc_alloc(rows, width);
+    int status = bytes && small ? c->read(c, tensor, first, rows, bytes, e) : kvc_fail_memory(e, "inputs");
+    if (!status) status = kvc_small_rows(&r->predict, tensor, rotation, first, rows, bytes, small, e);
+    for (size_t i = 0; i < n && !status; i++)
+        for (size_t k = 0; k < width; k++) to[i * stride + k] = small[(row[i] - first) * width + k];
+    free(bytes);
+    free(small);
+    return status;
+}
+
+/* Finds the tensors from which rows may be predicted. */
+static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
+    const struct kvc_cache *c = r->x->cache;
+    if (kvc_pipeline_first(r->pipeline, KVC_STAGE_AHEAD) == r->pipeline->n || !kvc_plan_select(&c->tensor[r->tensor])) return 0;
+    if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->profile) return 0;
+    kvc_predict_source_init(&r->predict, c, r->tensor, r->x->profile, r->x->facts.pairing, small_rows, r);
+    const int n = kvc_predict_inputs(&r->predict, r->ahead.from, e);
+    if (n < 0) return -1;
+    int any = 0;
+    for (int i = 0; i < n; i++) {
+        uint32_t *from = &r->ahead.from[i];
+        if (*from != KVC_AHEAD_NONE && !kvc_pipeline_lossless(kvc_coder_pipeline(r->x, *from))) *from = KVC_AHEAD_NONE;
+        any |= *from != KVC_AHEAD_NONE;
+    }
+    for (int i = 0; i < n; i++)
+        r->ahead.layer_of[i] = r->ahead.from[i] == KVC_AHEAD_NONE ? 0 : c->layer[c->tensor[r->ahead.from[i]].layer].index;
+    r->ahead.layer = c->layer[c->tensor[r->tensor].layer].index;
+    r->ahead.ahead = &r->predict.ahead;
+    r->ahead.n = any ? (size_t)n : 0;
+    r->encoding.ahead = &r->ahead;
+    return 0;
+}
+
 /* Rotates the profile's queries to the position of the last row. */
 static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_part *part, struct kvc_error *e) {
     const size_t row = part->query_heads * part->dim;
@@ -153,6 +194,6 @@ int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
         for (uint64_t i = 0; i < cells->n; i++) r->position[i] = kvc_cells_position(cells, i);
         n->position = r->position;
     }
-    if (find_source(r, read_hidden, e) || (kvc_coder_looks(r->pipeline) && find_knowledge(r, e))) return -1;
+    if (find_source(r, read_hidden, e) || (kvc_coder_looks(r->pipeline) && find_knowledge(r, e)) || find_inputs(r, e)) return -1;
     return kvc_coder_looks(r->pipeline) && kvc_plan_select(&c->tensor[r->tensor]) ? read_queries(r, e) : 0;
 }

@@ -7,6 +7,7 @@
 #include "formats/cache/facts.h"
 #include "formats/container/offsets.h"
 #include "formats/container/plan.h"
+#include "formats/model/predict_source.h"
 #include "formats/model/profile.h"
 #include "formats/model/rebuild_source.h"
 
@@ -43,6 +44,8 @@ struct kvc_tensor_coder {
     float *profile_query;
     struct kvc_rebuilder rebuilder;
     struct kvc_rebuild_source source;
+    struct kvc_predict_source predict;
+    struct kvc_ahead_source ahead;
     struct kvc_tensor_coder *origin; /* of a lossy tensor whose rows this one repeats, or NULL */
     struct kvc_tensor_coder *hidden; /* of the lossy hidden states that rows are rebuilt from, or NULL */
     uint64_t have;                   /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */

@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/container/extents_section.h"
+#include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/cache/prefix.h"
 #include "formats/container/salvage.h"
@@ -279,6 +280,7 @@ static void container_close(struct kvc_cache *c) {
     kvc_survey_free(k->survey);
     kvc_profile_free(k->profile);
     kvc_projections_free(&k->projections);
+    kvc_inputs_free(k->inputs);
     free(k);
     c->impl = NULL;
 }
@@ -292,6 +294,13 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
         free(k);
         return NULL;
     }
+    if (!(k->inputs = kvc_inputs_new(e))) {
+        kvc_projections_free(&k->projections);
+        kvc_cache_free(c);
+        free(k);
+        return NULL;
+    }
+    kvc_fail(&k->no_profile, KVC_ERR_MODEL, "packed with a profile, which was not looked for");
     k->in = in;
     k->size = in->size;
     uint8_t head[13] = {0}; /* kvc_records_header() has checked it, except in a damaged file */

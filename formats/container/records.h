@@ -10,6 +10,7 @@
 #include "formats/container/container.h"
 #include "formats/model/rebuild_source.h"
 
+struct kvc_inputs;
 struct kvc_survey;
 
 struct kvc_record {
@@ -37,6 +38,7 @@ struct kvc_records {
     uint16_t *pipeline_of;              /* by tensor */
     struct kvc_shape *shape;            /* by tensor, as coded: the cache's own may since have got another number of heads */
     struct kvc_projections projections; /* for rows that are rebuilt */
+    struct kvc_inputs *inputs;          /* for rows that are predicted */
     enum kvc_pairing pairing;           /* of K, as coded: the caller may have set another in the metadata */
     struct kvc_profile *profile;        /* with which the file was packed; NULL: not found */
     struct kvc_error no_profile;        /* why it was not found */

@@ -3,6 +3,7 @@
  *
  * Several threads encode runs of blocks, each run into finished records in memory. The calling thread writes the runs in order,
  * so the bytes do not depend on the number of threads. */
+#include "formats/model/predictor.h"
 #include "formats/container/container.h"
 
 #include "formats/cache/keys.h"
@@ -117,8 +118,14 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
 
 /* Returns 1 if rows are coded with the options' profile. */
 static int uses_profile(const struct writer *w) {
-    for (uint32_t i = 0; i < w->plan.n_pipelines && w->options->profile; i++)
-        if (kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_PROFILE) < w->plan.pipeline[i].n) return 1;
+    struct kvc_profile *p = w->options->profile;
+    for (uint32_t i = 0; i < w->plan.n_pipelines && p; i++) {
+        const struct kvc_pipeline *line = &w->plan.pipeline[i];
+        for (unsigned s = 0; s < line->n; s++) {
+            const unsigned flags = line->step[s].stage->flags;
+            if (flags & KVC_STAGE_PROFILE && (!(flags & KVC_STAGE_AHEAD) || kvc_profile_predicts(p))) return 1;
+        }
+    }
     return 0;
 }
 

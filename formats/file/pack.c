@@ -1,4 +1,5 @@
 /* pack.c: packs a cache into a container by a caller's options. */
+#include "formats/model/predictor.h"
 #include "formats/file/pack.h"
 
 #include "formats/cache/keys.h"
@@ -110,8 +111,14 @@ static int rotation_is_known(const struct kvc_meta *m) {
 
 int kvc_pack_cache(struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *how, struct kvc_sink *out,
                    struct kvc_packed *done, struct kvc_error *e) {
-    const struct pack p = {.source = c, .how = how, .out = out, .done = done};
+    struct kvc_packing with = *how;
+    struct kvc_recipe best;
+    const struct pack p = {.source = c, .how = &with, .out = out, .done = done};
     memset(done, 0, sizeof *done);
+    if (!how->options.recipe && how->profile && kvc_profile_predicts(how->profile)) {
+        if (kvc_recipe_parse(KVC_PREDICTING_STAGE, &best, e)) return -1;
+        with.options.recipe = &best;
+    }
     done->source_bytes = source_bytes;
     done->dequantized = how->dequantize && kvc_cache_is_quantized(c);
     if (how->profile && kvc_profile_adopt(how->profile, c, e)) return -1;

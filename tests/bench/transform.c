@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 2048, LAYERS = 4, RECIPES = 5, ENCODE = 0, DECODE = 1 };
+enum { MOST_ROWS = 2048, LAYERS = 4, RECIPES = 5, ALL = RECIPES + 2, ENCODE = 0, DECODE = 1 };
 #define RATIO 12.0 /* where KLDs of 0.01 lie */
 #define DECAY 0.08 /* of components' deviations: what makes about a quarter of the codes non-zero there */
 
@@ -102,6 +102,7 @@ static void make(struct made *m, size_t heads, size_t dim) {
     struct kvc_learner *learner = kvc_learner_new(&e);
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
+    if (learner) kvc_learner_predict(learner, 1, NULL);
     if (!learner || kvc_learner_add(learner, m->cache, &e) || kvc_learner_write(learner, &sink, &e) ||
         !(m->profile = kvc_profile_open_memory(buffer.data, buffer.n, &e)))
         give_up("a profile", e.message);
@@ -143,10 +144,11 @@ static void race_head(size_t heads, size_t dim) {
     static const char *const stages[RECIPES] = {"code", "steps,code", "basis,steps,code", "center,basis,steps,code",
                                                 "derope@k,center,basis,steps,code"};
     static const char *const what[RECIPES] = {"rANS, store", "+ steps", "+ basis", "+ means", "+ RoPE: all"};
-    static char text[RECIPES][256], settled[512];
+    static const char *const lossless[ALL - RECIPES] = {"split", "cross"}; /* without and with prediction across layers */
+    static char text[ALL][256], settled[512];
     struct made m;
-    struct packed packed[RECIPES];
-    struct line lines[RECIPES + 1];
+    struct packed packed[ALL];
+    struct line lines[ALL + 1];
     struct kvc_error e;
     make(&m, heads, dim);
     const struct kvc_pack_options options = {.recipe = recipe_of(stages[RECIPES - 1]), .profile = m.profile};
@@ -159,17 +161,19 @@ static void race_head(size_t heads, size_t dim) {
     const char *code = strrchr(settled, ',');
     memset(lines, 0, sizeof lines);
     lines[0] = (struct line){.name = "memcpy", .bytes = m.bytes, .job = {{.run = copy, .what = &m}}};
-    for (size_t i = 0; i < RECIPES; i++) {
-        snprintf(text[i], sizeof text[i], "%.*s%s", (int)(strlen(stages[i]) - strlen("code")), stages[i], code + 1);
+    for (size_t i = 0; i < ALL; i++) {
+        if (i < RECIPES)
+            snprintf(text[i], sizeof text[i], "%.*s%s", (int)(strlen(stages[i]) - strlen("code")), stages[i], code + 1);
+        else snprintf(text[i], sizeof text[i], "%s", lossless[i - RECIPES]);
         packed[i] = (struct packed){.made = &m, .recipe = text[i]};
         pack(&packed[i], text[i]);
         kvc_input_memory(&packed[i].in, "a pack", packed[i].buffer.data, packed[i].buffer.n);
         if (!(packed[i].cache = kvc_format_import(&kvc_format_kvc, &packed[i].in, NULL, &e))) give_up(text[i], e.message);
         lines[i + 1] = (struct line){.bytes = m.bytes,
-                                     .job = {{.run = i + 1 == RECIPES ? encode : NULL, .what = &packed[i]},
+                                     .job = {{.run = i + 1 >= RECIPES ? encode : NULL, .what = &packed[i]},
                                              {.run = decode, .what = &packed[i]}}};
     }
-    race(lines, RECIPES + 1);
+    race(lines, ALL + 1);
     const double whole = rate(&lines[0], ENCODE);
     printf("\nTransform codec, %zu heads of %zu channels, bf16 %.1f MB at ratio %.1f, one core: GB/s (to memcpy), container and\n"
            "hashes in. Each line has one stage more; what comes before codes what it gets, at the same step.\n",
@@ -179,8 +183,11 @@ static void race_head(size_t heads, size_t dim) {
         printf("    decode %-16s%9.3f (%.3f)\n", what[i], rate(&lines[i + 1], DECODE), rate(&lines[i + 1], DECODE) / whole);
     printf("    encode %-16s%9.3f (%.3f)\n", "all, verified", rate(&lines[RECIPES], ENCODE),
            rate(&lines[RECIPES], ENCODE) / whole);
+    for (size_t i = RECIPES; i < ALL; i++)
+        printf("    lossless: %-6s%9.3f (%.3f) decoded, %.3f (%.3f) encoded\n", text[i], rate(&lines[i + 1], DECODE),
+               rate(&lines[i + 1], DECODE) / whole, rate(&lines[i + 1], ENCODE), rate(&lines[i + 1], ENCODE) / whole);
     fflush(stdout);
-    for (size_t i = 0; i < RECIPES; i++) {
+    for (size_t i = 0; i < ALL; i++) {
         kvc_cache_free(packed[i].cache);
         kvc_input_close(&packed[i].in);
         free(packed[i].buffer.data);

@@ -27,7 +27,7 @@ libzstd.ZSTD_compressBound.argtypes = ctypes.c_size_t,
 NONE = 0xFFFFFFFF
 META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 11)
 RAW, PLANE, PARAMS, CODES, ESCAPES, SAME = 1, 2, 3, 4, 5, 32
-S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX = range(40, 49)
+S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX, S_PROFILE = range(40, 50)
 F32, F16, BF16, F8E4M3, F8E5M2, U8, I8 = range(7)
 Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL = range(16, 22)
 SIZES = {F32: (1, 4), F16: (1, 2), BF16: (1, 2), F8E4M3: (1, 1), F8E5M2: (1, 1), U8: (1, 1), I8: (1, 1),
@@ -569,7 +569,7 @@ class Split:
         expected = model.rows(t.dtype, len(rows)) if model else [[(0, 0)] * len(words[0])] * len(rows)
         symbols = [[((w - bias) % 2**width >> self.shift, context) for w, (bias, context) in zip(*x)]
                    for x in zip(words, expected)]
-        self.low = [w % 2**self.shift for row in words for w in row]
+        self.low = [(w - bias) % 2**self.shift for x in zip(words, expected) for w, (bias, _) in zip(*x)]
         self.mask = tables or sum({1 << context for row in symbols for _, context in row})
         have = [c for c in range(8) if self.mask >> c & 1]
         serves = [max([h for h in have if h <= c] or have[:1]) for c in range(8)]
@@ -2379,6 +2379,398 @@ def project_files():
     projected("angle", "HIDDEN", "A cosine that is no number.", side(steps=(math.nan, 0.5)))
 
 
+# --- cross, and the profiles it predicts with (codecs/stages/cross.md, derope.md 3, kvc-profile(5)) ---
+
+CROSS, INPUTS = (20, b""), 22
+MISSING = 2**32 - 1
+
+
+def float8(dtype, byte):
+    """The value of a byte of f8e4m3 or f8e5m2 that is a number."""
+    m = 3 if dtype == F8E4M3 else 2
+    exponent, mantissa = byte >> m & 2**(7 - m) - 1, byte & 2**m - 1
+    bias = 2**(6 - m) - 1
+    size = (mantissa + (2**m if exponent else 0)) * 2.0**(max(exponent, 1) - bias - m)
+    return -size if byte >> 7 else size
+
+
+def any_numbers(dtype, data):
+    """As numbers(), of 8-bit floats and u8 too."""
+    if dtype == U8:
+        return [float(b) for b in data]
+    return [float8(dtype, b) for b in data] if dtype in (F8E4M3, F8E5M2) else numbers(dtype, data)
+
+
+def any_bytes(dtype, row):
+    """As byte_rows(), a row, of 8-bit floats and u8 too: the nearest number."""
+    if dtype == U8:
+        return bytes(int(x) for x in row)
+    if dtype not in (F8E4M3, F8E5M2):
+        return b"".join(number(dtype, x) for x in row)
+    codes = [c for c in range(256) if c & 0x7f < (0x7f if dtype == F8E4M3 else 0x7c)]
+    return bytes(min(codes, key=lambda c: (abs(float8(dtype, c) - x), c)) for x in row)
+
+
+def times(a, b):
+    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
+
+
+def turn_of(angle, position):
+    """Cosine and sine of `position` times the angle, in binary32."""
+    z = angle * angle
+    cosine, sine = 1 / math.factorial(20), -1 / math.factorial(19)
+    for k in range(18, -1, -2):
+        cosine = cosine * z + (-1)**(k // 2) / math.factorial(k)
+    for k in range(17, 0, -2):
+        sine = sine * z + (-1)**(k // 2) / math.factorial(k)
+    base = cosine, angle * sine
+
+    def powers(x):
+        out = [(1.0, 0.0)]
+        while len(out) < 16:
+            out.append(times(out[-1], x))
+        return out
+    low = powers(base)
+    after = times(low[15], base)
+    middle = powers(after)
+    power, high, h = times(middle[15], after), (1.0, 0.0), position >> 8
+    while h:
+        if h & 1:
+            high = times(high, power)
+        power, h = times(power, power), h >> 1
+    c, s = times(times(high, middle[position >> 4 & 15]), low[position & 15])
+    return f32(c), f32(s)
+
+
+def rotated(row, dim, angles, pairing, position, back=False):
+    """A row of heads whose pairs turn to their position, or back from it."""
+    row = list(row)
+    for i, angle in enumerate(angles):
+        c, s = turn_of(angle, position)
+        s = -s if back else s
+        for head in range(0, len(row), dim):
+            a, b = (head + i, head + i + len(angles)) if pairing == 1 else (head + 2 * i, head + 2 * i + 1)
+            u, v = row[a], row[b]
+            row[a], row[b] = f32(f32(u * c) - f32(v * s)), f32(f32(v * c) + f32(u * s))
+    return row
+
+
+class Profile:
+    """A profile of made-up numbers. angles: of each layer, none where it has no RoPE. Its numbers are in its own order, halves;
+    what goes in and out of predictions is in the order of the cache, `pairing`."""
+    def __init__(self, angles, heads=2, dim=6, version=1, pairing=1, salt=300, bare=()):
+        self.angles, self.heads, self.dim, self.version, self.pairing = angles, heads, dim, version, pairing
+        self.bare = bare  # (layer, is V) without a basis, and half as wide
+        self.mean, self.gain, self.weight, self.scale = {}, {}, {}, {}
+        width = heads * dim
+        for n in range(len(angles)):
+            for v in (0, 1):
+                wide = width // 2 if (n, v) in bare else width
+                key = salt + 10 * n + 5 * v
+                self.mean[n, v] = [f32(x / 7) for x in some(wide, key, -20, 20)]
+                self.gain[n, v] = [f32(x / 3) for x in some(wide, key + 1, 10, 90)]
+        for n, v in self.mean:
+            inputs = sum(len(self.gain[x]) for x in self.inputs(n, v))
+            if not inputs:
+                continue
+            rows = len(self.mean[n, v])
+            self.weight[n, v] = [some(inputs, salt + 1000 + 100 * n + 50 * v + i, -128, 127) for i in range(rows)]
+            self.scale[n, v] = [f32(x / 2**20) for x in some(rows, salt + 2000 + 2 * n + v, 20, 200)]
+
+    def inputs(self, n, v):
+        """What the predictor of a layer's K or V is made from: (layer, is V)."""
+        return [(n - 1, 0), (n - 1, 1)][:2 * bool(n)] + [(n, 0)][:v]
+
+    def place(self, v, values, n):
+        """Numbers of the profile's channels in the order of the cache."""
+        pairs = len(self.angles[n]) if not v and self.pairing == 2 else 0
+        out = list(values)
+        for head in range(0, len(values), self.dim):
+            for i in range(pairs):
+                out[head + 2 * i], out[head + 2 * i + 1] = values[head + i], values[head + pairs + i]
+        return out
+
+    def small(self, x, row, rotation, position):
+        """The inputs that a decoded row of values gives."""
+        n, v = x
+        if not v and rotation:
+            row = rotated(row, self.dim, self.angles[n], rotation, position, back=True)
+        out = []
+        for value, mean, gain in zip(row, self.place(v, self.mean[x], n), self.place(v, self.gain[x], n)):
+            y = f32(f32(value - mean) * gain)
+            out.append(0 if math.isnan(y) else round(max(min(y, 127.0), -127.0)))
+        return out
+
+    def predict(self, n, v, rows, rotation, position):
+        """One predicted row. rows: the decoded values of each input's tensor, or None."""
+        u = []
+        for x, row in zip(self.inputs(n, v), rows, strict=True):
+            u += [0] * len(self.gain[x]) if row is None else self.small(x, row, rotation, position)
+        out = []
+        order = self.place(v, range(len(self.mean[n, v])), n)
+        columns, at = [], 0
+        for y in self.inputs(n, v):
+            columns += [at + c for c in self.place(y[1], range(len(self.gain[y])), y[0])]
+            at += len(self.gain[y])
+        for i in order:
+            s = sum(self.weight[n, v][i][c] * u[j] for j, c in enumerate(columns))
+            out.append(f32(f32(f32(s) * self.scale[n, v][i]) + self.mean[n, v][i]))
+        return rotated(out, self.dim, self.angles[n], rotation, position) if not v and rotation else out
+
+    def bytes(self):
+        shape, tensors = [self.heads, self.dim], []
+        for n, angles in enumerate(self.angles):
+            if angles:
+                tensors.append((f"{n}.rope", "F64", [len(angles)], struct.pack(f"<{len(angles)}d", *angles)))
+            for v in (0, 1):
+                name, own = f"{n}.{'kv'[v]}.", [len(self.mean[n, v]) // self.dim, self.dim]
+                tensors.append((name + "mean", "F32", own, struct.pack(f"<{len(self.mean[n, v])}f", *self.mean[n, v])))
+                if (n, v) not in self.bare:
+                    identity = bytes(100 * (i == j) for _ in range(self.heads) for i in range(self.dim)
+                                     for j in range(self.dim))
+                    tensors.append((name + "basis", "I8", shape + [self.dim], identity))
+                    tensors.append((name + "scale", "F32", shape, struct.pack("<f", 0.01) * self.heads * self.dim))
+                if not self.version:
+                    continue
+                tensors.append((name + "gain", "F32", own, struct.pack(f"<{len(self.gain[n, v])}f", *self.gain[n, v])))
+                if (n, v) in self.weight:
+                    rows = self.weight[n, v]
+                    tensors.append((name + "predictor", "I8", [len(rows), len(rows[0])],
+                                    b"".join(struct.pack(f"<{len(row)}b", *row) for row in rows)))
+                    tensors.append((name + "predictor.scale", "F32", own,
+                                    struct.pack(f"<{len(rows)}f", *self.scale[n, v])))
+        tensors.sort(key=lambda t: ("F64", "F32", "I8").index(t[1]))
+        facts = [("kvc.profile", str(self.version)), ("model.layers", str(len(self.angles))), ("model.name", "fixture")]
+        if self.version:
+            facts.append(("predictor.back", "1"))
+        items, data = ['"__metadata__":{' + ",".join(f'"{k}":"{v}"' for k, v in facts) + "}"], b""
+        for name, dtype, dims, values in tensors:
+            items.append(f'"layers.{name}":{{"dtype":"{dtype}","shape":{str(dims).replace(" ", "")},'
+                         f'"data_offsets":[{len(data)},{len(data) + len(values)}]}}')
+            data += values
+        header = ("{" + ",".join(items) + "}").encode()
+        header += b" " * (-len(header) % 8)
+        return u64(len(header)) + header + data
+
+
+class Ahead(Model):
+    """PARAMS with turn 3: of what the predicted rows leave."""
+    def __init__(self, predicted, spreads, means, **options):
+        super().__init__(spreads, means, (3,), **options)
+        self.predicted = predicted
+
+    def rows(self, dtype, count):
+        _, width, shift, sign, cut, rebias = WORDS[dtype]
+        drop, out = cut - shift, []
+        for p in self.predicted:
+            row = []
+            for x, spread, mean in zip(p, self.spreads, self.means):
+                v = 2.0**(spread - 127)
+                m = f32(f32(mean * f32(f32(math.sqrt(v)) * 0.25)) + x)
+                q = float_bits(f32(f32(m * m) + v))
+                r = max((q >> 1) + (127 << 22) - (rebias << 23), 0)
+                bias = (r + (1 << drop - 1) >> drop) & 2**sign - 1 | float_bits(m) >> 31 << sign
+                bias = (bias - (2**shift // 2 if shift else 0)) % 2**16
+                row.append((bias, min((q - float_bits(v)) >> 22, 7)))
+            out.append(row)
+        assert count == len(out)
+        return out
+
+
+def inputs_section(rotation, named, filling=bytes(3)):
+    return Section(INPUTS, u8(rotation) + filling + u32(*named), stage=0)
+
+
+class Crossed:
+    """A cache of a profile's layers, whose predicted rows lie near what is predicted. tensors: (layer, is V, dtype, how):
+    how None: by cross; a matrix: stored; else a Quant. same: of tensors the entry of their block 0. options: of Split."""
+    BLOCKS = "aaaa", "afam", "arma"  # of tensors by turns, their blocks: ahead, flat, with a model as split's, RAW
+
+    def __init__(self, profile, tensors, positions=(7, 8, 9), rotation=1, same=None, **options):
+        self.profile, self.tensors, self.positions, self.rotation, self.same = profile, tensors, positions, rotation, same or {}
+        self.part = Part(list(positions))
+        self.rows, self.coders, self.named = [], [], []
+        self.meta = {"producer": text("make_files"), "profile.sha256": (6, hashlib.sha256(profile.bytes()).digest()),
+                     "profile.model": text("fixture")}
+        if any(profile.angles):
+            self.meta["rope.pairing"] = text(("", "halves", "interleaved")[profile.pairing])
+        number_of = {(n, v): i for i, (n, v, _, _) in enumerate(tensors)}
+        for i, (n, v, dtype, how) in enumerate(tensors):
+            named = [number_of.get(x, MISSING) for x in profile.inputs(n, v)]
+            if how or not named:
+                self.plain(i, dtype, how)
+            else:
+                self.predicted(i, named, options)
+
+    def plain(self, i, dtype, how):
+        matrix = how.matrix if isinstance(how, Quant) else how or \
+            some_matrix(len(self.positions), self.profile.heads * self.profile.dim, 310 + i, 0.25)
+        self.named.append([])
+        self.rows.append([any_bytes(dtype, row) for row in matrix])
+        self.coders.append((lambda t, rows: how.sections) if isinstance(how, Quant) else
+                           (lambda t, rows: [Section(RAW, b"".join(rows), stage=0)]) if how else split_by())
+
+    def predicted(self, i, named, options):
+        (n, v, dtype, _), width = self.tensors[i], self.profile.heads * self.profile.dim
+        inputs = [None if x == MISSING else [any_numbers(self.tensors[x][2], row) for row in self.rows[x]] for x in named]
+        ahead = [self.profile.predict(n, v, [x and x[c] for x in inputs], self.rotation, position)
+                 for c, position in enumerate(self.positions)]
+        noise = some_matrix(len(ahead), width, 330 + i, 0.0625)
+        spreads, means = [127 + x for x in some(width, 360 + i, -3, 2)], some(width, 350 + i, -4, 4)
+        self.named.append(named)
+        self.rows.append([any_bytes(dtype, [x + y + m / 4 for x, y, m in zip(*row, means)]) for row in zip(ahead, noise)])
+        row, count, other, _, there = self.same.get(i, (0, 0, 0, 0, 0))
+        self.rows[i][row:row + count] = self.rows[other][there:there + count]
+        blocks = iter(zip(self.part.blocks, self.BLOCKS[i % 3]))
+
+        def code(t, rows):
+            first, kind = next(blocks)
+            if kind == "r":
+                return [Section(RAW, b"".join(rows), stage=0)]
+            cells = [c for j, c in enumerate(self.part.order[first:]) if not row <= j < row + count][:len(rows)]
+            model = {"a": Ahead([ahead[c] for c in cells], spreads, means, middle=126, j=2, k=3),
+                     "m": Model(spreads, means), "f": None}[kind]
+            return Split(t, rows, model=model, **options).sections()
+        self.coders.append(code)
+
+    def file(self, change=None, layers=None, parts=None, profile=None):
+        """profile: the bytes of the PROFILE record, b"" for none."""
+        indexes = sorted({n for n, *_ in self.tensors})
+        tensors = [Tensor(indexes.index(n), v, dtype, self.profile.heads, self.profile.dim,
+                          2 if isinstance(how, Quant) else int(how is not None), rows)
+                   for (n, v, dtype, how), rows in zip(self.tensors, self.rows)]
+        lines = ((CROSS,), (STORE,), (quant("token:bits=4:g=4"),))
+        c = Cache(parts or [self.part], layers or [(0, n, 0, 0) for n in indexes], tensors, meta=self.meta, pipelines=lines)
+        c.coded = dict(enumerate(self.coders))
+        c.same = {(i, 0): [entry] for i, entry in self.same.items()}
+        f = c.file()
+        for i, named in enumerate(self.named):
+            if named:
+                side = Record(SIDE, [inputs_section(self.rotation, named)], i, 0)
+                f.records.insert(f.records.index(block_of(f, tensor=i)), side)
+        profile = self.profile.bytes() if profile is None else profile
+        if profile:
+            first = min(i for i, r in enumerate(f.records) if r.kind in (SIDE, BLOCK))
+            f.records.insert(first, Record(PROFILE, [Section(S_PROFILE, profile)], flags=0))
+        return (change(f) or f) if change else f
+
+
+ANGLES = [[1.0, 0.03125], [0.75, 0.1]]
+FAR = (3, 70002, 254, 255, 256, 70001, 4, 511, 2**32 - 1)
+
+
+def four(dtype, *how):
+    """K and V of two layers."""
+    return [(i // 2, i % 2, dtype, how[i] if i < len(how) else None) for i in range(4)]
+
+
+def cross_files():
+    good("cross", "K and V of two layers, V of the first from its K; blocks with turn 3, a model as split's, flat, RAW.")(
+        lambda: Crossed(Profile(ANGLES), four(BF16, some_matrix(9, 12, 309, 0.25)), FAR).file())
+    good("cross-interleaved", "f16 whose K is paired as 2i and 2i + 1; two lanes, streams of one row.")(
+        lambda: Crossed(Profile(ANGLES, pairing=2, salt=400), four(F16), FAR, 2, lanes=1, per=1).file())
+    good("cross-unrotated", "K that is not rotated, or unknown, with a profile that has angles.")(
+        lambda: Crossed(Profile(ANGLES, salt=700), four(BF16), FAR, 0).file())
+    good("cross-missing", "Missing inputs: V of the layer before, the whole layer before, all. A layer that RoPE leaves out.")(
+        lambda: Crossed(Profile([ANGLES[0], [], [], ANGLES[1]], salt=500),
+                        [(n, v, BF16, None) for n, v in ((0, 0), (1, 0), (1, 1), (3, 0), (3, 1))], FAR).file())
+    good("cross-dtypes", "Layers of f32, f16, bf16, f8e4m3 and f8e5m2, without RoPE.")(
+        lambda: Crossed(Profile([[]] * 5, 1, 4, salt=600),
+                        [(n, v, d, None) for n, k, x in ((0, F16, F32), (1, F32, F16), (2, BF16, F8E4M3), (4, BF16, F8E5M2))
+                         for v, d in enumerate((k, x))], rotation=0).file())
+    good("cross-same", "Two rows of K that repeat V of the layer before, from which it is predicted.")(
+        lambda: Crossed(Profile(ANGLES), four(BF16), (7, 8, 9, 10), same={2: (1, 2, 1, 0, 2)}).file())
+
+    @good("cross-inputs", "Inputs coded with loss, and stored ones with NaN, infinities, ties and values far beyond 127 steps.")
+    def _():
+        p, wild = Profile(ANGLES, 2, 4, salt=800), some_matrix(3, 8, 308)
+        p.gain[0, 1][2] = 0.0
+        for i in (0, 6, 7):  # inputs halfway between two
+            p.gain[0, 1][i], p.mean[0, 1][i] = 4.0, 0.0
+        wild[1] = [math.nan, math.inf, math.inf, -math.inf, f32(3e38), f32(-3e38), -0.0, f32(1e-44)]
+        k = Quant("token", 0, 4, 3, 2, 4, g=4, salt=299)
+        return Crossed(p, [(0, 0, BF16, k), (0, 1, F32, wild), (1, 0, BF16, None), (1, 1, F16, None)]).file()
+
+    def broken(name, words, sentence, change=None, **options):
+        """Of K and V of two layers; the tensor that change() is about is 3 where not said."""
+        bad("cross-" + name, words, sentence, "read")(lambda: Crossed(Profile(ANGLES), four(BF16)).file(change, **options))
+
+    def inputs(name, words, sentence, *named, rotation=1, filling=bytes(3), tensor=3):
+        new = u8(rotation) + filling + u32(*named)
+        broken("inputs-" + name, words, sentence, other_bytes(INPUTS, lambda b: new, tensor=tensor))
+
+    for name, sentence, size in (("empty", "INPUTS of no bytes.", 0), ("short", "INPUTS of three bytes.", 3),
+                                 ("none", "INPUTS that names no tensor.", 4), ("cut", "INPUTS of an entry and a half.", 10)):
+        broken("inputs-" + name, "INPUTS", sentence,
+               other_bytes(INPUTS, lambda b, size=size: (b + bytes(8))[:size], tensor=3))
+    inputs("many", "INPUTS", "17 entries.", 0, 1, 2, *[MISSING] * 14)
+    inputs("filling", "INPUTS", "The first of the three zero bytes is 1.", 0, 1, 2, filling=b"\1\0\0")
+    inputs("filling-last", "INPUTS", "The last of the three zero bytes is 128.", 0, 1, 2, filling=b"\0\0\x80")
+    inputs("rotation", "INPUTS", "Rotation 3.", 0, 1, 2, rotation=3)
+    inputs("self", "INPUTS", "K names itself.", 0, 2, tensor=2)
+    inputs("later", "INPUTS", "K names V of its layer, which comes later.", 0, 3, tensor=2)
+    inputs("beyond", "INPUTS", "A tensor 4, which is not there.", 0, 1, 4)
+    inputs("role", "INPUTS", "V of the layer before where K is due, and K for V.", 1, 0, 2)
+    inputs("layer", "INPUTS", "K of the layer before where its own is due.", 0, 1, 0)
+    inputs("few", "INPUTS", "Two entries for a predictor of three inputs.", 0, 1)
+    inputs("more", "INPUTS", "Four entries for a predictor of three inputs.", 0, 1, 2, MISSING)
+    broken("inputs-index", "INPUTS", "INPUTS is number 1.", lambda f: section(f, INPUTS, tensor=3).__dict__.update(index=1))
+    broken("inputs-coder", "INPUTS", "INPUTS is a zstd frame.", lambda f: section(f, INPUTS, tensor=3).__dict__.update(coder=1))
+    broken("inputs-two", "more than are due", "INPUTS twice.", lambda f: more(section(f, INPUTS, tensor=3), 3, kind=SIDE)(f))
+    broken("inputs-block", "CODES", "INPUTS in a block.", lambda f: more(section(f, INPUTS, tensor=3), 3, 0)(f))
+    broken("inputs-missing", "rotation", "Turn 3 in a block of a segment without INPUTS.", without(INPUTS, tensor=3))
+    broken("inputs-part", "INPUTS", "Tensors of another part.", layers=[(0, 0, 0, 0), (1, 1, 0, 0)],
+           parts=[Part([7, 8, 9]), Part([7, 8, 9], stream=1)])
+    broken("position", "position", "Rows from position -3 on.",
+           lambda f: setattr(f.of(CELLS).sections[0], "raw", svarint(-3) + varint(3)))
+
+    @bad("cross-inputs-dtype", "INPUTS", "K of u8 as an input.", "read")
+    def _():
+        return Crossed(Profile(ANGLES), [(0, 0, U8, [[float(x) for x in some(12, 305 + i, 0, 255)] for i in range(3)])] +
+                       four(BF16)[1:]).file()
+
+    @bad("cross-inputs-width", "does not predict", "K of 12 channels where the profile says 6.", "read")
+    def _():
+        return Crossed(Profile(ANGLES, bare=((0, 0),)), four(BF16)).file()
+
+    # the profile
+    broken("profile-other", "not the one", "Another profile than the one named.", profile=Profile(ANGLES, salt=301).bytes())
+
+    @bad("cross-profile-unnamed", "name no profile", "The metadata name no profile.", "read")
+    def _():
+        x = Crossed(Profile(ANGLES), four(BF16))
+        del x.meta["profile.sha256"], x.meta["profile.model"]
+        return x.file(profile=b"")
+    bad("cross-profile-version-0", "does not predict", "A profile without predictors.", "read")(
+        lambda: Crossed(Profile(ANGLES, version=0), four(BF16)).file())
+
+    @bad("cross-profile-columns", "does not fit", "A predictor of a column less than the layers before have channels.", "read")
+    def _():
+        p = Profile(ANGLES)
+        x = Crossed(p, four(BF16))
+        p.weight[1, 1] = [row[:-1] for row in p.weight[1, 1]]
+        x.meta["profile.sha256"] = 6, hashlib.sha256(p.bytes()).digest()
+        return x.file()
+
+    @bad("cross-profile-gain", "out of range", "A gain of 2^40.", "read")
+    def _():
+        p = Profile(ANGLES)
+        p.gain[1, 0][3] = 2.0**40
+        return Crossed(p, four(BF16)).file()
+
+    # a predicted block
+    broken("codes-cut", "too short", "The stream lacks a word.", other_bytes(CODES, lambda b: b[:-2], tensor=3))
+    broken("codes-flipped", "stream", "A bit of the stream's last word is another.",
+           other_bytes(CODES, lambda b: b[:-1] + u8(b[-1] ^ 16), tensor=3))
+    broken("params-long", "channel model", "A byte follows the model of turn 3.",
+           other_bytes(PARAMS, lambda b: b + b"\0", tensor=3))
+    broken("params-padding", "channel model", "The last padding bit of turn 3's PARAMS is set.",
+           other_bytes(PARAMS, lambda b: b[:-1] + u8(b[-1] | 0x80), tensor=3))
+    bad("split-params-ahead", "rotation", "Turn 3, which only cross has, and nothing else.", "read")(
+        lambda: coded([Tensor(0, 0, BF16, rows=near(BF16, MEANS, 5))],
+                      [split_by(model=Ahead([[0.0] * 8] * 5, SMALL.spreads, SMALL.means))], SPLIT))
+
+
 def lossy_files():
     for add in (quant_files, floats_files, ends_files, outlier_files, lowrank_files, prune_files, saliency_files,
                 merge_files, project_files):
@@ -2398,7 +2790,8 @@ opened, when its rows and literals are read, or when `--check` reads all of it.
 
 
 def main(directory):
-    for add in (good_files, frame_files, record_files, own_files, block_files, stage_files, lossy_files):
+    for add in (good_files, frame_files, record_files, own_files, block_files, stage_files, lossy_files,
+                cross_files):
         add()
     names = [name for name, *_ in CASES]
     assert len(set(names)) == len(names)

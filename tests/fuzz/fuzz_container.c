@@ -26,6 +26,7 @@ static void salvage(const struct kvc_input *in) {
     struct kvc_error e;
     struct kvc_cache *c = kvc_salvage_open(in, &e);
     if (!c) return;
+    if (!kvc_salvage_refusal(c)) kvc_container_set_profile(c, NULL);
     if (kvc_salvage_refusal(c) || fuzz_is_small(c)) {
         const struct kvc_survey *s = kvc_salvage_survey(c, 1, &e);
         uint64_t digest;
@@ -42,6 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct file f = mend(data + 1, size - 1, data[0] % MODES);
     kvc_input_memory(&in, "input", f.data, f.size);
     struct kvc_cache *c = kvc_container_open(&in, &e);
+    if (c) kvc_container_set_profile(c, NULL); /* of the file itself */
     if (c) walk(c, size);
     else if (!*e.message) fuzz_die("refused without a word", NULL);
     kvc_cache_free(c);

@@ -10,7 +10,7 @@ enum { HEADER = 8, ENTRY = 8, MAX_SECTIONS = 12, SECTION_COST = 24 };
 enum { FEW_VALUES = 1 << 12, MANY_VALUES = 1 << 15 }; /* decoded and encoded at most: small ones run often */
 enum { ENCODE = 4 };                                  /* in byte 0 */
 
-static const char *const recipes[] = {"split", "split:stream=1024", "fast", "split:stream=16777216"};
+static const char *const recipes[] = {"split", "split:stream=1024", "fast", "split:stream=16777216", "cross"};
 static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
                                         KVC_Q8_0, KVC_Q4_0, KVC_Q4_1, KVC_Q5_0,   KVC_Q5_1,   KVC_IQ4_NL};
 
@@ -18,7 +18,7 @@ static struct kvc_pipeline pipeline_of(unsigned choice) {
     struct kvc_recipe recipe;
     struct kvc_pipeline line;
     struct kvc_error e;
-    if (kvc_recipe_parse(recipes[choice % 4], &recipe, &e)) fuzz_die("a recipe", &e);
+    if (kvc_recipe_parse(recipes[choice % (sizeof recipes / sizeof recipes[0])], &recipe, &e)) fuzz_die("a recipe", &e);
     kvc_recipe_pipeline(&recipe, 0, 0, &line);
     return line;
 }

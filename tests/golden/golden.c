@@ -23,8 +23,8 @@
 enum { TOKENS = 48, HOLE_AT = 30, VALUES = 16, MAX_LINES = 256 };
 enum { LONG = 320, LAYERS = 2, HEADS = 2, QUERIES = 8, GROUP = 2 }; /* of the caches for the transform codec */
 
-/* The caches. DTYPES serves what is lossless, all others what is not. */
-enum { DTYPES, FLOATS, TURNED, ASKED, CACHES };
+/* The caches. DTYPES and RELATED serve what is lossless, all others what is not. */
+enum { DTYPES, FLOATS, TURNED, ASKED, RELATED, CACHES };
 
 /* Recipes that have a file. Together they have every stage but `project`, which needs weights (tests/cli). */
 static const struct golden {
@@ -50,6 +50,7 @@ static const struct golden {
     {"own-basis-queries", "sink:4,tail:2,derope@k,center,basis:bits=5:drop=0.02,steps:p=1:c=0.05,code:step=0.05", ASKED, 0},
     {"codes", "code:step=0.01@k,code:step=1.5@v", TURNED, 0},
     {"profile", "sink:4,derope@k,center,basis,steps,code:step=0.2", TURNED, 1},
+    {"cross", "cross", RELATED, 1},
 };
 
 static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
@@ -129,8 +130,9 @@ static float next_number(uint32_t *x) {
 }
 
 /* Two layers of halves, K and V in 2 heads of 16 whose channels follow three, K rotated in interleaved pairs; with the
- * queries of the layers if `asked`. */
-static struct kvc_cache *make_turned(uint8_t **bytes, int asked) {
+ * queries of the layers if `which` is ASKED. If it is RELATED the channels of all layers follow the same three. */
+static struct kvc_cache *make_turned(uint8_t **bytes, int which) {
+    const int asked = which == ASKED;
     struct kvc_error e;
     struct kvc_cache *c = kvc_cache_new(&e);
     uint32_t part = c ? kvc_cache_add_part(c, KVC_PART_LIVE, LONG, &e) : KVC_NONE, x = 1;
@@ -156,7 +158,8 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int asked) {
             if (t == KVC_NONE || kvc_cache_map_memory(c, t, to, &e)) die("tensor", &e);
             for (uint64_t row = 0; row < shape.tokens * shape.heads; row++) {
                 float common[3], head[VALUES];
-                for (int k = 0; k < 3; k++) common[k] = next_number(&x);
+                uint32_t of_row = (uint32_t)row * 2654435761u;
+                for (int k = 0; k < 3; k++) common[k] = next_number(which == RELATED ? &of_row : &x);
                 for (size_t d = 0; d < VALUES; d++)
                     head[d] = common[d % 3] * (float)(1 + d % 5) + (float)(d % 4) + next_number(&x) / 16;
                 for (size_t d = 0; d < VALUES && !v; d += 2) {
@@ -177,7 +180,7 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int asked) {
 }
 
 /* A profile of that cache's model, of nothing but numbers in a row: matrices near the identity, angles of base
- * 10 000. */
+ * 10 000; predictors that say of each channel of K and V what it was in the layer before. */
 static struct kvc_profile *make_profile(void) {
     static const struct {
         const char *name, *dtype, *shape;
@@ -192,12 +195,18 @@ static struct kvc_profile *make_profile(void) {
         {"v.basis", "I8", "2,16,16", HEADS * VALUES * VALUES},
         {"queries.scale", "F32", "4,2", HEADS * GROUP * 2},
         {"queries", "I8", "4,2,16", HEADS * GROUP * 2 * VALUES},
+        {"k.gain", "F32", "2,16", HEADS * VALUES},
+        {"v.gain", "F32", "2,16", HEADS * VALUES},
+        {"k.predictor", "I8", "32,64", HEADS * VALUES * HEADS * VALUES * 2},
+        {"v.predictor", "I8", "32,96", HEADS * VALUES * HEADS * VALUES * 3},
+        {"k.predictor.scale", "F32", "2,16", HEADS * VALUES},
+        {"v.predictor.scale", "F32", "2,16", HEADS * VALUES},
     };
     static char header[4096];
-    static uint8_t data[8192], file[8 + sizeof header + sizeof data];
+    static uint8_t data[16384], file[8 + sizeof header + sizeof data];
     uint32_t x = 7;
     size_t used = 0, n = (size_t)snprintf(header, sizeof header,
-                                          "{\"__metadata__\":{\"kvc.profile\":\"0\","
+                                          "{\"__metadata__\":{\"kvc.profile\":\"1\",\"predictor.back\":\"1\","
                                           "\"model.layers\":\"%d\",\"model.name\":\"golden\"}",
                                           LAYERS);
     struct kvc_error e;
@@ -206,15 +215,21 @@ static struct kvc_profile *make_profile(void) {
         const int is_byte = strcmp(tensors[which].dtype, "I8") == 0;
         const int is_scale = strstr(tensors[which].name, "scale") != NULL;
         const size_t size = is_byte ? 1 : which ? 4 : 8, end = used + tensors[which].n * size;
+        const int is_predictor = strstr(tensors[which].name, "predictor") != NULL;
+        const int is_gain = strstr(tensors[which].name, "gain") != NULL, is_v = *tensors[which].name == 'v';
+        if (is_predictor && !layer) continue;
         if (end > sizeof data) die("profile", NULL);
         n += (size_t)snprintf(header + n, sizeof header - n,
                               ",\"layers.%u.%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", layer,
                               tensors[which].name, tensors[which].dtype, tensors[which].shape, used, end);
         for (size_t k = 0; used < end; k++, used += size) {
             const int diagonal = strstr(tensors[which].name, "basis") && k / VALUES % VALUES == k % VALUES;
-            const float number = next_number(&x), real = is_scale ? 0.02f + number / 100 : number;
+            const float number = next_number(&x);
+            const float real = is_gain ? 20 : is_predictor ? 0.0005f : is_scale ? 0.02f + number / 100 : number;
             const double angle = pow(10000, -(double)k / (VALUES / 2));
-            const int8_t code = (int8_t)(diagonal ? 100 : number * 20);
+            const size_t width = HEADS * VALUES, inputs = (is_v ? 3 : 2) * width; /* of K, of V before it, of its own K */
+            const int same = is_predictor && k % inputs == k / inputs + (is_v ? width : 0);
+            const int8_t code = (int8_t)(diagonal || same ? 100 : is_predictor ? number * 2 : number * 20);
             if (!which) memcpy(data + used, &angle, size);
             else if (is_byte) memcpy(data + used, &code, size);
             else memcpy(data + used, &real, size);
@@ -293,8 +308,9 @@ int main(int argc, char **argv) {
     char list[4096];
     unsigned passed = 0, failed = 0;
     uint8_t *bytes[CACHES];
-    struct kvc_cache *cache[CACHES] = {make_cache(&bytes[DTYPES]), make_floats(&bytes[FLOATS]), make_turned(&bytes[TURNED], 0),
-                                       make_turned(&bytes[ASKED], 1)};
+    struct kvc_cache *cache[CACHES] = {make_cache(&bytes[DTYPES]), make_floats(&bytes[FLOATS]),
+                                       make_turned(&bytes[TURNED], TURNED), make_turned(&bytes[ASKED], ASKED),
+                                       make_turned(&bytes[RELATED], RELATED)};
     struct kvc_profile *profile = make_profile();
     snprintf(list, sizeof list, "%s/digests.txt", dir);
     FILE *out = update ? fopen(list, "w") : NULL;
@@ -317,7 +333,7 @@ int main(int argc, char **argv) {
         unsigned m = decode(name, &in, fresh);
         kvc_input_close(&in);
         for (unsigned t = 0; t < n || t < m; t++) {
-            int ok = t < n && t < m && (g->cache != DTYPES || strcmp(stored[t], fresh[t]) == 0) &&
+            int ok = t < n && t < m && ((g->cache != DTYPES && g->cache != RELATED) || strcmp(stored[t], fresh[t]) == 0) &&
                      (update || listed(list, stored[t]));
             if (update && ok) fprintf(out, "%s\n", stored[t]);
             if (!ok) printf("FAIL stored %s, encoded now %s, list %s\n", stored[t], fresh[t], list);

@@ -98,6 +98,7 @@ static int read_whole(const struct kvc_cache *c, struct kvc_error *e) {
 static enum step try_file(const struct kvc_input *in, struct kvc_cache **cache, struct kvc_error *e) {
     *cache = kvc_container_open(in, e);
     if (!*cache) return OPEN;
+    kvc_container_set_profile(*cache, NULL);
     if (read_whole(*cache, e)) return READ;
     return kvc_container_check(*cache, 2, e) ? CHECK : NOWHERE;
 }

@@ -1,0 +1,39 @@
+/* ahead.h: the source of values that are predicted from tensors of earlier layers. Not for the arithmetic of predictions
+ * (formats/model/predictor.h) or for finding the tensors (formats/). */
+#ifndef KVC_AHEAD_H
+#define KVC_AHEAD_H
+
+#include "codecs/error.h"
+#include "codecs/rope.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { KVC_AHEAD_MOST = 16 };     /* tensors that one is predicted from */
+#define KVC_AHEAD_NONE UINT32_MAX /* in place of a tensor: its inputs count as 0 */
+
+/* What rows are predicted from, as a segment's side data say. */
+struct kvc_ahead_inputs {
+    enum kvc_pairing rotation; /* how K was rotated; UNKNOWN: K is not rotated, or stored before RoPE */
+    uint32_t from[KVC_AHEAD_MOST];
+    size_t n;
+};
+
+/* May be called from several threads. */
+struct kvc_ahead {
+    const void *owner;
+    /* Predicts rows of the tensor, K before RoPE, as dst[n_rows][channels of a row]. `from`: the n tensors to predict from; `rotation`:
+     * how K of these tensors was rotated, or UNKNOWN. */
+    int (*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
+                size_t n_rows, float *dst, struct kvc_error *e);
+};
+
+/* For encoders: the tensors from which one may be predicted. */
+struct kvc_ahead_source {
+    const struct kvc_ahead *ahead;
+    uint32_t from[KVC_AHEAD_MOST];
+    uint32_t layer, layer_of[KVC_AHEAD_MOST]; /* numbers in the model: of the tensor's layer, of the inputs' */
+    size_t n;
+};
+
+#endif

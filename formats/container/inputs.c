@@ -1,0 +1,242 @@
+/* inputs.c: inputs of predictions, decoded, held and kept. */
+#include "formats/container/inputs.h"
+
+#include "codecs/memory.h"
+#include "formats/container/offsets.h"
+#include "formats/container/records.h"
+#include "formats/model/predict_source.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEPT_BYTES (UINT64_C(64) << 20) /* of inputs that nobody holds */
+enum { MAX_DEPTH = 8 };                 /* blocks that repeat rows of blocks that stand on others, and so on */
+
+/* Inputs of one block of a tensor. */
+struct entry {
+    uint32_t tensor;
+    uint64_t block;
+    enum kvc_pairing rotation;
+    size_t bytes;
+    unsigned holders;
+    struct entry *older, *newer;
+    int8_t small[]; /* [row][channel] */
+};
+
+struct kvc_inputs {
+    pthread_mutex_t lock;
+    struct entry *oldest, *newest; /* all that are kept, by last use */
+    uint64_t bytes;
+};
+
+struct kvc_inputs_held {
+    const struct kvc_cache *cache;
+    uint64_t block;
+    unsigned depth;
+    struct entry **entry; /* by tensor, NULL: none is held */
+    uint32_t n;
+};
+
+struct kvc_inputs *kvc_inputs_new(struct kvc_error *e) {
+    struct kvc_inputs *k = calloc(1, sizeof *k);
+    if (k && !pthread_mutex_init(&k->lock, NULL)) return k;
+    kvc_fail_memory(e, "a container");
+    free(k);
+    return NULL;
+}
+
+void kvc_inputs_free(struct kvc_inputs *k) {
+    if (!k) return;
+    for (struct entry *x = k->oldest, *next; x; x = next) {
+        next = x->newer;
+        free(x);
+    }
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+}
+
+/* --- what is kept; under the lock --- */
+
+static void take_out(struct kvc_inputs *k, struct entry *x) {
+    *(x->older ? &x->older->newer : &k->oldest) = x->newer;
+    *(x->newer ? &x->newer->older : &k->newest) = x->older;
+    k->bytes -= x->bytes;
+}
+
+static void put_in(struct kvc_inputs *k, struct entry *x) {
+    x->older = k->newest;
+    x->newer = NULL;
+    *(k->newest ? &k->newest->newer : &k->oldest) = x;
+    k->newest = x;
+    k->bytes += x->bytes;
+}
+
+/* Frees what was not used for longest and is not held. */
+static void make_room(struct kvc_inputs *k) {
+    for (struct entry *x = k->oldest, *next; x && k->bytes > KEPT_BYTES; x = next) {
+        next = x->newer;
+        if (x->holders) continue;
+        take_out(k, x);
+        free(x);
+    }
+}
+
+/* Returns what is kept of a block, now held, or NULL. */
+static struct entry *find(struct kvc_inputs *k, uint32_t tensor, uint64_t block, enum kvc_pairing rotation) {
+    pthread_mutex_lock(&k->lock);
+    struct entry *x = k->newest;
+    while (x && !(x->tensor == tensor && x->block == block && x->rotation == rotation)) x = x->older;
+    if (x) {
+        x->holders++;
+        take_out(k, x);
+        put_in(k, x);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return x;
+}
+
+static void keep(struct kvc_inputs *k, struct entry *x) {
+    pthread_mutex_lock(&k->lock);
+    put_in(k, x);
+    make_room(k);
+    pthread_mutex_unlock(&k->lock);
+}
+
+/* --- what a block stands on --- */
+
+/* Reads the tensors that a segment is predicted from. Returns 1, 0 where it is from none, or -1. */
+static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
+                       struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
+    const uint64_t record = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
+    struct kvc_section *list;
+    struct kvc_stored stored = {.n = 0};
+    unsigned n;
+    if (step == line->n || !record) return 0;
+    if (kvc_records_sections(k, record, &list, &n, e)) return kvc_record_context(e, record, "SIDE");
+    for (unsigned i = 0; i < n; i++) {
+        if (list[i].stage != step) continue;
+        if (!stored.n_side++) stored.side = &list[i];
+    }
+    int status = line->step[step].stage->inputs(&stored, to, e);
+    for (size_t i = 0; status > 0 && i < to->n; i++)
+        if (to->from[i] != KVC_AHEAD_NONE &&
+            (to->from[i] >= tensor || kvc_tensor_part(c, to->from[i]) != kvc_tensor_part(c, tensor)))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names a tensor that comes later, or of another part");
+    kvc_records_release(k, record, list);
+    return status < 0 ? kvc_record_context(e, record, "SIDE") : status;
+}
+
+enum { UNUSED, WANTED }; /* WANTED + how K is rotated */
+
+/* Marks the tensors that a segment is predicted from in wanted[]. */
+static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *wanted, struct kvc_error *e) {
+    struct kvc_ahead_inputs inputs;
+    const int has = read_inputs(c, tensor, block, &inputs, e);
+    for (size_t i = 0; has > 0 && i < inputs.n; i++) {
+        if (inputs.from[i] == KVC_AHEAD_NONE) continue;
+        uint8_t *mark = &wanted[inputs.from[i]];
+        if (*mark != UNUSED && *mark != WANTED + inputs.rotation)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "sections INPUTS differ in how K is rotated");
+        *mark = (uint8_t)(WANTED + inputs.rotation);
+    }
+    return has < 0 ? -1 : 0;
+}
+
+/* Decodes a block and makes inputs of it. */
+static struct entry *make(const struct kvc_cache *c, uint32_t tensor, enum kvc_pairing rotation,
+                          const struct kvc_inputs_held *held, kvc_inputs_decode_fn *decode, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const uint64_t first = cells->block[held->block], n = cells->block[held->block + 1] - first;
+    const size_t bytes = (size_t)(n * k->shape[tensor].heads * k->shape[tensor].dim);
+    uint8_t *rows = kvc_alloc(n, kvc_row_bytes(&c->tensor[tensor].shape));
+    struct entry *x = kvc_alloc(sizeof *x + bytes, 1);
+    struct kvc_predict_source s;
+    int status = rows && x ? 0 : kvc_fail_memory(e, "inputs");
+    kvc_predict_source_init(&s, c, tensor, k->profile, k->pairing, NULL, NULL);
+    s.shape = k->shape;
+    if (!status && !k->profile) {
+        if (e) *e = k->no_profile;
+        status = -1;
+    }
+    if (!status) *x = (struct entry){.tensor = tensor, .block = held->block, .rotation = rotation, .bytes = bytes, .holders = 1};
+    if (!status) status = decode(c, tensor, held->block, rows, held, e);
+    if (!status) status = kvc_small_rows(&s, tensor, rotation, first, n, rows, x->small, e);
+    free(rows);
+    if (!status) return x;
+    free(x);
+    return NULL;
+}
+
+void kvc_inputs_release(struct kvc_inputs_held *held) {
+    if (!held) return;
+    struct kvc_inputs *k = kvc_records_of(held->cache)->inputs;
+    pthread_mutex_lock(&k->lock);
+    for (uint32_t t = 0; t < held->n; t++)
+        if (held->entry[t]) held->entry[t]->holders--;
+    make_room(k);
+    pthread_mutex_unlock(&k->lock);
+    free(held->entry);
+    free(held);
+}
+
+unsigned kvc_inputs_depth(const struct kvc_inputs_held *held) {
+    return held->depth;
+}
+
+struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, unsigned depth,
+                                           kvc_inputs_decode_fn *decode, struct kvc_error *e) {
+    struct kvc_inputs *k = kvc_records_of(c)->inputs;
+    struct kvc_inputs_held *held = calloc(1, sizeof *held);
+    uint8_t *wanted = kvc_alloc_zeros((uint64_t)tensor + 1, 1);
+    if (held) *held = (struct kvc_inputs_held){.cache = c, .block = block, .depth = depth, .n = tensor};
+    if (held) held->entry = kvc_alloc_zeros((uint64_t)tensor + 1, sizeof *held->entry);
+    int status = held && wanted && held->entry ? 0 : kvc_fail_memory(e, "inputs");
+    if (!status && depth > MAX_DEPTH) status = kvc_fail(e, KVC_ERR_DAMAGED, "blocks stand on repeated rows of too many others");
+    if (!status) status = want(c, tensor, block, wanted, e);
+    for (uint32_t t = tensor; t-- > 0 && !status;) /* a tensor stands on lower ones alone */
+        if (wanted[t] != UNUSED && !(held->entry[t] = find(k, t, block, (enum kvc_pairing)(wanted[t] - WANTED))))
+            status = want(c, t, block, wanted, e);
+    for (uint32_t t = 0; t < tensor && !status; t++) {
+        if (wanted[t] == UNUSED || held->entry[t]) continue;
+        held->entry[t] = make(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode, e);
+        if (held->entry[t]) keep(k, held->entry[t]);
+        else status = kvc_error_prefix(e, "stands on a block that cannot be read");
+    }
+    free(wanted);
+    if (!status) return held;
+    if (held && !held->entry) {
+        free(held);
+        held = NULL;
+    }
+    kvc_inputs_release(held);
+    return NULL;
+}
+
+/* Compilers vectorise loops of 16 without aliasing by themselves. */
+static void widen(int16_t *restrict to, const int8_t *restrict from) {
+    for (unsigned k = 0; k < 16; k++) to[k] = from[k];
+}
+
+int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,
+                     size_t stride, struct kvc_error *e) {
+    const struct kvc_inputs_held *held = owner;
+    const struct entry *x = tensor < held->n ? held->entry[tensor] : NULL;
+    if (!x || x->rotation != rotation)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not what section INPUTS names", tensor);
+    const struct kvc_shape *shape = &kvc_records_of(held->cache)->shape[tensor];
+    const uint64_t start = kvc_tensor_part(held->cache, tensor)->cells.block[held->block];
+    const size_t width = (size_t)(shape->heads * shape->dim);
+    for (size_t i = 0; i < n; i++) {
+        const int8_t *from = x->small + (row[i] - start) * width;
+        size_t k = 0;
+        for (; k + 16 <= width; k += 16) widen(to + i * stride + k, from + k);
+        for (; k < width; k++) to[i * stride + k] = from[k];
+    }
+    return 0;
+}

@@ -1,0 +1,33 @@
+/* inputs.h: inputs of predictions, made of decoded blocks of earlier tensors. A block of a layer may stand on the same block of the
+ * layer before it, which stands on another, and so on: all of them are decoded once, from the first on, and the last ones are kept
+ * for the blocks that follow. Not for the arithmetic (formats/model/predictor.h). */
+#ifndef KVC_CONTAINER_INPUTS_H
+#define KVC_CONTAINER_INPUTS_H
+
+#include "codecs/ahead.h"
+#include "formats/cache/cache.h"
+
+/* The inputs that a container keeps. For several threads. */
+struct kvc_inputs;
+struct kvc_inputs *kvc_inputs_new(struct kvc_error *e);
+void kvc_inputs_free(struct kvc_inputs *k);
+
+/* All that one block of a tensor stands on. */
+struct kvc_inputs_held;
+
+/* Decodes block `block` of a tensor into dst, with what it stands on. */
+typedef int kvc_inputs_decode_fn(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst,
+                                 const struct kvc_inputs_held *held, struct kvc_error *e);
+
+/* Decodes all that a block stands on, and holds it until kvc_inputs_release(). `depth`: 0, or 1 + that of the block for whose sake
+ * this one is decoded. Memory: the inputs of the blocks, one byte a value. Returns NULL on failure. */
+struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, unsigned depth,
+                                           kvc_inputs_decode_fn *decode, struct kvc_error *e);
+void kvc_inputs_release(struct kvc_inputs_held *held);
+unsigned kvc_inputs_depth(const struct kvc_inputs_held *held);
+
+/* The kvc_small_fn (predict_source.h) of what is held, its owner. */
+int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,
+                     size_t stride, struct kvc_error *e);
+
+#endif

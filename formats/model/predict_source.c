@@ -1,0 +1,114 @@
+/* predict_source.c: predictions of a cache's tensor. Spec: codecs/stages/cross.md, "Prediction". */
+#include "formats/model/predict_source.h"
+
+#include "codecs/floats.h"
+#include "codecs/memory.h"
+#include "formats/model/layer_rope.h"
+#include "formats/model/predictor.h"
+#include "kernels/kernels.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t layer_of(const struct kvc_cache *c, uint32_t tensor) {
+    return c->layer[c->tensor[tensor].layer].index;
+}
+
+static const struct kvc_shape *shape_of(const struct kvc_predict_source *s, uint32_t tensor) {
+    return s->shape ? &s->shape[tensor] : &s->cache->tensor[tensor].shape;
+}
+
+static size_t width_of(const struct kvc_predict_source *s, uint32_t tensor) {
+    return (size_t)(shape_of(s, tensor)->heads * shape_of(s, tensor)->dim);
+}
+
+/* Returns 1 where a tensor can be input i of a predictor of s->tensor. */
+static int fits(const struct kvc_predict_source *s, const struct kvc_predictor *p, unsigned i, uint32_t tensor) {
+    const struct kvc_cache *c = s->cache;
+    return tensor < s->tensor && kvc_tensor_part(c, tensor) == kvc_tensor_part(c, s->tensor) &&
+           c->tensor[tensor].role == (p->input[i].is_v ? KVC_ROLE_V : KVC_ROLE_K) && layer_of(c, tensor) == p->input[i].layer &&
+           width_of(s, tensor) == p->input[i].width && kvc_is_float(c->tensor[tensor].shape.dtype);
+}
+
+int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST], struct kvc_error *e) {
+    const struct kvc_predictor *p;
+    int any = 0;
+    if (!s->profile) return 0;
+    if (kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
+        return -1;
+    if (!p || p->outputs != width_of(s, s->tensor)) return 0;
+    for (unsigned i = 0; i < p->n; i++) {
+        from[i] = KVC_AHEAD_NONE;
+        for (uint32_t t = 0; t < s->tensor && from[i] == KVC_AHEAD_NONE; t++)
+            if (fits(s, p, i, t)) from[i] = t;
+        any |= from[i] != KVC_AHEAD_NONE;
+    }
+    return any ? (int)p->n : 0;
+}
+
+int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation, uint64_t first, uint64_t n,
+                   const uint8_t *rows, int8_t *to, struct kvc_error *e) {
+    const struct kvc_cache *c = s->cache;
+    const struct kvc_shape *shape = shape_of(s, tensor);
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const size_t width = width_of(s, tensor), bytes = (size_t)kvc_row_bytes(shape);
+    const struct kvc_small *small;
+    struct kvc_rope rope = {.half = 0};
+    size_t half = 0;
+    if (kvc_profile_small(s->profile, layer_of(c, tensor), c->tensor[tensor].role, s->pairing, &small, e)) return -1;
+    const double *angle = c->tensor[tensor].role == KVC_ROLE_K && rotation != KVC_PAIRING_UNKNOWN
+                              ? kvc_profile_angles(s->profile, layer_of(c, tensor), &half)
+                              : NULL;
+    if (!small || small->width != width || 2 * half > shape->dim)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the profile does not predict from tensor %" PRIu32, tensor);
+    if (angle && kvc_rope_init(&rope, angle, half, rotation, e)) return -1;
+    float *row = kvc_alloc(2 * width, sizeof *row);
+    int32_t *codes = kvc_alloc(width, sizeof *codes);
+    int status = row && codes ? 0 : kvc_fail_memory(e, "inputs");
+    for (uint64_t i = 0; i < n && !status; i++) {
+        const int64_t position = kvc_cells_position(cells, first + i);
+        kvc_to_floats(row, rows + i * bytes, width, shape->dtype);
+        if (angle && (position < 0 || position >= KVC_ROPE_POSITIONS))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0 or from 2^32 on", position);
+        else if (angle) kvc_row_before_rope(&rope, row, (size_t)shape->heads, (size_t)shape->dim, position);
+        if (!status) kvc_small_row(small, to + i * width, row, row + width, codes);
+    }
+    kvc_rope_free(&rope);
+    free(row);
+    free(codes);
+    return status;
+}
+
+static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
+                   size_t n_rows, float *dst, struct kvc_error *e) {
+    const struct kvc_predict_source *s = x->owner;
+    const struct kvc_predictor *p = NULL;
+    if (s->profile &&
+        kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
+        return -1;
+    int same = p && p->n == n && p->outputs == width_of(s, s->tensor);
+    for (unsigned i = 0; same && i < n; i++) same = from[i] == KVC_AHEAD_NONE || fits(s, p, i, from[i]);
+    if (!same) return kvc_fail(e, KVC_ERR_DAMAGED, "the profile predicts from other tensors than section INPUTS names");
+    int16_t *inputs = kvc_alloc_zeros(n_rows, p->inputs * sizeof *inputs);
+    int32_t *sums = kvc_alloc(n_rows, p->outputs * sizeof *sums);
+    int status = inputs && sums ? 0 : kvc_fail_memory(e, "predictions");
+    for (unsigned i = 0; i < n && !status; i++)
+        if (from[i] != KVC_AHEAD_NONE)
+            status = s->small(s->owner, from[i], rotation, row, n_rows, inputs + p->input[i].at, p->inputs, e);
+    if (!status) kvc_predict_rows(p, dst, inputs, n_rows, sums);
+    free(inputs);
+    free(sums);
+    return status;
+}
+
+void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c, uint32_t tensor,
+                             struct kvc_profile *profile, enum kvc_pairing pairing, kvc_small_fn *small, const void *owner) {
+    *s = (struct kvc_predict_source){.ahead = {.owner = s, .rows = predict},
+                                     .cache = c,
+                                     .tensor = tensor,
+                                     .profile = profile,
+                                     .pairing = pairing,
+                                     .small = small,
+                                     .owner = owner};
+}

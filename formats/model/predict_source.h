@@ -1,0 +1,37 @@
+/* predict_source.h: predictions of a cache's tensor for the stage that asks for them (codecs/ahead.h). Not for the arithmetic
+ * (predictor.h). */
+#ifndef KVC_PREDICT_SOURCE_H
+#define KVC_PREDICT_SOURCE_H
+
+#include "codecs/ahead.h"
+#include "formats/cache/cache.h"
+#include "formats/model/profile.h"
+
+/* Gives inputs of n rows of a tensor: to[i * stride + channel], made as kvc_small_rows() does. */
+typedef int kvc_small_fn(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n,
+                         int16_t *to, size_t stride, struct kvc_error *e);
+
+/* The predictions of one tensor of a cache. */
+struct kvc_predict_source {
+    struct kvc_ahead ahead;
+    const struct kvc_cache *cache;
+    uint32_t tensor;
+    struct kvc_profile *profile;   /* NULL: nothing can be predicted */
+    enum kvc_pairing pairing;      /* order of K's channels in the cache */
+    const struct kvc_shape *shape; /* by tensor, where they are not those of the cache; NULL: they are */
+    kvc_small_fn *small;
+    const void *owner; /* of small() */
+};
+/* The struct must not be moved. */
+void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c, uint32_t tensor,
+                             struct kvc_profile *profile, enum kvc_pairing pairing, kvc_small_fn *small, const void *owner);
+
+/* Lists the tensors that a profile predicts a tensor from: of the same part and stream of the cache, with rows in a float dtype.
+ * KVC_AHEAD_NONE stands for those that the cache lacks. Returns their number; 0: nothing is predicted. -1: *e. */
+int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST], struct kvc_error *e);
+
+/* Makes inputs of n canonical rows of a tensor, from row `first` on: to[n][channels]. */
+int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation, uint64_t first, uint64_t n,
+                   const uint8_t *rows, int8_t *to, struct kvc_error *e);
+
+#endif
