@@ -314,7 +314,10 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     free(there);
     free(split.same);
     const struct kvc_records *k = kvc_records_of(c);
-    return status || !k->survey ? status : check_digest(c, tensor, block, dst, e);
+    if (!status && k->survey) status = check_digest(c, tensor, block, dst, e);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    if (!status && !held && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n) kvc_inputs_offer(c, tensor, block, dst);
+    return status;
 }
 
 int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,

@@ -106,6 +106,7 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
     if (kvc_pipeline_first(r->pipeline, KVC_STAGE_AHEAD) == r->pipeline->n || !kvc_plan_select(&c->tensor[r->tensor])) return 0;
     if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->profile) return 0;
     kvc_predict_source_init(&r->predict, c, r->tensor, r->x->profile, r->x->facts.pairing, small_rows, r);
+    r->predict.memo = &r->predicted;
     const int n = kvc_predict_inputs(&r->predict, r->ahead.from, e);
     if (n < 0) return -1;
     int any = 0;

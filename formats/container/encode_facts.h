@@ -45,6 +45,7 @@ struct kvc_tensor_coder {
     struct kvc_rebuilder rebuilder;
     struct kvc_rebuild_source source;
     struct kvc_predict_source predict;
+    struct kvc_predict_memo predicted;
     struct kvc_ahead_source ahead;
     struct kvc_tensor_coder *origin; /* of a lossy tensor whose rows this one repeats, or NULL */
     struct kvc_tensor_coder *hidden; /* of the lossy hidden states that rows are rebuilt from, or NULL */

@@ -1,6 +1,7 @@
 /* inputs.c: inputs of predictions, decoded, held and kept. */
 #include "formats/container/inputs.h"
 
+#include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "formats/container/offsets.h"
 #include "formats/container/records.h"
@@ -11,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT_BYTES (UINT64_C(64) << 20) /* of inputs that nobody holds */
-enum { MAX_DEPTH = 8 };                 /* blocks that repeat rows of blocks that stand on others, and so on */
+#define KEPT_BYTES (UINT64_C(256) << 20) /* of inputs that nobody holds */
+enum { MAX_DEPTH = 8 };                  /* blocks that repeat rows of blocks that stand on others, and so on */
 
 /* Inputs of one block of a tensor. */
 struct entry {
@@ -27,6 +28,7 @@ struct entry {
 
 struct kvc_inputs {
     pthread_mutex_t lock;
+    int rotation;                  /* of K in the container, as the first INPUTS that was read says; -1: none was read */
     struct entry *oldest, *newest; /* all that are kept, by last use */
     uint64_t bytes;
 };
@@ -41,6 +43,7 @@ struct kvc_inputs_held {
 
 struct kvc_inputs *kvc_inputs_new(struct kvc_error *e) {
     struct kvc_inputs *k = calloc(1, sizeof *k);
+    if (k) k->rotation = -1;
     if (k && !pthread_mutex_init(&k->lock, NULL)) return k;
     kvc_fail_memory(e, "a container");
     free(k);
@@ -128,6 +131,11 @@ static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
             (to->from[i] >= tensor || kvc_tensor_part(c, to->from[i]) != kvc_tensor_part(c, tensor)))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names a tensor that comes later, or of another part");
     kvc_records_release(k, record, list);
+    if (status > 0) {
+        pthread_mutex_lock(&k->inputs->lock);
+        if (k->inputs->rotation < 0) k->inputs->rotation = (int)to->rotation;
+        pthread_mutex_unlock(&k->inputs->lock);
+    }
     return status < 0 ? kvc_record_context(e, record, "SIDE") : status;
 }
 
@@ -147,30 +155,53 @@ static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint
     return has < 0 ? -1 : 0;
 }
 
-/* Decodes a block and makes inputs of it. */
-static struct entry *make(const struct kvc_cache *c, uint32_t tensor, enum kvc_pairing rotation,
-                          const struct kvc_inputs_held *held, kvc_inputs_decode_fn *decode, struct kvc_error *e) {
+/* Makes inputs of the decoded rows of a block. */
+static struct entry *make(const struct kvc_cache *c, uint32_t tensor, uint64_t block, enum kvc_pairing rotation,
+                          const uint8_t *rows, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    const uint64_t first = cells->block[held->block], n = cells->block[held->block + 1] - first;
+    const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
     const size_t bytes = (size_t)(n * k->shape[tensor].heads * k->shape[tensor].dim);
-    uint8_t *rows = kvc_alloc(n, kvc_row_bytes(&c->tensor[tensor].shape));
     struct entry *x = kvc_alloc(sizeof *x + bytes, 1);
     struct kvc_predict_source s;
-    int status = rows && x ? 0 : kvc_fail_memory(e, "inputs");
+    int status = x ? 0 : kvc_fail_memory(e, "inputs");
     kvc_predict_source_init(&s, c, tensor, k->profile, k->pairing, NULL, NULL);
     s.shape = k->shape;
     if (!status && !k->profile) {
         if (e) *e = k->no_profile;
         status = -1;
     }
-    if (!status) *x = (struct entry){.tensor = tensor, .block = held->block, .rotation = rotation, .bytes = bytes, .holders = 1};
-    if (!status) status = decode(c, tensor, held->block, rows, held, e);
+    if (!status) *x = (struct entry){.tensor = tensor, .block = block, .rotation = rotation, .bytes = bytes, .holders = 1};
     if (!status) status = kvc_small_rows(&s, tensor, rotation, first, n, rows, x->small, e);
-    free(rows);
     if (!status) return x;
     free(x);
     return NULL;
+}
+
+/* Decodes a block that others stand on, and makes inputs of it. */
+static struct entry *decode_and_make(const struct kvc_cache *c, uint32_t tensor, enum kvc_pairing rotation,
+                                     const struct kvc_inputs_held *held, kvc_inputs_decode_fn *decode, struct kvc_error *e) {
+    uint8_t *rows = kvc_alloc(KVC_BLOCK, kvc_row_bytes(&c->tensor[tensor].shape));
+    struct entry *x = NULL;
+    if (!rows) kvc_fail_memory(e, "inputs");
+    else if (decode(c, tensor, held->block, rows, held, e)) kvc_error_prefix(e, "stands on a block that cannot be read");
+    else x = make(c, tensor, held->block, rotation, rows, e);
+    free(rows);
+    return x;
+}
+
+void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *rows) {
+    const struct kvc_records *k = kvc_records_of(c);
+    pthread_mutex_lock(&k->inputs->lock);
+    const int rotation = k->inputs->rotation;
+    pthread_mutex_unlock(&k->inputs->lock);
+    if (rotation < 0 || !k->profile || !kvc_is_float(c->tensor[tensor].shape.dtype)) return;
+    struct entry *x = find(k->inputs, tensor, block, (enum kvc_pairing)rotation);
+    if (!x && (x = make(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL))) keep(k->inputs, x);
+    if (!x) return;
+    pthread_mutex_lock(&k->inputs->lock);
+    x->holders--;
+    pthread_mutex_unlock(&k->inputs->lock);
 }
 
 void kvc_inputs_release(struct kvc_inputs_held *held) {
@@ -204,9 +235,9 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
             status = want(c, t, block, wanted, e);
     for (uint32_t t = 0; t < tensor && !status; t++) {
         if (wanted[t] == UNUSED || held->entry[t]) continue;
-        held->entry[t] = make(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode, e);
+        held->entry[t] = decode_and_make(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode, e);
         if (held->entry[t]) keep(k, held->entry[t]);
-        else status = kvc_error_prefix(e, "stands on a block that cannot be read");
+        else status = -1;
     }
     free(wanted);
     if (!status) return held;

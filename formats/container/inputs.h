@@ -24,6 +24,9 @@ typedef int kvc_inputs_decode_fn(const struct kvc_cache *c, uint32_t tensor, uin
 struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, unsigned depth,
                                            kvc_inputs_decode_fn *decode, struct kvc_error *e);
 void kvc_inputs_release(struct kvc_inputs_held *held);
+/* Keeps inputs of the decoded rows of a block that others may stand on, so that it need not be decoded for them again. Does
+ * nothing where that is not known, or without memory. */
+void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *rows);
 unsigned kvc_inputs_depth(const struct kvc_inputs_held *held);
 
 /* The kvc_small_fn (predict_source.h) of what is held, its owner. */

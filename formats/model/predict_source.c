@@ -60,8 +60,9 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     const double *angle = c->tensor[tensor].role == KVC_ROLE_K && rotation != KVC_PAIRING_UNKNOWN
                               ? kvc_profile_angles(s->profile, layer_of(c, tensor), &half)
                               : NULL;
-    if (!small || small->width != width || 2 * half > shape->dim)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the profile does not predict from tensor %" PRIu32, tensor);
+    if (!small || small->width != width || 2 * half > shape->dim || !kvc_is_float(shape->dtype))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names tensor %" PRIu32 ", but the profile does not predict from it",
+                        tensor);
     if (angle && kvc_rope_init(&rope, angle, half, rotation, e)) return -1;
     float *row = kvc_alloc(2 * width, sizeof *row);
     int32_t *codes = kvc_alloc(width, sizeof *codes);
@@ -84,12 +85,18 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
                    size_t n_rows, float *dst, struct kvc_error *e) {
     const struct kvc_predict_source *s = x->owner;
     const struct kvc_predictor *p = NULL;
+    struct kvc_predict_memo *memo = n_rows <= KVC_BLOCK ? s->memo : NULL;
     if (s->profile &&
         kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
         return -1;
     int same = p && p->n == n && p->outputs == width_of(s, s->tensor);
     for (unsigned i = 0; same && i < n; i++) same = from[i] == KVC_AHEAD_NONE || fits(s, p, i, from[i]);
     if (!same) return kvc_fail(e, KVC_ERR_DAMAGED, "the profile predicts from other tensors than section INPUTS names");
+    const size_t bytes = n_rows * p->outputs * sizeof *dst;
+    if (memo && memo->n == n_rows && memcmp(memo->row, row, n_rows * sizeof *row) == 0) {
+        memcpy(dst, memo->values, bytes);
+        return 0;
+    }
     int16_t *inputs = kvc_alloc_zeros(n_rows, p->inputs * sizeof *inputs);
     int32_t *sums = kvc_alloc(n_rows, p->outputs * sizeof *sums);
     int status = inputs && sums ? 0 : kvc_fail_memory(e, "predictions");
@@ -97,6 +104,15 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
         if (from[i] != KVC_AHEAD_NONE)
             status = s->small(s->owner, from[i], rotation, row, n_rows, inputs + p->input[i].at, p->inputs, e);
     if (!status) kvc_predict_rows(p, dst, inputs, n_rows, sums);
+    if (!status && memo) {
+        memo->n = 0;
+        if (!memo->values) memo->values = kvc_alloc(KVC_BLOCK, p->outputs * sizeof *dst);
+        if (memo->values) {
+            memcpy(memo->values, dst, bytes);
+            memcpy(memo->row, row, n_rows * sizeof *row);
+            memo->n = n_rows;
+        }
+    }
     free(inputs);
     free(sums);
     return status;

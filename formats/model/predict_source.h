@@ -11,6 +11,13 @@
 typedef int kvc_small_fn(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n,
                          int16_t *to, size_t stride, struct kvc_error *e);
 
+/* The last predictions, for encoders, which ask for them again when they verify. */
+struct kvc_predict_memo {
+    uint64_t row[KVC_BLOCK];
+    size_t n;      /* rows; 0: none */
+    float *values; /* owned */
+};
+
 /* The predictions of one tensor of a cache. */
 struct kvc_predict_source {
     struct kvc_ahead ahead;
@@ -20,7 +27,8 @@ struct kvc_predict_source {
     enum kvc_pairing pairing;      /* order of K's channels in the cache */
     const struct kvc_shape *shape; /* by tensor, where they are not those of the cache; NULL: they are */
     kvc_small_fn *small;
-    const void *owner; /* of small() */
+    const void *owner;             /* of small() */
+    struct kvc_predict_memo *memo; /* NULL: none; else for one thread. Its values must be freed. */
 };
 /* The struct must not be moved. */
 void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c, uint32_t tensor,
