@@ -160,12 +160,12 @@ static int take_record(void *state, uint64_t i, void *result, struct kvc_error *
     const struct kvc_record *r = &k->record[i];
     struct kvc_error *why = result;
     int status = 0;
+    if (why && r->type == KVC_RECORD_SOURCE) x->s->no_source = 1;
     /* a missing profile or missing weights are no damage, unless the profile's name is lost */
     if (why && why->code != KVC_ERR_DAMAGED && why->code != KVC_ERR_UNKNOWN && !x->s->no_meta) {
         if (x->s->trouble.code == KVC_OK) x->s->trouble = *why;
     } else if (why) {
         status = kvc_survey_record(x->s, x->c, i, why, e);
-        if (r->type == KVC_RECORD_SOURCE) x->s->no_source = 1;
     } else if (r->type == KVC_RECORD_BLOCK && !x->s->noted[i] && is_placed(x->c, i)) {
         x->s->whole[k->first_block[r->subject] + r->number] = 1;
     }
