@@ -78,6 +78,13 @@ static int read_inputs(const struct kvc_stored *stored, struct kvc_ahead_inputs 
     return 1;
 }
 
+static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *description) {
+    (void)role;
+    if (!stored->n_side) return;
+    description->values = "";
+    description->coordinates = "predicted from earlier layers";
+}
+
 /* --- predictions --- */
 
 /* Rotates predicted rows of K to their positions. */
@@ -157,6 +164,7 @@ const struct kvc_stage kvc_stage_cross = {
     .settle = settle,
     .end = end,
     .inputs = read_inputs,
+    .describe = describe,
     .encode = encode,
     .decode = decode,
 };
