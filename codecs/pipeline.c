@@ -296,6 +296,10 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
     struct kvc_stored stored[KVC_MAX_STEPS];
     struct level level[KVC_MAX_STEPS];
     const struct kvc_shape shape = block->shape;
+    const unsigned floats = kvc_pipeline_first(p, KVC_STAGE_FLOAT | KVC_STAGE_FINITE);
+    if (floats < p->n && !kvc_is_float(shape.dtype)) /* no encoder does that, and buffers would be too small */
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%s cannot have coded a tensor of %s", stage_at(p, floats)->name,
+                        kvc_dtype_info(shape.dtype)->name);
     if (share_out(p, own, first, stored, e)) return -1;
     block->salient = NULL;
     block->step = NULL;
