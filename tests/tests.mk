@@ -53,7 +53,8 @@ test:
 	@$(MAKE) --no-print-directory test-all
 
 .PHONY: test-all
-test-all: all $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+# bench_cuda is compiled, as it runs where there is a GPU alone
+test-all: all $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
 	@sh tests/run.sh all $B
 
 ENGINE_TESTS ?=

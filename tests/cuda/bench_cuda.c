@@ -199,11 +199,11 @@ static int load_whole(struct whole *w, int verify, struct kvc_error *e) {
     for (;; w->table_bytes *= 2) {
         const struct kvc_load_options options = {.threads = 16,
                                                  .slots = 2,
-                                                 .slot_bytes = w->file->input.size,
+                                                 .slot_bytes = w->file->opened.input.size,
                                                  .table_bytes = w->table_bytes,
                                                  .scratch_bytes = 3 * decoded + 64 * MIB,
                                                  .verify = verify};
-        if (!(w->load = kvc_load_new(device, w->file->cache, &w->file->input, &options, w->target, e)) ||
+        if (!(w->load = kvc_load_new(device, w->file->cache, &w->file->opened.input, &options, w->target, e)) ||
             kvc_load_run(w->load, stream, e) || kvc_load_finish(w->load, e))
             return -1;
         if (!kvc_load_again(w->load, stream, before, after, e)) break;
