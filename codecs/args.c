@@ -172,3 +172,9 @@ int kvc_text_append(char *text, size_t size, const char *more) {
     memcpy(text + used, more, n + 1);
     return 0;
 }
+
+int kvc_args_same(const struct kvc_stage_args *a, const struct kvc_stage_args *b) {
+    for (size_t k = 0; k < sizeof a->f / sizeof a->f[0]; k++)
+        if (a->f[k] < b->f[k] || a->f[k] > b->f[k]) return 0; /* none is a NaN */
+    return memcmp(a->i, b->i, sizeof a->i) == 0;
+}

@@ -37,6 +37,8 @@ struct kvc_arg {
  * begin with the name of the stage. n <= 8. */
 int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text, struct kvc_stage_args *args,
                    struct kvc_error *e);
+/* Returns 1 when all arguments are equal. */
+int kvc_args_same(const struct kvc_stage_args *a, const struct kvc_stage_args *b);
 /* Prints the canonical text: required arguments without a key, and arguments that differ from their fallbacks, in the order
  * of the table. */
 void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args, char *text, size_t size);

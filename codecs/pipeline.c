@@ -26,8 +26,7 @@ int kvc_pipeline_print(const struct kvc_pipeline *pipeline, char *text, size_t s
 int kvc_pipeline_same(const struct kvc_pipeline *a, const struct kvc_pipeline *b) {
     if (a->n != b->n) return 0;
     for (unsigned i = 0; i < a->n; i++)
-        if (a->step[i].stage != b->step[i].stage || memcmp(&a->step[i].args, &b->step[i].args, sizeof a->step[i].args) != 0)
-            return 0;
+        if (a->step[i].stage != b->step[i].stage || !kvc_args_same(&a->step[i].args, &b->step[i].args)) return 0;
     return 1;
 }
 
