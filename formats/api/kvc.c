@@ -86,8 +86,7 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
                                              .profile_folders = o->profile_folders,
                                              .salvage = o->damaged},
                                   .model = model};
-    if (o->pairing && !kvc_pairing_parse(o->pairing, &opening.import.pairing))
-        return kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
+    if (kvc_file_pairing(o->pairing, &opening.import.pairing, e)) return -1;
     if (model && kvc_model_read(o->model, 0, model, e)) return kvc_error_prefix(e, o->model);
     if (o->weights && !(f->weights = kvc_weights_open(o->weights, e))) return kvc_error_prefix(e, o->weights);
     opening.import.weights = f->weights;

@@ -87,8 +87,7 @@ static int export(const struct kvc_file *f, const char *format, const struct kvc
     const char *colon = strchr(format, ':');
     struct kvc_export_options options = {.own = colon ? colon + 1 : NULL, .set = o->set};
     if (!to || !to->export) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
-    if (o->pairing && !kvc_pairing_parse(o->pairing, &options.pairing))
-        return kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", o->pairing);
+    if (kvc_file_pairing(o->pairing, &options.pairing, e)) return -1;
     if (options.pairing && kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown, so K cannot be paired in %s", o->pairing);

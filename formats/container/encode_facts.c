@@ -93,8 +93,7 @@ static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotat
     int8_t *small = kvc_alloc(rows, width);
     int status = bytes && small ? c->read(c, tensor, first, rows, bytes, e) : kvc_fail_memory(e, "inputs");
     if (!status) status = kvc_small_rows(&r->predict, tensor, rotation, first, rows, bytes, small, e);
-    for (size_t i = 0; i < n && !status; i++)
-        for (size_t k = 0; k < width; k++) to[i * stride + k] = small[(row[i] - first) * width + k];
+    if (!status) kvc_small_spread(small, width, first, row, n, to, stride);
     free(bytes);
     free(small);
     return status;

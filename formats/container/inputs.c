@@ -249,11 +249,6 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
     return NULL;
 }
 
-/* Compilers vectorise loops of 16 without aliasing by themselves. */
-static void widen(int16_t *restrict to, const int8_t *restrict from) {
-    for (unsigned k = 0; k < 16; k++) to[k] = from[k];
-}
-
 int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,
                      size_t stride, struct kvc_error *e) {
     const struct kvc_inputs_held *held = owner;
@@ -262,12 +257,6 @@ int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotati
         return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not what section INPUTS names", tensor);
     const struct kvc_shape *shape = &kvc_records_of(held->cache)->shape[tensor];
     const uint64_t start = kvc_tensor_part(held->cache, tensor)->cells.block[held->block];
-    const size_t width = (size_t)(shape->heads * shape->dim);
-    for (size_t i = 0; i < n; i++) {
-        const int8_t *from = x->small + (row[i] - start) * width;
-        size_t k = 0;
-        for (; k + 16 <= width; k += 16) widen(to + i * stride + k, from + k);
-        for (; k < width; k++) to[i * stride + k] = from[k];
-    }
+    kvc_small_spread(x->small, (size_t)(shape->heads * shape->dim), start, row, n, to, stride);
     return 0;
 }

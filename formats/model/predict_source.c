@@ -81,6 +81,21 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     return status;
 }
 
+/* Compilers vectorise loops of 16 without aliasing by themselves. */
+static void widen(int16_t *restrict to, const int8_t *restrict from) {
+    for (unsigned k = 0; k < 16; k++) to[k] = from[k];
+}
+
+void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row, size_t n, int16_t *to,
+                      size_t stride) {
+    for (size_t i = 0; i < n; i++) {
+        const int8_t *from = small + (row[i] - first) * width;
+        size_t k = 0;
+        for (; k + 16 <= width; k += 16) widen(to + i * stride + k, from + k);
+        for (; k < width; k++) to[i * stride + k] = from[k];
+    }
+}
+
 static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
                    size_t n_rows, float *dst, struct kvc_error *e) {
     const struct kvc_predict_source *s = x->owner;

@@ -41,5 +41,8 @@ int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHE
 /* Makes inputs of n canonical rows of a tensor, from row `first` on: to[n][channels]. */
 int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation, uint64_t first, uint64_t n,
                    const uint8_t *rows, int8_t *to, struct kvc_error *e);
+/* Copies inputs of n rows, of which small[0] are those of row `first`, to to[i * stride + channel]. */
+void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row, size_t n, int16_t *to,
+                      size_t stride);
 
 #endif

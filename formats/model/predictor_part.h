@@ -2,10 +2,10 @@
 #ifndef KVC_PREDICTOR_PART_H
 #define KVC_PREDICTOR_PART_H
 
+#include "codecs/ahead.h"
+
 #include <stddef.h>
 #include <stdint.h>
-
-enum { KVC_MAX_INPUTS = 16 }; /* tensors that one is predicted from */
 
 /* What makes inputs, which are small integers, of values: rint((x - mean) * gain), limited to -127 to 127. */
 struct kvc_small {
@@ -21,7 +21,7 @@ struct kvc_predictor {
         uint32_t layer;
         int is_v;         /* 0: K */
         size_t at, width; /* place among the inputs, channels */
-    } input[KVC_MAX_INPUTS];
+    } input[KVC_AHEAD_MOST];
     const int16_t *weight;     /* [output][input] */
     const float *scale, *mean; /* by output */
 };

@@ -99,7 +99,7 @@ static int read_block(const struct kvc_cache *c, struct table *t, uint64_t b, fl
                       struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, t->column[0].tensor[0])->cells;
     const uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
-    float *row = rows + KVC_BLOCK * t->width, *room = row + t->width;
+    float *room = rows + KVC_BLOCK * t->width;
     uint8_t keep[KVC_BLOCK];
     for (uint64_t i = 0; i < n; i++) keep[i] = kvc_cells_position(cells, first + i) >= KVC_PROFILE_FIRST;
     for (unsigned k = 0; k < t->n; k++)
@@ -130,7 +130,7 @@ static int add_part(struct kvc_learner *l, const struct kvc_cache *c, struct tab
             const uint64_t row = kvc_row_bytes(&c->tensor[t->column[k].tensor[r]].shape);
             if (row > widest) widest = row;
         }
-    float *rows = kvc_alloc(KVC_BLOCK + 2, (t->width + 1) * sizeof *rows);
+    float *rows = kvc_alloc(KVC_BLOCK + 1, (t->width + 1) * sizeof *rows);
     uint8_t *bytes = kvc_alloc(KVC_BLOCK, widest);
     int status = rows && bytes ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0; b < blocks && !status; b++) {
