@@ -32,6 +32,7 @@ struct kvc_ahead {
 struct kvc_ahead_source {
     const struct kvc_ahead *ahead;
     uint32_t from[KVC_AHEAD_MOST];
+    enum kvc_pairing rotation;                /* as of kvc_ahead_inputs */
     uint32_t layer, layer_of[KVC_AHEAD_MOST]; /* numbers in the model: of the tensor's layer, of the inputs' */
     size_t n;
 };

@@ -60,7 +60,8 @@ struct kvc_block {
     const struct kvc_ahead *ahead;     /* for stages that predict, or NULL */
     const int64_t *position;           /* decoding: of the tensor's rows from first_row on; NULL: no stage asks */
     uint64_t first_row;
-    const struct kvc_profile_part *profile; /* what a profile knows of the tensor (profile_part.h), or NULL */
+    const struct kvc_profile_part *profile; /* what a profile knows of the matrix (profile_part.h), or NULL */
+    int before_rope;                        /* 1: a stage has undone RoPE */
     int8_t *step; /* mark [row][head]: class of the step, in half octaves; NULL: no stage has set steps */
     /* encoding only */
     const struct kvc_encoding *encoding;

@@ -62,6 +62,13 @@ int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e)
         for (unsigned k = 0; k < i; k++)
             if (s->flags & KVC_STAGE_POSITIONS && stage_at(pipeline, k) == s)
                 return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s occurs twice in the recipe", s->name);
+        const unsigned ahead = kvc_pipeline_first(pipeline, KVC_STAGE_AHEAD);
+        if (i > ahead && s->flags & KVC_STAGE_AHEAD)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s and %s both predict: leave one of them out",
+                            stage_at(pipeline, ahead)->name, s->name);
+        if (i == ahead && !(s->flags & KVC_STAGE_TERMINAL) && pair < pipeline->n)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s does not predict layers that %s merges: leave one of them out", s->name,
+                            stage_at(pipeline, pair)->name);
         if (i > pair && s->flags & KVC_STAGE_PAIR)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s occurs twice in the recipe", s->name);
     }
@@ -268,7 +275,8 @@ static void place_error(const struct kvc_coded *own, const struct kvc_stored *st
 
 struct level {
     struct kvc_shape taken, handed;
-    int marked, stepped; /* 1: tokens were marked salient before the stage; they have steps after it */
+    const struct kvc_profile_part *profile; /* of the matrix that the stage took */
+    int marked, stepped;                    /* 1: tokens were marked salient before the stage; they have steps after it */
 };
 
 /* Finds, first stage first, the matrices that each stage took and handed on. */
@@ -279,6 +287,7 @@ static int open_levels(const struct kvc_pipeline *p, const struct kvc_coded *own
         const struct kvc_stage *s = stage_at(p, i);
         block->shape.dtype = taken_as(p, i, dtype);
         level[i].taken = block->shape;
+        level[i].profile = block->profile;
         level[i].marked = block->salient != NULL;
         if (s->open && s->open(&p->step[i].args, &stored[i], block, e)) {
             place_error(own, &stored[i], e);
@@ -302,6 +311,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
     if (share_out(p, own, first, stored, e)) return -1;
     block->salient = NULL;
     block->step = NULL;
+    block->before_rope = 0;
     block->own = shape.dtype;
     int status = open_levels(p, own, stored, block, level, e);
     uint8_t *const salient = block->salient;
@@ -313,6 +323,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
         block->handed = level[i].handed;
         block->stands = block->shape.dtype;
         block->shape = level[i].taken;
+        block->profile = level[i].profile;
         if ((status = visit(state, stage_at(p, i), &p->step[i].args, &stored[i], block, e)) < 0) {
             place_error(own, &stored[i], e);
             kvc_error_prefix(e, stage_at(p, i)->name);

@@ -12,7 +12,7 @@
 
 /* The transform codec: the KL divergence per token sets one step for the whole cache. Sinks stay exact; the last tokens get
  * fine steps. */
-#define TRANSFORM(kld) "sink:4,derope@k,center,basis,steps,code:kld=" kld
+#define TRANSFORM(kld) "sink:4,derope@k,predict,center,basis,steps,code:kld=" kld
 
 static const struct kvc_preset table[] = {
     {"kivi2", KIVI_TAIL "quant:kivi:bits=2", "KIVI, 2 bits, groups of 64"},

@@ -15,6 +15,8 @@ struct kvc_profile_part {
     const float *scale;  /* [head][component] */
     size_t half;         /* of K: pairs that RoPE rotates */
     const double *angle; /* of each pair, radians a position; NULL: RoPE rotates none */
+    /* The part for what the profile's predictor leaves of rows: means of 0, another basis, no queries. NULL: there is none. */
+    const struct kvc_profile_part *residual;
     /* encoders only */
     const float *inverse;  /* [head][channel][component] */
     const float *variance; /* [head][component]: mean square of the coefficients in the learning caches; NULL: unknown */

@@ -84,7 +84,9 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
                   struct kvc_sections *out, struct kvc_error *e) {
     struct state *s = state;
     (void)args, (void)stage, (void)out;
-    return s ? turn(&s->rope, block, 1, e) : 0;
+    if (!s) return 0;
+    block->before_rope = 1;
+    return turn(&s->rope, block, 1, e);
 }
 
 /* The ROPE section, opened; half is 0 where nothing was known of RoPE. */
@@ -128,6 +130,13 @@ static int open_sections(struct rotation *r, const struct kvc_stored *stored, co
     if (!stored->n_side) return 0;
     const struct kvc_section *s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_ROPE, e);
     return s ? read_section(r, s, block, e) : -1;
+}
+
+static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                struct kvc_error *e) {
+    (void)args, (void)e;
+    if (stored->n_side) block->before_rope = 1;
+    return 0;
 }
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
@@ -215,6 +224,7 @@ const struct kvc_stage kvc_stage_derope = {
     .end = end,
     .encode = encode,
     .describe = describe,
+    .open = open,
     .decode = decode,
     .lower = lower,
 };

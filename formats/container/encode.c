@@ -149,7 +149,10 @@ static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, str
             struct kvc_block block, partner;
             if (load(r, b, &block, &partner, e) || (block.shape.tokens && kvc_encoder_shape(&r->encoder, i, &block, e)))
                 return -1;
-            if (block.shape.tokens) like.shape = block.shape;
+            if (!block.shape.tokens) continue;
+            like.shape = block.shape;
+            like.profile = block.profile;
+            like.before_rope = block.before_rope;
         }
         if (kvc_encoder_begin(&r->encoder, i, &like, e)) return -1;
         const int sees = r->pipeline->step[i].stage->look && r->encoder.state[i];
@@ -314,7 +317,7 @@ static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *fir
             if (!lossless) memcpy(r->rows + i * r->row_bytes, back, (size_t)r->row_bytes);
         }
     }
-    if (decode_repeated(r, n, e)) return -1;
+    if (decode_repeated(r, n, e) || (!lossless && kvc_loop_publish(r->x->loop, r->tensor, number, r->rows, e))) return -1;
     const uint64_t digest = kvc_digest_rows(r->rows, r->row_bytes, start, n);
     return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, digest, &r->list, e);
 }
@@ -330,7 +333,8 @@ int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, 
     if (!status && own->encoder.side.count)
         status = kvc_record_build(&run->buffer, KVC_RECORD_SIDE, tensor, (uint32_t)(block / KVC_SEGMENT_BLOCKS), 0,
                                   &own->encoder.side, e);
-    for (; block < end && !status; block++) status = encode_block(own, first, block, run, e);
+    for (uint64_t b = block; b < end && !status; b++) status = encode_block(own, first, b, run, e);
+    kvc_loop_done(x->loop, tensor, block, end, status);
     coder_free(own);
     coder_free(first);
     return status ? -1 : 0;

@@ -82,11 +82,13 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     return 0;
 }
 
-/* Makes inputs of rows of the source. A reader makes the same: tensors are predicted from lossless ones only. */
+/* Gives inputs of rows as a reader decodes them: of lossless tensors, those of the source. */
 static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,
                       size_t stride, struct kvc_error *e) {
     const struct kvc_tensor_coder *r = owner;
     const struct kvc_cache *c = r->x->cache;
+    if (!kvc_pipeline_lossless(kvc_coder_pipeline(r->x, tensor)))
+        return kvc_loop_small(r->x->loop, tensor, row, n, to, stride, e);
     const uint64_t first = row[0], rows = row[n - 1] - first + 1;
     const size_t width = (size_t)(c->tensor[tensor].shape.heads * c->tensor[tensor].shape.dim);
     uint8_t *bytes = kvc_alloc(rows, kvc_row_bytes(&c->tensor[tensor].shape));
@@ -110,12 +112,10 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
     if (n < 0) return -1;
     int any = 0;
     for (int i = 0; i < n; i++) {
-        uint32_t *from = &r->ahead.from[i];
-        if (*from != KVC_AHEAD_NONE && !kvc_pipeline_lossless(kvc_coder_pipeline(r->x, *from))) *from = KVC_AHEAD_NONE;
-        any |= *from != KVC_AHEAD_NONE;
-    }
-    for (int i = 0; i < n; i++)
+        any |= r->ahead.from[i] != KVC_AHEAD_NONE;
         r->ahead.layer_of[i] = r->ahead.from[i] == KVC_AHEAD_NONE ? 0 : c->layer[c->tensor[r->ahead.from[i]].layer].index;
+    }
+    r->ahead.rotation = r->x->rotation;
     r->ahead.layer = c->layer[c->tensor[r->tensor].layer].index;
     r->ahead.ahead = &r->predict.ahead;
     r->ahead.n = any ? (size_t)n : 0;

@@ -185,6 +185,12 @@ static int describe(const struct writer *w, const char *recipe, struct kvc_meta 
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
 
+/* Returns how K is rotated where it is stored after RoPE in known pairs, else UNKNOWN. */
+static enum kvc_pairing rotation_of(const struct kvc_cache *c) {
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    return kvc_pairing_turns(facts.pairing) && facts.after_rope ? facts.pairing : KVC_PAIRING_UNKNOWN;
+}
+
 static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     w->first_run = calloc((size_t)c->n_tensors + 1, sizeof *w->first_run);
@@ -205,8 +211,11 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
                                     .shared = w->shared,
                                     .projections = &w->projections,
                                     .profile = w->options->profile,
+                                    .rotation = rotation_of(c),
                                     .no_verify = w->options->no_verify,
                                     .measure = w->options->measure};
+    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options->profile, w->encode.facts.pairing, w->encode.rotation, e))
+        return -1;
     w->report.lossless = w->plan.lossless;
     w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;
@@ -236,6 +245,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     w.report.stored_bytes = kvc_writer_offset(r);
     for (int i = 0; i < 2; i++) w.report.error[i] = w.squares[i][0] > 0 ? sqrt(w.squares[i][1] / w.squares[i][0]) : 0;
     if (!status && report) *report = w.report;
+    kvc_loop_free(w.encode.loop);
     kvc_meta_free(&meta);
     kvc_cache_free(own_queries);
     kvc_fit_free(&w.own_fit);

@@ -5,25 +5,13 @@
 #include "formats/compare/attention.h"
 #include "formats/cache/layers.h"
 #include "formats/cache/view.h"
+#include "formats/model/profile_step.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A uniform error of step s in the Fisher metric of TOKENS continued tokens costs s^2 / 24 for each coefficient, summed over
- * these tokens: KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2: half of the coefficients are K's, whose rows
- * make_profile.py scales by 1.4. RECALL is the factor from the KLD of a continuation to the KLD of recall. It keeps the
- * presets in their classes on a licence and a German text with SmolLM2, where the factor is 1.3 to 4 (`make quality-table`). N
- * is the number of coefficients of CONTEXT tokens, as many as the profile was made from: with more tokens, attention to each
- * of them is weaker. */
-#define FIT 1.48
-#define TOKENS 512.0
-#define CONTEXT 2048.0
-#define RECALL 3.0
-#define DEFAULT_KLD 0.01
-/* Without a profile: the step, against its unit in basis.md, that does as well on SmolLM2 for a KLD of 0.01. */
-#define RELATIVE 0.4
 enum { TRIALS = 14 };
 
 static const struct kvc_stage *code_stage(const struct kvc_item *item) {
@@ -42,9 +30,9 @@ static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32
         const struct kvc_part *part = &c->part[layer->part];
         if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || part->stream != stream) continue;
         const double window = (double)kvc_layer_window(&facts, layer), cells = (double)part->cells.n;
-        const double rows = window > 0 && window < CONTEXT                      ? window
-                            : part->kind == KVC_PART_SLIDING && cells < CONTEXT ? cells
-                                                                                : CONTEXT;
+        const double rows = window > 0 && window < KVC_PROFILE_CONTEXT                      ? window
+                            : part->kind == KVC_PART_SLIDING && cells < KVC_PROFILE_CONTEXT ? cells
+                                                                                            : KVC_PROFILE_CONTEXT;
         int any = 0;
         for (int r = 0; r < 2; r++) {
             const struct kvc_tensor *t = layer->tensor[r] == KVC_NONE ? NULL : &c->tensor[layer->tensor[r]];
@@ -64,18 +52,14 @@ static double coefficients(const struct kvc_cache *c, uint32_t layers) {
     return most;
 }
 
-static double kld_per_square(const struct kvc_cache *c, const struct kvc_profile *p) {
-    return FIT * coefficients(c, kvc_profile_layers(p)) / (24 * TOKENS);
-}
-
-static int has_metric(const struct kvc_pack_options *o) {
-    return o->profile && kvc_profile_metric(o->profile) == KVC_METRIC_FISHER;
+/* Returns the coefficients that the profile's estimates are for. */
+static double counted(const struct kvc_cache *c, const struct kvc_pack_options *o) {
+    return o->profile ? coefficients(c, kvc_profile_layers(o->profile)) : 0;
 }
 
 /* Returns the step whose larger estimated KLD is `kld`. */
 static double step_for(const struct kvc_cache *c, const struct kvc_pack_options *o, double kld) {
-    if (has_metric(o)) return sqrt(kld / (RECALL * kld_per_square(c, o->profile)));
-    return RELATIVE * sqrt(kld / DEFAULT_KLD);
+    return kvc_profile_step(o->profile, counted(c, o), kld);
 }
 
 static void set_steps(struct kvc_recipe *recipe, double step) {
@@ -227,7 +211,7 @@ static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *op
     if (!status) {
         const int is_ratio = !(error > 0);
         double reached = 0;
-        status = find_step(&t, step_for(c, options, DEFAULT_KLD), is_ratio ? rate->ratio : error, is_ratio, &report->step,
+        status = find_step(&t, step_for(c, options, KVC_PROFILE_KLD), is_ratio ? rate->ratio : error, is_ratio, &report->step,
                            &reached, e);
         if (is_ratio) report->ratio = reached;
         else report->error = reached;
@@ -254,7 +238,7 @@ int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *op
         codes++;
         double step = kvc_code_step(&recipe.item[i].args, &kld);
         if (rate->kld > 0) step = step_for(c, options, rate->kld);
-        else if (!(step > 0)) step = step_for(c, options, kld > 0 ? kld : DEFAULT_KLD);
+        else if (!(step > 0)) step = step_for(c, options, kld > 0 ? kld : KVC_PROFILE_KLD);
         kvc_code_set_step(&recipe.item[i].args, step);
         report->step = kvc_code_step(&recipe.item[i].args, &kld);
     }
@@ -263,9 +247,10 @@ int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *op
         return kvc_fail(e, KVC_ERR_USAGE, "the recipe has no step to settle: take a preset such as small, or a recipe with code");
     if ((rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0) && by_trial(c, options, rate, &recipe, report, e))
         return -1;
-    if (codes && has_metric(options) && (!options->fit || options->fit->verdict == KVC_FIT_GOOD)) {
-        report->kld[0] = kld_per_square(c, options->profile) * report->step * report->step;
-        report->kld[1] = RECALL * report->kld[0];
+    if (codes && (!options->fit || options->fit->verdict == KVC_FIT_GOOD)) {
+        const double n = counted(c, options), square = report->step * report->step;
+        report->kld[0] = kvc_profile_drift(options->profile, n) * square;
+        report->kld[1] = kvc_profile_drift_worst(options->profile, n) * square;
     }
     *settled = recipe;
     return 0;

@@ -27,10 +27,17 @@ static double f64_at(const uint8_t *p, size_t i) {
     return x;
 }
 
+/* A basis of one part. */
+struct basis_arrays {
+    struct kvc_profile_array basis, scale, variance;
+    int has_variance;
+};
+
 /* The tensors of one part. */
 struct arrays {
-    struct kvc_profile_array mean, basis, scale, variance, queries, queries_scale;
-    int has_queries, has_variance;
+    struct kvc_profile_array mean, queries, queries_scale;
+    struct basis_arrays own, residual; /* of the rows, of what is left of them after prediction */
+    int has_queries, has_residual;
 };
 
 /* Returns 1 where rows and columns of a tensor are as many as these. */
@@ -40,7 +47,7 @@ static int has_shape(const struct kvc_profile_array *a, uint64_t rows, uint64_t 
 
 /* Finds the queries of a layer, which must match K or V. Returns as find() does. */
 static int find_queries(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
-    const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
+    const uint64_t heads = a->own.basis.dim[0], dim = a->own.basis.dim[1];
     const struct kvc_profile_array *q = &a->queries;
     const int found = kvc_profile_array(p, layer, "queries", "I8", 3, &a->queries, e);
     if (found < 0 || kvc_profile_array(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0) return -1;
@@ -51,23 +58,45 @@ static int find_queries(const struct kvc_profile *p, uint32_t layer, int is_v, s
     return kvc_profile_finite(&a->queries_scale, 0, "queries.scale", layer, e) ? -1 : 1;
 }
 
-/* Finds the tensors of a part. Returns 1 when the file has them, whole and consistent; 0 when it has no basis of the part. */
-static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
-    const char *const name = is_v ? "V" : "K", *const basis = is_v ? "v.basis" : "k.basis";
-    memset(a, 0, sizeof *a);
-    const int found = kvc_profile_array(p, layer, basis, "I8", 3, &a->basis, e);
+/* Finds a basis of a part; `prefix` is "" or "residual.". Returns 1 when the file has it, whole and consistent; 0 when it has not. */
+static int find_basis(const struct kvc_profile *p, uint32_t layer, int is_v, const char *prefix, struct basis_arrays *a,
+                      struct kvc_error *e) {
+    char what[32];
+    snprintf(what, sizeof what, "%c.%sbasis", is_v ? 'v' : 'k', prefix);
+    const int found = kvc_profile_array(p, layer, what, "I8", 3, &a->basis, e);
     if (found <= 0) return found;
-    const int mean = kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, &a->mean, e);
-    const int scale = mean < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, "scale", 0, &a->scale, e);
-    a->has_variance = scale < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, "variance", 0, &a->variance, e);
+    snprintf(what, sizeof what, "%sscale", prefix);
+    const int scale = kvc_profile_numbers(p, layer, is_v, what, 0, &a->scale, e);
+    snprintf(what, sizeof what, "%svariance", prefix);
+    a->has_variance = scale < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, what, 0, &a->variance, e);
     if (a->has_variance < 0) return -1;
     const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
     if (a->has_variance && !has_shape(&a->variance, heads, dim))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": variance and basis of %s differ in shape", layer, name);
-    if (!mean || !scale || heads > MAX_HEADS || dim > MAX_DIM || a->basis.dim[2] != dim || !has_shape(&a->mean, heads, dim) ||
-        !has_shape(&a->scale, heads, dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": %svariance and basis of %s differ in shape", layer, prefix,
+                        is_v ? "V" : "K");
+    if (!scale || heads > MAX_HEADS || dim > MAX_DIM || a->basis.dim[2] != dim || !has_shape(&a->scale, heads, dim))
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "layer %" PRIu32 ": mean, basis and scale of %s differ in shape, or one of them is missing", layer, name);
+                        "layer %" PRIu32 ": %sbasis and scale of %s differ in shape, or one of them is missing", layer, prefix,
+                        is_v ? "V" : "K");
+    return 1;
+}
+
+/* Finds the tensors of a part. Returns 1 when the file has them, whole and consistent; 0 when it has no basis of the part. */
+static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
+    memset(a, 0, sizeof *a);
+    const int found = find_basis(p, layer, is_v, "", &a->own, e);
+    if (found <= 0) return found;
+    const int mean = kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, &a->mean, e);
+    if (mean < 0) return -1;
+    const uint64_t heads = a->own.basis.dim[0], dim = a->own.basis.dim[1];
+    if (!mean || !has_shape(&a->mean, heads, dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": mean and basis of %s differ in shape, or the mean is missing",
+                        layer, is_v ? "V" : "K");
+    a->has_residual = p->back ? find_basis(p, layer, is_v, "residual.", &a->residual, e) : 0;
+    if (a->has_residual < 0) return -1;
+    if (a->has_residual && !has_shape(&a->residual.basis, heads, dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": residual.basis and basis of %s differ in shape", layer,
+                        is_v ? "V" : "K");
     a->has_queries = find_queries(p, layer, is_v, a, e);
     return a->has_queries < 0 ? -1 : 1;
 }
@@ -133,7 +162,7 @@ static int check_all(struct kvc_profile *p, struct kvc_error *e) {
             const int found = find_part(p, l, v, &a, e);
             if (found < 0 || (p->back && kvc_predictor_check(p, l, v, e))) return -1;
             any |= found;
-            if (found && !v && 2 * p->half[l] > a.basis.dim[1])
+            if (found && !v && 2 * p->half[l] > a.own.basis.dim[1])
                 return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": RoPE rotates more channels than K has", l);
         }
     }
@@ -177,6 +206,8 @@ void kvc_profile_free(struct kvc_profile *p) {
         free(p->slot[i].memory);
         free(p->slot[i].inverse);
         free(p->slot[i].query);
+        free(p->slot[i].residual_memory);
+        free(p->slot[i].residual_inverse);
     }
     for (size_t i = 0; p->predictor && i < (size_t)p->layers * 2 * KVC_PROFILE_VARIANTS; i++)
         kvc_predictor_slot_free(&p->predictor[i]);
@@ -226,24 +257,23 @@ int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role
     struct arrays a;
     const int found = layer < p->layers ? find_part(p, layer, role == KVC_ROLE_V, &a, e) : 0;
     if (found != 1) return found;
-    *heads = a.basis.dim[0];
-    *dim = a.basis.dim[1];
+    *heads = a.own.basis.dim[0];
+    *dim = a.own.basis.dim[1];
     return 1;
 }
 
 /* --- parts --- */
 
-
-static int make_part(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int is_v, int interleaved,
-                     struct kvc_profile_slot *s, struct kvc_error *e) {
+/* Prepares a basis of a part, and means: those of the file, or 0. *memory holds all that the part points to. */
+static int make_basis(const struct kvc_profile *p, uint32_t layer, const struct basis_arrays *a, const uint8_t *file_mean,
+                      int is_v, int interleaved, struct kvc_profile_part *part, float **memory, struct kvc_error *e) {
     const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1], half = is_v ? 0 : p->half[layer];
     const size_t width = heads * dim;
-    if (!(s->memory = kvc_alloc(width, (dim + 3) * sizeof *s->memory + dim))) return kvc_fail_memory(e, "a profile");
-    float *mean = s->memory, *scale = mean + width, *variance = scale + width, *basis = variance + width;
+    if (!(*memory = kvc_alloc_zeros(width, (dim + 3) * sizeof **memory + dim))) return kvc_fail_memory(e, "a profile");
+    float *mean = *memory, *scale = mean + width, *variance = scale + width, *basis = variance + width;
     int8_t *code = (int8_t *)(basis + width * dim);
-    for (size_t h = 0; h < heads; h++)
-        for (size_t d = 0; d < dim; d++)
-            mean[h * dim + kvc_profile_place(d, half, interleaved)] = kvc_profile_f32(a->mean.data, h * dim + d);
+    for (size_t i = 0; i < width && file_mean; i++)
+        mean[i / dim * dim + kvc_profile_place(i % dim, half, interleaved)] = kvc_profile_f32(file_mean, i);
     for (size_t i = 0; i < width; i++) {
         scale[i] = kvc_profile_f32(a->scale.data, i);
         if (a->has_variance) variance[i] = kvc_profile_f32(a->variance.data, i);
@@ -251,37 +281,56 @@ static int make_part(const struct kvc_profile *p, uint32_t layer, const struct a
             code[i * dim + kvc_profile_place(d, half, interleaved)] = (int8_t)a->basis.data[i * dim + d];
     }
     for (size_t i = 0; i < width * dim; i++) basis[i] = (float)code[i] * scale[i / dim];
-    s->part = (struct kvc_profile_part){.heads = heads,
-                                        .dim = dim,
-                                        .mean = mean,
-                                        .basis = basis,
-                                        .code = code,
-                                        .scale = scale,
-                                        .variance = a->has_variance ? variance : NULL,
-                                        .half = half,
-                                        .angle = is_v ? NULL : p->angle[layer]};
+    *part = (struct kvc_profile_part){.heads = heads,
+                                      .dim = dim,
+                                      .mean = mean,
+                                      .basis = basis,
+                                      .code = code,
+                                      .scale = scale,
+                                      .variance = a->has_variance ? variance : NULL,
+                                      .half = half,
+                                      .angle = is_v ? NULL : p->angle[layer]};
+    return 0;
+}
+
+static int make_part(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int is_v, int interleaved,
+                     struct kvc_profile_slot *s, struct kvc_error *e) {
+    if (make_basis(p, layer, &a->own, a->mean.data, is_v, interleaved, &s->part, &s->memory, e)) return -1;
+    if (a->has_residual) {
+        if (make_basis(p, layer, &a->residual, NULL, is_v, interleaved, &s->residual, &s->residual_memory, e)) {
+            free(s->memory);
+            s->memory = NULL;
+            return -1;
+        }
+        s->part.residual = &s->residual;
+    }
     s->made = 1;
     return 0;
 }
 
-static int make_inverse(struct kvc_profile_slot *s, struct kvc_error *e) {
-    const size_t heads = s->part.heads, dim = s->part.dim;
+static int make_inverse(struct kvc_profile_part *part, float **inverse, struct kvc_error *e) {
+    const size_t heads = part->heads, dim = part->dim;
     double *a = kvc_alloc(dim, dim * sizeof *a);
-    s->inverse = kvc_alloc(heads * dim, dim * sizeof *s->inverse);
-    int status = a && s->inverse ? 0 : kvc_fail_memory(e, "a profile");
+    float *made = kvc_alloc(heads * dim, dim * sizeof *made);
+    int status = a && made ? 0 : kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < heads && !status; h++) {
-        for (size_t i = 0; i < dim * dim; i++) a[i] = (double)s->part.basis[h * dim * dim + i];
+        for (size_t i = 0; i < dim * dim; i++) a[i] = (double)part->basis[h * dim * dim + i];
         status = kvc_invert(a, dim, e);
-        for (size_t i = 0; i < dim * dim && !status; i++) s->inverse[h * dim * dim + i] = (float)a[i];
+        for (size_t i = 0; i < dim * dim && !status; i++) made[h * dim * dim + i] = (float)a[i];
     }
     free(a);
     if (!status) {
-        s->part.inverse = s->inverse;
+        part->inverse = *inverse = made;
         return 0;
     }
-    free(s->inverse);
-    s->inverse = NULL;
+    free(made);
     return -1;
+}
+
+/* Makes the inverses of both bases, that of the rows last: it says that an encoder can use the part. */
+static int make_inverses(struct kvc_profile_slot *s, struct kvc_error *e) {
+    if (s->part.residual && !s->residual.inverse && make_inverse(&s->residual, &s->residual_inverse, e)) return -1;
+    return make_inverse(&s->part, &s->inverse, e);
 }
 
 /* Prepares the queries, whose channels are those of K. */
@@ -313,7 +362,7 @@ int kvc_profile_part(struct kvc_profile *p, uint32_t layer, enum kvc_role role, 
     if (!s->made || (encoder && !s->part.inverse)) {
         found = find_part(p, layer, is_v, &a, e);
         if (found == 1 && !s->made && make_part(p, layer, &a, is_v, interleaved, s, e)) found = -1;
-        if (found == 1 && encoder && (make_queries(p, layer, &a, interleaved, s, e) || make_inverse(s, e))) found = -1;
+        if (found == 1 && encoder && (make_queries(p, layer, &a, interleaved, s, e) || make_inverses(s, e))) found = -1;
     }
     pthread_mutex_unlock(&p->lock);
     if (found == 1) *part = &s->part;

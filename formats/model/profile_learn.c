@@ -20,7 +20,8 @@ enum { MAX_QUERIES = 4096, MAX_LAYERS = 4096, MAX_DIM = 1024 };
 
 struct kvc_learner *kvc_learner_new(struct kvc_error *e) {
     struct kvc_learner *l = calloc(1, sizeof *l);
-    if (!l) kvc_fail_memory(e, "a profile");
+    if (l) l->rows.fd = -1;
+    else kvc_fail_memory(e, "a profile");
     return l;
 }
 
@@ -34,8 +35,9 @@ void kvc_learner_free(struct kvc_learner *l) {
         free(l->layer[i].query);
         free(l->layer[i].angle);
     }
-    for (uint32_t i = 0; i < l->n_relations; i++) kvc_learnt_relation_free(&l->relation[i]);
-    free(l->relation);
+    for (uint32_t i = 0; i < l->n_samples; i++) kvc_learnt_sample_free(&l->sample[i]);
+    free(l->sample);
+    kvc_temporary_close(&l->rows);
     free(l->layer);
     kvc_meta_free(&l->meta);
     free(l);
@@ -200,7 +202,7 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (c->layer[i].index + 1 > own && c->part[c->layer[i].part].kind != KVC_PART_COMPANION) own = c->layer[i].index + 1;
     if (!status && own < l->layers) status = kvc_fail(e, KVC_ERR_MODEL, "the cache has fewer layers than the caches before");
-    if (!status && l->back) status = kvc_learn_relations(l, c, e);
+    if (!status && l->back) status = kvc_learn_keep(l, c, e);
     l->caches++;
     if (!status && l->rope_known && l->rope_unknown)
         status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "RoPE is known for K of some layers only");

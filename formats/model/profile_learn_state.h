@@ -5,6 +5,7 @@
 
 #include "codecs/rope.h"
 #include "formats/cache/cache.h"
+#include "formats/io/temporary.h"
 #include "formats/model/profile.h"
 
 #include <stddef.h>
@@ -27,12 +28,22 @@ struct kvc_learnt_layer {
     uint32_t window; /* tokens; 0: none or unknown */
 };
 
-/* Rows of a layer together with those of the layers before it: K and V of each, in ascending order of layers. */
-struct kvc_learnt_relation {
-    uint32_t layers[8]; /* numbers, `n` of them; the last is the layer itself */
+/* A layer of a sample: its number in the model and in the cache, its channels and their place in a row of the sample. */
+struct kvc_learnt_column {
+    uint32_t layer, number;
+    size_t at, width[2];
+};
+
+/* Rows of one part of a cache, in the temporary file: K, before RoPE, and V of all layers, as bf16. */
+struct kvc_learnt_sample {
+    struct kvc_learnt_column *column; /* ascending, n of them */
     unsigned n;
-    size_t width[8][2], size; /* channels of K and of V, and of all together */
-    double rows, *sum, *gram; /* [size], [size][size]: the upper triangle */
+    size_t width;
+    uint64_t rows, n_blocks;
+    struct kvc_learnt_block {
+        uint64_t offset;
+        uint32_t rows;
+    } * block;
 };
 
 struct kvc_learner {
@@ -40,12 +51,13 @@ struct kvc_learner {
     uint32_t layers;
     unsigned caches;
     int rope_known, rope_unknown;
-    enum kvc_pairing pairing;             /* of the first cache */
-    struct kvc_meta meta;                 /* of the first cache */
-    unsigned back;                        /* layers before a layer from which it is predicted; 0: none */
-    struct kvc_profile *base;             /* the profile that gets the predictors; NULL: all is learnt. The caller's */
-    struct kvc_learnt_relation *relation; /* by layer, n_relations of them */
-    uint32_t n_relations;
+    enum kvc_pairing pairing;  /* of the first cache */
+    struct kvc_meta meta;      /* of the first cache */
+    unsigned back;             /* layers before a layer from which it is predicted; 0: none */
+    struct kvc_profile *base;  /* the profile that gets the predictors; NULL: all is learnt. The caller's */
+    struct kvc_temporary rows; /* of the samples, where predictors are learnt */
+    struct kvc_learnt_sample *sample;
+    uint32_t n_samples;
 };
 
 /* Makes RoPE's tables for the layer with number `layer` in a cache; none where RoPE is unknown. */
@@ -54,8 +66,11 @@ int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t la
 /* Takes a row back to before RoPE, and pairs its channels as halves. `room` has `dim` floats. */
 void kvc_learn_normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position, float *room);
 
-/* Adds the relations of a cache's layers (profile_learn_relation.c). */
-int kvc_learn_relations(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e);
-void kvc_learnt_relation_free(struct kvc_learnt_relation *r);
+/* Keeps the rows of a cache for learning predictors (profile_learn_samples.c). */
+int kvc_learn_keep(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e);
+void kvc_learnt_sample_free(struct kvc_learnt_sample *s);
+/* Reads all rows of K (is_v 0) or V of a column: to[s->rows][width]. */
+int kvc_learnt_rows(const struct kvc_learner *l, const struct kvc_learnt_sample *s, unsigned column, int is_v, float *to,
+                    struct kvc_error *e);
 
 #endif

@@ -6,7 +6,7 @@
 #include "formats/io/safetensors_file.h"
 #include "formats/model/profile_learn.h"
 #include "formats/model/profile_learn_basis.h"
-#include "formats/model/profile_learn_predictor.h"
+#include "formats/model/profile_learn_loop.h"
 #include "formats/model/profile_learn_state.h"
 
 #include <inttypes.h>
@@ -73,40 +73,36 @@ static int write_part(struct file *f, uint32_t number, const struct kvc_learnt_l
     return status ? -1 : 0;
 }
 
-/* Adds what makes inputs of K or V, and their predictor. The layers before it that have inputs must all be in the relation. */
-static int write_predictor(struct file *f, const struct kvc_learner *l, uint32_t number, int is_v, struct kvc_error *e) {
-    static const char *const names[2][3] = {{"k.gain", "k.predictor", "k.predictor.scale"},
-                                            {"v.gain", "v.predictor", "v.predictor.scale"}};
-    struct kvc_learnt_predictor p;
-    const struct kvc_learnt_part *part = &l->layer[number].part[is_v];
-    const size_t by_head[2] = {part->heads, part->dim};
-    int status = kvc_learn_predictor(l, number, is_v, &p, e);
-    const size_t matrix[2] = {p.width, p.inputs};
-    if (!status && p.gain) status = add_array(f, number, names[is_v][0], "F32", p.gain, by_head, 2, e);
-    if (!status && p.weight)
-        status = add_array(f, number, names[is_v][1], "I8", p.weight, matrix, 2, e) ||
-                 add_array(f, number, names[is_v][2], "F32", p.scale, by_head, 2, e);
-    kvc_learnt_predictor_free(&p);
-    return status ? -1 : 0;
-}
-
-static int write_predictors(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
-    for (uint32_t i = 0; i < l->n_relations; i++)
-        for (int v = 0; v < 2; v++)
-            if (write_predictor(f, l, i, v, e)) return -1;
-    return 0;
+/* Adds what makes inputs of K or V, their predictor, and the basis of what it leaves. */
+static int put_predictor(void *state, uint32_t layer, int is_v, const struct kvc_learnt_predictor *p, struct kvc_error *e) {
+    static const char *const names[2][6] = {{"k.gain", "k.predictor.scale", "k.residual.scale", "k.residual.variance",
+                                             "k.predictor", "k.residual.basis"},
+                                            {"v.gain", "v.predictor.scale", "v.residual.scale", "v.residual.variance",
+                                             "v.predictor", "v.residual.basis"}};
+    struct file *f = state;
+    const char *const *name = names[is_v];
+    const size_t by_head[3] = {p->heads, p->dim, p->dim}, matrix[2] = {p->heads * p->dim, p->inputs};
+    if (add_array(f, layer, name[0], "F32", p->gain, by_head, 2, e)) return -1;
+    if (!p->weight) return 0;
+    return add_array(f, layer, name[1], "F32", p->scale, by_head, 2, e) ||
+                   add_array(f, layer, name[2], "F32", p->basis_scale, by_head, 2, e) ||
+                   add_array(f, layer, name[3], "F32", p->variance, by_head, 2, e) ||
+                   add_array(f, layer, name[4], "I8", p->weight, matrix, 2, e) ||
+                   add_array(f, layer, name[5], "I8", p->basis, by_head, 3, e)
+               ? -1
+               : 0;
 }
 
 /* Copies the texts and the tensors of the profile that gets the predictors. */
-static int copy_base(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
+static int copy_base(struct file *f, const struct kvc_profile *base, struct kvc_error *e) {
     size_t size;
-    const uint8_t *bytes = kvc_profile_bytes(l->base, &size);
+    const uint8_t *bytes = kvc_profile_bytes(base, &size);
     struct kvc_safetensors header;
     if (kvc_safetensors_read(&header, bytes, size, KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;
     int status = kvc_safetensors_copy_texts(&f->header, &header, e);
     for (size_t i = 0; i < header.n && !status; i++) {
         const struct kvc_safetensors_tensor *t = &header.tensor[i];
-        if (strstr(t->name, ".predictor") || strstr(t->name, ".gain")) continue;
+        if (strstr(t->name, ".predictor") || strstr(t->name, ".gain") || strstr(t->name, ".residual.")) continue;
         status = kvc_safetensors_add(&f->header, t->name, t->dtype, t->dim, (unsigned)t->rank, e) ||
                  kvc_sink_write(&f->sink, bytes + header.data_at + t->begin, (size_t)(t->end - t->begin), e);
     }
@@ -175,8 +171,7 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
     char made[128];
     snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %g", l->caches,
              KVC_LEARN_K_STEP);
-    int status = put_text(f, "kvc.profile", l->back ? "1" : "0", e) || put_count(f, "model.layers", l->layers, e) ||
-                 put_shape(f, l, e);
+    int status = put_text(f, "kvc.profile", "0", e) || put_count(f, "model.layers", l->layers, e) || put_shape(f, l, e);
     if (!status && !l->rope_known && l->pairing) status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);
     if (!status)
         status = put_text(f, "model.name", kvc_meta_text(&l->meta, KVC_KEY_MODEL_NAME, ""), e) ||
@@ -211,16 +206,41 @@ static int put_tensors(struct file *f, const struct kvc_learner *l, struct kvc_e
     return any ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the caches have no K or V in f32, f16 or bf16 to learn from");
 }
 
-int kvc_learner_write(const struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
+/* Writes what was learnt but for predictors. */
+static int write_plain(const struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
     struct file f = {.data = {0}};
     if (kvc_safetensors_writer_init(&f.header, e)) return -1;
     f.sink = kvc_sink_buffer(&f.data);
-    int status = l->base ? copy_base(&f, l, e) : put_metadata(&f, l, e) || put_tensors(&f, l, e);
-    if (!status && l->back)
-        status = put_text(&f, "kvc.profile", "1", e) || put_count(&f, "predictor.back", l->back, e) ||
-                 put_predictor_source(&f, l, e) || write_predictors(&f, l, e);
-    if (!status) status = kvc_safetensors_write(&f.header, out, e) || kvc_sink_write(out, f.data.data, f.data.n, e);
+    int status = put_metadata(&f, l, e) || put_tensors(&f, l, e) || kvc_safetensors_write(&f.header, out, e) ||
+                 kvc_sink_write(out, f.data.data, f.data.n, e);
     kvc_safetensors_writer_free(&f.header);
     free(f.data.data);
     return status ? -1 : 0;
+}
+
+/* Writes a profile with predictors added. */
+static int write_predicting(const struct kvc_learner *l, struct kvc_profile *base, struct kvc_sink *out, struct kvc_error *e) {
+    struct file f = {.data = {0}};
+    if (kvc_safetensors_writer_init(&f.header, e)) return -1;
+    f.sink = kvc_sink_buffer(&f.data);
+    int status = copy_base(&f, base, e) || put_text(&f, "kvc.profile", "1", e) || put_count(&f, "predictor.back", l->back, e) ||
+                 put_predictor_source(&f, l, e) || kvc_learn_loop(l, base, put_predictor, &f, e) ||
+                 kvc_safetensors_write(&f.header, out, e) || kvc_sink_write(out, f.data.data, f.data.n, e);
+    kvc_safetensors_writer_free(&f.header);
+    free(f.data.data);
+    return status ? -1 : 0;
+}
+
+int kvc_learner_write(const struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
+    struct kvc_buffer plain = {0};
+    if (l->base) return write_predicting(l, l->base, out, e);
+    if (!l->back) return write_plain(l, out, e);
+    struct kvc_sink memory = kvc_sink_buffer(&plain);
+    struct kvc_profile *own = NULL;
+    int status = write_plain(l, &memory, e);
+    if (!status && !(own = kvc_profile_open_memory(plain.data, plain.n, e))) status = -1;
+    if (!status) status = write_predicting(l, own, out, e);
+    kvc_profile_free(own);
+    free(plain.data);
+    return status;
 }

@@ -13,8 +13,8 @@ enum { KVC_PROFILE_LAYERS = 4096, KVC_PROFILE_VARIANTS = 2 }; /* layers at most;
 
 /* A prepared part. Inverse and queries are there once an encoder asked for the part. */
 struct kvc_profile_slot {
-    struct kvc_profile_part part;
-    float *memory, *inverse, *query;
+    struct kvc_profile_part part, residual;
+    float *memory, *inverse, *query, *residual_memory, *residual_inverse;
     int made;
 };
 

@@ -37,6 +37,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 CONTINUATION = 512  # tokens whose prediction is measured; the metric is of their sum, so this is part of its unit
+RECALL = 256        # tokens of the text that are said again, at each of RECALL_PLACES, for the same measurement
+RECALL_PLACES = 0.05, 0.5  # where they begin, of the cached tokens
 FIRST = 4           # the first tokens are attention sinks, unlike all others, and no part of any statistic
 TAIL = 64           # queries are chosen among those of the last tokens
 FLOOR = 1e-6        # least weight of a head, of the mean: one that nothing depends on has no metric of its own
@@ -194,6 +196,23 @@ def first_seen(gradients):
     return int(seen.int().argmax())
 
 
+def continuation(model, ids, tokens, leaves):
+    """Logits of tokens that follow a cache of `tokens` tokens, whose K and V are `leaves`."""
+    cache = DynamicCache()
+    for layer, (k, v) in enumerate(zip(leaves[::2], leaves[1::2])):
+        cache.update(k[None], v[None], layer)
+    with torch.enable_grad():
+        return forward(model, ids, tokens, past_key_values=cache, use_cache=True).logits[0].float()
+
+
+def add_gradients(gradients, layers, angles, positions, share):
+    for layer, sums in enumerate(layers):
+        k, v = gradients[2 * layer:2 * layer + 2]
+        start = max(FIRST, first_seen((k, v)))
+        sums["k"].add_gradients(rotate(k, angles[layer], positions, -1)[:, start:], share)
+        sums["v"].add_gradients(v[:, start:], share)
+
+
 def measure(model, ids, tokens, samples, generator, angles, layers):
     """One text: its rows and gradients into the sums of `layers`; returns its last queries, before RoPE, per layer."""
     with torch.no_grad():
@@ -201,35 +220,32 @@ def measure(model, ids, tokens, samples, generator, angles, layers):
         plain = forward(model, ids, use_cache=False, logits_to_keep=CONTINUATION).logits[0].float()
         rows = TAP.stop()
     positions = torch.arange(tokens)
-    queries = []
-    cache, leaves = DynamicCache(), []
+    queries, leaves = [], []
     for layer, (q, k, v) in enumerate(rows):
         k, v = k[:, :tokens], v[:, :tokens]
         layers[layer]["k"].add_rows(rotate(k, angles[layer], positions, -1)[:, FIRST:])
         layers[layer]["v"].add_rows(v[:, FIRST:])
         queries.append(rotate(q[:, tokens - TAIL:tokens], angles[layer], positions[-TAIL:], -1))
         leaves += [k.clone().requires_grad_(), v.clone().requires_grad_()]
-        cache.update(leaves[-2][None], leaves[-1][None], layer)
-    with torch.enable_grad():
-        logits = forward(model, ids[:, tokens:], tokens, past_key_values=cache, use_cache=True).logits[0].float()
-    # The gradients are worth nothing if the model reads the cache in another way than this program fills it.
-    chances = logits.detach().softmax(-1)
-    difference = (chances - plain.softmax(-1)).abs().sum(-1).max().item()
-    if not difference < TOLERANCE:
-        raise Refusal(f"with its cache passed in the model answers differently (by {difference:.2g})")
-    del plain
-    for sample in range(samples):
-        # Labels from the model itself, not the text's own: that makes it the Fisher metric of the KL divergence.
-        label = torch.cat([torch.multinomial(p, 1, generator=generator) for p in chances.split(64)])
-        slope = -chances  # of log p(label) with respect to the logits
-        slope = slope.scatter_add(1, label, torch.ones_like(label, dtype=slope.dtype))
-        gradients = torch.autograd.grad(logits, leaves, slope, retain_graph=sample + 1 < samples, allow_unused=True)
-        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, gradients)]
-        for layer, sums in enumerate(layers):
-            k, v = gradients[2 * layer:2 * layer + 2]
-            start = max(FIRST, first_seen((k, v)))
-            sums["k"].add_gradients(rotate(k, angles[layer], positions, -1)[:, start:], 1 / samples)
-            sums["v"].add_gradients(v[:, start:], 1 / samples)
+    del rows
+    for place in (tokens, *(int(share * tokens) for share in RECALL_PLACES)):
+        again = place < tokens
+        logits = continuation(model, ids[:, place:place + (RECALL if again else CONTINUATION)], tokens, leaves)
+        chances = logits.detach().softmax(-1)
+        if not again:
+            # The gradients are worth nothing if the model reads the cache in another way than this program fills it.
+            difference = (chances - plain.softmax(-1)).abs().sum(-1).max().item()
+            if not difference < TOLERANCE:
+                raise Refusal(f"with its cache passed in the model answers differently (by {difference:.2g})")
+            del plain
+        for sample in range(samples):
+            # Labels from the model itself, not the text's own: that makes it the Fisher metric of the KL divergence.
+            label = torch.cat([torch.multinomial(p, 1, generator=generator) for p in chances.split(64)])
+            slope = -chances  # of log p(label) with respect to the logits
+            slope = slope.scatter_add(1, label, torch.ones_like(label, dtype=slope.dtype))
+            gradients = torch.autograd.grad(logits, leaves, slope, retain_graph=sample + 1 < samples, allow_unused=True)
+            gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, gradients)]
+            add_gradients(gradients, layers, angles, positions, 1 / samples)
     for sums in layers:
         sums["k"].end_text()
         sums["v"].end_text()

@@ -1,8 +1,9 @@
-/* test_cross.c: prediction across layers, from learning to reading, over caches of an invented model whose layers follow from each
+/* test_predict.c: prediction across layers, from learning to reading, over caches of an invented model whose layers follow from each
  * other. Not for bytes that are wrong (tests/files) or for the kernel (test_kernels.c). */
 #include "tests/recipe_text.h"
 
 #include "codecs/eigen.h"
+#include "codecs/floats.h"
 #include "formats/cache/format.h"
 #include "formats/container/container.h"
 #include "formats/container/salvage.h"
@@ -351,6 +352,130 @@ static void other_inputs(void **state) {
     kvc_profile_free(three);
 }
 
+/* --- lossy, in closed loop --- */
+
+#define LOSSY "sink:2,derope@k,predict,center,basis,steps,code:step=0.3"
+
+/* Returns the relative error of a tensor, Frobenius norms. */
+static double error_of(const struct kvc_cache *a, const struct kvc_cache *b, uint32_t t) {
+    struct kvc_error e;
+    double error = 0, all = 0;
+    uint8_t *x = read_rows(a, t, 0, &e), *y = read_rows(b, t, 0, &e);
+    for (size_t i = 0; i < a->tensor[t].shape.tokens * WIDTH; i++) {
+        float u, v;
+        kvc_to_floats(&u, x + 2 * i, 1, KVC_BF16);
+        kvc_to_floats(&v, y + 2 * i, 1, KVC_BF16);
+        error += (double)(u - v) * (double)(u - v);
+        all += (double)u * (double)u;
+    }
+    free(x);
+    free(y);
+    return sqrt(error / all);
+}
+
+static struct kvc_cache *unpack(struct kvc_input *in, const struct kvc_buffer *packed) {
+    struct kvc_error e;
+    kvc_input_memory(in, "packed", packed->data, packed->n);
+    struct kvc_cache *c = kvc_format_import(&kvc_format_kvc, in, NULL, &e);
+    if (!c || kvc_container_check(c, 2, &e)) fail_msg("%s", e.message);
+    return c;
+}
+
+static void errors_do_not_add_up(void **state) {
+    (void)state;
+    for (int interleaved = 0; interleaved < 2; interleaved++) {
+        struct file f;
+        make(&f, 5, 600, interleaved, LAYERS);
+        static const char *const plain = "sink:2,derope@k,center,basis,steps,code:step=0.3";
+        struct kvc_buffer alone = pack(f.cache, plain, profile, 1, 1), packed = pack(f.cache, LOSSY, profile, 1, 1);
+        struct kvc_buffer again = pack(f.cache, LOSSY, profile, 4, 1);
+        struct kvc_input in, other;
+        size_t own;
+        kvc_profile_bytes(profile, &own);
+        assert_int_equal(again.n, packed.n);
+        assert_memory_equal(again.data, packed.data, packed.n);
+        assert_true((packed.n - own) * 10 < (alone.n - own) * 9);
+        struct kvc_cache *c = unpack(&in, &packed), *d = unpack(&other, &alone);
+        for (uint32_t t = 0; t < c->n_tensors; t++) assert_true(error_of(f.cache, c, t) < 1.1 * error_of(f.cache, d, t));
+        for (uint32_t t = c->n_tensors; t-- > 0;) { /* part of it: as the whole */
+            struct kvc_input third;
+            kvc_input_memory(&third, "packed", packed.data, packed.n);
+            struct kvc_error e;
+            struct kvc_cache *x = kvc_format_import(&kvc_format_kvc, &third, NULL, &e);
+            same_rows(c, x, t, t % 2 ? 599 : 255);
+            kvc_cache_free(x);
+            kvc_input_close(&third);
+        }
+        kvc_cache_free(c);
+        kvc_cache_free(d);
+        kvc_input_close(&in);
+        kvc_input_close(&other);
+        free(alone.data);
+        free(packed.data);
+        free(again.data);
+        release(&f);
+    }
+}
+
+/* Counts sections INPUTS. */
+static unsigned predicted_tensors(const struct kvc_buffer *packed) {
+    struct kvc_input in;
+    struct kvc_cache *c = unpack(&in, packed);
+    unsigned n = 0;
+    for (uint64_t i = 0; i < kvc_container_records(c); i++) {
+        struct kvc_record_info record;
+        struct kvc_section section[64];
+        struct kvc_error e;
+        assert_int_equal(kvc_container_record(c, i, &record, section, 64, &e), 0);
+        for (unsigned k = 0; k < record.n_sections && k < 64; k++) n += section[k].type == KVC_SECTION_INPUTS;
+    }
+    kvc_cache_free(c);
+    kvc_input_close(&in);
+    return n;
+}
+
+static void recipes_that_predict(void **state) {
+    (void)state;
+    struct kvc_profile *three = learn(3, NULL), *none = learn(0, NULL);
+    struct file f;
+    make(&f, 6, 300, 0, LAYERS);
+    const struct {
+        const char *recipe;
+        struct kvc_profile *profile;
+        unsigned predicted;
+    } cases[] = {
+        {LOSSY, profile, 2 * LAYERS - 1},
+        {LOSSY, three, 2 * LAYERS - 1},
+        {LOSSY, none, 0},
+        {LOSSY, NULL, 0},
+        {"derope@k,predict:every=2,center,basis,code:step=0.3", profile, 2 * 2 + LAYERS - 2},
+        {"predict,center,basis,code:step=0.3", profile, LAYERS}, /* K after RoPE is not predicted */
+        {"predict@v,center@v,basis@v,code:step=0.3@v", profile, LAYERS},
+        {"derope@k,predict@k,center,basis,code:step=0.3", profile, LAYERS - 1},
+        {"derope@k,predict@k,center@k,basis@k,code:step=0.3@k,cross@v", profile, 2 * LAYERS - 1},
+        {"derope@k,predict,quant:token:bits=8", profile, 2 * LAYERS - 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kvc_buffer packed = pack(f.cache, cases[i].recipe, cases[i].profile, 3, 1);
+        const unsigned got = predicted_tensors(&packed);
+        if (got != cases[i].predicted) fail_msg("%s: %u predicted", cases[i].recipe, got);
+        free(packed.data);
+    }
+    static const char *const refused[][2] = {{"predict,cross", "both predict"}, {"merge:slerp,predict", "merges"}};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        const struct kvc_pack_options options = {.recipe = recipe_of(refused[i][0]), .profile = profile};
+        struct kvc_buffer bytes = {0};
+        struct kvc_sink out = kvc_sink_buffer(&bytes);
+        struct kvc_error e;
+        assert_int_equal(kvc_container_write(f.cache, &options, &out, NULL, &e), -1);
+        if (!strstr(e.message, refused[i][1])) fail_msg("%s", e.message);
+        free(bytes.data);
+    }
+    release(&f);
+    kvc_profile_free(three);
+    kvc_profile_free(none);
+}
+
 /* --- what is missing or damaged --- */
 
 static void the_profile_is_needed(void **state) {
@@ -429,9 +554,9 @@ static int free_profile(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equations_are_solved),   cmocka_unit_test(what_is_learnt), cmocka_unit_test(the_words_of_the_spec),
-        cmocka_unit_test(layers_help_each_other), cmocka_unit_test(other_inputs),   cmocka_unit_test(the_profile_is_needed),
-        cmocka_unit_test(damage_spreads_upwards),
+        cmocka_unit_test(equations_are_solved),   cmocka_unit_test(what_is_learnt),       cmocka_unit_test(the_words_of_the_spec),
+        cmocka_unit_test(layers_help_each_other), cmocka_unit_test(other_inputs),         cmocka_unit_test(the_profile_is_needed),
+        cmocka_unit_test(damage_spreads_upwards), cmocka_unit_test(errors_do_not_add_up), cmocka_unit_test(recipes_that_predict),
     };
     return cmocka_run_group_tests(tests, make_profile, free_profile);
 }

@@ -1,0 +1,106 @@
+/* predict.c: the stage that takes away from rows what a profile predicts from earlier layers. Spec: predict.md. Not for
+ * predicting (formats/model/predictor.c) or for lossless values (cross.c). */
+#include "codecs/profile_part.h"
+#include "codecs/stage.h"
+#include "codecs/stages/inputs_section.h"
+
+#include <stdlib.h>
+
+enum { EVERY, N_ARGS };
+
+static const struct kvc_arg arguments[N_ARGS] = {
+    [EVERY] = {.key = "every", .min = 0, .max = 4096, .fallback = 0},
+};
+
+/* Returns 1 where rows of a block stand as predictions do: K before RoPE. */
+static int stands_before_rope(const struct kvc_block *block, enum kvc_pairing rotation) {
+    return block->role != KVC_SELECT_K || rotation == KVC_PAIRING_UNKNOWN || !block->profile->angle || block->before_rope;
+}
+
+static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                 struct kvc_error *e) {
+    if (!like->profile || !like->profile->residual || !x->ahead || !stands_before_rope(like, x->ahead->rotation)) return 0;
+    return kvc_ahead_begin(x, like, (uint32_t)args->i[EVERY], state, e);
+}
+
+static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+    (void)args;
+    return kvc_ahead_settle(state, stage, side, e);
+}
+
+static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                  struct kvc_sections *out, struct kvc_error *e) {
+    const struct kvc_ahead_state *s = state;
+    const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
+    float *x = (float *)(void *)block->rows;
+    (void)args, (void)stage, (void)out;
+    if (!s) return 0;
+    if (n) {
+        float *ahead = kvc_ahead_predict(s->ahead, &s->inputs, block, e);
+        if (!ahead) return -1;
+        for (size_t i = 0; i < n; i++) x[i] -= ahead[i];
+        free(ahead);
+    }
+    block->profile = block->profile->residual;
+    return 0;
+}
+
+static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                struct kvc_error *e) {
+    struct kvc_ahead_inputs inputs;
+    (void)args;
+    const int has = kvc_ahead_read(stored, &inputs, e);
+    if (has <= 0) return has;
+    if (!block->profile || !block->profile->residual)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names tensors, but the profile has no basis for what is predicted");
+    if (!stands_before_rope(block, inputs.rotation)) return kvc_fail(e, KVC_ERR_DAMAGED, "K is predicted before RoPE is undone");
+    block->profile = block->profile->residual;
+    return 0;
+}
+
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                  struct kvc_error *e) {
+    struct kvc_ahead_inputs inputs;
+    const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
+    float *x = (float *)(void *)block->rows;
+    (void)args;
+    if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    const int has = kvc_ahead_read(stored, &inputs, e);
+    if (has <= 0 || !n) return has < 0 ? -1 : 0;
+    float *ahead = kvc_ahead_predict(block->ahead, &inputs, block, e);
+    if (!ahead) return -1;
+    for (size_t i = 0; i < n; i++) x[i] += ahead[i];
+    free(ahead);
+    return 0;
+}
+
+/* The CPU decodes what is predicted. */
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    (void)args, (void)block, (void)program, (void)e;
+    return stored->n_side != 0;
+}
+
+static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+    (void)role;
+    if (stored->n_side) d->coordinates = "predicted from earlier layers, the rest in the profile's basis";
+}
+
+const struct kvc_stage kvc_stage_predict = {
+    .id = 21,
+    .name = "predict",
+    .summary = "takes away what a profile predicts from earlier layers",
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_PROFILE |
+             KVC_STAGE_AHEAD,
+    .args = arguments,
+    .n_args = N_ARGS,
+    .begin = begin,
+    .settle = settle,
+    .end = free,
+    .inputs = kvc_ahead_read,
+    .encode = encode,
+    .describe = describe,
+    .open = open,
+    .decode = decode,
+    .lower = lower,
+};
