@@ -166,11 +166,11 @@ asan:
 ubsan:
 	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g $(SAN_UNDEFINED)" LDFLAGS="$(SAN_UNDEFINED)"
 
-## predictors: the profile in samples that predicts, learnt again from texts that Debian and Python bring
-.PHONY: predictors
-predictors: all
-	@PYTHON="$(PYTHON)" sh tests/quality/predictors.sh . samples/smollm2-135m-instruct.kvcp \
-	  samples/smollm2-135m-instruct-predict.kvcp
+## profile: the profile of QUALITY_MODEL with predictors, made again from texts that Debian and Python bring; of smollm2, that in samples
+.PHONY: profile
+profile: all
+	@PYTHON="$(PYTHON)" sh tests/quality/profile.sh . $(QUALITY_MODEL) \
+	  $(if $(filter gemma,$(QUALITY_MODEL)),build/quality/gemma-3-270m.kvcp,samples/smollm2-135m-instruct-predict.kvcp)
 
 ## lossless-table: lossless ratios of five texts, with prediction across layers and without
 .PHONY: lossless-table

@@ -1,36 +1,41 @@
 #!/usr/bin/env python3
 """make_profile.py: from a causal language model and some texts to a kvc profile (OUT.kvcp, kvc-profile(5)).
 
-    make_profile.py (--gguf FILE | --model DIR) [options] -o OUT.kvcp TEXT...
+    make_profile.py (--gguf FILE | --model DIR) [options] -o OUT.kvcp TEXT... [--more TEXT...]
 
 A profile says how sensitive a model is to errors in its KV cache, and how its K and V are distributed. For every layer
 and KV head it holds a basis in which a uniform step costs the same everywhere: with C the covariance of the rows of K
 (before RoPE) or V, and M the Fisher metric E[g g^T], g being the gradient of log p(a token sampled from the model)
 with respect to a row, the decode matrix is U^T M^(-1/2), U the eigenvectors of M^(1/2) C M^(1/2). So an error of 1 in
 a coefficient weighs as much as an error of 1 in any other, in the model's own measure, the KL divergence of its output.
+That output is the text's continuation and two places of the text said again, because answers quote what they were given.
+
+kvc-pack then adds predictors of each layer from the layers before it (--back), learnt from caches of all texts.
 
 The model is anything that transformers loads without the network, attends through its AttentionInterface, and rotates
 channel i of K with i + R/2 (RoPE, also of several kinds or none in some layers). It runs on the CPU in float32, and is
 not changed. What cannot be described is refused: the angles are checked against the model, and so is the cache.
 
-Not for encoding caches, not for models with latent or recurrent attention, and not quick: 2048 + 512 tokens of a text
-go through the model forward, and 512 of them twice backward. Texts should be of many kinds, five or more; only their
-first tokens are used (--tokens of them and 512 more). The numbers depend on the texts given, so texts that serve to
-judge a profile must not be among them.
+Not for encoding caches, not for models with latent or recurrent attention, and not quick: 2048 + 1024 tokens of a text
+go through the model forward, and 1024 of them twice backward. Texts should be of many kinds, five or more; only their
+first tokens are used (--tokens of them and 512 more; of --more, which serve the predictors only, --predict-tokens).
+The numbers depend on the texts given, so texts that serve to judge a profile must not be among them.
 
-Needs torch, transformers and safetensors; gguf for --gguf."""
+Needs torch, transformers and safetensors; gguf for --gguf; kvc-pack for predictors."""
 import argparse
 import hashlib
 import math
 import os
 import re
 import struct
+import subprocess
 import sys
+import tempfile
 import time
 
 import torch
 import transformers
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -410,6 +415,40 @@ def model_facts(path, is_gguf, config):
     return {"model.name": name or os.path.basename(os.path.abspath(path)), "model.architecture": architecture}
 
 
+# --- predictors ----------------------------------------------------------------------------------------------------
+
+def save_cache(model, ids, path, facts):
+    """K and V of a text as transformers keeps them: of a layer with a window only the rows that the next token sees."""
+    config, n = model.config.get_text_config(), ids.shape[1]
+    types = getattr(config, "layer_types", None) or ["full_attention"]
+    window = config.sliding_window if "sliding_attention" in types else None
+    with torch.no_grad():
+        TAP.start()
+        forward(model, ids, use_cache=False, logits_to_keep=1)
+        rows = TAP.stop()
+    arrays = {}
+    for layer, (_, k, v) in enumerate(rows):
+        kept = min(n, window - 1) if window and types[layer] == "sliding_attention" else n
+        arrays[f"layers.{layer}.keys"] = k[None, :, n - kept:].bfloat16().contiguous()
+        arrays[f"layers.{layer}.values"] = v[None, :, n - kept:].bfloat16().contiguous()
+    if window:
+        arrays["sliding.positions"] = torch.arange(max(0, n - window + 1), n)
+    save_file(arrays, path, metadata=facts)
+
+
+def add_predictors(model, arguments, texts, base, facts):
+    """Makes caches of the texts, and lets kvc-pack add what it learns from them to the profile."""
+    with tempfile.TemporaryDirectory() as folder:
+        caches = []
+        for number, ids in enumerate(texts):
+            caches.append(os.path.join(folder, f"{number}.safetensors"))
+            save_cache(model, ids[:, :arguments.predict_tokens], caches[-1], facts)
+        learn = [arguments.kvc_pack, "-f", f"--learn-profile={arguments.output}", f"--learn-layers={arguments.back}",
+                 f"--profile={base}", *caches]
+        if subprocess.run(learn, check=False).returncode:
+            raise Refusal(f"{arguments.kvc_pack} could not learn predictors")
+
+
 # --- the program ---------------------------------------------------------------------------------------------------
 
 def load(arguments):
@@ -428,14 +467,14 @@ def load(arguments):
     return tokenizer, model
 
 
-def read_texts(tokenizer, names, tokens):
+def read_texts(tokenizer, names, tokens, least):
     """The first tokens of each text, checked before any work is done."""
     texts = []
     for name in names:
         with open(name, encoding="utf-8", errors="replace") as f:
-            ids = tokenizer(f.read(), return_tensors="pt").input_ids[:, :tokens + CONTINUATION]
-        if ids.shape[1] < tokens + CONTINUATION:
-            raise Refusal(f"{name}: {ids.shape[1]} tokens, {tokens + CONTINUATION} are needed")
+            ids = tokenizer(f.read(), return_tensors="pt").input_ids[:, :tokens]
+        if ids.shape[1] < least:
+            raise Refusal(f"{name}: {ids.shape[1]} tokens, {least} are needed")
         texts.append(ids)
     return texts
 
@@ -462,7 +501,8 @@ def log_spread(weights):
 def make_profile(arguments):
     started = time.time()
     tokenizer, model = load(arguments)
-    texts = read_texts(tokenizer, arguments.texts, arguments.tokens)
+    texts = read_texts(tokenizer, arguments.texts, *2 * [arguments.tokens + CONTINUATION])
+    more = read_texts(tokenizer, arguments.more, arguments.predict_tokens, FIRST + 1)
     path = arguments.gguf or arguments.model
     with torch.no_grad():
         TAP.start()
@@ -495,16 +535,26 @@ def make_profile(arguments):
                 "model.layers": len(rows), "model.kv-heads": heads, "model.heads": query_heads,
                 "model.head-dim": dim_k, **({"model.head-dim-v": dim_v} if dim_v != dim_k else {}),
                 **window_facts(model.config, len(rows)), **fingerprints(path), "metric": "fisher",
+                "metric.recall": RECALL * len(RECALL_PLACES),
                 "texts": ", ".join(os.path.basename(x) for x in arguments.texts), "tokens": arguments.tokens,
+                **({"predictor.texts": ", ".join(os.path.basename(x) for x in arguments.texts + arguments.more)}
+                   if arguments.back else {}),
                 "made": f"make_profile.py, torch {torch.__version__}, transformers {transformers.__version__}, "
-                        f"float32, {arguments.samples} samples of {CONTINUATION} tokens, seed {arguments.seed}, "
+                        f"float32, {arguments.samples} samples of {CONTINUATION} tokens and of "
+                        f"{len(RECALL_PLACES)} times {RECALL} said again, seed {arguments.seed}, "
                         f"median of texts, "
                         f"regularisation {arguments.reg:g}, K step {arguments.k_step:g}"}
     partial = arguments.output + ".partial"
     with open(partial, "wb") as f:
         f.write(save({name: x.contiguous() for name, x in tensors.items()},
                      {key: str(value) for key, value in metadata.items()}))
-    os.replace(partial, arguments.output)
+    if arguments.back:
+        facts = {"n_layers": len(rows), "n_heads": query_heads, "n_kv_heads": heads, "head_dim": dim_k,
+                 "dtype": "bfloat16", "k_rope": "post", "rope_pairing": "half"}
+        add_predictors(model, arguments, texts + more, partial, {key: str(value) for key, value in facts.items()})
+        os.remove(partial)
+    else:
+        os.replace(partial, arguments.output)
     for role in "kv":
         weights = [tensors[f"layers.{i}.{role}.weight"] for i in range(len(rows))]
         print(f"{role.upper()} weights of layers / mean: {log_spread(weights)}", file=sys.stderr)
@@ -524,13 +574,19 @@ def main():
                         help="regularisation of the metric, in its mean diagonal (%(default)s)")
     parser.add_argument("--k-step", type=float, default=1.4, help="step of K, that of V being 1 (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sampled continuations (%(default)s)")
+    parser.add_argument("--back", type=int, default=1,
+                        help="layers before a layer that it is predicted from, 0 to 7; 0: no predictors (%(default)s)")
+    parser.add_argument("--more", nargs="+", default=[], metavar="TEXT", help="further texts, for the predictors only")
+    parser.add_argument("--predict-tokens", type=int, default=1024, help="tokens of each text for them (%(default)s)")
+    parser.add_argument("--kvc-pack", default="kvc-pack", help="the program that learns predictors (%(default)s)")
     parser.add_argument("-o", "--output", required=True, metavar="OUT.kvcp")
     parser.add_argument("texts", nargs="+", metavar="TEXT")
     arguments = parser.parse_args()
     if arguments.tokens <= 2 * TAIL or arguments.samples < 1 or arguments.reg <= 0 or arguments.k_step <= 0 or \
-            not 1 <= arguments.queries <= TAIL * len(arguments.texts):
+            not 1 <= arguments.queries <= TAIL * len(arguments.texts) or not 0 <= arguments.back <= 7 or \
+            arguments.predict_tokens <= FIRST:
         parser.error(f"--tokens more than {2 * TAIL}, --samples at least 1, --reg and --k-step above 0, --queries 1 to "
-                     f"{TAIL} per text")
+                     f"{TAIL} per text, --back 0 to 7, --predict-tokens more than {FIRST}")
     try:
         make_profile(arguments)
     except (Refusal, OSError, ValueError) as e:

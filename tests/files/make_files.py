@@ -2381,7 +2381,7 @@ def project_files():
 
 # --- cross, and the profiles it predicts with (codecs/stages/cross.md, derope.md 3, kvc-profile(5)) ---
 
-CROSS, INPUTS = (20, b""), 22
+CROSS, PREDICT, DEROPE, INPUTS, S_ROPE = (20, b""), (21, b""), (15, b""), 22, 21
 MISSING = 2**32 - 1
 
 
@@ -2458,7 +2458,8 @@ def rotated(row, dim, angles, pairing, position, back=False):
 class Profile:
     """A profile of made-up numbers. angles: of each layer, none where it has no RoPE. Its numbers are in its own order, halves;
     what goes in and out of predictions is in the order of the cache, `pairing`."""
-    def __init__(self, angles, heads=2, dim=6, version=1, pairing=1, salt=300, bare=()):
+    def __init__(self, angles, heads=2, dim=6, version=1, pairing=1, salt=300, bare=(), residual=False):
+        self.residual = residual  # it has bases of what predictions leave
         self.angles, self.heads, self.dim, self.version, self.pairing = angles, heads, dim, version, pairing
         self.bare = bare  # (layer, is V) without a basis, and half as wide
         self.mean, self.gain, self.weight, self.scale = {}, {}, {}, {}
@@ -2501,8 +2502,8 @@ class Profile:
             out.append(0 if math.isnan(y) else round(max(min(y, 127.0), -127.0)))
         return out
 
-    def predict(self, n, v, rows, rotation, position):
-        """One predicted row. rows: the decoded values of each input's tensor, or None."""
+    def predict(self, n, v, rows, rotation, position, turned=True):
+        """One predicted row, K before RoPE unless `turned`. rows: the decoded values of each input's tensor, or None."""
         u = []
         for x, row in zip(self.inputs(n, v), rows, strict=True):
             u += [0] * len(self.gain[x]) if row is None else self.small(x, row, rotation, position)
@@ -2515,7 +2516,7 @@ class Profile:
         for i in order:
             s = sum(self.weight[n, v][i][c] * u[j] for j, c in enumerate(columns))
             out.append(f32(f32(f32(s) * self.scale[n, v][i]) + self.mean[n, v][i]))
-        return rotated(out, self.dim, self.angles[n], rotation, position) if not v and rotation else out
+        return rotated(out, self.dim, self.angles[n], rotation, position) if not v and rotation and turned else out
 
     def bytes(self):
         shape, tensors = [self.heads, self.dim], []
@@ -2539,6 +2540,10 @@ class Profile:
                                     b"".join(struct.pack(f"<{len(row)}b", *row) for row in rows)))
                     tensors.append((name + "predictor.scale", "F32", own,
                                     struct.pack(f"<{len(rows)}f", *self.scale[n, v])))
+                    if self.residual and (n, v) not in self.bare:
+                        tensors.append((name + "residual.basis", "I8", shape + [self.dim], identity))
+                        tensors.append((name + "residual.scale", "F32", shape,
+                                        struct.pack("<f", 0.02) * self.heads * self.dim))
         tensors.sort(key=lambda t: ("F64", "F32", "I8").index(t[1]))
         facts = [("kvc.profile", str(self.version)), ("model.layers", str(len(self.angles))), ("model.name", "fixture")]
         if self.version:
@@ -2584,6 +2589,7 @@ def inputs_section(rotation, named, filling=bytes(3)):
 class Crossed:
     """A cache of a profile's layers, whose predicted rows lie near what is predicted. tensors: (layer, is V, dtype, how):
     how None: by cross; a matrix: stored; else a Quant. same: of tensors the entry of their block 0. options: of Split."""
+    LINE = (CROSS,)
     BLOCKS = "aaaa", "afam", "arma"  # of tensors by turns, their blocks: ahead, flat, with a model as split's, RAW
 
     def __init__(self, profile, tensors, positions=(7, 8, 9), rotation=1, same=None, **options):
@@ -2633,26 +2639,88 @@ class Crossed:
             return Split(t, rows, model=model, **options).sections()
         self.coders.append(code)
 
+    def side(self, i, named):
+        del i
+        return [inputs_section(self.rotation, named)]
+
     def file(self, change=None, layers=None, parts=None, profile=None):
         """profile: the bytes of the PROFILE record, b"" for none."""
         indexes = sorted({n for n, *_ in self.tensors})
         tensors = [Tensor(indexes.index(n), v, dtype, self.profile.heads, self.profile.dim,
                           2 if isinstance(how, Quant) else int(how is not None), rows)
                    for (n, v, dtype, how), rows in zip(self.tensors, self.rows)]
-        lines = ((CROSS,), (STORE,), (quant("token:bits=4:g=4"),))
+        lines = (self.LINE, (STORE,), (quant("token:bits=4:g=4"),))
         c = Cache(parts or [self.part], layers or [(0, n, 0, 0) for n in indexes], tensors, meta=self.meta, pipelines=lines)
         c.coded = dict(enumerate(self.coders))
         c.same = {(i, 0): [entry] for i, entry in self.same.items()}
         f = c.file()
         for i, named in enumerate(self.named):
             if named:
-                side = Record(SIDE, [inputs_section(self.rotation, named)], i, 0)
+                side = Record(SIDE, self.side(i, named), i, 0)
                 f.records.insert(f.records.index(block_of(f, tensor=i)), side)
         profile = self.profile.bytes() if profile is None else profile
         if profile:
             first = min(i for i, r in enumerate(f.records) if r.kind in (SIDE, BLOCK))
             f.records.insert(first, Record(PROFILE, [Section(S_PROFILE, profile)], flags=0))
         return (change(f) or f) if change else f
+
+
+class Predicted(Crossed):
+    """The same by derope, predict and store: what predictions leave is stored in the tensor's dtype."""
+    LINE = (DEROPE, PREDICT, STORE)
+
+    def __init__(self, profile, *rest, residual=True, **options):
+        profile.residual = residual
+        super().__init__(profile, *rest, **options)
+
+    def plain(self, i, dtype, how):
+        if how:
+            super().plain(i, dtype, how)
+            return
+        n, v = self.tensors[i][:2]
+        matrix = some_matrix(len(self.positions), self.profile.heads * self.profile.dim, 310 + i, 0.25)
+        self.named.append([])
+        self.store(i, n, v, dtype, matrix, [[0.0] * len(row) for row in matrix])
+
+    def predicted(self, i, named, options):
+        del options
+        n, v, dtype, _ = self.tensors[i]
+        inputs = [None if x == MISSING else [any_numbers(self.tensors[x][2], row) for row in self.rows[x]] for x in named]
+        ahead = [self.profile.predict(n, v, [x and x[c] for x in inputs], self.rotation, position, turned=False)
+                 for c, position in enumerate(self.positions)]
+        self.named.append(named)
+        self.store(i, n, v, dtype, some_matrix(len(ahead), len(ahead[0]), 330 + i, 0.0625), ahead)
+
+    def store(self, i, n, v, dtype, left, ahead):
+        """Rows of what is left, which the dtype holds exactly, and of what is predicted."""
+        stored, rows = [any_bytes(dtype, row) for row in left], []
+        for data, p, position in zip(stored, ahead, self.positions):
+            row = [f32(x + y) for x, y in zip(any_numbers(dtype, data), p)]
+            if not v and self.rotation:
+                row = rotated(row, self.profile.dim, self.profile.angles[n], self.rotation, position)
+            rows.append(any_bytes(dtype, row))
+        self.rows.append(rows)
+        order, blocks = self.part.order, iter(self.part.blocks)
+
+        def code(t, rows):
+            first = next(blocks)
+            return [Section(RAW, b"".join(stored[c] for c in order[first:][:len(rows)]), stage=2)]
+        self.coders.append(code)
+
+    def side(self, i, named):
+        n, v = self.tensors[i][:2]
+        rope = [Section(S_ROPE, u8(self.rotation, 1) + u16(len(self.profile.angles[n])), stage=0)]
+        inputs = inputs_section(self.rotation, named)
+        inputs.stage = 1
+        return (rope if not v and self.rotation and self.profile.angles[n] else []) + ([inputs] if named else [])
+
+    def file(self, change=None, **options):
+        def with_rope(f):
+            for i, named in enumerate(self.named):
+                if not named and self.tensors[i][3] is None and (sections := self.side(i, named)):
+                    f.records.insert(f.records.index(block_of(f, tensor=i)), Record(SIDE, sections, i, 0))
+            return (change(f) or f) if change else f
+        return super().file(with_rope, **options)
 
 
 ANGLES = [[1.0, 0.03125], [0.75, 0.1]]
@@ -2771,6 +2839,43 @@ def cross_files():
                       [split_by(model=Ahead([[0.0] * 8] * 5, SMALL.spreads, SMALL.means))], SPLIT))
 
 
+def predict_files():
+    good("predict", "K and V of two layers, before RoPE, V of the first from its K.")(
+        lambda: Predicted(Profile(ANGLES), four(BF16), FAR).file())
+    good("predict-interleaved", "f16 whose K is paired as 2i and 2i + 1.")(
+        lambda: Predicted(Profile(ANGLES, pairing=2, salt=400), four(F16), FAR, 2).file())
+    good("predict-unrotated", "K that is not rotated, or unknown, with a profile that has angles.")(
+        lambda: Predicted(Profile(ANGLES, salt=700), four(F32), FAR, 0).file())
+    good("predict-missing", "Missing inputs: V of the layer before, the whole layer before. A layer that RoPE leaves out.")(
+        lambda: Predicted(Profile([ANGLES[0], [], [], ANGLES[1]], salt=500),
+                          [(n, v, BF16, None) for n, v in ((0, 0), (1, 0), (1, 1), (3, 0), (3, 1))], FAR).file())
+
+    @good("predict-inputs", "Predicted from rows coded with loss, and from rows with NaN and infinities.")
+    def _():
+        wild = some_matrix(3, 8, 308)
+        wild[1] = [math.nan, math.inf, -math.inf, 0.0, f32(3e38), f32(-3e38), -0.0, f32(1e-44)]
+        k = Quant("token", 0, 4, 3, 2, 4, g=4, salt=299)
+        return Predicted(Profile(ANGLES, 2, 4, salt=800),
+                         [(0, 0, BF16, k), (0, 1, F32, wild), (1, 0, BF16, None), (1, 1, F16, None)]).file()
+
+    def broken(name, words, sentence, change=None, **options):
+        bad("predict-" + name, words, sentence, "read")(lambda: Predicted(Profile(ANGLES), four(BF16), **options).file(change))
+
+    def no_rope(f):
+        side = next(r for r in f.records if r.kind == SIDE and r.subject == 2)
+        side.sections = [x for x in side.sections if x.kind != S_ROPE]
+
+    broken("residual-missing", "basis for what is predicted", "A profile without bases of what predictions leave.",
+           residual=False)
+    broken("rope-kept", "before RoPE", "K that is predicted, but has no section ROPE.", no_rope)
+    broken("block-section", "more than are due", "A block has a section of the stage.",
+           lambda f: more(Section(INPUTS, u8(1, 0, 0, 0) + u32(0), stage=1), 3, 0)(f))
+    broken("inputs-later", "INPUTS", "K names V of its layer, which comes later.",
+           other_bytes(INPUTS, lambda b: b[:4] + u32(0, 3), tensor=2))
+    broken("inputs-role", "INPUTS", "V of the layer before where K is due.", other_bytes(INPUTS, lambda b: b[:4] + u32(1, 0, 2), tensor=3))
+    broken("inputs-cut", "INPUTS", "INPUTS of an entry and a half.", other_bytes(INPUTS, lambda b: b[:10], tensor=3))
+
+
 def lossy_files():
     for add in (quant_files, floats_files, ends_files, outlier_files, lowrank_files, prune_files, saliency_files,
                 merge_files, project_files):
@@ -2791,7 +2896,7 @@ opened, when its rows and literals are read, or when `--check` reads all of it.
 
 def main(directory):
     for add in (good_files, frame_files, record_files, own_files, block_files, stage_files, lossy_files,
-                cross_files):
+                cross_files, predict_files):
         add()
     names = [name for name, *_ in CASES]
     assert len(set(names)) == len(names)

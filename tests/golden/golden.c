@@ -51,6 +51,7 @@ static const struct golden {
     {"codes", "code:step=0.01@k,code:step=1.5@v", TURNED, 0},
     {"profile", "sink:4,derope@k,center,basis,steps,code:step=0.2", TURNED, 1},
     {"cross", "cross", RELATED, 1},
+    {"predict", "sink:4,derope@k,predict,center,basis,steps,code:step=0.2", RELATED, 1},
 };
 
 static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
@@ -201,8 +202,12 @@ static struct kvc_profile *make_profile(void) {
         {"v.predictor", "I8", "32,96", HEADS * VALUES * HEADS * VALUES * 3},
         {"k.predictor.scale", "F32", "2,16", HEADS * VALUES},
         {"v.predictor.scale", "F32", "2,16", HEADS * VALUES},
+        {"k.residual.scale", "F32", "2,16", HEADS * VALUES},
+        {"v.residual.scale", "F32", "2,16", HEADS * VALUES},
+        {"k.residual.basis", "I8", "2,16,16", HEADS * VALUES * VALUES},
+        {"v.residual.basis", "I8", "2,16,16", HEADS * VALUES * VALUES},
     };
-    static char header[4096];
+    static char header[8192];
     static uint8_t data[16384], file[8 + sizeof header + sizeof data];
     uint32_t x = 7;
     size_t used = 0, n = (size_t)snprintf(header, sizeof header,
@@ -217,7 +222,7 @@ static struct kvc_profile *make_profile(void) {
         const size_t size = is_byte ? 1 : which ? 4 : 8, end = used + tensors[which].n * size;
         const int is_predictor = strstr(tensors[which].name, "predictor") != NULL;
         const int is_gain = strstr(tensors[which].name, "gain") != NULL, is_v = *tensors[which].name == 'v';
-        if (is_predictor && !layer) continue;
+        if ((is_predictor || strstr(tensors[which].name, "residual")) && !layer) continue;
         if (end > sizeof data) die("profile", NULL);
         n += (size_t)snprintf(header + n, sizeof header - n,
                               ",\"layers.%u.%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", layer,

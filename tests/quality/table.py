@@ -161,7 +161,8 @@ def profile_texts(path):
     """The names of the texts a profile was made of."""
     try:
         with safetensors.safe_open(path, "pt") as f:
-            return (f.metadata() or {}).get("texts", "").split(", ")
+            facts = f.metadata() or {}
+            return [name for key in ("texts", "predictor.texts") for name in facts.get(key, "").split(", ")]
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path}: not a profile: {error}") from None
 
