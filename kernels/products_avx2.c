@@ -115,14 +115,19 @@ static inline __attribute__((always_inline)) void dot_tile(int32_t *sums, size_t
 }
 
 void kvc_dot_rows_avx2(int32_t *sums, const int16_t *x, size_t rows, const int16_t *weights, size_t outputs, size_t inputs) {
-    for (size_t i = 0, columns; i < outputs; i += columns) { /* two outputs' weights stay in the cache for all rows */
-        columns = outputs - i < 2 ? 1 : 2;
-        const int16_t *w = weights + i * inputs;
-        size_t r = 0;
-        for (; r + 4 <= rows && columns == 2; r += 4) dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 4, w, 2, inputs);
-        for (; r < rows; r++) {
-            if (columns == 2) dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 1, w, 2, inputs);
-            else dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 1, w, 1, inputs);
+    const size_t some = kvc_dot_rows_together(inputs);
+    for (size_t first = 0, n; first < rows; first += n) { /* some rows stay in the cache for all outputs */
+        n = rows - first < some ? rows - first : some;
+        for (size_t i = 0, columns; i < outputs; i += columns) {
+            columns = outputs - i < 2 ? 1 : 2;
+            const int16_t *w = weights + i * inputs;
+            size_t r = first;
+            for (; r + 4 <= first + n && columns == 2; r += 4)
+                dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 4, w, 2, inputs);
+            for (; r < first + n; r++) {
+                if (columns == 2) dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 1, w, 2, inputs);
+                else dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 1, w, 1, inputs);
+            }
         }
     }
 }
