@@ -19,6 +19,14 @@ struct kvc_ahead_inputs {
     size_t n;
 };
 
+/* A matrix that predicts, as it is applied: sums of weights times inputs, times scale, plus mean. */
+struct kvc_ahead_matrix {
+    size_t outputs, inputs;                           /* channels of a row; weights of an output */
+    const int16_t *weight;                            /* [output][input], -127 to 127 */
+    const float *scale, *mean;                        /* by output */
+    size_t at[KVC_AHEAD_MOST], width[KVC_AHEAD_MOST]; /* of each tensor: its first input, its channels */
+};
+
 /* May be called from several threads. */
 struct kvc_ahead {
     const void *owner;
@@ -26,6 +34,8 @@ struct kvc_ahead {
      * how K of these tensors was rotated, or UNKNOWN. */
     int (*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
                 size_t n_rows, float *dst, struct kvc_error *e);
+    /* Finds the matrix of such a prediction. It lives as long as the profile. */
+    int (*matrix)(const struct kvc_ahead *x, const uint32_t *from, size_t n, struct kvc_ahead_matrix *to, struct kvc_error *e);
 };
 
 /* For encoders: the tensors from which one may be predicted. */

@@ -41,6 +41,10 @@ struct kvc_program {
      * them before the next call of any of these functions, or NULL when they are written. */
     int (*keep)(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address, struct kvc_error *e);
 
+    /* Sets *at to the address of the inputs of predictions of the block's row 0 in a lower tensor; a row has its channels as i8, filled
+     * up to a multiple of 4. Returns 1 when the device does not have them, else 0. */
+    int (*inputs)(void *owner, uint32_t tensor, uint64_t *at);
+
     struct kvc_device_job *job; /* jobs that prepare, and streams, in the order of adding */
     size_t n_jobs, job_room;
     struct kvc_program_run *run;

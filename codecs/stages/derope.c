@@ -4,6 +4,7 @@
 #include "codecs/program.h"
 #include "codecs/rope.h"
 #include "codecs/stage.h"
+#include "codecs/stages/derope_device.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -153,51 +154,16 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
-/* Lists rotations that a block's positions share: by 256 h + 16 m positions, or by 0 to 15 (h < 0); cosines, then sines. */
-static void list_powers(double *to, struct kvc_rope *rope, int64_t h) {
-    const size_t pair = 2 * rope->half;
-    for (size_t i = 0; i < 16; i++) {
-        if (h >= 0) kvc_rope_at(rope, 256 * h + 16 * (int64_t)i);
-        memcpy(to + i * pair, h >= 0 ? rope->both : rope->low + i * pair, pair * sizeof *to);
-    }
-}
-
-/* Keeps both tables of rotations on the device; the angles are their key. */
-static int keep_powers(struct kvc_program *program, struct kvc_device_op *op, const double *angle, size_t half, int64_t h,
-                       struct kvc_error *e) {
-    uint64_t *const at[2] = {&op->turn.high, &op->turn.low};
-    struct kvc_rope rope = {.low = NULL};
-    int status = 0;
-    for (unsigned i = 0; i < 2 && !status; i++) {
-        const struct kvc_program_key key = {angle, half * sizeof *angle, i ? 0 : (uint32_t)h + 1};
-        void *room;
-        status = program->keep(program->owner, &key, 32 * half * sizeof(double), &room, at[i], e);
-        if (!status && room && !rope.low) status = kvc_rope_init(&rope, angle, half, KVC_PAIRING_HALVES, e);
-        if (!status && room) list_powers(room, &rope, i ? -1 : h);
-    }
-    kvc_rope_free(&rope);
-    return status;
-}
-
 /* Adds the operation of a block whose positions are in one run of 256. Returns 1 when they are not. */
 static int lower_rows(const struct rotation *r, struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     const size_t rows = (size_t)block->shape.tokens;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_TURN, &block->shape);
-    uint8_t low[KVC_MAX_BLOCK_ROWS];
-    int64_t first = 0;
-    for (size_t i = 0; i < rows; i++) {
-        int64_t at;
-        if (position_of(block, i, &at, e)) return -1;
-        if (!i) first = at >> 8;
-        if (at >> 8 != first) return 1;
-        low[i] = (uint8_t)(at & 255);
-    }
+    int64_t position[KVC_MAX_BLOCK_ROWS];
+    for (size_t i = 0; i < rows; i++)
+        if (position_of(block, i, &position[i], e)) return -1;
     if (!rows) return 0;
-    if (keep_powers(program, &op, r->angle, r->half, first, e)) return -1;
-    op.turn.pairs = (uint32_t)r->half;
-    op.turn.halves = r->pairing == KVC_PAIRING_HALVES;
-    op.turn.position = kvc_program_copy(program, low, rows, e);
-    return op.turn.position ? kvc_program_op(program, &op, e) : -1;
+    const int status = kvc_turn_lower(&op.turn, r->angle, r->half, r->pairing, position, rows, program, e);
+    return status ? status : kvc_program_op(program, &op, e);
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,

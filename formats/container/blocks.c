@@ -206,7 +206,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
         status = list_positions(&kvc_tensor_part(c, tensor)->cells, block, &position, e);
     if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n)
         status = find_profile(c, tensor, x, predicts, &b.profile, e);
-    if (predicts && !status && !held) {
+    if (predicts && !status && !held && !program) {
         held = own_held = kvc_inputs_prepare(c, tensor, block, depth, decode_block, e);
         if (!held) status = -1;
     }
@@ -329,10 +329,8 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
     int status = coded_read(c, tensor, block, bytes, &x, e);
-    int from_others = !status &&
-                      ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n);
-    for (unsigned i = 0; i < x.n_side && !status; i++) from_others |= x.side[i].type == KVC_SECTION_INPUTS;
-    if (from_others) status = 1;
+    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n))
+        status = 1;
     if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, 0, NULL, p, e);
     coded_free(&x);
     return status < 0 ? in_block(c, e, tensor, block) : status;

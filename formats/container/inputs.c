@@ -6,6 +6,7 @@
 #include "formats/container/offsets.h"
 #include "formats/container/records.h"
 #include "formats/model/predict_source.h"
+#include "formats/model/predictor.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -109,9 +110,8 @@ static void keep(struct kvc_inputs *k, struct entry *x) {
 
 /* --- what a block stands on --- */
 
-/* Reads the tensors that a segment is predicted from. Returns 1, 0 where it is from none, or -1. */
-static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
-                       struct kvc_error *e) {
+int kvc_inputs_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
+                    struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
@@ -144,7 +144,7 @@ enum { UNUSED, WANTED }; /* WANTED + how K is rotated */
 /* Marks the tensors that a segment is predicted from in wanted[]. */
 static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *wanted, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
-    const int has = read_inputs(c, tensor, block, &inputs, e);
+    const int has = kvc_inputs_read(c, tensor, block, &inputs, e);
     for (size_t i = 0; has > 0 && i < inputs.n; i++) {
         if (inputs.from[i] == KVC_AHEAD_NONE) continue;
         uint8_t *mark = &wanted[inputs.from[i]];
@@ -247,6 +247,19 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
     }
     kvc_inputs_release(held);
     return NULL;
+}
+
+int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small, const double **angle,
+                       size_t *half, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const uint32_t layer = c->layer[c->tensor[tensor].layer].index;
+    *half = 0;
+    *angle = NULL;
+    if (!k->profile || kvc_profile_small(k->profile, layer, c->tensor[tensor].role, k->pairing, small, e)) return -1;
+    if (!*small || (*small)->width != k->shape[tensor].heads * k->shape[tensor].dim)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the profile does not predict from tensor %" PRIu32, tensor);
+    if (c->tensor[tensor].role == KVC_ROLE_K) *angle = kvc_profile_angles(k->profile, layer, half);
+    return 0;
 }
 
 int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,

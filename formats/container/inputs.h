@@ -6,6 +6,7 @@
 
 #include "codecs/ahead.h"
 #include "formats/cache/cache.h"
+#include "formats/model/predictor_part.h"
 
 /* The inputs that a container keeps. For several threads. */
 struct kvc_inputs;
@@ -28,6 +29,12 @@ void kvc_inputs_release(struct kvc_inputs_held *held);
  * nothing where that is not known, or without memory. */
 void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *rows);
 unsigned kvc_inputs_depth(const struct kvc_inputs_held *held);
+
+/* Reads which tensors the segment of a block is predicted from. Returns 1, 0 where it is from none, or -1. */
+int kvc_inputs_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to, struct kvc_error *e);
+/* Finds what makes inputs of a tensor's rows, for devices: *angle of each of *half pairs, NULL where RoPE rotates none. */
+int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small, const double **angle,
+                       size_t *half, struct kvc_error *e);
 
 /* The kvc_small_fn (predict_source.h) of what is held, its owner. */
 int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,

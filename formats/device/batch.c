@@ -2,12 +2,14 @@
 #include "formats/device/batch.h"
 
 #include "codecs/memory.h"
+#include "codecs/stages/derope_device.h"
 #include "formats/container/container.h"
+#include "formats/container/inputs.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 16, COUNTERS = 1 + KVC_DEVICE_LEVELS };
+enum { ALIGN = 16 };
 
 static size_t aligned(size_t n) {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
@@ -27,6 +29,11 @@ struct dry {
 static uint64_t dry_place(void *owner, const struct kvc_section *s) {
     (void)owner, (void)s;
     return ALIGN;
+}
+static int dry_inputs(void *owner, uint32_t tensor, uint64_t *at) {
+    (void)owner, (void)tensor;
+    *at = ALIGN;
+    return 0;
 }
 static uint64_t dry_scratch(void *owner, size_t n) {
     (void)owner, (void)n;
@@ -57,7 +64,8 @@ static int dry_keep(void *owner, const struct kvc_program_key *key, size_t n, vo
 int kvc_kept_add_block(struct kvc_kept *k, const struct kvc_cache *c, uint32_t tensor, uint64_t block, int *more,
                        struct kvc_error *e) {
     struct dry d = {.kept = k};
-    struct kvc_program p = {.owner = &d, .place = dry_place, .table = dry_table, .scratch = dry_scratch, .keep = dry_keep};
+    struct kvc_program p = {
+        .owner = &d, .place = dry_place, .table = dry_table, .scratch = dry_scratch, .keep = dry_keep, .inputs = dry_inputs};
     const int status = kvc_container_lower(c, tensor, block, NULL, &p, e);
     for (struct dry_table *t = d.tables, *next; t; t = next) {
         next = t->next;
@@ -118,6 +126,14 @@ static int keep(void *owner, const struct kvc_program_key *key, size_t n, void *
     return *bytes ? 0 : kvc_fail_memory(e, "a table");
 }
 
+static int inputs(void *owner, uint32_t tensor, uint64_t *at) {
+    const struct kvc_batch *b = owner;
+    struct kvc_batch_inputs found;
+    if (!b->inputs || !b->inputs(b->owner, tensor, b->block, &found)) return 1;
+    *at = found.at;
+    return 0;
+}
+
 /* --- lists --- */
 
 /* Appends n items of `size` bytes. Returns the address of the first of them, or NULL. */
@@ -145,6 +161,7 @@ void kvc_batch_begin(struct kvc_batch *b) {
     b->program.table = table;
     b->program.scratch = scratch;
     b->program.keep = keep;
+    b->program.inputs = inputs;
 }
 
 void kvc_batch_free(struct kvc_batch *b) {
@@ -153,12 +170,17 @@ void kvc_batch_free(struct kvc_batch *b) {
     kvc_program_free(&b->program);
 }
 
+/* Returns the most levels that the queue can have. */
+static size_t levels_most(const struct kvc_batch *b) {
+    return 4 + (b->inputs ? b->cache->n_tensors : 0);
+}
+
 /* Returns the bytes of the queue, which follows the tables. */
 static size_t queue_bytes(const struct kvc_batch *b) {
     const size_t jobs = b->prepare.n + b->stream.n, items = jobs + b->rows.n + b->digest.n;
     return aligned(jobs * sizeof(struct kvc_device_job)) + aligned(b->op.n * sizeof(struct kvc_device_op)) +
            aligned(b->run.n * sizeof(struct kvc_device_run)) + aligned(items * sizeof(struct kvc_device_item)) +
-           aligned(COUNTERS * sizeof(uint32_t));
+           2 * aligned((levels_most(b) + 1) * sizeof(uint32_t));
 }
 
 /* --- blocks --- */
@@ -193,7 +215,8 @@ static int add_jobs(struct kvc_batch *b, uint32_t record, struct kvc_error *e) {
 }
 
 /* Splits the heads of a run into pieces that are large enough to keep a warp busy, and small enough to occupy many warps. */
-static int add_rows(struct kvc_batch *b, const struct kvc_device_target *g, uint32_t run, uint32_t rows, struct kvc_error *e) {
+static int add_rows(struct kvc_batch *b, const struct kvc_device_target *g, uint32_t run, uint32_t level, uint32_t rows,
+                    struct kvc_error *e) {
     enum { TILES = 4 };
     const uint32_t columns = g->channels < KVC_DEVICE_TILE ? g->channels : KVC_DEVICE_TILE;
     const uint32_t together = TILES * (KVC_DEVICE_TILE / columns);
@@ -203,6 +226,7 @@ static int add_rows(struct kvc_batch *b, const struct kvc_device_target *g, uint
                 struct kvc_device_item *item = append(&b->rows, 1, sizeof *item, e);
                 if (!item) return -1;
                 *item = (struct kvc_device_item){.kind = KVC_ITEM_ROWS,
+                                                 .level = level,
                                                  .index = run,
                                                  .head = h,
                                                  .first = row,
@@ -234,7 +258,7 @@ static int add_runs(struct kvc_batch *b, const struct kvc_batch_block *x, struct
                                        .target = x->tensor,
                                        .dim = g->channels,
                                        .row = x->row + (first - x->first)};
-        if (add_rows(b, g, (uint32_t)(b->run.n - 1), (uint32_t)(end - first), e)) return -1;
+        if (add_rows(b, g, (uint32_t)(b->run.n - 1), b->inputs ? x->tensor : 0, (uint32_t)(end - first), e)) return -1;
     }
     return 0;
 }
@@ -253,6 +277,39 @@ static int add_digest(struct kvc_batch *b, const struct kvc_batch_block *x, stru
                                          .seed = (uint32_t)(cells->block[x->block] + row)};
     }
     return 0;
+}
+
+/* Adds the operation that makes inputs of the rows of a block, where a tensor is predicted from them. */
+static int add_small(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
+    const struct kvc_device_target *g = &b->target[x->tensor];
+    const uint64_t first = cells->block[x->block], rows = cells->block[x->block + 1] - first;
+    struct kvc_device_op op = {.kind = KVC_OP_SMALL, .heads = g->heads, .dim = g->channels};
+    struct kvc_batch_inputs to;
+    const struct kvc_small *small;
+    const double *angle;
+    size_t half;
+    void *room;
+    if (!b->inputs || !b->inputs(b->owner, x->tensor, x->block, &to)) return 0;
+    if (kvc_inputs_made_by(b->cache, x->tensor, &small, &angle, &half, e)) return -1;
+    const struct kvc_program_key key = {small->mean, 0, 0};
+    if (keep(b, &key, 2 * small->width * sizeof(float), &room, &op.small.numbers, e)) return -1;
+    if (room) {
+        memcpy(room, small->mean, small->width * sizeof(float));
+        memcpy((float *)room + small->width, small->gain, small->width * sizeof(float));
+    }
+    if (angle && to.rotation != KVC_PAIRING_UNKNOWN) {
+        int64_t position[KVC_BLOCK];
+        for (uint64_t i = 0; i < rows; i++) position[i] = kvc_cells_position(cells, first + i);
+        if (rows && (position[0] < 0 || position[rows - 1] >= KVC_ROPE_POSITIONS))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "a position is below 0 or from 2^32 on");
+        if (kvc_turn_lower(&op.small.turn, angle, half, to.rotation, position, (size_t)rows, &b->program, e)) return -1;
+        op.small.turn.back = 1;
+    }
+    op.small.to = to.at;
+    op.small.stride = to.stride;
+    op.small.dtype = g->from;
+    return kvc_program_op(&b->program, &op, e);
 }
 
 /* Returns 1 when the runs cover all rows without gaps and each has at least one operation. */
@@ -299,6 +356,7 @@ static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int b
     const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
     const uint64_t rows = cells->block[x->block + 1] - cells->block[x->block];
     *on_host = 0;
+    b->block = x->block;
     int status = by_program ? kvc_container_lower(b->cache, x->tensor, x->block, x->bytes, &b->program, e) : 1;
     if (!status) status = fit_heads(b, x->tensor);
     if (status == 1 && !b->full) {
@@ -306,6 +364,7 @@ static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int b
         *on_host = x->rows * kvc_row_bytes(&b->cache->tensor[x->tensor].shape);
     }
     if (!status && !runs_are_whole(&b->program, rows)) status = kvc_fail(e, KVC_ERR_DAMAGED, "a block's program leaves rows out");
+    if (!status) status = add_small(b, x, e);
     if (!status) status = add_jobs(b, x->record, e) || add_runs(b, x, e) || add_digest(b, x, e) ? -1 : 0;
     if (!b->full && !status && b->size - b->used >= queue_bytes(b)) return 0;
     const int full = b->full || !status;
@@ -340,42 +399,51 @@ static struct kvc_device_item *queue_items(struct kvc_device_item *item, const s
     return item + list->n;
 }
 
-/* Finds the end of each level, and the level that it waits for: the last earlier one that has items, which in turn waited for
- * those before it. */
-static void set_levels(struct kvc_device_launch *launch, const size_t n[KVC_DEVICE_LEVELS]) {
-    uint32_t end = 0, before = 0;
-    for (uint32_t i = 0; i < KVC_DEVICE_LEVELS; i++) {
-        launch->wait[i] = before;
-        launch->need[i] = i ? (uint32_t)n[before] : 0;
-        launch->end[i] = end += (uint32_t)n[i];
-        if (n[i]) before = i;
-    }
+/* Numbers the levels of the queue, which so far have the numbers of tensors: jobs that prepare, streams, rows, digests; need[] becomes
+ * the number of items of the level before. */
+static void set_levels(const struct kvc_batch *b, struct kvc_device_item *item, uint32_t *need) {
+    const size_t n[] = {b->prepare.n, b->stream.n, b->rows.n, b->digest.n};
+    uint32_t level = 0, before = 0, here = 0;
+    for (unsigned kind = 0; kind < 4; kind++)
+        for (size_t i = 0, own = 0; i < n[kind]; i++, item++) {
+            const uint32_t rank = item->level;
+            if (!i || rank != own) { /* a new level */
+                level += here != 0;
+                before = here;
+                here = 0;
+                need[level] = before;
+                own = rank;
+            }
+            item->level = level;
+            here++;
+        }
 }
 
 int kvc_batch_finish(struct kvc_batch *b, struct kvc_device_launch *launch, struct kvc_error *e) {
-    const size_t levels[KVC_DEVICE_LEVELS] = {b->prepare.n, b->stream.n, b->rows.n, b->digest.n};
-    const size_t n_jobs = b->prepare.n + b->stream.n, items = n_jobs + b->rows.n + b->digest.n;
-    uint64_t ops = 0, at[4] = {0};
+    const size_t n_jobs = b->prepare.n + b->stream.n, items = n_jobs + b->rows.n + b->digest.n, levels = levels_most(b);
+    uint64_t ops = 0, at[5] = {0};
     struct kvc_device_op *op = table(b, b->op.n * sizeof *op, &ops);
     struct kvc_device_run *run = table(b, b->run.n * sizeof *run, &at[0]);
     struct kvc_device_job *job = table(b, n_jobs * sizeof *job, &at[1]);
     struct kvc_device_item *item = table(b, items * sizeof *item, &at[2]);
-    uint32_t *counter = table(b, COUNTERS * sizeof *counter, &at[3]);
-    if (!op || !run || !job || !item || !counter || items > UINT32_MAX) return kvc_fail_memory(e, "a queue");
+    uint32_t *counter = table(b, (levels + 1) * sizeof *counter, &at[3]), *need = table(b, (levels + 1) * sizeof *need, &at[4]);
+    if (!op || !run || !job || !item || !counter || !need || items > UINT32_MAX) return kvc_fail_memory(e, "a queue");
     if (b->op.n) memcpy(op, b->op.at, b->op.n * sizeof *op);
     if (b->run.n) memcpy(run, b->run.at, b->run.n * sizeof *run);
     for (size_t i = 0; i < b->run.n; i++) run[i].ops = ops + run[i].ops * sizeof *op;
     if (b->prepare.n) memcpy(job, b->prepare.at, b->prepare.n * sizeof *job);
     if (b->stream.n) memcpy(job + b->prepare.n, b->stream.at, b->stream.n * sizeof *job);
-    memset(counter, 0, COUNTERS * sizeof *counter);
+    memset(counter, 0, (levels + 1) * sizeof *counter);
+    memset(need, 0, (levels + 1) * sizeof *need);
     struct kvc_device_item *next = queue_jobs(item, 0, b->prepare.n);
     next = queue_jobs(next, b->prepare.n, b->stream.n);
     queue_items(queue_items(next, &b->rows), &b->digest);
+    set_levels(b, item, need);
     *launch = (struct kvc_device_launch){.item = (const struct kvc_device_item *)(uintptr_t)at[2],
                                          .job = (const struct kvc_device_job *)(uintptr_t)at[1],
                                          .run = (const struct kvc_device_run *)(uintptr_t)at[0],
                                          .counter = (uint32_t *)(uintptr_t)at[3],
+                                         .need = (const uint32_t *)(uintptr_t)at[4],
                                          .n_items = (uint32_t)items};
-    set_levels(launch, levels);
     return 0;
 }

@@ -22,6 +22,13 @@ struct kvc_list {
     size_t n, room;
 };
 
+/* The inputs of predictions of a block's rows in the device's memory. */
+struct kvc_batch_inputs {
+    uint64_t at;     /* of its row 0 */
+    uint32_t stride; /* bytes of a row */
+    enum kvc_pairing rotation;
+};
+
 /* The caller sets the fields above the line, then calls kvc_batch_begin(). */
 struct kvc_batch {
     const struct kvc_cache *cache;
@@ -37,10 +44,14 @@ struct kvc_batch {
     uint64_t bytes_address;
     /* Returns the address on the device of bytes of another record, which are at p in the input; 0: they are not there. */
     uint64_t (*locate)(const void *owner, const uint8_t *p);
+    /* Returns 1 where other tensors are predicted from rows of this one, on the device; NULL: from none. The rows of each tensor are then
+     * a level of the queue, and blocks are added in the order of their tensors. */
+    int (*inputs)(const void *owner, uint32_t tensor, uint64_t block, struct kvc_batch_inputs *to);
     const void *owner;
     /* --- */
     struct kvc_program program;
     size_t used, scratch_used;
+    uint64_t block; /* number of the block that is added */
     int full;
     struct kvc_list prepare, stream, op, run, rows, digest;
 };

@@ -78,6 +78,10 @@ static int queue(struct work *w, struct kvc_error *e) {
                : 0;
 }
 
+static int inputs_of(const void *owner, uint32_t tensor, uint64_t block, struct kvc_batch_inputs *to) {
+    return kvc_load_inputs_of(((const struct work *)owner)->load, tensor, block, to);
+}
+
 static void begin_batch(struct work *w) {
     struct kvc_load *l = w->load;
     struct kvc_batch *b = &w->batch;
@@ -93,6 +97,7 @@ static void begin_batch(struct work *w) {
     b->n_bytes = (size_t)l->range[w->number].size;
     b->bytes_address = (uint64_t)(uintptr_t)l->device_bytes + l->piece[w->number].at;
     b->locate = locate;
+    b->inputs = l->predicts ? inputs_of : NULL;
     b->owner = w;
     kvc_batch_begin(b);
 }

@@ -45,7 +45,8 @@ static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
     if (alloc_device(l, bytes, &l->device_bytes, e) || alloc_device(l, l->kept.used, &l->device_kept, e) ||
         alloc_device(l, targets, &l->device_target, e) || alloc_device(l, n * sizeof *l->status, &l->device_status, e) ||
         alloc_device(l, n * sizeof *l->digest, &l->device_digest, e) ||
-        alloc_device(l, (size_t)l->options.scratch_bytes, &l->device_scratch, e))
+        alloc_device(l, (size_t)l->options.scratch_bytes, &l->device_scratch, e) ||
+        alloc_device(l, (size_t)l->input_bytes, &l->device_inputs, e))
         return -1;
     if (d->alloc_host(d, n * sizeof *l->status, &status, e)) return -1;
     l->status = status;
@@ -107,8 +108,8 @@ void kvc_load_free(struct kvc_load *l) {
         if (l->slot[i].copied) d->event_free(d, l->slot[i].copied);
         if (l->slot[i].done) d->event_free(d, l->slot[i].done);
     }
-    void *const memory[] = {l->device_bytes,  l->device_kept,   l->device_target,
-                            l->device_status, l->device_digest, l->device_scratch};
+    void *const memory[] = {l->device_bytes,  l->device_kept,    l->device_target, l->device_status,
+                            l->device_digest, l->device_scratch, l->device_inputs};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) d->free(d, memory[i]);
     d->free_host(d, l->status);
     d->free_host(d, l->digest);
@@ -124,6 +125,7 @@ void kvc_load_free(struct kvc_load *l) {
     free(l->piece);
     free(l->range);
     free(l->target);
+    free(l->inputs);
     free(l);
 }
 

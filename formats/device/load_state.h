@@ -28,6 +28,16 @@ struct kvc_load_piece {
     uint64_t at;     /* of its bytes in the device's memory */
 };
 
+/* Inputs of predictions that are made of a tensor's rows, in the device's memory. */
+struct kvc_load_inputs {
+    int used;
+    uint32_t last;     /* tensor that is predicted from them */
+    uint32_t stride;   /* bytes of a row */
+    uint64_t at, size; /* in that memory */
+    uint64_t first;    /* row of the tensor at `at` */
+    enum kvc_pairing rotation;
+};
+
 /* Memory for a piece on its way: of the host, and of the device for tables. */
 struct kvc_load_slot {
     uint8_t *bytes, *tables;
@@ -52,7 +62,10 @@ struct kvc_load {
     size_t n_pieces;
     struct kvc_load_slot *slot;
     struct kvc_kept kept;
-    void *device_bytes, *device_kept, *device_target, *device_status, *device_digest, *device_scratch;
+    struct kvc_load_inputs *inputs; /* by tensor */
+    uint64_t input_bytes;
+    int predicts; /* 1: the device predicts tensors from others */
+    void *device_inputs, *device_bytes, *device_kept, *device_target, *device_status, *device_digest, *device_scratch;
     uint32_t *status; /* by block; host memory that the device copies to, as `digest` */
     uint64_t *digest;
     void *copies, *last; /* a stream, an event */
@@ -72,6 +85,10 @@ struct kvc_load {
 
 /* Plans: lists blocks and pieces, finds the tables that blocks share, and settles the options that the caller left open. */
 int kvc_load_plan(struct kvc_load *l, struct kvc_error *e);
+/* Plans the memory for inputs of predictions: l->inputs and l->input_bytes (load_inputs.c). */
+int kvc_load_plan_inputs(struct kvc_load *l, struct kvc_error *e);
+/* Returns 1 and *to where others are predicted from a block, else 0. */
+int kvc_load_inputs_of(const struct kvc_load *l, uint32_t tensor, uint64_t block, struct kvc_batch_inputs *to);
 /* Takes pieces from the ring until there are none, with threads, and queues copies and launches on l->stream. Sets l->failed on
  * failure. */
 void kvc_load_pieces(struct kvc_load *l);

@@ -96,17 +96,38 @@ void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const u
     }
 }
 
+/* Returns the predictor of the source's tensor from these tensors, or NULL. */
+static const struct kvc_predictor *find(const struct kvc_predict_source *s, const uint32_t *from, size_t n, struct kvc_error *e) {
+    const struct kvc_predictor *p = NULL;
+    if (s->profile &&
+        kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
+        return NULL;
+    int same = p && p->n == n && p->outputs == width_of(s, s->tensor);
+    for (unsigned i = 0; same && i < n; i++) same = from[i] == KVC_AHEAD_NONE || fits(s, p, i, from[i]);
+    if (same) return p;
+    kvc_fail(e, KVC_ERR_DAMAGED, "the profile predicts from other tensors than section INPUTS names");
+    return NULL;
+}
+
+static int find_matrix(const struct kvc_ahead *x, const uint32_t *from, size_t n, struct kvc_ahead_matrix *to,
+                       struct kvc_error *e) {
+    const struct kvc_predictor *p = find(x->owner, from, n, e);
+    if (!p) return -1;
+    *to = (struct kvc_ahead_matrix){
+        .outputs = p->outputs, .inputs = p->inputs, .weight = p->weight, .scale = p->scale, .mean = p->mean};
+    for (unsigned i = 0; i < p->n; i++) {
+        to->at[i] = p->input[i].at;
+        to->width[i] = p->input[i].width;
+    }
+    return 0;
+}
+
 static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
                    size_t n_rows, float *dst, struct kvc_error *e) {
     const struct kvc_predict_source *s = x->owner;
-    const struct kvc_predictor *p = NULL;
     struct kvc_predict_memo *memo = n_rows <= KVC_BLOCK ? s->memo : NULL;
-    if (s->profile &&
-        kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
-        return -1;
-    int same = p && p->n == n && p->outputs == width_of(s, s->tensor);
-    for (unsigned i = 0; same && i < n; i++) same = from[i] == KVC_AHEAD_NONE || fits(s, p, i, from[i]);
-    if (!same) return kvc_fail(e, KVC_ERR_DAMAGED, "the profile predicts from other tensors than section INPUTS names");
+    const struct kvc_predictor *p = find(s, from, n, e);
+    if (!p) return -1;
     const size_t bytes = n_rows * p->outputs * sizeof *dst;
     if (memo && memo->n == n_rows && memcmp(memo->row, row, n_rows * sizeof *row) == 0) {
         memcpy(dst, memo->values, bytes);
@@ -135,7 +156,7 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
 
 void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c, uint32_t tensor,
                              struct kvc_profile *profile, enum kvc_pairing pairing, kvc_small_fn *small, const void *owner) {
-    *s = (struct kvc_predict_source){.ahead = {.owner = s, .rows = predict},
+    *s = (struct kvc_predict_source){.ahead = {.owner = s, .rows = predict, .matrix = find_matrix},
                                      .cache = c,
                                      .tensor = tensor,
                                      .profile = profile,

@@ -92,12 +92,6 @@ KVC_DEVICE void kvc_run_item(const struct kvc_device_launch *l, const struct kvc
     }
 }
 
-KVC_DEVICE uint32_t kvc_level_of(const struct kvc_device_launch *l, uint32_t item) {
-    uint32_t level = 0;
-    while (item >= l->end[level]) level++;
-    return level;
-}
-
 /* Takes items until there are none. Every warp of a launch runs it, with a `work` of its own. An item waits only for earlier
  * items, which some warp has taken and finishes: so the wait always ends. */
 KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work) {
@@ -107,9 +101,9 @@ KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work
         if (threadIdx.x % KVC_LANES == 0) i = atomicAdd(&l->counter[0], 1u);
         i = kvc_from_lane(i, 0);
         if (i >= l->n_items) return;
-        const uint32_t level = kvc_level_of(l, i), need = l->need[level];
+        const uint32_t level = l->item[i].level, need = l->need[level];
         if (need) {
-            const volatile uint32_t *counter = &l->counter[1 + l->wait[level]];
+            const volatile uint32_t *counter = &l->counter[level]; /* of the level before */
             while (*counter < need) __nanosleep(100);
             __threadfence(); /* after this, what others wrote before they counted is visible */
             __syncwarp();
@@ -127,9 +121,9 @@ KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work
     }
 #else
     for (uint32_t i = l->counter[0]; i < l->n_items; i++) {
-        const uint32_t level = kvc_level_of(l, i);
+        const uint32_t level = l->item[i].level;
         /* a queue that would make a GPU wait for ever is wrong: nothing counts as decoded then */
-        if (l->counter[1 + l->wait[level]] < l->need[level]) return;
+        if (l->need[level] && l->counter[level] < l->need[level]) return;
         kvc_run_item(l, &l->item[i], work);
         l->counter[1 + level]++;
         l->counter[0] = i + 1;

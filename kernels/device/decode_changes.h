@@ -110,23 +110,28 @@ KVC_DEVICE void kvc_op_mean(const struct kvc_device_op *op, struct kvc_tile *t) 
     KVC_VALUE(t) = kvc_as_bits(kvc_add(kvc_tile_float(t, r, c), KVC_FLOATS(op->channels.number)[kvc_op_channel(op, t, c)]));
 }
 
-/* Rotates rows by their positions, derope.md. Tiles are of whole heads. */
-KVC_DEVICE void kvc_op_turn(const struct kvc_device_op *op, struct kvc_tile *t) {
-    const uint32_t pairs = op->turn.pairs, halves = op->turn.halves;
+/* Rotates rows by their positions, derope.md; the tile's first is row `first` of the block. Tiles are of whole heads. */
+KVC_DEVICE void kvc_turn_words(const struct kvc_turn_op *turn, const struct kvc_tile *t, uint32_t *word, uint32_t first) {
+    const uint32_t pairs = turn->pairs, halves = turn->halves;
     for (uint32_t r = 0; r < t->rows; r++) {
-        const uint32_t p = KVC_BYTES(op->turn.position)[op->row + t->row + r];
-        const double *a = (const double *)(uintptr_t)op->turn.high + (uint64_t)(p / 16) * 2 * pairs;
-        const double *b = (const double *)(uintptr_t)op->turn.low + (uint64_t)(p % 16) * 2 * pairs;
+        const uint32_t p = KVC_BYTES(turn->position)[first + r];
+        const double *a = (const double *)(uintptr_t)turn->high + (uint64_t)(p / 16) * 2 * pairs;
+        const double *b = (const double *)(uintptr_t)turn->low + (uint64_t)(p % 16) * 2 * pairs;
         KVC_EACH_LANE for (uint32_t i = lane; i < pairs; i += KVC_LANES) {
             const double c = a[i], s = a[pairs + i], c2 = b[i], s2 = b[pairs + i];
             const float cosine = kvc_narrow(kvc_add_double(kvc_times_double(c, c2), -kvc_times_double(s, s2)));
-            const float sine = kvc_narrow(kvc_add_double(kvc_times_double(c, s2), kvc_times_double(s, c2)));
-            uint32_t *u = t->word + r * t->width + (halves ? i : 2 * i), *v = u + (halves ? pairs : 1);
+            const float forward = kvc_narrow(kvc_add_double(kvc_times_double(c, s2), kvc_times_double(s, c2)));
+            const float sine = turn->back ? -forward : forward;
+            uint32_t *u = word + r * t->width + (halves ? i : 2 * i), *v = u + (halves ? pairs : 1);
             const float x = kvc_as_float(*u), y = kvc_as_float(*v);
             *u = kvc_as_bits(kvc_add(kvc_times(x, cosine), -kvc_times(y, sine)));
             *v = kvc_as_bits(kvc_add(kvc_times(y, cosine), kvc_times(x, sine)));
         }
     }
+}
+
+KVC_DEVICE void kvc_op_turn(const struct kvc_device_op *op, struct kvc_tile *t) {
+    kvc_turn_words(&op->turn, t, t->word, op->row + t->row);
 }
 
 /* Convert between a dtype and binary32. */

@@ -5,6 +5,7 @@
 #ifndef KVC_DECODE_ROWS_H
 #define KVC_DECODE_ROWS_H
 
+#include "kernels/device/decode_ahead.h"
 #include "kernels/device/decode_changes.h"
 #include "kernels/device/decode_products.h"
 #include "kernels/device/decode_quant.h"
@@ -29,6 +30,8 @@ KVC_DEVICE void kvc_op_run(const struct kvc_device_op *op, struct kvc_tile *t) {
     case KVC_OP_TURN: kvc_op_turn(op, t); break;
     case KVC_OP_WIDEN: kvc_op_widen(op, t); break;
     case KVC_OP_ROUND: kvc_op_round(op, t); break;
+    case KVC_OP_PREDICT: kvc_op_predict(op, t); break;
+    case KVC_OP_SMALL: kvc_op_small(op, t); break;
     default: t->fault |= KVC_FAULT_NUMBER;
     }
 }

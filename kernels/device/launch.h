@@ -2,10 +2,11 @@
  * numbers and addresses of the device's memory. codecs/program.h makes them, decode.h runs them. C11 and CUDA C++17 both
  * compile this. Not for how items are run.
  *
- * Decoding a block has four levels. An item waits until the items of the level before are done:
+ * Items have levels. An item waits until all items of the level before are done:
  * - prepare: jobs that make tables (numbers stored as halves, slots of rANS tables, channel models);
  * - stream: jobs that decode rANS streams into scratch memory, one warp a stream;
- * - rows: a run of rows of one head, whose operations, last stage first, make values of what is stored, tile by tile;
+ * - rows: a run of rows of one head, whose operations, last stage first, make values of what is stored, tile by tile. Where tensors are
+ *   predicted from others, each tensor's rows are a level, in the order of the tensors;
  * - digest: sums of hashes over the rows that were written.
  * Warps take items in the order of the queue. An item waits for earlier items only. */
 #ifndef KVC_LAUNCH_H
@@ -153,7 +154,9 @@ enum kvc_device_op_kind {
     KVC_OP_MEAN,
     KVC_OP_TURN,
     KVC_OP_WIDEN,
-    KVC_OP_ROUND
+    KVC_OP_ROUND,
+    KVC_OP_PREDICT,
+    KVC_OP_SMALL
 };
 
 /* --- operands of operations (decode_rows.h and what it includes); uint64_t fields are addresses --- */
@@ -249,11 +252,33 @@ struct kvc_turn_op {
                            and 16 m, rotations by l */
     uint64_t position;  /* u8: the low byte of each row's position */
     uint32_t pairs, halves; /* halves, 1: the pairing is by halves, else interleaved */
+    uint32_t back;          /* 1: by the negative position */
 };
 
 /* KVC_OP_WIDEN, KVC_OP_ROUND: the dtype to binary32, and back. */
 struct kvc_convert_op {
     uint32_t dtype;
+};
+
+/* KVC_OP_PREDICT: codecs/stages/predict.md. */
+struct kvc_predict_op {
+    uint64_t weights; /* [input / 4][output]: words of four i8 */
+    uint64_t numbers; /* binary32: the scales of all outputs, then their means */
+    uint64_t inputs;  /* struct kvc_predict_input, n of them */
+    uint32_t n, outputs;
+};
+struct kvc_predict_input {
+    uint64_t at;    /* i8, [row][width], of the matrix's row 0, a multiple of 4 */
+    uint32_t words; /* of a row: width / 4, rounded up. What follows the width has weights of 0 */
+    uint32_t first; /* of its words of weights */
+};
+
+/* KVC_OP_SMALL: writes rows as inputs of predictions, codecs/stages/cross.md, and leaves the tile as it is. The last operation of a run. */
+struct kvc_small_op {
+    uint64_t to;             /* i8, of the block's row 0 */
+    uint64_t numbers;        /* binary32: the means of all channels, then their gains */
+    struct kvc_turn_op turn; /* back to before RoPE; pairs is 0 where rows are not rotated */
+    uint32_t dtype, stride;  /* of values; bytes of a row */
 };
 
 /* One operation of a run. */
@@ -278,6 +303,8 @@ struct kvc_device_op {
         struct kvc_channels_op channels;
         struct kvc_turn_op turn;
         struct kvc_convert_op convert;
+        struct kvc_predict_op predict;
+        struct kvc_small_op small;
     };
 };
 static_assert(sizeof(struct kvc_device_op) == 16 + 8 * KVC_OP_OPERANDS, "operands of an operation need more room");
@@ -300,9 +327,8 @@ struct kvc_device_item {
     uint32_t first, rows;     /* rows: of the run; digest: of the target */
     uint32_t column, columns; /* rows: channels of the head */
     uint32_t seed;            /* digest: number in the tensor of the first row */
+    uint32_t level;
 };
-
-enum { KVC_DEVICE_LEVELS = 4 };
 
 /* One launch. All addresses are of the device's memory. */
 struct kvc_device_launch {
@@ -310,12 +336,11 @@ struct kvc_device_launch {
     const struct kvc_device_job *job;
     const struct kvc_device_run *run;
     const struct kvc_device_target *target;
-    uint32_t *counter; /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done */
-    uint32_t *status;  /* by record: enum kvc_device_fault */
-    uint64_t *digest;  /* by record */
+    const uint32_t *need; /* by level: items of the level before, all of which must be done first */
+    uint32_t *counter;    /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done */
+    uint32_t *status;     /* by record: enum kvc_device_fault */
+    uint64_t *digest;     /* by record */
     uint32_t n_items;
-    /* Level i ends before item end[i]; its items wait until need[i] items of level wait[i] are done. */
-    uint32_t end[KVC_DEVICE_LEVELS], wait[KVC_DEVICE_LEVELS], need[KVC_DEVICE_LEVELS];
 };
 
 #endif

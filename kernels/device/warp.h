@@ -61,6 +61,14 @@ KVC_DEVICE float kvc_fma(float a, float b, float c) {
 KVC_DEVICE float kvc_root(float a) {
     return __fsqrt_rn(a);
 }
+/* Rounds to the nearest integer, ties to even. */
+KVC_DEVICE int32_t kvc_nearest(float a) {
+    return __float2int_rn(a);
+}
+/* Adds the products of four signed bytes each to a sum. */
+KVC_DEVICE int32_t kvc_dot_four(uint32_t a, uint32_t b, int32_t sum) {
+    return __dp4a((int)a, (int)b, sum);
+}
 KVC_DEVICE double kvc_add_double(double a, double b) {
     return __dadd_rn(a, b);
 }
@@ -146,6 +154,13 @@ KVC_DEVICE float kvc_fma(float a, float b, float c) {
 }
 KVC_DEVICE float kvc_root(float a) {
     return sqrtf(a);
+}
+KVC_DEVICE int32_t kvc_nearest(float a) {
+    return (int32_t)rintf(a);
+}
+KVC_DEVICE int32_t kvc_dot_four(uint32_t a, uint32_t b, int32_t sum) {
+    for (unsigned i = 0; i < 32; i += 8) sum += (int8_t)(a >> i & 255u) * (int8_t)(b >> i & 255u);
+    return sum;
 }
 KVC_DEVICE double kvc_add_double(double a, double b) {
     return a + b;

@@ -1,0 +1,59 @@
+/* decode_ahead.h: operations that predict rows from rows of earlier layers, and make inputs of predictions (codecs/stages/cross.md,
+ * "Prediction"). One source for GPU and host (warp.h). */
+#ifndef KVC_DECODE_AHEAD_H
+#define KVC_DECODE_AHEAD_H
+
+#include "kernels/device/decode_changes.h"
+
+/* Rows that one word of weights serves. */
+enum { KVC_AHEAD_ROWS = 8 };
+
+/* Adds predictions of rows to the tile, predict.md. Sums are of integers, exact in any order. */
+KVC_DEVICE void kvc_op_predict(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const struct kvc_predict_op *p = &op->predict;
+    const struct kvc_predict_input *input = (const struct kvc_predict_input *)(uintptr_t)p->inputs;
+    const float *scale = KVC_FLOATS(p->numbers), *mean = scale + p->outputs;
+    for (uint32_t r = 0; r < t->rows; r += KVC_AHEAD_ROWS) {
+        const uint32_t rows = t->rows - r < KVC_AHEAD_ROWS ? t->rows - r : KVC_AHEAD_ROWS;
+        KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES) {
+            const uint32_t channel = kvc_op_channel(op, t, c);
+            int32_t sum[KVC_AHEAD_ROWS] = {0};
+            for (uint32_t k = 0; k < p->n; k++) {
+                const uint32_t words = input[k].words;
+                const uint32_t *weight = KVC_WORDS(p->weights) + (uint64_t)input[k].first * p->outputs + channel;
+                const uint32_t *x = KVC_WORDS(input[k].at) + (uint64_t)(op->row + t->row + r) * words;
+                for (uint32_t j = 0; j < words; j++) { /* lanes read adjacent weights, and all of them the same input */
+                    const uint32_t w = weight[(uint64_t)j * p->outputs];
+                    KVC_UNROLL for (uint32_t i = 0; i < KVC_AHEAD_ROWS; i++) if (i < rows)
+                        sum[i] = kvc_dot_four(x[(uint64_t)i * words + j], w, sum[i]);
+                }
+            }
+            KVC_UNROLL for (uint32_t i = 0; i < KVC_AHEAD_ROWS; i++) if (i < rows) {
+                const float ahead = kvc_add(kvc_times((float)sum[i], scale[channel]), mean[channel]);
+                uint32_t *word = t->word + (r + i) * t->width + c;
+                *word = kvc_as_bits(kvc_add(kvc_as_float(*word), ahead));
+            }
+        }
+    }
+}
+
+/* Makes inputs of the values of the tile, which stay as they are. */
+KVC_DEVICE void kvc_op_small(const struct kvc_device_op *op, struct kvc_tile *t) {
+    const struct kvc_small_op *s = &op->small;
+    const float *mean = KVC_FLOATS(s->numbers), *gain = mean + op->heads * op->dim;
+    uint32_t *const back = t->other;
+    KVC_EACH_VALUE(t) back[r * t->width + c] = kvc_as_bits(kvc_widen(KVC_VALUE(t), s->dtype));
+    KVC_LANES_MEET();
+    if (s->turn.pairs) kvc_turn_words(&s->turn, t, back, op->row + t->row);
+    KVC_LANES_MEET();
+    KVC_EACH_VALUE(t) {
+        const uint32_t channel = kvc_op_channel(op, t, c);
+        const float x = kvc_as_float(back[r * t->width + c]);
+        const float y = kvc_times(kvc_add(x, -mean[channel]), gain[channel]);
+        const int32_t code = y != y ? 0 : y >= 127 ? 127 : y <= -127 ? -127 : kvc_nearest(y);
+        int8_t *to = (int8_t *)(uintptr_t)s->to + (uint64_t)(op->row + t->row + r) * s->stride + channel;
+        *to = (int8_t)code;
+    }
+}
+
+#endif
