@@ -141,7 +141,7 @@ int kvc_load_plan(struct kvc_load *l, struct kvc_error *e) {
     if (!o->slots) o->slots = SLOTS;
     if (o->slots < KVC_LOAD_MIN_SLOTS) o->slots = KVC_LOAD_MIN_SLOTS;
     if (o->slots > KVC_LOAD_MAX_SLOTS) o->slots = KVC_LOAD_MAX_SLOTS;
-    if (list_blocks(l, e) || list_pieces(l, e) || kvc_load_plan_inputs(l, e) || find_kept(l, e)) return -1;
+    if (list_blocks(l, e) || list_pieces(l, e) || find_kept(l, e)) return -1;
     if (o->slots > l->n_pieces) o->slots = l->n_pieces > KVC_LOAD_MIN_SLOTS ? (unsigned)l->n_pieces : KVC_LOAD_MIN_SLOTS;
     measure_room(l);
     return 0;

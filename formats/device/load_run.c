@@ -78,7 +78,7 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, c
     if (!kvc_cache_is_container(c)) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "only .kvc files are decoded on a device");
     if (!status && !(l->target = kvc_alloc(c->n_tensors, sizeof *l->target))) status = kvc_fail_memory(e, "a plan");
     if (!status && c->n_tensors) memcpy(l->target, target, c->n_tensors * sizeof *l->target);
-    if (!status) status = kvc_load_plan(l, e);
+    if (!status) status = kvc_load_plan(l, e) || kvc_load_plan_inputs(l, e) ? -1 : 0;
     if (!status) status = alloc_all(l, e);
     if (!status) return l;
     kvc_load_free(l);
