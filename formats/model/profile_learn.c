@@ -33,6 +33,8 @@ void kvc_learner_free(struct kvc_learner *l) {
             free(l->layer[i].part[p].gram);
         }
         free(l->layer[i].query);
+        free(l->layer[i].attended[0]);
+        free(l->layer[i].attended[1]);
         free(l->layer[i].angle);
     }
     for (uint32_t i = 0; i < l->n_samples; i++) kvc_learnt_sample_free(&l->sample[i]);
@@ -178,7 +180,10 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
     }
     for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++)
         if (queries->tensor[t].role == KVC_ROLE_QUERIES && queries->layer[queries->tensor[t].layer].index == layer->index)
-            status = add_queries(queries, t, to, &rope, e);
+            status = add_queries(queries, t, to, &rope, e) ||
+                             kvc_learn_attention(c, number, queries, t, kvc_cache_pairing(c), to, e)
+                         ? -1
+                         : 0;
     kvc_rope_free(&rope);
     return status;
 }

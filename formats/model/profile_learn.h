@@ -22,6 +22,6 @@ int kvc_learner_knows_rope(const struct kvc_learner *l);
 /* Returns 1 when every layer with K had queries. */
 int kvc_learner_has_queries(const struct kvc_learner *l);
 /* Writes the profile. */
-int kvc_learner_write(const struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e);
+int kvc_learner_write(struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e);
 
 #endif

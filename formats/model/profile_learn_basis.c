@@ -9,7 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-#define MIN_WEIGHT 0.02 /* of a channel, relative to the mean of its head */
+#define MIN_WEIGHT 0.02   /* of a channel, relative to the mean of its head */
+#define SPREAD_SHARE 0.03 /* of weights by spread, beside those by attention */
+#define UNIT 0.55         /* of their sum: presets then have their KLD on SmolLM2 */
 
 void kvc_learnt_basis_free(struct kvc_learnt_basis *b) {
     free(b->mean);
@@ -27,9 +29,9 @@ float kvc_learn_round(const float *values, size_t n, int8_t *code) {
     return scale;
 }
 
-/* Computes the weights of a head's channels in the metric. */
-static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const double *variance, double layer_variance,
-                  double *weight) {
+/* Computes the weights of a head's channels relative to spreads: of K by the energy of queries, or of K itself where there are none. */
+static void weigh_by_spread(const struct kvc_learnt_layer *l, int is_v, size_t head, const double *variance,
+                            double layer_variance, double *weight) {
     const struct kvc_learnt_part *p = &l->part[is_v];
     double total = 0;
     for (size_t d = 0; d < p->dim; d++) weight[d] = is_v ? 1 / layer_variance : variance[d];
@@ -48,6 +50,23 @@ static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const
         weight[d] += MIN_WEIGHT * total + 1e-30;
         weight[d] /= l->n_queries ? (double)p->dim : (total > 1e-30 ? total : 1) * layer_variance;
         weight[d] /= KVC_LEARN_K_STEP * KVC_LEARN_K_STEP;
+    }
+}
+
+/* Computes the weights of a head's channels in the metric. Weights by attention may differ a thousandfold between layers. A share of
+ * those by spread keeps the errors of all layers small. */
+static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const double *variance, double layer_variance,
+                  double *weight) {
+    const size_t dim = l->part[is_v].dim;
+    const double *k = l->attended[0] ? l->attended[0] + head * dim : NULL;
+    double total = 0;
+    weigh_by_spread(l, is_v, head, variance, layer_variance, weight);
+    if (!(l->attention_scale > 0) || !k) return;
+    for (size_t d = 0; d < dim && !is_v; d++) total += k[d] / (double)dim;
+    for (size_t d = 0; d < dim; d++) {
+        const double own = is_v ? l->attended[1][head]
+                                : (k[d] + MIN_WEIGHT * total) / (KVC_LEARN_OUTPUT_STEP * KVC_LEARN_OUTPUT_STEP);
+        weight[d] = UNIT * (own * l->attention_scale + SPREAD_SHARE * weight[d]);
     }
 }
 

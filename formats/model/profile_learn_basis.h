@@ -7,6 +7,8 @@
 
 /* The quantisation step of K over that of V, in the metrics of profile_learn_basis.c: measured on SmolLM2 and Gemma 3. */
 #define KVC_LEARN_K_STEP 0.18
+/* The same where both are errors of the output of attention (profile_learn_attention.c). */
+#define KVC_LEARN_OUTPUT_STEP 0.8
 
 /* The tensors of K or V of a layer, as kvc-profile(5) has them. */
 struct kvc_learnt_basis {

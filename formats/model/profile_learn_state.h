@@ -26,6 +26,9 @@ struct kvc_learnt_layer {
     double *angle;
     int sliding;
     uint32_t window; /* tokens; 0: none or unknown */
+    /* Sums over `attending` queries of what errors do to the output of attention: of K [head][channel], of V [head]; NULL: no queries.
+     * Multiplied by attention_scale they are the metric; 0: that is not known of all layers. */
+    double *attended[2], attending, attention_scale;
 };
 
 /* A layer of a sample: its number in the model and in the cache, its channels and their place in a row of the sample. */
@@ -65,6 +68,12 @@ int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t la
                    struct kvc_rope *rope, struct kvc_error *e);
 /* Takes a row back to before RoPE, and pairs its channels as halves. `room` has `dim` floats. */
 void kvc_learn_normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position, float *room);
+
+/* Adds what a cache's queries, a tensor of `queries`, say of one of its layers (profile_learn_attention.c). `pairing`: of the queries. */
+int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct kvc_cache *queries, uint32_t tensor,
+                        enum kvc_pairing pairing, struct kvc_learnt_layer *to, struct kvc_error *e);
+/* Sets attention_scale of all layers. */
+void kvc_learn_attention_settle(struct kvc_learner *l);
 
 /* Keeps the rows of a cache for learning predictors (profile_learn_samples.c). */
 int kvc_learn_keep(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e);

@@ -231,8 +231,9 @@ static int write_predicting(const struct kvc_learner *l, struct kvc_profile *bas
     return status ? -1 : 0;
 }
 
-int kvc_learner_write(const struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
+int kvc_learner_write(struct kvc_learner *l, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_buffer plain = {0};
+    kvc_learn_attention_settle(l);
     if (l->base) return write_predicting(l, l->base, out, e);
     if (!l->back) return write_plain(l, out, e);
     struct kvc_sink memory = kvc_sink_buffer(&plain);
