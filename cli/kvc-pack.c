@@ -286,7 +286,7 @@ static int open_profile(struct cli_pack *p, struct kvc_error *e) {
 /* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
 static void say_learnt(const struct cli_pack *p, const struct kvc_learner *l) {
     if (p->job.input.quiet || p->how.profile) return; /* a profile that got predictors keeps its own metric */
-    cli_warn("%s: made without gradients: files come out about 1.3 to 1.7 times larger, at equal quality, than with a profile of "
+    cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at equal quality, than with a profile of "
              "make_profile.py",
              p->learn_path);
     if (!kvc_learner_has_queries(l))

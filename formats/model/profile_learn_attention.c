@@ -21,7 +21,7 @@ enum { QUERIES = 24, FAR = 512 }; /* queries of a cache that are taken; tokens o
 struct attended {
     size_t heads, dim, dim_v, group, n;
     const struct kvc_cells *cells;
-    float *k, *v, *share, *output;
+    float *k, *v, *share, *output, *room;
     uint64_t window;
 };
 
@@ -82,27 +82,31 @@ static void add_query(const struct attended *x, size_t head, const float *query,
     for (size_t d = 0; d < x->dim; d++) to->attended[0][head * x->dim + d] += of_k * energy[d] / (double)x->dim;
 }
 
-/* Makes squares of a query's channels, paired as halves. Both channels of a pair get their mean: rotations keep the sum. */
-static void find_energy(double *to, const float *query, size_t dim, size_t half, enum kvc_pairing pairing) {
+/* Makes squares of a query's channels. Both channels of a pair get their mean: rotations keep the sum. */
+static void find_energy(double *to, const float *query, size_t dim, size_t half) {
     for (size_t d = 0; d < dim; d++) to[d] = (double)query[d] * (double)query[d];
-    for (size_t i = 0; i < half; i++) {
-        const double a = (double)query[kvc_pair_first(pairing, i)], b = (double)query[kvc_pair_second(pairing, i, half)];
-        to[i] = to[half + i] = (a * a + b * b) / 2;
-    }
+    for (size_t i = 0; i < half; i++) to[i] = to[half + i] = (to[i] + to[half + i]) / 2;
+}
+
+/* Pairs the channels of n heads as halves, so that sums are the same in both pairings. */
+static void pair_as_halves(float *row, size_t n, size_t dim, const struct kvc_learnt_layer *l, enum kvc_pairing pairing,
+                           float *room) {
+    for (size_t h = 0; h < n && pairing == KVC_PAIRING_INTERLEAVED; h++) kvc_learn_to_halves(row + h * dim, l->half, room);
 }
 
 static int add_all(struct attended *x, const struct kvc_cache *q, uint32_t t, enum kvc_pairing pairing,
                    struct kvc_learnt_layer *to, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(q, t)->cells;
     const size_t n = (size_t)q->tensor[t].shape.tokens, step = (n + QUERIES - 1) / QUERIES, width = x->heads * x->group * x->dim;
-    float *row = kvc_alloc(width + 1, sizeof *row);
+    float *row = kvc_alloc(width + x->dim, sizeof *row);
     double *energy = kvc_alloc(x->dim, sizeof *energy);
     int status = row && energy ? 0 : kvc_fail_memory(e, "queries");
     for (size_t i = 0; i < n && !status; i += step) {
         if ((status = q->read(q, t, i, 1, (uint8_t *)row, e))) break;
         if (!kvc_all_finite(row, width)) continue;
+        pair_as_halves(row, x->heads * x->group, x->dim, to, pairing, row + width);
         for (size_t h = 0; h < x->heads * x->group; h++) {
-            find_energy(energy, row + h * x->dim, x->dim, to->half, pairing);
+            find_energy(energy, row + h * x->dim, x->dim, to->half);
             add_query(x, h / x->group, row + h * x->dim, kvc_cells_position(cells, i), energy, to);
         }
         to->attending += (double)x->group;
@@ -130,13 +134,16 @@ int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct 
     }
     x.share = kvc_alloc(x.n + 1, sizeof *x.share);
     x.output = kvc_alloc(x.dim_v, sizeof *x.output);
-    int status = to->attended[0] && to->attended[1] && x.share && x.output ? 0 : kvc_fail_memory(e, "attention");
+    x.room = kvc_alloc(x.dim, sizeof *x.room);
+    int status = to->attended[0] && to->attended[1] && x.share && x.output && x.room ? 0 : kvc_fail_memory(e, "attention");
     if (!status && !((x.k = read_all(c, k, e)) && (x.v = read_all(c, v, e)))) status = -1;
+    if (!status) pair_as_halves(x.k, x.n * x.heads, x.dim, to, pairing, x.room);
     if (!status) status = add_all(&x, queries, tensor, pairing, to, e);
     free(x.k);
     free(x.v);
     free(x.share);
     free(x.output);
+    free(x.room);
     return status;
 }
 

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Moves the channels of a head from interleaved pairs to halves. */
-static void to_halves(float *head, size_t half, float *room) {
+void kvc_learn_to_halves(float *head, size_t half, float *room) {
     memcpy(room, head, 2 * half * sizeof *room);
     for (size_t i = 0; i < half; i++) {
         head[i] = room[2 * i];
@@ -20,7 +19,8 @@ static void to_halves(float *head, size_t half, float *room) {
 void kvc_learn_normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position, float *room) {
     if (!rope->half || position < 0) return;
     kvc_row_before_rope(rope, row, heads, dim, position);
-    for (size_t h = 0; h < heads && rope->pairing == KVC_PAIRING_INTERLEAVED; h++) to_halves(row + h * dim, rope->half, room);
+    for (size_t h = 0; h < heads && rope->pairing == KVC_PAIRING_INTERLEAVED; h++)
+        kvc_learn_to_halves(row + h * dim, rope->half, room);
 }
 
 int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer, struct kvc_learnt_layer *to,

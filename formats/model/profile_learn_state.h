@@ -69,6 +69,9 @@ int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t la
 /* Takes a row back to before RoPE, and pairs its channels as halves. `room` has `dim` floats. */
 void kvc_learn_normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position, float *room);
 
+/* Moves the channels of a head from interleaved pairs to halves. `room` has 2 half floats. */
+void kvc_learn_to_halves(float *head, size_t half, float *room);
+
 /* Adds what a cache's queries, a tensor of `queries`, say of one of its layers (profile_learn_attention.c). `pairing`: of the queries. */
 int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct kvc_cache *queries, uint32_t tensor,
                         enum kvc_pairing pairing, struct kvc_learnt_layer *to, struct kvc_error *e);
