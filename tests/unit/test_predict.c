@@ -11,6 +11,7 @@
 #include "formats/io/safetensors_file.h"
 #include "formats/model/predictor.h"
 #include "formats/model/profile_learn.h"
+#include "formats/model/profile_state.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -49,6 +50,23 @@ static void put(struct kvc_safetensors_writer *w, struct kvc_sink *to, const cha
     struct kvc_error e;
     assert_int_equal(kvc_safetensors_add(w, name, "BF16", dim, 4, &e), 0);
     assert_int_equal(kvc_sink_write(to, values, 2 * WIDTH * tokens, &e), 0);
+}
+
+static size_t attended_token[LAYERS]; /* the token that all queries of a layer attend to; all 0: the cache has no queries */
+enum { QUERIES = 8 };
+
+/* Adds queries of the last tokens that are K of one token, several times as long. */
+static void put_queries(struct kvc_safetensors_writer *w, struct kvc_sink *to, uint32_t layer, const uint16_t *k, size_t tokens) {
+    uint16_t query[HEADS * QUERIES * DIM];
+    char name[32];
+    for (size_t i = 0; i < HEADS * QUERIES * DIM; i++) {
+        const size_t head = i / (QUERIES * DIM), d = i % DIM;
+        float x;
+        kvc_to_floats(&x, (const uint8_t *)(k + (head * tokens + attended_token[layer]) * DIM + d), 1, KVC_BF16);
+        query[i] = kvc_float_to_bf16(4 * x);
+    }
+    snprintf(name, sizeof name, "queries.%u", (unsigned)layer);
+    put(w, to, name, QUERIES, query);
 }
 
 /* Rotates the pairs of a head to a position, as RoPE with base 100 does. */
@@ -103,6 +121,7 @@ static void make(struct file *f, uint32_t seed, size_t tokens, int interleaved, 
                 }
             }
             put(&w, &to, name, tokens, values);
+            if (!is_v && attended_token[l]) put_queries(&w, &to, l, values, tokens);
         }
     f->bytes = (struct kvc_buffer){0};
     struct kvc_sink out = kvc_sink_buffer(&f->bytes);
@@ -238,6 +257,26 @@ static void what_is_learnt(void **state) {
     assert_true(kvc_profile_bytes(added, &n[0]) && kvc_profile_bytes(profile, &n[1]));
     kvc_profile_free(none);
     kvc_profile_free(added);
+}
+
+static float weight_of_v(const struct kvc_profile *p, uint32_t layer) {
+    struct kvc_profile_array a;
+    struct kvc_error e;
+    assert_int_equal(kvc_profile_array(p, layer, "v.weight", "F32", 1, &a, &e), 1);
+    return kvc_profile_f32(a.data, 0);
+}
+
+/* Layers whose queries attend to far tokens matter, and so do early layers; those that attend to near tokens matter little. */
+static void attention_makes_a_metric(void **state) {
+    (void)state;
+    for (uint32_t l = 0; l < LAYERS; l++) attended_token[l] = l == 2 ? 692 : 100;
+    struct kvc_profile *p = learn(0, NULL);
+    memset(attended_token, 0, sizeof attended_token);
+    assert_int_equal(kvc_profile_metric(p), KVC_METRIC_QUERY);
+    assert_true(weight_of_v(p, 2) < weight_of_v(p, 1) / 10);
+    assert_true(weight_of_v(p, 2) < weight_of_v(p, 3) / 10);
+    assert_true(weight_of_v(p, 3) < weight_of_v(p, 1) && weight_of_v(p, 1) < weight_of_v(p, 0));
+    kvc_profile_free(p);
 }
 
 /* --- prediction by the words of cross.md --- */
@@ -554,9 +593,11 @@ static int free_profile(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equations_are_solved),   cmocka_unit_test(what_is_learnt),       cmocka_unit_test(the_words_of_the_spec),
-        cmocka_unit_test(layers_help_each_other), cmocka_unit_test(other_inputs),         cmocka_unit_test(the_profile_is_needed),
-        cmocka_unit_test(damage_spreads_upwards), cmocka_unit_test(errors_do_not_add_up), cmocka_unit_test(recipes_that_predict),
+        cmocka_unit_test(equations_are_solved),     cmocka_unit_test(what_is_learnt),
+        cmocka_unit_test(attention_makes_a_metric), cmocka_unit_test(the_words_of_the_spec),
+        cmocka_unit_test(layers_help_each_other),   cmocka_unit_test(other_inputs),
+        cmocka_unit_test(the_profile_is_needed),    cmocka_unit_test(damage_spreads_upwards),
+        cmocka_unit_test(errors_do_not_add_up),     cmocka_unit_test(recipes_that_predict),
     };
     return cmocka_run_group_tests(tests, make_profile, free_profile);
 }
