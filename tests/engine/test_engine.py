@@ -55,7 +55,7 @@ CONTINUED = {
     "tail:32@k,prune:k=0.4:by=l2@k": 0,
 }
 # The transform codec with the shipped profile of the model, likewise.
-PROFILE = os.path.join(ROOT, "samples", "smollm2-135m-instruct.kvcp")
+PROFILE = os.path.join(ROOT, "samples", "smollm2-135m-instruct-predict.kvcp")
 PROFILED = {"near-lossless": 4, "small": 1, "tiny": 0}
 
 
