@@ -133,7 +133,9 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
         memcpy(dst, memo->values, bytes);
         return 0;
     }
-    int16_t *inputs = kvc_alloc_zeros(n_rows, p->inputs * sizeof *inputs);
+    int whole = n != 0 && p->input[n - 1].at + p->input[n - 1].width == p->inputs; /* 1: no input stays 0 */
+    for (size_t i = 0; i < n; i++) whole &= from[i] != KVC_AHEAD_NONE;
+    int16_t *inputs = whole ? kvc_alloc(n_rows, p->inputs * sizeof *inputs) : kvc_alloc_zeros(n_rows, p->inputs * sizeof *inputs);
     int32_t *sums = kvc_alloc(n_rows, p->outputs * sizeof *sums);
     int status = inputs && sums ? 0 : kvc_fail_memory(e, "predictions");
     for (unsigned i = 0; i < n && !status; i++)
