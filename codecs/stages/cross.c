@@ -8,14 +8,10 @@
 #include <stdlib.h>
 
 enum { STREAM, EVERY, N_ARGS }; /* STREAM: of the coder */
+
 static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
                  struct kvc_error *e) {
     return kvc_ahead_begin(x, like, (uint32_t)args->i[EVERY], state, e);
-}
-
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
-    (void)args;
-    return kvc_ahead_settle(state, stage, side, e);
 }
 
 static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *description) {
@@ -87,7 +83,7 @@ const struct kvc_stage kvc_stage_cross = {
     .args = arguments,
     .n_args = N_ARGS,
     .begin = begin,
-    .settle = settle,
+    .settle = kvc_ahead_settle,
     .end = free,
     .inputs = kvc_ahead_read,
     .describe = describe,

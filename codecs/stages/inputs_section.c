@@ -34,8 +34,11 @@ int kvc_ahead_begin(const struct kvc_encoding *x, const struct kvc_block *like, 
     return 0;
 }
 
-int kvc_ahead_settle(const struct kvc_ahead_state *s, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+int kvc_ahead_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                     struct kvc_error *e) {
+    const struct kvc_ahead_state *s = state;
     uint8_t bytes[HEADER + ENTRY * KVC_AHEAD_MOST] = {0};
+    (void)args;
     if (!s) return 0;
     bytes[0] = (uint8_t)s->inputs.rotation;
     for (size_t i = 0; i < s->inputs.n; i++)

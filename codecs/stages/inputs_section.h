@@ -4,6 +4,7 @@
 #define KVC_INPUTS_SECTION_H
 
 #include "codecs/ahead.h"
+#include "codecs/args.h"
 #include "codecs/block.h"
 
 /* The state of a segment that is predicted. */
@@ -16,8 +17,9 @@ struct kvc_ahead_state {
  * `every`: inputs of layers before the last multiple of it are not used; 0: all are. */
 int kvc_ahead_begin(const struct kvc_encoding *x, const struct kvc_block *like, uint32_t every, void **state,
                     struct kvc_error *e);
-/* Writes the section; nothing where state is NULL. */
-int kvc_ahead_settle(const struct kvc_ahead_state *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e);
+/* The `settle` of such stages: writes the section; nothing where the state is NULL. */
+int kvc_ahead_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                     struct kvc_error *e);
 /* Reads the section. Returns 1, 0 where there is none, or -1. */
 int kvc_ahead_read(const struct kvc_stored *stored, struct kvc_ahead_inputs *to, struct kvc_error *e);
 

@@ -25,11 +25,6 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return kvc_ahead_begin(x, like, (uint32_t)args->i[EVERY], state, e);
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
-    (void)args;
-    return kvc_ahead_settle(state, stage, side, e);
-}
-
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_ahead_state *s = state;
@@ -149,7 +144,7 @@ const struct kvc_stage kvc_stage_predict = {
     .args = arguments,
     .n_args = N_ARGS,
     .begin = begin,
-    .settle = settle,
+    .settle = kvc_ahead_settle,
     .end = free,
     .inputs = kvc_ahead_read,
     .encode = encode,

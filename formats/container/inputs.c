@@ -110,8 +110,9 @@ static void keep(struct kvc_inputs *k, struct entry *x) {
 
 /* --- what a block stands on --- */
 
-int kvc_inputs_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
-                    struct kvc_error *e) {
+/* Reads the tensors that a segment is predicted from. Returns 1, 0 where it is from none, or -1. */
+static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
+                       struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
@@ -144,7 +145,7 @@ enum { UNUSED, WANTED }; /* WANTED + how K is rotated */
 /* Marks the tensors that a segment is predicted from in wanted[]. */
 static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *wanted, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
-    const int has = kvc_inputs_read(c, tensor, block, &inputs, e);
+    const int has = read_inputs(c, tensor, block, &inputs, e);
     for (size_t i = 0; has > 0 && i < inputs.n; i++) {
         if (inputs.from[i] == KVC_AHEAD_NONE) continue;
         uint8_t *mark = &wanted[inputs.from[i]];
@@ -247,6 +248,14 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
     }
     kvc_inputs_release(held);
     return NULL;
+}
+
+int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
+                          struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
+    return step < line->n && line->step[step].stage->lower ? read_inputs(c, tensor, block, to, e) : 0;
 }
 
 int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small, const double **angle,

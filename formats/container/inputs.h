@@ -30,8 +30,10 @@ void kvc_inputs_release(struct kvc_inputs_held *held);
 void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *rows);
 unsigned kvc_inputs_depth(const struct kvc_inputs_held *held);
 
-/* Reads which tensors the segment of a block is predicted from. Returns 1, 0 where it is from none, or -1. */
-int kvc_inputs_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to, struct kvc_error *e);
+/* Reads which tensors the segment of a block is predicted from by a device. Returns 1, 0 where it is from none or the CPU predicts it,
+ * or -1. */
+int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
+                          struct kvc_error *e);
 /* Finds what makes inputs of a tensor's rows, for devices: *angle of each of *half pairs, NULL where RoPE rotates none. */
 int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small, const double **angle,
                        size_t *half, struct kvc_error *e);

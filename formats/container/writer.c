@@ -185,12 +185,6 @@ static int describe(const struct writer *w, const char *recipe, struct kvc_meta 
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
 
-/* Returns how K is rotated where it is stored after RoPE in known pairs, else UNKNOWN. */
-static enum kvc_pairing rotation_of(const struct kvc_cache *c) {
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    return kvc_pairing_turns(facts.pairing) && facts.after_rope ? facts.pairing : KVC_PAIRING_UNKNOWN;
-}
-
 static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     w->first_run = calloc((size_t)c->n_tensors + 1, sizeof *w->first_run);
@@ -204,18 +198,19 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
     if (looks && !queries && !(queries = *own_queries = kvc_view_float(c, e))) return -1;
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    const int rotates = kvc_pairing_turns(facts.pairing) && facts.after_rope;
     w->encode = (struct kvc_encode){.cache = c,
-                                    .facts = kvc_facts_of(&c->meta),
+                                    .facts = facts,
                                     .plan = &w->plan,
                                     .queries = queries,
                                     .shared = w->shared,
                                     .projections = &w->projections,
                                     .profile = w->options->profile,
-                                    .rotation = rotation_of(c),
+                                    .rotation = rotates ? facts.pairing : KVC_PAIRING_UNKNOWN,
                                     .no_verify = w->options->no_verify,
                                     .measure = w->options->measure};
-    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options->profile, w->encode.facts.pairing, w->encode.rotation, e))
-        return -1;
+    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options->profile, facts.pairing, w->encode.rotation, e)) return -1;
     w->report.lossless = w->plan.lossless;
     w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;

@@ -403,15 +403,14 @@ static struct kvc_device_item *queue_items(struct kvc_device_item *item, const s
  * the number of items of the level before. */
 static void set_levels(const struct kvc_batch *b, struct kvc_device_item *item, uint32_t *need) {
     const size_t n[] = {b->prepare.n, b->stream.n, b->rows.n, b->digest.n};
-    uint32_t level = 0, before = 0, here = 0;
+    uint32_t level = 0, here = 0;
     for (unsigned kind = 0; kind < 4; kind++)
         for (size_t i = 0, own = 0; i < n[kind]; i++, item++) {
             const uint32_t rank = item->level;
             if (!i || rank != own) { /* a new level */
                 level += here != 0;
-                before = here;
+                need[level] = here;
                 here = 0;
-                need[level] = before;
                 own = rank;
             }
             item->level = level;

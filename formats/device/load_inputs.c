@@ -4,9 +4,6 @@
 #include "formats/container/inputs.h"
 #include "formats/device/load_state.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Returns 1 where blocks come in the order of their tensors, as kvc-pack writes them. */
 static int in_order(const struct kvc_load *l) {
     for (size_t i = 1; i < l->n_blocks; i++)
@@ -14,7 +11,7 @@ static int in_order(const struct kvc_load *l) {
     return 1;
 }
 
-/* Notes which tensors others are predicted from, and the last of these. Returns 1 when there are some, 0, or -1. */
+/* Notes which tensors the device predicts others from, and the last of these. Returns 1 when there are some, 0, or -1. */
 static int find_users(struct kvc_load *l, struct kvc_error *e) {
     int any = 0;
     for (size_t i = 0; i < l->n_blocks; i++) {
@@ -23,7 +20,7 @@ static int find_users(struct kvc_load *l, struct kvc_error *e) {
         struct kvc_ahead_inputs inputs;
         if (before && before->tensor == b->tensor && before->block / KVC_SEGMENT_BLOCKS == b->block / KVC_SEGMENT_BLOCKS)
             continue;
-        const int has = kvc_inputs_read(l->cache, b->tensor, b->block, &inputs, e);
+        const int has = kvc_inputs_for_device(l->cache, b->tensor, b->block, &inputs, e);
         if (has < 0) return -1;
         for (size_t k = 0; has && k < inputs.n; k++) {
             if (inputs.from[k] == KVC_AHEAD_NONE || !l->target[inputs.from[k]].base) continue;

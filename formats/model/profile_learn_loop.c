@@ -48,12 +48,11 @@ struct part {
     struct inputs *input[KVC_AHEAD_MOST];
     int role[KVC_AHEAD_MOST];
     size_t n_inputs, inputs, width;
-    unsigned *column; /* by sample; UINT_MAX: it has not got the layer */
-    float *x;         /* [row][width]; then what prediction leaves */
-    float *ahead;     /* predictions, likewise */
-    float *inverse;   /* of the basis that codes: [head][channel][component] */
-    const float *rows_basis;
-    float *made_basis;
+    unsigned *column;             /* by sample; UINT_MAX: it has not got the layer */
+    float *x;                     /* [row][width]; then what prediction leaves */
+    float *ahead;                 /* predictions, likewise */
+    const float *basis, *inverse; /* that code the rows: the profile's, or those made for what prediction leaves */
+    float *made_basis, *made_inverse;
     struct kvc_learnt_predictor learnt;
 };
 
@@ -109,8 +108,18 @@ static int for_runs(const struct loop *p, struct part *x,
 struct relation {
     double *gram; /* [inputs + width][inputs + width]: the upper triangle */
     float *room;
+    int16_t *inputs; /* of a row */
     double rows;
 };
+
+/* Puts all inputs of a row side by side. */
+static void gather(const struct part *x, uint64_t row, int16_t *to) {
+    for (size_t t = 0; t < x->n_inputs; t++) {
+        const size_t width = x->input[t]->width[x->role[t]];
+        const int8_t *from = x->input[t]->small[x->role[t]] + row * width;
+        for (size_t k = 0; k < width; k++) *to++ = from[k];
+    }
+}
 
 static int relate(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state, struct kvc_error *e) {
     struct relation *r = state;
@@ -118,11 +127,8 @@ static int relate(const struct loop *p, struct part *x, uint64_t first, size_t n
     (void)p;
     for (size_t i = 0; i < n; i++) {
         float *to = r->room + i * size;
-        for (size_t t = 0; t < x->n_inputs; t++) {
-            const size_t width = x->input[t]->width[x->role[t]];
-            const int8_t *from = x->input[t]->small[x->role[t]] + (first + i) * width;
-            for (size_t k = 0; k < width; k++) *to++ = (float)from[k];
-        }
+        gather(x, first + i, r->inputs);
+        for (size_t k = 0; k < x->inputs; k++) *to++ = (float)r->inputs[k];
         for (size_t k = 0; k < x->width; k++) to[k] = x->x[(first + i) * x->width + k] - p->own.mean[k];
     }
     r->rows += (double)n;
@@ -166,12 +172,7 @@ static int apply(const struct loop *p, struct part *x, uint64_t first, size_t n,
     float *row = x->x + first * x->width, *ahead = x->ahead + first * x->width;
     int status = 0;
     (void)p;
-    for (size_t i = 0; i < n; i++)
-        for (size_t t = 0, at = 0; t < x->n_inputs; t++) {
-            const size_t width = x->input[t]->width[x->role[t]];
-            const int8_t *from = x->input[t]->small[x->role[t]] + (first + i) * width;
-            for (size_t k = 0; k < width; k++) a->inputs[i * stride + at++] = from[k];
-        }
+    for (size_t i = 0; i < n; i++) gather(x, first + i, a->inputs + i * stride);
     kvc_predict_rows(&a->predictor, ahead, a->inputs, n, a->sums);
     for (size_t i = 0; i < n * x->width; i++) row[i] -= ahead[i];
     for (size_t h = 0; h < x->known->heads && !status; h++)
@@ -180,8 +181,8 @@ static int apply(const struct loop *p, struct part *x, uint64_t first, size_t n,
     return status;
 }
 
-/* Makes a basis of the same metric for what is left. Coefficients of the known basis have a metric of 1, so the new basis is the known one, multiplied by the
- * eigenvectors of their covariance. */
+/* Makes a basis of the same metric for what is left. Coefficients of the known basis have a metric of 1, so the new basis is the known
+ * one, multiplied by the eigenvectors of their covariance. */
 static int find_basis(struct part *x, const struct applied *a, struct kvc_error *e) {
     const size_t dim = x->known->dim;
     double *both = kvc_alloc(3 * dim + 1, dim * sizeof *both), *full = both, *half = both ? both + dim * dim : NULL;
@@ -217,9 +218,10 @@ static int find_basis(struct part *x, const struct applied *a, struct kvc_error 
         }
         for (size_t i = 0; i < dim * dim; i++) full[i] = (double)x->made_basis[h * dim * dim + i];
         status = kvc_invert(full, dim, e);
-        for (size_t i = 0; i < dim * dim && !status; i++) x->inverse[h * dim * dim + i] = (float)full[i];
+        for (size_t i = 0; i < dim * dim && !status; i++) x->made_inverse[h * dim * dim + i] = (float)full[i];
     }
-    x->rows_basis = x->made_basis;
+    x->basis = x->made_basis;
+    x->inverse = x->made_inverse;
     free(both);
     free(vector);
     return status;
@@ -236,12 +238,13 @@ static int learn_predictor(const struct loop *p, struct part *x, const struct re
     to->basis_scale = kvc_alloc(width, sizeof *to->basis_scale);
     to->variance = kvc_alloc(width, sizeof *to->variance);
     x->made_basis = kvc_alloc(width, dim * sizeof *x->made_basis);
+    x->made_inverse = kvc_alloc(width, dim * sizeof *x->made_inverse);
     a.weight = kvc_alloc_zeros(width, inputs * sizeof *a.weight);
     a.inputs = kvc_alloc_zeros(KVC_BLOCK, inputs * sizeof *a.inputs);
     a.sums = kvc_alloc(KVC_BLOCK, width * sizeof *a.sums);
     a.gram = kvc_alloc_zeros(width, dim * sizeof *a.gram);
-    int status = to->weight && to->scale && to->basis && to->basis_scale && to->variance && x->made_basis && a.weight &&
-                         a.inputs && a.sums && a.gram
+    int status = to->weight && to->scale && to->basis && to->basis_scale && to->variance && x->made_basis && x->made_inverse &&
+                         a.weight && a.inputs && a.sums && a.gram
                      ? solve(x, r, e)
                      : kvc_fail_memory(e, "a profile");
     if (!status) {
@@ -271,7 +274,7 @@ static int decode(const struct loop *p, struct part *x, uint64_t first, size_t n
         for (size_t h = 0; h < heads; h++) {
             const uint64_t key = ((i * 4096 + x->layer) * 2 + (uint64_t)x->is_v) * 4096 + h;
             const float step = p->step[i] * (float)exp2((CLASS_LEAST + (double)(mix(key) % CLASSES)) / 2);
-            const float *inverse = x->inverse + h * dim * dim, *basis = x->rows_basis + h * dim * dim;
+            const float *inverse = x->inverse + h * dim * dim, *basis = x->basis + h * dim * dim;
             float *v = row + h * dim;
             if (!(step > 0)) continue;
             memset(code, 0, dim * sizeof *code);
@@ -291,14 +294,13 @@ static int decode(const struct loop *p, struct part *x, uint64_t first, size_t n
 }
 
 /* Prepares the coding of rows that are not predicted: by the profile's own basis, about its means. */
-static int code_as_known(const struct loop *p, struct part *x) {
+static void code_as_known(const struct loop *p, struct part *x) {
     for (uint64_t i = 0; i < p->rows * x->width; i++) {
         x->ahead[i] = p->own.mean[i % x->width];
         x->x[i] -= x->ahead[i];
     }
-    memcpy(x->inverse, x->known->inverse, x->width * x->known->dim * sizeof *x->inverse);
-    x->rows_basis = x->known->basis;
-    return 0;
+    x->basis = x->known->basis;
+    x->inverse = x->known->inverse;
 }
 
 /* --- one part after the other --- */
@@ -307,8 +309,8 @@ static void part_free(struct part *x) {
     free(x->column);
     free(x->x);
     free(x->ahead);
-    free(x->inverse);
     free(x->made_basis);
+    free(x->made_inverse);
     free(x->learnt.gain);
     free(x->learnt.weight);
     free(x->learnt.scale);
@@ -361,11 +363,11 @@ static int learn_part(struct loop *p, struct part *x, struct kvc_error *e) {
     struct inputs *to = &p->ring[x->layer % (p->l->back + 1)];
     const size_t size = x->inputs + x->width, dim = x->known->dim;
     struct relation r = {.gram = kvc_alloc_zeros(size, size * sizeof *r.gram),
-                         .room = kvc_alloc(KVC_BLOCK, size * sizeof *r.room)};
+                         .room = kvc_alloc(KVC_BLOCK, size * sizeof *r.room),
+                         .inputs = kvc_alloc(x->inputs + 1, sizeof *r.inputs)};
     float *room = kvc_alloc(2 * x->width + 2 * dim, sizeof *room);
     x->x = kvc_alloc_zeros(p->rows, x->width * sizeof *x->x);
     x->ahead = kvc_alloc_zeros(p->rows, x->width * sizeof *x->ahead);
-    x->inverse = kvc_alloc(x->width, dim * sizeof *x->inverse);
     x->learnt.heads = x->known->heads;
     x->learnt.dim = dim;
     x->learnt.inputs = x->inputs;
@@ -374,17 +376,19 @@ static int learn_part(struct loop *p, struct part *x, struct kvc_error *e) {
     to->small[x->is_v] = kvc_alloc_zeros(p->rows, x->width);
     to->width[x->is_v] = x->width;
     p->own = (struct kvc_small){.width = x->width, .mean = x->known->mean, .gain = x->learnt.gain};
-    int status = r.gram && r.room && room && x->x && x->ahead && x->inverse && x->learnt.gain && to->small[x->is_v]
+    int status = r.gram && r.room && r.inputs && room && x->x && x->ahead && x->learnt.gain && to->small[x->is_v]
                      ? read_rows(p, x, e) || for_runs(p, x, relate, &r, e)
                      : kvc_fail_memory(e, "a profile");
     for (size_t i = 0; i < x->width && !status; i++) {
         const double variance = r.gram[(x->inputs + i) * size + x->inputs + i] / r.rows;
         x->learnt.gain[i] = variance > 1e-20 ? (float)(SPAN / sqrt(variance)) : 0;
     }
-    if (!status) status = x->inputs ? learn_predictor(p, x, &r, e) : code_as_known(p, x);
+    if (!status && x->inputs) status = learn_predictor(p, x, &r, e);
+    else if (!status) code_as_known(p, x);
     if (!status) status = for_runs(p, x, decode, room, e);
     free(r.gram);
     free(r.room);
+    free(r.inputs);
     free(room);
     return status ? -1 : 0;
 }

@@ -177,6 +177,15 @@ static struct kvc_buffer pack(const struct kvc_cache *c, const char *recipe, str
     return bytes;
 }
 
+/* Opens a container, and checks all of it. */
+static struct kvc_cache *unpack(struct kvc_input *in, const struct kvc_buffer *packed) {
+    struct kvc_error e;
+    kvc_input_memory(in, "packed", packed->data, packed->n);
+    struct kvc_cache *c = kvc_format_import(&kvc_format_kvc, in, NULL, &e);
+    if (!c || kvc_container_check(c, 2, &e)) fail_msg("%s", e.message);
+    return c;
+}
+
 /* Reads a tensor whole, or from row `first` on. */
 static uint8_t *read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first, struct kvc_error *e) {
     const uint64_t n = c->tensor[t].shape.tokens - first;
@@ -334,10 +343,7 @@ static void layers_help_each_other(void **state) {
         assert_int_equal(again.n, packed.n);
         assert_memory_equal(again.data, packed.data, packed.n);
         struct kvc_input in;
-        kvc_input_memory(&in, "packed", packed.data, packed.n);
-        struct kvc_cache *c = kvc_format_import(&kvc_format_kvc, &in, NULL, &e);
-        assert_non_null(c);
-        if (kvc_container_check(c, 2, &e)) fail_msg("%s", e.message);
+        struct kvc_cache *c = unpack(&in, &packed);
         for (uint32_t t = 0; t < c->n_tensors; t++) same_rows(f.cache, c, t, 0);
         const uint32_t tensors = c->n_tensors;
         kvc_cache_free(c);
@@ -410,14 +416,6 @@ static double error_of(const struct kvc_cache *a, const struct kvc_cache *b, uin
     free(x);
     free(y);
     return sqrt(error / all);
-}
-
-static struct kvc_cache *unpack(struct kvc_input *in, const struct kvc_buffer *packed) {
-    struct kvc_error e;
-    kvc_input_memory(in, "packed", packed->data, packed->n);
-    struct kvc_cache *c = kvc_format_import(&kvc_format_kvc, in, NULL, &e);
-    if (!c || kvc_container_check(c, 2, &e)) fail_msg("%s", e.message);
-    return c;
 }
 
 static void errors_do_not_add_up(void **state) {
