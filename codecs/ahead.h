@@ -5,6 +5,7 @@
 
 #include "codecs/error.h"
 #include "codecs/rope.h"
+#include "kernels/dot_matrix.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,11 +20,9 @@ struct kvc_ahead_inputs {
     size_t n;
 };
 
-/* A matrix that predicts, as it is applied: sums of weights times inputs, times scale, plus mean. */
+/* A matrix that predicts. Each tensor's inputs begin a group of the matrix's. */
 struct kvc_ahead_matrix {
-    size_t outputs, inputs;                           /* channels of a row; weights of an output */
-    const int16_t *weight;                            /* [output][input], -127 to 127 */
-    const float *scale, *mean;                        /* by output */
+    const struct kvc_dot_matrix *matrix;
     size_t at[KVC_AHEAD_MOST], width[KVC_AHEAD_MOST]; /* of each tensor: its first input, its channels */
 };
 

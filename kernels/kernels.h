@@ -6,6 +6,7 @@
 #ifndef KVC_KERNELS_H
 #define KVC_KERNELS_H
 
+#include "kernels/dot_matrix.h"
 #include "kernels/rans_state.h"
 #include "kernels/target.h"
 
@@ -17,10 +18,6 @@
 
 /* Columns of multiply_tile. */
 #define KVC_TILE 16
-
-/* Of dot_rows: the inputs come in groups of so many; so many of them, times 127^2, fit into int32. */
-#define KVC_DOT_STEP 16
-#define KVC_DOT_INPUTS 131072
 
 /* How binary32 becomes a word: sign in bit sign, below it (bits - (rebias << 23)) >> drop, rounded to bit `shift`. */
 struct kvc_word_format {
@@ -140,10 +137,11 @@ typedef void kvc_multiply_rows_fn(float *y, const float *a, const float *b, size
  * a + r * a_stride, b, k, KVC_TILE, KVC_TILE) does. */
 typedef void kvc_multiply_tile_fn(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
                                   size_t k);
-/* Multiplies rows of small integers by a matrix: sums[r * outputs + i] is the sum over j of x[r * inputs + j] *
- * weights[i * inputs + j], exact. x and weights are -127 to 127, inputs is a multiple of KVC_DOT_STEP and at most
- * KVC_DOT_INPUTS. */
-typedef void kvc_dot_rows_fn(int32_t *sums, const int16_t *x, size_t rows, const int16_t *weights, size_t outputs, size_t inputs);
+/* Makes inputs of dot_rows: to[i] = rint((x[i] - mean[i]) * gain[i]), ties to even, clamped to -127 to 127; a NaN counts as 0. */
+typedef void kvc_small_codes_fn(int8_t *to, const float *x, const float *mean, const float *gain, size_t n);
+/* Multiplies rows of small integers by a matrix of them: y[r * outputs + i] = (float)s * scale[i] + mean[i], where s is the sum over
+ * j of x[r * inputs + j] times the weight of output i and input j, exact. Neither x nor weights are -128. */
+typedef void kvc_dot_rows_fn(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m);
 /* y[i] = y[i] + s * x[i]. */
 typedef void kvc_add_scaled_fn(float *y, const float *x, float s, size_t n);
 /* y[i] = s * x[i]; y may be x. */
@@ -189,7 +187,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
     X(widen_ranges, isa) X(range, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
     X(multiply_rows, isa) X(multiply_tile, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
     X(exponentials, isa) X(multiply_sparse, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
-    X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa)
+    X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa) X(small_codes, isa)
 /* clang-format on */
 #define KVC_KERNELS_RANS(X, isa) X(rans_decode, isa) X(rans_encode, isa)
 #define KVC_KERNELS_DOT(X, isa) X(dot_rows, isa)

@@ -84,54 +84,6 @@ void kvc_multiply_tile_avx2(float *y, size_t y_stride, const float *a, size_t a_
     if (rows) tile(y, y_stride, a, a_stride, 1, b, k);
 }
 
-/* Sums of the eight lanes of each of four vectors. */
-static inline __m128i lane_sums(const __m256i v[4]) {
-    const __m256i two = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
-    return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
-}
-
-/* `rows` (1 or 4) rows by two outputs: eight sums stay in registers, and each load serves several products. */
-static inline __attribute__((always_inline)) void dot_tile(int32_t *sums, size_t outputs, const int16_t *x, size_t rows,
-                                                           const int16_t *weights, size_t columns, size_t inputs) {
-    __m256i sum[2][4];
-#pragma GCC unroll 4
-    for (size_t r = 0; r < 4; r++) sum[0][r] = sum[1][r] = _mm256_setzero_si256();
-    for (size_t j = 0; j < inputs; j += KVC_DOT_STEP) {
-        const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(weights + j));
-        const __m256i b = columns > 1 ? _mm256_loadu_si256((const __m256i *)(const void *)(weights + inputs + j)) : a;
-#pragma GCC unroll 4
-        for (size_t r = 0; r < 4; r++) {
-            if (r >= rows) continue;
-            const __m256i row = _mm256_loadu_si256((const __m256i *)(const void *)(x + r * inputs + j));
-            sum[0][r] = _mm256_add_epi32(sum[0][r], _mm256_madd_epi16(row, a));
-            if (columns > 1) sum[1][r] = _mm256_add_epi32(sum[1][r], _mm256_madd_epi16(row, b));
-        }
-    }
-    for (size_t c = 0; c < columns; c++) {
-        int32_t total_of[4];
-        _mm_storeu_si128((__m128i *)(void *)total_of, lane_sums(sum[c]));
-        for (size_t r = 0; r < rows; r++) sums[r * outputs + c] = total_of[r];
-    }
-}
-
-void kvc_dot_rows_avx2(int32_t *sums, const int16_t *x, size_t rows, const int16_t *weights, size_t outputs, size_t inputs) {
-    const size_t some = kvc_dot_rows_together(inputs);
-    for (size_t first = 0, n; first < rows; first += n) { /* some rows stay in the cache for all outputs */
-        n = rows - first < some ? rows - first : some;
-        for (size_t i = 0, columns; i < outputs; i += columns) {
-            columns = outputs - i < 2 ? 1 : 2;
-            const int16_t *w = weights + i * inputs;
-            size_t r = first;
-            for (; r + 4 <= first + n && columns == 2; r += 4)
-                dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 4, w, 2, inputs);
-            for (; r < first + n; r++) {
-                if (columns == 2) dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 1, w, 2, inputs);
-                else dot_tile(sums + r * outputs + i, outputs, x + r * inputs, 1, w, 1, inputs);
-            }
-        }
-    }
-}
-
 void kvc_add_scaled_avx2(float *y, const float *x, float s, size_t n) {
     const __m256 factor = _mm256_set1_ps(s);
     size_t i = 0;

@@ -1,5 +1,5 @@
 /* products_ref.c: portable reference of the kernels of lossy stages that make sums of products, and exponentials. Not
- * for quantising (quant_ref.c). */
+ * for quantising (quant_ref.c) or products of integers (predict_ref.c). */
 #include "kernels/twins.h"
 
 #include <math.h>
@@ -13,15 +13,6 @@ void kvc_multiply_rows_ref(float *y, const float *a, const float *b, size_t k, s
 
 void kvc_multiply_tile_ref(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
     for (size_t r = 0; r < rows; r++) kvc_multiply_rows_ref(y + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
-}
-
-void kvc_dot_rows_ref(int32_t *sums, const int16_t *x, size_t rows, const int16_t *weights, size_t outputs, size_t inputs) {
-    for (size_t r = 0; r < rows; r++)
-        for (size_t i = 0; i < outputs; i++) {
-            int32_t sum = 0;
-            for (size_t j = 0; j < inputs; j++) sum += x[r * inputs + j] * weights[i * inputs + j];
-            sums[r * outputs + i] = sum;
-        }
 }
 
 void kvc_add_scaled_ref(float *y, const float *x, float s, size_t n) {

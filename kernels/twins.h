@@ -5,13 +5,6 @@
 
 #include "kernels/kernels.h"
 
-/* Returns how many rows of int16 inputs dot_rows takes at once, a multiple of 4: those that fit into half of a first-level cache. */
-static inline size_t kvc_dot_rows_together(size_t inputs) {
-    enum { HALF_A_CACHE = 16384 };
-    const size_t n = inputs ? HALF_A_CACHE / (inputs * sizeof(int16_t)) / 4 * 4 : 0;
-    return n < 4 ? 4 : n;
-}
-
 /* Declares a twin, kvc_NAME_ISA; makes its row in a table. */
 #define KVC_TWIN(name, isa) kvc_##name##_fn kvc_##name##_##isa;
 #define KVC_ROW(name, isa) .name = kvc_##name##_##isa,

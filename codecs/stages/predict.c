@@ -71,31 +71,21 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return 0;
 }
 
-/* Packs weights as a device reads them: words of four inputs, those of all outputs side by side; each tensor's inputs begin a word. */
-static void pack_weights(uint32_t *to, const struct kvc_ahead_matrix *m, const struct kvc_predict_input *input, size_t n) {
-    for (size_t k = 0; k < n; k++)
-        for (size_t j = 0; j < m->width[k]; j++)
-            for (size_t i = 0; i < m->outputs; i++)
-                to[(input[k].first + j / 4) * m->outputs + i] |= (uint32_t)(uint8_t)m->weight[i * m->inputs + m->at[k] + j]
-                                                                 << (j % 4 * 8);
-}
-
 /* Keeps the matrix on the device. */
-static int keep_matrix(struct kvc_predict_op *op, const struct kvc_ahead_matrix *m, const struct kvc_predict_input *input,
-                       size_t n, size_t words, struct kvc_program *program, struct kvc_error *e) {
-    const struct kvc_program_key weights = {m->weight, 0, 0}, numbers = {m->scale, 0, 1};
+static int keep_matrix(struct kvc_predict_op *op, const struct kvc_dot_matrix *m, struct kvc_program *program,
+                       struct kvc_error *e) {
+    const struct kvc_program_key weights = {m->weights, 0, 0}, numbers = {m->scale, 0, 1};
+    const size_t bytes = kvc_dot_bytes(m->outputs, m->inputs);
     void *room;
-    if (program->keep(program->owner, &weights, words * m->outputs * sizeof(uint32_t), &room, &op->weights, e)) return -1;
-    if (room) {
-        memset(room, 0, words * m->outputs * sizeof(uint32_t));
-        pack_weights(room, m, input, n);
-    }
+    if (program->keep(program->owner, &weights, bytes, &room, &op->weights, e)) return -1;
+    if (room) memcpy(room, m->weights, bytes);
     if (program->keep(program->owner, &numbers, 2 * m->outputs * sizeof(float), &room, &op->numbers, e)) return -1;
     if (room) {
         memcpy(room, m->scale, m->outputs * sizeof(float));
         memcpy((float *)room + m->outputs, m->mean, m->outputs * sizeof(float));
     }
     op->outputs = (uint32_t)m->outputs;
+    op->words = (uint32_t)(m->inputs / KVC_DOT_STEP);
     return 0;
 }
 
@@ -108,7 +98,6 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     struct kvc_predict_input input[KVC_AHEAD_MOST] = {{0}}, present[KVC_AHEAD_MOST];
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PREDICT, &block->shape);
     const uint64_t rows = block->shape.tokens;
-    size_t words = 0;
     (void)args;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
@@ -117,15 +106,14 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
         return 1;
     if (block->ahead->matrix(block->ahead, inputs.from, inputs.n, &matrix, e)) return -1;
     for (size_t k = 0; k < inputs.n; k++) {
-        input[k].words = (uint32_t)((matrix.width[k] + 3) / 4);
-        input[k].first = (uint32_t)words;
-        words += input[k].words;
+        input[k].words = (uint32_t)(kvc_dot_stride(matrix.width[k]) / KVC_DOT_STEP);
+        input[k].first = (uint32_t)(matrix.at[k] / KVC_DOT_STEP);
         if (inputs.from[k] == KVC_AHEAD_NONE) continue;
         if (program->inputs(program->owner, inputs.from[k], &input[k].at)) return 1;
-        input[k].at += (block->row[0] - block->first_row) * 4 * input[k].words;
+        input[k].at += (block->row[0] - block->first_row) * KVC_DOT_STEP * input[k].words;
         present[op.predict.n++] = input[k];
     }
-    if (keep_matrix(&op.predict, &matrix, input, inputs.n, words, program, e)) return -1;
+    if (keep_matrix(&op.predict, matrix.matrix, program, e)) return -1;
     op.predict.inputs = kvc_program_copy(program, present, op.predict.n * sizeof *present, e);
     return op.predict.inputs ? kvc_program_op(program, &op, e) : -1;
 }

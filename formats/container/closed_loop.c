@@ -137,7 +137,7 @@ void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint6
     pthread_mutex_unlock(&loop->lock);
 }
 
-int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n, int16_t *to, size_t stride,
+int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n, int8_t *to, size_t stride,
                    struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(loop->c, tensor)->cells;
     const struct kvc_shape *shape = &loop->c->tensor[tensor].shape;

@@ -24,7 +24,7 @@ int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, con
 void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint64_t end, int failed);
 
 /* Waits for inputs of n rows of one block of a tensor, and copies them to to[i * stride + channel]. */
-int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n, int16_t *to, size_t stride,
+int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n, int8_t *to, size_t stride,
                    struct kvc_error *e);
 
 #endif

@@ -83,7 +83,7 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
 }
 
 /* Gives inputs of rows as a reader decodes them: of lossless tensors, those of the source. */
-static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,
+static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int8_t *to,
                       size_t stride, struct kvc_error *e) {
     const struct kvc_tensor_coder *r = owner;
     const struct kvc_cache *c = r->x->cache;

@@ -271,7 +271,7 @@ int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct 
     return 0;
 }
 
-int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,
+int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int8_t *to,
                      size_t stride, struct kvc_error *e) {
     const struct kvc_inputs_held *held = owner;
     const struct entry *x = tensor < held->n ? held->entry[tensor] : NULL;

@@ -39,7 +39,7 @@ int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct 
                        size_t *half, struct kvc_error *e);
 
 /* The kvc_small_fn (predict_source.h) of what is held, its owner. */
-int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int16_t *to,
+int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int8_t *to,
                      size_t stride, struct kvc_error *e);
 
 #endif

@@ -55,7 +55,7 @@ int kvc_load_plan_inputs(struct kvc_load *l, struct kvc_error *e) {
         uint64_t n;
         if (!x->used) continue;
         kvc_load_rows(l->cache, t, &l->options, &x->first, &n);
-        x->stride = (uint32_t)((l->target[t].heads * l->target[t].channels + 3) & ~3u);
+        x->stride = (uint32_t)kvc_dot_stride((size_t)l->target[t].heads * l->target[t].channels);
         x->size = (n * x->stride + 15) / 16 * 16;
         find_place(l, t);
     }

@@ -37,7 +37,7 @@ int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHE
     if (!s->profile) return 0;
     if (kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
         return -1;
-    if (!p || p->outputs != width_of(s, s->tensor)) return 0;
+    if (!p || p->matrix.outputs != width_of(s, s->tensor)) return 0;
     for (unsigned i = 0; i < p->n; i++) {
         from[i] = KVC_AHEAD_NONE;
         for (uint32_t t = 0; t < s->tensor && from[i] == KVC_AHEAD_NONE; t++)
@@ -64,36 +64,24 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
         return kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names tensor %" PRIu32 ", but the profile does not predict from it",
                         tensor);
     if (angle && kvc_rope_init(&rope, angle, half, rotation, e)) return -1;
-    float *row = kvc_alloc(2 * width, sizeof *row);
-    int32_t *codes = kvc_alloc(width, sizeof *codes);
-    int status = row && codes ? 0 : kvc_fail_memory(e, "inputs");
+    float *row = kvc_alloc(width, sizeof *row);
+    int status = row ? 0 : kvc_fail_memory(e, "inputs");
     for (uint64_t i = 0; i < n && !status; i++) {
         const int64_t position = kvc_cells_position(cells, first + i);
         kvc_to_floats(row, rows + i * bytes, width, shape->dtype);
         if (angle && (position < 0 || position >= KVC_ROPE_POSITIONS))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0 or from 2^32 on", position);
         else if (angle) kvc_row_before_rope(&rope, row, (size_t)shape->heads, (size_t)shape->dim, position);
-        if (!status) kvc_small_row(small, to + i * width, row, row + width, codes);
+        if (!status) kvc_small_row(small, to + i * width, row);
     }
     kvc_rope_free(&rope);
     free(row);
-    free(codes);
     return status;
 }
 
-/* Compilers vectorise loops of 16 without aliasing by themselves. */
-static void widen(int16_t *restrict to, const int8_t *restrict from) {
-    for (unsigned k = 0; k < 16; k++) to[k] = from[k];
-}
-
-void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row, size_t n, int16_t *to,
+void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row, size_t n, int8_t *to,
                       size_t stride) {
-    for (size_t i = 0; i < n; i++) {
-        const int8_t *from = small + (row[i] - first) * width;
-        size_t k = 0;
-        for (; k + 16 <= width; k += 16) widen(to + i * stride + k, from + k);
-        for (; k < width; k++) to[i * stride + k] = from[k];
-    }
+    for (size_t i = 0; i < n; i++) memcpy(to + i * stride, small + (row[i] - first) * width, width);
 }
 
 /* Returns the predictor of the source's tensor from these tensors, or NULL. */
@@ -102,7 +90,7 @@ static const struct kvc_predictor *find(const struct kvc_predict_source *s, cons
     if (s->profile &&
         kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
         return NULL;
-    int same = p && p->n == n && p->outputs == width_of(s, s->tensor);
+    int same = p && p->n == n && p->matrix.outputs == width_of(s, s->tensor);
     for (unsigned i = 0; same && i < n; i++) same = from[i] == KVC_AHEAD_NONE || fits(s, p, i, from[i]);
     if (same) return p;
     kvc_fail(e, KVC_ERR_DAMAGED, "the profile predicts from other tensors than section INPUTS names");
@@ -113,8 +101,7 @@ static int find_matrix(const struct kvc_ahead *x, const uint32_t *from, size_t n
                        struct kvc_error *e) {
     const struct kvc_predictor *p = find(x->owner, from, n, e);
     if (!p) return -1;
-    *to = (struct kvc_ahead_matrix){
-        .outputs = p->outputs, .inputs = p->inputs, .weight = p->weight, .scale = p->scale, .mean = p->mean};
+    to->matrix = &p->matrix;
     for (unsigned i = 0; i < p->n; i++) {
         to->at[i] = p->input[i].at;
         to->width[i] = p->input[i].width;
@@ -128,23 +115,23 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
     struct kvc_predict_memo *memo = n_rows <= KVC_BLOCK ? s->memo : NULL;
     const struct kvc_predictor *p = find(s, from, n, e);
     if (!p) return -1;
-    const size_t bytes = n_rows * p->outputs * sizeof *dst;
+    const size_t bytes = n_rows * p->matrix.outputs * sizeof *dst;
     if (memo && memo->n == n_rows && memcmp(memo->row, row, n_rows * sizeof *row) == 0) {
         memcpy(dst, memo->values, bytes);
         return 0;
     }
-    int whole = n != 0 && p->input[n - 1].at + p->input[n - 1].width == p->inputs; /* 1: no input stays 0 */
-    for (size_t i = 0; i < n; i++) whole &= from[i] != KVC_AHEAD_NONE;
-    int16_t *inputs = whole ? kvc_alloc(n_rows, p->inputs * sizeof *inputs) : kvc_alloc_zeros(n_rows, p->inputs * sizeof *inputs);
-    int32_t *sums = kvc_alloc(n_rows, p->outputs * sizeof *sums);
-    int status = inputs && sums ? 0 : kvc_fail_memory(e, "predictions");
+    const size_t stride = p->matrix.inputs;
+    size_t whole = 0; /* inputs that tensors fill; the others stay 0 */
+    for (size_t i = 0; i < n; i++) whole += from[i] != KVC_AHEAD_NONE ? p->input[i].width : 0;
+    int8_t *inputs = whole == stride ? kvc_alloc(n_rows, stride) : kvc_alloc_zeros(n_rows, stride);
+    int status = inputs ? 0 : kvc_fail_memory(e, "predictions");
     for (unsigned i = 0; i < n && !status; i++)
         if (from[i] != KVC_AHEAD_NONE)
-            status = s->small(s->owner, from[i], rotation, row, n_rows, inputs + p->input[i].at, p->inputs, e);
-    if (!status) kvc_predict_rows(p, dst, inputs, n_rows, sums);
+            status = s->small(s->owner, from[i], rotation, row, n_rows, inputs + p->input[i].at, stride, e);
+    if (!status) kvc_predict_rows(p, dst, inputs, n_rows);
     if (!status && memo) {
         memo->n = 0;
-        if (!memo->values) memo->values = kvc_alloc(KVC_BLOCK, p->outputs * sizeof *dst);
+        if (!memo->values) memo->values = kvc_alloc(KVC_BLOCK, p->matrix.outputs * sizeof *dst);
         if (memo->values) {
             memcpy(memo->values, dst, bytes);
             memcpy(memo->row, row, n_rows * sizeof *row);
@@ -152,7 +139,6 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
         }
     }
     free(inputs);
-    free(sums);
     return status;
 }
 

@@ -8,8 +8,8 @@
 #include "formats/model/profile.h"
 
 /* Gives inputs of n rows of a tensor: to[i * stride + channel], made as kvc_small_rows() does. */
-typedef int kvc_small_fn(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n,
-                         int16_t *to, size_t stride, struct kvc_error *e);
+typedef int kvc_small_fn(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int8_t *to,
+                         size_t stride, struct kvc_error *e);
 
 /* The last predictions, for encoders, which ask for them again when they verify. */
 struct kvc_predict_memo {
@@ -42,7 +42,7 @@ int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHE
 int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation, uint64_t first, uint64_t n,
                    const uint8_t *rows, int8_t *to, struct kvc_error *e);
 /* Copies inputs of n rows, of which small[0] are those of row `first`, to to[i * stride + channel]. */
-void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row, size_t n, int16_t *to,
+void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row, size_t n, int8_t *to,
                       size_t stride);
 
 #endif

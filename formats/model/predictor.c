@@ -22,7 +22,7 @@ int kvc_profile_predicts(const struct kvc_profile *p) {
  * gains are left out. */
 static int list_inputs(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_predictor *to, struct kvc_error *e) {
     to->n = 0;
-    to->inputs = 0;
+    to->matrix.inputs = 0;
     for (unsigned b = 1; b <= p->back + 1; b++) {
         const int own = b == p->back + 1; /* last: the layer itself */
         if (!own && b > layer) continue;
@@ -34,9 +34,9 @@ static int list_inputs(const struct kvc_profile *p, uint32_t layer, int is_v, st
             if (!found) continue;
             to->input[to->n].layer = from;
             to->input[to->n].is_v = v;
-            to->input[to->n].at = to->inputs;
+            to->input[to->n].at = to->matrix.inputs;
             to->input[to->n].width = (size_t)(gain.dim[0] * gain.dim[1]);
-            to->inputs += to->input[to->n++].width;
+            to->matrix.inputs += kvc_dot_stride(to->input[to->n++].width);
         }
     }
     return 0;
@@ -50,6 +50,13 @@ static int is_small(const struct kvc_profile_array *a) {
     return 1;
 }
 
+/* Returns the channels of all inputs. */
+static size_t channels(const struct kvc_predictor *x) {
+    size_t n = 0;
+    for (unsigned t = 0; t < x->n; t++) n += x->input[t].width;
+    return n;
+}
+
 /* Finds the tensors of a predictor. Returns 1, 0 where there is none, or -1. */
 static int find(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_predictor *list,
                 struct kvc_profile_array *weight, struct kvc_profile_array *scale, struct kvc_profile_array *mean,
@@ -60,8 +67,8 @@ static int find(const struct kvc_profile *p, uint32_t layer, int is_v, struct kv
     const int has_scale = has_mean < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, "predictor.scale", 0, scale, e);
     if (has_scale < 0 || list_inputs(p, layer, is_v, list, e)) return -1;
     if (!has_mean || !has_scale || scale->dim[0] != mean->dim[0] || scale->dim[1] != mean->dim[1] || !is_small(mean) ||
-        !is_small(scale) || weight->dim[0] != mean->dim[0] * mean->dim[1] || weight->dim[1] != list->inputs ||
-        list->inputs > KVC_DOT_INPUTS)
+        !is_small(scale) || weight->dim[0] != mean->dim[0] * mean->dim[1] || weight->dim[1] != channels(list) ||
+        list->matrix.inputs > KVC_DOT_INPUTS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": the predictor of %s does not fit the layers that it is made from",
                         layer, is_v ? "V" : "K");
     return 1;
@@ -104,7 +111,7 @@ static int make_small(const struct kvc_profile *p, uint32_t layer, int is_v, int
     return 1;
 }
 
-/* Fills place_of[] with the place of each input of the file among the cache's inputs. */
+/* Fills place_of[] with the place of each input of the file among the matrix's inputs. */
 static int place_inputs(const struct kvc_profile *p, const struct kvc_predictor *x, int interleaved, size_t *place_of,
                         struct kvc_error *e) {
     for (unsigned t = 0; t < x->n; t++) {
@@ -112,7 +119,7 @@ static int place_inputs(const struct kvc_profile *p, const struct kvc_predictor 
         const int is_v = x->input[t].is_v;
         if (kvc_profile_numbers(p, x->input[t].layer, is_v, "gain", 0, &gain, e) != 1) return -1;
         const size_t half = is_v ? 0 : p->half[x->input[t].layer], at = x->input[t].at;
-        for (size_t i = 0; i < x->input[t].width; i++) place_of[at + i] = at + place(i, (size_t)gain.dim[1], half, interleaved);
+        for (size_t i = 0; i < x->input[t].width; i++) *place_of++ = at + place(i, (size_t)gain.dim[1], half, interleaved);
     }
     return 0;
 }
@@ -123,25 +130,23 @@ static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int inter
     struct kvc_predictor *x = &s->predictor;
     const int found = find(p, layer, is_v, x, &weight, &scale, &mean, e);
     if (found <= 0) return found;
-    const size_t inputs = x->inputs, dim = (size_t)mean.dim[1], half = is_v ? 0 : p->half[layer];
-    x->outputs = (size_t)mean.dim[0] * dim;
-    x->inputs = (inputs + KVC_DOT_STEP - 1) / KVC_DOT_STEP * KVC_DOT_STEP;
-    s->weight = kvc_alloc_zeros(x->outputs, x->inputs * sizeof *s->weight);
-    s->numbers = kvc_alloc(2 * x->outputs, sizeof *s->numbers);
-    size_t *place_of = kvc_alloc(inputs, sizeof *place_of);
+    const size_t n = channels(x), inputs = x->matrix.inputs, dim = (size_t)mean.dim[1], outputs = (size_t)mean.dim[0] * dim;
+    const size_t half = is_v ? 0 : p->half[layer];
+    s->weight = kvc_alloc_zeros(kvc_dot_bytes(outputs, inputs), 1);
+    s->numbers = kvc_alloc(2 * outputs, sizeof *s->numbers);
+    size_t *place_of = kvc_alloc(n, sizeof *place_of);
     int status = s->weight && s->numbers && place_of ? 0 : kvc_fail_memory(e, "a profile");
     if (!status) status = place_inputs(p, x, interleaved, place_of, e);
-    for (size_t i = 0; i < x->outputs && !status; i++) {
+    for (size_t i = 0; i < outputs && !status; i++) {
         const size_t to = place(i, dim, half, interleaved);
-        for (size_t j = 0; j < inputs; j++) s->weight[to * x->inputs + place_of[j]] = (int8_t)weight.data[i * inputs + j];
+        int8_t *weights = s->weight + kvc_dot_place(inputs, to, 0);
+        for (size_t j = 0; j < n; j++) weights[kvc_dot_place(inputs, 0, place_of[j])] = (int8_t)weight.data[i * n + j];
         s->numbers[to] = kvc_profile_f32(scale.data, i);
-        s->numbers[x->outputs + to] = kvc_profile_f32(mean.data, i);
+        s->numbers[outputs + to] = kvc_profile_f32(mean.data, i);
     }
     free(place_of);
     if (status) return -1;
-    x->weight = s->weight;
-    x->scale = s->numbers;
-    x->mean = s->numbers + x->outputs;
+    x->matrix = (struct kvc_dot_matrix){outputs, inputs, s->weight, s->numbers, s->numbers + outputs};
     s->made = 1;
     return 1;
 }
@@ -188,37 +193,10 @@ int kvc_profile_small(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
 
 /* --- arithmetic --- */
 
-enum { LOOP = 16 }; /* compilers vectorise loops of so many without aliasing by themselves */
-
-static void spread_loop(float *restrict to, const float *restrict row, const float *restrict mean, const float *restrict gain) {
-    for (unsigned i = 0; i < LOOP; i++) to[i] = (row[i] - mean[i]) * gain[i];
+void kvc_small_row(const struct kvc_small *s, int8_t *to, const float *row) {
+    kvc_kernels_get()->small_codes(to, row, s->mean, s->gain, s->width);
 }
 
-static void narrow_loop(int8_t *restrict to, const int32_t *restrict codes) {
-    for (unsigned i = 0; i < LOOP; i++) to[i] = (int8_t)codes[i];
-}
-
-static void value_loop(float *restrict to, const int32_t *restrict sums, const float *restrict scale,
-                       const float *restrict mean) {
-    for (unsigned i = 0; i < LOOP; i++) to[i] = (float)sums[i] * scale[i] + mean[i];
-}
-
-void kvc_small_row(const struct kvc_small *s, int8_t *to, const float *row, float *room, int32_t *codes) {
-    size_t i = 0;
-    for (; i + LOOP <= s->width; i += LOOP) spread_loop(room + i, row + i, s->mean + i, s->gain + i);
-    for (; i < s->width; i++) room[i] = (row[i] - s->mean[i]) * s->gain[i];
-    kvc_kernels_get()->round_codes(codes, room, s->width, 1, 127);
-    for (i = 0; i + LOOP <= s->width; i += LOOP) narrow_loop(to + i, codes + i);
-    for (; i < s->width; i++) to[i] = (int8_t)codes[i];
-}
-
-void kvc_predict_rows(const struct kvc_predictor *p, float *dst, const int16_t *x, size_t rows, int32_t *sums) {
-    kvc_kernels_get()->dot_rows(sums, x, rows, p->weight, p->outputs, p->inputs);
-    for (size_t r = 0; r < rows; r++) {
-        float *to = dst + r * p->outputs;
-        const int32_t *from = sums + r * p->outputs;
-        size_t i = 0;
-        for (; i + LOOP <= p->outputs; i += LOOP) value_loop(to + i, from + i, p->scale + i, p->mean + i);
-        for (; i < p->outputs; i++) to[i] = (float)from[i] * p->scale[i] + p->mean[i];
-    }
+void kvc_predict_rows(const struct kvc_predictor *p, float *dst, const int8_t *x, size_t rows) {
+    kvc_kernels_get()->dot_rows(dst, x, rows, &p->matrix);
 }

@@ -25,9 +25,9 @@ int kvc_predictor_check(const struct kvc_profile *p, uint32_t layer, int is_v, s
 /* Frees what kvc_profile_predictor() and kvc_profile_small() prepared. */
 void kvc_predictor_slot_free(struct kvc_predictor_slot *s);
 
-/* Makes inputs of a row. `room` has s->width floats and as many int32. */
-void kvc_small_row(const struct kvc_small *s, int8_t *to, const float *row, float *room, int32_t *codes);
-/* Predicts rows: dst[rows][outputs] of x[rows][inputs]; `sums` has room for as many as dst. */
-void kvc_predict_rows(const struct kvc_predictor *p, float *dst, const int16_t *x, size_t rows, int32_t *sums);
+/* Makes inputs of a row. */
+void kvc_small_row(const struct kvc_small *s, int8_t *to, const float *row);
+/* Predicts rows: dst[rows][outputs] of x[rows][inputs]. */
+void kvc_predict_rows(const struct kvc_predictor *p, float *dst, const int8_t *x, size_t rows);
 
 #endif

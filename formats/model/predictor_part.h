@@ -3,6 +3,7 @@
 #define KVC_PREDICTOR_PART_H
 
 #include "codecs/ahead.h"
+#include "kernels/dot_matrix.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,16 +15,13 @@ struct kvc_small {
 };
 
 struct kvc_predictor {
-    size_t outputs; /* channels of a row */
-    size_t inputs;  /* of all tensors together, rounded up to KVC_DOT_STEP; the additional weights are 0 */
-    unsigned n;     /* tensors */
+    struct kvc_dot_matrix matrix; /* outputs are channels of a row; inputs are those of all tensors */
+    unsigned n;                   /* tensors */
     struct {
         uint32_t layer;
         int is_v;         /* 0: K */
-        size_t at, width; /* place among the inputs, channels */
+        size_t at, width; /* place among the inputs, a multiple of KVC_DOT_STEP; channels */
     } input[KVC_AHEAD_MOST];
-    const int16_t *weight;     /* [output][input] */
-    const float *scale, *mean; /* by output */
 };
 
 #endif

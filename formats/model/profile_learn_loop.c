@@ -108,16 +108,16 @@ static int for_runs(const struct loop *p, struct part *x,
 struct relation {
     double *gram; /* [inputs + width][inputs + width]: the upper triangle */
     float *room;
-    int16_t *inputs; /* of a row */
+    int8_t *inputs; /* of a row */
     double rows;
 };
 
 /* Puts all inputs of a row side by side. */
-static void gather(const struct part *x, uint64_t row, int16_t *to) {
+static void gather(const struct part *x, uint64_t row, int8_t *to) {
     for (size_t t = 0; t < x->n_inputs; t++) {
         const size_t width = x->input[t]->width[x->role[t]];
-        const int8_t *from = x->input[t]->small[x->role[t]] + row * width;
-        for (size_t k = 0; k < width; k++) *to++ = from[k];
+        memcpy(to, x->input[t]->small[x->role[t]] + row * width, width);
+        to += width;
     }
 }
 
@@ -160,20 +160,19 @@ static int solve(struct part *x, const struct relation *r, struct kvc_error *e) 
 /* The predictor as it is applied, with room for a run. */
 struct applied {
     struct kvc_predictor predictor;
-    int16_t *weight, *inputs;
-    int32_t *sums;
+    int8_t *weight, *inputs;
     double *gram; /* of what is left: [head][channel][channel], upper triangles */
     double rows;
 };
 
 static int apply(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state, struct kvc_error *e) {
     struct applied *a = state;
-    const size_t stride = a->predictor.inputs, dim = x->known->dim;
+    const size_t stride = a->predictor.matrix.inputs, dim = x->known->dim;
     float *row = x->x + first * x->width, *ahead = x->ahead + first * x->width;
     int status = 0;
     (void)p;
     for (size_t i = 0; i < n; i++) gather(x, first + i, a->inputs + i * stride);
-    kvc_predict_rows(&a->predictor, ahead, a->inputs, n, a->sums);
+    kvc_predict_rows(&a->predictor, ahead, a->inputs, n);
     for (size_t i = 0; i < n * x->width; i++) row[i] -= ahead[i];
     for (size_t h = 0; h < x->known->heads && !status; h++)
         status = kvc_gram_add(a->gram + h * dim * dim, row + h * dim, n, dim, x->width, e);
@@ -230,7 +229,7 @@ static int find_basis(struct part *x, const struct applied *a, struct kvc_error 
 /* Learns the predictor, and takes predictions away from the rows. */
 static int learn_predictor(const struct loop *p, struct part *x, const struct relation *r, struct kvc_error *e) {
     struct kvc_learnt_predictor *to = &x->learnt;
-    const size_t width = x->width, dim = x->known->dim, inputs = (x->inputs + KVC_DOT_STEP - 1) / KVC_DOT_STEP * KVC_DOT_STEP;
+    const size_t width = x->width, dim = x->known->dim, inputs = kvc_dot_stride(x->inputs);
     struct applied a = {.rows = 0};
     to->weight = kvc_alloc(width, x->inputs);
     to->scale = kvc_alloc(width, sizeof *to->scale);
@@ -239,23 +238,21 @@ static int learn_predictor(const struct loop *p, struct part *x, const struct re
     to->variance = kvc_alloc(width, sizeof *to->variance);
     x->made_basis = kvc_alloc(width, dim * sizeof *x->made_basis);
     x->made_inverse = kvc_alloc(width, dim * sizeof *x->made_inverse);
-    a.weight = kvc_alloc_zeros(width, inputs * sizeof *a.weight);
-    a.inputs = kvc_alloc_zeros(KVC_BLOCK, inputs * sizeof *a.inputs);
-    a.sums = kvc_alloc(KVC_BLOCK, width * sizeof *a.sums);
+    a.weight = kvc_alloc_zeros(kvc_dot_bytes(width, inputs), 1);
+    a.inputs = kvc_alloc_zeros(KVC_BLOCK, inputs);
     a.gram = kvc_alloc_zeros(width, dim * sizeof *a.gram);
     int status = to->weight && to->scale && to->basis && to->basis_scale && to->variance && x->made_basis && x->made_inverse &&
-                         a.weight && a.inputs && a.sums && a.gram
+                         a.weight && a.inputs && a.gram
                      ? solve(x, r, e)
                      : kvc_fail_memory(e, "a profile");
     if (!status) {
-        for (size_t i = 0; i < width * x->inputs; i++) a.weight[i / x->inputs * inputs + i % x->inputs] = to->weight[i];
-        a.predictor = (struct kvc_predictor){
-            .outputs = width, .inputs = inputs, .weight = a.weight, .scale = to->scale, .mean = p->own.mean};
+        for (size_t i = 0; i < width; i++)
+            for (size_t j = 0; j < x->inputs; j++) a.weight[kvc_dot_place(inputs, i, j)] = to->weight[i * x->inputs + j];
+        a.predictor.matrix = (struct kvc_dot_matrix){width, inputs, a.weight, to->scale, p->own.mean};
         status = for_runs(p, x, apply, &a, e) || find_basis(x, &a, e);
     }
     free(a.weight);
     free(a.inputs);
-    free(a.sums);
     free(a.gram);
     return status ? -1 : 0;
 }
@@ -288,7 +285,7 @@ static int decode(const struct loop *p, struct part *x, uint64_t first, size_t n
             memcpy(v, back, dim * sizeof *v);
         }
         for (size_t k = 0; k < x->width; k++) row[k] += ahead[k];
-        kvc_small_row(&p->own, to->small[x->is_v] + i * x->width, row, room, (int32_t *)(void *)(room + x->width));
+        kvc_small_row(&p->own, to->small[x->is_v] + i * x->width, row);
     }
     return 0;
 }

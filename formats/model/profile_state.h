@@ -22,7 +22,7 @@ struct kvc_profile_slot {
 struct kvc_predictor_slot {
     struct kvc_predictor predictor;
     struct kvc_small small;
-    int16_t *weight;
+    int8_t *weight;
     float *numbers, *small_numbers;
     int made, small_made;
 };

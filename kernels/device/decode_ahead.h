@@ -17,13 +17,15 @@ KVC_DEVICE void kvc_op_predict(const struct kvc_device_op *op, struct kvc_tile *
         const uint32_t rows = t->rows - r < KVC_AHEAD_ROWS ? t->rows - r : KVC_AHEAD_ROWS;
         KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES) {
             const uint32_t channel = kvc_op_channel(op, t, c);
+            const uint32_t *block = KVC_WORDS(p->weights) + channel % KVC_DOT_BLOCK +
+                                    (uint64_t)(channel / KVC_DOT_BLOCK) * p->words * KVC_DOT_BLOCK;
             int32_t sum[KVC_AHEAD_ROWS] = {0};
             for (uint32_t k = 0; k < p->n; k++) {
                 const uint32_t words = input[k].words;
-                const uint32_t *weight = KVC_WORDS(p->weights) + (uint64_t)input[k].first * p->outputs + channel;
+                const uint32_t *weight = block + (uint64_t)input[k].first * KVC_DOT_BLOCK;
                 const uint32_t *x = KVC_WORDS(input[k].at) + (uint64_t)(op->row + t->row + r) * words;
                 for (uint32_t j = 0; j < words; j++) { /* lanes read adjacent weights, and all of them the same input */
-                    const uint32_t w = weight[(uint64_t)j * p->outputs];
+                    const uint32_t w = weight[(uint64_t)j * KVC_DOT_BLOCK];
                     KVC_UNROLL for (uint32_t i = 0; i < KVC_AHEAD_ROWS; i++) if (i < rows)
                         sum[i] = kvc_dot_four(x[(uint64_t)i * words + j], w, sum[i]);
                 }

@@ -12,6 +12,8 @@
 #ifndef KVC_LAUNCH_H
 #define KVC_LAUNCH_H
 
+#include "kernels/dot_matrix.h"
+
 #include <assert.h>
 #include <stdint.h>
 
@@ -262,15 +264,17 @@ struct kvc_convert_op {
 
 /* KVC_OP_PREDICT: codecs/stages/predict.md. */
 struct kvc_predict_op {
-    uint64_t weights; /* [input / 4][output]: words of four i8 */
+    uint64_t
+        weights; /* words of four inputs of an output, i8, as kvc_dot_place() has them: [block][input / 4][output of the block] */
     uint64_t numbers; /* binary32: the scales of all outputs, then their means */
     uint64_t inputs;  /* struct kvc_predict_input, n of them */
     uint32_t n, outputs;
+    uint32_t words; /* of a row of inputs, of all tensors */
 };
 struct kvc_predict_input {
     uint64_t at;    /* i8, [row][width], of the matrix's row 0, a multiple of 4 */
     uint32_t words; /* of a row: width / 4, rounded up. What follows the width has weights of 0 */
-    uint32_t first; /* of its words of weights */
+    uint32_t first; /* of its words among those of all tensors */
 };
 
 /* KVC_OP_SMALL: writes rows as inputs of predictions, codecs/stages/cross.md, and leaves the tile as it is. The last operation of a run. */

@@ -32,7 +32,7 @@ static struct {
     uint16_t others[HEAD];
     uint8_t limit[HEAD];
     double angle[2][2 * N];
-    int16_t inputs[OUTPUTS * INPUTS], weights[OUTPUTS * INPUTS]; /* of predictions */
+    int8_t made_small[VALUES], inputs[OUTPUTS * INPUTS], weights[OUTPUTS * INPUTS]; /* of predictions */
     uint64_t hash;
 } d;
 
@@ -194,7 +194,8 @@ static void multiply_tile(const struct kvc_kernels *k) {
 
 /* Sixty-four rows of inputs times the weights of as many outputs as make up the values. */
 static void dot_rows(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += OUTPUTS * OUTPUTS) k->dot_rows(d.integers, d.inputs, OUTPUTS, d.weights, OUTPUTS, INPUTS);
+    const struct kvc_dot_matrix m = {OUTPUTS, INPUTS, d.weights, d.values, d.values};
+    for (size_t i = 0; i < VALUES; i += OUTPUTS * OUTPUTS) k->dot_rows(d.result + i, d.inputs, OUTPUTS, &m);
 }
 
 static void add_scaled(const struct kvc_kernels *k) {
@@ -242,6 +243,10 @@ static void round_codes(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += HEAD) k->round_codes(d.integers + i, d.values + i, HEAD, 2, 1 << 24);
 }
 
+static void small_codes(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += N) k->small_codes(d.made_small + i, d.values + i, d.mean, d.variance, N);
+}
+
 static void codes_to_symbols(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += HEAD) k->codes_to_symbols(d.out + i, d.others, d.small + i, d.context, d.limit, HEAD, 32);
 }
@@ -284,7 +289,6 @@ static const struct kernel {
     {"dequantise_add, by 32", dequantise_add, 0},
     {"multiply_rows, 128x128", multiply_rows, 0},
     {"multiply_tile, 8 rows", multiply_tile, 0},
-    {"dot_rows, 384 inputs", dot_rows, 0},
     {"add_scaled, 128 values", add_scaled, 0},
     {"scale", scale, 0},
     {"dot, 128 values", dot, 0},
@@ -297,6 +301,8 @@ static const struct kernel {
     {"symbols_to_floats", symbols_to_floats, 0},
     {"round_codes", round_codes, 0},
     {"codes_to_symbols", codes_to_symbols, 0},
+    {"small_codes", small_codes, 0},
+    {"dot_rows, 384 inputs", dot_rows, 0},
 };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
@@ -326,7 +332,7 @@ static void fill(void) {
     for (size_t i = 0; i < VALUES; i++) d.turned[i] = (float)(i % HEAD), d.small[i] = (int32_t)(i * 7 % 16) - 8;
     memset(d.limit, 7, sizeof d.limit);
     for (size_t i = 0; i < OUTPUTS * INPUTS; i++)
-        d.inputs[i] = (int16_t)((int)(i * 31 % 255) - 127), d.weights[i] = (int16_t)((int)(i % 255) - 127);
+        d.inputs[i] = (int8_t)((int)(i * 31 % 255) - 127), d.weights[i] = (int8_t)((int)(i % 255) - 127);
     for (size_t i = 0; i < N; i++) {
         d.angle[0][i] = d.angle[1][i] = cos((double)i);
         d.angle[0][N + i] = d.angle[1][N + i] = sin((double)i);

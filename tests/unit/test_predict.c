@@ -245,8 +245,8 @@ static void what_is_learnt(void **state) {
             assert_int_equal(kvc_profile_predictor(profile, l, is_v ? KVC_ROLE_V : KVC_ROLE_K, KVC_PAIRING_HALVES, &p, &e), 0);
             assert_int_equal(p ? p->n : 0, due);
             if (!p) continue;
-            assert_int_equal(p->outputs, WIDTH);
-            assert_int_equal(p->inputs, due * WIDTH);
+            assert_int_equal(p->matrix.outputs, WIDTH);
+            assert_int_equal(p->matrix.inputs, due * WIDTH);
             for (unsigned i = 0; i < p->n; i++) {
                 assert_int_equal(p->input[i].layer, i < 2 && l ? l - 1 : l);
                 assert_int_equal(p->input[i].is_v, i < 2 && l ? i : 0);
@@ -262,7 +262,7 @@ static void what_is_learnt(void **state) {
     const struct kvc_predictor *q;
     assert_int_equal(kvc_profile_predictor(profile, 3, KVC_ROLE_V, KVC_PAIRING_HALVES, &p, &e), 0);
     assert_int_equal(kvc_profile_predictor(added, 3, KVC_ROLE_V, KVC_PAIRING_HALVES, &q, &e), 0);
-    assert_memory_equal(p->weight, q->weight, p->outputs * p->inputs * sizeof *p->weight);
+    assert_memory_equal(p->matrix.weights, q->matrix.weights, kvc_dot_bytes(p->matrix.outputs, p->matrix.inputs));
     assert_true(kvc_profile_bytes(added, &n[0]) && kvc_profile_bytes(profile, &n[1]));
     kvc_profile_free(none);
     kvc_profile_free(added);
@@ -296,9 +296,8 @@ static void the_words_of_the_spec(void **state) {
     struct kvc_error e;
     const struct kvc_predictor *p;
     const struct kvc_small *s[3];
-    float row[3][WIDTH], room[WIDTH], got[WIDTH];
-    int32_t codes[WIDTH], sums[WIDTH];
-    int16_t inputs[3 * WIDTH];
+    float row[3][WIDTH], got[WIDTH];
+    int8_t inputs[3 * WIDTH];
     int8_t small[WIDTH];
     assert_int_equal(kvc_profile_predictor(profile, 1, KVC_ROLE_V, KVC_PAIRING_HALVES, &p, &e), 0);
     random_state = 5;
@@ -306,7 +305,7 @@ static void the_words_of_the_spec(void **state) {
         assert_int_equal(kvc_profile_small(profile, t == 2, t == 1 ? KVC_ROLE_V : KVC_ROLE_K, KVC_PAIRING_HALVES, &s[t], &e), 0);
         for (size_t i = 0; i < WIDTH; i++) row[t][i] = 8 * random_float();
         row[t][3] = NAN, row[t][4] = INFINITY, row[t][5] = -1e30f;
-        kvc_small_row(s[t], small, row[t], room, codes);
+        kvc_small_row(s[t], small, row[t]);
         for (size_t i = 0; i < WIDTH; i++) {
             volatile float d = row[t][i] - s[t]->mean[i], u = d * s[t]->gain[i];
             const float due = u != u ? 0 : u > 127 ? 127 : u < -127 ? -127 : rintf(u);
@@ -314,12 +313,13 @@ static void the_words_of_the_spec(void **state) {
             inputs[(size_t)t * WIDTH + i] = small[i];
         }
     }
-    kvc_predict_rows(p, got, inputs, 1, sums);
+    kvc_predict_rows(p, got, inputs, 1);
     for (size_t i = 0; i < WIDTH; i++) {
         double sum = 0;
-        for (size_t j = 0; j < 3 * WIDTH; j++) sum += (double)p->weight[i * p->inputs + j] * inputs[j];
-        volatile float product = (float)sum * p->scale[i];
-        const float due = product + p->mean[i];
+        for (size_t j = 0; j < 3 * WIDTH; j++)
+            sum += (double)p->matrix.weights[kvc_dot_place(p->matrix.inputs, i, j)] * inputs[j];
+        volatile float product = (float)sum * p->matrix.scale[i];
+        const float due = product + p->matrix.mean[i];
         assert_memory_equal(&got[i], &due, sizeof due);
     }
 }

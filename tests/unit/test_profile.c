@@ -54,7 +54,7 @@ struct maker {
 
 /* Layer 0: K of 2 heads of 8 channels, 6 of which turn, V of 2 of 5; 4 query heads, 3 queries. Layer 1: V alone, of one
  * head of 4. Layer 2: nothing. */
-enum { HEADS = 2, DIM = 8, HALF = 3, DIM_V = 5, QUERY_HEADS = 4, QUERIES = 3, DIM_1 = 4, LAYERS = 3 };
+enum { HEADS = 2, DIM = 8, HALF = 3, DIM_V = 5, QUERY_HEADS = 4, QUERIES = 3, DIM_1 = 4, LAYERS = 3, INPUTS = 28 };
 
 static size_t size_of(const char *dtype) {
     return strcmp(dtype, "I8") == 0 ? 1 : strcmp(dtype, "F32") == 0 ? 4 : strcmp(dtype, "F64") == 0 ? 8 : 2;
@@ -519,17 +519,19 @@ static void predictors(void **state) {
         assert_null(x);
         assert_int_equal(kvc_profile_predictor(p, 1, KVC_ROLE_V, pairing, &x, &e), 0);
         assert_int_equal(x->n, 2);
-        assert_int_equal(x->outputs, DIM_1);
-        assert_int_equal(x->inputs, 32); /* 26, rounded up */
+        const int8_t *const weights = x->matrix.weights;
+        assert_int_equal(x->matrix.outputs, DIM_1);
+        assert_int_equal(x->matrix.inputs, INPUTS); /* of 26 channels: each tensor's inputs are rounded up */
         assert_int_equal(x->input[1].at, HEADS * DIM);
         assert_int_equal(kvc_profile_small(p, 0, KVC_ROLE_K, pairing, &s, &e), 0);
         for (size_t d = 0; d < HEADS * DIM; d++) { /* channels of K are in the cache's order */
             const size_t to = d / DIM * DIM + channel(d % DIM, HALF, pairing);
             assert_true(s->gain[to] >= (float)d && s->gain[to] <= (float)d);
-            for (size_t i = 0; i < DIM_1; i++) assert_int_equal(x->weight[i * 32 + to], (int8_t)(i * 26 + d));
+            for (size_t i = 0; i < DIM_1; i++) assert_int_equal(weights[kvc_dot_place(INPUTS, i, to)], (int8_t)(i * 26 + d));
         }
         for (size_t i = 0; i < DIM_1; i++)
-            for (size_t j = 16; j < 32; j++) assert_int_equal(x->weight[i * 32 + j], j < 26 ? (int8_t)(i * 26 + j) : 0);
+            for (size_t j = 16; j < INPUTS; j++)
+                assert_int_equal(weights[kvc_dot_place(INPUTS, i, j)], j < 26 ? (int8_t)(i * 26 + j) : 0);
         assert_int_equal(kvc_profile_small(p, 1, KVC_ROLE_V, pairing, &s, &e), 0);
         assert_null(s);
         kvc_profile_free(p);
