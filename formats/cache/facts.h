@@ -16,7 +16,8 @@ enum kvc_source {
     KVC_SOURCE_SAFETENSORS,
     KVC_SOURCE_NPZ,
     KVC_SOURCE_RAW,
-    KVC_SOURCE_VLLM /* folders of the ExampleConnector */
+    KVC_SOURCE_VLLM, /* folders of the ExampleConnector */
+    KVC_SOURCE_VLLM_BLOCKS
 };
 
 struct kvc_facts {

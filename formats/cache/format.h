@@ -123,6 +123,7 @@ int kvc_export_members(const struct kvc_format *f, const struct kvc_cache *c, co
 extern const struct kvc_format kvc_format_kvc;
 extern const struct kvc_format kvc_format_llama;
 extern const struct kvc_format kvc_format_vllm;
+extern const struct kvc_format kvc_format_vllm_blocks;
 extern const struct kvc_format kvc_format_safetensors;
 extern const struct kvc_format kvc_format_npz;
 extern const struct kvc_format kvc_format_raw;

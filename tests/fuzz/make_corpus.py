@@ -344,6 +344,31 @@ def vllm():
     }
 
 
+def vllm_blocks():
+    """Archives of blocks of vLLM's OffloadingConnector, each behind the byte that chooses the options."""
+    def archive(family, size, dtype="torch.float16", layers=2, files=2, **more):
+        names = [f"model.layers.{i}.self_attn.attn" for i in range(layers)]
+        config = {"kv_cache_groups": [{"tokens_per_block": 4, "layer_names": names}], "dtype": dtype, "model_name": "m",
+                  "canonical_format": f"v1-{family}", **more}
+        members = [("config.json", json.dumps(config).encode())]
+        members += [(f"r0/{i}00/00_g0/{i}0.bin", bytes((11 * i + j) & 255 for j in range(size))) for i in range(files)]
+        return tar(members)
+    return {
+        "packed": b"\0" + archive("nhd", 8192, layers=65),
+        "halves": b"\1" + archive("nhd", 4096, layers=32),
+        "heads-first": b"\2" + archive("hnd", 4096, "bfloat16", layers=32),
+        "chunk": b"\3" + archive("hnd", 256, layers=2),
+        "latent": b"\4" + archive("nhd", 64 * 64, layers=64, files=1),
+        "dtype": b"\5" + archive("nhd", 70, "what"),
+        "two-files": b"\1" + archive("nhd", 4096, layers=32, files=3),
+        "no-shape": b"\6" + archive("nhd", 4096),
+        "huge": b"\7" + archive("hnd", 4096),
+        "no-layers": b"\0" + archive("nhd", 4096, layers=0),
+        "stored": b"\0" + archive("nhd", 4096, storage_format="x"),
+        "other-size": b"\0" + archive("nhd", 100),
+    }
+
+
 def write(folder, name, data):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)
@@ -384,6 +409,8 @@ def main(source, corpus):
         write(corpus / "bundle", name, data)
     for name, data in vllm().items():
         write(corpus / "vllm", name, data)
+    for name, data in vllm_blocks().items():
+        write(corpus / "vllm_blocks", name, data)
     for name, data in profiles().items():
         write(corpus / "profile", name, data)
     for path in sorted((source / "damaged").glob("bad-*")):
