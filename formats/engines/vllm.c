@@ -35,7 +35,7 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
 
 static const struct kvc_format_option import_options[] = {
     [KVC_VLLM_SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
-    [KVC_VLLM_CPU_BLOCK] = {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 2, .max = 65536, .value = "N"},
+    [KVC_VLLM_CPU_BLOCK] = {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "N"},
     [KVC_VLLM_GAPS] = {.key = "gaps", .kind = KVC_OPTION_FLAG},
     {NULL},
 };
@@ -43,6 +43,7 @@ static const struct kvc_format_option import_options[] = {
 static const struct kvc_format_option export_options[] = {
     [KVC_VLLM_TO_SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
     [KVC_VLLM_TO_NAME] = {.key = "name", .kind = KVC_OPTION_TEXT, .value = "model.layers.{i}.self_attn.attn"},
+    [KVC_VLLM_TO_CPU_BLOCK] = {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "N"},
     {NULL},
 };
 
@@ -54,6 +55,8 @@ const struct kvc_format kvc_format_vllm = {
     .import_options = import_options,
     .export_options = export_options,
     .source = KVC_SOURCE_VLLM,
+    .no_source =
+        "the order in which a CPU of vLLM keeps values is not recorded for blocks of this size (vllm:cpu-block=N writes it)",
     .lacks = KVC_LACKS_POSITIONS | KVC_LACKS_UNKNOWNS,
     .probe = probe,
     .import = kvc_vllm_read,

@@ -34,6 +34,7 @@ struct folder {
     size_t n;
     enum kvc_vllm_shape shape;
     uint64_t cpu_block; /* tokens of a block of a CPU; 0: not of a CPU */
+    int copies;         /* 1: K and V of a CPU's blocks have no constant strides, and are copied */
     int layers_known;
     /* Of the metadata that kvc writes: */
     enum kvc_vllm_shape said; /* KVC_VLLM_SHAPES: nothing is said */
@@ -61,13 +62,19 @@ static const char *describe(const struct array *a, char *text, size_t size) {
 
 /* --- headers --- */
 
+/* Returns a number of the metadata; 0: it has none. */
+static uint32_t number_of(const struct kvc_safetensors *header, const char *key) {
+    const char *text = kvc_safetensors_text(header, key);
+    if (!text || strlen(text) > KVC_VLLM_DIGITS || text[strspn(text, "0123456789")]) return 0;
+    return (uint32_t)strtoul(text, NULL, 10);
+}
+
 static void read_metadata(struct folder *f, const struct kvc_safetensors *header) {
     const char *shape = kvc_safetensors_text(header, KVC_VLLM_KEY_SHAPE);
-    const char *heads = kvc_safetensors_text(header, KVC_VLLM_KEY_HEADS);
     const char *pairing = kvc_safetensors_text(header, KVC_VLLM_KEY_PAIRING);
     f->said = shape ? kvc_vllm_shape_of(shape) : KVC_VLLM_SHAPES;
-    if (heads && strlen(heads) <= KVC_VLLM_DIGITS && !heads[strspn(heads, "0123456789")])
-        f->said_heads = (uint32_t)strtoul(heads, NULL, 10);
+    f->said_heads = number_of(header, KVC_VLLM_KEY_HEADS);
+    if (!f->cpu_block) f->cpu_block = number_of(header, KVC_VLLM_KEY_CPU_BLOCK);
     if (pairing) kvc_pairing_parse(pairing, &f->said_pairing);
 }
 
@@ -166,7 +173,7 @@ static int choose_shape(struct folder *f, const char *told, struct kvc_error *e)
 }
 
 /* Sets tokens, heads and channels by the shape. */
-static int measure(const struct folder *f, struct array *a, struct kvc_error *e) {
+static int measure(struct folder *f, struct array *a, struct kvc_error *e) {
     const uint64_t *dim = a->dim;
     const int latent = f->shape == KVC_VLLM_LATENT;
     char what[128];
@@ -189,11 +196,7 @@ static int measure(const struct folder *f, struct array *a, struct kvc_error *e)
                         "the array is %s: %" PRIu64 " tokens are no whole blocks of %" PRIu64
                         ", and the values of a CPU's block are scattered over all of the block's tokens",
                         what, a->tokens, f->cpu_block);
-    if (f->cpu_block % (2 * a->channels))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the array is %s: kvc reads blocks of a CPU only of a multiple of 2D tokens (here %" PRIu64
-                        "), and these have %" PRIu64,
-                        what, 2 * a->channels, f->cpu_block);
+    if (f->cpu_block % (2 * a->channels)) f->copies = 1;
     return 0;
 }
 
@@ -249,8 +252,7 @@ static void add_place(struct places *p, uint32_t tensor, uint64_t cell, uint64_t
     p->place[p->n++] = (struct kvc_place){.tensor = tensor, .cell = cell, .n = n, .offset = offset, .strides = strides};
 }
 
-/* A CPU sees a block of N tokens and a head as 2N * D values: K as [D][N], then V as [N][D]. vLLM takes these values for N rows of
- * 2D values, and the connector stores row o of all heads as token o. K is affine in runs of 2D tokens, V in pairs of tokens. */
+/* Blocks of a CPU (vllm.h) of a multiple of 2D tokens: K has constant strides in runs of 2D tokens, V in pairs. */
 static void add_cpu_places(struct places *p, const struct array *a, const uint32_t tensor[2], uint64_t block) {
     const uint64_t value = a->info->size, row = 2 * a->channels, token = a->heads * row * value;
     for (uint64_t cell = 0; cell < a->tokens; cell += row)
@@ -313,6 +315,52 @@ static int add_tensors(struct kvc_cache *c, const struct folder *f, const struct
     return 0;
 }
 
+/* --- copies --- */
+
+/* Copies K and V out of the blocks of a CPU, from the bytes of the array. */
+static void unscramble(const struct folder *f, const struct array *a, const uint8_t *bytes, uint8_t *k, uint8_t *v) {
+    const uint64_t n = f->cpu_block, dim = a->channels, heads = a->heads;
+    const size_t value = a->info->size;
+    for (uint64_t token = 0; token < a->tokens; token++) {
+        const uint8_t *block = bytes + (token - token % n) * heads * 2 * dim * value;
+        for (uint64_t head = 0; head < heads; head++)
+            for (uint64_t d = 0; d < dim; d++, k += value, v += value) {
+                const uint64_t at_k = kvc_vllm_cpu_value(d * n + token % n, head, heads, dim);
+                const uint64_t at_v = kvc_vllm_cpu_value((n + token % n) * dim + d, head, heads, dim);
+                memcpy(k, block + at_k * value, value);
+                memcpy(v, block + at_v * value, value);
+            }
+    }
+}
+
+static void free_copies(void *owner) {
+    uint8_t **copy = owner;
+    for (size_t i = 0; copy[i]; i++) free(copy[i]);
+    free(copy);
+}
+
+/* Adds tensors that are copies. Such a cache has no extents. */
+static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **copy, struct kvc_error *e) {
+    for (size_t i = 0; i < f->n; i++) {
+        const struct array *a = &f->array[i];
+        const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
+        const struct kvc_input *in = kvc_bundle_open(f->b, a->member, e);
+        uint8_t *k = in ? copy[i] = kvc_alloc(a->size, 1) : NULL;
+        if (!k) return in ? kvc_fail_memory(e, "a layer") : -1;
+        if (kvc_input_pin(in, a->begin, a->size, e)) return failed(f, a->member, e);
+        unscramble(f, a, in->data + a->begin, k, k + a->size / 2);
+        kvc_input_unpin(in, a->begin, a->size);
+        for (unsigned role = 0; role < 2; role++) {
+            const uint32_t t = kvc_cache_add_tensor(c, a->at, role ? KVC_ROLE_V : KVC_ROLE_K, &shape, e);
+            if (t == KVC_NONE) return -1;
+            c->tensor[t].source = kvc_strides_canonical(&shape);
+            c->tensor[t].source_size = a->size / 2;
+            if (kvc_cache_map_memory(c, t, k + role * (a->size / 2), e)) return -1;
+        }
+    }
+    return 0;
+}
+
 /* Adds tensors and extents, member by member. */
 static int add_members(struct kvc_cache *c, const struct folder *f, struct kvc_error *e) {
     const struct array *a = f->array, *end = a + f->n;
@@ -355,7 +403,13 @@ static int build(struct kvc_cache *c, struct folder *f, const struct kvc_import_
     if (read_headers(f, e) || choose_shape(f, o->value[KVC_VLLM_SHAPE].text, e)) return -1;
     for (size_t i = 0; i < f->n; i++)
         if (measure(f, &f->array[i], e)) return failed(f, f->array[i].member, e);
-    if (kvc_cache_map(c, NULL, NULL, e) || add_layers(c, f, o->value[KVC_VLLM_GAPS].count != 0, e) || add_members(c, f, e))
+    uint8_t **copy = f->copies ? kvc_alloc_zeros(f->n + 1, sizeof *copy) : NULL;
+    if (f->copies && !copy) return kvc_fail_memory(e, "layers");
+    if (kvc_cache_map(c, f->copies ? free_copies : NULL, copy, e)) {
+        free(copy);
+        return -1;
+    }
+    if (add_layers(c, f, o->value[KVC_VLLM_GAPS].count != 0, e) || (f->copies ? add_copies(c, f, copy, e) : add_members(c, f, e)))
         return -1;
     return add_metadata(c, f, o, e) ? -1 : kvc_cache_finish(c, e);
 }

@@ -15,6 +15,7 @@ struct out {
     const struct kvc_cache *cache;
     const struct kvc_member_sink *to;
     enum kvc_vllm_shape shape;
+    uint64_t cpu_block;  /* tokens of a block of a CPU; 0: not for a CPU */
     const char *pattern; /* of the name of a layer, with "{i}" for its number */
     struct kvc_facts facts;
 };
@@ -55,6 +56,11 @@ static int check_layer(const struct out *o, const struct kvc_layer *layer, uint6
                         "vllm: layer %" PRIu32 " holds a sliding window, and all layers of a folder hold the same tokens; use "
                         "safetensors",
                         layer->index);
+    if (o->cpu_block && tokens % o->cpu_block)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "vllm: %" PRIu64 " tokens are no whole blocks of a CPU (cpu-block=%" PRIu64
+                        "): select a multiple, as vLLM does",
+                        tokens, o->cpu_block);
     return 0;
 }
 
@@ -66,10 +72,12 @@ static int write_header(const struct out *o, const struct kvc_shape *shape, stru
     const uint64_t rows[] = {2, shape->tokens, shape->heads * shape->dim};
     const uint64_t *dim = o->shape == KVC_VLLM_PACKED ? packed : o->shape == KVC_VLLM_SPLIT ? split : rows;
     struct kvc_safetensors_writer header;
-    char heads[32];
+    char heads[32], block[32];
+    snprintf(block, sizeof block, "%" PRIu64, o->cpu_block);
     snprintf(heads, sizeof heads, "%" PRIu64, shape->heads);
     if (kvc_safetensors_writer_init(&header, e)) return -1;
     int status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_SHAPE, kvc_vllm_shape_name[o->shape], e);
+    if (!status && o->cpu_block) status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_CPU_BLOCK, block, e);
     if (!status && o->shape == KVC_VLLM_ROWS && o->facts.heads_known)
         status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_HEADS, heads, e);
     if (!status && o->facts.pairing && !o->facts.pairing_assumed) /* an assumption does not become a record */
@@ -102,6 +110,29 @@ static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, u
     return status;
 }
 
+/* Writes blocks as a CPU keeps them (vllm.h). */
+static int write_cpu_blocks(const struct out *o, const uint32_t *tensor, struct kvc_error *e) {
+    const struct kvc_cache *c = o->cache;
+    const struct kvc_shape *shape = &c->tensor[tensor[0]].shape;
+    const uint64_t n = o->cpu_block, heads = shape->heads, dim = shape->dim, row = kvc_row_bytes(shape);
+    const size_t value = kvc_dtype_info(shape->dtype)->size;
+    uint8_t *rows = kvc_alloc(n, row), *block = kvc_alloc(2 * n, row);
+    int status = rows && block ? 0 : kvc_fail_memory(e, "blocks");
+    for (uint64_t first = 0; first < shape->tokens && !status; first += n) {
+        for (unsigned k = 0; k < 2 && !status; k++) {
+            status = c->read(c, tensor[k], first, n, rows, e);
+            for (uint64_t i = 0; i < n * heads * dim && !status; i++) {
+                const uint64_t token = i / dim / heads, d = i % dim, x = k ? (n + token) * dim + d : d * n + token;
+                memcpy(block + kvc_vllm_cpu_value(x, i / dim % heads, heads, dim) * value, rows + i * value, value);
+            }
+        }
+        if (!status) status = kvc_sink_write(o->to->out, block, (size_t)(2 * n * row), e);
+    }
+    free(rows);
+    free(block);
+    return status;
+}
+
 static int write_layer(const struct out *o, const struct kvc_layer *layer, struct kvc_error *e) {
     const uint32_t *t = layer->tensor;
     const struct kvc_shape *shape = &o->cache->tensor[t[0]].shape;
@@ -114,7 +145,8 @@ static int write_layer(const struct out *o, const struct kvc_layer *layer, struc
                  kvc_sink_write(o->to->out, header.data, header.n, e);
     free(header.data);
     if (status) return -1;
-    if (o->shape == KVC_VLLM_ROWS) status = write_rows(o, t, 1, row, e) || write_rows(o, t + 1, 1, row, e);
+    if (o->cpu_block) status = write_cpu_blocks(o, t, e);
+    else if (o->shape == KVC_VLLM_ROWS) status = write_rows(o, t, 1, row, e) || write_rows(o, t + 1, 1, row, e);
     else status = write_rows(o, t, 2, o->shape == KVC_VLLM_PACKED ? row / shape->heads : row, e);
     return status ? -1 : o->to->finish(o->to->state, e);
 }
@@ -140,13 +172,17 @@ static int take_shape(struct out *o, const char *told, struct kvc_error *e) {
     o->shape = told ? kvc_vllm_shape_of(told) : KVC_VLLM_PACKED;
     if (o->shape == KVC_VLLM_SHAPES || o->shape == KVC_VLLM_LATENT)
         return kvc_fail(e, KVC_ERR_USAGE, "vllm: shape=%s is none of T-H-2D, T-2-H-D, 2-T-HD", told);
+    if (o->cpu_block && o->shape != KVC_VLLM_PACKED)
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm: arrays of a CPU (cpu-block) have the shape T-H-2D, not %s", told);
     return 0;
 }
 
 int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *options, const struct kvc_member_sink *to,
                    struct kvc_error *e) {
     const char *pattern = options->value[KVC_VLLM_TO_NAME].text;
-    struct out o = {.to = to, .pattern = pattern ? pattern : "model.layers.{i}.self_attn.attn"};
+    struct out o = {.to = to,
+                    .cpu_block = options->value[KVC_VLLM_TO_CPU_BLOCK].count,
+                    .pattern = pattern ? pattern : "model.layers.{i}.self_attn.attn"};
     struct kvc_arrays list;
     char name[512];
     if (take_shape(&o, options->value[KVC_VLLM_TO_SHAPE].text, e) || name_layer(&o, 0, name, sizeof name, e)) return -1;
