@@ -125,10 +125,10 @@ int cli_target_option(struct cli_settings *s, int opt, const char *arg) {
 const char *cli_format_names(int writing, char *text, size_t size) {
     size_t used = 0;
     unsigned n = 0, left = 0;
-    for (size_t i = 0; kvc_format_at(i); i++) left += !writing || kvc_format_at(i)->export;
+    for (size_t i = 0; kvc_format_at(i); i++) left += !writing || kvc_format_is_written(kvc_format_at(i));
     *text = '\0';
     for (size_t i = 0; kvc_format_at(i); i++) {
-        if (writing && !kvc_format_at(i)->export) continue;
+        if (writing && !kvc_format_is_written(kvc_format_at(i))) continue;
         const int m = snprintf(text + used, size - used, "%s%s", !n++ ? "" : --left > 1 ? ", " : " or ", kvc_format_at(i)->name);
         if (m < 0 || (size_t)m >= size - used) break;
         used += (size_t)m;
@@ -140,7 +140,7 @@ int cli_no_such_format(const char *option, const char *name, int writing, const 
     struct kvc_near near = {.word = name};
     char names[256];
     for (size_t i = 0; kvc_format_at(i); i++)
-        if (!writing || kvc_format_at(i)->export) kvc_near_offer(&near, kvc_format_at(i)->name);
+        if (!writing || kvc_format_is_written(kvc_format_at(i))) kvc_near_offer(&near, kvc_format_at(i)->name);
     if (*near.text) return cli_usage("--%s=%s: there is no such format; did you mean %s?", option, name, near.text);
     cli_format_names(writing, names, sizeof names);
     return cli_usage("--%s=%s: there is no such format; it is %s%s", option, name, names, more);
@@ -238,7 +238,7 @@ void cli_print_input_help(void) {
     const char *printed[MAX_LONG_OPTIONS] = {NULL};
     char names[256], lines[512];
     puts("Reading input:");
-    snprintf(lines, sizeof lines, "input is %s (default: its first bytes decide);\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
+    snprintf(lines, sizeof lines, "input is %s\n(default: its first bytes decide);\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
              cli_format_names(0, names, sizeof names));
     print_option("from", "FORMAT[:OPTIONS]", lines);
     print_option("model", "FILE", "the model's weights (GGUF or safetensors): geometry and RoPE facts\n(default: $KVC_MODEL)");

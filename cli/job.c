@@ -1,6 +1,5 @@
 /* job.c: opens inputs and completes outputs of kvc-pack and kvc-unpack. Not for packing or unpacking. */
 #include "cli/job.h"
-#include "formats/file/restore.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,9 +84,8 @@ static int convert_to_folder(struct cli_job *j, const char *target, const struct
         cli_folder_abandon(&out);
         return -1;
     }
-    if (cli_folder_commit(&out, e)) return -1;
-    for (uint32_t i = 0; i < f->cache->n_members; i++) j->total.out += kvc_source_size(f->cache, i);
-    return 0;
+    j->total.out += out.members.out->offset;
+    return cli_folder_commit(&out, e);
 }
 
 /* Refuses --rm for an input that is a folder or an archive: unpacking does not restore its links, times and modes. */

@@ -3,7 +3,6 @@
 #include "cli/unpack.h"
 
 #include "codecs/near.h"
-#include "formats/file/restore.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +82,8 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
 
 static int becomes_folder(void *state, const struct kvc_opened *f) {
     const struct cli_unpack *u = state;
-    return f->cache->n_members && unpack_wants_source(u, f->cache) && !u->salvage;
+    const struct kvc_format *to = unpack_target(u, f->cache);
+    return !u->salvage && (to ? to->export_members != NULL : f->cache->n_members != 0);
 }
 
 /* --- one input --- */
@@ -106,9 +106,9 @@ static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_s
 static int write_members(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out, struct kvc_error *e) {
     struct cli_unpack *u = state;
     u->loaded = 0;
-    u->written = 0;
-    for (uint32_t i = 0; i < f->cache->n_members; i++) u->written += kvc_source_size(f->cache, i);
-    return kvc_source_write_members(f->cache, u->job.threads, out, e) || unpack_check_rest(f, e) ? -1 : 0;
+    if (unpack_write_members(u, f, out, e)) return -1;
+    u->written = out->out->offset;
+    return 0;
 }
 
 static void say_done(void *state, const struct kvc_opened *f) {
@@ -187,7 +187,7 @@ static int take_target(struct cli_unpack *u, const char *arg) {
     u->to_ipc = strcmp(arg, "ipc") == 0;
     u->to = u->to_ipc ? NULL : kvc_format_find(arg);
     if (u->to_ipc) return 0;
-    if (!u->to || !u->to->export) return cli_no_such_format("to", arg, 1, ", or ipc");
+    if (!u->to || !kvc_format_is_written(u->to)) return cli_no_such_format("to", arg, 1, ", or ipc");
     return colon && cli_take_settings(&u->settings, u->to, 1, "to", colon + 1) < 0 ? EXIT_TROUBLE : 0;
 }
 

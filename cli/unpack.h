@@ -30,11 +30,17 @@ struct cli_unpack {
 
 /* Returns 1 if the options ask for the source as it was. Of several files, --to=FORMAT asks for a single new file. */
 int unpack_wants_source(const struct cli_unpack *u, const struct kvc_cache *c);
+/* Returns the format of a new output; NULL: the output is the source as it was, or a message will say why there is none. */
+const struct kvc_format *unpack_target(const struct cli_unpack *u, const struct kvc_cache *c);
 /* Reads what a read of all rows leaves out of a container, and checks it. */
 int unpack_check_rest(const struct kvc_opened *f, struct kvc_error *e);
 /* Writes a single file. `c` is the file's cache, or a cache whose rows come from a device. */
 int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
                  struct kvc_error *e);
+
+/* Writes several files. */
+int unpack_write_members(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_member_sink *out,
+                         struct kvc_error *e);
 
 /* Checks the options beside --salvage, and makes the import accept damage. 0, or EXIT_TROUBLE (message printed). */
 int unpack_check_salvage(struct cli_unpack *u);

@@ -1,5 +1,5 @@
-/* unpack_write.c: kvc-unpack's single output file: the source's own, or a new one of a format. Not for damaged containers
- * (unpack_salvage.c), nor for folders (kvc-unpack.c). */
+/* unpack_write.c: kvc-unpack's output, one file or several: the source's own, or a new one of a format. Not for damaged containers
+ * (unpack_salvage.c). */
 #include "cli/unpack.h"
 
 #include "formats/cache/facts.h"
@@ -59,23 +59,41 @@ int unpack_wants_source(const struct cli_unpack *u, const struct kvc_cache *c) {
     return same && !u->selects && !u->export.pairing && !u->settings.n;
 }
 
-int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
-                 struct kvc_error *e) {
-    const struct kvc_format *to = u->to;
-    const int as_it_was = unpack_wants_source(u, c);
-    if (as_it_was && c->n_extents) return kvc_source_write(c, u->job.threads, out, e) || unpack_check_rest(f, e) ? -1 : 0;
-    if (as_it_was && !to && !u->job.input.quiet) cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
-    if (!to) to = kvc_format_of_source(c);
-    if (!to || !to->export)
+const struct kvc_format *unpack_target(const struct cli_unpack *u, const struct kvc_cache *c) {
+    if (unpack_wants_source(u, c) && c->n_extents) return NULL;
+    return u->to ? u->to : kvc_format_of_source(c);
+}
+
+/* Writes a new layout: members, or where `members` is NULL one file. */
+static int write_new(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
+                     const struct kvc_member_sink *members, struct kvc_error *e) {
+    const struct kvc_format *to = unpack_target(u, c);
+    if (unpack_wants_source(u, c) && !u->to && !u->job.input.quiet)
+        cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
+    if (!to || !kvc_format_is_written(to))
         return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
     struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
     if (u->selects && !view) return -1;
     if (!u->job.input.quiet) warn_of_lacks(to, f, view ? view : c);
     struct kvc_export_options options = u->export;
     options.set = u->settings.item;
-    int status = kvc_export(to, view ? view : c, &options, out, e);
+    const struct kvc_cache *from = view ? view : c;
+    int status = members ? kvc_export_members(to, from, &options, members, e) : kvc_export(to, from, &options, out, e);
     /* without a selection this is a read of everything, and must find damage anywhere in a .kvc */
     if (!status && !view) status = unpack_check_rest(f, e);
     kvc_cache_free(view);
     return status;
+}
+
+int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
+                 struct kvc_error *e) {
+    if (!unpack_wants_source(u, c) || !c->n_extents) return write_new(u, f, c, out, NULL, e);
+    return kvc_source_write(c, u->job.threads, out, e) || unpack_check_rest(f, e) ? -1 : 0;
+}
+
+int unpack_write_members(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_member_sink *out,
+                         struct kvc_error *e) {
+    const struct kvc_cache *c = f->cache;
+    if (!unpack_wants_source(u, c) || !c->n_extents) return write_new(u, f, c, NULL, out, e);
+    return kvc_source_write_members(c, u->job.threads, out, e) || unpack_check_rest(f, e) ? -1 : 0;
 }

@@ -20,6 +20,18 @@ for f in "$data"/llama.cpp/*.bin "$data"/hf/*.safetensors "$data"/hidden/*.safet
             "$bin/kvc-diff" "$f" "$dir/a.kvc"; then ok; else bad "$recipe $f"; fi
     done
 done
+# Folders of vLLM: the folder comes back, and K and V are those of transformers.
+for d in "$data"/vllm/*/*; do
+    case $d in */packed*) from=vllm tokens=32 ;; */old*) from=vllm:shape=2-T-HD tokens=16 ;; *) from=vllm tokens=16 ;; esac
+    rm -rf "${dir:?}"/*
+    if "$bin/kvc-pack" -q --from=$from --kv-heads=3 -o "$dir/a.kvc" "$d" && "$bin/kvc-unpack" -o "$dir/back" "$dir/a.kvc" &&
+        diff -r "$d" "$dir/back" && tar cf - -C "$d" . | "$bin/kvc-pack" -q --from=$from --kv-heads=3 |
+        "$bin/kvc-unpack" -o "$dir/through" - && diff -r "$d" "$dir/through" &&
+        "$bin/kvc-unpack" -q --to=safetensors --tokens=0:$tokens -o "$dir/hf" "$data/hf/smol-gpl3.safetensors" &&
+        "$bin/kvc-diff" "$dir/a.kvc" "$dir/hf" && "$bin/kvc-unpack" -q --to=vllm -o "$dir/new" "$dir/hf" &&
+        "$bin/kvc-diff" "$dir/new" "$dir/hf"; then ok; else bad "$d"; fi
+done
+rm -rf "${dir:?}"/*
 for f in "$data"/damaged/bad-*; do
     case $f in *lmcache* | *lmcr* | *.pt | *bitflip-data*) continue ;; esac
     rm -rf "${dir:?}"/* && "$bin/kvc-pack" -o "$dir/a.kvc" "$f" >"$dir/out" 2>"$dir/err"

@@ -258,7 +258,7 @@ struct kvc_write_options {
 KVC_API int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                           struct kvc_error *e);
 /* Writes the source that f was made from, byte for byte when it is lossless (format NULL), or another layout: "llama",
- * "safetensors", "npz", "raw", also with options: "llama:version=3". A source of several members is written as a tar archive.
+ * "vllm", "safetensors", "npz", "raw", also with options: "llama:version=3". Several members are written as a tar archive.
  * options may be NULL. */
 KVC_API int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
                             kvc_write_fn *write, void *state, struct kvc_error *e);

@@ -86,7 +86,7 @@ static int export(const struct kvc_file *f, const char *format, const struct kvc
     const struct kvc_format *to = kvc_format_find(format);
     const char *colon = strchr(format, ':');
     struct kvc_export_options options = {.own = colon ? colon + 1 : NULL, .set = o->set};
-    if (!to || !to->export) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
+    if (!to || !kvc_format_is_written(to)) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
     if (kvc_file_pairing(o->pairing, &options.pairing, e)) return -1;
     if (options.pairing && kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,

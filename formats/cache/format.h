@@ -7,6 +7,7 @@
 #include "formats/cache/facts.h"
 #include "formats/cache/rope_pairing.h"
 #include "formats/io/bundle.h"
+#include "formats/io/member_sink.h"
 #include "formats/io/sink.h"
 
 struct kvc_weights;
@@ -78,8 +79,11 @@ struct kvc_format {
     int (*probe)(const struct kvc_bundle *b, char *why, size_t size);
     /* Builds the model over the members' bytes; the bundle must outlive the cache. NULL: cannot import. */
     struct kvc_cache *(*import)(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
-    /* Writes the cache in this format. NULL: cannot export. */
+    /* Writes the cache in this format: as one file, or as members. A row has at most one of the two; a format with neither cannot
+     * be written. */
     int (*export)(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e);
+    int (*export_members)(const struct kvc_cache *c, const struct kvc_export_options *o, const struct kvc_member_sink *out,
+                          struct kvc_error *e);
 };
 
 /* Returns the row of a name, which may have options after a colon; NULL: there is none. */
@@ -108,12 +112,18 @@ struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc
                                     struct kvc_error *e);
 int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why, size_t size);
 
-/* Writes a cache in a format that can be written. o may be NULL. */
+int kvc_format_is_written(const struct kvc_format *f); /* 1: the format can be written */
+/* Writes a cache in a format that can be written; members become a tar archive. o may be NULL. */
 int kvc_export(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
                struct kvc_error *e);
+/* The same to members, or to out->out where the format is one file. */
+int kvc_export_members(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o,
+                       const struct kvc_member_sink *out, struct kvc_error *e);
 
 extern const struct kvc_format kvc_format_kvc;
 extern const struct kvc_format kvc_format_llama;
+extern const struct kvc_format kvc_format_vllm;
+extern const struct kvc_format kvc_format_vllm_blocks;
 extern const struct kvc_format kvc_format_safetensors;
 extern const struct kvc_format kvc_format_npz;
 extern const struct kvc_format kvc_format_raw;

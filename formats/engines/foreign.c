@@ -47,7 +47,7 @@ static int is_torch(const struct kvc_input *in) {
 
 /* Returns the parsed header of a safetensors file that contains one of the words below, or NULL. */
 static json_t *read_header(const struct kvc_input *in) {
-    static const char *const words[] = {"\"kvc.profile\"", "\"kv_cache\"", "\"kvcache\""};
+    static const char *const words[] = {"\"kvc.profile\"", "\"kvcache\""};
     uint8_t head[9];
     json_t *header = NULL;
     if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{') return NULL;
@@ -74,11 +74,6 @@ static int says_header(const json_t *header, char *text, size_t size) {
         snprintf(text, size, "it is a profile (kvc-profile(5)) of %.200s, metric %.40s%s%.200s, not a cache",
                  text_of(meta, "model.name", "a model that it does not name"), text_of(meta, "metric", "unknown"),
                  *texts ? ", made of " : "", texts);
-    } else if (arrays == 1 && json_object_get(header, "kv_cache")) {
-        snprintf(text, size,
-                 "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no "
-                 "pattern of names helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and "
-                 "layers.{i}.values");
     } else if (arrays == 1 && json_object_get(header, "kvcache")) {
         snprintf(text, size,
                  "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "

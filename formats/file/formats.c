@@ -11,7 +11,8 @@
 
 /* In the order in which input is probed; one line each. */
 static const struct kvc_format *const table[] = {
-    &kvc_format_kvc, &kvc_format_llama, &kvc_format_safetensors, &kvc_format_npz, &kvc_format_raw,
+    &kvc_format_kvc,         &kvc_format_llama, &kvc_format_vllm, &kvc_format_vllm_blocks,
+    &kvc_format_safetensors, &kvc_format_npz,   &kvc_format_raw,
 };
 
 #define N (sizeof table / sizeof table[0])
@@ -140,13 +141,25 @@ int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, cha
     return f->probe(&b, why, size);
 }
 
-int kvc_export(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
-               struct kvc_error *e) {
+int kvc_format_is_written(const struct kvc_format *f) {
+    return f->export || f->export_members;
+}
+
+int kvc_export_members(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o,
+                       const struct kvc_member_sink *out, struct kvc_error *e) {
     struct kvc_export_options with = o ? *o : (struct kvc_export_options){.set = NULL};
     struct kvc_option_values values;
     if (kvc_options_read(&values, f->export_options, f->name, with.own, with.set, e)) return -1;
     with.value = values.value;
-    const int status = f->export(c, &with, out, e);
+    const int status = f->export_members ? f->export_members(c, &with, out, e) : f->export(c, &with, out->out, e);
     kvc_options_free(&values);
     return status;
+}
+
+int kvc_export(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
+               struct kvc_error *e) {
+    struct kvc_member_sink to = {.out = out};
+    if (!f->export_members) return kvc_export_members(f, c, o, &to, e);
+    struct kvc_tar *tar = kvc_tar_open(out, &to, e);
+    return tar ? kvc_tar_close(tar, kvc_export_members(f, c, o, &to, e), e) : -1;
 }

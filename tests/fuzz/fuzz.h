@@ -112,7 +112,7 @@ static inline void fuzz_export(const struct kvc_cache *c, size_t choice) {
     struct kvc_buffer bytes = {0};
     struct kvc_sink out = kvc_sink_buffer(&bytes);
     struct kvc_error e;
-    if (f->export) kvc_export(f, c, &options, &out, &e);
+    if (kvc_format_is_written(f)) kvc_export(f, c, &options, &out, &e);
     free(bytes.data);
 }
 

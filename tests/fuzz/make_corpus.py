@@ -312,6 +312,63 @@ def bundles():
     }
 
 
+def vllm():
+    """Archives of folders of vLLM's ExampleConnector, each behind the byte that chooses the options."""
+    def folder(shape, layers=(0, 1), kind="F16", name="model.layers.%d.self_attn.attn.safetensors"):
+        size = 1 if kind == "U8" else 2
+        for n in shape:
+            size *= n
+        return [(name % i, safetensors([("kv_cache", kind, list(shape), bytes((7 * i + j) & 255 for j in range(size)))]))
+                for i in layers]
+    packed = folder((8, 2, 4))
+    return {
+        "packed": b"\0" + tar(packed),
+        "packed-pax": b"\0" + tar(packed + [("notes.txt", b"notes")], tarfile.PAX_FORMAT),
+        "fp8": b"\0" + tar(folder((8, 2, 4), kind="U8")),
+        "split": b"\0" + tar(folder((4, 2, 2, 3))),
+        "latent": b"\0" + tar(folder((4, 6))),
+        "rows": b"\3" + tar(folder((2, 4, 8))),
+        "rows-heads": b"\x13" + tar(folder((2, 4, 8))),
+        "two-readings": b"\0" + tar(folder((2, 4, 8))),
+        "two-tokens": b"\1" + tar(folder((2, 4, 8))),
+        "cpu-4": b"\5" + tar(folder((8, 2, 4))),
+        "cpu-8": b"\6" + tar(folder((16, 3, 4))),
+        "cpu-part": b"\6" + tar(folder((12, 3, 4))),
+        "gap": b"\0" + tar(folder((8, 2, 4), (0, 2, 11))),
+        "gap-said": b"\4" + tar(folder((8, 2, 4), (0, 2, 11))),
+        "no-number": b"\0" + tar(folder((8, 2, 4), (0,), name="layer%d.safetensors")),
+        "same-layer": b"\0" + tar(packed + folder((8, 2, 4), name="m.%d.safetensors")),
+        "other-tokens": b"\0" + tar(packed[:1] + folder((4, 2, 4), (1,))),
+        "no-tokens": b"\0" + tar(folder((0, 2, 4))),
+        "cut": b"\0" + tar(packed)[:1100],
+    }
+
+
+def vllm_blocks():
+    """Archives of blocks of vLLM's OffloadingConnector, each behind the byte that chooses the options."""
+    def archive(family, size, dtype="torch.float16", layers=2, files=2, **more):
+        names = [f"model.layers.{i}.self_attn.attn" for i in range(layers)]
+        config = {"kv_cache_groups": [{"tokens_per_block": 4, "layer_names": names}], "dtype": dtype, "model_name": "m",
+                  "canonical_format": f"v1-{family}", **more}
+        members = [("config.json", json.dumps(config).encode())]
+        members += [(f"r0/{i}00/00_g0/{i}0.bin", bytes((11 * i + j) & 255 for j in range(size))) for i in range(files)]
+        return tar(members)
+    return {
+        "packed": b"\0" + archive("nhd", 8192, layers=65),
+        "halves": b"\1" + archive("nhd", 4096, layers=32),
+        "heads-first": b"\2" + archive("hnd", 4096, "bfloat16", layers=32),
+        "chunk": b"\3" + archive("hnd", 256, layers=2),
+        "latent": b"\4" + archive("nhd", 64 * 64, layers=64, files=1),
+        "dtype": b"\5" + archive("nhd", 70, "what"),
+        "two-files": b"\1" + archive("nhd", 4096, layers=32, files=3),
+        "no-shape": b"\6" + archive("nhd", 4096),
+        "huge": b"\7" + archive("hnd", 4096),
+        "no-layers": b"\0" + archive("nhd", 4096, layers=0),
+        "stored": b"\0" + archive("nhd", 4096, storage_format="x"),
+        "other-size": b"\0" + archive("nhd", 100),
+    }
+
+
 def write(folder, name, data):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)
@@ -350,6 +407,10 @@ def main(source, corpus):
         write(corpus / "lossy", name, data)
     for name, data in bundles().items():
         write(corpus / "bundle", name, data)
+    for name, data in vllm().items():
+        write(corpus / "vllm", name, data)
+    for name, data in vllm_blocks().items():
+        write(corpus / "vllm_blocks", name, data)
     for name, data in profiles().items():
         write(corpus / "profile", name, data)
     for path in sorted((source / "damaged").glob("bad-*")):

@@ -87,6 +87,8 @@ static void names(void **state) {
                    {"safetensors", KVC_SOURCE_SAFETENSORS},
                    {"npz", KVC_SOURCE_NPZ},
                    {"raw", KVC_SOURCE_RAW},
+                   {"vllm", KVC_SOURCE_VLLM},
+                   {"vllm-blocks", KVC_SOURCE_VLLM_BLOCKS},
                    {"another engine", KVC_SOURCE_OTHER}};
     static const struct {
         const char *text;

@@ -1,0 +1,386 @@
+/* vllm_blocks.c: blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`), with the canonical layout. Not for the
+ * layouts of single workers, which depend on facts that no file has.
+ *
+ * A file has the tokens of one chunk and no header: for each layer the pages of the chunk's blocks, then padding. config.json says
+ * dtype, layers and tokens of a page; the options say the rest. Each file is a region with a place for each page of K and V. */
+#include "formats/cache/format.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
+#include "formats/engines/arrays_read.h"
+#include "formats/engines/vllm.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum {
+    MAX_LAYERS = 65536,
+    MAX_NUMBER = 1000000, /* of a layer: KVC_VLLM_DIGITS */
+    MAX_CONFIG = 1 << 24, /* bytes */
+    PADDING = 4096        /* files end at a multiple of the memory's page */
+};
+
+/* Options, by position. */
+enum { SHAPE, HEADS, CHANNELS, DTYPE, CHUNK, BLOCK, IN_ORDER };
+
+static const struct kvc_format_option import_options[] = {
+    [SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
+    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "H"},
+    [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "D"},
+    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
+    [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "TOKENS"},
+    [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
+    [IN_ORDER] = {.key = "in-order", .kind = KVC_OPTION_FLAG},
+    {NULL},
+};
+
+/* The shapes of a page. */
+static const struct shape {
+    const char *name;
+    const char *family; /* as the end of the canonical format has it; NULL: both */
+    int heads_first, halves, latent;
+} shapes[] = {
+    {"T-H-2D", "nhd", 0, 0, 0},  {"2-T-H-D", "nhd", 0, 1, 0}, {"H-T-2D", "hnd", 1, 0, 0},
+    {"2-H-T-D", "hnd", 1, 1, 0}, {"T-C", NULL, 0, 0, 1},
+};
+#define SHAPES (sizeof shapes / sizeof shapes[0])
+
+struct blocks {
+    const struct kvc_bundle *b;
+    size_t config;  /* member */
+    size_t *member; /* the files in the order of their tokens */
+    size_t n;
+    json_t *root;
+    const json_t *layers; /* their names */
+    const struct shape *shape;
+    const struct kvc_dtype_info *info;
+    uint64_t page_tokens, pages;    /* pages of a layer in a file */
+    uint64_t heads, channels, page; /* bytes of a page */
+};
+
+static int ends_in(const char *name, const char *end) {
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+static const char *last_part(const char *name) {
+    const char *slash = strrchr(name, '/');
+    return slash ? slash + 1 : name;
+}
+
+/* --- config.json --- */
+
+/* Finds the config.json of vLLM, which names cache groups. Returns its parsed root, or NULL. */
+static json_t *find_config(const struct kvc_bundle *b, size_t *member) {
+    for (size_t i = 0; i < b->n && !b->is_file; i++) {
+        if (strcmp(last_part(b->member[i].name), "config.json") != 0) continue;
+        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
+        if (!in || in->size > MAX_CONFIG || kvc_input_pin(in, 0, in->size, NULL)) continue;
+        json_t *root = json_loadb((const char *)in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
+        kvc_input_unpin(in, 0, in->size);
+        *member = i;
+        if (json_is_array(json_object_get(root, "kv_cache_groups"))) return root;
+        json_decref(root);
+    }
+    return NULL;
+}
+
+static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+    size_t member;
+    json_t *root = find_config(b, &member);
+    json_decref(root);
+    if (!root) snprintf(why, size, "no config.json with kv_cache_groups");
+    return root != NULL;
+}
+
+/* Finds the dtype by vLLM's name or by kvc's. */
+static const struct kvc_dtype_info *dtype_of(const char *name) {
+    static const char *const names[][2] = {{"bfloat16", "bf16"},   {"float16", "f16"},
+                                           {"half", "f16"},        {"float32", "f32"},
+                                           {"float", "f32"},       {"fp8", "f8e4m3"},
+                                           {"fp8_e4m3", "f8e4m3"}, {"float8_e4m3fn", "f8e4m3"},
+                                           {"fp8_e5m2", "f8e5m2"}, {"float8_e5m2", "f8e5m2"}};
+    if (strncmp(name, "torch.", 6) == 0) name += 6;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i][0]) == 0) return kvc_dtype_by_name(names[i][1]);
+    return kvc_dtype_by_name(name);
+}
+
+static int check_canonical(const struct blocks *k, struct kvc_error *e) {
+    const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
+    char shown[64];
+    if (!format)
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "config.json has no canonical_format: the blocks have the layout of the workers, which depends on how many there "
+            "were, and no file says that. kvc reads blocks written with \"canonical_layout\": true in vLLM's "
+            "kv_connector_extra_config");
+    if (strcmp(format, "v1-nhd") != 0 && strcmp(format, "v1-hnd") != 0)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: canonical_format '%s' is neither v1-nhd nor v1-hnd",
+                        kvc_name_show(format, shown, sizeof shown));
+    if (json_is_false(json_object_get(k->root, "parallel_agnostic")))
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "config.json: parallel_agnostic is false: some layers have pages of single workers, whose layout no file says");
+    if (json_object_get(k->root, "storage_format"))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: the blocks are stored encoded (storage_format)");
+    return 0;
+}
+
+static int take_shape(struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
+    const struct kvc_option_value *v = o->value;
+    const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
+    const uint64_t heads = v[HEADS].count ? v[HEADS].count : o->kv_heads;
+    for (size_t i = 0; i < SHAPES && v[SHAPE].text; i++)
+        if (strcasecmp(v[SHAPE].text, shapes[i].name) == 0) k->shape = &shapes[i];
+    if (v[SHAPE].text && !k->shape)
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
+                        v[SHAPE].text);
+    if (!k->shape || !v[CHANNELS].count || (!heads && !k->shape->latent))
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "the blocks do not say the shape of a page: vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
+            "lie apart, or shape=T-C,dim=C of latent attention",
+            ends_in(format, "nhd") ? "T-H-2D" : "H-T-2D", ends_in(format, "nhd") ? "2-T-H-D" : "2-H-T-D");
+    if (k->shape->family && !ends_in(format, k->shape->family))
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is not one of the canonical format %s", k->shape->name, format);
+    k->heads = k->shape->latent ? 1 : heads;
+    k->channels = v[CHANNELS].count;
+    return 0;
+}
+
+static int read_config(struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
+    char shown[64];
+    if (!(k->root = find_config(k->b, &k->config)))
+        return kvc_fail(e, KVC_ERR_UNKNOWN,
+                        "there is no config.json with kv_cache_groups: a cache is that file and the .bin files");
+    if (check_canonical(k, e)) return -1;
+    const json_t *groups = json_object_get(k->root, "kv_cache_groups"), *group = json_array_get(groups, 0);
+    const json_int_t tokens = json_integer_value(json_object_get(group, "tokens_per_block"));
+    if (json_array_size(groups) != 1)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "config.json has %zu cache groups, whose layers share memory; kvc reads models of one group",
+                        json_array_size(groups));
+    k->layers = json_object_get(group, "layer_names");
+    if (tokens < 1 || tokens > MAX_CONFIG || !json_array_size(k->layers) || json_array_size(k->layers) > MAX_LAYERS)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "config.json: the group has no tokens_per_block or no layer_names, or too many");
+    k->page_tokens = (uint64_t)tokens;
+    const char *told = o->value[DTYPE].text, *dtype = told ? told : json_string_value(json_object_get(k->root, "dtype"));
+    if (!(k->info = dtype ? dtype_of(dtype) : NULL) || k->info->block > 1)
+        return kvc_fail(e, told ? KVC_ERR_USAGE : KVC_ERR_UNSUPPORTED,
+                        "%s '%s' is no dtype that kvc knows: give vllm-blocks:dtype=",
+                        told ? "vllm-blocks: dtype" : "config.json: dtype",
+                        dtype ? kvc_name_show(dtype, shown, sizeof shown) : "");
+    return take_shape(k, o, e);
+}
+
+/* --- files --- */
+
+/* Adds the one file whose name begins with `hash`. */
+static int add_hash(struct blocks *k, const char *hash, struct kvc_error *e) {
+    const size_t before = k->n, length = strlen(hash);
+    for (size_t i = 0; i < k->b->n; i++) {
+        const char *name = last_part(k->b->member[i].name);
+        if (!ends_in(name, ".bin") || strncasecmp(name, hash, length) != 0) continue;
+        for (size_t x = 0; x < k->n; x++)
+            if (k->member[x] == i) return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s and another mean one file", hash);
+        if (k->n > before) return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s begins the names of two files", hash);
+        k->member[k->n++] = i;
+    }
+    return k->n > before ? 0 : kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s begins the name of no .bin file", hash);
+}
+
+/* Orders the files by the options. One file needs no order. */
+static int find_files(struct blocks *k, const struct kvc_option_value *v, struct kvc_error *e) {
+    if (!(k->member = kvc_alloc(k->b->n, sizeof *k->member))) return kvc_fail_memory(e, "files");
+    for (const char *const *hash = v[BLOCK].list; *hash; hash++)
+        if (add_hash(k, *hash, e)) return -1;
+    if (k->n) return 0;
+    for (size_t i = 0; i < k->b->n; i++)
+        if (ends_in(k->b->member[i].name, ".bin")) k->member[k->n++] = i;
+    if (!k->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no .bin files");
+    if (k->n > 1 && !v[IN_ORDER].count)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "the %zu .bin files are named by hashes, which do not tell the order of the tokens: name them in order "
+                        "(vllm-blocks:block=HASH,block=HASH,...), or make a tar archive with the files in order and say so "
+                        "(vllm-blocks:in-order)",
+                        k->n);
+    return 0;
+}
+
+/* Finds the number of pages of a layer in a file, from the size of the files or from the option. */
+static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
+    const uint64_t size = k->b->member[k->member[0]].size, layers = json_array_size(k->layers);
+    const struct kvc_shape shape = {k->info->dtype, k->page_tokens, k->heads, k->channels};
+    uint64_t all;
+    if (!kvc_shape_check(&shape) ||
+        __builtin_mul_overflow(k->page_tokens * kvc_row_bytes(&shape), k->shape->latent ? 1 : 2, &k->page) ||
+        __builtin_mul_overflow(k->page, layers, &all))
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: a page of this shape is larger than kvc handles");
+    if (chunk % k->page_tokens)
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: chunk=%" PRIu64 " is no multiple of the %" PRIu64 " tokens of a page",
+                        chunk, k->page_tokens);
+    k->pages = chunk ? chunk / k->page_tokens : size / all;
+    const uint64_t rest = k->pages > size / all ? 0 : size - k->pages * all;
+    if (!k->pages || k->pages > size / all)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "a file has %" PRIu64 " bytes, and %" PRIu64 " pages of %" PRIu64 " layers with %" PRIu64
+                        " tokens need %" PRIu64 ": heads, dim, dtype or chunk are others",
+                        size, chunk ? k->pages : 1, layers, k->page_tokens, chunk ? k->pages * all : all);
+    if (!chunk && rest && (rest >= PADDING || all < PADDING || size % PADDING))
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "a file has %" PRIu64 " bytes, which are not some pages of %" PRIu64 " layers (%" PRIu64
+            " bytes) and the padding to a multiple of %d: heads, dim or dtype are others, or give vllm-blocks:chunk=TOKENS",
+            size, layers, all, PADDING);
+    return 0;
+}
+
+static int check_files(const struct blocks *k, struct kvc_error *e) {
+    const uint64_t size = k->b->member[k->member[0]].size;
+    for (size_t i = 0; i < k->n; i++) {
+        const struct kvc_member *m = &k->b->member[k->member[i]];
+        const struct kvc_input *in = kvc_bundle_open(k->b, k->member[i], e);
+        if (!in) return -1;
+        if (in->size != size)
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "%s has %" PRIu64 " bytes, and %s has %" PRIu64 ": a file is cut short, or of another model", m->name,
+                            in->size, k->b->member[k->member[0]].name, size);
+    }
+    return 0;
+}
+
+/* --- the model --- */
+
+/* Adds the layers in the order of their pages. *known is 0 where a name has no number. */
+static int add_layers(struct kvc_cache *c, const struct blocks *k, int *known, struct kvc_error *e) {
+    const size_t layers = json_array_size(k->layers);
+    uint64_t tokens;
+    char *seen = NULL;
+    if (__builtin_mul_overflow(k->n * k->page_tokens, k->pages, &tokens) || tokens > KVC_MAX_CELLS)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more tokens than kvc handles (2^31)");
+    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
+    int status = part == KVC_NONE ? -1 : 0;
+    if (!status && !(seen = kvc_alloc_zeros(MAX_NUMBER, 1))) status = kvc_fail_memory(e, "layers");
+    *known = 1;
+    for (size_t i = 0; i < layers && *known; i++) {
+        uint32_t number;
+        const char *name = json_string_value(json_array_get(k->layers, i));
+        *known = name && kvc_vllm_layer(name, &number);
+    }
+    for (size_t i = 0; i < layers && !status; i++) {
+        uint32_t number = (uint32_t)i;
+        const char *name = json_string_value(json_array_get(k->layers, i));
+        if (*known) kvc_vllm_layer(name, &number);
+        if (seen[number]++) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: two caches are of layer %" PRIu32, number);
+        else if (kvc_cache_add_layer(c, part, number, k->shape->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) == KVC_NONE)
+            status = -1;
+    }
+    free(seen);
+    return status;
+}
+
+static int add_tensors(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
+    const struct kvc_shape shape = {k->info->dtype, c->part[0].cells.n, k->heads, k->channels};
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        for (unsigned role = 0; role < (k->shape->latent ? 1u : 2u); role++) {
+            const uint32_t t = kvc_cache_add_tensor(c, i,
+                                                    k->shape->latent ? KVC_ROLE_LATENT
+                                                    : role           ? KVC_ROLE_V
+                                                                     : KVC_ROLE_K,
+                                                    &shape, e);
+            if (t == KVC_NONE) return -1;
+            c->tensor[t].source = kvc_strides_canonical(&c->tensor[t].shape);
+            c->tensor[t].source_size = kvc_tensor_bytes(&c->tensor[t]);
+        }
+    return 0;
+}
+
+/* Returns the place of a page of a tensor in file `number`. */
+static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t tensor, uint64_t page) {
+    const unsigned parts = k->shape->latent ? 1 : 2, role = tensor % parts;
+    const uint64_t value = k->info->size, head = k->channels * value * (k->shape->halves ? 1 : parts);
+    const uint64_t begin = (tensor / parts * k->pages + page) * k->page;
+    struct kvc_place p = {.tensor = tensor,
+                          .cell = (number * k->pages + page) * k->page_tokens,
+                          .n = k->page_tokens,
+                          .offset = begin + role * (k->shape->halves ? k->page / 2 : k->channels * value),
+                          .strides = {k->heads * head, head, value}};
+    if (k->shape->heads_first) p.strides = (struct kvc_strides){head, k->page_tokens * head, value};
+    return p;
+}
+
+/* Maps the files in the order of their tokens. */
+static int map_files(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
+    for (size_t i = 0; i < k->n; i++)
+        for (uint32_t t = 0; t < c->n_tensors; t++)
+            for (uint64_t page = 0; page < k->pages; page++) {
+                const struct kvc_place p = place_of(k, i, t, page);
+                if (kvc_cache_map_place(c, k->b->member[k->member[i]].in, &p, e)) return -1;
+            }
+    return 0;
+}
+
+/* Adds the members in their own order. */
+static int add_members(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
+    const uint64_t n = c->n_tensors * k->pages;
+    struct kvc_place *place = kvc_alloc(n, sizeof *place);
+    int status = place ? 0 : kvc_fail_memory(e, "places");
+    for (size_t i = 0; i < k->b->n && !status; i++) {
+        const struct kvc_input *in = kvc_bundle_open(k->b, i, e);
+        size_t number = 0;
+        while (number < k->n && k->member[number] != i) number++;
+        if (!in || kvc_extents_member(c, k->b->member[i].name, e)) status = -1;
+        else if (number == k->n) status = kvc_cache_extent_literal(c, in, 0, in->size, e);
+        else {
+            for (uint64_t x = 0; x < n; x++) place[x] = place_of(k, number, (uint32_t)(x / k->pages), x % k->pages);
+            status = kvc_cache_extent_region(c, in, 0, in->size, place, n, e);
+        }
+    }
+    free(place);
+    return status;
+}
+
+static int build(struct kvc_cache *c, struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
+    int known;
+    if (read_config(k, o, e) || find_files(k, o->value, e) || check_files(k, e) || count_pages(k, o->value[CHUNK].count, e) ||
+        kvc_cache_map(c, NULL, NULL, e) || add_layers(c, k, &known, e) || add_tensors(c, k, e) || map_files(c, k, e) ||
+        add_members(c, k, e))
+        return -1;
+    const enum kvc_pairing pairing = k->shape->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
+    const char *model = json_string_value(json_object_get(k->root, "model_name"));
+    if (kvc_names_meta(c, "vllm-blocks", kvc_bundle_size(k->b), o, pairing, !k->shape->latent, e) ||
+        kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) || kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, known, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, k->page_tokens, e) ||
+        (model && kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e)))
+        return -1;
+    return kvc_cache_finish(c, e);
+}
+
+static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+    struct blocks k = {.b = b};
+    struct kvc_cache *c = kvc_cache_new(e);
+    if (c && build(c, &k, o, e)) {
+        kvc_cache_free(c);
+        c = NULL;
+    }
+    json_decref(k.root);
+    free(k.member);
+    return c;
+}
+
+const struct kvc_format kvc_format_vllm_blocks = {
+    .name = "vllm-blocks",
+    .summary = "blocks that vLLM offloaded to files",
+    .suffix = ".tar",
+    .takes_members = 1,
+    .import_options = import_options,
+    .source = KVC_SOURCE_VLLM_BLOCKS,
+    .probe = probe,
+    .import = import,
+};

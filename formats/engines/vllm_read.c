@@ -1,0 +1,426 @@
+/* vllm_read.c: reads the folders of vLLM's ExampleConnector: a safetensors file for each layer, with K and V in one array. Not for
+ * other files of vLLM.
+ *
+ * An array is a region of the source in which K and V are places. The array of a CPU is a region of many places (see ENGINES.md). */
+#include "formats/engines/vllm.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
+#include "formats/engines/arrays_read.h"
+#include "formats/io/safetensors_file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_RANK = 4 };
+
+/* The array of one layer. */
+struct array {
+    size_t member;
+    uint32_t layer; /* number in the model */
+    uint32_t at;    /* number of the layer in the cache */
+    const struct kvc_dtype_info *info;
+    uint64_t rank, dim[MAX_RANK];
+    uint64_t begin, size;             /* in the file, bytes */
+    uint64_t tokens, heads, channels; /* of K and of V each, set with the shape */
+};
+
+struct folder {
+    const struct kvc_bundle *b;
+    struct array *array; /* in the order of the members */
+    size_t n;
+    enum kvc_vllm_shape shape;
+    uint64_t cpu_block; /* tokens of a block of a CPU; 0: not of a CPU */
+    int copies;         /* 1: K and V of a CPU's blocks have no constant strides, and are copied */
+    int layers_known;
+    /* Of the metadata that kvc writes: */
+    enum kvc_vllm_shape said; /* KVC_VLLM_SHAPES: nothing is said */
+    uint32_t said_heads;
+    enum kvc_pairing said_pairing;
+};
+
+static const char *name_of(const struct folder *f, const struct array *a) {
+    return f->b->is_file ? f->b->name : f->b->member[a->member].name;
+}
+
+/* Puts the name of the member before a message, where the input's own name does not say it. */
+static int failed(const struct folder *f, size_t member, struct kvc_error *e) {
+    return f->b->is_file ? -1 : kvc_error_prefix(e, f->b->member[member].name);
+}
+
+/* Writes "BF16 [16,3,128]" for messages. */
+static const char *describe(const struct array *a, char *text, size_t size) {
+    size_t used = (size_t)snprintf(text, size, "%s [", kvc_safetensors_type_of((int)a->info->dtype)->name);
+    for (uint64_t i = 0; i < a->rank && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64, i ? "," : "", a->dim[i]);
+    if (used < size) snprintf(text + used, size - used, "]");
+    return text;
+}
+
+/* --- headers --- */
+
+/* Returns a number of the metadata; 0: it has none. */
+static uint32_t number_of(const struct kvc_safetensors *header, const char *key) {
+    const char *text = kvc_safetensors_text(header, key);
+    if (!text || strlen(text) > KVC_VLLM_DIGITS || text[strspn(text, "0123456789")]) return 0;
+    return (uint32_t)strtoul(text, NULL, 10);
+}
+
+static void read_metadata(struct folder *f, const struct kvc_safetensors *header) {
+    const char *shape = kvc_safetensors_text(header, KVC_VLLM_KEY_SHAPE);
+    const char *pairing = kvc_safetensors_text(header, KVC_VLLM_KEY_PAIRING);
+    f->said = shape ? kvc_vllm_shape_of(shape) : KVC_VLLM_SHAPES;
+    f->said_heads = number_of(header, KVC_VLLM_KEY_HEADS);
+    if (!f->cpu_block) f->cpu_block = number_of(header, KVC_VLLM_KEY_CPU_BLOCK);
+    if (pairing) kvc_pairing_parse(pairing, &f->said_pairing);
+}
+
+static int take_array(struct array *a, const struct kvc_safetensors *header, struct kvc_error *e) {
+    const struct kvc_safetensors_tensor *t = header->tensor;
+    char shown[96];
+    if (header->n != 1 || strcmp(t->name, KVC_VLLM_ARRAY) != 0)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "holds %zu arrays%s%s%s; the file of a layer holds one, " KVC_VLLM_ARRAY ", with K and V", header->n,
+                        header->n ? ", the first named '" : "", header->n ? kvc_name_show(t->name, shown, sizeof shown) : "",
+                        header->n ? "'" : "");
+    if (t->type->dtype < 0) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "caches have no values of type %s", t->dtype);
+    if (t->rank < 2 || t->rank > MAX_RANK)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array has %" PRIu64 " dimensions; those of vLLM have 2 to 4", t->rank);
+    a->info = kvc_dtype_info((unsigned)t->type->dtype);
+    a->rank = t->rank;
+    memcpy(a->dim, t->dim, (size_t)t->rank * sizeof *a->dim);
+    a->begin = header->data_at + t->begin;
+    a->size = t->end - t->begin;
+    return 0;
+}
+
+static int read_member(struct folder *f, size_t i, struct kvc_error *e) {
+    const char *name = f->b->is_file ? NULL : f->b->member[i].name, *dot = name ? strrchr(name, '.') : NULL;
+    struct array *a = &f->array[f->n];
+    struct kvc_safetensors header;
+    if (name && (!dot || strcmp(dot, ".safetensors") != 0)) return 0; /* kept as literal bytes */
+    const struct kvc_input *in = kvc_bundle_open(f->b, i, e);
+    if (!in) return -1;
+    if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_COVERED, e)) return failed(f, i, e);
+    if (!f->n) read_metadata(f, &header);
+    a->member = i;
+    int status = take_array(a, &header, e);
+    kvc_safetensors_free(&header);
+    if (!status && !kvc_vllm_layer(name ? name : f->b->name, &a->layer)) {
+        f->layers_known = 0;
+        if (name)
+            status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                              "the name has no number of a layer between dots, as in model.layers.0.self_attn.attn.safetensors");
+    }
+    f->n++;
+    return status ? failed(f, i, e) : 0;
+}
+
+/* --- shapes --- */
+
+/* Returns a bit for each shape that an array may have. */
+static unsigned possible(const struct array *a) {
+    unsigned shapes = 0;
+    if (a->rank == 2) shapes |= 1u << KVC_VLLM_LATENT;
+    if (a->rank == 3 && a->dim[2] % 2 == 0) shapes |= 1u << KVC_VLLM_PACKED;
+    if (a->rank == 3 && a->dim[0] == 2) shapes |= 1u << KVC_VLLM_ROWS;
+    if (a->rank == 4 && a->dim[1] == 2) shapes |= 1u << KVC_VLLM_SPLIT;
+    return shapes;
+}
+
+static int fail_two_readings(const struct array *a, struct kvc_error *e) {
+    char what[128];
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "an array %s has two readings: %" PRIu64 " tokens, K before V (vLLM before 2026: vllm:shape=%s), or 2 tokens "
+                    "of %" PRIu64 " heads with %" PRIu64 " channels (vllm:shape=%s); say which",
+                    describe(a, what, sizeof what), a->dim[1], kvc_vllm_shape_name[KVC_VLLM_ROWS], a->dim[1], a->dim[2] / 2,
+                    kvc_vllm_shape_name[KVC_VLLM_PACKED]);
+}
+
+/* Finds the shape that all arrays have. */
+static int choose_shape(struct folder *f, const char *told, struct kvc_error *e) {
+    unsigned shapes = (1u << KVC_VLLM_SHAPES) - 1;
+    char what[128];
+    f->shape = told ? kvc_vllm_shape_of(told) : f->said;
+    if (told && f->shape == KVC_VLLM_SHAPES)
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm: shape=%s is none of T-H-2D, T-2-H-D, 2-T-HD, T-C", told);
+    if (f->cpu_block && f->shape != KVC_VLLM_PACKED && f->shape != KVC_VLLM_SHAPES)
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm: arrays of a CPU (cpu-block) have the shape T-H-2D, not %s",
+                        told ? told : "another");
+    if (f->cpu_block) f->shape = KVC_VLLM_PACKED;
+    for (size_t i = 0; i < f->n; i++) {
+        const struct array *a = &f->array[i];
+        const unsigned own = possible(a);
+        if (!own || (f->shape != KVC_VLLM_SHAPES && !(own & 1u << f->shape))) {
+            kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array is %s, %s%s", describe(a, what, sizeof what),
+                     own ? "which cannot be " : "which no version of vLLM writes: they are T-H-2D, T-2-H-D, 2-T-HD and T-C",
+                     own ? kvc_vllm_shape_name[f->shape] : "");
+            return failed(f, a->member, e);
+        }
+        if (!(shapes &= own)) {
+            kvc_fail(e, KVC_ERR_DAMAGED, "the array is %s, which is no shape of the arrays before it",
+                     describe(a, what, sizeof what));
+            return failed(f, a->member, e);
+        }
+    }
+    if (f->shape != KVC_VLLM_SHAPES) return 0;
+    if (shapes & (shapes - 1)) return fail_two_readings(f->array, e);
+    for (f->shape = 0; !(shapes & 1u << f->shape);) f->shape++;
+    return 0;
+}
+
+/* Sets tokens, heads and channels by the shape. */
+static int measure(struct folder *f, struct array *a, struct kvc_error *e) {
+    const uint64_t *dim = a->dim;
+    const int latent = f->shape == KVC_VLLM_LATENT;
+    char what[128];
+    a->tokens = dim[f->shape == KVC_VLLM_ROWS];
+    a->heads = f->shape == KVC_VLLM_PACKED ? dim[1] : f->shape == KVC_VLLM_SPLIT ? dim[2] : 1;
+    a->channels = latent ? dim[1] : f->shape == KVC_VLLM_PACKED ? dim[2] / 2 : dim[a->rank - 1];
+    const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
+    describe(a, what, sizeof what);
+    if (!a->tokens)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "the array is %s, so the folder holds no tokens: vLLM saves whole blocks, and the prompt was shorter",
+                        what);
+    if (!kvc_shape_check(&shape) || a->tokens > KVC_MAX_CELLS)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array is %s: no heads or channels, or more than kvc handles", what);
+    if (a->tokens != f->array[0].tokens)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the array is %s, which is %" PRIu64 " tokens, but %s has %" PRIu64, what, a->tokens,
+                        name_of(f, &f->array[0]), f->array[0].tokens);
+    if (f->cpu_block && a->tokens % f->cpu_block)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "the array is %s: %" PRIu64 " tokens are no whole blocks of %" PRIu64
+                        ", and the values of a CPU's block are scattered over all of the block's tokens",
+                        what, a->tokens, f->cpu_block);
+    if (f->cpu_block % (2 * a->channels)) f->copies = 1;
+    return 0;
+}
+
+/* --- layers --- */
+
+static int by_layer(const void *pa, const void *pb) {
+    const struct array *a = *(const struct array *const *)pa, *b = *(const struct array *const *)pb;
+    if (a->layer != b->layer) return a->layer < b->layer ? -1 : 1;
+    return a->member < b->member ? -1 : a->member > b->member;
+}
+
+static int check_layers(const struct folder *f, struct array *const *sorted, int gaps, struct kvc_error *e) {
+    for (size_t i = 1; i < f->n; i++) {
+        const struct array *a = sorted[i - 1], *b = sorted[i];
+        if (a->layer == b->layer)
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "%s and %s both are layer %" PRIu32 "; a cache is the folder of one prompt, of one model",
+                            name_of(f, a), name_of(f, b), a->layer);
+        if (b->layer != a->layer + 1 && !gaps)
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "layer %" PRIu32 " is missing: the folder holds layers %" PRIu32 " to %" PRIu32
+                            ". Copy the whole folder; if the model has no K and V there, say so (vllm:gaps)",
+                            a->layer + 1, sorted[0]->layer, sorted[f->n - 1]->layer);
+    }
+    return 0;
+}
+
+static int add_layers(struct kvc_cache *c, const struct folder *f, int gaps, struct kvc_error *e) {
+    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, f->array[0].tokens, e);
+    struct array **sorted = part == KVC_NONE ? NULL : kvc_alloc(f->n, sizeof(struct array *));
+    if (!sorted) return part == KVC_NONE ? -1 : kvc_fail_memory(e, "layers");
+    for (size_t i = 0; i < f->n; i++) sorted[i] = &f->array[i];
+    qsort(sorted, f->n, sizeof(struct array *), by_layer);
+    int status = check_layers(f, sorted, gaps, e);
+    for (size_t i = 0; i < f->n && !status; i++) {
+        const enum kvc_layer_kind kind = f->shape == KVC_VLLM_LATENT ? KVC_LAYER_LATENT : KVC_LAYER_FULL;
+        sorted[i]->at = kvc_cache_add_layer(c, part, sorted[i]->layer, kind, e);
+        if (sorted[i]->at == KVC_NONE) status = -1;
+    }
+    free(sorted);
+    return status;
+}
+
+/* --- places --- */
+
+/* The places of the tensors of one array, relative to its first byte. */
+struct places {
+    struct kvc_place *place;
+    uint64_t n, room;
+};
+
+static void add_place(struct places *p, uint32_t tensor, uint64_t cell, uint64_t n, uint64_t offset, struct kvc_strides strides) {
+    p->place[p->n++] = (struct kvc_place){.tensor = tensor, .cell = cell, .n = n, .offset = offset, .strides = strides};
+}
+
+/* Blocks of a CPU (vllm.h) of a multiple of 2D tokens: K has constant strides in runs of 2D tokens, V in pairs. */
+static void add_cpu_places(struct places *p, const struct array *a, const uint32_t tensor[2], uint64_t block) {
+    const uint64_t value = a->info->size, row = 2 * a->channels, token = a->heads * row * value;
+    for (uint64_t cell = 0; cell < a->tokens; cell += row)
+        add_place(p, tensor[0], cell, row, (cell - cell % block + cell % block / row) * token,
+                  (struct kvc_strides){value, row * value, block / row * token});
+    for (uint64_t cell = 0; cell < a->tokens; cell += 2)
+        add_place(p, tensor[1], cell, 2, (cell - cell % block + block / 2 + cell % block / 2) * token,
+                  (struct kvc_strides){a->channels * value, row * value, value});
+}
+
+/* Lists where K and V lie. */
+static void add_places(struct places *p, const struct folder *f, const struct array *a, const uint32_t tensor[2]) {
+    const uint64_t value = a->info->size, head = a->channels * value, row = a->heads * head;
+    if (f->cpu_block) {
+        add_cpu_places(p, a, tensor, f->cpu_block);
+        return;
+    }
+    for (unsigned k = 0; k < 2; k++)
+        if (f->shape == KVC_VLLM_PACKED)
+            add_place(p, tensor[k], 0, a->tokens, k * head, (struct kvc_strides){2 * row, 2 * head, value});
+        else add_place(p, tensor[k], 0, a->tokens, k * row, (struct kvc_strides){2 * row, head, value});
+}
+
+/* Maps K and V that are not runs of bytes, and adds the region of the array. */
+static int add_region(struct kvc_cache *c, const struct folder *f, const struct array *a, const struct kvc_input *in,
+                      const uint32_t tensor[2], struct kvc_error *e) {
+    struct places p = {.room = f->cpu_block ? a->tokens / 2 + a->tokens / (2 * a->channels) : 2};
+    if (!(p.place = kvc_alloc(p.room, sizeof *p.place))) return kvc_fail_memory(e, "places");
+    add_places(&p, f, a, tensor);
+    int status = 0;
+    for (uint64_t i = 0; i < p.n && !status; i++) {
+        struct kvc_place place = p.place[i];
+        place.offset += a->begin;
+        status = kvc_cache_map_place(c, in, &place, e);
+    }
+    if (!status) status = kvc_cache_extent_region(c, in, a->begin, a->size, p.place, p.n, e);
+    free(p.place);
+    return status;
+}
+
+/* Maps a tensor that is a run of bytes, and adds its extent. */
+static int add_run(struct kvc_cache *c, uint32_t t, const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
+    return kvc_cache_map_tensor(c, t, in, offset, e) || kvc_cache_extent_tensor(c, t, e) ? -1 : 0;
+}
+
+static int add_tensors(struct kvc_cache *c, const struct folder *f, const struct array *a, const struct kvc_input *in,
+                       struct kvc_error *e) {
+    const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
+    const unsigned n = f->shape == KVC_VLLM_LATENT ? 1 : 2;
+    uint32_t t[2];
+    for (unsigned k = 0; k < n; k++) {
+        t[k] = kvc_cache_add_tensor(c, a->at, n == 1 ? KVC_ROLE_LATENT : k ? KVC_ROLE_V : KVC_ROLE_K, &shape, e);
+        if (t[k] == KVC_NONE) return -1;
+        c->tensor[t[k]].source = kvc_strides_canonical(&shape);
+        c->tensor[t[k]].source_size = a->size / n;
+    }
+    if (f->shape == KVC_VLLM_PACKED || f->shape == KVC_VLLM_SPLIT) return add_region(c, f, a, in, t, e);
+    for (unsigned k = 0; k < n; k++)
+        if (add_run(c, t[k], in, a->begin + k * (a->size / n), e)) return -1;
+    return 0;
+}
+
+/* --- copies --- */
+
+/* Copies K and V out of the blocks of a CPU, from the bytes of the array. */
+static void unscramble(const struct folder *f, const struct array *a, const uint8_t *bytes, uint8_t *k, uint8_t *v) {
+    const uint64_t n = f->cpu_block, dim = a->channels, heads = a->heads;
+    const size_t value = a->info->size;
+    for (uint64_t token = 0; token < a->tokens; token++) {
+        const uint8_t *block = bytes + (token - token % n) * heads * 2 * dim * value;
+        for (uint64_t head = 0; head < heads; head++)
+            for (uint64_t d = 0; d < dim; d++, k += value, v += value) {
+                const uint64_t at_k = kvc_vllm_cpu_value(d * n + token % n, head, heads, dim);
+                const uint64_t at_v = kvc_vllm_cpu_value((n + token % n) * dim + d, head, heads, dim);
+                memcpy(k, block + at_k * value, value);
+                memcpy(v, block + at_v * value, value);
+            }
+    }
+}
+
+static void free_copies(void *owner) {
+    uint8_t **copy = owner;
+    for (size_t i = 0; copy[i]; i++) free(copy[i]);
+    free(copy);
+}
+
+/* Adds tensors that are copies. Such a cache has no extents. */
+static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **copy, struct kvc_error *e) {
+    for (size_t i = 0; i < f->n; i++) {
+        const struct array *a = &f->array[i];
+        const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
+        const struct kvc_input *in = kvc_bundle_open(f->b, a->member, e);
+        uint8_t *k = in ? copy[i] = kvc_alloc(a->size, 1) : NULL;
+        if (!k) return in ? kvc_fail_memory(e, "a layer") : -1;
+        if (kvc_input_pin(in, a->begin, a->size, e)) return failed(f, a->member, e);
+        unscramble(f, a, in->data + a->begin, k, k + a->size / 2);
+        kvc_input_unpin(in, a->begin, a->size);
+        for (unsigned role = 0; role < 2; role++) {
+            const uint32_t t = kvc_cache_add_tensor(c, a->at, role ? KVC_ROLE_V : KVC_ROLE_K, &shape, e);
+            if (t == KVC_NONE) return -1;
+            c->tensor[t].source = kvc_strides_canonical(&shape);
+            c->tensor[t].source_size = a->size / 2;
+            if (kvc_cache_map_memory(c, t, k + role * (a->size / 2), e)) return -1;
+        }
+    }
+    return 0;
+}
+
+/* Adds tensors and extents, member by member. */
+static int add_members(struct kvc_cache *c, const struct folder *f, struct kvc_error *e) {
+    const struct array *a = f->array, *end = a + f->n;
+    for (size_t i = 0; i < f->b->n; i++) {
+        const struct kvc_input *in = kvc_bundle_open(f->b, i, e);
+        if (!in || (!f->b->is_file && kvc_extents_member(c, f->b->member[i].name, e))) return -1;
+        if (a == end || a->member != i) {
+            if (kvc_cache_extent_literal(c, in, 0, in->size, e)) return -1;
+            continue;
+        }
+        if (kvc_cache_extent_literal(c, in, 0, a->begin, e) || add_tensors(c, f, a, in, e)) return failed(f, i, e);
+        a++;
+    }
+    return 0;
+}
+
+/* --- the cache --- */
+
+static int add_metadata(struct kvc_cache *c, const struct folder *f, const struct kvc_import_options *o, struct kvc_error *e) {
+    const int latent = f->shape == KVC_VLLM_LATENT;
+    const enum kvc_pairing pairing = f->said_pairing ? f->said_pairing : latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
+    const int assumed = !f->said_pairing && !latent;
+    if (kvc_names_meta(c, "vllm", kvc_bundle_size(f->b), o, pairing, assumed, e) ||
+        kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, f->layers_known, e))
+        return -1;
+    if (f->shape != KVC_VLLM_ROWS) return 0;
+    if (kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 0, e)) return -1;
+    return f->said_heads ? kvc_cache_set_heads(c, f->said_heads, e) : 0;
+}
+
+static int read_headers(struct folder *f, struct kvc_error *e) {
+    if (!(f->array = kvc_alloc_zeros(f->b->n, sizeof *f->array))) return kvc_fail_memory(e, "arrays");
+    for (size_t i = 0; i < f->b->n; i++)
+        if (read_member(f, i, e)) return -1;
+    return f->n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.safetensors");
+}
+
+static int build(struct kvc_cache *c, struct folder *f, const struct kvc_import_options *o, struct kvc_error *e) {
+    if (read_headers(f, e) || choose_shape(f, o->value[KVC_VLLM_SHAPE].text, e)) return -1;
+    for (size_t i = 0; i < f->n; i++)
+        if (measure(f, &f->array[i], e)) return failed(f, f->array[i].member, e);
+    uint8_t **copy = f->copies ? kvc_alloc_zeros(f->n + 1, sizeof *copy) : NULL;
+    if (f->copies && !copy) return kvc_fail_memory(e, "layers");
+    if (kvc_cache_map(c, f->copies ? free_copies : NULL, copy, e)) {
+        free(copy);
+        return -1;
+    }
+    if (add_layers(c, f, o->value[KVC_VLLM_GAPS].count != 0, e) || (f->copies ? add_copies(c, f, copy, e) : add_members(c, f, e)))
+        return -1;
+    return add_metadata(c, f, o, e) ? -1 : kvc_cache_finish(c, e);
+}
+
+struct kvc_cache *kvc_vllm_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+    struct folder f = {.b = b, .cpu_block = o->value[KVC_VLLM_CPU_BLOCK].count, .layers_known = 1, .said = KVC_VLLM_SHAPES};
+    struct kvc_cache *c = kvc_cache_new(e);
+    if (c && build(c, &f, o, e)) {
+        kvc_cache_free(c);
+        c = NULL;
+    }
+    free(f.array);
+    return c;
+}
