@@ -13,7 +13,11 @@ static const struct {
 } sources[] = {{"llama.cpp", KVC_SOURCE_LLAMA},
                {"safetensors", KVC_SOURCE_SAFETENSORS},
                {"npz", KVC_SOURCE_NPZ},
-               {"raw", KVC_SOURCE_RAW}};
+               {"raw", KVC_SOURCE_RAW},
+               {"lmcache-gds", KVC_SOURCE_LMCACHE_GDS}, /* before the next, with which it begins */
+               {"lmcache", KVC_SOURCE_LMCACHE},
+               {"lmcr", KVC_SOURCE_LMCR},
+               {"hicache", KVC_SOURCE_HICACHE}};
 
 static enum kvc_source source_of(const struct kvc_meta *meta) {
     const char *text = kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, "");

@@ -15,7 +15,11 @@ enum kvc_source {
     KVC_SOURCE_LLAMA, /* llama.cpp: sequences and sessions */
     KVC_SOURCE_SAFETENSORS,
     KVC_SOURCE_NPZ,
-    KVC_SOURCE_RAW
+    KVC_SOURCE_RAW,
+    KVC_SOURCE_LMCACHE,
+    KVC_SOURCE_LMCACHE_GDS,
+    KVC_SOURCE_LMCR,
+    KVC_SOURCE_HICACHE
 };
 
 struct kvc_facts {

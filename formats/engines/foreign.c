@@ -21,7 +21,6 @@ static const struct magic {
     {"7z\xbc\xaf\x27\x1c", 6, 0, "it is a 7z archive; unpack it first"},
     {"\x89HDF\r\n\x1a\n", 8, 0, "it is an HDF5 file; write its K and V as safetensors or npz"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
-    {"LMCR", 4, 0, "it is a record of LMCache (lmcr); have LMCache load it, and write K and V of each layer as safetensors"},
 };
 
 static int has_magic(const struct kvc_input *in, const struct magic *m) {
@@ -47,7 +46,7 @@ static int is_torch(const struct kvc_input *in) {
 
 /* Returns the parsed header of a safetensors file that contains one of the words below, or NULL. */
 static json_t *read_header(const struct kvc_input *in) {
-    static const char *const words[] = {"\"kvc.profile\"", "\"kv_cache\"", "\"kvcache\""};
+    static const char *const words[] = {"\"kvc.profile\"", "\"kv_cache\""};
     uint8_t head[9];
     json_t *header = NULL;
     if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{') return NULL;
@@ -79,10 +78,6 @@ static int says_header(const json_t *header, char *text, size_t size) {
                  "it is one layer of a cache that vLLM's connector saved, with K and V in one array, so that no "
                  "pattern of names helps; write K and V of all layers into one safetensors file, named layers.{i}.keys and "
                  "layers.{i}.values");
-    } else if (arrays == 1 && json_object_get(header, "kvcache")) {
-        snprintf(text, size,
-                 "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "
-                 "safetensors file, named layers.{i}.keys and layers.{i}.values");
     } else {
         return 0;
     }
