@@ -68,12 +68,15 @@ int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, ui
     const uint32_t length = get_u32(head + 4 * LENGTH), type = get_u32(head + 4 * TYPE);
     for (int i = 0; i < 4; i++) {
         dim[i] = get_u32(head + 4 * (SIZES + i));
-        if (dim[i] > INT32_MAX) return kvc_fail_at(e, KVC_ERR_DAMAGED, 4 * (SIZES + (uint64_t)i), "a size is negative");
+        if (dim[i] > INT32_MAX)
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, 4 * (SIZES + (uint64_t)i),
+                               "a size in the header is negative; if the file has no header, say its geometry");
     }
     while (rank > 1 && !dim[rank - 1]) rank--;
     if (type >= DTYPES || dtypes[type] < 0)
         return kvc_fail_at(e, type == F64 ? KVC_ERR_UNSUPPORTED : KVC_ERR_DAMAGED, 4 * TYPE,
-                           "the header states dtype %" PRIu32 "%s", type, type == F64 ? ", float64, which no cache has" : "");
+                           "the header states dtype %" PRIu32 "%s", type,
+                           type == F64 ? ", float64, which no cache has" : "; if the file has no header, say its geometry");
     if (length != size - KVC_LMCACHE_HEADER)
         return kvc_fail_at(e, KVC_ERR_DAMAGED, 0,
                            "the header states %" PRIi32 " bytes of data, but %" PRIu64 " follow it (cut short or appended to)",
