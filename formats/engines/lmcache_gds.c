@@ -140,13 +140,15 @@ static int check_metadata(const struct kvc_bundle *b, const struct kvc_lmcache_f
         if (strncmp(other, name, n) != 0 || strcmp(other + n, metadata_suffix) != 0) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in) return -1;
+        struct kvc_window first = {.in = in}, second = {.in = f->in};
         int same = in->size == f->at;
-        if (same && (kvc_input_pin(in, 0, in->size, e) || kvc_input_pin(f->in, 0, f->at, e))) return -1;
         if (same) {
-            same = memcmp(in->data, f->in->data, (size_t)f->at) == 0;
-            kvc_input_unpin(in, 0, in->size);
-            kvc_input_unpin(f->in, 0, f->at);
+            const uint8_t *a = kvc_window_at(&first, 0, f->at, e), *c = kvc_window_at(&second, 0, f->at, e);
+            same = !a || !c ? -1 : memcmp(a, c, (size_t)f->at) == 0;
         }
+        kvc_window_close(&first);
+        kvc_window_close(&second);
+        if (same < 0) return -1;
         if (!same) return kvc_fail(e, KVC_ERR_DAMAGED, "%s differs from the header of the chunk, which it repeats", other);
     }
     return 0;
