@@ -32,8 +32,26 @@ for d in "$data"/vllm/*/*; do
         "$bin/kvc-diff" "$dir/new" "$dir/hf"; then ok; else bad "$d"; fi
 done
 rm -rf "${dir:?}"/*
+# chunks of LMCache: the same bytes again, and K and V of the model's cache
+same_rows() { # same_rows TOKENS FILE
+    "$bin/kvc-unpack" -q -f --tokens=0:"$1" -o "$dir/rows.safetensors" "$data/hf/smol-gpl3.safetensors" &&
+        "$bin/kvc-diff" -q --kv-heads=3 "$2" "$dir/rows.safetensors" || {
+        echo "other K or V in $2"
+        return 1
+    }
+}
+for f in "$data"/lmcache/fs/*.data "$data"/lmcache/gds/*/*/*.safetensors "$data"/lmcache/gds/61/74; do
+    if "$bin/kvc-pack" -q -f --kv-heads=3 -o "$dir/a.kvc" "$f" && rm -rf "$dir/a" &&
+        "$bin/kvc-unpack" -q -o "$dir/a" "$dir/a.kvc" && diff -r "$f" "$dir/a" && same_rows 32 "$dir/a.kvc"; then ok; else bad "$f"; fi
+    rm -rf "$dir/a"
+done
+for f in "$data"/lmcache/lmcr/smol-*.lmcr; do
+    tokens=${f##*smol-}
+    if "$bin/kvc-pack" -q -f --from=lmcr:dtype=bf16,layers=30,heads=3,dim=64 -o "$dir/a.kvc" "$f" &&
+        same_rows "${tokens%%-*}" "$dir/a.kvc"; then ok; else bad "$f"; fi
+done
 for f in "$data"/damaged/bad-*; do
-    case $f in *lmcache* | *lmcr* | *.pt | *bitflip-data*) continue ;; esac
+    case $f in *.pt | *bitflip-data*) continue ;; esac
     rm -rf "${dir:?}"/* && "$bin/kvc-pack" -o "$dir/a.kvc" "$f" >"$dir/out" 2>"$dir/err"
     if [ $? = 2 ] && [ ! -s "$dir/out" ] && grep -q "$(basename "$f")" "$dir/err" && [ "$(ls -A "$dir" | wc -l)" = 2 ]; then
         ok

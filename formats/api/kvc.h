@@ -59,7 +59,7 @@ struct kvc_file;
 /* Facts that the caller knows and the file may lack. */
 struct kvc_open_options {
     size_t size;            /* of this struct */
-    const char *format;     /* "kvc", "llama", "safetensors", "npz", "raw", also with options: "raw:dtype=f16,..."; NULL: look */
+    const char *format;     /* a name that kvc-pack --from takes, also with options: "raw:dtype=f16,..."; NULL: look */
     const char *const *set; /* "KEY=VALUE" for whatever format it is, NULL-terminated; NULL: none. kvc-pack(1) lists them */
     const char *model;      /* path of the model's weights, GGUF or safetensors; NULL: none */
     uint32_t kv_heads;      /* number of KV heads; 0: as the file says */
@@ -258,7 +258,8 @@ struct kvc_write_options {
 KVC_API int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                           struct kvc_error *e);
 /* Writes the source that f was made from, byte for byte when it is lossless (format NULL), or another layout: "llama",
- * "vllm", "safetensors", "npz", "raw", also with options: "llama:version=3". Several members are written as a tar archive.
+ * "vllm", "safetensors", "npz", "lmcache" and so on (kvc-unpack(1)), also with options: "llama:version=3". Several members are written
+ * as a tar archive.
  * options may be NULL. */
 KVC_API int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
                             kvc_write_fn *write, void *state, struct kvc_error *e);

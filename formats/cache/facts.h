@@ -17,7 +17,11 @@ enum kvc_source {
     KVC_SOURCE_NPZ,
     KVC_SOURCE_RAW,
     KVC_SOURCE_VLLM, /* folders of the ExampleConnector */
-    KVC_SOURCE_VLLM_BLOCKS
+    KVC_SOURCE_VLLM_BLOCKS,
+    KVC_SOURCE_LMCACHE,
+    KVC_SOURCE_LMCACHE_GDS,
+    KVC_SOURCE_LMCR,
+    KVC_SOURCE_HICACHE
 };
 
 struct kvc_facts {

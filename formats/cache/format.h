@@ -127,5 +127,9 @@ extern const struct kvc_format kvc_format_vllm_blocks;
 extern const struct kvc_format kvc_format_safetensors;
 extern const struct kvc_format kvc_format_npz;
 extern const struct kvc_format kvc_format_raw;
+extern const struct kvc_format kvc_format_lmcache;
+extern const struct kvc_format kvc_format_lmcache_gds;
+extern const struct kvc_format kvc_format_lmcr;
+extern const struct kvc_format kvc_format_hicache;
 
 #endif

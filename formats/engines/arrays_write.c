@@ -98,7 +98,7 @@ static int needs_float(const struct kvc_cache *c, uint32_t stream) {
     return 0;
 }
 
-static int make_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o, struct kvc_error *e) {
+int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o, struct kvc_error *e) {
     if (needs_float(list->cache, stream)) {
         list->view[0] = kvc_view_float(list->cache, e);
         if (!list->view[0]) return -1;
@@ -268,7 +268,7 @@ int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c, const st
     uint32_t stream;
     memset(list, 0, sizeof *list);
     list->cache = c;
-    if (kvc_arrays_stream(c, &stream, e) || make_views(list, stream, o, e) || list_items(list, stream, keeps, e)) {
+    if (kvc_arrays_stream(c, &stream, e) || kvc_arrays_views(list, stream, o, e) || list_items(list, stream, keeps, e)) {
         kvc_arrays_free(list);
         return -1;
     }

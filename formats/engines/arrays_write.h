@@ -39,6 +39,9 @@ int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, st
  * streams or in one, because arrays do not record the sequence of a token. */
 int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_error *e);
 
+/* Replaces list->cache by views of it, which kvc_arrays_free() frees: float32 and the pairing, as kvc_arrays_list() has them. */
+int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o, struct kvc_error *e);
+
 /* Makes a view of K in another pairing. *view is NULL when K has this pairing already or its pairing is unknown. */
 int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view, struct kvc_error *e);
 

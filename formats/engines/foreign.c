@@ -21,7 +21,6 @@ static const struct magic {
     {"7z\xbc\xaf\x27\x1c", 6, 0, "it is a 7z archive; unpack it first"},
     {"\x89HDF\r\n\x1a\n", 8, 0, "it is an HDF5 file; write its K and V as safetensors or npz"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
-    {"LMCR", 4, 0, "it is a record of LMCache (lmcr); have LMCache load it, and write K and V of each layer as safetensors"},
 };
 
 static int has_magic(const struct kvc_input *in, const struct magic *m) {
@@ -47,7 +46,7 @@ static int is_torch(const struct kvc_input *in) {
 
 /* Returns the parsed header of a safetensors file that contains one of the words below, or NULL. */
 static json_t *read_header(const struct kvc_input *in) {
-    static const char *const words[] = {"\"kvc.profile\"", "\"kvcache\""};
+    static const char *const words[] = {"\"kvc.profile\""};
     uint8_t head[9];
     json_t *header = NULL;
     if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{') return NULL;
@@ -68,16 +67,11 @@ static const char *text_of(const json_t *meta, const char *key, const char *othe
 /* Recognises a safetensors file by the names of its arrays or by its metadata. */
 static int says_header(const json_t *header, char *text, size_t size) {
     const json_t *meta = json_object_get(header, "__metadata__");
-    const size_t arrays = json_object_size(header) - (meta != NULL);
     if (json_object_get(meta, "kvc.profile")) {
         const char *texts = text_of(meta, "texts", "");
         snprintf(text, size, "it is a profile (kvc-profile(5)) of %.200s, metric %.40s%s%.200s, not a cache",
                  text_of(meta, "model.name", "a model that it does not name"), text_of(meta, "metric", "unknown"),
                  *texts ? ", made of " : "", texts);
-    } else if (arrays == 1 && json_object_get(header, "kvcache")) {
-        snprintf(text, size,
-                 "it is a chunk that LMCache saved, with K and V of all layers in one array; write them into a "
-                 "safetensors file, named layers.{i}.keys and layers.{i}.values");
     } else {
         return 0;
     }

@@ -25,13 +25,39 @@ enum kvc_order_fault kvc_geometry_order(struct kvc_geometry *g, const char *orde
     return KVC_ORDER_GOOD;
 }
 
-struct kvc_place kvc_geometry_place(const struct kvc_geometry *g, uint32_t layer, unsigned cache, uint32_t tensor) {
+struct kvc_place kvc_geometry_place(const struct kvc_geometry *g, uint32_t layer, unsigned cache, uint64_t cell,
+                                    uint32_t tensor) {
     return (struct kvc_place){
         .tensor = tensor,
+        .cell = cell,
         .n = g->count[KVC_AXIS_TOKEN],
         .offset = layer * g->stride[KVC_AXIS_LAYER] + cache * g->stride[KVC_AXIS_CACHE],
         .strides = {g->stride[KVC_AXIS_TOKEN], g->stride[KVC_AXIS_HEAD], g->stride[KVC_AXIS_DIM]},
     };
+}
+
+static uint64_t tensors_of(const struct kvc_geometry *g) {
+    return g->count[KVC_AXIS_LAYER] * g->count[KVC_AXIS_CACHE];
+}
+
+/* Finds the layer and the cache of tensor i in the order of the file. */
+static uint32_t layer_of(const struct kvc_geometry *g, uint64_t i, unsigned *cache) {
+    const uint64_t layers = g->count[KVC_AXIS_LAYER], caches = g->count[KVC_AXIS_CACHE];
+    *cache = (unsigned)(g->caches_outside ? i / layers : i % caches);
+    return (uint32_t)(g->caches_outside ? i % layers : i / caches);
+}
+
+/* Returns the place of tensor i, relative to the geometry. */
+static struct kvc_place place_of(const struct kvc_cache *c, const struct kvc_geometry *g, uint32_t layer, uint64_t cell,
+                                 uint64_t i) {
+    unsigned cache;
+    const uint32_t own = layer_of(g, i, &cache);
+    return kvc_geometry_place(g, own, cache, cell, c->layer[layer + own].tensor[cache]);
+}
+
+/* Returns 1 if every tensor is one run of bytes that holds all its cells. */
+static int are_runs(const struct kvc_geometry *g, const struct kvc_tensor *t) {
+    return g->tensors_are_runs && t->shape.tokens == g->count[KVC_AXIS_TOKEN];
 }
 
 /* Returns the bytes from the first byte of a tensor up to and with its last. */
@@ -41,41 +67,55 @@ static uint64_t span_of(const struct kvc_geometry *g) {
     return span;
 }
 
-/* Adds the extent of interleaved tensors: all bytes are one region, in which each tensor lies by its strides. */
-static int add_region(struct kvc_cache *c, const struct kvc_geometry *g, struct kvc_place *place, uint64_t n,
-                      const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
-    for (uint64_t i = 0; i < n; i++) {
-        struct kvc_tensor *tensor = &c->tensor[place[i].tensor];
-        tensor->source = kvc_strides_canonical(&tensor->shape); /* the region says where the tensor lies */
-        tensor->source_size = kvc_tensor_bytes(tensor);
+int kvc_geometry_tensors(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim, uint32_t layer, uint64_t tokens,
+                         struct kvc_error *e) {
+    const struct kvc_shape shape = {g->info->dtype, tokens, g->count[KVC_AXIS_HEAD], dim};
+    for (uint64_t i = 0; i < tensors_of(g); i++) {
+        unsigned cache;
+        const uint32_t own = layer_of(g, i, &cache);
+        const enum kvc_role role = g->latent ? KVC_ROLE_LATENT : cache ? KVC_ROLE_V : KVC_ROLE_K;
+        if (kvc_cache_add_tensor(c, layer + own, role, &shape, e) == KVC_NONE) return -1;
     }
-    return kvc_cache_extent_region(c, in, offset, g->bytes, place, n, e);
+    return 0;
 }
 
-/* Adds K or V of a layer, and its extent where that is a run of bytes. */
-static int add_tensor(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_shape *shape, uint32_t layer,
-                      unsigned cache, const struct kvc_input *in, uint64_t offset, struct kvc_place *place, struct kvc_error *e) {
-    const uint32_t t = kvc_cache_add_tensor(c, layer, cache ? KVC_ROLE_V : KVC_ROLE_K, shape, e);
-    if (t == KVC_NONE) return -1;
-    *place = kvc_geometry_place(g, layer, cache, t);
-    c->tensor[t].source = place->strides;
-    c->tensor[t].source_size = span_of(g);
-    if (kvc_cache_map_tensor(c, t, in, offset + place->offset, e)) return -1;
-    return g->tensors_are_runs ? kvc_cache_extent_tensor(c, t, e) : 0;
+int kvc_geometry_map(struct kvc_cache *c, const struct kvc_geometry *g, uint32_t layer, uint64_t cell, const struct kvc_input *in,
+                     uint64_t offset, struct kvc_error *e) {
+    for (uint64_t i = 0; i < tensors_of(g); i++) {
+        struct kvc_place place = place_of(c, g, layer, cell, i);
+        struct kvc_tensor *t = &c->tensor[place.tensor];
+        if (are_runs(g, t)) {
+            t->source = place.strides;
+            t->source_size = span_of(g);
+        } else { /* a region says where the tensor lies */
+            t->source = kvc_strides_canonical(&t->shape);
+            t->source_size = kvc_tensor_bytes(t);
+        }
+        place.offset += offset;
+        if (kvc_cache_map_place(c, in, &place, e)) return -1;
+    }
+    return 0;
+}
+
+int kvc_geometry_extents(struct kvc_cache *c, const struct kvc_geometry *g, uint32_t layer, uint64_t cell,
+                         const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
+    const uint64_t n = tensors_of(g);
+    struct kvc_place *place = kvc_alloc(n, sizeof *place);
+    int status = place ? 0 : kvc_fail_memory(e, "places"), runs = 0;
+    for (uint64_t i = 0; i < n && !status; i++) {
+        place[i] = place_of(c, g, layer, cell, i);
+        runs = are_runs(g, &c->tensor[place[i].tensor]);
+        if (runs) status = kvc_cache_extent_tensor(c, place[i].tensor, e);
+    }
+    if (!status && !runs) status = kvc_cache_extent_region(c, in, offset, g->bytes, place, n, e);
+    free(place);
+    return status;
 }
 
 int kvc_geometry_add(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim, const struct kvc_input *in, uint64_t offset,
                      struct kvc_error *e) {
-    const struct kvc_shape shape = {g->info->dtype, g->count[KVC_AXIS_TOKEN], g->count[KVC_AXIS_HEAD], dim};
-    const uint64_t layers = g->count[KVC_AXIS_LAYER], n = layers * g->count[KVC_AXIS_CACHE];
-    struct kvc_place *place = kvc_alloc(n, sizeof *place);
-    int status = place ? 0 : kvc_fail_memory(e, "places");
-    for (uint64_t i = 0; i < n && !status; i++) { /* in the order of the file */
-        const uint64_t layer = g->caches_outside ? i % layers : i / g->count[KVC_AXIS_CACHE];
-        const uint64_t cache = g->caches_outside ? i / layers : i % g->count[KVC_AXIS_CACHE];
-        status = add_tensor(c, g, &shape, (uint32_t)layer, (unsigned)cache, in, offset, &place[i], e);
-    }
-    if (!status && !g->tensors_are_runs) status = add_region(c, g, place, n, in, offset, e);
-    free(place);
-    return status;
+    return kvc_geometry_tensors(c, g, dim, 0, g->count[KVC_AXIS_TOKEN], e) || kvc_geometry_map(c, g, 0, 0, in, offset, e) ||
+                   kvc_geometry_extents(c, g, 0, 0, in, offset, e)
+               ? -1
+               : 0;
 }

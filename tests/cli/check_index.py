@@ -17,7 +17,7 @@ DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 PAIRINGS = {"half": "halves", "half (NEOX)": "halves", "interleaved (NORM)": "interleaved"}
 SUM_BELOW = 7_000_000  # bytes: larger files' sums take too long
 # Formats that these tools do not read.
-SKIPPED = (".data", ".lmcr", ".pt")
+SKIPPED = (".pt",)
 
 
 class Checks:

@@ -117,13 +117,13 @@ static inline void fuzz_export(const struct kvc_cache *c, size_t choice) {
 }
 
 /* Imports bytes as an engine's file, reads, packs and exports what came in. */
-static inline void fuzz_engine_file(const struct kvc_format *format, const uint8_t *data, size_t size) {
-    static const struct kvc_import_options options;
+static inline void fuzz_engine_file_as(const struct kvc_format *format, const struct kvc_import_options *options,
+                                       const uint8_t *data, size_t size) {
     struct kvc_input in;
     struct kvc_error e;
     uint64_t digest;
     kvc_input_memory(&in, "input", data, size);
-    struct kvc_cache *c = kvc_format_import(format, &in, &options, &e);
+    struct kvc_cache *c = kvc_format_import(format, &in, options, &e);
     if (c && fuzz_is_small(c)) {
         if (fuzz_read(c, &digest, &e)) fuzz_die("an imported cache cannot be read", &e);
         fuzz_round_trip(c, digest, data, size, size);
@@ -132,6 +132,12 @@ static inline void fuzz_engine_file(const struct kvc_format *format, const uint8
     if (!c && !*e.message) fuzz_die("refused without a word", NULL);
     kvc_cache_free(c);
     kvc_input_close(&in);
+}
+
+/* The same without options. */
+static inline void fuzz_engine_file(const struct kvc_format *format, const uint8_t *data, size_t size) {
+    static const struct kvc_import_options options;
+    fuzz_engine_file_as(format, &options, data, size);
 }
 
 #endif

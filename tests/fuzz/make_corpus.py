@@ -10,11 +10,13 @@ needed. Files that fuzzing found (crash-*) are left alone.
 """
 import io
 import json
+import math
 import pathlib
 import struct
 import sys
 import tarfile
 import zipfile
+import zlib
 
 BLOCK = {0: 4, 1: 2, 30: 2, 8: 34, 2: 18, 3: 20, 6: 22, 7: 24, 20: 18}  # bytes of a block by ggml type
 BLOCKED = {8, 2, 3, 6, 7, 20}
@@ -309,6 +311,10 @@ def bundles():
         "outside": tar([("../0.safetensors", layer(0))]),
         "cut": tar(two)[:1200],
         "no-cache": tar([("notes.txt", b"notes")]),
+        "lmcache-layers": tar([(f"m@1@0@ab@half@{i}.data", lmcache_header(2, 2, (3, 2, 4), bytes(range(i, i + 48))))
+                               for i in (10, 2)] + [("notes", b"notes")]),
+        "lmcache-chunks": tar([(f"m@1@0@{i}@half.data", lmcache_header(1, 6, (2, 1, 3, 4), bytes(24))) for i in "ab"]),
+        "lmcache-gds": tar([("d/m.kvcache.safetensors", lmcache_gds()), ("d/m.kvcache.safetensors.metadata", lmcache_gds()[:4096])]),
     }
 
 
@@ -369,6 +375,80 @@ def vllm_blocks():
     }
 
 
+def lmcache_header(fmt, dtype, shape, data):
+    """LMCache's FSConnector: length, memory format, dtype, four sizes."""
+    return struct.pack("<7i", len(data), fmt, dtype, *shape, *[0] * (4 - len(shape))) + data
+
+
+def lmcache():
+    """Chunks in every layout, and what a reader must refuse."""
+    rows = lambda n: bytes((7 * i * i + i) & 255 for i in range(n))
+    return {
+        "2ltd": lmcache_header(1, 3, (2, 3, 4, 6), rows(288)),
+        "2ltd-f32": lmcache_header(1, 4, (2, 1, 3, 2), rows(48)),
+        "t2d": lmcache_header(2, 2, (5, 2, 4), rows(80)),
+        "2td-fp8": lmcache_header(3, 7, (2, 3, 4), rows(24)),
+        "mla": lmcache_header(6, 3, (1, 2, 3, 5), rows(60)),
+        "mla-layer": lmcache_header(6, 8, (3, 5), rows(15)),
+        "fused": lmcache_header(1, 1, (1, 2, 3, 8), rows(96)),
+        "binary": lmcache_header(4, 6, (9, 0, 0, 0), rows(9)),
+        "hidden": lmcache_header(8, 3, (3, 2), rows(12)),
+        "f64": lmcache_header(1, 5, (2, 1, 1, 1), rows(16)),
+        "groups": struct.pack("<12i", 20, 1, 6, 2, 1, 1, 2, 6, 2, 1, 2, 4) + rows(20),
+        "cut": lmcache_header(1, 3, (2, 3, 4, 6), rows(288))[:-1],
+        "no-header": rows(96),
+        "no-header-24": rows(24),
+    }
+
+
+def lmcache_gds(dtype="BF16", shape=(2, 3, 4, 6), fmt=1, data=None, **more):
+    """LMCache's GdsBackend: one array in a header of 4096 bytes."""
+    size = math.prod(shape) * {"BF16": 2, "F16": 2, "F32": 4, "F8E4M3FN": 1, "F64": 8}[dtype]
+    entry = {"dtype": dtype, "shape": list(shape), "data_offsets": [0, size], "fmt": fmt,
+             "__metadata__": {"lmcache_version": "1"}, **more}
+    text = json.dumps({"kvcache": entry}).encode().ljust(4088)
+    return u64(4088) + text + (data if data is not None else bytes(i & 255 for i in range(size)))
+
+
+def gds():
+    short = {"kvcache": {"dtype": "U8", "shape": [2, 1, 1, 3], "data_offsets": [0, 6], "fmt": 1}}
+    text = json.dumps(short).encode()
+    return {
+        "bf16": lmcache_gds(), "fp8": lmcache_gds("F8E4M3FN"), "f64": lmcache_gds("F64"),
+        "t2d": lmcache_gds("F16", (3, 2, 4), 2), "mla": lmcache_gds("F32", (1, 2, 3, 4), 6),
+        "fused": lmcache_gds("F16", (1, 2, 3, 4), 1), "cut": lmcache_gds(data=bytes(5)),
+        "groups": lmcache_gds(shapes=[[2, 3, 4, 6]], dtypes=["BF16"]), "short": u64(len(text)) + text + bytes(6),
+    }
+
+
+def lmcr(data, size=16, framing=1, level=6, version=1):
+    """A compressed record of LMCache: a header, a table of pieces, deflated pieces at multiples of 16."""
+    pieces = [data[i:i + size] for i in range(0, len(data), size)]
+    table, body, at = b"", b"", 44 + 24 * len(pieces)
+    for piece in pieces:
+        z = zlib.compressobj(level, zlib.DEFLATED, -15 if framing == 1 else 31)
+        packed = z.compress(piece) + z.flush()
+        gap = -(at + len(body)) % 16
+        body += bytes(gap)
+        table += struct.pack("<QIIII", at + len(body), len(packed), len(piece), zlib.crc32(piece), 0)
+        body += packed
+    head = lambda crc: struct.pack("<4sBBBBIQQIIII", b"LMCR", version, 1, framing, 0, at, at + len(body), len(data),
+                                   len(pieces), crc, zlib.crc32(data), 0)
+    return head(zlib.crc32(head(0) + table)) + table + body
+
+
+def records():
+    rows = bytes((3 * i * i) & 255 for i in range(64))
+    chunk = lmcache_header(1, 6, (2, 2, 4, 4), rows)
+    good = lmcr(chunk)
+    out = {"header": good, "gzip": lmcr(chunk, framing=2), "array": lmcr(rows, 40), "stored": lmcr(chunk, 92, level=0),
+           "zeros": lmcr(lmcache_header(1, 6, (2, 1, 256, 512), bytes(262144)), 262144), "version": lmcr(chunk, version=2),
+           "cut": good[:-1], "empty": lmcr(b"")}
+    for name, at in (("table", 50), ("check", 33), ("payload-check", 36), ("gap", 44 + 24 * 6 + 1), ("piece", len(good) - 3)):
+        out["bad-" + name] = good[:at] + bytes([good[at] ^ 16]) + good[at + 1:]
+    return out
+
+
 def write(folder, name, data):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)
@@ -413,6 +493,10 @@ def main(source, corpus):
         write(corpus / "vllm_blocks", name, data)
     for name, data in profiles().items():
         write(corpus / "profile", name, data)
+    for target, files in {"lmcache": lmcache(), "lmcache_gds": gds(), "lmcr": records(),
+                          "hicache": {str(n): bytes(7 * i & 255 for i in range(n)) for n in (48, 7)}}.items():
+        for name, data in files.items():
+            write(corpus / target, name, data)
     for path in sorted((source / "damaged").glob("bad-*")):
         data, target = path.read_bytes(), {".bin": "ggsq", ".safetensors": "safetensors"}.get(path.suffix)
         if target and 0 < len(data) <= 10240:

@@ -1,0 +1,160 @@
+/* hicache.c: pages of K and V that SGLang's HiCache stores, one file each, as bare values. Not for guessing: nothing in a page says
+ * what it is, so the caller gives its geometry and the layout of the host's memory. Source: SGLang
+ * python/sglang/srt/mem_cache/pool_host, hicache_storage.py. */
+#include "codecs/memory.h"
+#include "formats/cache/format.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/mapped.h"
+#include "formats/engines/geometry.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LAYERS = 65536 };
+
+/* Options, by position. */
+enum { LAYOUT, DTYPE, LAYERS, HEADS, CHANNELS, PAGE, FIRST };
+
+static const struct kvc_format_option import_options[] = {
+    [LAYOUT] = {.key = "layout", .kind = KVC_OPTION_TEXT, .value = "page_first_direct"},
+    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
+    [LAYERS] = {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
+    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "H"},
+    [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
+    [PAGE] = {.key = "page", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "TOKENS"},
+    [FIRST] = {.key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION"},
+    {NULL},
+};
+
+/* Layouts of the host's memory, and the order of axes of one page in each. */
+static const struct {
+    const char *name, *order;
+} layouts[] = {{"layer_first", "clthd"}, {"page_first", "ctlhd"}, {"page_first_direct", "clthd"}, {"page_head", "chtld"}};
+
+static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+    (void)b;
+    snprintf(why, size, "pages are never guessed");
+    return 0;
+}
+
+/* Returns 1 if a name begins with the SHA-256 by which HiCache names pages. */
+static int is_hash(const char *name) {
+    const char *slash = strrchr(name, '/');
+    return strspn(slash ? slash + 1 : name, "0123456789abcdef") >= 64;
+}
+
+/* Checks that the order of the files is that of the tokens: names of pages sort at random. */
+static int check_order(const struct kvc_bundle *b, struct kvc_error *e) {
+    for (size_t i = 0; b->folder && b->n > 1 && i < b->n; i++)
+        if (is_hash(b->member[i].name))
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "hicache: the pages of a folder are taken in the order of their names, and these are hashes: name the "
+                "files by number, or put them into a tar archive in the order of the tokens");
+    return 0;
+}
+
+static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o, struct kvc_error *e) {
+    const struct kvc_option_value *v = o->value;
+    const char *order = NULL;
+    memset(g, 0, sizeof *g);
+    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !v[HEADS].count || !v[CHANNELS].count || !v[PAGE].count)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "hicache needs the geometry of a page: layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,"
+                        "page=TOKENS[,first=POSITION]");
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        if (strcmp(v[LAYOUT].text, layouts[i].name) == 0) order = layouts[i].order;
+    if (!order)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "hicache: layout=%s is not one of layer_first, page_first, page_first_direct, page_head", v[LAYOUT].text);
+    if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)) || g->info->block > 1)
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s is no type of SGLang's caches", v[DTYPE].text);
+    g->count[KVC_AXIS_LAYER] = v[LAYERS].count;
+    g->count[KVC_AXIS_CACHE] = 2;
+    g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
+    g->count[KVC_AXIS_HEAD] = v[HEADS].count;
+    g->count[KVC_AXIS_DIM] = v[CHANNELS].count;
+    if (kvc_geometry_order(g, order) != KVC_ORDER_GOOD)
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: this geometry has more bytes than 64 bits count");
+    return 0;
+}
+
+/* Checks that each file is one page. */
+static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b, struct kvc_error *e) {
+    for (size_t i = 0; i < b->n; i++) {
+        const struct kvc_input *in = kvc_bundle_open(b, i, e);
+        if (!in) return -1;
+        if (in->size == g->bytes) continue;
+        kvc_fail(e, KVC_ERR_USAGE, "hicache: the geometry makes pages of %" PRIu64 " bytes, but the file has %" PRIu64, g->bytes,
+                 in->size);
+        return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+    }
+    return 0;
+}
+
+/* Adds the pages, which are all members of the bundle. */
+static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b, struct kvc_error *e) {
+    const uint64_t page = g->count[KVC_AXIS_TOKEN];
+    for (size_t i = 0; i < b->n; i++) {
+        const struct kvc_input *in = kvc_bundle_open(b, i, e);
+        if (!in) return -1;
+        if ((!b->is_file && kvc_extents_member(c, b->member[i].name, e)) || kvc_geometry_map(c, g, 0, i * page, in, 0, e) ||
+            kvc_geometry_extents(c, g, 0, i * page, in, 0, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* K is paired as transformers keeps it, because SGLang does so; but no page says it. */
+static int describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes, const struct kvc_import_options *o,
+                    struct kvc_error *e) {
+    struct kvc_meta *m = &c->meta;
+    return kvc_meta_set_text(m, KVC_KEY_SOURCE_FORMAT, "hicache", e) || kvc_meta_set_u64(m, KVC_KEY_SOURCE_BYTES, bytes, e) ||
+                   kvc_meta_set_bool(m, KVC_KEY_HEADS_KNOWN, 1, e) || kvc_meta_set_bool(m, KVC_KEY_LAYERS_KNOWN, 1, e) ||
+                   kvc_meta_set_u64(m, KVC_KEY_HADAMARD_K, 0, e) || kvc_meta_set_u64(m, KVC_KEY_HADAMARD_V, 0, e) ||
+                   kvc_meta_set_u64(m, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e) ||
+                   (!o->pairing && kvc_meta_set_bool(m, KVC_KEY_ROPE_ASSUMED, 1, e)) ||
+                   kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing ? o->pairing : KVC_PAIRING_HALVES), e)
+               ? -1
+               : 0;
+}
+
+static int build(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b,
+                 const struct kvc_import_options *o, struct kvc_error *e) {
+    uint64_t tokens;
+    if (__builtin_mul_overflow(g->count[KVC_AXIS_TOKEN], b->n, &tokens) || tokens > KVC_MAX_CELLS)
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: the pages hold more tokens than kvc handles (2^31)");
+    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
+    if (part == KVC_NONE || kvc_cache_map(c, NULL, NULL, e)) return -1;
+    for (uint64_t i = 0; i < tokens; i++) c->part[part].cells.pos[i] += (int64_t)o->value[FIRST].count;
+    for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
+        if (kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, e) == KVC_NONE) return -1;
+    return kvc_geometry_tensors(c, g, g->count[KVC_AXIS_DIM], 0, tokens, e) || add_pages(c, g, b, e) ||
+                   describe(c, g, kvc_bundle_size(b), o, e) || kvc_cache_finish(c, e)
+               ? -1
+               : 0;
+}
+
+static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+    struct kvc_geometry g;
+    if (take_geometry(&g, o, e) || check_order(b, e) || check_sizes(&g, b, e)) return NULL;
+    struct kvc_cache *c = kvc_cache_new(e);
+    if (c && build(c, &g, b, o, e)) {
+        kvc_cache_free(c);
+        c = NULL;
+    }
+    return c;
+}
+
+const struct kvc_format kvc_format_hicache = {
+    .name = "hicache",
+    .summary = "pages of SGLang's HiCache, geometry given by options",
+    .suffix = ".bin",
+    .import_options = import_options,
+    .source = KVC_SOURCE_HICACHE,
+    .takes_members = 1,
+    .probe = probe,
+    .import = import,
+};

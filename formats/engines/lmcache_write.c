@@ -1,0 +1,142 @@
+/* lmcache_write.c: writes K and V as the array of an LMCache chunk. Not for the bytes around it. */
+#include "formats/engines/lmcache_chunk.h"
+
+#include "codecs/memory.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Options of writing, by position. */
+enum { LAYOUT };
+
+const struct kvc_format_option kvc_lmcache_export_options[] = {
+    [LAYOUT] = {.key = "fmt", .kind = KVC_OPTION_TEXT, .value = KVC_LMCACHE_NAMES},
+    {NULL},
+};
+
+/* Returns 1 if a layer is written. */
+static int is_written(const struct kvc_lmcache_export *x, const struct kvc_layer *layer) {
+    const struct kvc_part *part = &x->arrays.cache->part[layer->part];
+    return part->kind == KVC_PART_LIVE && part->stream == x->stream && layer->tensor[0] != KVC_NONE;
+}
+
+/* Checks that a layer has the shape of the first, which is taken. */
+static int take_layer(struct kvc_lmcache_export *x, const struct kvc_layer *layer, const char *format, struct kvc_error *e) {
+    const struct kvc_cache *c = x->arrays.cache;
+    struct kvc_lmcache_chunk *k = &x->chunk;
+    const struct kvc_tensor *first = &c->tensor[layer->tensor[0]];
+    const int latent = first->role == KVC_ROLE_LATENT;
+    if (!k->layers++) {
+        k->info = kvc_dtype_info(first->shape.dtype);
+        k->tokens = first->shape.tokens;
+        k->heads = first->shape.heads;
+        k->dim = first->shape.dim;
+        k->layout = latent ? KVC_LMCACHE_MLA : KVC_LMCACHE_2LTD;
+    }
+    for (unsigned i = 0; i < (latent ? 1 : 2); i++) {
+        const struct kvc_tensor *t = layer->tensor[i] == KVC_NONE ? NULL : &c->tensor[layer->tensor[i]];
+        if (!t || t->shape.dtype != k->info->dtype || t->shape.heads != k->heads || t->shape.dim != k->dim ||
+            latent != (k->layout == KVC_LMCACHE_MLA))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "%s: layer %" PRIu32
+                            " lacks V, or has another type or size than the layer before it, and a chunk has one shape",
+                            format, layer->index);
+    }
+    return 0;
+}
+
+static int take_shape(struct kvc_lmcache_export *x, int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
+    const struct kvc_cache *c = x->arrays.cache;
+    struct kvc_lmcache_chunk *k = &x->chunk;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the cache has %s layers of another length, and a chunk has one shape",
+                            format, kvc_part_kind_name(c->part[i].kind));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (is_written(x, &c->layer[i]) && take_layer(x, &c->layer[i], format, e)) return -1;
+    if (!k->layers || !k->tokens) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the cache has no K or V to write", format);
+    if (!keeps(k->info->dtype))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: there is no number for the dtype %s", format, k->info->name);
+    k->heads_known = kvc_cache_heads_known(c);
+    k->bytes = (k->layout == KVC_LMCACHE_MLA ? 1 : 2) * k->info->size;
+    if (__builtin_mul_overflow(k->bytes, k->layers * k->tokens, &k->bytes) ||
+        __builtin_mul_overflow(k->bytes, k->heads * k->dim, &k->bytes))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the cache is too large", format);
+    return 0;
+}
+
+/* Takes the layout that the caller wants. */
+static int take_layout(struct kvc_lmcache_chunk *k, const char *wanted, const char *format, struct kvc_error *e) {
+    enum kvc_lmcache_layout layout;
+    if (!wanted) return 0;
+    if (kvc_lmcache_find_layout(wanted, &layout, format, e)) return -1;
+    if ((layout == KVC_LMCACHE_MLA) != (k->layout == KVC_LMCACHE_MLA))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: fmt=mla is for latents, and latents have no other layout", format);
+    if (!strchr(kvc_lmcache_layouts[layout].sizes, 'l') && k->layers > 1)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: fmt=%s holds one layer, and %" PRIu64 " are to be written", format, wanted,
+                        k->layers);
+    if (layout == KVC_LMCACHE_FUSED && !k->heads_known)
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS, "%s: fmt=fused needs the number of KV heads", format);
+    k->layout = layout;
+    return 0;
+}
+
+int kvc_lmcache_export_open(struct kvc_lmcache_export *x, const struct kvc_cache *c, const struct kvc_export_options *o,
+                            int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
+    memset(x, 0, sizeof *x);
+    x->arrays.cache = c;
+    if (!kvc_arrays_stream(c, &x->stream, e) && !kvc_arrays_views(&x->arrays, x->stream, o, e) &&
+        !take_shape(x, keeps, format, e) && !take_layout(&x->chunk, o->value[LAYOUT].text, format, e))
+        return 0;
+    kvc_lmcache_export_close(x);
+    return -1;
+}
+
+void kvc_lmcache_export_close(struct kvc_lmcache_export *x) {
+    kvc_arrays_free(&x->arrays);
+}
+
+unsigned kvc_lmcache_shape(const struct kvc_lmcache_chunk *k, uint64_t dim[4]) {
+    const int fused = k->layout == KVC_LMCACHE_FUSED, latent = k->layout == KVC_LMCACHE_MLA;
+    unsigned rank = 0;
+    memset(dim, 0, 4 * sizeof *dim);
+    for (const char *size = kvc_lmcache_layouts[k->layout].sizes; *size; size++)
+        dim[rank++] = *size == 'x'   ? (uint64_t)(fused || latent ? 1 : 2)
+                      : *size == 'l' ? k->layers
+                      : *size == 't' ? k->tokens
+                                     : k->heads * k->dim * (fused ? 2 : 1);
+    return rank;
+}
+
+/* Writes the rows of one tensor, or of two that take turns after `unit` bytes, in order of position. */
+static int write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit, struct kvc_sink *out,
+                      struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, *tensor)->cells;
+    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape), together = cells->n < KVC_BLOCK ? cells->n : KVC_BLOCK;
+    uint8_t *rows = kvc_alloc(together, row), *turns = kvc_alloc(n * together, row);
+    int status = rows && turns ? 0 : kvc_fail_memory(e, "rows");
+    for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
+        const uint64_t first = cells->block[b], count = cells->block[b + 1] - first, bytes = count * row;
+        for (unsigned i = 0; i < n && !status; i++) {
+            status = c->read(c, tensor[i], first, count, n == 1 ? turns : rows, e);
+            for (uint64_t at = 0; at < bytes && n > 1 && !status; at += unit)
+                memcpy(turns + n * at + i * unit, rows + at, (size_t)unit);
+        }
+        if (!status) status = kvc_sink_write(out, turns, (size_t)(n * bytes), e);
+    }
+    free(turns);
+    free(rows);
+    return status;
+}
+
+int kvc_lmcache_export_data(const struct kvc_lmcache_export *x, struct kvc_sink *out, struct kvc_error *e) {
+    const struct kvc_cache *c = x->arrays.cache;
+    const struct kvc_lmcache_chunk *k = &x->chunk;
+    const int turns = k->layout == KVC_LMCACHE_T2D || k->layout == KVC_LMCACHE_FUSED;
+    const uint64_t unit = k->info->size * k->dim * (k->layout == KVC_LMCACHE_T2D ? k->heads : 1);
+    for (unsigned pass = 0; pass < (turns || k->layout == KVC_LMCACHE_MLA ? 1 : 2); pass++)
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            if (is_written(x, &c->layer[i]) && write_rows(c, &c->layer[i].tensor[pass], turns ? 2 : 1, unit, out, e)) return -1;
+    return 0;
+}
