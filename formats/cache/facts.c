@@ -10,10 +10,9 @@
 static const struct {
     const char *begin;
     enum kvc_source source;
-} sources[] = {{"llama.cpp", KVC_SOURCE_LLAMA},
-               {"safetensors", KVC_SOURCE_SAFETENSORS},
-               {"npz", KVC_SOURCE_NPZ},
-               {"raw", KVC_SOURCE_RAW}};
+} sources[] = {{"llama.cpp", KVC_SOURCE_LLAMA}, {"safetensors", KVC_SOURCE_SAFETENSORS},
+               {"npz", KVC_SOURCE_NPZ},         {"mlx", KVC_SOURCE_MLX},
+               {"torch", KVC_SOURCE_TORCH},     {"raw", KVC_SOURCE_RAW}};
 
 static enum kvc_source source_of(const struct kvc_meta *meta) {
     const char *text = kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, "");

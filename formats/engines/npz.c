@@ -7,7 +7,6 @@
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
 #include "formats/cache/format.h"
-#include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/npy.h"
@@ -261,16 +260,6 @@ static struct kvc_cache *new_cache(struct zip *z, struct spool **spool, struct k
     return NULL;
 }
 
-/* Records the position of the first token where arrays of tokens and positions have the same length and positions begin above 0,
- * because the file has no other place for it. */
-static int find_first_token(struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_cells *cells = &c->part[0].cells;
-    if (!c->n_tokens || c->n_tokens != cells->n || cells->pos[0] <= 0) return 0;
-    for (uint64_t i = 1; i < cells->n; i++)
-        if (cells->pos[i] != cells->pos[i - 1] + 1) return 0;
-    return kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, (uint64_t)cells->pos[0], e);
-}
-
 static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool, const struct kvc_import_options *o,
                  struct kvc_error *e) {
     struct kvc_array *array = calloc(z->n ? z->n : 1, sizeof *array);
@@ -279,7 +268,7 @@ static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool, 
     if (!status) status = kvc_names_build(c, array, z->n, o, e);
     if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
     if (!status) status = kvc_names_meta(c, "npz", z->in->size, o, KVC_PAIRING_HALVES, 1, e);
-    if (!status) status = find_first_token(c, e);
+    if (!status) status = kvc_names_first_token(c, e);
     if (!status) status = kvc_cache_finish(c, e);
     free(array);
     return status;
