@@ -117,6 +117,7 @@ extern const struct kvc_format kvc_format_llama;
 extern const struct kvc_format kvc_format_safetensors;
 extern const struct kvc_format kvc_format_npz;
 extern const struct kvc_format kvc_format_mlx;
+extern const struct kvc_format kvc_format_torch;
 extern const struct kvc_format kvc_format_raw;
 
 #endif

@@ -53,6 +53,7 @@ struct kvc_array {
     uint64_t at, size;               /* size: bytes from the first value to the last */
     int strided;                     /* 1: values lie by `stride`; 0: row-major, without gaps */
     uint64_t stride[KVC_ARRAY_RANK]; /* bytes, of the first dimensions */
+    uint64_t end;                    /* for the format's own use: position after the last row; 0: unknown */
     uint32_t tensor;                 /* out: number in the cache, or KVC_NONE */
 };
 

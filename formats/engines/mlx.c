@@ -67,7 +67,7 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
         layout = layout_of(&h);
         kvc_safetensors_free(&h);
     }
-    if (layout == LAYOUT_NONE) snprintf(why, size, "no safetensors whose metadata name classes of mlx-lm's caches");
+    if (layout == LAYOUT_NONE) snprintf(why, size, "no metadata of an mlx-lm cache");
     return layout != LAYOUT_NONE;
 }
 

@@ -11,7 +11,8 @@
 
 /* In the order in which input is probed; one line each. */
 static const struct kvc_format *const table[] = {
-    &kvc_format_kvc, &kvc_format_llama, &kvc_format_mlx, &kvc_format_safetensors, &kvc_format_npz, &kvc_format_raw,
+    &kvc_format_kvc,   &kvc_format_llama, &kvc_format_mlx, &kvc_format_safetensors,
+    &kvc_format_torch, &kvc_format_npz,   &kvc_format_raw,
 };
 
 #define N (sizeof table / sizeof table[0])
