@@ -38,9 +38,11 @@ struct reader {
 
 /* --- what a pickle may name --- */
 
+/* _codecs.encode makes bytes in protocol 2; its result is not kept. */
 static int allows(const char *name, struct kvc_error *e) {
     static const char *const names[] = {
         "collections.OrderedDict",
+        "_codecs.encode",
         "torch.Size",
         "torch.device",
         "torch._utils._rebuild_tensor_v2",
