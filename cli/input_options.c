@@ -238,7 +238,7 @@ void cli_print_input_help(void) {
     const char *printed[MAX_LONG_OPTIONS] = {NULL};
     char names[256], lines[512];
     puts("Reading input:");
-    snprintf(lines, sizeof lines, "input is %s (default: its first bytes decide);\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
+    snprintf(lines, sizeof lines, "input is %s\n(default: its first bytes decide);\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
              cli_format_names(0, names, sizeof names));
     print_option("from", "FORMAT[:OPTIONS]", lines);
     print_option("model", "FILE", "the model's weights (GGUF or safetensors): geometry and RoPE facts\n(default: $KVC_MODEL)");

@@ -204,10 +204,15 @@ static int read_arrays(struct reader *r, struct kvc_error *e) {
     for (uint32_t i = 0; i < r->n_layers; i++)
         if (read_layer(r, i, &r->ring[i], e)) return -1;
     for (size_t i = 0; i < r->header.n; i++) {
+        char shown[64];
         uint32_t layer;
         unsigned entry;
         if (kvc_array_of_safetensors(&r->array[i], &r->header.tensor[i], &r->header, r->in, e)) return -1;
-        if (is_k_or_v(r, r->array[i].name, &layer, &entry)) take_rows(&r->array[i], layer, entry, r->ring[layer].n);
+        const char *name = r->array[i].name;
+        if (*name >= '0' && *name <= '9' && strtoull(name, NULL, 10) >= r->n_layers)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "array '%s' is of a layer whose class the metadata do not name",
+                            kvc_name_show(name, shown, sizeof shown));
+        if (is_k_or_v(r, name, &layer, &entry)) take_rows(&r->array[i], layer, entry, r->ring[layer].n);
     }
     return 0;
 }

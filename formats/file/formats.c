@@ -36,7 +36,7 @@ const struct kvc_format *kvc_format_at(size_t i) {
 
 static const struct kvc_format *choose(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_input *in = b->is_file ? b->one.in : NULL;
-    char tried[640] = "", why[512];
+    char tried[960] = "", why[512];
     if (o->format) {
         const struct kvc_format *f = kvc_format_find(o->format);
         if (!f) kvc_fail(e, KVC_ERR_USAGE, "there is no format '%s'", o->format);
