@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26 };
+enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26, HELP_WIDTH = 76 };
 
 static const struct option own[] = {
     {"from", required_argument, NULL, CLI_OPT_FROM},       {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS},
@@ -200,11 +200,19 @@ void cli_input_environment(struct cli_input *in) {
 
 /* --- help --- */
 
+/* Returns the length of a line, or of its words that fit into the width of help texts. */
+static int line_length(const char *line) {
+    const int length = (int)strcspn(line, "\n");
+    int fits = length < HELP_WIDTH ? length : HELP_WIDTH;
+    while (fits && fits < length && line[fits] != ' ') fits--;
+    return fits ? fits : length;
+}
+
 /* Prints "  --name=VALUE  lines" in the columns of all help texts. */
 static void print_option(const char *name, const char *value, const char *lines) {
     int n = printf("      --%s%s%s", name, value ? "=" : "", value ? value : "");
     for (const char *line = lines; *line;) {
-        const int length = (int)strcspn(line, "\n");
+        const int length = line_length(line);
         if (n >= HELP_COLUMN) n = printf("\n") - 1;
         printf("%*s%.*s\n", HELP_COLUMN - n, "", length, line);
         line += length + (line[length] != '\0');

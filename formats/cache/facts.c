@@ -10,11 +10,19 @@
 static const struct {
     const char *begin;
     enum kvc_source source;
-} sources[] = {
-    {"llama.cpp", KVC_SOURCE_LLAMA}, {"safetensors", KVC_SOURCE_SAFETENSORS}, {"npz", KVC_SOURCE_NPZ},
-    {"raw", KVC_SOURCE_RAW},         {"vllm-blocks", KVC_SOURCE_VLLM_BLOCKS}, /* longer names before those that they begin with */
-    {"vllm", KVC_SOURCE_VLLM},       {"lmcache-gds", KVC_SOURCE_LMCACHE_GDS}, {"lmcache", KVC_SOURCE_LMCACHE},
-    {"lmcr", KVC_SOURCE_LMCR},       {"hicache", KVC_SOURCE_HICACHE}};
+} sources[] = {/* longer names before those that they begin with */
+               {"llama.cpp", KVC_SOURCE_LLAMA},
+               {"safetensors", KVC_SOURCE_SAFETENSORS},
+               {"npz", KVC_SOURCE_NPZ},
+               {"mlx", KVC_SOURCE_MLX},
+               {"torch", KVC_SOURCE_TORCH},
+               {"raw", KVC_SOURCE_RAW},
+               {"vllm-blocks", KVC_SOURCE_VLLM_BLOCKS},
+               {"vllm", KVC_SOURCE_VLLM},
+               {"lmcache-gds", KVC_SOURCE_LMCACHE_GDS},
+               {"lmcache", KVC_SOURCE_LMCACHE},
+               {"lmcr", KVC_SOURCE_LMCR},
+               {"hicache", KVC_SOURCE_HICACHE}};
 
 static enum kvc_source source_of(const struct kvc_meta *meta) {
     const char *text = kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, "");

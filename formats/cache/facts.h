@@ -15,6 +15,8 @@ enum kvc_source {
     KVC_SOURCE_LLAMA, /* llama.cpp: sequences and sessions */
     KVC_SOURCE_SAFETENSORS,
     KVC_SOURCE_NPZ,
+    KVC_SOURCE_MLX,
+    KVC_SOURCE_TORCH,
     KVC_SOURCE_RAW,
     KVC_SOURCE_VLLM, /* folders of the ExampleConnector */
     KVC_SOURCE_VLLM_BLOCKS,

@@ -126,6 +126,8 @@ extern const struct kvc_format kvc_format_vllm;
 extern const struct kvc_format kvc_format_vllm_blocks;
 extern const struct kvc_format kvc_format_safetensors;
 extern const struct kvc_format kvc_format_npz;
+extern const struct kvc_format kvc_format_mlx;
+extern const struct kvc_format kvc_format_torch;
 extern const struct kvc_format kvc_format_raw;
 extern const struct kvc_format kvc_format_lmcache;
 extern const struct kvc_format kvc_format_lmcache_gds;

@@ -1,10 +1,9 @@
 /* arrays_read.c: builds the cache model from named arrays: conventions of names, patterns, parts by token count. Not for finding
- * arrays in a file (safetensors.c, npz.c) or writing them (arrays_write.c). */
+ * arrays in a file (safetensors.c, npz.c), for extents and metadata (arrays_source.c) or for writing them (arrays_write.c). */
 #include "formats/engines/arrays_read.h"
 
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
-#include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/cache/view.h"
 
@@ -155,16 +154,6 @@ struct item {
     uint32_t layer; /* number in the cache */
 };
 
-/* Describes an array for messages: "array 'layers.0.keys' (F16 [1,3,7,64])". */
-static const char *describe(const struct kvc_array *a, char *text, size_t size) {
-    char name[96];
-    int n = snprintf(text, size, "array '%s' (%s [", kvc_name_show(a->name, name, sizeof name), a->type);
-    for (uint64_t i = 0; i < a->rank && i < KVC_ARRAY_RANK && n >= 0 && (size_t)n < size; i++)
-        n += snprintf(text + n, size - (size_t)n, "%s%" PRIu64, i ? "," : "", a->dim[i]);
-    if (n >= 0 && (size_t)n < size) snprintf(text + n, size - (size_t)n, "%s])", a->rank > KVC_ARRAY_RANK ? ",..." : "");
-    return text;
-}
-
 static int is_attention(const struct item *item) {
     return item->name.role == KVC_ROLE_K || item->name.role == KVC_ROLE_V;
 }
@@ -172,7 +161,7 @@ static int is_attention(const struct item *item) {
 /* Finds shape and strides of an array that is K, V, queries or hidden states. */
 static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_error *e) {
     char what[320];
-    describe(a, what, sizeof what);
+    kvc_array_describe(a, what, sizeof what);
     if (!a->info) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type", what);
     item->shape.dtype = a->info->dtype;
     if (item->name.role == KVC_ROLE_HIDDEN) {
@@ -194,6 +183,14 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has no heads or channels, or is larger than kvc handles", what);
     if (item->shape.tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: more tokens than kvc handles (2^31)", what);
+    if (a->strided) {
+        const uint64_t *last = &a->stride[a->rank - 1];
+        item->strides = (struct kvc_strides){.token = last[-1], .head = a->rank == 4 ? last[-2] : 0, .block = *last};
+        if (!kvc_strides_check(&item->shape, &item->strides, a->size))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "%s: its strides put several values into the same bytes (an expanded view); save a copy of it", what);
+        return 0;
+    }
     if (item->shape.tokens * kvc_row_bytes(&item->shape) != a->size)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
     item->strides = kvc_strides_heads_first(&item->shape);
@@ -203,28 +200,28 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
 /* Finds the length of an array of integers. */
 static int count_integers(const struct kvc_array *a, const char *meaning, uint64_t *n, struct kvc_error *e) {
     char what[320];
-    describe(a, what, sizeof what);
+    kvc_array_describe(a, what, sizeof what);
     if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; if this array holds "
                         "something else, name another one: map=%s=NAME",
                         what, meaning, meaning);
     *n = a->dim[a->rank - 1];
-    if (*n > KVC_MAX_CELLS || *n * a->int_size != a->size)
+    if (*n > KVC_MAX_CELLS || (!a->strided && *n * a->int_size != a->size))
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
     return 0;
 }
 
 /* Returns integer i of an array, whose bytes are pinned. */
 static int64_t integer_at(const struct kvc_array *a, uint64_t i) {
-    const uint8_t *p = a->in->data + a->at + i * a->int_size;
+    const uint8_t *p = a->in->data + a->at + i * (a->strided ? a->stride[a->rank - 1] : a->int_size);
     return a->int_size == 8 ? (int64_t)get_u64(p) : (int32_t)get_u32(p);
 }
 
 static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
     char what[320];
     uint64_t n;
-    describe(a, what, sizeof what);
+    kvc_array_describe(a, what, sizeof what);
     if (c->tokens) return kvc_fail(e, KVC_ERR_DAMAGED, "%s: there are two arrays of tokens", what);
     if (count_integers(a, "tokens", &n, e)) return -1;
     int32_t *tokens = kvc_alloc(n, sizeof *tokens);
@@ -283,8 +280,8 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
     qsort(item, n, sizeof *item, by_meaning);
     for (size_t i = 0; i < n; i++) {
         const struct item *a = &item[i], *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
-        describe(&array[a->array], one, sizeof one);
-        if (b) describe(&array[b->array], other, sizeof other);
+        kvc_array_describe(&array[a->array], one, sizeof one);
+        if (b) kvc_array_describe(&array[b->array], other, sizeof other);
         if (b && a->name.role == b->name.role)
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s both are %s of layer %" PRIu32, one, other,
                             kvc_role_name(a->name.role), a->name.layer);
@@ -344,7 +341,7 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
                           struct kvc_error *e) {
     char what[320];
     uint64_t n;
-    describe(a, what, sizeof what);
+    kvc_array_describe(a, what, sizeof what);
     if (count_integers(a, "positions", &n, e)) return -1;
     for (*part = 0; *part < c->n_parts; ++*part)
         if (c->part[*part].kind == kind && c->part[*part].cells.n == n) break;
@@ -428,7 +425,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         array[i].tensor = KVC_NONE;
         struct item *a = &item[items];
         a->array = i;
-        a->name = kvc_name_of(array[i].name, o);
+        a->name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o);
         if (a->name.kind == KVC_NAME_TOKENS) status = take_tokens(c, &array[i], e);
         if (a->name.kind == KVC_NAME_POSITIONS) {
             const struct kvc_array **place = &given.array[a->name.sliding];
@@ -444,36 +441,4 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
     if (!status) status = build(c, item, items, array, lone, &given, e);
     free(item);
     return status;
-}
-
-int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,
-                      struct kvc_error *e) {
-    uint64_t at = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (array[i].tensor == KVC_NONE || array[i].in != in) continue;
-        const uint64_t start = array[i].at;
-        if (start < at) {
-            char what[320];
-            return kvc_fail_at(e, KVC_ERR_DAMAGED, start, "%s overlaps the array before it",
-                               describe(&array[i], what, sizeof what));
-        }
-        if (kvc_cache_extent_literal(c, in, at, start - at, e) || kvc_cache_extent_tensor(c, array[i].tensor, e)) return -1;
-        at = start + array[i].size;
-    }
-    return kvc_cache_extent_literal(c, in, at, in->size - at, e);
-}
-
-int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_import_options *o,
-                   enum kvc_pairing pairing, int assumed, struct kvc_error *e) {
-    if (o && o->pairing) {
-        pairing = o->pairing;
-        assumed = 0;
-    }
-    if (kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, format, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, bytes, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) || kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e) ||
-        (assumed && kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e)))
-        return -1;
-    return pairing ? kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e) : 0;
 }

@@ -43,14 +43,18 @@ void kvc_name_print(const struct kvc_name *name, char *text, size_t size);
  * tokens and positions. */
 struct kvc_array {
     const char *name;
+    struct kvc_name known;             /* meaning, where the format itself says it; KVC_NAME_OTHER: the name says it */
     const char *type;                  /* element type in the words of the format, for messages */
     const struct kvc_dtype_info *info; /* NULL: caches have no such dtype */
     unsigned int_size;                 /* bytes of little-endian signed integers, as tokens are: 4 or 8; else 0 */
     uint64_t rank;
-    uint64_t dim[KVC_ARRAY_RANK]; /* the first dimensions; their product matches the size */
-    const struct kvc_input *in;   /* holds the data, from byte `at` on */
-    uint64_t at, size;
-    uint32_t tensor; /* out: number in the cache, or KVC_NONE */
+    uint64_t dim[KVC_ARRAY_RANK];    /* the first dimensions; their product matches the size */
+    const struct kvc_input *in;      /* holds the data, from byte `at` on */
+    uint64_t at, size;               /* size: bytes from the first value to the last */
+    int strided;                     /* 1: values lie by `stride`; 0: row-major, without gaps */
+    uint64_t stride[KVC_ARRAY_RANK]; /* bytes, of the first dimensions */
+    uint64_t end;                    /* for the format's own use: position after the last row; 0: unknown */
+    uint32_t tensor;                 /* out: number in the cache, or KVC_NONE */
 };
 
 /* Builds parts, layers, tensors and tokens from n arrays, which are in the order of the file, and maps the tensors. The cache
@@ -60,12 +64,24 @@ struct kvc_array {
  * ..., and the other parts have the last of these. The caller adds extents and metadata, then calls kvc_cache_finish(). */
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
                     struct kvc_error *e);
-/* Adds the extents of a file: those of n arrays, in the order of the file, that lie in it. All other bytes are literal. */
+/* Adds the extents of a file: those of n arrays, in the order of the file, that lie in it. All other bytes are literal. Arrays
+ * that lie between each other become one region; two arrays that share a byte are refused. */
 int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,
                       struct kvc_error *e);
 /* Sets the metadata that all collections of arrays share: format, size in bytes, heads and layers known, no Hadamard rotation.
  * The pairing is o->pairing when given, else `pairing`, else none. `assumed` is 1 where nothing in the file says the pairing. */
 int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_import_options *o,
                    enum kvc_pairing pairing, int assumed, struct kvc_error *e);
+/* Records the position of the first token where arrays of tokens and positions have the same length and positions begin above 0.
+ * For formats that have no other place for it. */
+int kvc_names_first_token(struct kvc_cache *c, struct kvc_error *e);
+/* Describes an array for messages: "array 'layers.0.keys' (F16 [1,3,7,64])". */
+const char *kvc_array_describe(const struct kvc_array *a, char *text, size_t size);
+
+struct kvc_safetensors;
+struct kvc_safetensors_tensor;
+/* Makes an array of a tensor of a safetensors header; its name belongs to the header. */
+int kvc_array_of_safetensors(struct kvc_array *a, const struct kvc_safetensors_tensor *t, const struct kvc_safetensors *header,
+                             const struct kvc_input *in, struct kvc_error *e);
 
 #endif

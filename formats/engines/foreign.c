@@ -21,27 +21,14 @@ static const struct magic {
     {"7z\xbc\xaf\x27\x1c", 6, 0, "it is a 7z archive; unpack it first"},
     {"\x89HDF\r\n\x1a\n", 8, 0, "it is an HDF5 file; write its K and V as safetensors or npz"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
+    {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
+     "it is a file of torch.save() from before PyTorch 1.6, or in that format; load it with torch.load() and save it again"},
 };
 
 static int has_magic(const struct kvc_input *in, const struct magic *m) {
     uint8_t bytes[16];
     return m->size <= sizeof bytes && in->size >= m->offset + m->size && !kvc_input_copy(in, m->offset, bytes, m->size, NULL) &&
            memcmp(bytes, m->bytes, m->size) == 0;
-}
-
-/* Recognises files of torch.save(): a zip whose first member is NAME/data.pkl, or before version 1.6 a pickle that begins with a
- * magic number. */
-static int is_torch(const struct kvc_input *in) {
-    static const char member[] = "/data.pkl", old[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-    const size_t n = sizeof member - 1;
-    uint8_t head[30], end[sizeof member];
-    const size_t have = in->size < sizeof head ? (size_t)in->size : sizeof head;
-    if (have < sizeof old - 1 || kvc_input_copy(in, 0, head, have, NULL)) return 0;
-    if (memcmp(head, old, sizeof old - 1) == 0) return 1;
-    if (have < sizeof head) return 0;
-    const size_t name = get_u16(head + 26);
-    return memcmp(head, "PK\3\4", 4) == 0 && name >= n && in->size >= 30 + name &&
-           !kvc_input_copy(in, 30 + name - n, end, n, NULL) && memcmp(end, member, n) == 0;
 }
 
 /* Returns the parsed header of a safetensors file that contains one of the words below, or NULL. */
@@ -84,13 +71,6 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
             snprintf(text, size, "%s", magics[i].text);
             return 1;
         }
-    if (is_torch(in)) {
-        snprintf(text, size,
-                 "it is a PyTorch file (torch.save); load it there, and write K and V with "
-                 "safetensors.torch.save_file(), named layers.{i}.keys and layers.{i}.values, shaped [1, heads, tokens, "
-                 "channels]");
-        return 1;
-    }
     json_t *header = read_header(in);
     const int found = header && says_header(header, text, size);
     json_decref(header);

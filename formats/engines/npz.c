@@ -1,313 +1,81 @@
-/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for the meaning of names (arrays_read.c) or for one
- * array of the zip (npy.c).
- *
- * Members are read by libarchive, which checks their CRC-32. Stored arrays are used in place, so that the file can be restored. A
- * deflated member is decompressed into a temporary file; an export then makes an npz of equal values, not the same file. */
+/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for the meaning of names (arrays_read.c), for one
+ * array of the zip (npy.c) or for reading members (zip_members.c). A file with deflated members is exported as an npz of equal
+ * values, not as the same file. */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
-#include "formats/io/bytes.h"
 #include "formats/cache/format.h"
-#include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/npy.h"
-#include "formats/io/zip.h"
+#include "formats/io/zip_members.h"
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <errno.h>
-#include <inttypes.h>
-#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-/* Deflate compresses by at most a factor of 1032: a zip that claims more is malicious. */
-#define MAX_RATIO 1032
 
 /* --- reading --- */
 
-struct member {
-    char *name; /* without ".npy" */
-    int is_npy;
-    int in_place;      /* 1: the data are in the file; 0: in the spool */
-    uint64_t at, size; /* of the data, bytes */
-};
-
-struct zip {
-    const struct kvc_input *in;
-    struct kvc_zip places;
-    struct kvc_window window; /* the bytes that libarchive reads */
-    uint64_t at;              /* libarchive reads on from here */
-    struct archive *archive;
-    struct member *member;
-    size_t n;
-    int spool;        /* descriptor; -1 when nothing was spooled, or when it is mapped */
-    uint64_t spooled; /* bytes in it */
-    uint64_t claimed; /* sizes of all members */
-};
-
-/* The decompressed members, owned by the cache. */
-struct spool {
-    void *map;
-    uint64_t size;
-    struct kvc_input in; /* of the spool */
-};
-
-static void spool_close(void *owner) {
-    struct spool *s = owner;
-    if (s->map) munmap(s->map, (size_t)s->size);
-    free(s);
+static int is_array(const char *path) {
+    const size_t n = strlen(path);
+    return n > 4 && strcmp(path + n - 4, ".npy") == 0;
 }
 
-static void zip_close(struct zip *z) {
-    for (size_t i = 0; i < z->n; i++) free(z->member[i].name);
-    free(z->member);
-    if (z->spool >= 0) close(z->spool);
-    archive_read_free(z->archive);
-    kvc_window_close(&z->window);
-    kvc_zip_close(&z->places);
+/* Selects the arrays with a meaning. Others stay private bytes of the file; they are not decompressed. */
+static int wants(const void *state, const char *path) {
+    if (!is_array(path)) return 0;
+    char *name = strndup(path, strlen(path) - 4);
+    const int wanted = name && kvc_name_of(name, state).kind != KVC_NAME_OTHER;
+    free(name);
+    return wanted;
 }
 
-static int fail_zip(struct zip *z, const char *what, struct kvc_error *e) {
-    const char *text = archive_error_string(z->archive);
-    char name[96], reason[160];
-    return kvc_fail(e, KVC_ERR_DAMAGED, "%s: %s", kvc_name_show(what, name, sizeof name),
-                    kvc_name_show(text ? text : "damaged zip", reason, sizeof reason));
-}
-
-/* --- libarchive over the input --- */
-
-static la_ssize_t read_input(struct archive *a, void *state, const void **buffer) {
-    struct zip *z = state;
-    const uint64_t left = z->in->size - z->at;
-    const uint8_t *bytes = left ? kvc_window_at(&z->window, z->at, 1, NULL) : z->in->data;
-    if (!bytes) {
-        archive_set_error(a, EIO, "the file cannot be read");
-        return -1;
-    }
-    const uint64_t n = left ? z->window.offset + z->window.n - z->at : 0;
-    *buffer = bytes;
-    z->at += n;
-    return (la_ssize_t)n;
-}
-
-static la_int64_t skip_input(struct archive *a, void *state, la_int64_t n) {
-    struct zip *z = state;
-    (void)a;
-    if (n < 0 || (uint64_t)n > z->in->size - z->at) n = (la_int64_t)(z->in->size - z->at);
-    z->at += (uint64_t)n;
-    return n;
-}
-
-static la_int64_t seek_input(struct archive *a, void *state, la_int64_t offset, int whence) {
-    struct zip *z = state;
-    const uint64_t base = whence == SEEK_CUR ? z->at : whence == SEEK_END ? z->in->size : 0;
-    int64_t to;
-    (void)a;
-    if (__builtin_add_overflow((int64_t)base, offset, &to) || to < 0 || (uint64_t)to > z->in->size) return ARCHIVE_FATAL;
-    z->at = (uint64_t)to;
-    return to;
-}
-
-/* Checks that the bytes that libarchive returns are those in the file. */
-static int is_at(const struct kvc_input *in, uint64_t at, const void *block, size_t n, struct kvc_error *e) {
-    if (in->data + at == block) return 1;
-    if (kvc_input_pin(in, at, n, e)) return 0;
-    const int same = memcmp(in->data + at, block, n) == 0;
-    kvc_input_unpin(in, at, n);
-    if (!same) kvc_fail(e, KVC_ERR_DAMAGED, "the central directory and the members disagree");
-    return same;
-}
-
-/* Reads the current member to its end, which checks its CRC, and records the place of its bytes. */
-static int read_member(struct zip *z, struct member *m, const char *path, struct kvc_error *e) {
-    const void *block;
-    size_t n;
-    la_int64_t offset;
-    uint64_t done = 0;
-    int r;
-    const uint64_t stored = m->size ? kvc_zip_stored(&z->places, z->in, path, m->size) : 0;
-    m->in_place = stored != 0;
-    m->at = stored ? stored : z->spooled;
-    while ((r = archive_read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
-        if (!n) continue;
-        if (offset < 0 || (uint64_t)offset != done || n > m->size - done)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims", m->size);
-        if (m->in_place) {
-            if (!is_at(z->in, m->at + done, block, n, e)) return -1;
-        } else {
-            if (z->spool < 0 && (z->spool = kvc_spool_open(e)) < 0) return -1;
-            if (kvc_spool_write(z->spool, block, n, e)) return -1;
-            z->spooled += n;
-        }
-        done += n;
-    }
-    if (r != ARCHIVE_EOF) return fail_zip(z, m->name, e);
-    if (done != m->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a member claims %" PRIu64 " bytes but holds %" PRIu64, m->size, done);
-    return 0;
-}
-
-static int add_member(struct zip *z, struct archive_entry *entry, const struct kvc_import_options *o, struct kvc_error *e) {
-    const char *path = archive_entry_pathname(entry);
-    la_int64_t size = archive_entry_size(entry);
-    if (!path || !archive_entry_size_is_set(entry) || size < 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a member has no name or no size");
-    if (!(z->n & (z->n - 1))) {
-        struct member *grown = kvc_realloc(z->member, z->n ? 2 * z->n : 1, sizeof *grown);
-        if (!grown) return kvc_fail_memory(e, "members");
-        z->member = grown;
-    }
-    struct member *m = &z->member[z->n];
-    memset(m, 0, sizeof *m);
-    m->size = (uint64_t)size;
-    if (!(m->name = strdup(path))) return kvc_fail_memory(e, "a name");
-    z->n++;
-    size_t n = strlen(path);
-    m->is_npy = n > 4 && strcmp(path + n - 4, ".npy") == 0;
-    if (m->is_npy) m->name[n - 4] = 0;
-    if (__builtin_add_overflow(z->claimed, m->size, &z->claimed) || z->claimed / MAX_RATIO > z->in->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the members claim %" PRIu64 " bytes or more, which cannot come from a "
-                        "file of %" PRIu64,
-                        z->claimed, z->in->size);
-    /* Arrays of other names stay private bytes of the file; they are not decompressed. */
-    m->is_npy = m->is_npy && kvc_name_of(m->name, o).kind != KVC_NAME_OTHER;
-    return m->is_npy ? read_member(z, m, path, e) : 0;
-}
-
-static int compare_members(const void *pa, const void *pb) {
-    const struct member *const *a = pa, *const *b = pb;
-    return strcmp((*a)->name, (*b)->name);
-}
-
-static int check_duplicates(const struct zip *z, struct kvc_error *e) {
-    const struct member **sorted = kvc_alloc(z->n, sizeof *sorted);
-    int status = sorted ? 0 : kvc_fail_memory(e, "names");
-    for (size_t i = 0; i < z->n && !status; i++) sorted[i] = &z->member[i];
-    if (!status) qsort(sorted, z->n, sizeof *sorted, compare_members);
-    for (size_t i = 1; i < z->n && !status; i++) {
-        char shown[96];
-        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "two members are named '%s'",
-                              kvc_name_show(sorted[i]->name, shown, sizeof shown));
-    }
-    free(sorted);
-    return status;
-}
-
-/* Reads the zip by its central directory, which libarchive lists in the order of the members in the file. */
-static int zip_read(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
-    static const char no_zip[] = "no zip, or its central directory is missing (cut short)";
-    struct archive_entry *entry;
-    int r;
-    memset(z, 0, sizeof *z);
-    z->in = z->window.in = in;
-    z->spool = -1;
-    if (kvc_zip_open(&z->places, in, e)) return -1;
-    if (!(z->archive = archive_read_new())) return kvc_fail_memory(e, "reading a zip");
-    if (archive_read_support_format_zip_seekable(z->archive) != ARCHIVE_OK ||
-        archive_read_set_read_callback(z->archive, read_input) != ARCHIVE_OK ||
-        archive_read_set_skip_callback(z->archive, skip_input) != ARCHIVE_OK ||
-        archive_read_set_seek_callback(z->archive, seek_input) != ARCHIVE_OK ||
-        archive_read_set_callback_data(z->archive, z) != ARCHIVE_OK || archive_read_open1(z->archive) != ARCHIVE_OK)
-        return fail_zip(z, no_zip, e);
-    while ((r = archive_read_next_header(z->archive, &entry)) == ARCHIVE_OK)
-        if (add_member(z, entry, o, e)) return -1;
-    if (r != ARCHIVE_EOF) return fail_zip(z, z->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip, e);
-    return check_duplicates(z, e);
-}
-
-/* Lists the arrays of the members in the order of the file. Arrays of other names keep their name for messages only. */
-static int make_arrays(struct zip *z, const struct spool *spool, struct kvc_array *array, struct kvc_error *e) {
+/* Lists the arrays of the members in the order of the file. Arrays of other names keep their name for messages only. Removes
+ * ".npy" from the names of arrays. */
+static int make_arrays(struct kvc_zip_members *z, struct kvc_array *array, struct kvc_error *e) {
     for (size_t i = 0; i < z->n; i++) {
-        const struct member *m = &z->member[i];
-        array[i].name = m->name;
-        array[i].type = "?";
-        if (!m->is_npy) continue;
+        struct kvc_zip_member *m = &z->member[i];
+        if (is_array(m->name)) m->name[strlen(m->name) - 4] = '\0';
+        array[i] = (struct kvc_array){.name = m->name, .type = "?", .tensor = KVC_NONE};
+        if (!m->is_read) continue;
         if (!m->size) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
-        if (kvc_npy_read(&array[i], m->in_place ? z->in : &spool->in, m->at, m->size, e)) return -1;
+        if (kvc_npy_read(&array[i], kvc_zip_member_input(z, i), m->at, m->size, e)) return -1;
     }
     return 0;
 }
 
 /* Returns 1 when every tensor is in the file itself. */
-static int all_in_place(const struct zip *z, const struct kvc_array *array) {
+static int all_in_place(const struct kvc_zip_members *z, const struct kvc_array *array) {
     for (size_t i = 0; i < z->n; i++)
         if (array[i].tensor != KVC_NONE && !z->member[i].in_place) return 0;
     return 1;
 }
 
-/* Makes a new cache, which owns the decompressed members. */
-static struct kvc_cache *new_cache(struct zip *z, struct spool **spool, struct kvc_error *e) {
-    struct kvc_cache *c = kvc_cache_new(e);
-    struct spool *s = calloc(1, sizeof *s);
-    if (c && !s) kvc_fail_memory(e, "members");
-    int status = c && s ? 0 : -1;
-    if (!status && z->spool >= 0) {
-        status = kvc_spool_map(z->spool, &s->map, &s->size, e);
-        z->spool = -1;
-    }
-    if (s) kvc_input_memory(&s->in, z->in->name, s->map ? s->map : (const void *)"", (size_t)s->size);
-    if (!status && kvc_cache_map(c, spool_close, s, e) == 0) {
-        *spool = s;
-        return c;
-    }
-    if (s) spool_close(s);
-    kvc_cache_free(c);
-    return NULL;
-}
-
-/* Records the position of the first token where arrays of tokens and positions have the same length and positions begin above 0,
- * because the file has no other place for it. */
-static int find_first_token(struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_cells *cells = &c->part[0].cells;
-    if (!c->n_tokens || c->n_tokens != cells->n || cells->pos[0] <= 0) return 0;
-    for (uint64_t i = 1; i < cells->n; i++)
-        if (cells->pos[i] != cells->pos[i - 1] + 1) return 0;
-    return kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, (uint64_t)cells->pos[0], e);
-}
-
-static int build(struct kvc_cache *c, struct zip *z, const struct spool *spool, const struct kvc_import_options *o,
-                 struct kvc_error *e) {
-    struct kvc_array *array = calloc(z->n ? z->n : 1, sizeof *array);
+static int build(struct kvc_cache *c, struct kvc_zip_members *z, const struct kvc_import_options *o, struct kvc_error *e) {
+    struct kvc_array *array = kvc_alloc(z->n, sizeof *array);
     if (!array) return kvc_fail_memory(e, "arrays");
-    int status = make_arrays(z, spool, array, e);
+    int status = make_arrays(z, array, e);
     if (!status) status = kvc_names_build(c, array, z->n, o, e);
     if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
     if (!status) status = kvc_names_meta(c, "npz", z->in->size, o, KVC_PAIRING_HALVES, 1, e);
-    if (!status) status = find_first_token(c, e);
+    if (!status) status = kvc_names_first_token(c, e);
     if (!status) status = kvc_cache_finish(c, e);
     free(array);
     return status;
 }
 
-/* Calls zip_read() in a UTF-8 locale of this thread, so that libarchive accepts every name of a member in any locale of the
- * program. */
-static int zip_read_utf8(struct zip *z, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
-    locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale(utf8);
-    int status = zip_read(z, in, o, e);
-    uselocale(before);
-    if (utf8) freelocale(utf8);
-    return status;
-}
-
 static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
-    const struct kvc_input *in = b->one.in;
-    struct zip z;
-    struct spool *spool = NULL;
+    struct kvc_zip_members z;
     struct kvc_cache *c = NULL;
-    if (kvc_name_check_map(o, e)) return NULL;
-    if (!zip_read_utf8(&z, in, o, e)) c = new_cache(&z, &spool, e);
-    if (c && build(c, &z, spool, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
-    zip_close(&z);
-    return c;
+    if (kvc_name_check_map(o, e) || kvc_zip_read(&z, b->one.in, wants, o, e)) return NULL;
+    int status = (c = kvc_cache_new(e)) ? kvc_cache_map(c, kvc_zip_spool_close, z.spool, e) : -1;
+    if (!status) z.spool_is_taken = 1;
+    if (!status) status = build(c, &z, o, e);
+    kvc_zip_free(&z);
+    if (!status) return c;
+    kvc_cache_free(c);
+    return NULL;
 }
 
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {

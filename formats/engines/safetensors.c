@@ -70,22 +70,6 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return 0;
 }
 
-/* Makes an array of a tensor of a header. */
-static int take_tensor(struct kvc_array *a, const struct kvc_safetensors_tensor *t, const struct kvc_safetensors *header,
-                       const struct kvc_input *in, struct kvc_error *e) {
-    char shown[96];
-    if (t->type->bits < 8)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "header: '%s' has dtype %s; types below a byte are not supported",
-                        kvc_name_show(t->name, shown, sizeof shown), t->dtype);
-    *a = (struct kvc_array){.name = t->name, .type = t->dtype, .rank = t->rank, .in = in};
-    a->info = t->type->dtype < 0 ? NULL : kvc_dtype_info((unsigned)t->type->dtype);
-    a->int_size = strcmp(t->dtype, "I32") == 0 ? 4 : strcmp(t->dtype, "I64") == 0 ? 8 : 0;
-    for (uint64_t i = 0; i < t->rank && i < KVC_ARRAY_RANK; i++) a->dim[i] = t->dim[i];
-    a->at = header->data_at + t->begin;
-    a->size = t->end - t->begin;
-    return 0;
-}
-
 /* Reads a whole number; the text must hold nothing else. */
 static int parse_count(const char *text, uint64_t *count) {
     char *end;
@@ -155,7 +139,7 @@ static int read_headers(struct headers *h, const struct kvc_bundle *b, struct kv
     if (!(h->array = kvc_alloc(n, sizeof *h->array))) return kvc_fail_memory(e, "arrays");
     for (size_t i = 0; i < h->n; i++)
         for (size_t t = 0; t < h->of[i].n; t++)
-            if (take_tensor(&h->array[h->n_arrays++], &h->of[i].tensor[t], &h->of[i], b->member[i].in, e))
+            if (kvc_array_of_safetensors(&h->array[h->n_arrays++], &h->of[i].tensor[t], &h->of[i], b->member[i].in, e))
                 return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
     return 0;
 }

@@ -11,8 +11,8 @@
 
 /* In the order in which input is probed; one line each. */
 static const struct kvc_format *const table[] = {
-    &kvc_format_kvc,         &kvc_format_llama,       &kvc_format_vllm, &kvc_format_vllm_blocks,
-    &kvc_format_lmcache_gds, &kvc_format_safetensors, &kvc_format_npz,  &kvc_format_lmcr,
+    &kvc_format_kvc,         &kvc_format_llama,       &kvc_format_vllm,  &kvc_format_vllm_blocks, &kvc_format_mlx,
+    &kvc_format_lmcache_gds, &kvc_format_safetensors, &kvc_format_torch, &kvc_format_npz,         &kvc_format_lmcr,
     &kvc_format_lmcache,     &kvc_format_hicache,     &kvc_format_raw,
 };
 
@@ -37,7 +37,7 @@ const struct kvc_format *kvc_format_at(size_t i) {
 
 static const struct kvc_format *choose(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_input *in = b->is_file ? b->one.in : NULL;
-    char tried[900] = "", why[512];
+    char tried[1200] = "", why[512];
     if (o->format) {
         const struct kvc_format *f = kvc_format_find(o->format);
         if (!f) kvc_fail(e, KVC_ERR_USAGE, "there is no format '%s'", o->format);

@@ -8,13 +8,16 @@ DATA is the directory with the real files (llama.cpp/, hf/, damaged/), CORPUS is
 seeds are the good files of tests/files, each behind the byte that chooses the mode. Only the standard library is
 needed. Files that fuzzing found (crash-*) are left alone.
 """
+import collections
 import io
 import json
 import math
 import pathlib
+import pickle
 import struct
 import sys
 import tarfile
+import types
 import zipfile
 import zlib
 
@@ -449,6 +452,111 @@ def records():
     return out
 
 
+class Tensor:
+    """A tensor as torch.save() pickles it: a call of a function of torch, whose storage is an object outside of the pickle."""
+    def __init__(self, key, kind, size, stride, offset=0, count=None, dtype=None):
+        self.key, self.kind, self.size, self.stride, self.offset, self.dtype = key, kind, size, stride, offset, dtype
+        self.count = count or math.prod(size)
+
+    def __reduce__(self):
+        args = (Storage(self.key, self.kind, self.count), self.offset, self.size, self.stride, False, collections.OrderedDict())
+        return (STUBS["_rebuild_tensor_v3"], args + (STUBS[self.dtype],)) if self.dtype else (STUBS["_rebuild_tensor_v2"], args)
+
+
+class Storage:
+    def __init__(self, key, kind, count):
+        self.id = ("storage", STUBS[kind], key, "cpu", count)
+
+
+def stub(module, name):
+    """A class or function of a package that need not be installed, which pickle finds under its name."""
+    parts = module.split(".")
+    for i in range(1, len(parts) + 1):
+        sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
+    made = type(name, (), {"__module__": module})
+    setattr(sys.modules[module], name, made)
+    return made
+
+
+STUBS = {name: stub(module, name) for module, name in (
+    ("torch", "FloatStorage"), ("torch", "HalfStorage"), ("torch", "BFloat16Storage"), ("torch", "LongStorage"),
+    ("torch", "float8_e4m3fn"), ("torch", "Size"), ("torch.storage", "UntypedStorage"), ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_tensor_v3"), ("torch._utils", "_rebuild_parameter"),
+    ("transformers.cache_utils", "DynamicCache"), ("transformers.cache_utils", "DynamicLayer"),
+    ("transformers.cache_utils", "DynamicSlidingWindowLayer"))}
+
+
+def torch_file(value, storages, protocol=2, method=zipfile.ZIP_STORED):
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, x):
+            return x.id if isinstance(x, Storage) else None
+    text, f = io.BytesIO(), io.BytesIO()
+    Pickler(text, protocol).dump(value)
+    with zipfile.ZipFile(f, "w", method) as z:
+        members = [("data.pkl", text.getvalue()), ("byteorder", b"little")]
+        for name, data in members + [(f"data/{key}", data) for key, data in storages.items()] + [("version", b"3\n")]:
+            z.writestr(zipfile.ZipInfo("x/" + name), data, method)
+    return f.getvalue()
+
+
+def torch_files():
+    """Files of torch.save(): dicts, lists, classes, views, and what a reader must refuse."""
+    def tensors(kind, width, dtype=None, size=(1, 2, 3, 4), stride=(24, 12, 4, 1), first=0):
+        count = math.prod(size) * (width if dtype else 1)
+        made = [Tensor(str(first + i), kind, size, stride, count=count, dtype=dtype) for i in range(4)]
+        return made, {str(first + i): bytes((7 * k + i) & 127 for k in range(math.prod(size) * width)) for i in range(4)}
+    f16, half = tensors("HalfStorage", 2)
+    f32, full = tensors("FloatStorage", 4)
+    f8, byte = tensors("UntypedStorage", 1, "float8_e4m3fn")
+    ids = {"9": u64(1, 2, 3)}
+    flat = {f"layers.{i}.{part}": f16[2 * i + k] for i in (0, 1) for k, part in enumerate(("keys", "values"))}
+    fused = [Tensor("0", "BFloat16Storage", (1, 2, 3, 4), (48, 24, 8, 1), 4 * k, 48) for k in (0, 1)]
+    turned = [Tensor(str(k), "FloatStorage", (1, 2, 3, 4), (24, 4, 8, 1), 0, 24) for k in (0, 1)]
+    def layer(name, i, **more):
+        x = STUBS[name]()
+        x.__dict__.update(keys=f32[2 * i], values=f32[2 * i + 1], is_initialized=True, **more)
+        return x
+    cache = STUBS["DynamicCache"]()
+    cache.__dict__.update(layers=[layer("DynamicSlidingWindowLayer", 0, cumulative_length=9, sliding_window=4),
+                                  layer("DynamicSlidingWindowLayer", 1, cumulative_length=9, sliding_window=4)])
+    loop = []
+    loop.append(loop)
+    class Evil:
+        def __reduce__(self):
+            return print, ("run",)
+    return {
+        "flat": torch_file({**flat, "tokens": Tensor("9", "LongStorage", (3,), (1,))}, {**half, **ids}),
+        "pairs-4": torch_file(((f16[0], f16[1]), (f16[2], f16[3])), half, 4),
+        "lists-5": torch_file({"key_cache": f32[::2], "value_cache": f32[1::2], "tokens": Tensor("9", "LongStorage", (1, 3), (3, 1)),
+                               "other": [None, True, 1.5, -1, 1 << 40, b"bytes", "text", (), (1, 2), {}]}, {**full, **ids}, 5),
+        "fp8": torch_file(collections.OrderedDict((f"layers.0.{p}", f8[k]) for k, p in enumerate(("keys", "values"))), byte),
+        "sliding": torch_file(cache, full, 3),
+        "fused": torch_file(((fused[0], fused[1]),), {"0": bytes(range(96))}),
+        "turned": torch_file({"past_key_values": [turned]}, {k: full[k] for k in "01"}),
+        "deflate": torch_file(flat, half, method=zipfile.ZIP_DEFLATED),
+        "same-bytes": torch_file({**flat, "layers.1.keys": f16[0]}, half),
+        "endless": torch_file([loop, flat], half),
+        "other-function": torch_file({**flat, "x": Evil()}, half),
+        "beyond": torch_file({**flat, "layers.0.keys": Tensor("0", "HalfStorage", (1, 2, 3, 4), (24, 12, 4, 1), 1, 24)}, half),
+    }
+
+
+def mlx_files():
+    """Prompt caches of mlx-lm, in both layouts."""
+    def layer(i, rows, state=()):
+        out = [(f"{i}.{k}", "BF16", [1, 2, rows, 4], bytes((5 * n + k) & 127 for n in range(16 * rows))) for k in (0, 1)]
+        return out + [(f"{i}.{k + 2}", "I32", [], u32(n)) for k, n in enumerate(state)]
+    return {
+        "031": safetensors(layer(0, 3) + layer(1, 3), {"0.0": "", "0.1": "", "1.model": "m", "2.0": "KVCache", "2.1": "KVCache"}),
+        "031-rotating": safetensors(layer(0, 5), {"0.0.0": "1", "0.0.1": "5", "0.0.2": "9", "0.0.3": "3", "2.0": "RotatingKVCache"}),
+        "032": safetensors(layer(0, 8, (3,)) + layer(1, 5, (3, 1, 9, 3)),
+                           {"0.model": "m", "1.0": "KVCache", "1.1": "RotatingKVCache", "2.0": "", "2.1.0": "0.2", "2.1.1": "scalar"}),
+        "032-wrapped": safetensors(layer(0, 5, (9, 0, 5, 2)), {"1.0": "RotatingKVCache", "2.0": ""}),
+        "quantized": safetensors([("0.0.0", "U32", [1, 1, 1, 1], bytes(4))], {"2.0": "QuantizedKVCache"}),
+        "beyond": safetensors(layer(0, 3, (4,)), {"1.0": "KVCache", "2.0": ""}),
+    }
+
+
 def write(folder, name, data):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)
@@ -491,6 +599,12 @@ def main(source, corpus):
         write(corpus / "vllm", name, data)
     for name, data in vllm_blocks().items():
         write(corpus / "vllm_blocks", name, data)
+    for name, data in torch_files().items():
+        write(corpus / "torch", name, data)
+        with zipfile.ZipFile(io.BytesIO(data)) as z:
+            write(corpus / "torch", name + ".pkl", z.read("x/data.pkl"))
+    for name, data in mlx_files().items():
+        write(corpus / "mlx", name, data)
     for name, data in profiles().items():
         write(corpus / "profile", name, data)
     for target, files in {"lmcache": lmcache(), "lmcache_gds": gds(), "lmcr": records(),

@@ -162,7 +162,7 @@ static void test_members(void **state) {
     add_array(&z, "layers.0.keys.npy", 1, HEADER("<f4"), values, 96);
     add_array(&z, "layers.0.keys.npy", 1, HEADER("<f4"), values, 96);
     zip_close(&z);
-    refuse_bytes(format, z.data, z.n, NULL, KVC_ERR_DAMAGED, "two members are named 'layers.0.keys'");
+    refuse_bytes(format, z.data, z.n, NULL, KVC_ERR_DAMAGED, "two members are named 'layers.0.keys.npy'");
     zip_open(&z, "store");
     zip_add(&z, "layers.0.keys.npy", "\x93NUMPY\1", 7);
     zip_close(&z);
