@@ -13,6 +13,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/pickle.h"
+#include "formats/engines/torch_types.h"
 #include "formats/io/zip_members.h"
 
 #include <inttypes.h>

@@ -3,6 +3,7 @@
 #include "formats/engines/torch.h"
 
 #include "formats/engines/arrays_write.h"
+#include "formats/engines/torch_types.h"
 #include "formats/io/bytes.h"
 #include "formats/io/zip_write.h"
 

@@ -95,7 +95,8 @@ static void test_refused(void **state) {
     REFUSE("\x80\x01N.", KVC_ERR_DAMAGED, "protocol");
     REFUSE("\x80\x02.", KVC_ERR_DAMAGED, "one value");
     REFUSE("NN.", KVC_ERR_DAMAGED, "one value");
-    REFUSE("(.", KVC_ERR_DAMAGED, "a mark is");
+    REFUSE("(.", KVC_ERR_DAMAGED, "one value");
+    REFUSE("(Q.", KVC_ERR_DAMAGED, "a mark is");
     REFUSE("cos\nsystem\n.", KVC_ERR_UNSUPPORTED, "not os.system");
     REFUSE("cgood\nf", KVC_ERR_DAMAGED, "cut short");
     REFUSE("NNR.", KVC_ERR_DAMAGED, "no function");
