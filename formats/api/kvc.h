@@ -56,6 +56,7 @@ KVC_API const char *kvc_error_message(const struct kvc_error *e);
 /* --- opening and looking --- */
 
 struct kvc_file;
+struct kvc_profile;
 
 /* Facts that the caller knows and the file may lack. */
 struct kvc_open_options {
@@ -70,7 +71,8 @@ struct kvc_open_options {
     /* Where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL: nowhere else. The library does
      * not read the environment for it; the tools pass $KVC_PROFILE_PATH here. */
     const char *profile_folders;
-    int damaged; /* open a .kvc that may be damaged anywhere, and look for all damage (kvc_file_survey) */
+    int damaged;                        /* open a .kvc that may be damaged anywhere, and look for all damage (kvc_file_survey) */
+    struct kvc_profile *shared_profile; /* a profile that is open already, for files that were packed with it; NULL: none */
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files
@@ -178,6 +180,12 @@ struct kvc_damage_info {
 KVC_API int kvc_file_survey(const struct kvc_file *f, struct kvc_survey_info *info);
 /* -1 when there is no place i, or info->size is not set. */
 KVC_API int kvc_file_damage(const struct kvc_file *f, uint64_t i, struct kvc_damage_info *info);
+
+/* --- models --- */
+
+/* Writes the identity of the model of a weights file (GGUF, safetensors or a folder of them) as text of at most 128 bytes with its NUL:
+ * what prefix keys (kvc.5) are chained over, the same for all programs that ask kvc. */
+KVC_API int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e);
 
 /* --- comparing --- */
 
@@ -342,6 +350,8 @@ struct kvc_write_options {
     /* For unpacking into a format that is named. */
     const char *pairing;    /* RoPE pairing of K in what is written; NULL: the format's own, or as it is */
     const char *const *set; /* "KEY=VALUE" for the format, NULL-terminated; NULL: none. kvc-unpack(1) lists them */
+
+    struct kvc_profile *shared_profile; /* for packing, instead of `profile`: one that is open already */
 };
 
 /* Writes f as a .kvc. options may be NULL. */
@@ -364,6 +374,11 @@ KVC_API int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, c
                                    struct kvc_error *e);
 
 /* --- profiles --- */
+
+/* Opens a profile once for many files, which several threads may pack and open with it. Files hold what they use: it may be closed
+ * while they are open. */
+KVC_API struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e);
+KVC_API void kvc_shared_profile_close(struct kvc_profile *p); /* kvc_shared_profile_close(NULL) is legal */
 
 /* A profile that is learnt from caches of one model, as by kvc-pack --learn-profile (kvc-profile.5). */
 struct kvc_learning;

@@ -54,7 +54,8 @@ static int pack(const struct kvc_file *f, const struct kvc_write_options *o, str
         if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
         how->options.recipe = &recipe;
     }
-    if (o->profile && !(how->profile = kvc_profile_open(o->profile, e))) return -1;
+    if (o->shared_profile) how->profile = kvc_profile_hold(o->shared_profile);
+    else if (o->profile && !(how->profile = kvc_profile_open(o->profile, e))) return -1;
     const int status = kvc_pack_cache(f->cache, size_of(f), how, &sink, &done, e);
     kvc_packed_free(&done);
     kvc_profile_free(how->profile);
@@ -183,6 +184,14 @@ int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, const str
 }
 
 /* --- profiles --- */
+
+struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e) {
+    return kvc_profile_open(path, e);
+}
+
+void kvc_shared_profile_close(struct kvc_profile *p) {
+    kvc_profile_free(p);
+}
 
 struct kvc_learning {
     struct kvc_learner *learner;

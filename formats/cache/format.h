@@ -46,7 +46,8 @@ struct kvc_import_options {
     const struct kvc_weights *weights; /* .kvc: of the model, if K and V are rebuilt from hidden states; must outlive the cache */
     const char *profile;               /* .kvc: path of the profile that the file was packed with; NULL: it is searched for */
     const char *profile_folders; /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
-    int salvage;                 /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
+    struct kvc_profile *open_profile; /* .kvc: a profile that is open already; NULL: none */
+    int salvage;                      /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
 };
 
 struct kvc_export_options {

@@ -105,7 +105,7 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     uint8_t *base = remember(b->m, (size_t)tensor->source_size), *row = allocate((size_t)kvc_row_bytes(&shape));
     for (uint64_t i = 0; i < cells->n; i++) {
         make_row(row, kvc_row_bytes(&shape), seed, cells->pos[i]);
-        kvc_row_scatter(base, row, &shape, &tensor->source, i);
+        kvc_rows_scatter(base, row, &shape, &tensor->source, i, 1);
     }
     free(row);
     uint8_t *text = remember(b->m, 32);
