@@ -86,7 +86,8 @@ struct kvc_format {
     const char *no_source; /* why a source's own bytes may be missing though nothing was left out; NULL: they never are */
     int takes_members;     /* 1: a cache of this format may consist of several members; 0: it is one file */
 
-    /* Returns 1 if the bytes look like this format, else 0 and the reason in `why`. Must be cheap, and trust nothing. */
+    /* Returns 1 if the bytes look like this format, -1 if only their beginning does, else 0. If not 1, `why` gets the reason. Must be
+     * cheap, and trust nothing. */
     int (*probe)(const struct kvc_bundle *b, char *why, size_t size);
     /* Builds the model over the members' bytes; the bundle must outlive the cache. NULL: cannot import. */
     struct kvc_cache *(*import)(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
@@ -111,8 +112,9 @@ int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc
  * file itself. The file must outlive the bundle. */
 int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e);
 
-/* Finds the format by probing, or takes o->format, and imports. *format gets the row. For an unknown input, the message lists the
- * formats and why each refused the input. Messages begin with the bundle's name. */
+/* Finds the format by probing, or takes o->format, and imports. *format gets the row. For an unknown input, the message shows
+ * its first bytes, and says why a format refused it whose beginning it has; for several files, why every format of several files did.
+ * Messages begin with the bundle's name. */
 struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o, const struct kvc_format **format,
                              struct kvc_error *e);
 
