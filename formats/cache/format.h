@@ -70,6 +70,7 @@ enum kvc_format_lack {
     KVC_LACKS_PAIRING = 0x200,    /* the pairing of K, which readers take to be halves */
     KVC_LACKS_ROTATION = 0x400,   /* Hadamard rotation, which stays in the values */
     KVC_LACKS_UNKNOWNS = 0x800,   /* that a fact is unknown: heads, rotation and pairing are taken to be the format's own */
+    KVC_LACKS_SHAPES = 0x1000,    /* types and shapes that differ between tensors */
     KVC_LACKS_METADATA = KVC_LACKS_NAME | KVC_LACKS_FACTS | KVC_LACKS_WINDOWS
 };
 

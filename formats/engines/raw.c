@@ -165,7 +165,7 @@ const struct kvc_format kvc_format_raw = {
     .source = KVC_SOURCE_RAW,
     /* The pairing counts as geometry, which readers must be given. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
-             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_ROTATION | KVC_LACKS_UNKNOWNS,
+             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_ROTATION | KVC_LACKS_SHAPES | KVC_LACKS_UNKNOWNS,
     .probe = probe,
     .import = import,
     .export = export,

@@ -74,6 +74,18 @@ static int has_layer_numbers(const struct kvc_cache *c, const struct kvc_facts *
     return 0;
 }
 
+/* Returns 1 if K and V of all layers do not have one type and shape. */
+static int has_shapes(const struct kvc_cache *c) {
+    const struct kvc_shape *first = NULL;
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        const struct kvc_shape *shape = &c->tensor[t].shape;
+        if (!is_attention(kvc_tensor_part(c, t))) continue;
+        if (!first) first = shape;
+        if (shape->dtype != first->dtype || shape->heads != first->heads || shape->dim != first->dim) return 1;
+    }
+    return 0;
+}
+
 /* Returns 1 if layers with sliding windows hold all tokens, so that their number of tokens does not tell them from others. */
 static int has_hidden_windows(const struct kvc_cache *c) {
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -85,7 +97,8 @@ static int has_hidden_windows(const struct kvc_cache *c) {
 /* Returns 1 if K is written in another pairing than the one that readers of the format assume. */
 static int lost_pairing(const struct kvc_facts *known, const struct kvc_export_options *o) {
     enum kvc_pairing written = o->pairing;
-    if (!written && *known->architecture) written = kvc_pairing_of_transformers(known->architecture);
+    if (!written && !known->tile_known[0]) written = known->pairing; /* rows that may be rotated stay as they are */
+    else if (!written && *known->architecture) written = kvc_pairing_of_transformers(known->architecture);
     return known->pairing && known->pairing != KVC_PAIRING_NONE && written == KVC_PAIRING_INTERLEAVED;
 }
 
@@ -134,6 +147,7 @@ void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const st
     if (lacks & KVC_LACKS_CHECKPOINTS && checkpoints) say(l, to, text);
     if (lacks & KVC_LACKS_LAYERS && has_layer_numbers(c, &known)) say(l, to, "the numbers of the layers");
     if (lacks & KVC_LACKS_WINDOWS && has_hidden_windows(c)) say(l, to, "which layers have sliding windows");
+    if (lacks & KVC_LACKS_SHAPES && has_shapes(c)) say(l, to, "types or shapes that differ between tensors");
     if (lacks & KVC_LACKS_PAIRING && lost_pairing(&known, o)) say(l, to, "the pairing of K (interleaved)");
     if (lacks & KVC_LACKS_ROTATION && (known.tile[0] || known.tile[1])) say(l, to, "the Hadamard rotation of its values");
     say_facts(l, to, &c->meta, lacks);
