@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_DEVICE, OPT_INTO, OPT_SALVAGE };
+enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_DEVICE, OPT_INTO, OPT_SALVAGE, OPT_LOSSY };
 
 static const struct option long_options[] = {
     JOB_OPTIONS,
+    {"lossy-metadata", no_argument, NULL, OPT_LOSSY},
     {"tokens", required_argument, NULL, OPT_TOKENS},
     {"layers", required_argument, NULL, OPT_LAYERS},
     {"to", required_argument, NULL, OPT_TO},
@@ -33,6 +34,8 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "                          OPTIONS of a format: KEY=VALUE,KEY=VALUE\n"
                            "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved or\n"
                            "                          none (default: the pairing of FORMAT's engine)\n"
+                           "      --lossy-metadata    write FORMAT also if it does not hold all that the input has beside\n"
+                           "                          K and V (token ids, facts of the model), and say what is left out\n"
                            "      --tokens=A:B        select positions A to B-1\n"
                            "      --layers=LIST       select these layers, e.g. 0-3,7\n"
                            "      --device=D          decode on cpu (default), cuda, cuda:N, or auto (cuda if there is one)\n"
@@ -205,6 +208,7 @@ static int take_option(struct cli_unpack *u, int opt, const char *arg) {
         if (!kvc_pairing_parse(arg, &u->export.pairing))
             return cli_usage("--to-pairing=%s is none of halves, interleaved, none", arg);
         return 0;
+    case OPT_LOSSY: u->lossy_metadata = 1; return 0;
     case OPT_DEVICE:
         if (cli_device_parse(&u->device, arg)) return cli_usage("--device=%s is none of cpu, cuda, cuda:N, auto", arg);
         return 0;

@@ -16,6 +16,7 @@ struct cli_unpack {
     struct kvc_selection selection;
     uint8_t *layers;
     int selects;
+    int lossy_metadata; /* writes a format also if it does not hold all of the cache */
     struct cli_device device;
     int to_ipc;
     const char *into; /* --into; NULL: not given */

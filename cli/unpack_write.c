@@ -4,6 +4,7 @@
 
 #include "formats/cache/facts.h"
 #include "formats/container/container.h"
+#include "formats/file/losses.h"
 #include "formats/file/restore.h"
 
 /* Warns of facts that the source does not state, and that another engine may therefore misread. */
@@ -21,28 +22,31 @@ static void warn_unknown(const struct kvc_opened *f) {
         cli_warn("%s: the RoPE pairing of K is unknown, so K is written as it is; give --model or --pairing", f->input.name);
 }
 
-static void warn_positions(const struct kvc_format *to, const struct kvc_cache *c, const char *name) {
-    const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
-    if (!cells || !cells->n) return;
-    if (kvc_cells_position(cells, 0) == 0 && kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1) return;
-    cli_warn("%s: %s does not hold positions, and these are not 0, 1, 2, ...", name, to->name);
-}
-
-static void warn_checkpoints(const struct kvc_opened *f) {
+static unsigned count_checkpoints(const struct kvc_cache *c) {
     unsigned n = 0;
-    for (uint32_t i = 0; i < f->cache->n_parts; i++) n += f->cache->part[i].kind == KVC_PART_CHECKPOINT;
-    if (n) cli_warn("%s: server checkpoints (%u) are not written; llama.cpp may process the prompt again", f->input.name, n);
+    for (uint32_t i = 0; i < c->n_parts; i++) n += c->part[i].kind == KVC_PART_CHECKPOINT;
+    return n;
 }
 
 int unpack_check_rest(const struct kvc_opened *f, struct kvc_error *e) {
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
 }
 
-/* Warns of what is in a cache and not in the file that is written. `c` is the cache, or what was selected of it. */
-static void warn_of_lacks(const struct kvc_format *to, const struct kvc_opened *f, const struct kvc_cache *c) {
-    if (to->lacks & KVC_LACKS_CHECKPOINTS) warn_checkpoints(f);
+/* Refuses a target that does not hold all of the cache, or says what is left out. `c` is the cache, or what was selected of it. */
+static int check_losses(const struct cli_unpack *u, const struct kvc_format *to, const struct kvc_opened *f,
+                        const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_error *e) {
+    struct kvc_losses losses;
+    const unsigned checkpoints = count_checkpoints(f->cache);
+    kvc_losses_find(&losses, to, c, o, f->has_model);
+    if (!u->lossy_metadata && kvc_losses_refuse(&losses, e)) return -1;
+    if (u->job.input.quiet) return 0;
+    if (*losses.lost) cli_warn("%s: %s: left out", f->input.name, losses.lost);
+    if (*losses.casts) cli_warn("%s: %s", f->input.name, losses.casts);
+    if (checkpoints && !count_checkpoints(c)) /* a range of tokens has none */
+        cli_warn("%s: server checkpoints (%u) are not written; llama.cpp may process the prompt again", f->input.name,
+                 checkpoints);
     if (to->lacks & KVC_LACKS_UNKNOWNS) warn_unknown(f);
-    if (to->lacks & KVC_LACKS_POSITIONS) warn_positions(to, c, f->input.name);
+    return 0;
 }
 
 /* Returns why the source's file cannot be returned, as far as the container tells. */
@@ -74,11 +78,11 @@ static int write_new(const struct cli_unpack *u, const struct kvc_opened *f, con
         return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
     struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
     if (u->selects && !view) return -1;
-    if (!u->job.input.quiet) warn_of_lacks(to, f, view ? view : c);
     struct kvc_export_options options = u->export;
     options.set = u->settings.item;
     const struct kvc_cache *from = view ? view : c;
-    int status = members ? kvc_export_members(to, from, &options, members, e) : kvc_export(to, from, &options, out, e);
+    int status = check_losses(u, to, f, from, &options, e);
+    if (!status) status = members ? kvc_export_members(to, from, &options, members, e) : kvc_export(to, from, &options, out, e);
     /* without a selection this is a read of everything, and must find damage anywhere in a .kvc */
     if (!status && !view) status = unpack_check_rest(f, e);
     kvc_cache_free(view);

@@ -48,7 +48,7 @@ KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
  * of K, 3 the model's weights file for its facts, 4 the same for its values, 5 the profile that a file was packed with, 6
  * queries, 7 a format to write, 8 the format of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE
  * pairing to write, 11 a step or a target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent
- * (`force_profile`). */
+ * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`). */
 KVC_API int kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
@@ -350,6 +350,9 @@ struct kvc_write_options {
     /* For unpacking into a format that is named. */
     const char *pairing;    /* RoPE pairing of K in what is written; NULL: the format's own, or as it is */
     const char *const *set; /* "KEY=VALUE" for the format, NULL-terminated; NULL: none. kvc-unpack(1) lists them */
+    /* 0: refuse to write a format that does not hold all of the cache (token ids, facts of the model, queries and so on), with a
+     * message that lists what it does not hold, as kvc-unpack does; 1: write it without them. */
+    int lossy_metadata;
 
     struct kvc_profile *shared_profile; /* for packing, instead of `profile`: one that is open already */
 };

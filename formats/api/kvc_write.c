@@ -3,6 +3,7 @@
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"
 #include "formats/container/container.h"
+#include "formats/file/losses.h"
 #include "formats/file/pack.h"
 #include "formats/file/restore.h"
 #include "formats/model/profile_learn.h"
@@ -114,11 +115,14 @@ static int export(const struct kvc_file *f, const char *format, const struct kvc
     const struct kvc_format *to = kvc_format_find(format);
     const char *colon = strchr(format, ':');
     struct kvc_export_options options = {.own = colon ? colon + 1 : NULL, .set = o->set};
+    struct kvc_losses losses;
     if (!to || !kvc_format_is_written(to)) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
     if (kvc_file_pairing(o->pairing, &options.pairing, e)) return -1;
     if (options.pairing && kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown, so K cannot be paired in %s", o->pairing);
+    kvc_losses_find(&losses, to, f->cache, &options, kvc_file_whole(f)->opened.has_model);
+    if (!o->lossy_metadata && kvc_losses_refuse(&losses, e)) return -1;
     if (kvc_export(to, f->cache, &options, out, e)) return -1;
     /* A whole read notices damage anywhere in a .kvc. */
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
