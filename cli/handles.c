@@ -4,7 +4,6 @@
 #include "codecs/dtype.h"
 #include "codecs/memory.h"
 #include "formats/io/input.h"
-#include "formats/api/pool_layouts.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -80,7 +79,7 @@ static int take_dtype(struct kvc_cuda_destination *d, const struct object *o, st
     return 0;
 }
 
-static int take_pool(struct kvc_cuda_pool *p, const struct object *o, struct kvc_error *e) {
+static int take_pool(struct kvc_pool *p, const struct object *o, struct kvc_error *e) {
     static const char *const keys[] = {"layers", "pages", "page_size", "heads", "dim", NULL};
     struct object pool = {get(o, "pool"), "pool."};
     uint64_t *const values[] = {&p->layers, &p->pages, &p->page_size, &p->heads, &p->dim};
@@ -90,7 +89,7 @@ static int take_pool(struct kvc_cuda_pool *p, const struct object *o, struct kvc
     return 0;
 }
 
-static int take_strides(struct kvc_cuda_strides *s, const struct object *o, struct kvc_error *e) {
+static int take_strides(struct kvc_pool_strides *s, const struct object *o, struct kvc_error *e) {
     static const char *const keys[] = {"layer", "kv", "page", "token", "head", "dim", NULL};
     int64_t *const values[] = {&s->layer, &s->kv, &s->page, &s->token, &s->head, &s->dim};
     struct object strides = {get(o, "strides"), "strides."};
@@ -105,10 +104,12 @@ static int take_layout(struct kvc_cuda_destination *d, const struct object *o, u
     const json_t *named = get(o, "layout");
     *bases = 0;
     if (!named) return take_strides(&d->strides, o, e);
-    const struct kvc_cuda_layout *layout = json_is_string(named) ? kvc_layout_find(json_string_value(named)) : NULL;
+    const struct kvc_pool_layout *layout = json_is_string(named) ? kvc_pool_layout_find(json_string_value(named)) : NULL;
+    struct kvc_pool_strides of_v;
     if (!layout) return fail(e, o, "layout", "is no layout that kvc knows");
+    if (layout->k_axes) return fail(e, o, "layout", "is a layout of memory of CPUs");
     if (get(o, "strides")) return fail(e, o, "strides", "come with a layout: leave one of the two out");
-    int64_t n = kvc_layout_strides(layout, &d->pool, &d->strides);
+    int64_t n = kvc_pool_layout_strides(layout, &d->pool, &d->strides, &of_v);
     if (n < 0) return fail(e, o, "pool", "does not fit its layout, or no memory");
     d->layout = layout->name;
     *bases = (uint64_t)n;

@@ -66,6 +66,7 @@ static const char *kind_of(enum kvc_code code) {
     case KVC_ERR_UNKNOWN: return "unknown-format";
     case KVC_ERR_DAMAGED: return "damaged";
     case KVC_ERR_UNSUPPORTED: return "unsupported";
+    case KVC_ERR_SLICE: return "not-sliceable";
     case KVC_ERR_MODEL: return "other-model";
     case KVC_ERR_VERIFY: return "verify";
     default: return "other";

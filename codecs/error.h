@@ -15,6 +15,7 @@ enum kvc_code {
     KVC_ERR_UNKNOWN = 30,     /* the input is no cache that kvc knows */
     KVC_ERR_DAMAGED = 31,     /* the input breaks its own format: truncated, flipped, inconsistent */
     KVC_ERR_UNSUPPORTED = 32, /* valid, but this kvc cannot do it */
+    KVC_ERR_SLICE = 33,       /* a part of the cache is asked for that it does not have by itself: only the whole can be had */
     KVC_ERR_MODEL = 40,       /* the cache belongs to another model */
     KVC_ERR_VERIFY = 50       /* encoded bytes do not decode to the same values */
 };

@@ -45,11 +45,11 @@ struct kvc_strides kvc_strides_heads_first(const struct kvc_shape *shape);
 /* Returns 1 when no two values share a byte and every byte that the strides reach is in [0, size). */
 int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t size);
 
-/* Copy one token's row from a strided layout (base + token * strides->token) to canonical bytes, and back. */
-void kvc_row_gather(uint8_t *row, const uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
-                    uint64_t token);
-void kvc_row_scatter(uint8_t *base, const uint8_t *row, const struct kvc_shape *shape, const struct kvc_strides *s,
-                     uint64_t token);
+/* Copy n tokens' rows, from token `first` on, from a strided layout to canonical bytes, and back. Token 0 lies at `base`. */
+void kvc_rows_gather(uint8_t *rows, const uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
+                     uint64_t first, uint64_t n);
+void kvc_rows_scatter(uint8_t *base, const uint8_t *rows, const struct kvc_shape *shape, const struct kvc_strides *s,
+                      uint64_t first, uint64_t n);
 
 /* Returns the digest of decoded values: the sum mod 2^64 of XXH3-64 of each canonical row, seeded with the row's index (first,
  * first + 1, ...). The order in which rows are summed does not matter. */

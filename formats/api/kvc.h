@@ -37,6 +37,7 @@ struct kvc_error;
 KVC_API struct kvc_error *kvc_error_new(void); /* NULL when out of memory; kvc_error_free(NULL) is legal */
 KVC_API void kvc_error_free(struct kvc_error *e);
 /* Stable numbers: 0 none, 10 usage, 20 memory, 21 input/output, 30 unknown format, 31 damaged, 32 unsupported,
+ * 33 not sliceable (a layer lacks these tokens: only the whole cache can be had),
  * 40 another model, 50 verification failed. */
 KVC_API int kvc_error_code(const struct kvc_error *e);
 /* 0 retry later, 1 this item failed, 2 nothing more can be had from the file. */
@@ -220,6 +221,95 @@ struct kvc_comparison {
 KVC_API int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b, const struct kvc_compare_how *how,
                              struct kvc_comparison *result, struct kvc_error *e);
 
+/* --- caches in a program's memory --- */
+
+/* K or V of a layer, as it lies in memory: the value of a token, head and channel is at data + token * the stride of tokens + head *
+ * that of heads + channel * that of channels. With pages, tokens count within their page, whose number times `page` is added. For
+ * block dtypes, a channel is a block. No two values may share a byte. */
+struct kvc_memory_array {
+    const char *role; /* "K", "V" or "latent"; "queries" (after RoPE), "hidden": to be packed only */
+    uint32_t layer;   /* number in the model */
+    const char *dtype;
+    uint64_t heads, dim;
+    void *data;
+    uint64_t page, token, head, channel; /* strides, bytes */
+    /* 0: as many as the memory has. Less: the last ones, as of a layer with a sliding window, or of queries; not with pages. */
+    uint64_t tokens;
+};
+
+/* A cache in memory, to be packed or filled. */
+struct kvc_memory {
+    size_t size;       /* of this struct */
+    size_t array_size; /* sizeof(struct kvc_memory_array) */
+    const struct kvc_memory_array *arrays;
+    size_t n_arrays;
+    uint64_t tokens;
+    int64_t first_position; /* of the first token; the others follow */
+    /* Pages: token i lies in slot first_slot + i; slot s lies in page table[s / page_size]. page_size 0: no pages. table NULL: the pages
+     * are 0, 1, 2, ... */
+    uint64_t page_size;
+    const uint32_t *table;
+    uint64_t n_table, first_slot;
+
+    /* Only to be packed: */
+    const int64_t *positions; /* of all tokens; NULL: they follow first_position */
+    const int32_t *token_ids; /* of positions first_position, + 1, ...; NULL: unknown */
+    uint64_t n_token_ids;
+    /* "KEY=VALUE": metadata (kvc.5), as "model.name=...", "rope.pairing=halves", "rope.theta=1e5"; NULL-terminated; NULL: none. */
+    const char *const *facts;
+};
+
+/* Makes a handle of arrays in memory, which can be packed, read, compared and written as any other. Nothing is copied: the arrays must
+ * stay as they are until the handle is closed; the structs and the facts need not. */
+KVC_API struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_error *e);
+
+struct kvc_load_how {
+    size_t size;      /* of this struct */
+    unsigned threads; /* 0: one per core */
+    int convert;      /* floats of another dtype than the array's are rounded to it, block types and f8 are widened; 0: refused */
+    const char *pairing; /* RoPE pairing of K in memory; NULL: as it is in the file */
+};
+/* Decodes the tokens from position m->first_position on into memory: m->tokens of them, in the layers and roles of the arrays. A layer
+ * with a sliding window has the last tokens only: its array needs as many. Where the file does not have all these positions in a layer,
+ * the error is 33: not sliceable. After a failure the memory holds rubbish. options may be NULL. */
+KVC_API int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m, const struct kvc_load_how *options,
+                          struct kvc_error *e);
+
+/* Where value (layer, K or V, page, token of the page, head, channel) of a pool lies, in bytes from a base. */
+struct kvc_pool_strides {
+    int64_t layer, kv, page, token, head, dim;
+};
+
+/* How an engine lays out its pool of pages: the order of the axes, outermost first, out of L (layer), 2 (K and V), B (page), T (token of
+ * a page), H (head), D (channel), C (K and V of a head side by side); those before '/' are separate allocations. */
+struct kvc_pool_layout {
+    const char *name;   /* "vllm-flash" */
+    const char *axes;   /* "L/2BTHD" */
+    const char *k_axes; /* of K, where it lies otherwise than V; NULL: as V */
+    const char *what;   /* "vLLM FlashAttention" */
+};
+/* The table of known layouts; NULL past its end. */
+KVC_API const struct kvc_pool_layout *kvc_pool_layout_at(size_t i);
+/* NULL: there is none of that name. */
+KVC_API const struct kvc_pool_layout *kvc_pool_layout_find(const char *name);
+
+/* Sizes of an engine's pool. */
+struct kvc_pool {
+    uint64_t layers, pages, page_size, heads, dim;
+    uint64_t value_bytes; /* of one value: 1, 2 or 4 */
+};
+/* Strides of K and of V in a densely packed pool. Returns how many allocations it consists of: 1, layers (layer 0, 1, ...) or 2 *
+ * layers (layer 0 K, layer 0 V, layer 1 K, ...), whatever the order in which the engine itself lists them. Axes that a layout lacks,
+ * or that tell allocations apart, get stride 0; without H the pool must have one head. -1 for sizes of 0, for values that are
+ * not of 1, 2 or 4 bytes, and when an allocation would have more than 2^63 - 1 bytes. */
+KVC_API int64_t kvc_pool_layout_strides(const struct kvc_pool_layout *layout, const struct kvc_pool *pool,
+                                        struct kvc_pool_strides *k, struct kvc_pool_strides *v);
+/* Fills the arrays of a pool, for struct kvc_memory with the pool's page_size: n of them, K and V of layer 0, of layer 1, ..., or one
+ * latent for each layer. `array_size` is sizeof *arrays; bases are the allocations. */
+KVC_API int kvc_pool_arrays(const struct kvc_pool_layout *layout, const struct kvc_pool *pool, const char *dtype,
+                            void *const *bases, uint64_t n_bases, struct kvc_memory_array *arrays, size_t array_size, size_t n,
+                            struct kvc_error *e);
+
 /* --- writing --- */
 
 /* Takes n bytes of output. Returns 0, or another number to stop with an input/output error. */
@@ -257,6 +347,11 @@ struct kvc_write_options {
 /* Writes f as a .kvc. options may be NULL. */
 KVC_API int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                           struct kvc_error *e);
+/* The same into memory, which the caller frees with free(). */
+KVC_API int kvc_file_pack_memory(const struct kvc_file *f, const struct kvc_write_options *options, void **data, size_t *size,
+                                 struct kvc_error *e);
+/* The same to a file descriptor, from its current position on. */
+KVC_API int kvc_file_pack_fd(const struct kvc_file *f, const struct kvc_write_options *options, int fd, struct kvc_error *e);
 /* Writes the source that f was made from, byte for byte when it is lossless (format NULL), or another layout: "llama",
  * "vllm", "safetensors", "npz", "lmcache" and so on (kvc-unpack(1)), also with options: "llama:version=3". Several members are written
  * as a tar archive.

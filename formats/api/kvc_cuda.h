@@ -16,8 +16,7 @@
 #ifndef KVC_CUDA_H
 #define KVC_CUDA_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kvc.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,7 +24,6 @@ extern "C" {
 
 #define KVC_CUDA_API __attribute__((visibility("default")))
 
-struct kvc_error;
 struct kvc_cuda_plan;
 
 KVC_CUDA_API const char *kvc_cuda_version(void); /* "0.1.0": that of libkvc */
@@ -41,39 +39,12 @@ KVC_CUDA_API int kvc_cuda_device_text(int device, char *text, size_t size, struc
 
 /* --- destinations --- */
 
-/* Where value (layer, K or V, page, token of the page, head, channel) lies, in bytes from a base. */
-struct kvc_cuda_strides {
-    int64_t layer, kv, page, token, head, dim;
-};
-
-/* An engine's layout: the order of its axes, outermost first, out of L (layer), 2 (K and V), B (page), T (token of a page), H
- * (head), D (channel), C (K and V of a head side by side); those before '/' are separate allocations. */
-struct kvc_cuda_layout {
-    const char *name; /* "vllm-flash" */
-    const char *axes; /* "L/2BTHD" */
-    const char *what; /* "vLLM FlashAttention" */
-};
-/* The table of known layouts; NULL past its end. */
-KVC_CUDA_API const struct kvc_cuda_layout *kvc_cuda_layout_at(size_t i);
-KVC_CUDA_API const struct kvc_cuda_layout *kvc_cuda_layout_find(const char *name);
-
-/* Sizes of an engine's pool. */
-struct kvc_cuda_pool {
-    uint64_t layers, pages, page_size, heads, dim;
-    uint64_t value_bytes; /* of one value: 1, 2 or 4 */
-};
-/* Strides of a densely packed pool; bases[i] of a destination are then as many as the layout has separate allocations: returns
- * that number (1, layers, or 2 * layers with K and V apart: layer 0 K, layer 0 V, ...), or -1 for an unknown layout or sizes
- * that overflow. */
-KVC_CUDA_API int64_t kvc_cuda_layout_strides(const struct kvc_cuda_layout *layout, const struct kvc_cuda_pool *pool,
-                                             struct kvc_cuda_strides *strides);
-
-/* An engine's memory. */
+/* An engine's memory. Layouts, pools and strides are those of kvc.h; a layout in which K is transposed is for CPUs. */
 struct kvc_cuda_destination {
     size_t size;        /* of this struct (kvc.h) */
     const char *layout; /* name of a known layout, or NULL: `strides` are given, and bases as below */
-    struct kvc_cuda_pool pool;
-    struct kvc_cuda_strides strides;
+    struct kvc_pool pool;
+    struct kvc_pool_strides strides;
     uint64_t const *bases; /* device addresses. 1: everything lies at strides from it; as many as layers: .layer does not count;
                               twice as many: .kv does not count either */
     uint64_t n_bases;

@@ -12,6 +12,7 @@ struct kvc_file {
     const struct kvc_file *of; /* the whole file that this is a selection of; NULL: it is whole */
     struct kvc_cache *cache;   /* opened.cache, or the selection's own */
     const char *name;          /* for messages */
+    uint64_t bytes;            /* of arrays in memory; 0: the source is a file */
     struct kvc_weights *weights;
     const struct kvc_survey *survey; /* of a file opened as damaged; the cache owns it. NULL: it was opened as whole */
     struct kvc_block_cache *blocks;  /* of which rows were read; NULL unless it is a whole .kvc */

@@ -39,6 +39,12 @@ static void pack_progress(void *state, uint64_t done, uint64_t total) {
 
 /* --- packing --- */
 
+/* Returns the bytes that ratios are of. */
+static uint64_t size_of(const struct kvc_file *f) {
+    const struct kvc_file *whole = kvc_file_whole(f);
+    return whole->bytes ? whole->bytes : kvc_opened_size(&whole->opened);
+}
+
 static int pack(const struct kvc_file *f, const struct kvc_write_options *o, struct callback *callback, struct kvc_packing *how,
                 struct kvc_error *e) {
     struct kvc_sink sink = {.write = call_back, .state = callback};
@@ -49,7 +55,7 @@ static int pack(const struct kvc_file *f, const struct kvc_write_options *o, str
         how->options.recipe = &recipe;
     }
     if (o->profile && !(how->profile = kvc_profile_open(o->profile, e))) return -1;
-    const int status = kvc_pack_cache(f->cache, kvc_opened_size(&kvc_file_whole(f)->opened), how, &sink, &done, e);
+    const int status = kvc_pack_cache(f->cache, size_of(f), how, &sink, &done, e);
     kvc_packed_free(&done);
     kvc_profile_free(how->profile);
     return status ? kvc_error_prefix(e, f->name) : 0;
@@ -77,6 +83,27 @@ int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *opti
                               .no_companions = o.no_companions,
                               .queries = o.queries ? o.queries->cache : NULL};
     return pack(f, &o, &callback, &how, e);
+}
+
+static int write_buffer(void *state, const void *data, size_t n) {
+    struct kvc_sink *sink = state;
+    return kvc_sink_write(sink, data, n, NULL);
+}
+
+int kvc_file_pack_memory(const struct kvc_file *f, const struct kvc_write_options *options, void **data, size_t *size,
+                         struct kvc_error *e) {
+    struct kvc_buffer buffer = {0};
+    struct kvc_sink sink = kvc_sink_buffer(&buffer);
+    const int status = kvc_file_pack(f, options, write_buffer, &sink, e);
+    if (status) free(buffer.data);
+    *data = status ? NULL : buffer.data;
+    *size = status ? 0 : buffer.n;
+    return status;
+}
+
+int kvc_file_pack_fd(const struct kvc_file *f, const struct kvc_write_options *options, int fd, struct kvc_error *e) {
+    struct kvc_sink sink = kvc_sink_fd(&fd);
+    return kvc_file_pack(f, options, write_buffer, &sink, e);
 }
 
 /* --- unpacking --- */

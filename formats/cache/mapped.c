@@ -116,12 +116,11 @@ static const struct spot *spot_of(const struct spots *list, uint64_t cell) {
 static int gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell, uint64_t n, uint8_t *dst,
                   struct kvc_error *e) {
     const struct kvc_strides now = strides_now(s, shape);
-    const uint64_t row = kvc_row_bytes(shape);
     const int pinned = s->in && s->in->pages;
     const struct ranges r = pinned ? ranges_of(s, shape, cell, n) : (struct ranges){0};
     const uint8_t *base = (s->in ? s->in->data : s->base) + s->at;
     if (pinned && pin_ranges(s->in, &r, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) kvc_row_gather(dst + i * row, base, shape, &now, cell - s->cell + i);
+    kvc_rows_gather(dst, base, shape, &now, cell - s->cell, n);
     if (pinned) unpin_ranges(s->in, &r, r.count[0] * r.count[1]);
     return 0;
 }
@@ -240,6 +239,23 @@ int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const s
     own.tokens = place->n;
     if (place->offset > in->size || !kvc_strides_check(&own, &place->strides, in->size - place->offset) ||
         place->cell > tensor->shape.tokens || place->n > tensor->shape.tokens - place->cell)
+        return reaches_beyond(c, place->tensor, e);
+    return add_spot(c, place->tensor, &s, e);
+}
+
+int kvc_cache_map_memory_place(struct kvc_cache *c, const uint8_t *base, const struct kvc_place *place, struct kvc_error *e) {
+    const struct kvc_tensor *tensor = &c->tensor[place->tensor];
+    const struct spot s = {.base = base,
+                           .at = place->offset,
+                           .cell = place->cell,
+                           .n = place->n,
+                           .heads = tensor->shape.heads,
+                           .strides = place->strides};
+    struct kvc_shape own = tensor->shape;
+    own.tokens = place->n;
+    if (!mapped_of(c)) return not_mapped(e);
+    if (!kvc_strides_check(&own, &place->strides, UINT64_MAX) || place->cell > tensor->shape.tokens ||
+        place->n > tensor->shape.tokens - place->cell)
         return reaches_beyond(c, place->tensor, e);
     return add_spot(c, place->tensor, &s, e);
 }

@@ -19,6 +19,8 @@ int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const s
 
 /* The same for a region in memory at `base`, which must outlive the cache. */
 int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e);
+/* The same for some cells of a tensor, whose offset counts from `base`, as kvc_cache_map_place() does. */
+int kvc_cache_map_memory_place(struct kvc_cache *c, const uint8_t *base, const struct kvc_place *place, struct kvc_error *e);
 
 /* Describe the source from its first byte to its last (extents.h). Literal bytes and the gaps of a region come from the input. */
 int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size,

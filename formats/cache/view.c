@@ -242,7 +242,7 @@ static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uin
         due = pos + 1;
     }
     if (due >= end) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+    return kvc_fail(e, KVC_ERR_SLICE,
                     "the sliding-window layers no longer hold position %" PRId64
                     ": a token range of this cache cannot be taken out",
                     due);
@@ -259,8 +259,7 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
         k->first[i] = kvc_cells_row_from(&part->cells, first);
         k->end[i] = kvc_cells_row_from(&part->cells, end);
         if (part->kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "recurrent states stand for all tokens so far: a token range cannot be taken out");
+            return kvc_fail(e, KVC_ERR_SLICE, "recurrent states stand for all tokens so far: a token range cannot be taken out");
         if (part->kind == KVC_PART_SLIDING && check_complete(&part->cells, k->first[i], k->end[i], first, end, e)) return -1;
         if (part->kind == KVC_PART_CHECKPOINT) k->part[i] = 0; /* a checkpoint covers the whole slot */
         if (part->kind == KVC_PART_COMPANION && k->first[i] == k->end[i]) k->part[i] = 0;

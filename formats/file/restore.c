@@ -99,12 +99,11 @@ static int fill_place(const struct source *s, const struct kvc_place *p, uint8_t
     const struct kvc_cache *c = s->cache;
     const struct kvc_shape *shape = &c->tensor[p->tensor].shape;
     const uint32_t *row_of = s->row_of[c->layer[c->tensor[p->tensor].layer].part];
-    const uint64_t row = kvc_row_bytes(shape);
     for (uint64_t i = 0, run; i < p->n; i += run) {
         const uint64_t first = row_of ? row_of[p->cell + i] : p->cell + i;
         for (run = 1; run < KVC_BLOCK && i + run < p->n && (!row_of || row_of[p->cell + i + run] == first + run);) run++;
         if (kvc_block_cache_read(s->blocks, p->tensor, first, run, rows, e)) return -1;
-        for (uint64_t k = 0; k < run; k++) kvc_row_scatter(region + p->offset, rows + k * row, shape, &p->strides, i + k);
+        kvc_rows_scatter(region + p->offset, rows, shape, &p->strides, i, run);
     }
     return 0;
 }
@@ -160,7 +159,7 @@ static int place_rows(struct source *s, const struct item *item, const uint8_t *
     const uint64_t row = kvc_row_bytes(&t->shape);
     if (item->is_first && !(s->region = kvc_alloc(t->source_size, 1))) return kvc_fail_memory(e, "a tensor");
     for (uint64_t i = 0; i < item->n; i++)
-        kvc_row_scatter(s->region, rows + i * row, &t->shape, &t->source, kvc_cell_at(cells, item->begin + i));
+        kvc_rows_scatter(s->region, rows + i * row, &t->shape, &t->source, kvc_cell_at(cells, item->begin + i), 1);
     if (!item->is_last) return 0;
     const int status = kvc_sink_write(s->out->out, s->region, (size_t)t->source_size, e);
     free(s->region);

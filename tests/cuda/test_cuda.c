@@ -167,7 +167,7 @@ static uint8_t *convert(const struct kvc_file *f, uint32_t t, unsigned dtype, st
 /* A pool on the device, and the same as it should be. */
 struct pool {
     struct kvc_cuda_destination d;
-    struct kvc_cuda_strides strides;
+    struct kvc_pool_strides strides;
     uint64_t *base;
     uint8_t **should;
     uint32_t *table;
@@ -175,23 +175,24 @@ struct pool {
 };
 
 static int pool_new(struct pool *p, const struct kvc_file *f, const char *layout, unsigned dtype, struct kvc_error *e) {
-    const struct kvc_cuda_layout *l = kvc_cuda_layout_find(layout);
+    const struct kvc_pool_layout *l = kvc_pool_layout_find(layout);
     const struct kvc_shape *s = &f->cache->tensor[0].shape;
     const int paged = strncmp(l->axes, "L2/BH", 5) != 0; /* transformers: a page is a whole sequence */
     const unsigned size = kvc_dtype_info((enum kvc_dtype)dtype)->size;
-    struct kvc_cuda_pool *pool = &p->d.pool;
+    struct kvc_pool *pool = &p->d.pool;
     p->d.size = sizeof p->d;
     p->d.layout = layout;
     p->d.dtype = kvc_dtype_info((enum kvc_dtype)dtype)->name;
     p->d.first = paged ? 2 * 16 + 5 : 0; /* pages before it are not touched */
-    *pool = (struct kvc_cuda_pool){.layers = f->cache->n_layers + 1,
-                                   .page_size = paged ? 16 : s->tokens + 3,
-                                   .heads = s->heads,
-                                   .dim = s->dim,
-                                   .value_bytes = size};
+    *pool = (struct kvc_pool){.layers = f->cache->n_layers + 1,
+                              .page_size = paged ? 16 : s->tokens + 3,
+                              .heads = s->heads,
+                              .dim = s->dim,
+                              .value_bytes = size};
     const uint64_t pages = (s->tokens + p->d.first + pool->page_size - 1) / pool->page_size;
     pool->pages = pages + 2;
-    const int64_t bases = kvc_cuda_layout_strides(l, pool, &p->strides);
+    struct kvc_pool_strides of_v;
+    const int64_t bases = kvc_pool_layout_strides(l, pool, &p->strides, &of_v);
     if (bases < 0) return kvc_fail(e, KVC_ERR_VERIFY, "no strides");
     const uint64_t values = pool->layers * pool->pages * pool->page_size * pool->heads * pool->dim *
                             (strpbrk(l->axes, "2C") ? 2 : 1);
@@ -237,7 +238,7 @@ static void pool_free(struct pool *p) {
 static int place_rows(struct pool *p, const struct kvc_file *f, uint32_t t, unsigned dtype, struct kvc_error *e) {
     const struct kvc_tensor *tensor = &f->cache->tensor[t];
     const struct kvc_shape *s = &tensor->shape;
-    const struct kvc_cuda_strides *x = &p->strides;
+    const struct kvc_pool_strides *x = &p->strides;
     const uint64_t layer = f->cache->layer[tensor->layer].index, kv = tensor->role == KVC_ROLE_V;
     const unsigned size = kvc_dtype_info((enum kvc_dtype)dtype)->size;
     uint8_t *rows = convert(f, t, dtype, e);
@@ -278,9 +279,10 @@ static int compare_pool(const char *path, const char *layout, unsigned dtype, st
 
 static void check_layouts(const char *file, const char *latents) {
     struct kvc_error e;
-    const struct kvc_cuda_layout *l;
-    for (size_t i = 0; (l = kvc_cuda_layout_at(i)); i++)
-        count(compare_pool(strpbrk(l->axes, "2C") ? file : latents, l->name, KVC_BF16, &e), &e, "layout %s", l->name);
+    const struct kvc_pool_layout *l;
+    for (size_t i = 0; (l = kvc_pool_layout_at(i)); i++)
+        if (!l->k_axes)
+            count(compare_pool(strpbrk(l->axes, "2C") ? file : latents, l->name, KVC_BF16, &e), &e, "layout %s", l->name);
     for (unsigned dtype = KVC_F32; dtype <= KVC_F8E5M2; dtype++)
         count(compare_pool(file, "vllm-flash", dtype, &e), &e, "bf16 as %s", kvc_dtype_info((enum kvc_dtype)dtype)->name);
 }

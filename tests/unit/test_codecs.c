@@ -86,12 +86,12 @@ static void gather_and_scatter(void **state) {
         uint8_t source[240], back[240] = {0}, row[48];
         for (size_t i = 0; i < sizeof source; i++) source[i] = random_byte();
         for (uint64_t t = 0; t < s.tokens; t++) {
-            kvc_row_gather(row, source, &s, &layout[l], t);
+            kvc_rows_gather(row, source, &s, &layout[l], t, 1);
             for (uint64_t h = 0; h < 3; h++)
                 for (uint64_t d = 0; d < 8; d++)
                     assert_memory_equal(row + 2 * (h * 8 + d),
                                         source + t * layout[l].token + h * layout[l].head + d * layout[l].block, 2);
-            kvc_row_scatter(back, row, &s, &layout[l], t);
+            kvc_rows_scatter(back, row, &s, &layout[l], t, 1);
         }
         assert_memory_equal(back, source, sizeof source);
     }

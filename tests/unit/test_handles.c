@@ -60,7 +60,7 @@ static void given_strides(void **state) {
                                "\"kv\": -2, \"page\": 3, \"token\": 4, \"head\": 5, \"dim\": 281474976710656}, "
                                "\"bases\": [" BASE "]}";
     assert_int_equal(read_text(&h, text, &e), 0);
-    const struct kvc_cuda_strides *s = &h.destination.strides;
+    const struct kvc_pool_strides *s = &h.destination.strides;
     assert_true(s->layer == 1 && s->kv == -2 && s->page == 3 && s->token == 4 && s->head == 5 && s->dim == INT64_C(1) << 48);
     assert_null(h.destination.layout);
     assert_null(h.destination.table);

@@ -6,7 +6,6 @@
 #include "formats/device/cuda/devices.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/kvc.h"
-#include "formats/api/pool_layouts.h"
 #include "formats/api/sized.h"
 #include "formats/device/load.h"
 
@@ -52,17 +51,6 @@ int kvc_cuda_device_text(int device, char *text, size_t size, struct kvc_error *
     snprintf(text, size, "%s", d->name);
     d->close(d);
     return 0;
-}
-
-const struct kvc_cuda_layout *kvc_cuda_layout_at(size_t i) {
-    return kvc_layout_at(i);
-}
-const struct kvc_cuda_layout *kvc_cuda_layout_find(const char *name) {
-    return kvc_layout_find(name);
-}
-int64_t kvc_cuda_layout_strides(const struct kvc_cuda_layout *layout, const struct kvc_cuda_pool *pool,
-                                struct kvc_cuda_strides *strides) {
-    return kvc_layout_strides(layout, pool, strides);
 }
 
 /* --- which tensors --- */
@@ -119,27 +107,30 @@ static int dtype_of(const char *name, uint32_t *dtype) {
 /* What a destination means, with strides and number of bases settled. */
 struct settled {
     const struct kvc_cuda_destination *d;
-    struct kvc_cuda_strides strides;
+    struct kvc_pool_strides strides;
     uint64_t pages; /* that tokens have, in their order */
 };
 
 static int settle(struct settled *s, const struct kvc_cuda_destination *d, struct kvc_error *e) {
-    const struct kvc_cuda_pool *pool = &d->pool;
-    const struct kvc_cuda_layout *layout = d->layout ? kvc_layout_find(d->layout) : NULL;
+    const struct kvc_pool *pool = &d->pool;
+    const struct kvc_pool_layout *layout = d->layout ? kvc_pool_layout_find(d->layout) : NULL;
     *s = (struct settled){.d = d, .strides = d->strides, .pages = d->table ? d->n_table : pool->pages};
     if (d->layout && !layout) return kvc_fail(e, KVC_ERR_USAGE, "there is no layout '%s'", d->layout);
     if (!d->bases || !d->n_bases) return kvc_fail(e, KVC_ERR_USAGE, "the destination has no bases");
     if (!pool->layers || !pool->pages || !pool->page_size || !pool->heads || !pool->dim || pool->page_size > UINT32_MAX)
         return kvc_fail(e, KVC_ERR_USAGE, "the destination's pool lacks a size");
     if (layout) {
-        const int64_t bases = kvc_layout_strides(layout, pool, &s->strides);
+        struct kvc_pool_strides of_v;
+        if (layout->k_axes)
+            return kvc_fail(e, KVC_ERR_USAGE, "layout %s transposes K, as engines do in memory of CPUs only", layout->name);
+        const int64_t bases = kvc_pool_layout_strides(layout, pool, &s->strides, &of_v);
         if (bases < 0) return kvc_fail(e, KVC_ERR_USAGE, "layout %s does not take a pool of these sizes", layout->name);
         if ((uint64_t)bases != d->n_bases)
             return kvc_fail(e, KVC_ERR_USAGE, "layout %s has %" PRId64 " bases, not %" PRIu64, layout->name, bases, d->n_bases);
     } else if (d->n_bases != 1 && d->n_bases != pool->layers && d->n_bases != 2 * pool->layers) {
         return kvc_fail(e, KVC_ERR_USAGE, "bases are 1, as many as layers or twice as many, not %" PRIu64, d->n_bases);
     }
-    const struct kvc_cuda_strides *x = &s->strides;
+    const struct kvc_pool_strides *x = &s->strides;
     if (x->layer < 0 || x->kv < 0 || x->page < 0 || x->token < 0 || x->head < 0 || x->dim <= 0)
         return kvc_fail(e, KVC_ERR_USAGE, "strides are not below 0, and that of channels is above");
     for (uint64_t i = 0; i < s->pages && d->table; i++)
@@ -157,7 +148,7 @@ static int reach(uint64_t *to, uint64_t n, int64_t stride) {
 static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, struct kvc_error *e) {
     const struct kvc_cache *c = p->file->cache;
     const struct kvc_cuda_destination *d = s->d;
-    const struct kvc_cuda_strides *x = &s->strides;
+    const struct kvc_pool_strides *x = &s->strides;
     const uint32_t index = c->layer[c->tensor[t].layer].index, layer = index - d->first_layer,
                    kv = c->tensor[t].role == KVC_ROLE_V;
     struct kvc_device_target *g = &p->target[t];

@@ -1,0 +1,91 @@
+/* meta_parse.c: metadata from text. */
+#include "formats/cache/meta_parse.h"
+
+#include "formats/cache/keys.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_KEY = 255, MOST_BYTES = 64 };
+
+/* Keys that are no text; a key that ends with a dot stands for all that begin so. */
+static const struct {
+    const char *key;
+    enum kvc_meta_type type;
+} types[] = {
+    {KVC_KEY_MODEL_LAYERS, KVC_META_U64},   {KVC_KEY_MODEL_HEADS, KVC_META_U64},      {KVC_KEY_MODEL_KV_HEADS, KVC_META_U64},
+    {KVC_KEY_MODEL_HEAD_DIM, KVC_META_U64}, {KVC_KEY_MODEL_HEAD_DIM_V, KVC_META_U64}, {KVC_KEY_FINGERPRINT, KVC_META_BYTES},
+    {KVC_KEY_TOKENIZER, KVC_META_BYTES},    {KVC_KEY_ROPE_ASSUMED, KVC_META_BOOL},    {KVC_KEY_ROPE_THETA, KVC_META_F64},
+    {KVC_KEY_ROPE_DIM, KVC_META_U64},       {KVC_KEY_ROPE_FACTOR, KVC_META_F64},      {KVC_KEY_HADAMARD_K, KVC_META_U64},
+    {KVC_KEY_HADAMARD_V, KVC_META_U64},     {KVC_KEY_WINDOW, KVC_META_U64},           {KVC_KEY_PAGE_SIZE, KVC_META_U64},
+    {KVC_KEY_HEADS_KNOWN, KVC_META_BOOL},   {KVC_KEY_LAYERS_KNOWN, KVC_META_BOOL},
+};
+
+/* Keys that the container keeps for itself; as above. */
+static const char *const own[] = {KVC_KEY_PRODUCER, "source.", "profile.", KVC_KEY_RECIPE, KVC_KEY_TOKENS_FIRST, "llama."};
+
+static int is_key(const char *key, const char *pattern) {
+    const size_t n = strlen(pattern);
+    return n && pattern[n - 1] == '.' ? strncmp(key, pattern, n) == 0 : strcmp(key, pattern) == 0;
+}
+
+static enum kvc_meta_type type_of(const char *key) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (is_key(key, types[i].key)) return types[i].type;
+    return KVC_META_TEXT;
+}
+
+static int digit(char c) {
+    const char *const digits = "0123456789abcdef", *at = c ? strchr(digits, c | 32) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+static int set_bytes(struct kvc_meta *m, const char *key, const char *value, struct kvc_error *e) {
+    uint8_t bytes[MOST_BYTES];
+    const size_t n = strlen(value);
+    int good = n && n % 2 == 0 && n / 2 <= sizeof bytes;
+    for (size_t i = 0; i < n / 2 && good; i++) {
+        const int high = digit(value[2 * i]), low = digit(value[2 * i + 1]);
+        good = high >= 0 && low >= 0;
+        bytes[i] = (uint8_t)(high * 16 + low);
+    }
+    return good ? kvc_meta_set_bytes(m, key, bytes, n / 2, e)
+                : kvc_fail(e, KVC_ERR_USAGE, "%s: is not up to 64 bytes in hex", key);
+}
+
+static int set_number(struct kvc_meta *m, const char *key, const char *value, int is_float, struct kvc_error *e) {
+    char *end;
+    errno = 0;
+    const double x = strtod(value, &end);
+    if (is_float) {
+        if (end == value || *end || !isfinite(x)) return kvc_fail(e, KVC_ERR_USAGE, "%s: is no number", key);
+        return kvc_meta_set_f64(m, key, x, e);
+    }
+    const unsigned long long n = strtoull(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || errno)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: is no whole number from 0 to 2^64 - 1", key);
+    return kvc_meta_set_u64(m, key, n, e);
+}
+
+int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e) {
+    char key[MOST_KEY + 1];
+    const char *value = strchr(text, '=');
+    if (!value || value == text || value - text > MOST_KEY)
+        return kvc_fail(e, KVC_ERR_USAGE, "metadata are given as KEY=VALUE, with a key of at most %d bytes", MOST_KEY);
+    snprintf(key, sizeof key, "%.*s", (int)(value++ - text), text);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (is_key(key, own[i])) return kvc_fail(e, KVC_ERR_USAGE, "%s: kvc sets this key itself", key);
+    switch (type_of(key)) {
+    case KVC_META_BOOL:
+        if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
+            return kvc_fail(e, KVC_ERR_USAGE, "%s: is neither true nor false", key);
+        return kvc_meta_set_bool(m, key, *value == 't', e);
+    case KVC_META_U64: return set_number(m, key, value, 0, e);
+    case KVC_META_F64: return set_number(m, key, value, 1, e);
+    case KVC_META_BYTES: return set_bytes(m, key, value, e);
+    default: return kvc_meta_set_text(m, key, value, e);
+    }
+}

@@ -1,0 +1,11 @@
+/* meta_parse.h: metadata from text, by the type that a key has. Not for printing it (meta.h). */
+#ifndef KVC_META_PARSE_H
+#define KVC_META_PARSE_H
+
+#include "formats/cache/meta.h"
+
+/* Sets an entry from "KEY=VALUE". Keys that keys.h lists have their type there: numbers are decimal, a bool is true or false, bytes
+ * are hex. The value of any other key is text. Keys that the container keeps for itself are refused. */
+int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e);
+
+#endif
