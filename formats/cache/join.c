@@ -248,7 +248,7 @@ static int build(struct kvc_cache *c, struct join *j, struct kvc_join_report *re
         j->shift[i] = j->shift[i - 1] + (int64_t)live_cells(j->from[i - 1].cache)->n;
     if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_SLIDING, e)) return -1;
     if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) || join_companions(c, j, KVC_ROLE_HIDDEN, report, e)) return -1;
-    if (kvc_join_meta(&c->meta, j->from, j->n, e) || join_ids(c, j, report, e)) return -1;
+    if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || join_ids(c, j, report, e)) return -1;
     return kvc_cache_finish(c, e);
 }
 

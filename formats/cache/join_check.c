@@ -40,11 +40,12 @@ static int refuse(const struct kvc_meta_entry *x, const char *of_x, const struct
 }
 
 /* Adds the facts of operand `of`, the first that has them. */
-static int take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, size_t of, struct kvc_error *e) {
+static int take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, size_t of, const char *own,
+                struct kvc_error *e) {
     const struct kvc_meta *meta = &from[of].cache->meta;
     for (size_t i = 0; i < meta->n; i++) {
         const struct kvc_meta_entry *x = &meta->entry[i];
-        if (kvc_meta_find(to, x->key) || strcmp(x->key, KVC_KEY_TOKENS_FIRST) == 0) continue;
+        if (kvc_meta_find(to, x->key) || strcmp(x->key, own) == 0) continue;
         if (is_of_a_file(x->key) && !in_all(x, from, n)) continue;
         for (size_t k = of + 1; k < n; k++) {
             const struct kvc_meta_entry *y = kvc_meta_find(&from[k].cache->meta, x->key);
@@ -55,11 +56,11 @@ static int take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t
     return 0;
 }
 
-int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, struct kvc_error *e) {
+int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, const char *own, struct kvc_error *e) {
     uint64_t bytes = 0, known = 0;
     for (size_t i = 0; i < n; i++) {
         const uint64_t size = kvc_meta_u64(&from[i].cache->meta, KVC_KEY_SOURCE_BYTES, 0);
-        if (take(to, from, n, i, e)) return -1;
+        if (take(to, from, n, i, own, e)) return -1;
         known += size && !__builtin_add_overflow(bytes, size, &bytes);
     }
     kvc_meta_remove(to, KVC_KEY_SOURCE_BYTES);
