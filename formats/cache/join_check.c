@@ -86,13 +86,13 @@ int kvc_join_check_operand(const struct kvc_join_operand *x, struct kvc_error *e
     for (uint32_t i = 0; i < x->cache->n_parts; i++) {
         const struct kvc_part *part = &x->cache->part[i];
         if (part->kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: recurrent states cannot be joined or divided", x->name);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "recurrent states of %s cannot be joined or divided", x->name);
         if (part->kind == KVC_PART_CHECKPOINT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: a slot with server checkpoints cannot be joined or divided", x->name);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "server checkpoints of %s cannot be joined or divided", x->name);
         live += part->kind == KVC_PART_LIVE;
     }
     if (live == 1) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has %u streams: only a cache of one stream can be joined or divided", x->name,
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has %u streams: only a cache of one stream can be joined or divided", x->name,
                     live);
 }
 

@@ -110,7 +110,7 @@ static struct slice *more_slices(struct kvc_cache *c, struct kvc_error *e) {
 }
 
 static int refuse_latent(const struct kvc_join_operand *x, struct kvc_error *e) {
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: latent attention has no KV heads: every rank keeps all of it", x->name);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "latent attention of %s has no KV heads: every rank keeps all of it", x->name);
 }
 
 static int share_tokens(struct kvc_cache *c, const struct kvc_cache *from, struct kvc_error *e) {
@@ -267,7 +267,7 @@ static int build_shard(struct kvc_cache *c, const struct kvc_join_operand *from,
 
 struct kvc_cache *kvc_view_shard(const struct kvc_cache *cache, uint32_t rank, uint32_t ranks, int *left_out,
                                  struct kvc_error *e) {
-    const struct kvc_join_operand from = {.cache = cache, .name = "the cache"};
+    const struct kvc_join_operand from = {.cache = cache, .name = "this cache"};
     struct rank r = {.rank = rank, .ranks = ranks};
     *left_out = 0;
     if (rank >= ranks) {

@@ -208,12 +208,12 @@ static void unlike_caches_are_refused(void **state) {
     m.more = KVC_PART_LIVE + 1; /* sliding */
     refused(make(first), make(m), 0, "sliding");
     m.more = KVC_PART_RECURRENT;
-    refused(make(first), make(m), 0, "b: recurrent states");
+    refused(make(first), make(m), 0, "recurrent states of b");
     m.more = KVC_PART_CHECKPOINT;
-    refused(make(first), make(m), 0, "b: a slot with server checkpoints");
+    refused(make(first), make(m), 0, "server checkpoints of b");
     b = make(second);
     add(b, KVC_PART_LIVE, 5, 0);
-    refused(make(first), b, 0, "b: has 2 streams");
+    refused(make(first), b, 0, "b has 2 streams");
 }
 
 static void metadata_are_merged(void **state) {
@@ -319,7 +319,7 @@ static void ranks_must_match(void **state) {
     b->tensor[0].role = KVC_ROLE_LATENT;
     struct kvc_cache *a = make(m);
     a->tensor[0].role = KVC_ROLE_LATENT;
-    refused(a, b, 1, "latent attention has no KV heads");
+    refused(a, b, 1, "latent attention of a has no KV heads");
     /* where the number of heads is unknown, it stays unknown */
     struct kvc_cache *c[] = {make(m), make(m)};
     for (int i = 0; i < 2; i++) {
