@@ -49,7 +49,8 @@ int job_check(struct cli_job *j, int n, char **paths) {
         j->output = NULL;
         j->to_stdout = 1;
     }
-    if ((j->output || j->to_stdout) && n > 1) return cli_usage("-%c takes one input, not %d", j->output ? 'o' : 'c', n);
+    if ((j->output || j->to_stdout) && n > 1 && !j->joins)
+        return cli_usage("-%c takes one input, not %d", j->output ? 'o' : 'c', n);
     if (!n && !j->output) j->to_stdout = 1;
     if (j->json && j->to_stdout && !j->test) return cli_usage("%s", json_needs_stdout);
     return 0;
@@ -135,7 +136,7 @@ int job_file(struct cli_job *j, const char *path, struct kvc_error *e) {
     struct kvc_opened f;
     int to_stdout = j->to_stdout || (strcmp(path, "-") == 0 && !j->output);
     if (to_stdout && j->json && !j->test) return kvc_fail(e, KVC_ERR_USAGE, "%s", json_needs_stdout);
-    if (cli_open(&f, path, &j->input, e)) return -1;
+    if (j->open ? j->open(j->state, &f, path, e) : cli_open(&f, path, &j->input, e)) return -1;
     int status = convert(j, path, to_stdout, &f, e);
     kvc_close(&f);
     return status;

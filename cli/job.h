@@ -28,7 +28,11 @@ struct cli_job {
         double start;
     } total;
 
+    int joins; /* all operands are one input, which open() opens */
+
     void *state; /* the tool's own state, for the functions below */
+    /* Opens an input as cli_open() does; NULL: cli_open(). */
+    int (*open)(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e);
     /* Returns the default name of the output of an input; the caller frees it. */
     char *(*name)(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e);
     /* Writes the output of an input. */

@@ -26,7 +26,8 @@ enum {
     OPT_LEARN_PROFILE,
     OPT_LEARN_LAYERS,
     OPT_FORCE_PROFILE,
-    OPT_COMPANIONS
+    OPT_COMPANIONS,
+    OPT_JOIN
 };
 
 static const struct option long_options[] = {
@@ -46,6 +47,7 @@ static const struct option long_options[] = {
     {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
     {"companions", required_argument, NULL, OPT_COMPANIONS},
     {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
+    {"join", optional_argument, NULL, OPT_JOIN},
     {NULL, 0, NULL, 0},
 };
 
@@ -66,6 +68,8 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "      --learn-profile=OUT write a profile made from the FILEs, of one model, and pack nothing;\n"
                            "                          with --profile: add predictors to that profile\n"
                            "      --learn-layers=N    predict each layer from N layers before it (0 to 7, default 1)\n"
+                           "      --join[=tokens|heads] pack the FILEs, consecutive blocks of one text, into one .kvc;\n"
+                           "                          heads: they hold the KV heads of tensor-parallel ranks\n"
                            "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
                            "  -o, --output=FILE       write to FILE\n"
                            "  -c, --stdout            write to standard output\n"
@@ -246,6 +250,12 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
         if (strcmp(arg, "no") != 0 && strcmp(arg, "yes") != 0) return cli_usage("--companions=%s is neither yes nor no", arg);
         p->how.no_companions = strcmp(arg, "no") == 0;
         return 0;
+    case OPT_JOIN:
+        if (arg && strcmp(arg, "heads") != 0 && strcmp(arg, "tokens") != 0)
+            return cli_usage("--join=%s is neither tokens nor heads", arg);
+        p->job.joins = 1;
+        p->joined.heads = arg && strcmp(arg, "heads") == 0;
+        return 0;
     case OPT_LEARN_PROFILE: p->learn_path = arg; return 0;
     case OPT_LEARN_LAYERS: return take_layers(p, arg);
     case OPT_EMBED_PROFILE: p->how.options.embed_profile = 1; return 0;
@@ -353,7 +363,8 @@ static int run(struct cli_pack *p, int n, char **paths) {
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
     if (p->learn_path) return *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file to write");
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e))) cli_error(&e);
-    else status = job_run(&p->job, n, paths, pack_one);
+    else status = job_run(&p->job, p->job.joins ? 1 : n, paths, pack_one);
+    pack_join_close(p);
     if (p->queries.cache) kvc_close(&p->queries);
     kvc_packed_free(&p->done);
     kvc_profile_free(p->how.profile);
@@ -395,7 +406,7 @@ int main(int argc, char **argv) {
         return cli_finish(EXIT_SAME);
     }
     if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
-    if (job_check(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (job_check(&p.job, argc - optind, argv + optind) || pack_check_join(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (check_queries(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)
         return cli_usage("--%s-profile wants a --profile=FILE", p.how.force_profile ? "force" : "embed");

@@ -7,7 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_DEVICE, OPT_INTO, OPT_SALVAGE, OPT_LOSSY };
+enum {
+    OPT_TOKENS = JOB_OPT_FREE,
+    OPT_LAYERS,
+    OPT_TO,
+    OPT_TO_PAIRING,
+    OPT_DEVICE,
+    OPT_INTO,
+    OPT_SALVAGE,
+    OPT_LOSSY,
+    OPT_BLOCKS,
+    OPT_SHARD
+};
 
 static const struct option long_options[] = {
     JOB_OPTIONS,
@@ -16,6 +27,8 @@ static const struct option long_options[] = {
     {"layers", required_argument, NULL, OPT_LAYERS},
     {"to", required_argument, NULL, OPT_TO},
     {"to-pairing", required_argument, NULL, OPT_TO_PAIRING},
+    {"blocks", required_argument, NULL, OPT_BLOCKS},
+    {"shard", required_argument, NULL, OPT_SHARD},
     {"device", required_argument, NULL, OPT_DEVICE},
     {"into", required_argument, NULL, OPT_INTO},
     {"salvage", no_argument, NULL, OPT_SALVAGE},
@@ -38,6 +51,9 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "                          K and V (token ids, facts of the model), and say what is left out\n"
                            "      --tokens=A:B        select positions A to B-1\n"
                            "      --layers=LIST       select these layers, e.g. 0-3,7\n"
+                           "      --blocks=N          with --to: write files of N tokens each, as a folder or a tar\n"
+                           "                          archive; kvc-pack --join makes them one cache again\n"
+                           "      --shard=R/N         with --to: write only the KV heads of rank R (0, 1, ...) of N\n"
                            "      --device=D          decode on cpu (default), cuda, cuda:N, or auto (cuda if there is one)\n"
                            "      --to=ipc            leave the rows in device memory, print CUDA handles as JSON,\n"
                            "                          and keep the memory until standard input ends\n"
@@ -86,7 +102,7 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
 static int becomes_folder(void *state, const struct kvc_opened *f) {
     const struct cli_unpack *u = state;
     const struct kvc_format *to = unpack_target(u, f->cache);
-    return !u->salvage && (to ? to->export_members != NULL : f->cache->n_members != 0);
+    return !u->salvage && (u->blocks ? 1 : to ? to->export_members != NULL : f->cache->n_members != 0);
 }
 
 /* --- one input --- */
@@ -194,6 +210,19 @@ static int take_target(struct cli_unpack *u, const char *arg) {
     return colon && cli_take_settings(&u->settings, u->to, 1, "to", colon + 1) < 0 ? EXIT_TROUBLE : 0;
 }
 
+/* Takes --shard=RANK/RANKS. */
+static int take_shard(struct cli_unpack *u, const char *arg) {
+    const char *slash = strchr(arg, '/');
+    char *rank = slash ? strndup(arg, (size_t)(slash - arg)) : NULL;
+    uint64_t r = 0, n = 0;
+    const int bad = !rank || cli_parse_u64(rank, &r) || cli_parse_u64(slash + 1, &n) || r >= n || n > UINT16_MAX;
+    free(rank);
+    if (bad) return cli_usage("--shard=%s is not RANK/RANKS, as 0/2 and 1/2", arg);
+    u->rank = (uint32_t)r;
+    u->ranks = (uint32_t)n;
+    return 0;
+}
+
 /* Takes an option of kvc-unpack alone. 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct cli_unpack *u, int opt, const char *arg) {
     switch (opt) {
@@ -209,6 +238,11 @@ static int take_option(struct cli_unpack *u, int opt, const char *arg) {
             return cli_usage("--to-pairing=%s is none of halves, interleaved, none", arg);
         return 0;
     case OPT_LOSSY: u->lossy_metadata = 1; return 0;
+    case OPT_BLOCKS:
+        if (cli_parse_u64(arg, &u->blocks) || !u->blocks || u->blocks > KVC_MAX_CELLS)
+            return cli_usage("--blocks=%s is not a number of tokens", arg);
+        return 0;
+    case OPT_SHARD: return take_shard(u, arg);
     case OPT_DEVICE:
         if (cli_device_parse(&u->device, arg)) return cli_usage("--device=%s is none of cpu, cuda, cuda:N, auto", arg);
         return 0;
@@ -245,7 +279,7 @@ int main(int argc, char **argv) {
     if (u.job.version) return cli_version(u.job.verbose, cli_cuda_version);
     if (unpack_check_sharing(&u, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (!u.to_ipc && !u.into && job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (unpack_check_salvage(&u) || unpack_open_device(&u)) return EXIT_TROUBLE;
+    if (unpack_check_dividing(&u) || unpack_check_salvage(&u) || unpack_open_device(&u)) return EXIT_TROUBLE;
     int status = job_run(&u.job, argc - optind, argv + optind, unpack_one);
     free(u.layers);
     return cli_finish(status);

@@ -16,6 +16,13 @@ struct cli_pack {
     const char *recipe_text;  /* as it was typed */
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
+    struct cli_joined {
+        int heads; /* --join=heads */
+        int n;     /* operands; 0: nothing is joined */
+        char **paths;
+        struct kvc_opened *file; /* [n] */
+        char *name;              /* of all of them, for messages */
+    } joined;
     const char *learn_path;        /* NULL: no profile is to be made */
     unsigned learn_layers;         /* --learn-layers */
     const struct kvc_opened *file; /* being packed */
@@ -23,6 +30,12 @@ struct cli_pack {
     struct cli_progress progress;
     int hinted; /* that --model adds a fingerprint */
 };
+
+/* Checks the options beside --join, for n operands. 0, or EXIT_TROUBLE (message printed). */
+int pack_check_join(struct cli_pack *p, int n, char **paths);
+/* Opens all operands and joins them as f->cache. pack_join_close() closes them, after *f. */
+int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e);
+void pack_join_close(struct cli_pack *p);
 
 /* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
 void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);

@@ -16,7 +16,9 @@ struct cli_unpack {
     struct kvc_selection selection;
     uint8_t *layers;
     int selects;
-    int lossy_metadata; /* writes a format also if it does not hold all of the cache */
+    int lossy_metadata;   /* writes a format also if it does not hold all of the cache */
+    uint64_t blocks;      /* --blocks: tokens of each output file; 0: one output */
+    uint32_t rank, ranks; /* --shard=RANK/RANKS; ranks 0: all heads */
     struct cli_device device;
     int to_ipc;
     const char *into; /* --into; NULL: not given */
@@ -42,6 +44,12 @@ int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const s
 /* Writes several files. */
 int unpack_write_members(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_member_sink *out,
                          struct kvc_error *e);
+
+/* Checks the options beside --blocks and --shard. 0, or EXIT_TROUBLE (message printed). */
+int unpack_check_dividing(const struct cli_unpack *u);
+/* For --blocks: writes `c` as files of u->blocks tokens each: members, or where `members` is NULL a tar archive. */
+int unpack_write_blocks(const struct cli_unpack *u, const struct kvc_cache *c, const struct kvc_export_options *options,
+                        struct kvc_sink *out, const struct kvc_member_sink *members, struct kvc_error *e);
 
 /* Checks the options beside --salvage, and makes the import accept damage. 0, or EXIT_TROUBLE (message printed). */
 int unpack_check_salvage(struct cli_unpack *u);

@@ -3,6 +3,7 @@
 #include "cli/unpack.h"
 
 #include "formats/cache/facts.h"
+#include "formats/cache/join.h"
 #include "formats/container/container.h"
 #include "formats/file/losses.h"
 #include "formats/file/restore.h"
@@ -55,17 +56,51 @@ static const char *why_new(const struct kvc_cache *c) {
     if (!c->tokens && (c->n_prefix_keys || kvc_facts_of(&c->meta).had_tokens))
         return "packed without its token ids (--no-tokens), and so without the source file's own bytes";
     if (source && source->no_source) return source->no_source;
-    return "packed without the source file's own bytes (with --dequantize, --no-tokens or --companions=no)";
+    return "packed without the source file's own bytes (with --join, --dequantize, --no-tokens or --companions=no)";
 }
 
 int unpack_wants_source(const struct cli_unpack *u, const struct kvc_cache *c) {
     const int same = !u->to || (u->to == kvc_format_of_source(c) && !c->n_members);
-    return same && !u->selects && !u->export.pairing && !u->settings.n;
+    return same && !u->selects && !u->blocks && !u->ranks && !u->export.pairing && !u->settings.n;
 }
 
 const struct kvc_format *unpack_target(const struct cli_unpack *u, const struct kvc_cache *c) {
     if (unpack_wants_source(u, c) && c->n_extents) return NULL;
     return u->to ? u->to : kvc_format_of_source(c);
+}
+
+/* Writes what is selected of `c`. */
+static int write_selected(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
+                          const struct kvc_member_sink *members, struct kvc_error *e) {
+    const struct kvc_format *to = unpack_target(u, c);
+    struct kvc_export_options options = u->export;
+    options.set = u->settings.item;
+    if (u->blocks) {
+        if (check_losses(u, to, f, c, &options, e)) return -1;
+        if (to->lacks & KVC_LACKS_POSITIONS && !u->job.input.quiet)
+            cli_warn("%s: %s does not hold positions: only the names of the files tell their order", f->input.name, to->name);
+        return unpack_write_blocks(u, c, &options, out, members, e);
+    }
+    struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
+    if (u->selects && !view) return -1;
+    const struct kvc_cache *from = view ? view : c;
+    int status = check_losses(u, to, f, from, &options, e);
+    if (!status) status = members ? kvc_export_members(to, from, &options, members, e) : kvc_export(to, from, &options, out, e);
+    kvc_cache_free(view);
+    return status;
+}
+
+/* Writes the KV heads of one rank. */
+static int write_shard(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
+                       const struct kvc_member_sink *members, struct kvc_error *e) {
+    int left_out;
+    struct kvc_cache *shard = kvc_view_shard(c, u->rank, u->ranks, &left_out, e);
+    if (!shard) return -1;
+    if (left_out && !u->job.input.quiet)
+        cli_warn("%s: without queries and hidden states, which are not divided by heads", f->input.name);
+    const int status = write_selected(u, f, shard, out, members, e);
+    kvc_cache_free(shard);
+    return status;
 }
 
 /* Writes a new layout: members, or where `members` is NULL one file. */
@@ -76,17 +111,9 @@ static int write_new(const struct cli_unpack *u, const struct kvc_opened *f, con
         cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
     if (!to || !kvc_format_is_written(to))
         return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
-    struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
-    if (u->selects && !view) return -1;
-    struct kvc_export_options options = u->export;
-    options.set = u->settings.item;
-    const struct kvc_cache *from = view ? view : c;
-    int status = check_losses(u, to, f, from, &options, e);
-    if (!status) status = members ? kvc_export_members(to, from, &options, members, e) : kvc_export(to, from, &options, out, e);
+    const int status = u->ranks ? write_shard(u, f, c, out, members, e) : write_selected(u, f, c, out, members, e);
     /* without a selection this is a read of everything, and must find damage anywhere in a .kvc */
-    if (!status && !view) status = unpack_check_rest(f, e);
-    kvc_cache_free(view);
-    return status;
+    return status || (!u->selects && unpack_check_rest(f, e)) ? -1 : 0;
 }
 
 int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,

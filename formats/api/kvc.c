@@ -174,6 +174,8 @@ void kvc_file_close(struct kvc_file *f) {
     if (f->of) kvc_cache_free(f->cache);
     else if (f->cache) kvc_close(&f->opened);
     kvc_weights_close(f->weights);
+    free(f->joined);
+    free(f->joined_name);
     free(f);
 }
 
@@ -255,6 +257,8 @@ int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uin
 int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {
     const struct kvc_cache *c = kvc_file_whole(f)->cache;
     const struct kvc_survey *s = kvc_file_whole(f)->survey;
+    for (size_t i = 0; i < kvc_file_whole(f)->n_joined; i++)
+        if (kvc_file_check(kvc_file_whole(f)->joined[i], threads, e)) return -1;
     if (!kvc_cache_is_container(c) || (s && !s->n)) return 0;
     if (s)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing", f->name, s->damaged,

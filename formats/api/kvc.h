@@ -99,6 +99,12 @@ struct kvc_part_options {
  * sliding-window, recurrent or checkpoint part does not have. Such a handle can be packed, and unpacked into a format that is
  * named. */
 KVC_API struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part, struct kvc_error *e);
+/* Returns a handle of n files, which must stay open, as one cache. how "tokens" or NULL: the files are consecutive blocks of one text,
+ * in order; positions must follow each other, or else all count from 0 and the order of the files gives them. how "heads": the files
+ * hold the KV heads of the tensor-parallel ranks 0, 1, ... for the same tokens. Refuses files of different layers, types, shapes or
+ * facts, several streams, recurrent states and checkpoints. Token ids are left out unless all files have them; queries and hidden
+ * states unless those of the files match. Nothing is copied. Such a handle can be packed, and unpacked into a format that is named. */
+KVC_API struct kvc_file *kvc_file_join(const struct kvc_file *const *files, size_t n, const char *how, struct kvc_error *e);
 KVC_API void kvc_file_close(struct kvc_file *f); /* kvc_file_close(NULL) is legal */
 
 KVC_API const char *kvc_file_format(const struct kvc_file *f); /* "kvc", "llama", ... */

@@ -8,14 +8,17 @@
 #include "formats/model/weights.h"
 
 struct kvc_file {
-    struct kvc_opened opened;  /* empty of a selection */
+    struct kvc_opened opened;  /* empty of a selection; of joined files only the format and the cache */
     const struct kvc_file *of; /* the whole file that this is a selection of; NULL: it is whole */
     struct kvc_cache *cache;   /* opened.cache, or the selection's own */
     const char *name;          /* for messages */
     uint64_t bytes;            /* of arrays in memory; 0: the source is a file */
     struct kvc_weights *weights;
     const struct kvc_survey *survey; /* of a file opened as damaged; the cache owns it. NULL: it was opened as whole */
-    struct kvc_block_cache *blocks;  /* of which rows were read; NULL unless it is a whole .kvc */
+    const struct kvc_file **joined;  /* the files that this one consists of; NULL: it is not joined */
+    size_t n_joined;
+    char *joined_name;              /* owns `name` of joined files */
+    struct kvc_block_cache *blocks; /* of which rows were read; NULL unless it is a whole .kvc */
 };
 
 /* Returns the file that was opened. */

@@ -177,6 +177,23 @@ int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
     return 0;
 }
 
+int kvc_cells_copy(struct kvc_cells *to, uint64_t at, const struct kvc_cells *from, uint64_t first, uint64_t end,
+                   struct kvc_error *e) {
+    for (uint64_t i = first; i < end; i++) to->pos[at + i - first] = kvc_cells_position(from, i);
+    if (!from->words) return 0;
+    uint64_t used = at ? to->word_at[at] : 0;
+    uint32_t *words = kvc_realloc(to->words, used + from->word_at[from->n], sizeof *words);
+    if (words) to->words = words;
+    if (words && !to->word_at) to->word_at = kvc_alloc_zeros(to->n + 1, sizeof *to->word_at);
+    if (!words || !to->word_at) return kvc_fail_memory(e, "cells");
+    for (uint64_t i = first; i < end; i++) {
+        const uint32_t cell = kvc_cell_at(from, i);
+        for (uint64_t w = from->word_at[cell]; w < from->word_at[cell + 1]; w++) to->words[used++] = from->words[w];
+        to->word_at[at + i - first + 1] = used;
+    }
+    return 0;
+}
+
 uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted) {
     return cells->order ? cells->order[sorted] : (uint32_t)sorted;
 }

@@ -154,6 +154,11 @@ int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *
 /* Returns how many token ids are at positions 0, 1, 2, ... without a gap. Prefix keys and prefix matching cover these. */
 uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c);
 
+/* Copies sorted rows [first, end) of `from`, positions and words, to the cells of `to` from number `at` on. The cells before `at`
+ * must have been filled in this way. */
+int kvc_cells_copy(struct kvc_cells *to, uint64_t at, const struct kvc_cells *from, uint64_t first, uint64_t end,
+                   struct kvc_error *e);
+
 /* Gives `heads` heads to K and V whose number of heads is unknown (heads = 1), and notes that the number is known. Refuses
  * rows that `heads` does not divide. The rows' bytes stay the same. */
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e);

@@ -141,6 +141,10 @@ int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, si
     return status;
 }
 
+int kvc_meta_set_entry(struct kvc_meta *m, const struct kvc_meta_entry *entry, struct kvc_error *e) {
+    return set(m, entry->key, entry->type, entry->critical, entry->value, entry->size, e);
+}
+
 void kvc_meta_remove(struct kvc_meta *m, const char *key) {
     int found;
     size_t at = locate(m, key, &found);

@@ -41,6 +41,8 @@ int kvc_meta_set_f64(struct kvc_meta *m, const char *key, double v, struct kvc_e
 int kvc_meta_set_text(struct kvc_meta *m, const char *key, const char *v, struct kvc_error *e);
 int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_t n, struct kvc_error *e);
 int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n, struct kvc_error *e);
+/* Sets a copy of an entry of other metadata. */
+int kvc_meta_set_entry(struct kvc_meta *m, const struct kvc_meta_entry *entry, struct kvc_error *e);
 void kvc_meta_remove(struct kvc_meta *m, const char *key);
 int kvc_meta_copy(struct kvc_meta *to, const struct kvc_meta *from, struct kvc_error *e);
 

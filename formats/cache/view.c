@@ -129,20 +129,7 @@ static int add_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t f
     struct kvc_part *part = &c->part[number];
     part->stream = from->stream;
     part->checkpoint = from->checkpoint;
-    for (uint64_t i = first; i < end; i++) part->cells.pos[i - first] = from->cells.pos[kvc_cell_at(&from->cells, i)];
-    if (!from->cells.words) return 0;
-    uint64_t total = from->cells.word_at[from->cells.n], at = 0;
-    part->cells.words = kvc_alloc(total, sizeof *part->cells.words);
-    part->cells.word_at = kvc_alloc(end - first + 1, sizeof *part->cells.word_at);
-    if (!part->cells.words || !part->cells.word_at) return kvc_fail_memory(e, "cells");
-    for (uint64_t i = first; i < end; i++) {
-        uint32_t cell = kvc_cell_at(&from->cells, i);
-        part->cells.word_at[i - first] = at;
-        for (uint64_t w = from->cells.word_at[cell]; w < from->cells.word_at[cell + 1]; w++)
-            part->cells.words[at++] = from->cells.words[w];
-    }
-    part->cells.word_at[end - first] = at;
-    return 0;
+    return kvc_cells_copy(&part->cells, 0, &from->cells, first, end, e);
 }
 
 /* The rows, parts and layers of the parent that a view keeps. */

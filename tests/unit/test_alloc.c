@@ -3,6 +3,7 @@
  * clang's undefined-behaviour sanitizer that no null pointer is moved. The linker puts the functions below in place of malloc()
  * and its kin (Makefile); allocations that other libraries make do not fail. */
 #include "codecs/memory.h"
+#include "formats/cache/join.h"
 #include "formats/container/container.h"
 #include "formats/file/restore.h"
 #include "formats/cache/format.h"
@@ -63,11 +64,12 @@ struct work {
     int profile;               /* packed with the profile that the file carries */
     int learn;                 /* a profile is learnt, nothing is packed */
     uint64_t rows;             /* of layer 0 that are packed; 0: all of all layers */
+    int joins;                 /* blocks and heads of it are joined, nothing is packed */
     int exports;               /* there is a source file to write again */
 };
 
 static const char *name_of(const struct work *w) {
-    return w->recipe ? w->recipe : w->learn ? "learning" : "unpacking";
+    return w->recipe ? w->recipe : w->learn ? "learning" : w->joins ? "joining" : "unpacking";
 }
 
 static int discard(void *state, const void *data, size_t n, struct kvc_error *e) {
@@ -113,6 +115,31 @@ static int unpack(const struct kvc_input *in, const struct work *w, struct kvc_e
     return status;
 }
 
+/* Joins two halves of c, and the heads of three ranks of the result. */
+static int join(const struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_selection half[] = {{.end = 2}, {.first = 2, .end = UINT64_MAX}};
+    struct kvc_cache *block[2] = {NULL}, *rank[3] = {NULL}, *blocks = NULL, *heads = NULL;
+    struct kvc_join_report report;
+    int left_out, status = -1;
+    for (int i = 0; i < 2; i++)
+        if (!(block[i] = kvc_view_select(c, &half[i], e))) goto end;
+    const struct kvc_join_operand both[] = {{block[0], "a"}, {block[1], "b"}};
+    if (!(blocks = kvc_view_join(both, 2, &report, e))) goto end;
+    for (uint32_t i = 0; i < 3; i++)
+        if (!(rank[i] = kvc_view_shard(blocks, i, 3, &left_out, e))) goto end;
+    const struct kvc_join_operand ranks[] = {{rank[0], "0"}, {rank[1], "1"}, {rank[2], "2"}};
+    if (!(heads = kvc_view_join_heads(ranks, 3, &report, e))) goto end;
+    uint8_t row[4096];
+    assert_true(kvc_row_bytes(&heads->tensor[0].shape) <= sizeof row);
+    status = heads->read(heads, 0, 0, 1, row, e);
+end:
+    kvc_cache_free(heads);
+    for (int i = 0; i < 3; i++) kvc_cache_free(rank[i]);
+    kvc_cache_free(blocks);
+    for (int i = 0; i < 2; i++) kvc_cache_free(block[i]);
+    return status;
+}
+
 static int run(const struct work *w, struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_buffer packed = {0};
@@ -123,10 +150,11 @@ static int run(const struct work *w, struct kvc_error *e) {
     const struct kvc_selection few = {.end = w->rows, .layers = (const uint8_t[]){1}, .n_layers = 1};
     if (!status && w->rows && !(view = kvc_view_select(c, &few, e))) status = -1;
     if (!status && w->learn) status = learn(view, e);
+    if (!status && w->joins) status = join(c, e);
     if (!status && w->recipe) status = pack(c, view ? view : c, w, &packed, e);
     kvc_cache_free(view);
     kvc_cache_free(c);
-    if (!status && !w->recipe && !w->learn) status = unpack(&in, w, e);
+    if (!status && !w->recipe && !w->learn && !w->joins) status = unpack(&in, w, e);
     if (!status && w->recipe) {
         kvc_input_memory(&again, "packed", packed.data, packed.n);
         status = unpack(&again, w, e);
@@ -192,6 +220,7 @@ static void packing_unpacking_and_learning(void **state) {
         {.path = "samples/tiny.safetensors", .recipe = "split", .exports = 1},
         {.path = "tests/fuzz/corpus/lmcache/2ltd", .recipe = "store", .exports = 1},
         {.path = "tests/fuzz/corpus/lmcr/gzip", .recipe = "store"},
+        {.path = "samples/tiny.safetensors", .joins = 1},
         {.path = GOLDEN, .rows = 120, .recipe = "kivi4"},
         {.path = GOLDEN, .rows = 120, .recipe = "gear4"},
         {.path = GOLDEN, .rows = 120, .recipe = "small"},

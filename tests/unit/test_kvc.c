@@ -271,6 +271,47 @@ static void parts_of_a_file(void **state) {
     kvc_error_free(e);
 }
 
+static void files_are_joined(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    struct kvc_part_options some = {.size = sizeof some, .end = 5};
+    struct kvc_file *part[2] = {kvc_file_select(f, &some, e)};
+    some.first = 5;
+    some.end = 16;
+    part[1] = kvc_file_select(f, &some, e);
+    assert_true(part[0] && part[1]);
+    struct kvc_file *all = kvc_file_join((const struct kvc_file *const *)part, 2, NULL, e);
+    if (!all) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_compare(f, all, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), 0);
+    assert_int_equal(kvc_file_check(all, 1, e), 0);
+    assert_string_equal(kvc_file_format(all), "llama");
+    struct memory packed = {0};
+    assert_int_equal(kvc_file_pack(all, NULL, append, &packed, e), 0);
+    struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
+    assert_non_null(p);
+    assert_int_equal(kvc_file_compare(p, f, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), 0);
+    assert_int_equal(kvc_file_unpack(all, NULL, NULL, append, &packed, e), -1); /* it has no file of its own */
+    some.first = 3;
+    some.end = 7;
+    struct kvc_file *middle = kvc_file_select(all, &some, e); /* over the border */
+    assert_non_null(middle);
+    kvc_file_close(middle);
+    kvc_file_close(all);
+    assert_null(kvc_file_join((const struct kvc_file *const *)part + 1, 0, NULL, e));
+    assert_null(kvc_file_join((const struct kvc_file *const *)part, 2, "rows", e));
+    assert_null(kvc_file_join((const struct kvc_file *const *)part, 2, "heads", e)); /* other positions */
+    assert_int_equal(kvc_error_code(e), 10);
+    const struct kvc_file *const again[] = {part[1], part[0]};
+    assert_null(kvc_file_join(again, 2, "tokens", e));
+    kvc_file_close(p);
+    kvc_file_close(part[0]);
+    kvc_file_close(part[1]);
+    kvc_file_close(f);
+    free(packed.data);
+    kvc_error_free(e);
+}
+
 static void leading_tokens_are_matched(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -647,6 +688,7 @@ int main(void) {
         cmocka_unit_test(threads_share_kept_blocks),
         cmocka_unit_test(what_cannot_be_opened),
         cmocka_unit_test(parts_of_a_file),
+        cmocka_unit_test(files_are_joined),
         cmocka_unit_test(leading_tokens_are_matched),
         cmocka_unit_test(two_files_are_compared),
         cmocka_unit_test(metadata_is_compared),

@@ -1,0 +1,275 @@
+/* join.c: a cache whose rows are those of several caches, one after another. Rows are read on demand. Not for heads
+ * (join_heads.c). */
+#include "formats/cache/join.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/facts.h"
+#include "formats/cache/keys.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct join {
+    size_t n;
+    struct kvc_join_operand *from;
+    int64_t *shift;   /* by operand: what is added to its positions */
+    uint32_t n_parts; /* whose rows are in `start` and `part` */
+    uint64_t *start;  /* [part][n + 1]: first row of each operand */
+    uint32_t *part;   /* [part][n]: number of the operand's part, or KVC_NONE */
+    uint32_t *tensor; /* [tensor][n]: number of the operand's tensor, or KVC_NONE */
+};
+
+static int join_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    const struct join *j = c->impl;
+    const struct kvc_tensor *t = &c->tensor[tensor];
+    const uint64_t *start = j->start + c->layer[t->layer].part * (j->n + 1);
+    for (size_t i = 0; i < j->n && n; i++) {
+        if (first >= start[i + 1]) continue;
+        const uint64_t left = start[i + 1] - first, some = n < left ? n : left;
+        const struct kvc_cache *from = j->from[i].cache;
+        if (from->read(from, j->tensor[tensor * j->n + i], first - start[i], some, dst, e))
+            return kvc_error_prefix(e, j->from[i].name);
+        dst += some * kvc_row_bytes(&t->shape);
+        first += some;
+        n -= some;
+    }
+    return 0;
+}
+
+static int join_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+    (void)c, (void)offset, (void)n, (void)dst;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a joined cache has no source file");
+}
+
+static void join_close(struct kvc_cache *c) {
+    struct join *j = c->impl;
+    if (!j) return;
+    free(j->from);
+    free(j->shift);
+    free(j->start);
+    free(j->part);
+    free(j->tensor);
+    free(j);
+    c->impl = NULL;
+}
+
+/* --- positions --- */
+
+/* Returns the live cells of an operand, which kvc_join_check_operand() accepted. */
+static const struct kvc_cells *live_cells(const struct kvc_cache *c) {
+    return &c->part[kvc_join_find_part(c, KVC_PART_LIVE, KVC_ROLE_K)].cells;
+}
+
+/* Returns 1 if the order of the operands has to give the positions: all count from 0. llama.cpp records the positions of cells. */
+static int are_without_positions(const struct join *j) {
+    for (size_t i = 0; i < j->n; i++) {
+        const struct kvc_cells *cells = live_cells(j->from[i].cache);
+        if (kvc_facts_of(&j->from[i].cache->meta).source == KVC_SOURCE_LLAMA) return 0;
+        if (!cells->n || kvc_cells_position(cells, 0) || kvc_cells_position(cells, cells->n - 1) != (int64_t)cells->n - 1)
+            return 0;
+    }
+    return j->n > 1;
+}
+
+static int refuse_positions(const struct join *j, size_t a, size_t b, int64_t end, int64_t begin, const char *what,
+                            struct kvc_error *e) {
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s and %s cannot be joined: %s of the first end at position %" PRId64
+                    ", those of the second begin at %" PRId64
+                    ": the files must be in order, without a gap and without an overlap",
+                    j->from[a].name, j->from[b].name, what, end, begin);
+}
+
+/* Checks that the rows of a part follow each other. Those of companions need only be in order. */
+static int check_positions(const struct join *j, const uint32_t *part, enum kvc_part_kind kind, struct kvc_error *e) {
+    size_t before = j->n;
+    int64_t end = 0;
+    for (size_t i = 0; i < j->n; i++) {
+        const struct kvc_cells *cells = part[i] == KVC_NONE ? NULL : &j->from[i].cache->part[part[i]].cells;
+        if (!cells || !cells->n) continue;
+        const int64_t begin = kvc_cells_position(cells, 0) + j->shift[i];
+        if (before < j->n && (kind == KVC_PART_COMPANION ? begin <= end : begin != end + 1))
+            return refuse_positions(j, before, i, end, begin, kind == KVC_PART_SLIDING ? "sliding-window rows" : "rows", e);
+        before = i;
+        end = kvc_cells_position(cells, cells->n - 1) + j->shift[i];
+    }
+    return 0;
+}
+
+/* --- token ids --- */
+
+/* Appends the ids of operand i, which must follow position *end. *first gets the position of the first id of all. */
+static int append_ids(struct kvc_cache *c, const struct join *j, size_t i, int64_t *first, int64_t *end, struct kvc_error *e) {
+    const struct kvc_cache *from = j->from[i].cache;
+    int64_t *pos = kvc_cache_token_positions(from, e);
+    if (!pos) return -1;
+    const int64_t begin = pos[0] + j->shift[i], last = pos[from->n_tokens - 1] + j->shift[i];
+    free(pos);
+    if (i && begin != *end + 1) return refuse_positions(j, i - 1, i, *end, begin, "token ids", e);
+    if (!i) *first = begin;
+    *end = last;
+    memcpy(c->tokens + c->n_tokens, from->tokens, (size_t)from->n_tokens * sizeof *c->tokens);
+    c->n_tokens += from->n_tokens;
+    return 0;
+}
+
+static int join_ids(struct kvc_cache *c, const struct join *j, struct kvc_join_report *report, struct kvc_error *e) {
+    uint64_t total = 0;
+    int64_t first = 0, end = 0;
+    const char *without = NULL;
+    for (size_t i = 0; i < j->n; i++) {
+        if (!j->from[i].cache->n_tokens) without = j->from[i].name;
+        else if (__builtin_add_overflow(total, j->from[i].cache->n_tokens, &total) || total > KVC_MAX_CELLS)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more token ids than kvc handles");
+    }
+    if (without) {
+        if (total) report->no_ids = without;
+        return 0;
+    }
+    if (!(c->tokens = kvc_alloc(total, sizeof *c->tokens))) return kvc_fail_memory(e, "tokens");
+    for (size_t i = 0; i < j->n; i++)
+        if (append_ids(c, j, i, &first, &end, e)) return -1;
+    return first > 0 ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, (uint64_t)first, e) : 0;
+}
+
+/* --- building --- */
+
+/* Adds the layers and tensors of a part as its first operand `like` has them. */
+static int add_layers(struct kvc_cache *c, struct join *j, size_t like, uint32_t part, struct kvc_error *e) {
+    const struct kvc_cache *from = j->from[like].cache;
+    const uint32_t *parts = j->part + part * j->n;
+    for (uint32_t l = 0; l < from->n_layers; l++) {
+        const struct kvc_layer *layer = &from->layer[l];
+        if (layer->part != parts[like]) continue;
+        const uint32_t number = kvc_cache_add_layer(c, part, layer->index, layer->kind, e);
+        if (number == KVC_NONE) return -1;
+        c->layer[number].window = layer->window;
+        for (unsigned k = 0; k < 2; k++) {
+            if (layer->tensor[k] == KVC_NONE) continue;
+            const struct kvc_tensor *x = &from->tensor[layer->tensor[k]];
+            struct kvc_shape shape = x->shape;
+            shape.tokens = c->part[part].cells.n;
+            uint32_t *tensor = kvc_realloc(j->tensor, (c->n_tensors + UINT64_C(1)) * j->n, sizeof *tensor);
+            if (!tensor) return kvc_fail_memory(e, "tensors");
+            j->tensor = tensor;
+            const uint32_t t = kvc_cache_add_tensor(c, number, x->role, &shape, e);
+            if (t == KVC_NONE) return -1;
+            for (size_t i = 0; i < j->n; i++)
+                j->tensor[t * j->n + i] = parts[i] == KVC_NONE
+                                              ? KVC_NONE
+                                              : kvc_cache_find_tensor(j->from[i].cache, parts[i], layer->index, x->role);
+        }
+    }
+    return 0;
+}
+
+/* Adds the cells of all operands. Engine-private words are kept if all operands have them. */
+static int add_cells(struct kvc_cache *c, const struct join *j, enum kvc_part_kind kind, struct kvc_error *e) {
+    const uint64_t *start = j->start + c->n_parts * (j->n + 1);
+    const uint32_t *parts = j->part + c->n_parts * j->n, number = kvc_cache_add_part(c, kind, start[j->n], e);
+    size_t with_words = 0, filled = 0;
+    if (number == KVC_NONE) return -1;
+    struct kvc_cells *to = &c->part[number].cells;
+    for (size_t i = 0; i < j->n; i++) {
+        if (start[i] == start[i + 1]) continue;
+        struct kvc_cells cells = j->from[i].cache->part[parts[i]].cells;
+        filled++;
+        with_words += cells.words != NULL;
+        if (with_words && with_words != filled)
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "%s cannot be joined to files of another engine: only some of them have cells of llama.cpp",
+                            j->from[i].name);
+        if (kvc_cells_copy(to, start[i], &cells, 0, cells.n, e)) return -1;
+        for (uint64_t r = start[i]; r < start[i + 1]; r++) to->pos[r] += j->shift[i];
+    }
+    return 0;
+}
+
+/* Lists the parts of this kind and role in all operands, and where their rows begin. *like is the first operand that has it. */
+static int list_rows(struct join *j, enum kvc_part_kind kind, enum kvc_role role, size_t *like, struct kvc_error *e) {
+    uint32_t *part = kvc_realloc(j->part, (j->n_parts + UINT64_C(1)) * j->n, sizeof *part);
+    if (part) j->part = part;
+    uint64_t *start = kvc_realloc(j->start, (j->n_parts + UINT64_C(1)) * (j->n + 1), sizeof *start), rows = 0;
+    if (start) j->start = start;
+    if (!part || !start) return kvc_fail_memory(e, "parts");
+    part += j->n_parts * j->n;
+    start += j->n_parts * (j->n + 1);
+    *like = j->n;
+    for (size_t i = 0; i < j->n; i++) {
+        part[i] = kvc_join_find_part(j->from[i].cache, kind, role);
+        start[i] = rows;
+        if (part[i] == KVC_NONE) continue;
+        if (*like == j->n) *like = i;
+        rows += j->from[i].cache->part[part[i]].cells.n; /* each is at most KVC_MAX_CELLS */
+        if (rows > KVC_MAX_CELLS) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more rows than kvc handles in one cache");
+    }
+    start[j->n] = rows;
+    return 0;
+}
+
+static int check_layers(const struct join *j, const uint32_t *part, size_t like, struct kvc_error *e) {
+    for (size_t i = like + 1; i < j->n; i++)
+        if (part[i] != KVC_NONE && kvc_join_check_layers(&j->from[like], part[like], &j->from[i], part[i], 0, e)) return -1;
+    return 0;
+}
+
+/* Joins a part that all operands must have. */
+static int join_part(struct kvc_cache *c, struct join *j, enum kvc_part_kind kind, struct kvc_error *e) {
+    size_t like;
+    if (list_rows(j, kind, KVC_ROLE_K, &like, e)) return -1;
+    const uint32_t *part = j->part + j->n_parts * j->n;
+    if (like == j->n) return 0;
+    for (size_t i = 0; i < j->n; i++)
+        if (kvc_join_check_part(&j->from[like], part[like], &j->from[i], e)) return -1;
+    if (check_layers(j, part, like, e) || check_positions(j, part, kind, e) || add_cells(c, j, kind, e)) return -1;
+    return add_layers(c, j, like, j->n_parts++, e);
+}
+
+/* Joins the companions of a role that the operands have, or leaves them out where they do not match. */
+static int join_companions(struct kvc_cache *c, struct join *j, enum kvc_role role, struct kvc_join_report *report,
+                           struct kvc_error *e) {
+    size_t like;
+    if (list_rows(j, KVC_PART_COMPANION, role, &like, e)) return -1;
+    const uint32_t *part = j->part + j->n_parts * j->n;
+    if (like == j->n) return 0;
+    if (check_layers(j, part, like, NULL) || check_positions(j, part, KVC_PART_COMPANION, NULL)) {
+        report->left_out = 1;
+        return 0;
+    }
+    return add_cells(c, j, KVC_PART_COMPANION, e) ? -1 : add_layers(c, j, like, j->n_parts++, e);
+}
+
+static int build(struct kvc_cache *c, struct join *j, struct kvc_join_report *report, struct kvc_error *e) {
+    for (size_t i = 0; i < j->n; i++)
+        if (kvc_join_check_operand(&j->from[i], e)) return -1;
+    report->by_order = are_without_positions(j);
+    for (size_t i = 1; i < j->n && report->by_order; i++)
+        j->shift[i] = j->shift[i - 1] + (int64_t)live_cells(j->from[i - 1].cache)->n;
+    if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_SLIDING, e)) return -1;
+    if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) || join_companions(c, j, KVC_ROLE_HIDDEN, report, e)) return -1;
+    if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || join_ids(c, j, report, e)) return -1;
+    return kvc_cache_finish(c, e);
+}
+
+struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,
+                                struct kvc_error *e) {
+    struct kvc_cache *c = kvc_cache_new(e);
+    if (!c) return NULL;
+    memset(report, 0, sizeof *report);
+    struct join *j = c->impl = calloc(1, sizeof *j);
+    c->close = join_close;
+    c->read = join_read;
+    c->read_literal = join_read_literal;
+    int status = -1;
+    if (j) *j = (struct join){.n = n, .from = kvc_alloc(n, sizeof *j->from), .shift = kvc_alloc_zeros(n, sizeof *j->shift)};
+    if (!j || !j->from || !j->shift) kvc_fail_memory(e, "a cache");
+    else if (!n) kvc_fail(e, KVC_ERR_USAGE, "there are no caches to join");
+    else {
+        memcpy(j->from, from, n * sizeof *from);
+        status = build(c, j, report, e);
+    }
+    if (!status) return c;
+    kvc_cache_free(c);
+    return NULL;
+}
