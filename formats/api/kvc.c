@@ -207,8 +207,10 @@ const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n) {
 }
 
 int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e) {
-    int by_keys;
-    return kvc_prefix_match(f->cache, tokens, n, common, &by_keys, e) ? kvc_error_prefix(e, f->name) : 0;
+    struct kvc_prefix_matched m;
+    if (kvc_prefix_match(f->cache, tokens, n, &m, e)) return kvc_error_prefix(e, f->name);
+    *common = m.common;
+    return 0;
 }
 
 const char *kvc_file_member(const struct kvc_file *f, uint32_t i, uint64_t *bytes) {

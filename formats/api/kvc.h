@@ -97,7 +97,8 @@ struct kvc_part_options {
 };
 /* Returns a handle of some tokens or layers of f, which must stay open. Nothing is copied. Refuses positions that a
  * sliding-window, recurrent or checkpoint part does not have. Such a handle can be packed, and unpacked into a format that is
- * named. */
+ * named. A selection from a multiple of 256 on keeps its prefix keys, and gets a parent (prefix.parent), where those of f are
+ * known from position 0 or its parent on. */
 KVC_API struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part, struct kvc_error *e);
 /* Returns a handle of n files, which must stay open, as one cache. how "tokens" or NULL: the files are consecutive blocks of one text,
  * in order; positions must follow each other, or else all count from 0 and the order of the files gives them. how "heads": the files
@@ -115,10 +116,13 @@ KVC_API size_t kvc_file_meta_size(const struct kvc_file *f, const char *key);
 /* Writes the text into a caller's buffer of `size` bytes and returns the buffer. Returns NULL, and makes the buffer empty, when
  * the key is absent or when the text has no room: nothing is cut off. */
 KVC_API const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size);
-/* Token ids of positions 0, 1, ...; owned by f; NULL and 0 when the file has none. */
+/* Token ids, in order of position; owned by f; NULL and 0 when the file has none. They begin at position 0, or where the metadata
+ * key tokens.first says. */
 KVC_API const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n);
 /* Sets *common to the number of leading tokens that the cache shares with n token ids. Exact where the file has token ids;
- * where it has prefix keys only, whole runs of 256 tokens are found. */
+ * where it has prefix keys only, whole runs of 256 tokens are found. In a cache that begins later (metadata key prefix.parent) the
+ * tokens before it count too, if n and the parent show that they are equal and the cache shares a token of its own; else 0.
+ * Tokens are shared up to the first that stands for an image or the like (prefix.extras). */
 KVC_API int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e);
 /* Name and size of member i of the source; NULL past the last, and of a source that is one file. `bytes` may be NULL. */
 KVC_API const char *kvc_file_member(const struct kvc_file *f, uint32_t i, uint64_t *bytes);
