@@ -135,31 +135,44 @@ static int join_ids(struct kvc_cache *c, const struct join *j, struct kvc_join_r
 
 /* --- building --- */
 
-/* Adds the layers and tensors of a part as its first operand `like` has them. */
-static int add_layers(struct kvc_cache *c, struct join *j, size_t like, uint32_t part, struct kvc_error *e) {
+/* Adds the layers of a part as the operand `like` has them. */
+static int add_layers(struct kvc_cache *c, const struct join *j, size_t like, uint32_t part, struct kvc_error *e) {
     const struct kvc_cache *from = j->from[like].cache;
-    const uint32_t *parts = j->part + part * j->n;
     for (uint32_t l = 0; l < from->n_layers; l++) {
         const struct kvc_layer *layer = &from->layer[l];
-        if (layer->part != parts[like]) continue;
+        if (layer->part != j->part[part * j->n + like]) continue;
         const uint32_t number = kvc_cache_add_layer(c, part, layer->index, layer->kind, e);
         if (number == KVC_NONE) return -1;
         c->layer[number].window = layer->window;
-        for (unsigned k = 0; k < 2; k++) {
-            if (layer->tensor[k] == KVC_NONE) continue;
-            const struct kvc_tensor *x = &from->tensor[layer->tensor[k]];
-            struct kvc_shape shape = x->shape;
-            shape.tokens = c->part[part].cells.n;
-            uint32_t *tensor = kvc_realloc(j->tensor, (c->n_tensors + UINT64_C(1)) * j->n, sizeof *tensor);
-            if (!tensor) return kvc_fail_memory(e, "tensors");
-            j->tensor = tensor;
-            const uint32_t t = kvc_cache_add_tensor(c, number, x->role, &shape, e);
-            if (t == KVC_NONE) return -1;
-            for (size_t i = 0; i < j->n; i++)
-                j->tensor[t * j->n + i] = parts[i] == KVC_NONE
-                                              ? KVC_NONE
-                                              : kvc_cache_find_tensor(j->from[i].cache, parts[i], layer->index, x->role);
-        }
+    }
+    return 0;
+}
+
+/* Adds tensor `from` of operand i, with those of the other operands, to a part, unless it is there already. */
+static int add_tensor(struct kvc_cache *c, struct join *j, size_t i, uint32_t from, uint32_t part, struct kvc_error *e) {
+    const struct kvc_tensor *x = &j->from[i].cache->tensor[from];
+    const uint32_t index = j->from[i].cache->layer[x->layer].index, *parts = j->part + part * j->n;
+    struct kvc_shape shape = x->shape;
+    uint32_t layer = 0;
+    if (kvc_cache_find_tensor(c, part, index, x->role) != KVC_NONE) return 0;
+    while (c->layer[layer].part != part || c->layer[layer].index != index) layer++; /* add_layers() added it */
+    shape.tokens = c->part[part].cells.n;
+    uint32_t *tensor = kvc_realloc(j->tensor, (c->n_tensors + UINT64_C(1)) * j->n, sizeof *tensor);
+    if (!tensor) return kvc_fail_memory(e, "tensors");
+    j->tensor = tensor;
+    tensor += c->n_tensors * j->n;
+    for (size_t k = 0; k < j->n; k++)
+        tensor[k] = parts[k] == KVC_NONE ? KVC_NONE : kvc_cache_find_tensor(j->from[k].cache, parts[k], index, x->role);
+    return kvc_cache_add_tensor(c, layer, x->role, &shape, e) == KVC_NONE ? -1 : 0;
+}
+
+/* Adds the tensors in the order of the first operand, then those that only later operands have. */
+static int add_tensors(struct kvc_cache *c, struct join *j, struct kvc_error *e) {
+    for (size_t i = 0; i < j->n; i++) {
+        const struct kvc_cache *from = j->from[i].cache;
+        for (uint32_t t = 0; t < from->n_tensors; t++)
+            for (uint32_t p = 0; p < c->n_parts; p++)
+                if (from->layer[from->tensor[t].layer].part == j->part[p * j->n + i] && add_tensor(c, j, i, t, p, e)) return -1;
     }
     return 0;
 }
@@ -248,6 +261,7 @@ static int build(struct kvc_cache *c, struct join *j, struct kvc_join_report *re
         j->shift[i] = j->shift[i - 1] + (int64_t)live_cells(j->from[i - 1].cache)->n;
     if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_SLIDING, e)) return -1;
     if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) || join_companions(c, j, KVC_ROLE_HIDDEN, report, e)) return -1;
+    if (add_tensors(c, j, e)) return -1;
     if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || join_ids(c, j, report, e)) return -1;
     return kvc_cache_finish(c, e);
 }
