@@ -7,10 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_DEVICE, OPT_INTO, OPT_SALVAGE, OPT_BLOCKS, OPT_SHARD };
+enum {
+    OPT_TOKENS = JOB_OPT_FREE,
+    OPT_LAYERS,
+    OPT_TO,
+    OPT_TO_PAIRING,
+    OPT_DEVICE,
+    OPT_INTO,
+    OPT_SALVAGE,
+    OPT_LOSSY,
+    OPT_BLOCKS,
+    OPT_SHARD
+};
 
 static const struct option long_options[] = {
     JOB_OPTIONS,
+    {"lossy-metadata", no_argument, NULL, OPT_LOSSY},
     {"tokens", required_argument, NULL, OPT_TOKENS},
     {"layers", required_argument, NULL, OPT_LAYERS},
     {"to", required_argument, NULL, OPT_TO},
@@ -35,6 +47,8 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "                          OPTIONS of a format: KEY=VALUE,KEY=VALUE\n"
                            "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved or\n"
                            "                          none (default: the pairing of FORMAT's engine)\n"
+                           "      --lossy-metadata    write FORMAT also if it does not hold all that the input has beside\n"
+                           "                          K and V (token ids, facts of the model), and say what is left out\n"
                            "      --tokens=A:B        select positions A to B-1\n"
                            "      --layers=LIST       select these layers, e.g. 0-3,7\n"
                            "      --blocks=N          with --to: write files of N tokens each, as a folder or a tar\n"
@@ -223,6 +237,7 @@ static int take_option(struct cli_unpack *u, int opt, const char *arg) {
         if (!kvc_pairing_parse(arg, &u->export.pairing))
             return cli_usage("--to-pairing=%s is none of halves, interleaved, none", arg);
         return 0;
+    case OPT_LOSSY: u->lossy_metadata = 1; return 0;
     case OPT_BLOCKS:
         if (cli_parse_u64(arg, &u->blocks) || !u->blocks || u->blocks > KVC_MAX_CELLS)
             return cli_usage("--blocks=%s is not a number of tokens", arg);

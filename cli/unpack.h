@@ -16,6 +16,7 @@ struct cli_unpack {
     struct kvc_selection selection;
     uint8_t *layers;
     int selects;
+    int lossy_metadata;   /* writes a format also if it does not hold all of the cache */
     uint64_t blocks;      /* --blocks: tokens of each output file; 0: one output */
     uint32_t rank, ranks; /* --shard=RANK/RANKS; ranks 0: all heads */
     struct cli_device device;

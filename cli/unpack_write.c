@@ -5,6 +5,7 @@
 #include "formats/cache/facts.h"
 #include "formats/cache/join.h"
 #include "formats/container/container.h"
+#include "formats/file/losses.h"
 #include "formats/file/restore.h"
 
 /* Warns of facts that the source does not state, and that another engine may therefore misread. */
@@ -22,36 +23,31 @@ static void warn_unknown(const struct kvc_opened *f) {
         cli_warn("%s: the RoPE pairing of K is unknown, so K is written as it is; give --model or --pairing", f->input.name);
 }
 
-static void warn_positions(const struct kvc_format *to, const struct kvc_cache *c, const char *name) {
-    const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
-    if (!cells || !cells->n) return;
-    if (kvc_cells_position(cells, 0) == 0 && kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1) return;
-    cli_warn("%s: %s does not hold positions, and these are not 0, 1, 2, ...", name, to->name);
-}
-
-static void warn_checkpoints(const struct kvc_opened *f) {
+static unsigned count_checkpoints(const struct kvc_cache *c) {
     unsigned n = 0;
-    for (uint32_t i = 0; i < f->cache->n_parts; i++) n += f->cache->part[i].kind == KVC_PART_CHECKPOINT;
-    if (n) cli_warn("%s: server checkpoints (%u) are not written; llama.cpp may process the prompt again", f->input.name, n);
+    for (uint32_t i = 0; i < c->n_parts; i++) n += c->part[i].kind == KVC_PART_CHECKPOINT;
+    return n;
 }
 
 int unpack_check_rest(const struct kvc_opened *f, struct kvc_error *e) {
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
 }
 
-/* Warns of what is in a cache and not in the file that is written. `c` is the cache, or what was selected of it. */
-static void warn_of_lacks(const struct kvc_format *to, const struct kvc_opened *f, const struct kvc_cache *c) {
-    if (to->lacks & KVC_LACKS_CHECKPOINTS) warn_checkpoints(f);
+/* Refuses a target that does not hold all of the cache, or says what is left out. `c` is the cache, or what was selected of it. */
+static int check_losses(const struct cli_unpack *u, const struct kvc_format *to, const struct kvc_opened *f,
+                        const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_error *e) {
+    struct kvc_losses losses;
+    const unsigned checkpoints = count_checkpoints(f->cache);
+    kvc_losses_find(&losses, to, c, o, f->has_model);
+    if (!u->lossy_metadata && kvc_losses_refuse(&losses, e)) return -1;
+    if (u->job.input.quiet) return 0;
+    if (*losses.lost) cli_warn("%s: %s: left out", f->input.name, losses.lost);
+    if (*losses.casts) cli_warn("%s: %s", f->input.name, losses.casts);
+    if (checkpoints && !count_checkpoints(c)) /* a range of tokens has none */
+        cli_warn("%s: server checkpoints (%u) are not written; llama.cpp may process the prompt again", f->input.name,
+                 checkpoints);
     if (to->lacks & KVC_LACKS_UNKNOWNS) warn_unknown(f);
-    if (to->lacks & KVC_LACKS_POSITIONS) warn_positions(to, c, f->input.name);
-}
-
-/* The same for a cache that is written as blocks, once for all of them. */
-static void warn_of_blocks(const struct kvc_format *to, const struct kvc_opened *f) {
-    if (to->lacks & KVC_LACKS_CHECKPOINTS) warn_checkpoints(f);
-    if (to->lacks & KVC_LACKS_UNKNOWNS) warn_unknown(f);
-    if (to->lacks & KVC_LACKS_POSITIONS)
-        cli_warn("%s: %s does not hold positions: only the names of the files tell their order", f->input.name, to->name);
+    return 0;
 }
 
 /* Returns why the source's file cannot be returned, as far as the container tells. */
@@ -79,12 +75,17 @@ static int write_selected(const struct cli_unpack *u, const struct kvc_opened *f
     const struct kvc_format *to = unpack_target(u, c);
     struct kvc_export_options options = u->export;
     options.set = u->settings.item;
-    if (u->blocks) return unpack_write_blocks(u, c, &options, out, members, e);
+    if (u->blocks) {
+        if (check_losses(u, to, f, c, &options, e)) return -1;
+        if (to->lacks & KVC_LACKS_POSITIONS && !u->job.input.quiet)
+            cli_warn("%s: %s does not hold positions: only the names of the files tell their order", f->input.name, to->name);
+        return unpack_write_blocks(u, c, &options, out, members, e);
+    }
     struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
     if (u->selects && !view) return -1;
     const struct kvc_cache *from = view ? view : c;
-    if (!u->job.input.quiet) warn_of_lacks(to, f, from);
-    const int status = members ? kvc_export_members(to, from, &options, members, e) : kvc_export(to, from, &options, out, e);
+    int status = check_losses(u, to, f, from, &options, e);
+    if (!status) status = members ? kvc_export_members(to, from, &options, members, e) : kvc_export(to, from, &options, out, e);
     kvc_cache_free(view);
     return status;
 }
@@ -110,7 +111,6 @@ static int write_new(const struct cli_unpack *u, const struct kvc_opened *f, con
         cli_warn("%s: %s: writing a file with equal values", f->input.name, why_new(c));
     if (!to || !kvc_format_is_written(to))
         return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
-    if (u->blocks && !u->job.input.quiet) warn_of_blocks(to, f);
     const int status = u->ranks ? write_shard(u, f, c, out, members, e) : write_selected(u, f, c, out, members, e);
     /* without a selection this is a read of everything, and must find damage anywhere in a .kvc */
     return status || (!u->selects && unpack_check_rest(f, e)) ? -1 : 0;

@@ -43,7 +43,8 @@ enum kvc_need {
     KVC_NEED_TARGET_PAIRING = 10, /* the RoPE pairing that the target keeps */
     KVC_NEED_STEP = 11,           /* a quantisation step, or a target to find it by */
     KVC_NEED_FLOATS = 12,         /* K and V that are not of block types */
-    KVC_NEED_CONSENT = 13         /* to do it all the same, though numbers say that a profile does not fit */
+    KVC_NEED_CONSENT = 13,        /* to do it all the same, though numbers say that a profile does not fit */
+    KVC_NEED_LOSSY = 14           /* to write a file that does not hold all of the cache */
 };
 
 #define KVC_NOWHERE UINT64_MAX

@@ -1,6 +1,8 @@
 /* tensor.c: sizes of tensors, copies between strided layouts and canonical rows, the digest of values. */
 #include "codecs/tensor.h"
 
+#include "kernels/kernels.h"
+
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -98,36 +100,17 @@ static void row_copy(uint8_t *row, uint8_t *base, const struct kvc_shape *shape,
     }
 }
 
-/* Channels and tokens that are copied before the next: their cache lines stay in the cache. */
-enum { TOGETHER = 32 };
-
-/* Copies n values, `step` bytes apart in rows and side by side in a layout (in: 1), or back. Inlined with constant sizes. */
-static inline __attribute__((always_inline)) void column(uint8_t *row, uint8_t *other, uint64_t n, uint64_t step, size_t size,
-                                                         int in) {
-    for (uint64_t i = 0; i < n; i++) {
-        if (in) memcpy(row + i * step, other + i * size, size);
-        else memcpy(other + i * size, row + i * step, size);
-    }
-}
-
 /* Copies rows of a layout in which the tokens of a channel lie side by side. */
 static void turned_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t n,
                         int in) {
     const uint64_t size = s->token, blocks = head_blocks(shape), row = kvc_row_bytes(shape);
-    for (uint64_t h = 0; h < shape->heads; h++)
-        for (uint64_t first = 0, some; first < blocks; first += some) {
-            some = blocks - first < TOGETHER ? blocks - first : TOGETHER;
-            for (uint64_t t = 0, run; t < n; t += run) {
-                run = n - t < TOGETHER ? n - t : TOGETHER;
-                for (uint64_t b = first; b < first + some; b++) {
-                    uint8_t *from = rows + t * row + (h * blocks + b) * size, *to = base + h * s->head + b * s->block + t * size;
-                    if (size == 2) column(from, to, run, row, 2, in);
-                    else if (size == 4) column(from, to, run, row, 4, in);
-                    else if (size == 1) column(from, to, run, row, 1, in);
-                    else column(from, to, run, row, size, in);
-                }
-            }
-        }
+    for (uint64_t h = 0; h < shape->heads; h++, rows += blocks * size, base += s->head) {
+        if (size == 2 && in) kvc_kernels_get()->transpose_2(rows, row, base, s->block, blocks, n);
+        else if (size == 2) kvc_kernels_get()->transpose_2(base, s->block, rows, row, n, blocks);
+        else
+            for (uint64_t b = 0; b < blocks; b++)
+                for (uint64_t t = 0; t < n; t++) move(rows + t * row + b * size, base + b * s->block + t * size, size, in);
+    }
 }
 
 static void rows_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t first,

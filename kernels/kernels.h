@@ -53,6 +53,9 @@ struct kvc_model_sums {
 typedef void kvc_split_planes_fn(uint8_t *dst, const uint8_t *src, size_t n, size_t size);
 /* Inverts split_planes: dst[i * size + b] = src[b * n + i]. */
 typedef void kvc_merge_planes_fn(uint8_t *dst, const uint8_t *src, size_t n, size_t size);
+/* Transposes a matrix of values of 2 bytes: value (c, r) of dst is value (r, c) of src, for r < rows, c < columns. `to` and `from` are the
+ * bytes from one row of dst, or of src, to the next. */
+typedef void kvc_transpose_2_fn(uint8_t *dst, size_t to, const uint8_t *src, size_t from, size_t rows, size_t columns);
 
 /* Converts IEEE binary16 to binary32, exactly; NaN payloads are kept (shifted left by 13 bits). */
 typedef void kvc_f16_to_f32_fn(float *dst, const uint8_t *src, size_t n);
@@ -181,7 +184,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 /* All kernels, each as X(name, isa). */
 /* clang-format off */
 #define KVC_KERNELS_REST(X, isa) \
-    X(split_planes, isa) X(merge_planes, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) X(cut_words, isa) \
+    X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) X(cut_words, isa) \
     X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
     X(model_words, isa) X(model_sums, isa) X(model_turn, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
     X(widen_ranges, isa) X(range, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \

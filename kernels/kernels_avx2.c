@@ -86,6 +86,39 @@ void kvc_merge_planes_avx2(uint8_t *dst, const uint8_t *src, size_t n, size_t si
         for (size_t b = 0; b < size; b++) dst[i * size + b] = src[b * n + i];
 }
 
+/* Eight rows of eight values: pairs of rows, of pairs, of these pairs. */
+static inline void transpose_eight(uint8_t *dst, size_t to, const uint8_t *src, size_t from) {
+    __m128i a[8], b[8];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < 8; i++) a[i] = _mm_loadu_si128((const __m128i *)(const void *)(src + i * from));
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+        b[i] = _mm_unpacklo_epi16(a[2 * i], a[2 * i + 1]); /* columns 0 to 3 of rows 2 i and 2 i + 1 */
+        b[i + 4] = _mm_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
+    }
+#pragma GCC unroll 2
+    for (size_t i = 0; i < 2; i++) {
+#pragma GCC unroll 2
+        for (size_t half = 0; half < 2; half++) {
+            a[4 * half + i] = _mm_unpacklo_epi32(b[4 * half + 2 * i], b[4 * half + 2 * i + 1]); /* two columns of four rows */
+            a[4 * half + i + 2] = _mm_unpackhi_epi32(b[4 * half + 2 * i], b[4 * half + 2 * i + 1]);
+        }
+    }
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+        _mm_storeu_si128((__m128i *)(void *)(dst + 2 * i * to), _mm_unpacklo_epi64(a[2 * i], a[2 * i + 1]));
+        _mm_storeu_si128((__m128i *)(void *)(dst + (2 * i + 1) * to), _mm_unpackhi_epi64(a[2 * i], a[2 * i + 1]));
+    }
+}
+
+void kvc_transpose_2_avx2(uint8_t *dst, size_t to, const uint8_t *src, size_t from, size_t rows, size_t columns) {
+    const size_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+    for (size_t c = 0; c < whole_columns; c += 8)
+        for (size_t r = 0; r < whole_rows; r += 8) transpose_eight(dst + c * to + r * 2, to, src + r * from + c * 2, from);
+    kvc_transpose_2_ref(dst + whole_columns * to, to, src + whole_columns * 2, from, whole_rows, columns - whole_columns);
+    kvc_transpose_2_ref(dst + whole_rows * 2, to, src + whole_rows * from, from, rows - whole_rows, columns);
+}
+
 void kvc_bf16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {

@@ -235,6 +235,11 @@ check-format:
 check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
 	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/api/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
 
+## check-memory: caches in memory, through libkvc.so, against numpy where $(PYTHON) has it
+.PHONY: check-memory
+check-memory: libkvc.so.$(VERSION)
+	@"$(PYTHON)" tests/memory-numpy.py ./libkvc.so.$(VERSION)
+
 ## check-abi: libkvc.so against that of the last tag, by abidiff; ABI_BASE: another commit
 .PHONY: check-abi
 check-abi: libkvc.so.$(VERSION)

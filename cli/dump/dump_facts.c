@@ -2,6 +2,7 @@
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/prefix_extras.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -120,7 +121,10 @@ static void gather_unknown(struct dump_facts *x) {
 }
 
 int dump_facts_gather(struct dump_facts *x, const struct kvc_opened *f, struct kvc_error *e) {
+    struct kvc_extra *extra;
     *x = (struct dump_facts){.file = f, .c = f->cache, .meta = &f->cache->meta};
+    if (kvc_extras_list(x->meta, &extra, &x->extras, e)) return -1;
+    free(extra);
     x->is_container = kvc_cache_is_container(f->cache);
     x->heads_known = kvc_cache_heads_known(f->cache);
     x->part = calloc((size_t)f->cache->n_parts + 1, sizeof *x->part);
@@ -239,6 +243,23 @@ static void print_tokens(struct dump_out *o, const struct kvc_cache *c) {
     dump_group_end(o);
 }
 
+static void meta_hex(struct dump_out *o, const char *name, const struct kvc_meta *m, const char *key) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(m, key);
+    if (entry) dump_key_hex(o, name, entry->value, entry->size);
+    else dump_key_none(o, name);
+}
+
+static void print_prefix(struct dump_out *o, const struct dump_facts *x) {
+    dump_group(o, "prefix");
+    meta_text(o, "identity", x->meta, KVC_KEY_PREFIX_IDENTITY);
+    dump_key_u64(o, "keys", x->c->n_prefix_keys);
+    meta_u64(o, "first", x->meta, KVC_KEY_TOKENS_FIRST);
+    meta_hex(o, "parent", x->meta, KVC_KEY_PREFIX_PARENT);
+    dump_key_u64(o, "extras", x->extras);
+    meta_hex(o, "space", x->meta, KVC_KEY_PREFIX_SPACE);
+    dump_group_end(o);
+}
+
 /* Prints the profile that decoding needs, its place, and how the transform codec coded its first K and its first V. */
 static int print_profile(struct dump_out *o, const struct dump_facts *x, struct kvc_error *e) {
     const struct kvc_meta_entry *hash = kvc_meta_find(x->meta, KVC_KEY_PROFILE);
@@ -339,6 +360,7 @@ int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
     print_parts(o, &x);
     dump_key_u64(o, "checkpoints", x.checkpoints);
     print_tokens(o, x.c);
+    print_prefix(o, &x);
     meta_text(o, "token_form", x.meta, KVC_KEY_LLAMA_TOKEN_FORM);
     meta_bool(o, "transposed_v", x.meta, KVC_KEY_LLAMA_TRANSPOSED_V);
     print_rope(o, x.meta);

@@ -31,6 +31,7 @@ struct dump_facts {
     const struct kvc_opened *file;
     const struct kvc_cache *c;
     const struct kvc_meta *meta;
+    size_t extras; /* number of items of prefix.extras */
     int is_container, heads_known;
     struct dump_shared heads, k_dim, v_dim;
     struct dump_dtypes k, v, others;

@@ -12,14 +12,13 @@
 struct dump_matched {
     char *name;
     uint64_t order;  /* index of the file among the operands */
-    uint64_t common; /* number of leading tokens that the file shares with the prompt */
     uint64_t tokens; /* number of tokens of the file's cache */
-    int by_keys;
+    struct kvc_prefix_matched found;
 };
 
 /* Returns 1 if all tokens of the cache are a prefix of the prompt. */
 static int is_whole(const struct dump_matched *m) {
-    return m->common && m->common == m->tokens;
+    return m->found.common && !m->found.first && m->found.common == m->tokens;
 }
 
 /* Returns the number of tokens of a cache: of its ids, or else of the rows of its live part. */
@@ -31,7 +30,7 @@ static uint64_t count_tokens(const struct kvc_cache *c) {
 int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     (void)o; /* printing waits for the last file */
     struct dump_matched m = {.order = options->n_matched, .tokens = count_tokens(f->cache)};
-    if (kvc_prefix_match(f->cache, options->tokens, options->n_tokens, &m.common, &m.by_keys, e)) return -1;
+    if (kvc_prefix_match(f->cache, options->tokens, options->n_tokens, &m.found, e)) return -1;
     struct dump_matched *grown = kvc_realloc(options->matched, options->n_matched + 1, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "the list of files");
     options->matched = grown;
@@ -44,25 +43,26 @@ int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
 static int compare(const void *a, const void *b) {
     const struct dump_matched *x = a, *y = b;
     if (is_whole(x) != is_whole(y)) return is_whole(x) ? -1 : 1;
-    if (x->common != y->common) return x->common > y->common ? -1 : 1;
+    if (x->found.common != y->found.common) return x->found.common > y->found.common ? -1 : 1;
     const int names = strcmp(x->name, y->name);
     return names ? names : x->order < y->order ? -1 : 1;
 }
 
 static void print_one(struct dump_out *o, const struct dump_matched *m, const struct dump_options *options) {
-    const char *how = m->by_keys ? "prefix keys" : "token ids";
+    const char *how = m->found.by_keys ? "prefix keys" : "token ids";
     if (o->style == DUMP_JSON) {
         dump_begin(o, m->name);
-        cli_json_u64(&o->report.json, "common", m->common);
+        cli_json_u64(&o->report.json, "common", m->found.common);
         cli_json_u64(&o->report.json, "tokens", m->tokens);
         cli_json_text(&o->report.json, "by", how);
+        cli_json_u64(&o->report.json, "first", m->found.first);
         dump_end(o);
     } else if (o->style == DUMP_TSV) {
-        fprintf(o->out, "match\t%" PRIu64 "\t", m->common);
+        fprintf(o->out, "match\t%" PRIu64 "\t", m->found.common);
         cli_print_safe(o->out, m->name);
-        fprintf(o->out, "\t%s\t%" PRIu64 "\n", how, m->tokens);
+        fprintf(o->out, "\t%s\t%" PRIu64 "\t%" PRIu64 "\n", how, m->tokens, m->found.first);
     } else {
-        fprintf(o->out, "%" PRIu64 "\t%" PRIu64 "\t", m->common, m->tokens);
+        fprintf(o->out, "%" PRIu64 "\t%" PRIu64 "\t", m->found.common, m->tokens);
         cli_print_safe(o->out, m->name);
         fprintf(o->out, "%s%s\n", options->verbose ? "\t" : "", options->verbose ? how : "");
     }
@@ -73,7 +73,7 @@ uint64_t dump_match_end(struct dump_out *o, struct dump_options *options) {
     if (options->n_matched > 1) qsort(options->matched, (size_t)options->n_matched, sizeof *options->matched, compare);
     for (uint64_t i = 0; i < options->n_matched; i++) {
         print_one(o, &options->matched[i], options);
-        sharing += options->matched[i].common > 0;
+        sharing += options->matched[i].found.common > 0;
         free(options->matched[i].name);
     }
     free(options->matched);

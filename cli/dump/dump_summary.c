@@ -26,6 +26,10 @@ static void say(struct line *l, const char *format, ...) {
     if (n > 0) l->n = (size_t)n < sizeof l->text - l->n ? l->n + (size_t)n : sizeof l->text - 1;
 }
 
+static void say_hex(struct line *l, const struct kvc_meta_entry *m) {
+    for (uint64_t b = 0; b < m->size && b < 32; b++) say(l, "%02x", m->value[b]);
+}
+
 static void end(struct dump_out *o, struct line *l, const char *label) {
     dump_key_text(o, label, l->n ? l->text : "unknown");
     *l = (struct line){.n = 0};
@@ -62,7 +66,7 @@ static void print_model(struct dump_out *o, const struct dump_facts *x, struct l
         size_t prefix = strlen(KVC_KEY_FINGERPRINT);
         if (strncmp(m->key, KVC_KEY_FINGERPRINT, prefix) != 0) continue;
         say(l, "%s ", m->key + prefix);
-        for (uint64_t b = 0; b < m->size && b < 32; b++) say(l, "%02x", m->value[b]);
+        say_hex(l, m);
         end(o, l, "fingerprint");
     }
 }
@@ -102,6 +106,21 @@ static void print_tokens(struct dump_out *o, const struct dump_facts *x, struct 
         if (x->c->n_tokens > SHOWN_TOKENS) say(l, " ...");
     }
     end(o, l, "tokens");
+}
+
+/* Prints the place of a file that is a piece of a sequence, and what its prefix keys take beside token ids. */
+static void print_prefix(struct dump_out *o, const struct dump_facts *x, struct line *l) {
+    const struct kvc_meta_entry *parent = kvc_meta_find(x->meta, KVC_KEY_PREFIX_PARENT);
+    const struct kvc_meta_entry *space = kvc_meta_find(x->meta, KVC_KEY_PREFIX_SPACE);
+    if (parent) {
+        say(l, "from position %" PRIu64 " on, after key ", kvc_meta_u64(x->meta, KVC_KEY_TOKENS_FIRST, 0));
+        say_hex(l, parent);
+    }
+    if (x->extras) say(l, "%sextras %zu", l->n ? ", " : "", x->extras);
+    if (l->n) end(o, l, "prefix");
+    if (!space) return;
+    say_hex(l, space);
+    end(o, l, "namespace");
 }
 
 static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line *l) {
@@ -246,6 +265,7 @@ int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_opt
     print_model(o, &x, &l);
     print_geometry(o, &x, &l);
     print_tokens(o, &x, &l);
+    print_prefix(o, &x, &l);
     if (x.has_k) print_rope(o, x.meta, &l);
     print_storage(o, &x, &l);
     const int status = print_profile(o, &x, &l, e);

@@ -84,6 +84,7 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
                                              .kv_heads = o->kv_heads,
                                              .profile = o->profile,
                                              .profile_folders = o->profile_folders,
+                                             .open_profile = o->shared_profile,
                                              .salvage = o->damaged},
                                   .model = model};
     if (kvc_file_pairing(o->pairing, &opening.import.pairing, e)) return -1;
@@ -206,8 +207,10 @@ const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n) {
 }
 
 int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e) {
-    int by_keys;
-    return kvc_prefix_match(f->cache, tokens, n, common, &by_keys, e) ? kvc_error_prefix(e, f->name) : 0;
+    struct kvc_prefix_matched m;
+    if (kvc_prefix_match(f->cache, tokens, n, &m, e)) return kvc_error_prefix(e, f->name);
+    *common = m.common;
+    return 0;
 }
 
 const char *kvc_file_member(const struct kvc_file *f, uint32_t i, uint64_t *bytes) {
@@ -263,4 +266,20 @@ int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error 
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing", f->name, s->damaged,
                         s->records);
     return kvc_container_check(c, threads, e) ? kvc_error_prefix(e, f->name) : 0;
+}
+
+/* --- models --- */
+
+int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e) {
+    struct kvc_meta meta = {0};
+    char identity[KVC_IDENTITY_BYTES];
+    struct kvc_model *model = malloc(sizeof *model);
+    int status = model ? kvc_model_read(weights, 0, model, e) : kvc_fail_memory(e, "a model");
+    if (!status) status = kvc_model_store(model, &meta, 0, e);
+    if (!status) kvc_prefix_identity(&meta, identity, sizeof identity);
+    if (!status && strlen(identity) >= size) status = kvc_fail(e, KVC_ERR_USAGE, "the identity has no room in %zu bytes", size);
+    if (!status) memcpy(text, identity, strlen(identity) + 1);
+    kvc_meta_free(&meta);
+    free(model);
+    return status ? kvc_error_prefix(e, weights) : 0;
 }

@@ -48,7 +48,7 @@ KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
  * of K, 3 the model's weights file for its facts, 4 the same for its values, 5 the profile that a file was packed with, 6
  * queries, 7 a format to write, 8 the format of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE
  * pairing to write, 11 a step or a target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent
- * (`force_profile`). */
+ * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`). */
 KVC_API int kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
@@ -56,6 +56,7 @@ KVC_API const char *kvc_error_message(const struct kvc_error *e);
 /* --- opening and looking --- */
 
 struct kvc_file;
+struct kvc_profile;
 
 /* Facts that the caller knows and the file may lack. */
 struct kvc_open_options {
@@ -70,7 +71,8 @@ struct kvc_open_options {
     /* Where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL: nowhere else. The library does
      * not read the environment for it; the tools pass $KVC_PROFILE_PATH here. */
     const char *profile_folders;
-    int damaged; /* open a .kvc that may be damaged anywhere, and look for all damage (kvc_file_survey) */
+    int damaged;                        /* open a .kvc that may be damaged anywhere, and look for all damage (kvc_file_survey) */
+    struct kvc_profile *shared_profile; /* a profile that is open already, for files that were packed with it; NULL: none */
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files
@@ -95,7 +97,8 @@ struct kvc_part_options {
 };
 /* Returns a handle of some tokens or layers of f, which must stay open. Nothing is copied. Refuses positions that a
  * sliding-window, recurrent or checkpoint part does not have. Such a handle can be packed, and unpacked into a format that is
- * named. */
+ * named. A selection from a multiple of 256 on keeps its prefix keys, and gets a parent (prefix.parent), where those of f are
+ * known from position 0 or its parent on. */
 KVC_API struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part, struct kvc_error *e);
 /* Returns a handle of n files, which must stay open, as one cache. how "tokens" or NULL: the files are consecutive blocks of one text,
  * in order; positions must follow each other, or else all count from 0 and the order of the files gives them. how "heads": the files
@@ -113,10 +116,13 @@ KVC_API size_t kvc_file_meta_size(const struct kvc_file *f, const char *key);
 /* Writes the text into a caller's buffer of `size` bytes and returns the buffer. Returns NULL, and makes the buffer empty, when
  * the key is absent or when the text has no room: nothing is cut off. */
 KVC_API const char *kvc_file_meta(const struct kvc_file *f, const char *key, char *text, size_t size);
-/* Token ids of positions 0, 1, ...; owned by f; NULL and 0 when the file has none. */
+/* Token ids, in order of position; owned by f; NULL and 0 when the file has none. They begin at position 0, or where the metadata
+ * key tokens.first says. */
 KVC_API const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n);
 /* Sets *common to the number of leading tokens that the cache shares with n token ids. Exact where the file has token ids;
- * where it has prefix keys only, whole runs of 256 tokens are found. */
+ * where it has prefix keys only, whole runs of 256 tokens are found. In a cache that begins later (metadata key prefix.parent) the
+ * tokens before it count too, if n and the parent show that they are equal and the cache shares a token of its own; else 0.
+ * Tokens are shared up to the first that stands for an image or the like (prefix.extras). */
 KVC_API int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e);
 /* Name and size of member i of the source; NULL past the last, and of a source that is one file. `bytes` may be NULL. */
 KVC_API const char *kvc_file_member(const struct kvc_file *f, uint32_t i, uint64_t *bytes);
@@ -184,6 +190,12 @@ struct kvc_damage_info {
 KVC_API int kvc_file_survey(const struct kvc_file *f, struct kvc_survey_info *info);
 /* -1 when there is no place i, or info->size is not set. */
 KVC_API int kvc_file_damage(const struct kvc_file *f, uint64_t i, struct kvc_damage_info *info);
+
+/* --- models --- */
+
+/* Writes the identity of the model of a weights file (GGUF, safetensors or a folder of them) as text of at most 128 bytes with its NUL:
+ * what prefix keys (kvc.5) are chained over, the same for all programs that ask kvc. */
+KVC_API int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e);
 
 /* --- comparing --- */
 
@@ -348,6 +360,11 @@ struct kvc_write_options {
     /* For unpacking into a format that is named. */
     const char *pairing;    /* RoPE pairing of K in what is written; NULL: the format's own, or as it is */
     const char *const *set; /* "KEY=VALUE" for the format, NULL-terminated; NULL: none. kvc-unpack(1) lists them */
+    /* 0: refuse to write a format that does not hold all of the cache (token ids, facts of the model, queries and so on), with a
+     * message that lists what it does not hold, as kvc-unpack does; 1: write it without them. */
+    int lossy_metadata;
+
+    struct kvc_profile *shared_profile; /* for packing, instead of `profile`: one that is open already */
 };
 
 /* Writes f as a .kvc. options may be NULL. */
@@ -370,6 +387,11 @@ KVC_API int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, c
                                    struct kvc_error *e);
 
 /* --- profiles --- */
+
+/* Opens a profile once for many files, which several threads may pack and open with it. Files hold what they use: it may be closed
+ * while they are open. */
+KVC_API struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e);
+KVC_API void kvc_shared_profile_close(struct kvc_profile *p); /* kvc_shared_profile_close(NULL) is legal */
 
 /* A profile that is learnt from caches of one model, as by kvc-pack --learn-profile (kvc-profile.5). */
 struct kvc_learning;

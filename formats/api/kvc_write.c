@@ -3,6 +3,7 @@
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"
 #include "formats/container/container.h"
+#include "formats/file/losses.h"
 #include "formats/file/pack.h"
 #include "formats/file/restore.h"
 #include "formats/model/profile_learn.h"
@@ -54,7 +55,8 @@ static int pack(const struct kvc_file *f, const struct kvc_write_options *o, str
         if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
         how->options.recipe = &recipe;
     }
-    if (o->profile && !(how->profile = kvc_profile_open(o->profile, e))) return -1;
+    if (o->shared_profile) how->profile = kvc_profile_hold(o->shared_profile);
+    else if (o->profile && !(how->profile = kvc_profile_open(o->profile, e))) return -1;
     const int status = kvc_pack_cache(f->cache, size_of(f), how, &sink, &done, e);
     kvc_packed_free(&done);
     kvc_profile_free(how->profile);
@@ -113,11 +115,14 @@ static int export(const struct kvc_file *f, const char *format, const struct kvc
     const struct kvc_format *to = kvc_format_find(format);
     const char *colon = strchr(format, ':');
     struct kvc_export_options options = {.own = colon ? colon + 1 : NULL, .set = o->set};
+    struct kvc_losses losses;
     if (!to || !kvc_format_is_written(to)) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
     if (kvc_file_pairing(o->pairing, &options.pairing, e)) return -1;
     if (options.pairing && kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown, so K cannot be paired in %s", o->pairing);
+    kvc_losses_find(&losses, to, f->cache, &options, kvc_file_whole(f)->opened.has_model);
+    if (!o->lossy_metadata && kvc_losses_refuse(&losses, e)) return -1;
     if (kvc_export(to, f->cache, &options, out, e)) return -1;
     /* A whole read notices damage anywhere in a .kvc. */
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
@@ -183,6 +188,14 @@ int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, const str
 }
 
 /* --- profiles --- */
+
+struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e) {
+    return kvc_profile_open(path, e);
+}
+
+void kvc_shared_profile_close(struct kvc_profile *p) {
+    kvc_profile_free(p);
+}
 
 struct kvc_learning {
     struct kvc_learner *learner;

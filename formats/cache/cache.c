@@ -286,10 +286,10 @@ int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *
     return pos;
 }
 
-uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c) {
+uint64_t kvc_cache_tokens_from(const struct kvc_cache *c, uint64_t first) {
     int by_row = tokens_follow_rows(c);
-    uint64_t n = 0, first = first_token(c);
-    while (n < c->n_tokens && token_position(c, by_row, first, n) == (int64_t)n) n++;
+    uint64_t n = 0, begin = first_token(c);
+    while (n < c->n_tokens && (uint64_t)token_position(c, by_row, begin, n) == first + n) n++;
     return n;
 }
 

@@ -151,8 +151,9 @@ int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e);
 /* Returns the positions of the n_tokens token ids, which the caller frees. If there are as many ids as part 0 has cells, the
  * positions are those of its rows (a llama.cpp sequence with a hole). Otherwise they count from the metadata's tokens.first. */
 int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e);
-/* Returns how many token ids are at positions 0, 1, 2, ... without a gap. Prefix keys and prefix matching cover these. */
-uint64_t kvc_cache_prefix_tokens(const struct kvc_cache *c);
+/* Returns how many token ids are at positions first, first + 1, ... without a gap, if the first id is at `first`; else 0. Prefix
+ * keys and prefix matching cover these. */
+uint64_t kvc_cache_tokens_from(const struct kvc_cache *c, uint64_t first);
 
 /* Copies sorted rows [first, end) of `from`, positions and words, to the cells of `to` from number `at` on. The cells before `at`
  * must have been filled in this way. */

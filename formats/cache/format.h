@@ -46,7 +46,8 @@ struct kvc_import_options {
     const struct kvc_weights *weights; /* .kvc: of the model, if K and V are rebuilt from hidden states; must outlive the cache */
     const char *profile;               /* .kvc: path of the profile that the file was packed with; NULL: it is searched for */
     const char *profile_folders; /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
-    int salvage;                 /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
+    struct kvc_profile *open_profile; /* .kvc: a profile that is open already; NULL: none */
+    int salvage;                      /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
 };
 
 struct kvc_export_options {
@@ -58,9 +59,20 @@ struct kvc_export_options {
 
 /* What a format does not store. */
 enum kvc_format_lack {
-    KVC_LACKS_POSITIONS = 1,   /* positions of rows, so rows must be those of positions 0, 1, 2, ... */
-    KVC_LACKS_CHECKPOINTS = 2, /* parts of kind KVC_PART_CHECKPOINT */
-    KVC_LACKS_UNKNOWNS = 4     /* that a fact is unknown: heads, Hadamard rotation and pairing are taken to be the format's own */
+    KVC_LACKS_TOKENS = 0x1,       /* token ids */
+    KVC_LACKS_POSITIONS = 0x2,    /* positions of rows, so rows must be those of positions 0, 1, 2, ... */
+    KVC_LACKS_COORDINATES = 0x4,  /* further coordinates of cells (M-RoPE) */
+    KVC_LACKS_LAYERS = 0x8,       /* numbers of layers */
+    KVC_LACKS_WINDOWS = 0x10,     /* sliding windows of layers that hold all tokens */
+    KVC_LACKS_COMPANIONS = 0x20,  /* queries and hidden states */
+    KVC_LACKS_CHECKPOINTS = 0x40, /* parts of kind KVC_PART_CHECKPOINT */
+    KVC_LACKS_NAME = 0x80,        /* the model's name */
+    KVC_LACKS_FACTS = 0x100,      /* other facts of the model, RoPE and the source */
+    KVC_LACKS_PAIRING = 0x200,    /* the pairing of K, which readers take to be halves */
+    KVC_LACKS_ROTATION = 0x400,   /* Hadamard rotation, which stays in the values */
+    KVC_LACKS_UNKNOWNS = 0x800,   /* that a fact is unknown: heads, rotation and pairing are taken to be the format's own */
+    KVC_LACKS_SHAPES = 0x1000,    /* types and shapes that differ between tensors */
+    KVC_LACKS_METADATA = KVC_LACKS_NAME | KVC_LACKS_FACTS | KVC_LACKS_WINDOWS
 };
 
 struct kvc_format {
@@ -72,10 +84,12 @@ struct kvc_format {
     const char *tool;       /* an option of the tools that takes all import options at once, without "--"; NULL: none */
     enum kvc_source source; /* of the caches that are read from it */
     unsigned lacks;         /* enum kvc_format_lack bits, of what is written */
-    const char *no_source;  /* why a source's own bytes may be missing though nothing was left out; NULL: they never are */
-    int takes_members;      /* 1: a cache of this format may consist of several members; 0: it is one file */
+    int (*keeps)(enum kvc_dtype dtype); /* 0 for dtypes that are written as float32; NULL: all are written as they are */
+    const char *no_source; /* why a source's own bytes may be missing though nothing was left out; NULL: they never are */
+    int takes_members;     /* 1: a cache of this format may consist of several members; 0: it is one file */
 
-    /* Returns 1 if the bytes look like this format, else 0 and the reason in `why`. Must be cheap, and trust nothing. */
+    /* Returns 1 if the bytes look like this format, -1 if only their beginning does, else 0. If not 1, `why` gets the reason. Must be
+     * cheap, and trust nothing. */
     int (*probe)(const struct kvc_bundle *b, char *why, size_t size);
     /* Builds the model over the members' bytes; the bundle must outlive the cache. NULL: cannot import. */
     struct kvc_cache *(*import)(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
@@ -100,8 +114,9 @@ int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc
  * file itself. The file must outlive the bundle. */
 int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e);
 
-/* Finds the format by probing, or takes o->format, and imports. *format gets the row. For an unknown input, the message lists the
- * formats and why each refused the input. Messages begin with the bundle's name. */
+/* Finds the format by probing, or takes o->format, and imports. *format gets the row. For an unknown input, the message shows
+ * its first bytes, and says why a format refused it whose beginning it has; for several files, why every format of several files did.
+ * Messages begin with the bundle's name. */
 struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o, const struct kvc_format **format,
                              struct kvc_error *e);
 

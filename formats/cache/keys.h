@@ -13,14 +13,15 @@
 #define KVC_KEY_PROFILE_FIT_V "profile.fit-v"   /* f64: the same for V */
 #define KVC_KEY_RECIPE "recipe"                 /* text: canonical recipe */
 
-#define KVC_KEY_MODEL_NAME "model.name"             /* text */
-#define KVC_KEY_MODEL_ARCH "model.architecture"     /* text, as the weights file spells it: "llama", "gemma3" */
-#define KVC_KEY_MODEL_LAYERS "model.layers"         /* u64 */
-#define KVC_KEY_MODEL_HEADS "model.heads"           /* u64: query heads */
-#define KVC_KEY_MODEL_KV_HEADS "model.kv-heads"     /* u64 */
-#define KVC_KEY_MODEL_HEAD_DIM "model.head-dim"     /* u64: of K */
-#define KVC_KEY_MODEL_HEAD_DIM_V "model.head-dim-v" /* u64: of V, when it differs */
-#define KVC_KEY_MODEL_ADAPTERS "model.adapters"     /* text: LoRA names, comma-separated */
+#define KVC_KEY_MODEL_NAME "model.name"                     /* text */
+#define KVC_KEY_MODEL_ARCH "model.architecture"             /* text, as the weights file spells it: "llama", "gemma3" */
+#define KVC_KEY_MODEL_LAYERS "model.layers"                 /* u64 */
+#define KVC_KEY_MODEL_HEADS "model.heads"                   /* u64: query heads */
+#define KVC_KEY_MODEL_KV_HEADS "model.kv-heads"             /* u64 */
+#define KVC_KEY_MODEL_HEAD_DIM "model.head-dim"             /* u64: of K */
+#define KVC_KEY_MODEL_HEAD_DIM_V "model.head-dim-v"         /* u64: of V, when it differs */
+#define KVC_KEY_MODEL_ADAPTERS "model.adapters"             /* text: LoRA names, comma-separated */
+#define KVC_KEY_MODEL_ADAPTERS_HASH "model.adapters.sha256" /* bytes (32 each): SHA-256 of the adapters' files */
 /* bytes (32): "model.fingerprint." kind "." algorithm; kind gguf|safetensors, algorithm sampled|full */
 #define KVC_KEY_FINGERPRINT "model.fingerprint."
 #define KVC_KEY_TOKENIZER "tokenizer.sha256" /* bytes (32): SHA-256 of the vocabulary */
@@ -44,6 +45,9 @@
 
 #define KVC_KEY_TOKENS_FIRST "tokens.first"       /* u64: position of the first token id; absent: 0 */
 #define KVC_KEY_PREFIX_IDENTITY "prefix.identity" /* text: the model identity at the start of the chain of prefix keys */
+#define KVC_KEY_PREFIX_PARENT "prefix.parent"     /* bytes (32): the prefix key at tokens.first; absent: the chain begins at 0 */
+#define KVC_KEY_PREFIX_EXTRAS "prefix.extras"     /* bytes: what prefix keys take beside token ids (prefix_extras.h) */
+#define KVC_KEY_PREFIX_SPACE "prefix.space"       /* bytes (32): the namespace of the file (prefix_space.h) */
 
 #define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form"     /* text: "plain", "server" or "none" */
 #define KVC_KEY_LLAMA_STREAMS "llama.streams"           /* u64 */

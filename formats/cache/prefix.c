@@ -2,21 +2,24 @@
  * tools do). */
 #include "formats/cache/prefix.h"
 
+#include "codecs/memory.h"
 #include "formats/io/bytes.h"
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TAG "kvc prefix 0\n"
 
-/* Strongest first: a hash of all bytes of the weights, then one of samples. */
+/* Hashes of samples first: whoever hashes all bytes of the weights has them too, so all writers agree. */
 static const char *const fingerprints[] = {
-    KVC_KEY_FINGERPRINT "gguf.full",
-    KVC_KEY_FINGERPRINT "safetensors.full",
     KVC_KEY_FINGERPRINT "gguf.sampled",
     KVC_KEY_FINGERPRINT "safetensors.sampled",
+    KVC_KEY_FINGERPRINT "gguf.full",
+    KVC_KEY_FINGERPRINT "safetensors.full",
 };
 
 /* Writes "model.fingerprint.gguf.full:<hex>"; returns 0 if the metadata have no fingerprint. */
@@ -52,12 +55,7 @@ static int by_name(const struct kvc_meta *meta, char *text, size_t size) {
     return 1;
 }
 
-void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size) {
-    const char *named = kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, "");
-    if (*named && strlen(named) < size) {
-        snprintf(text, size, "%s", named);
-        return;
-    }
+void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size) {
     if (!by_fingerprint(meta, text, size) && !by_name(meta, text, size)) snprintf(text, size, "unknown");
     const char *adapters = kvc_meta_text(meta, KVC_KEY_MODEL_ADAPTERS, "");
     if (!*adapters) return;
@@ -73,41 +71,74 @@ void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size) {
     snprintf(text + used, size - used, "+lora:%s", hex);
 }
 
-static int first_key(const char *identity, uint8_t *key, struct kvc_error *e) {
+void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size) {
+    const char *named = kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, "");
+    if (*named && strlen(named) < size) snprintf(text, size, "%s", named);
+    else kvc_prefix_identity_of_model(meta, text, size);
+}
+
+/* --- the chain --- */
+
+int kvc_prefix_begin(struct kvc_prefix *p, const char *identity, struct kvc_error *e) {
     struct kvc_sha256 h;
+    *p = (struct kvc_prefix){0};
     kvc_sha256_init(&h);
     kvc_sha256_update(&h, TAG, sizeof TAG - 1);
     kvc_sha256_update(&h, identity, strlen(identity));
-    return kvc_sha256_final(&h, key, e);
+    return kvc_sha256_final(&h, p->start, e);
 }
 
-static int next_key(const uint8_t *before, const int32_t *tokens, uint8_t *key, struct kvc_error *e) {
-    uint8_t link[KVC_KEY_BYTES + 4 * KVC_PREFIX_TOKENS];
-    memcpy(link, before, KVC_KEY_BYTES);
-    for (size_t i = 0; i < KVC_PREFIX_TOKENS; i++) put_u32(link + KVC_KEY_BYTES + 4 * i, (uint32_t)tokens[i]);
-    return kvc_sha256(link, sizeof link, key, e);
-}
-
-int kvc_prefix_keys(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys, struct kvc_error *e) {
-    uint8_t start[KVC_KEY_BYTES];
-    const uint8_t *before = start;
-    if (first_key(identity, start, e)) return -1;
-    for (uint64_t i = 0; i < n / KVC_PREFIX_TOKENS; i++) {
-        uint8_t *key = keys + i * KVC_KEY_BYTES;
-        if (next_key(before, tokens + i * KVC_PREFIX_TOKENS, key, e)) return -1;
-        before = key;
-    }
+int kvc_prefix_of(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_error *e) {
+    const struct kvc_meta_entry *parent = kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
+    char identity[KVC_IDENTITY_BYTES];
+    kvc_prefix_identity(meta, identity, sizeof identity);
+    if (kvc_prefix_begin(p, identity, e) || kvc_extras_of(meta, &p->extras, e)) return -1;
+    if (!parent) return 0;
+    const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0);
+    if (parent->type != KVC_META_BYTES || parent->size != KVC_KEY_BYTES)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_PARENT "' is not %d bytes", KVC_KEY_BYTES);
+    if (!first || first % KVC_PREFIX_TOKENS || first > INT64_MAX)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "metadata key '" KVC_KEY_PREFIX_PARENT "' needs a '" KVC_KEY_TOKENS_FIRST
+                        "' that is a positive multiple of %d, not %" PRIu64,
+                        KVC_PREFIX_TOKENS, first);
+    p->first = first;
+    memcpy(p->start, parent->value, KVC_KEY_BYTES);
     return 0;
 }
 
-int kvc_prefix_common(const char *identity, const uint8_t *keys, uint64_t n_keys, const int32_t *tokens, uint64_t n,
+/* Writes the key of the block of tokens at `position`; `before` is the key there. */
+static int next_key(struct kvc_extras *extras, uint64_t position, const uint8_t *before, const int32_t *tokens, uint8_t *key,
+                    struct kvc_error *e) {
+    uint8_t link[KVC_KEY_BYTES + 4 * KVC_PREFIX_TOKENS];
+    size_t n = 0;
+    const uint8_t *extra = kvc_extras_take(extras, position, &n);
+    memcpy(link, before, KVC_KEY_BYTES);
+    for (size_t i = 0; i < KVC_PREFIX_TOKENS; i++) put_u32(link + KVC_KEY_BYTES + 4 * i, (uint32_t)tokens[i]);
+    if (!extra) return kvc_sha256(link, sizeof link, key, e);
+    struct kvc_sha256 h;
+    kvc_sha256_init(&h);
+    kvc_sha256_update(&h, link, sizeof link);
+    kvc_sha256_update(&h, extra, n);
+    return kvc_sha256_final(&h, key, e);
+}
+
+int kvc_prefix_keys(const struct kvc_prefix *p, const int32_t *tokens, uint64_t n, uint8_t *keys, struct kvc_error *e) {
+    const uint8_t *before = p->start;
+    struct kvc_extras extras = p->extras;
+    for (uint64_t i = 0; i < n / KVC_PREFIX_TOKENS; i++, before = keys, keys += KVC_KEY_BYTES)
+        if (next_key(&extras, p->first + i * KVC_PREFIX_TOKENS, before, tokens + i * KVC_PREFIX_TOKENS, keys, e)) return -1;
+    return 0;
+}
+
+int kvc_prefix_common(const struct kvc_prefix *p, const uint8_t *keys, uint64_t n_keys, const int32_t *tokens, uint64_t n,
                       uint64_t *common, struct kvc_error *e) {
-    uint8_t start[KVC_KEY_BYTES], key[KVC_KEY_BYTES];
-    const uint8_t *before = start;
+    uint8_t key[KVC_KEY_BYTES];
+    const uint8_t *before = p->start;
+    struct kvc_extras extras = p->extras;
     *common = 0;
-    if (first_key(identity, start, e)) return -1;
     for (uint64_t i = 0; i < n_keys && i < n / KVC_PREFIX_TOKENS; i++) {
-        if (next_key(before, tokens + i * KVC_PREFIX_TOKENS, key, e)) return -1;
+        if (next_key(&extras, p->first + i * KVC_PREFIX_TOKENS, before, tokens + i * KVC_PREFIX_TOKENS, key, e)) return -1;
         before = keys + i * KVC_KEY_BYTES;
         if (memcmp(key, before, KVC_KEY_BYTES) != 0) break;
         *common += KVC_PREFIX_TOKENS;
@@ -115,19 +146,151 @@ int kvc_prefix_common(const char *identity, const uint8_t *keys, uint64_t n_keys
     return 0;
 }
 
-int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n, uint64_t *common, int *by_keys,
-                     struct kvc_error *e) {
-    *common = 0;
-    *by_keys = 0;
-    if (c->tokens) {
-        uint64_t most = kvc_cache_prefix_tokens(c);
-        while (*common < n && *common < most && tokens[*common] == c->tokens[*common]) ++*common;
+/* --- of a cache --- */
+
+/* Refuses extras of tokens that are not among the n ids from p->first on. */
+static int check_extras(const struct kvc_cache *c, const struct kvc_prefix *p, uint64_t n, struct kvc_error *e) {
+    struct kvc_extra *item;
+    size_t items;
+    if (kvc_extras_list(&c->meta, &item, &items, e)) return -1;
+    const int beyond = items && (item[0].position < p->first || item[items - 1].position - p->first >= n);
+    free(item);
+    return beyond ? kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_EXTRAS "': an item is of no token of the file")
+                  : 0;
+}
+
+int kvc_prefix_check(const struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_prefix p;
+    if (kvc_prefix_of(&p, &c->meta, e)) return -1;
+    const uint64_t n = kvc_cache_tokens_from(c, p.first);
+    if (c->tokens && c->n_prefix_keys != n / KVC_PREFIX_TOKENS)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", c->n_prefix_keys, c->n_tokens);
+    return check_extras(c, &p, n, e);
+}
+
+int kvc_prefix_verify(const struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_prefix p;
+    uint64_t common;
+    if (!c->tokens || !c->n_prefix_keys) return 0;
+    if (kvc_prefix_of(&p, &c->meta, e) ||
+        kvc_prefix_common(&p, c->prefix_keys, c->n_prefix_keys, c->tokens, c->n_prefix_keys * KVC_PREFIX_TOKENS, &common, e))
+        return -1;
+    if (common / KVC_PREFIX_TOKENS == c->n_prefix_keys) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "the prefix key at position %" PRIu64 " does not follow from the tokens before it",
+                    p.first + common + KVC_PREFIX_TOKENS);
+}
+
+/* Keeps the extras of positions [first, end). */
+static int select_extras(struct kvc_meta *meta, uint64_t first, uint64_t end, struct kvc_error *e) {
+    struct kvc_extra *item;
+    size_t items, begin = 0;
+    if (kvc_extras_list(meta, &item, &items, e)) return -1;
+    while (begin < items && item[begin].position < first) begin++;
+    while (items > begin && item[items - 1].position >= end) items--;
+    const int status = kvc_extras_store(meta, item + begin, items - begin, e);
+    free(item);
+    return status;
+}
+
+/* Moves the chain to position `first`, a multiple of KVC_PREFIX_TOKENS, over the ids from p->first on. */
+static int move(struct kvc_prefix *p, const int32_t *tokens, uint64_t first, struct kvc_error *e) {
+    for (; p->first < first; p->first += KVC_PREFIX_TOKENS, tokens += KVC_PREFIX_TOKENS)
+        if (next_key(&p->extras, p->first, p->start, tokens, p->start, e)) return -1;
+    return 0;
+}
+
+/* Lets a view without token ids keep the keys of its positions [first, end). */
+static int select_keys(struct kvc_cache *view, const struct kvc_cache *c, const struct kvc_prefix *p, uint64_t first,
+                       uint64_t end, struct kvc_error *e) {
+    const uint64_t skipped = (first - p->first) / KVC_PREFIX_TOKENS, last = (end - p->first) / KVC_PREFIX_TOKENS;
+    const uint64_t n = (last < c->n_prefix_keys ? last : c->n_prefix_keys) - skipped;
+    if (c->tokens || !n) return 0;
+    if (!(view->prefix_keys = kvc_alloc(n, KVC_KEY_BYTES))) return kvc_fail_memory(e, "prefix keys");
+    memcpy(view->prefix_keys, c->prefix_keys + skipped * KVC_KEY_BYTES, (size_t)n * KVC_KEY_BYTES);
+    view->n_prefix_keys = n;
+    return 0;
+}
+
+/* Begins the chain of a cache with the identity that its writer takes. With ids from position 0 on the writer computes all keys
+ * anew, so the identity is that of the facts. */
+static int begin_as_written(struct kvc_prefix *p, const struct kvc_cache *c, char *identity, struct kvc_error *e) {
+    if (kvc_prefix_of(p, &c->meta, e)) return -1;
+    kvc_prefix_identity(&c->meta, identity, KVC_IDENTITY_BYTES);
+    if (!c->tokens || p->first) return 0;
+    const struct kvc_extras extras = p->extras;
+    kvc_prefix_identity_of_model(&c->meta, identity, KVC_IDENTITY_BYTES);
+    if (kvc_prefix_begin(p, identity, e)) return -1;
+    p->extras = extras;
+    return 0;
+}
+
+/* Stores the parent key of a view that begins at `first`. */
+static int set_parent(struct kvc_meta *meta, const struct kvc_cache *c, const struct kvc_prefix *whole, uint64_t first,
+                      const char *identity, struct kvc_error *e) {
+    struct kvc_prefix p = *whole;
+    const uint8_t *key = p.start;
+    if (!c->tokens) key = c->prefix_keys + ((first - p.first) / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
+    else if (move(&p, c->tokens, first, e)) return -1;
+    return kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_PARENT, key, KVC_KEY_BYTES, e) ||
+           kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e) ||
+           kvc_meta_set_u64(meta, KVC_KEY_TOKENS_FIRST, first, e);
+}
+
+int kvc_prefix_select(struct kvc_cache *view, const struct kvc_cache *c, uint64_t first, uint64_t end, struct kvc_error *e) {
+    struct kvc_prefix p;
+    char identity[KVC_IDENTITY_BYTES];
+    if (begin_as_written(&p, c, identity, e)) return -1;
+    if (first < p.first) first = p.first;
+    const uint64_t ids = kvc_cache_tokens_from(c, p.first);
+    const int known = c->tokens ? first - p.first < ids : (first - p.first) / KVC_PREFIX_TOKENS <= c->n_prefix_keys;
+    if (!known || first % KVC_PREFIX_TOKENS || end <= first) {
+        kvc_meta_remove(&view->meta, KVC_KEY_PREFIX_PARENT);
+        kvc_meta_remove(&view->meta, KVC_KEY_PREFIX_EXTRAS);
         return 0;
     }
-    if (!c->n_prefix_keys)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the file holds neither token ids nor prefix keys: its prefix cannot be matched");
-    *by_keys = 1;
+    if (first > p.first && set_parent(&view->meta, c, &p, first, identity, e)) return -1;
+    return select_extras(&view->meta, first, end, e) || select_keys(view, c, &p, first, end, e) ? -1 : 0;
+}
+
+/* --- matching --- */
+
+/* Sets *same to 1 if the chain of a list, which has ids up to p->first, goes through the start of p. */
+static int starts_alike(const struct kvc_cache *c, const struct kvc_prefix *p, const int32_t *tokens, int *same,
+                        struct kvc_error *e) {
+    struct kvc_prefix list;
     char identity[KVC_IDENTITY_BYTES];
     kvc_prefix_identity(&c->meta, identity, sizeof identity);
-    return kvc_prefix_common(identity, c->prefix_keys, c->n_prefix_keys, tokens, n, common, e);
+    if (kvc_prefix_begin(&list, identity, e) || move(&list, tokens, p->first, e)) return -1;
+    *same = memcmp(list.start, p->start, KVC_KEY_BYTES) == 0;
+    return 0;
+}
+
+/* Counts the equal ids of a cache and of a list, both from p->first on, up to the first token that has extras. */
+static uint64_t common_ids(const struct kvc_cache *c, const struct kvc_prefix *p, const int32_t *tokens, uint64_t n) {
+    uint64_t most = kvc_cache_tokens_from(c, p->first), common = 0;
+    const uint64_t extra = kvc_extras_first(&p->extras);
+    if (extra - p->first < most) most = extra - p->first;
+    if (n < most) most = n;
+    while (common < most && tokens[common] == c->tokens[common]) common++;
+    return common;
+}
+
+int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_prefix_matched *m,
+                     struct kvc_error *e) {
+    struct kvc_prefix p;
+    int same = 1;
+    *m = (struct kvc_prefix_matched){.by_keys = !c->tokens};
+    if (!c->tokens && !c->n_prefix_keys)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the file holds neither token ids nor prefix keys: its prefix cannot be matched");
+    if (kvc_prefix_of(&p, &c->meta, e)) return -1;
+    m->first = p.first;
+    if (n < p.first) return 0;
+    if (p.first && starts_alike(c, &p, tokens, &same, e)) return -1;
+    if (!same) return 0;
+    tokens += p.first;
+    n -= p.first;
+    if (c->tokens) m->common = common_ids(c, &p, tokens, n);
+    else if (kvc_prefix_common(&p, c->prefix_keys, c->n_prefix_keys, tokens, n, &m->common, e)) return -1;
+    if (m->common) m->common += p.first;
+    return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/prefix.h"
 #include "kernels/kernels.h"
 
 #include <inttypes.h>
@@ -298,7 +299,7 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
     if (!status && !layers) status = kvc_fail(e, KVC_ERR_USAGE, "no layer of this cache is selected");
     struct kvc_cache *view = status ? NULL : make_view(c, &k, AS_IT_IS, e);
     keep_free(&k);
-    if (view && s->end && cut_tokens(view, c, s, e)) {
+    if (view && s->end && (cut_tokens(view, c, s, e) || kvc_prefix_select(view, c, s->first, s->end, e))) {
         kvc_cache_free(view);
         return NULL;
     }

@@ -40,6 +40,7 @@ struct kvc_pack_options {
                                         * and refuses a profile that does not fit */
     int embed_profile;                 /* store the profile in the file */
     int measure;                       /* fill in the report's errors */
+    int space;                         /* store the namespace (prefix.space), as is done where the cache has one */
     int no_tokens;                /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */
     const struct kvc_cache *keys; /* cache whose prefix keys are kept if `cache` has no token ids; NULL: the cache itself */
     /* A container whose rows are the first rows of the cache: its blocks are copied where they are coded alone and by the same

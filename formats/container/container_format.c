@@ -27,7 +27,8 @@ static void equip(struct kvc_cache *c, const struct kvc_input *in, const struct 
     else if (in->path && !slash) memcpy(folder, ".", 2);
     const struct kvc_profile_places places = {.given = o ? o->profile : NULL,
                                               .folder = *folder ? folder : NULL,
-                                              .folders = o ? o->profile_folders : NULL};
+                                              .folders = o ? o->profile_folders : NULL,
+                                              .open = o ? o->open_profile : NULL};
     kvc_container_set_profile(c, &places);
 }
 

@@ -1,6 +1,8 @@
 /* inspect.c: describes a container (header, records, pipelines, sizes), and checks all of it. Not for decoding (blocks.c). */
 #include "formats/container/records.h"
 
+#include "formats/cache/keys.h"
+#include "formats/cache/prefix.h"
 #include "formats/io/bytes.h"
 #include "formats/io/parallel.h"
 
@@ -96,7 +98,9 @@ int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_
     if (!kvc_cache_is_container(c)) return kvc_records_none(e);
     /* check_one only reads the cache; the job's state is not const because other jobs write theirs */
     struct kvc_job job = {.n = kvc_container_records(c), .work = check_one, .state = (void *)(uintptr_t)c};
-    return kvc_parallel(&job, threads, e);
+    if (kvc_parallel(&job, threads, e) || kvc_prefix_verify(c, e)) return -1;
+    if (!kvc_records_of(c)->other_space) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_SPACE "' does not follow from the facts of the file");
 }
 
 int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e) {

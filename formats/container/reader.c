@@ -7,7 +7,7 @@
 #include "formats/container/extents_section.h"
 #include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
-#include "formats/cache/prefix.h"
+#include "formats/cache/prefix_space.h"
 #include "formats/container/salvage.h"
 #include "formats/cache/view.h"
 
@@ -221,6 +221,18 @@ static int expect(const struct kvc_records *k, uint64_t i, unsigned type, struct
     return kvc_fail(e, KVC_ERR_DAMAGED, "record %" PRIu64 " is not the %s record due there", i, kvc_record_name(type));
 }
 
+/* Notes whether the namespace follows from the facts. It decides nothing, so only a check of the whole file reports it; now the
+ * metadata are those of the file. */
+static int compare_space(const struct kvc_cache *c, struct kvc_records *k, struct kvc_error *e) {
+    const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_SPACE);
+    const struct kvc_space space = {.lossless = kvc_container_lossless(c)};
+    uint8_t hash[KVC_KEY_BYTES];
+    if (!m) return 0;
+    if (kvc_prefix_space(c, &c->meta, &space, hash, e)) return -1;
+    k->other_space = m->type != KVC_META_BYTES || m->size != sizeof hash || memcmp(m->value, hash, sizeof hash) != 0;
+    return 0;
+}
+
 static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error *e) {
     uint8_t *bytes;
     size_t n;
@@ -257,8 +269,7 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     k->shape = kvc_alloc(c->n_tensors + 1, sizeof *k->shape);
     if (!k->shape) return kvc_fail_memory(e, "shapes");
     for (uint32_t t = 0; t < c->n_tensors; t++) k->shape[t] = c->tensor[t].shape;
-    if (c->tokens && c->n_prefix_keys != kvc_cache_prefix_tokens(c) / KVC_PREFIX_TOKENS)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", c->n_prefix_keys, c->n_tokens);
+    if (kvc_prefix_check(c, e) || compare_space(c, k, e)) return -1;
     return place_blocks(c, k, i, e);
 }
 

@@ -47,6 +47,7 @@ struct kvc_records {
     uint64_t n_chunks;
     uint64_t most_cells;       /* maximum that the blocks can hold: TABLE must not claim more */
     struct kvc_survey *survey; /* of a damaged file, in which block_record may be KVC_NOWHERE; else NULL */
+    int other_space;           /* 1: the namespace in the metadata does not follow from the facts of the file */
     uint8_t *lost;             /* of a damaged file, by part: 1: its cells are lost */
 };
 

@@ -139,7 +139,10 @@ int kvc_write_cells(struct kvc_record_writer *w, const struct kvc_cache *c, stru
 
 int kvc_write_tokens(struct kvc_record_writer *w, const struct kvc_cache *c, const struct kvc_pack_options *options,
                      const struct kvc_meta *meta, struct kvc_error *e) {
-    uint64_t n_keys = kvc_cache_prefix_tokens(c) / KVC_PREFIX_TOKENS;
+    struct kvc_prefix prefix;
+    /* extras count also where `meta`, of the file, leave them out with the token ids */
+    if (kvc_prefix_of(&prefix, meta, e) || kvc_extras_of(&c->meta, &prefix.extras, e)) return -1;
+    uint64_t n_keys = kvc_cache_tokens_from(c, prefix.first) / KVC_PREFIX_TOKENS;
     const uint8_t *kept = NULL;
     const struct kvc_cache *keyed = options->keys ? options->keys : c;
     if (!c->tokens && keyed->prefix_keys) {
@@ -155,9 +158,7 @@ int kvc_write_tokens(struct kvc_record_writer *w, const struct kvc_cache *c, con
     if (!status && c->tokens) {
         for (uint64_t i = 0; i < c->n_tokens; i++) put_u32(ids + 4 * i, (uint32_t)c->tokens[i]);
         if (!options->no_tokens) status = kvc_record_add(&list, KVC_SECTION_TOKENS, ids, (size_t)(4 * c->n_tokens), e);
-        if (!status && n_keys)
-            status = kvc_prefix_keys(kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, ""), c->tokens, n_keys * KVC_PREFIX_TOKENS,
-                                     keys, e);
+        if (!status) status = kvc_prefix_keys(&prefix, c->tokens, n_keys * KVC_PREFIX_TOKENS, keys, e);
     }
     if (!status && n_keys) status = kvc_record_add(&list, KVC_SECTION_KEYS, keys, (size_t)n_keys * KVC_KEY_BYTES, e);
     if (!status && list.count) status = kvc_write_record(w, KVC_RECORD_TOKENS, KVC_NONE, 0, &list, e);

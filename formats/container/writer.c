@@ -7,7 +7,7 @@
 #include "formats/container/container.h"
 
 #include "formats/cache/keys.h"
-#include "formats/cache/prefix.h"
+#include "formats/cache/prefix_space.h"
 #include "formats/cache/view.h"
 #include "formats/container/encode.h"
 #include "formats/container/offsets.h"
@@ -184,17 +184,33 @@ static int find_fit(struct writer *w, struct kvc_error *e) {
     return status ? kvc_error_prefix(e, "profile") : 0;
 }
 
+/* Stores the namespace. One that the cache had is of other facts. */
+static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
+    const struct kvc_space space = {.lossless = w->plan.lossless};
+    uint8_t hash[KVC_KEY_BYTES];
+    if (!w->options->space && !kvc_meta_find(meta, KVC_KEY_PREFIX_SPACE)) return 0;
+    return kvc_prefix_space(w->cache, meta, &space, hash, e) ||
+           kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_SPACE, hash, sizeof hash, e);
+}
+
+/* Sets the identity of the prefix keys. Keys without the token ids from position 0 on cannot be computed again, so their identity
+ * stays as well. */
+static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struct kvc_error *e) {
+    char identity[KVC_IDENTITY_BYTES];
+    if (!c->tokens) return 0;
+    if (kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT)) kvc_prefix_identity(meta, identity, sizeof identity);
+    else kvc_prefix_identity_of_model(meta, identity, sizeof identity);
+    return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
+}
+
 static int describe(const struct writer *w, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
-    char identity[128];
     if (kvc_meta_copy(meta, &c->meta, e) || kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) ||
         kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) || name_profile(w, meta, e))
         return -1;
-    /* Keys without their token ids cannot be computed again, so their identity stays as well. */
-    if (!c->tokens) return 0;
-    kvc_meta_remove(meta, KVC_KEY_PREFIX_IDENTITY);
-    kvc_prefix_identity(meta, identity, sizeof identity);
-    return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
+    /* Extras belong to token ids, and tell as much. */
+    if (w->options->no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);
+    return name_identity(c, meta, e) || name_space(w, meta, e);
 }
 
 static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_error *e) {

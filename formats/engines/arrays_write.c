@@ -86,8 +86,7 @@ static enum kvc_pairing default_pairing(const struct kvc_cache *c) {
     return fixed ? KVC_PAIRING_UNKNOWN : pairing;
 }
 
-/* Returns 1 when tensors are in blocks or rotated, which readers of arrays do not understand. */
-static int needs_float(const struct kvc_cache *c, uint32_t stream) {
+int kvc_arrays_needs_float(const struct kvc_cache *c, uint32_t stream) {
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];
@@ -99,7 +98,7 @@ static int needs_float(const struct kvc_cache *c, uint32_t stream) {
 }
 
 int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o, struct kvc_error *e) {
-    if (needs_float(list->cache, stream)) {
+    if (kvc_arrays_needs_float(list->cache, stream)) {
         list->view[0] = kvc_view_float(list->cache, e);
         if (!list->view[0]) return -1;
         list->cache = list->view[0];

@@ -39,6 +39,10 @@ int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, st
  * streams or in one, because arrays do not record the sequence of a token. */
 int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_error *e);
 
+/* Returns 1 if K or V of the stream, or companions, are in blocks or rotated, which readers of arrays do not understand: all of them
+ * become float32. */
+int kvc_arrays_needs_float(const struct kvc_cache *c, uint32_t stream);
+
 /* Replaces list->cache by views of it, which kvc_arrays_free() frees: float32 and the pairing, as kvc_arrays_list() has them. */
 int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o, struct kvc_error *e);
 

@@ -118,6 +118,9 @@ static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *f
                             "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
                             "version 4 must record it (version 3 does not)",
                             label);
+        if (version < 4 && facts->tile[!is_k])
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "llama: %s is Hadamard-rotated, which version %u does not record: write version 4", label, version);
     }
     return 0;
 }

@@ -56,9 +56,11 @@ int kvc_lmcache_begins(const uint8_t *head, uint64_t have, uint64_t size, char *
     if (have < KVC_LMCACHE_HEADER) snprintf(why, why_size, "too short for a header");
     else if (!bytes || get_u32(head + 4 * FORMAT) > MAX_FORMAT)
         snprintf(why, why_size, "the first 28 bytes are no length, memory format, dtype and sizes");
-    else if (bytes != length && bytes != size - KVC_LMCACHE_HEADER && !groups_of(head, have, size))
+    else if (bytes == length || bytes == size - KVC_LMCACHE_HEADER || groups_of(head, have, size)) return 1;
+    else {
         snprintf(why, why_size, "the sizes in the first 28 bytes fit neither the length there nor the file");
-    else return 1;
+        return -1;
+    }
     return 0;
 }
 
@@ -101,14 +103,15 @@ static int probe_file(const struct kvc_input *in, char *why, size_t size) {
 }
 
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+    int found = 0;
     snprintf(why, size, "no file is named *.data");
-    for (size_t i = 0; i < b->n; i++) {
+    for (size_t i = 0; i < b->n && found <= 0; i++) {
         if (!is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && probe_file(in, why, size)) return 1;
-        if (!in) snprintf(why, size, "a file cannot be opened");
+        if (in) found = probe_file(in, why, size);
+        else snprintf(why, size, "a file cannot be opened");
     }
-    return 0;
+    return found;
 }
 
 /* Reads the chunk of a file by its header, or by options. */
@@ -246,7 +249,9 @@ const struct kvc_format kvc_format_lmcache = {
     .import_options = kvc_lmcache_options,
     .export_options = kvc_lmcache_export_options,
     .source = KVC_SOURCE_LMCACHE,
-    .lacks = KVC_LACKS_POSITIONS | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
+             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .keeps = keeps,
     .takes_members = 1,
     .probe = probe,
     .import = import,

@@ -202,7 +202,7 @@ static int read_chunk(struct kvc_lmcache_file *f, const struct kvc_import_option
     const uint8_t *head = f->in->data;
     const uint64_t size = f->in->size;
     if (kvc_lmcache_has_geometry(o)) return kvc_lmcache_of_options(&f->chunk, "lmcr", size, o, e);
-    if (!kvc_lmcache_begins(head, size, size, why, sizeof why))
+    if (kvc_lmcache_begins(head, size, size, why, sizeof why) <= 0)
         return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_INPUT,
                              "the record holds %" PRIu64
                              " bytes without a header, so their geometry is needed: lmcr:dtype=bf16,layers=L,heads=H,dim=D",
@@ -354,7 +354,9 @@ const struct kvc_format kvc_format_lmcr = {
     .import_options = kvc_lmcache_options,
     .export_options = kvc_lmcache_export_options,
     .source = KVC_SOURCE_LMCR,
-    .lacks = KVC_LACKS_POSITIONS | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
+             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .keeps = keeps,
     .no_source = "a record's own compressed bytes are not recorded",
     .probe = probe,
     .import = import,

@@ -399,7 +399,9 @@ const struct kvc_format kvc_format_mlx = {
     .suffix = ".safetensors",
     .export_options = export_options,
     .source = KVC_SOURCE_MLX,
-    .lacks = KVC_LACKS_POSITIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_COMPANIONS |
+             KVC_LACKS_CHECKPOINTS | KVC_LACKS_FACTS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .keeps = keeps,
     .probe = probe,
     .import = import,
     .export = export,

@@ -2,6 +2,7 @@
  * of the header (safetensors_file.h) or the meaning of names (arrays_read.c). */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
+#include "formats/io/hash.h"
 #include "formats/io/safetensors_file.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -18,7 +19,7 @@
 
 /* Entries of "__metadata__", for both directions. Files of other programs hold them as text, if at all; an entry that cannot be
  * parsed counts as not recorded. */
-enum fact_type { FACT_TEXT, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN };
+enum fact_type { FACT_TEXT, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN, FACT_HASH };
 static const struct fact {
     const char *name, *key;
     enum fact_type type;
@@ -40,6 +41,15 @@ static const struct fact {
     {"hadamard_v", KVC_KEY_HADAMARD_V, FACT_TILE},
     {"heads_known", KVC_KEY_HEADS_KNOWN, FACT_KNOWN}, /* written only as "false" */
     {"layers_known", KVC_KEY_LAYERS_KNOWN, FACT_KNOWN},
+    {"head_dim_v", KVC_KEY_MODEL_HEAD_DIM_V, FACT_COUNT},
+    {"sliding_window", KVC_KEY_WINDOW, FACT_COUNT},
+    {"adapters", KVC_KEY_MODEL_ADAPTERS, FACT_TEXT},
+    {"shard", KVC_KEY_SHARD, FACT_TEXT},
+    {"tokenizer_sha256", KVC_KEY_TOKENIZER, FACT_HASH},
+    {"fingerprint_gguf_sampled", KVC_KEY_FINGERPRINT "gguf.sampled", FACT_HASH},
+    {"fingerprint_gguf_full", KVC_KEY_FINGERPRINT "gguf.full", FACT_HASH},
+    {"fingerprint_safetensors_sampled", KVC_KEY_FINGERPRINT "safetensors.sampled", FACT_HASH},
+    {"fingerprint_safetensors_full", KVC_KEY_FINGERPRINT "safetensors.full", FACT_HASH},
 };
 
 /* --- reading --- */
@@ -78,6 +88,17 @@ static int parse_count(const char *text, uint64_t *count) {
     return *end ? -1 : 0;
 }
 
+/* Reads 64 hexadecimal digits. */
+static int parse_hash(const char *text, uint8_t hash[KVC_SHA256_BYTES]) {
+    if (strlen(text) != 2 * KVC_SHA256_BYTES) return -1;
+    for (size_t i = 0; i < KVC_SHA256_BYTES; i++) {
+        const char digits[3] = {text[2 * i], text[2 * i + 1], '\0'};
+        if (strspn(digits, "0123456789abcdef") != 2) return -1;
+        hash[i] = (uint8_t)strtoul(digits, NULL, 16);
+    }
+    return 0;
+}
+
 /* Reads a JSON number; 0 when the text is none. Unlike strtod(), this does not depend on the locale. */
 static double parse_number(const char *text) {
     json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -89,6 +110,7 @@ static double parse_number(const char *text) {
 static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char *text, struct kvc_error *e) {
     uint64_t count;
     double number;
+    uint8_t hash[KVC_SHA256_BYTES];
     switch (fact->type) {
     case FACT_TEXT:
         if (strcmp(fact->name, "k_rope") == 0 && strcmp(text, "post") && strcmp(text, "pre")) return 0;
@@ -99,6 +121,7 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
         return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
     case FACT_NUMBER: number = parse_number(text); return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
     case FACT_KNOWN: return strcmp(text, "false") ? 0 : kvc_meta_set_bool(meta, fact->key, 0, e);
+    case FACT_HASH: return parse_hash(text, hash) ? 0 : kvc_meta_set_bytes(meta, fact->key, hash, sizeof hash, e);
     }
     return 0;
 }
@@ -213,16 +236,20 @@ static char *print_number(double v) {
 
 static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *meta, const struct fact *fact,
                       struct kvc_error *e) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(meta, fact->key);
     const uint64_t count = kvc_meta_u64(meta, fact->key, 0);
-    char text[32];
+    char text[2 * KVC_SHA256_BYTES + 1];
     int status = 0;
-    if (!kvc_meta_find(meta, fact->key))
-        return fact->type == FACT_TILE ? kvc_safetensors_add_text(to, fact->name, "unknown", e) : 0;
+    if (!entry) return fact->type == FACT_TILE ? kvc_safetensors_add_text(to, fact->name, "unknown", e) : 0;
     if (fact->type == FACT_TEXT) return kvc_safetensors_add_text(to, fact->name, kvc_meta_text(meta, fact->key, ""), e);
     if (fact->type == FACT_KNOWN && !kvc_meta_bool(meta, fact->key, 1))
         return kvc_safetensors_add_text(to, fact->name, "false", e);
     if (fact->type == FACT_COUNT || (fact->type == FACT_TILE && count)) {
         snprintf(text, sizeof text, "%" PRIu64, count);
+        return kvc_safetensors_add_text(to, fact->name, text, e);
+    }
+    if (fact->type == FACT_HASH && entry->size == KVC_SHA256_BYTES) {
+        kvc_hex(entry->value, KVC_SHA256_BYTES, text);
         return kvc_safetensors_add_text(to, fact->name, text, e);
     }
     if (fact->type == FACT_NUMBER) {
@@ -285,7 +312,8 @@ const struct kvc_format kvc_format_safetensors = {
     .takes_members = 1,
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_SAFETENSORS,
-    .lacks = KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_UNKNOWNS,
+    .keeps = keeps,
     .probe = probe,
     .import = import,
     .export = export,

@@ -172,8 +172,8 @@ static int take_tensor(struct reader *r, const struct kvc_pickle_value *call, st
     if (args->n > usual && (item_at(r, args, usual)->kind != KVC_PICKLE_DICT || item_at(r, args, usual)->n))
         return fail_tensor(r, "it is a view that negates or conjugates; save tensor.resolve_neg().resolve_conj()", e);
     const struct kvc_pickle_value *size = counts_of(r, item_at(r, args, 2)), *stride = counts_of(r, item_at(r, args, 3));
-    const struct kvc_torch_type *type;
-    size_t member;
+    const struct kvc_torch_type *type = NULL;
+    size_t member = 0;
     if (find_storage(r, item_at(r, args, 0), v3 ? global_of(r, item_at(r, args, 6)) : NULL, &type, &member, e)) return -1;
     struct kvc_array a = {.type = type->name, .in = kvc_zip_member_input(&r->zip, member), .tensor = KVC_NONE};
     const int64_t offset = item_at(r, args, 1)->integer;

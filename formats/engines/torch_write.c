@@ -15,7 +15,7 @@
 #define FOLDER "archive/" /* as torch.save() names it where it does not know the file's name */
 enum { ALIGN = 64 };      /* of storages, as torch.save() aligns them, for torch.load(mmap=True) */
 
-static int keeps(enum kvc_dtype dtype) {
+int kvc_torch_keeps(enum kvc_dtype dtype) {
     for (const struct kvc_torch_type *t = kvc_torch_types; t->dtype; t++)
         if (t->kvc == (int)dtype) return 1;
     return 0;
@@ -129,7 +129,7 @@ static int write_file(struct kvc_zip_writer *zip, const struct kvc_arrays *list,
 int kvc_torch_write(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     struct kvc_zip_writer zip;
-    if (kvc_arrays_list(&list, c, o, keeps, e)) return -1;
+    if (kvc_arrays_list(&list, c, o, kvc_torch_keeps, e)) return -1;
     kvc_zip_writer_init(&zip, out);
     const int status = write_file(&zip, &list, e);
     kvc_zip_writer_free(&zip);

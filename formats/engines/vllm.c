@@ -57,7 +57,9 @@ const struct kvc_format kvc_format_vllm = {
     .source = KVC_SOURCE_VLLM,
     .no_source =
         "the order in which a CPU of vLLM keeps values is not recorded for blocks of this size (vllm:cpu-block=N writes it)",
-    .lacks = KVC_LACKS_POSITIONS | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
+             KVC_LACKS_METADATA | KVC_LACKS_UNKNOWNS,
+    .keeps = kvc_vllm_keeps,
     .probe = probe,
     .import = kvc_vllm_read,
     .export_members = kvc_vllm_write,

@@ -20,7 +20,7 @@ struct out {
     struct kvc_facts facts;
 };
 
-static int keeps(enum kvc_dtype dtype) {
+int kvc_vllm_keeps(enum kvc_dtype dtype) {
     return kvc_safetensors_type_of((int)dtype) != NULL;
 }
 
@@ -189,7 +189,8 @@ int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *o
     if (!kvc_cache_heads_known(c) && o.shape != KVC_VLLM_ROWS)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
                              "vllm: the number of KV heads is unknown, and the arrays have an axis of heads");
-    if (kvc_arrays_list(&list, c, options, keeps, e)) return -1; /* for its views: plain values, paired as in transformers */
+    if (kvc_arrays_list(&list, c, options, kvc_vllm_keeps, e))
+        return -1; /* for its views: plain values, paired as in transformers */
     o.cache = list.cache;
     o.facts = kvc_facts_of(&list.cache->meta);
     const int status = write_layers(&o, e);

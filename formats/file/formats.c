@@ -35,9 +35,52 @@ const struct kvc_format *kvc_format_at(size_t i) {
     return i < N ? table[i] : NULL;
 }
 
+/* Writes the first bytes of a file, in hexadecimal and, if all are printable, as text. */
+static void show_begin(const struct kvc_input *in, char *text, size_t size) {
+    char head[9] = "";
+    const size_t n = in->size < 8 ? (size_t)in->size : 8;
+    int printable = 1;
+    *text = '\0';
+    if (kvc_input_copy(in, 0, head, n, NULL)) return;
+    for (size_t i = 0; i < n; i++) {
+        snprintf(text + strlen(text), size - strlen(text), "%s%02x", i ? " " : "", (unsigned char)head[i]);
+        printable &= head[i] >= ' ' && head[i] <= '~';
+    }
+    if (printable) snprintf(text + strlen(text), size - strlen(text), " (\"%s\")", head);
+}
+
+/* Says that no format takes an input; `reasons` are those of formats that it resembles. */
+static void refuse(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
+    char begin[64], names[256] = "";
+    if (!b->is_file) {
+        kvc_fail(e, KVC_ERR_UNKNOWN, "not a cache of several files that kvc knows%s", reasons);
+        return;
+    }
+    show_begin(b->one.in, begin, sizeof begin);
+    for (size_t i = 0; i < N; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", table[i]->name);
+    kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_INPUT, "not a cache file that kvc recognises: it begins with %s%s; formats: %s",
+                  begin, reasons, names);
+}
+
+/* Finds the format by probing. */
+static const struct kvc_format *probe_all(const struct kvc_bundle *b, struct kvc_error *e) {
+    char reasons[800] = "", why[512];
+    for (size_t i = 0; i < N; i++) {
+        if (!b->is_file && !table[i]->takes_members) continue;
+        *why = '\0';
+        const int found = table[i]->probe(b, why, sizeof why);
+        const size_t used = strlen(reasons);
+        if (found > 0) return table[i];
+        if (found || !b->is_file) snprintf(reasons + used, sizeof reasons - used, "; %s: %s", table[i]->name, why);
+    }
+    refuse(b, reasons, e);
+    return NULL;
+}
+
 static const struct kvc_format *choose(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_input *in = b->is_file ? b->one.in : NULL;
-    char tried[1200] = "", why[512];
+    char why[512];
     if (o->format) {
         const struct kvc_format *f = kvc_format_find(o->format);
         if (!f) kvc_fail(e, KVC_ERR_USAGE, "there is no format '%s'", o->format);
@@ -53,15 +96,7 @@ static const struct kvc_format *choose(const struct kvc_bundle *b, const struct 
         kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
         return NULL;
     }
-    for (size_t i = 0; i < N; i++) {
-        *why = '\0';
-        if (!in && !table[i]->takes_members) snprintf(why, sizeof why, "is one file, not several");
-        else if (table[i]->probe(b, why, sizeof why)) return table[i];
-        size_t used = strlen(tried);
-        snprintf(tried + used, sizeof tried - used, "%s%s: %s", i ? "; " : "", table[i]->name, why);
-    }
-    kvc_fail(e, KVC_ERR_UNKNOWN, "not a cache file that kvc knows (%s)", tried);
-    return NULL;
+    return probe_all(b, e);
 }
 
 int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc_error *e) {
@@ -139,7 +174,7 @@ const struct kvc_format *kvc_format_of_source(const struct kvc_cache *c) {
 int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why, size_t size) {
     struct kvc_bundle b;
     kvc_bundle_file(&b, in);
-    return f->probe(&b, why, size);
+    return f->probe(&b, why, size) > 0;
 }
 
 int kvc_format_is_written(const struct kvc_format *f) {

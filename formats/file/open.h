@@ -20,6 +20,7 @@ struct kvc_opened {
     struct kvc_bundle bundle;
     struct kvc_cache *cache;
     const struct kvc_format *format;
+    int has_model;  /* 1: facts of the model came from its weights */
     char note[512]; /* why the model was compared only in part; "": it was compared by its fingerprint, or not at all */
 };
 

@@ -21,7 +21,7 @@ static void note(const struct pack *p, enum kvc_pack_note what, const struct kvc
 
 /* Returns 1 if both caches have token ids and these differ in the length that both have. */
 static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
-    const uint64_t n = kvc_cache_prefix_tokens(a), m = kvc_cache_prefix_tokens(b), both = n < m ? n : m;
+    const uint64_t n = kvc_cache_tokens_from(a, 0), m = kvc_cache_tokens_from(b, 0), both = n < m ? n : m;
     return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
 }
 

@@ -176,6 +176,7 @@ struct kvc_profile *kvc_profile_open_memory(const uint8_t *data, size_t size, st
         free(p);
         return NULL;
     }
+    p->holders = 1;
     p->data = malloc(size + 1);
     int status = p->data ? 0 : kvc_fail_memory(e, "a profile");
     if (!status) {
@@ -201,6 +202,10 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
 
 void kvc_profile_free(struct kvc_profile *p) {
     if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    const unsigned others = --p->holders;
+    pthread_mutex_unlock(&p->lock);
+    if (others) return;
     for (uint32_t l = 0; p->angle && l < p->layers; l++) free(p->angle[l]);
     for (size_t i = 0; p->slot && i < (size_t)p->layers * 2 * KVC_PROFILE_VARIANTS; i++) {
         free(p->slot[i].memory);
@@ -219,6 +224,13 @@ void kvc_profile_free(struct kvc_profile *p) {
     free(p->data);
     pthread_mutex_destroy(&p->lock);
     free(p);
+}
+
+struct kvc_profile *kvc_profile_hold(struct kvc_profile *p) {
+    pthread_mutex_lock(&p->lock);
+    p->holders++;
+    pthread_mutex_unlock(&p->lock);
+    return p;
 }
 
 const uint8_t *kvc_profile_bytes(const struct kvc_profile *p, size_t *size) {

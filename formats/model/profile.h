@@ -22,6 +22,8 @@ struct kvc_profile; /* may be used by several threads */
 struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e);
 /* The same over bytes, which are copied. */
 struct kvc_profile *kvc_profile_open_memory(const uint8_t *data, size_t size, struct kvc_error *e);
+/* Has the profile freed once more often before it goes. Returns it. */
+struct kvc_profile *kvc_profile_hold(struct kvc_profile *p);
 void kvc_profile_free(struct kvc_profile *p);
 
 const uint8_t *kvc_profile_bytes(const struct kvc_profile *p, size_t *size);
@@ -36,6 +38,7 @@ struct kvc_profile_places {
     const char *folder;  /* folder of *.kvcp: that of the file to be read */
     const char *folders; /* more of them, separated by colons, as $KVC_PROFILE_PATH has them. The library reads no environment:
                             tools pass the variable's value. */
+    struct kvc_profile *open; /* one that is open, and comes before all these; it is held, not opened again */
 };
 /* Looks for the profile of this hash. NULL with a message that names hash and model when it is nowhere. */
 struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model,

@@ -59,6 +59,8 @@ struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], con
                                      const struct kvc_profile_places *places, struct kvc_error *e) {
     const char *rest = places->folders;
     char wrong[512] = "";
+    if (places->open && memcmp(kvc_profile_sha256(places->open), sha256, KVC_SHA256_BYTES) == 0)
+        return kvc_profile_hold(places->open);
     struct kvc_profile *p = places->given ? try_given(places->given, sha256, wrong, sizeof wrong) : NULL;
     if (!p && places->folder) p = try_folder(places->folder, strlen(places->folder), sha256);
     while (!p && rest && *rest) {

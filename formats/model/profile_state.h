@@ -41,6 +41,7 @@ struct kvc_profile {
     struct kvc_profile_slot *slot;        /* [layer][K, V][as halves, interleaved] */
     struct kvc_predictor_slot *predictor; /* likewise */
     pthread_mutex_t lock;
+    unsigned holders; /* under the lock; the first is whoever opened it */
 };
 
 struct kvc_profile_array {

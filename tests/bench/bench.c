@@ -160,6 +160,10 @@ static void lossy_table(char **file, int n) {
     for (int i = 0; i < n; i++) bench_lossy(file[i]);
 }
 
+static void arrays_table(char **file, int n) {
+    for (int i = 0; i < n; i++) bench_arrays(file[i]);
+}
+
 static void ratios_table(char **file, int n) {
     bench_ratios(file, n);
     print_zipnn();
@@ -173,6 +177,7 @@ static const struct table {
     {"transform", "the transform codec, on caches made up", transform_table},
     {"load", "the CPU's part of loads onto a GPU", load_table},
     {"files", "lossless stages on each FILE, whole and in blocks", files_table},
+    {"arrays", "each FILE's cache in memory, packed from arrays and loaded into them", arrays_table},
     {"lossy", "presets on each FILE", lossy_table},
     {"ratios", "how small each FILE becomes; no rates, the same on every machine", ratios_table},
 };

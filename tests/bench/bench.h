@@ -63,6 +63,9 @@ void bench_transform(void);
 /* load.c: what the CPU does of loads onto a GPU. */
 void bench_load(void);
 
+/* arrays.c: packing from memory and loading into it. */
+void bench_arrays(const char *path);
+
 /* zipnn.c: ZipNN from PyPI, in a Python process of its own. */
 /* Returns its version, or NULL if the available Python does not have it. */
 const char *zipnn_version(void);

@@ -68,6 +68,10 @@ static void merge_2(const struct kvc_kernels *k) {
     k->merge_planes(out(), words(), VALUES, 2);
 }
 
+static void transpose_2(const struct kvc_kernels *k) {
+    k->transpose_2(out(), 2 * ROWS, words(), 2 * N, ROWS, N);
+}
+
 static void split_4(const struct kvc_kernels *k) {
     k->split_planes(out(), words(), VALUES / 2, 4);
 }
@@ -261,6 +265,7 @@ static const struct kernel {
     {"row digest", digest, 1},
     {"split_planes, 2 bytes", split_2, 0},
     {"merge_planes, 2 bytes", merge_2, 0},
+    {"transpose_2, 16 rows", transpose_2, 0},
     {"split_planes, 4 bytes", split_4, 0},
     {"merge_planes, 4 bytes", merge_4, 0},
     {"f16_to_f32", from_f16, 0},

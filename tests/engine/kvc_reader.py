@@ -506,10 +506,29 @@ class Kvc:
             need(len(keys) % 32 == 0, "KEYS: ragged")
             self.keys = [keys[i : i + 32] for i in range(0, len(keys), 32)]
             need("prefix.identity" in self.meta, "prefix keys without prefix.identity")
-        if self.tokens is not None and S_KEYS in sections:
+        self._check_keys()
+
+    def _check_keys(self):
+        """Checks the keys against the tokens."""
+        first, parent = 0, self.meta.get("prefix.parent")
+        extras = read_extras(self.meta["prefix.extras"]) if "prefix.extras" in self.meta else {}
+        if parent is not None:
             first = self.meta.get("tokens.first", 0)
-            want = prefix_keys(self.meta["prefix.identity"], self.tokens) if first == 0 else []
-            need(self.keys == want, "KEYS: not the keys of these tokens")
+            need(isinstance(parent, bytes) and len(parent) == 32 and 0 < first < 1 << 63 and first % 256 == 0, "prefix.parent: length or tokens.first")
+        need(self.tokens is not None or not extras, "prefix.extras without token ids")
+        if self.tokens is None:
+            return
+        n = len(self.tokens)
+        at = self.meta.get("tokens.first", 0) + np.arange(n, dtype=np.uint64).astype(object)
+        if self.parts and self.parts[0].kind == 0 and self.parts[0].cells == n:
+            at = self.parts[0].pos[self.parts[0].order]
+        n = next((i for i in range(n) if at[i] != first + i), n)
+        for position, items in extras.items():
+            need(
+                all(first <= position + offset < first + n for offset in items[1]), "prefix.extras: of no token"
+            )
+        want = prefix_keys(self.meta["prefix.identity"], self.tokens[:n], first, parent, extras) if n >= 256 else []
+        need(self.keys == want, "KEYS: not the keys of these tokens")
 
     def _read_source(self, records):
         if not records:
@@ -1471,9 +1490,9 @@ META_TYPES = {1: "?", 2: "Q", 3: "q", 4: "d"}
 # No key of version 0 is marked critical by its table; a reader knows these.
 KNOWN_KEYS = set(
     """producer source.format source.version source.bytes recipe model.name model.architecture model.layers
-    model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters tokenizer.sha256 rope.k
+    model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters model.adapters.sha256 tokenizer.sha256 rope.k
     rope.pairing rope.type rope.theta rope.dim rope.factor hadamard.k hadamard.v sliding.window page.size
-    shard cache.heads-known cache.layers-known tokens.first prefix.identity llama.token-form llama.streams
+    shard cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
     llama.transposed-v llama.cell-ext""".split()
 )
 
@@ -1514,10 +1533,33 @@ def read_meta(data):
     return meta
 
 
-def prefix_keys(identity, tokens):
-    key, keys = hashlib.sha256(b"kvc prefix 0\n" + identity.encode()).digest(), []
+def read_extras(data):
+    """position of a block -> (the bytes that its key takes, the offsets of its items)"""
+    extras, r, before = {}, Bytes(data, "prefix.extras"), -256
+    need(isinstance(data, bytes) and 0 < len(data) <= 1 << 20, "prefix.extras: type or length")
+    while r.at < len(data):
+        position = r.one("Q")
+        need(position % 256 == 0 and position > before, "prefix.extras: position or order of blocks")
+        begin, before = r.at, position
+        version, count = r.unpack("BI")
+        need(version == 1 and count, "prefix.extras: version or number of items")
+        order, offsets = (-1, 0), []
+        for _ in range(count):
+            tag, offset, length = r.unpack("BIH")
+            need(tag and offset < 256 and length and (offset, tag) > order, "prefix.extras: bad item")
+            need(tag > 2 or length >= 16, "prefix.extras: a short hash")
+            order = offset, tag
+            offsets.append(offset)
+            r.take(length)
+        extras[position] = data[begin : r.at], offsets
+    return extras
+
+
+def prefix_keys(identity, tokens, first=0, parent=None, extras=None):
+    key, keys = parent or hashlib.sha256(b"kvc prefix 0\n" + identity.encode()).digest(), []
     for i in range(len(tokens) // 256):
-        key = hashlib.sha256(key + np.asarray(tokens[256 * i : 256 * i + 256], "<i4").tobytes()).digest()
+        extra = (extras or {}).get(first + 256 * i, (b"", ()))[0]
+        key = hashlib.sha256(key + np.asarray(tokens[256 * i : 256 * i + 256], "<i4").tobytes() + extra).digest()
         keys.append(key)
     return keys
 
@@ -1529,7 +1571,7 @@ def prefix_identity(meta):
         lora = meta.get("model.adapters", "")
         return text + ("+lora:" + hashlib.sha256(lora.encode()).hexdigest()[:16] if lora else "")
 
-    for algorithm in ("full", "sampled"):
+    for algorithm in ("sampled", "full"):
         for kind in ("gguf", "safetensors"):
             value = meta.get(f"model.fingerprint.{kind}.{algorithm}")
             if value is not None:

@@ -785,28 +785,6 @@ def good_files():
         lambda: Cache([Part([0, 1, 2])], [(0, 0, 0, 0)], [Tensor(0, 0), Tensor(0, 1, pipeline=1)],
                       pipelines=((STORE,), ((2, b"level=7"),))).file())
 
-    def keys(identity, tokens):
-        chain, out = hashlib.sha256(b"kvc prefix 0\n" + identity).digest(), b""
-        for i in range(0, len(tokens) - 255, 256):
-            chain = hashlib.sha256(chain + struct.pack("<256i", *tokens[i:i + 256])).digest()
-            out += chain
-        return out
-    ids = list(range(600))
-
-    def with_keys(tokens, value):
-        return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0)], tokens=tokens, keys=value,
-                     meta={"prefix.identity": text("unknown")})
-    good("keys", "600 token ids and the two prefix keys that follow from them.")(
-        lambda: with_keys(ids, keys(b"unknown", ids)).file())
-    good("keys-alone", "Prefix keys without the token ids.")(
-        lambda: with_keys(None, keys(b"unknown", ids)).file())
-    bad("keys-count", "prefix keys", "Three prefix keys for 600 tokens.")(
-        lambda: with_keys(ids, keys(b"unknown", ids) + bytes(32)).file())
-    bad("keys-missing", "prefix keys", "One prefix key for 600 tokens.")(
-        lambda: with_keys(ids, keys(b"unknown", ids)[:32]).file())
-    bad("keys-size", "no whole number", "Prefix keys of 33 bytes.")(
-        lambda: with_keys(None, bytes(33)).file())
-
     good("no-source", "Without SOURCE records: the source file cannot be put together again.")(
         lambda: small(literals=False).file())
 
@@ -849,6 +827,164 @@ def good_files():
             for s in r.sections:
                 s.coder = int(s.stage == 255)
         return f
+
+
+# --- prefix keys ---
+
+def first_key(identity):
+    return hashlib.sha256(b"kvc prefix 0\n" + identity).digest()
+
+
+def extra_item(tag, offset, value, length=None):
+    return u8(tag) + u32(offset) + u16(len(value) if length is None else length) + value
+
+
+def extras(*items, version=1, count=None):
+    """What the key of a block takes beside its token ids."""
+    return u8(version) + u32(len(items) if count is None else count) + b"".join(items)
+
+
+def prefix_keys(tokens, start=None, extra=None):
+    """The keys of tokens after the key `start`; extra: block of these tokens -> its extras."""
+    chain, out = start or first_key(b"unknown"), []
+    for i in range(len(tokens) // 256):
+        block = struct.pack("<256i", *tokens[256 * i:256 * i + 256])
+        chain = hashlib.sha256(chain + block + (extra or {}).get(i, b"")).digest()
+        out.append(chain)
+    return out
+
+
+def namespace(facts):
+    """NS of the facts, by tag; a fact that is not given is unknown."""
+    every = {**{tag: b"" for tag in range(1, 18)}, **facts}
+    return hashlib.sha256(b"kvc namespace 1\n" + b"".join(u8(tag) + u32(len(every[tag])) + every[tag]
+                                                          for tag in sorted(every))).digest()
+
+
+def keyed(tokens, keys, **meta):
+    """A cache of one cell with token ids and prefix keys; `_` stands for the point of metadata keys."""
+    return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0)], tokens=tokens, keys=b"".join(keys),
+                 meta={"prefix.identity": text("unknown"), **{k.replace("_", "."): v for k, v in meta.items()}})
+
+
+def prefix_files():
+    ids = list(range(768))
+    chain = prefix_keys(ids)
+    hash16 = bytes(range(16))
+    two = extras(extra_item(1, 10, hash16), extra_item(3, 255, b"user"))
+
+    def data(value):
+        return 6, value
+
+    def place(first, parent=chain[0]):
+        return {"tokens_first": (2, u64(first)), "prefix_parent": data(parent)}
+
+    good("keys", "600 token ids and the two prefix keys that follow from them.")(
+        lambda: keyed(ids[:600], chain[:2]).file())
+    good("keys-alone", "Prefix keys without the token ids.")(lambda: keyed(None, chain[:2]).file())
+    for n in (255, 256, 512):
+        good(f"keys-{n}", f"{n} token ids and the prefix keys that follow from them.")(
+            lambda n=n: keyed(ids[:n], chain[:n // 256]).file())
+    bad("keys-count", "prefix keys", "Three prefix keys for 600 tokens.")(
+        lambda: keyed(ids[:600], chain[:2] + [bytes(32)]).file())
+    bad("keys-missing", "prefix keys", "One prefix key for 600 tokens.")(lambda: keyed(ids[:600], chain[:1]).file())
+    bad("keys-size", "no whole number", "Prefix keys of 33 bytes.")(lambda: keyed(None, [bytes(33)]).file())
+    bad("keys-other", "position 512 does not follow", "The second prefix key is another.", "check")(
+        lambda: keyed(ids[:600], [chain[0], bytes(32)]).file())
+    bad("keys-late", "prefix keys", "A prefix key of 256 token ids from position 256 on, without a parent.")(
+        lambda: keyed(ids[256:512], chain[1:2], tokens_first=(2, u64(256))).file())
+    good("keys-none-late", "256 token ids from position 256 on, without a parent: no prefix keys.")(
+        lambda: keyed(ids[256:512], [], tokens_first=(2, u64(256))).file())
+
+    good("parent", "Token ids from position 256 on, and the prefix keys that follow from a parent.")(
+        lambda: keyed(ids[256:], chain[1:], **place(256)).file())
+    good("parent-alone", "The same without the token ids.")(lambda: keyed(None, chain[1:], **place(256)).file())
+    good("parent-few", "100 token ids after a parent: no prefix keys.")(lambda: keyed(ids[256:356], [], **place(256)).file())
+    bad("parent-length", "prefix.parent", "A parent of 31 bytes.")(
+        lambda: keyed(ids[256:512], chain[1:2], **place(256, chain[0][:31])).file())
+    bad("parent-type", "prefix.parent", "A parent that is a text.")(
+        lambda: keyed(ids[256:512], chain[1:2], tokens_first=(2, u64(256)), prefix_parent=text("x" * 32)).file())
+    for name, first, sentence in (("first", 300, "A parent at position 300."), ("zero", 0, "A parent at position 0."),
+                                  ("far", 1 << 63, "A parent at position 2^63.")):
+        bad("parent-" + name, "multiple of 256", sentence)(lambda f=first: keyed(ids[:256], chain[:1], **place(f)).file())
+    bad("parent-no-first", "multiple of 256", "A parent, and no position of the first token id.")(
+        lambda: keyed(ids[:256], chain[:1], prefix_parent=data(chain[0])).file())
+    bad("parent-keys", "position 512 does not follow", "Prefix keys that do not follow from the parent.", "check")(
+        lambda: keyed(ids[256:512], chain[1:2], **place(256, bytes(32))).file())
+
+    good("extras", "512 token ids; the first block has extras at tokens 10 and 255.")(
+        lambda: keyed(ids[:512], prefix_keys(ids[:512], extra={0: two}), prefix_extras=data(u64(0) + two)).file())
+
+    def third():
+        one = extras(extra_item(2, 0, hash16), extra_item(77, 0, b"?"))
+        return keyed(ids[256:700], prefix_keys(ids[256:700], chain[0], {0: one}), **place(256),
+                     prefix_extras=data(u64(256) + one + u64(512) + extras(extra_item(3, 187, b"user"))))
+    good("extras-parent", "Extras after a parent, with a tag that no reader knows, and in a block that is not whole.")(
+        lambda: third().file())
+    bad("extras-keys", "position 256 does not follow", "Prefix keys that were computed without the extras.", "check")(
+        lambda: keyed(ids[:512], chain[:2], prefix_extras=data(u64(0) + two)).file())
+
+    def broken(name, words, sentence, value, tokens=ids[:512]):
+        bad("extras-" + name, words, sentence)(
+            lambda: keyed(tokens, chain[:2], prefix_extras=data(value)).file())
+    one = extra_item(3, 4, b"x")
+    broken("empty", "1048576", "Extras of no bytes.", b"")
+
+    @bad("extras-huge", "1048576", "Extras of more than 1 048 576 bytes.")
+    def _():
+        value = b"".join(u64(256 * i) + extras(extra_item(3, 0, hashlib.shake_128(u8(i)).digest(30) * 2000)) for i in range(18))
+        f = keyed(ids[:512], chain[:2], prefix_extras=data(value)).file()
+        f.of(META).sections[0].coder = 1
+        return f
+    broken("block", "beyond its block", "An item at offset 256 of its block.", u64(0) + extras(extra_item(3, 256, b"x")))
+    broken("beyond", "no token", "An item of token 512 of 512.", u64(512) + extras(extra_item(3, 0, b"x")))
+    broken("no-tokens", "no token", "Extras without token ids.", u64(0) + extras(one), None)
+    broken("cut-block", "cut short", "A block of 12 bytes.", u64(0) + u8(1) + u32(1)[:3])
+    broken("cut-item", "cut short", "Six bytes of an item.", u64(0) + extras(one, one[:6]))
+    broken("cut-bytes", "cut short", "An item whose bytes reach beyond the end.", u64(0) + extras(extra_item(3, 4, b"x", 2)))
+    broken("count", "cut short", "Two items are announced, one is there.", u64(0) + extras(one, count=2))
+    broken("trailing", "cut short", "A byte after the last block.", u64(0) + extras(one) + b"\0")
+    broken("no-items", "no items", "A block of no items.", u64(0) + extras())
+    broken("no-bytes", "an item is empty", "An item of no bytes.", u64(0) + extras(extra_item(3, 4, b"")))
+    broken("tag", "tag 0", "An item of tag 0.", u64(0) + extras(extra_item(0, 4, b"x")))
+    broken("hash", "fewer than 16", "A media hash of 15 bytes.", u64(0) + extras(extra_item(1, 4, hash16[:15])))
+    broken("twice", "sorted and unique", "Two items of one offset and tag.", u64(0) + extras(one, one))
+    broken("items-order", "sorted and unique", "Items in descending order.",
+           u64(0) + extras(extra_item(3, 5, b"x"), extra_item(3, 4, b"x")))
+    broken("blocks-order", "sorted and unique", "Block 1 before block 0.", u64(256) + extras(one) + u64(0) + extras(one))
+    broken("position", "no multiple of 256", "A block at position 128.", u64(128) + extras(one))
+    broken("version", "unknown version", "A block of version 2.", u64(0) + extras(one, version=2))
+    bad("extras-type", "1048576", "Extras that are a text.")(
+        lambda: keyed(ids[:512], chain[:2], prefix_extras=text("x")).file())
+
+    layer = u8(1) + u8(0) + u32(0, 0) + u8(0) + u32(0)  # numbers known; live part, stream 0, index 0, full, no window
+    few = {1: b"unknown", 5: layer + u8(0, F16) + u64(2, 4), 16: b"lossless"}
+    good("space", "A namespace of few facts.")(lambda: keyed(None, chain[:2], prefix_space=data(namespace(few))).file())
+
+    def known():
+        tokenizer, adapters = bytes(range(32)), bytes(range(100, 132))
+        facts = {1: b"mine", 2: tokenizer, 3: b"llama", 4: adapters, 6: b"post", 7: b"halves", 8: b"yarn",
+                 9: struct.pack("<f", 5e5), 10: u64(64), 11: struct.pack("<f", 0.1), 12: u64(0), 13: u64(32), 14: u64(4096),
+                 15: b"0/2", 16: b"lossless",
+                 5: u8(0) +  # layers in the order of the cache
+                 u8(0) + u32(0, 0) + u8(0) + u32(0) + u8(0, F16) + u64(2, 4) + u8(1, F32) + u64(0, 8) +
+                 u8(0) + u32(0, 3) + u8(0) + u32(0) + u8(0, BF16) + u64(2, 4) +
+                 u8(1) + u32(0, 1) + u8(1) + u32(512) + u8(0, F16) + u64(2, 4)}
+        parts = [Part([0, 1]), Part([1], kind=1), Part([0], kind=4)]
+        layers = [(0, 3, 0, 0), (0, 0, 0, 0), (1, 1, 1, 512), (2, 0, 4, 0)]
+        tensors = [Tensor(0, 0, BF16), Tensor(1, 0), Tensor(1, 1, F32, heads=1, dim=8), Tensor(2, 0), Tensor(3, 5)]
+        f64 = struct.Struct("<d").pack
+        meta = {"prefix.identity": text("mine"), "tokenizer.sha256": data(tokenizer), "model.architecture": text("llama"),
+                "model.adapters.sha256": data(adapters), "rope.k": text("post"), "rope.pairing": text("halves"),
+                "rope.type": text("yarn"), "rope.theta": (4, f64(5e5)), "rope.dim": (2, u64(64)), "rope.factor": (4, f64(0.1)),
+                "hadamard.k": (2, u64(0)), "hadamard.v": (2, u64(32)), "sliding.window": (2, u64(4096)), "shard": text("0/2"),
+                "recipe": text("of an earlier file"), "cache.heads-known": (1, b"\0"), "cache.layers-known": (1, b"\0")}
+        return Cache(parts, layers, tensors, meta={**meta, "prefix.space": data(namespace(facts))})
+    good("space-known", "A namespace of all facts; layers of three kinds of part, out of order.")(lambda: known().file())
+    bad("space-other", "prefix.space", "A namespace of another file.", "check")(
+        lambda: keyed(None, chain[:2], prefix_space=data(namespace({**few, 3: b"llama"}))).file())
+    bad("space-length", "prefix.space", "A namespace of 31 bytes.", "check")(
+        lambda: keyed(None, chain[:2], prefix_space=data(namespace(few)[:31])).file())
 
 
 def frame_files():
@@ -2895,7 +3031,7 @@ opened, when its rows and literals are read, or when `--check` reads all of it.
 
 
 def main(directory):
-    for add in (good_files, frame_files, record_files, own_files, block_files, stage_files, lossy_files,
+    for add in (good_files, prefix_files, frame_files, record_files, own_files, block_files, stage_files, lossy_files,
                 cross_files, predict_files):
         add()
     names = [name for name, *_ in CASES]

@@ -105,7 +105,7 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     uint8_t *base = remember(b->m, (size_t)tensor->source_size), *row = allocate((size_t)kvc_row_bytes(&shape));
     for (uint64_t i = 0; i < cells->n; i++) {
         make_row(row, kvc_row_bytes(&shape), seed, cells->pos[i]);
-        kvc_row_scatter(base, row, &shape, &tensor->source, i);
+        kvc_rows_scatter(base, row, &shape, &tensor->source, i, 1);
     }
     free(row);
     uint8_t *text = remember(b->m, 32);
@@ -483,20 +483,98 @@ static void tokens_and_keys(void **state) {
             struct kvc_input in;
             struct kvc_cache *d = open_bytes(&in, bytes.data, bytes.n);
             const uint64_t n_keys = d->n_prefix_keys;
-            uint64_t common;
-            int by_keys;
+            struct kvc_prefix_matched m;
             assert_int_equal(d->tokens == NULL, without);
             assert_int_equal(n_keys, counts[i] / KVC_PREFIX_TOKENS);
             assert_int_equal(d->prefix_keys != NULL, n_keys > 0);
             if (!without || n_keys) { /* else nothing is left to compare */
-                assert_int_equal(kvc_prefix_match(d, c->tokens, c->n_tokens, &common, &by_keys, &b.e), 0);
-                assert_int_equal(by_keys, without);
-                assert_int_equal(common, without ? n_keys * KVC_PREFIX_TOKENS : counts[i]);
+                assert_int_equal(kvc_prefix_match(d, c->tokens, c->n_tokens, &m, &b.e), 0);
+                assert_int_equal(m.by_keys, without);
+                assert_int_equal(m.common, without ? n_keys * KVC_PREFIX_TOKENS : counts[i]);
             }
             kvc_cache_free(d);
             kvc_input_close(&in);
             free(bytes.data);
         }
+        kvc_cache_free(c);
+    }
+}
+
+/* Packs positions [first, end) of c, opens and checks the result. */
+static struct kvc_cache *packed_selection(const struct kvc_cache *c, uint64_t first, uint64_t end, int no_tokens,
+                                          struct kvc_buffer *bytes, struct kvc_input *in) {
+    const struct kvc_selection s = {.first = first, .end = end};
+    const struct kvc_pack_options o = {.threads = 1, .no_tokens = no_tokens, .space = 1};
+    struct kvc_error e;
+    struct kvc_cache *view = kvc_view_select(c, &s, &e);
+    if (!view) fail_msg("%s", e.message);
+    *bytes = pack(view, &o, NULL);
+    struct kvc_cache *d = open_bytes(in, bytes->data, bytes->n);
+    if (kvc_container_check(d, 1, &e)) fail_msg("%s", e.message);
+    assert_non_null(kvc_meta_find(&d->meta, KVC_KEY_PREFIX_SPACE));
+    kvc_cache_free(view);
+    return d;
+}
+
+static void close_packed(struct kvc_cache *c, struct kvc_buffer *bytes, struct kvc_input *in) {
+    kvc_cache_free(c);
+    kvc_input_close(in);
+    free(bytes->data);
+}
+
+/* Refuses keys and parent of the part that are not those of the whole from position `first` on. */
+static void assert_keys_of(const struct kvc_cache *part, const struct kvc_cache *whole, uint64_t first, uint64_t n) {
+    const struct kvc_meta_entry *parent = kvc_meta_find(&part->meta, KVC_KEY_PREFIX_PARENT);
+    const uint8_t *key = whole->prefix_keys + first / KVC_PREFIX_TOKENS * KVC_KEY_BYTES;
+    assert_int_equal(part->n_prefix_keys, n);
+    if (n) assert_memory_equal(part->prefix_keys, key, n * KVC_KEY_BYTES);
+    assert_int_equal(parent != NULL, first > 0);
+    if (!parent) return;
+    assert_int_equal(parent->size, KVC_KEY_BYTES);
+    assert_memory_equal(parent->value, key - KVC_KEY_BYTES, KVC_KEY_BYTES);
+    assert_int_equal(kvc_meta_u64(&part->meta, KVC_KEY_TOKENS_FIRST, 0), first);
+}
+
+/* Selections of a cache, of its container with token ids, of that without, and of selections. */
+static void selections_keep_their_keys(void **state) {
+    static const struct {
+        uint64_t first, end, keys;
+    } ranges[] = {{0, 256, 1}, {0, 700, 2}, {256, 512, 1}, {256, 1100, 3}, {512, 600, 0}, {768, 1024, 1}};
+    const uint8_t media[16] = {1};
+    const struct kvc_extra extras[] = {{300, KVC_EXTRA_MEDIA, sizeof media, media}, {800, 99, 3, media}};
+    (void)state;
+    for (int without = 0; without < 2; without++) {
+        struct builder b = simple(KVC_F16, 1100, 1, 1, 8);
+        add_tokens(&b, 1100);
+        assert_int_equal(kvc_meta_set_text(&b.c->meta, KVC_KEY_MODEL_NAME, "model", &b.e), 0);
+        assert_int_equal(kvc_extras_store(&b.c->meta, extras, 2, &b.e), 0);
+        struct kvc_cache *c = finish(&b);
+        struct kvc_buffer bytes[2], whole_bytes;
+        struct kvc_input in[2], whole_in;
+        struct kvc_cache *whole = packed_selection(c, 0, 1100, without, &whole_bytes, &whole_in);
+        assert_int_equal(whole->n_prefix_keys, 4);
+        assert_int_equal(whole->tokens == NULL, without);
+        for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+            struct kvc_cache *d = packed_selection(whole, ranges[i].first, ranges[i].end, 0, &bytes[0], &in[0]);
+            assert_keys_of(d, whole, ranges[i].first, ranges[i].keys);
+            close_packed(d, &bytes[0], &in[0]);
+            if (without) continue;
+            d = packed_selection(c, ranges[i].first, ranges[i].end, 0, &bytes[0], &in[0]); /* before it was ever packed */
+            assert_keys_of(d, whole, ranges[i].first, ranges[i].keys);
+            close_packed(d, &bytes[0], &in[0]);
+        }
+        struct kvc_cache *half = packed_selection(whole, 256, 1100, 0, &bytes[0], &in[0]);
+        struct kvc_cache *d = packed_selection(half, 512, 1024, 0, &bytes[1], &in[1]);
+        assert_keys_of(d, whole, 512, 2);
+        assert_int_equal(kvc_meta_find(&d->meta, KVC_KEY_PREFIX_EXTRAS) != NULL, !without);
+        close_packed(d, &bytes[1], &in[1]);
+        d = packed_selection(half, 300, 1024, 0, &bytes[1], &in[1]);
+        assert_int_equal(d->n_prefix_keys, 0);
+        assert_null(kvc_meta_find(&d->meta, KVC_KEY_PREFIX_PARENT));
+        assert_null(kvc_meta_find(&d->meta, KVC_KEY_PREFIX_EXTRAS));
+        close_packed(d, &bytes[1], &in[1]);
+        close_packed(half, &bytes[0], &in[0]);
+        close_packed(whole, &whole_bytes, &whole_in);
         kvc_cache_free(c);
     }
 }
@@ -915,6 +993,7 @@ int main(void) {
         cmocka_unit_test(repeated_rows_are_references),
         cmocka_unit_test(companions_are_never_references),
         cmocka_unit_test(tokens_and_keys),
+        cmocka_unit_test(selections_keep_their_keys),
         cmocka_unit_test(metadata_of_every_type),
         cmocka_unit_test(long_literals),
         cmocka_unit_test(without_a_source),

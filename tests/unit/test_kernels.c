@@ -850,6 +850,27 @@ static void weights_have_places(void **state) {
     assert_int_equal(kvc_dot_stride(5), 8);
 }
 
+/* Each value goes to its place, and nothing between rows is touched. */
+static void matrices_are_transposed(void **state) {
+    (void)state;
+    for (size_t rows = 0; rows <= 19; rows += rows < 9 ? 1 : 5)
+        for (size_t columns = 0; columns <= 27; columns += columns < 9 ? 1 : 6) {
+            const size_t from = 2 * columns + 4, to = 2 * rows + 6;
+            uint8_t *src = bytes(rows * from + 1), *dst = bytes(columns * to + 1), *want = bytes(columns * to + 1);
+            for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+                if (!kernels) continue;
+                memset(dst, 0x5a, columns * to);
+                memset(want, 0x5a, columns * to);
+                for (size_t r = 0; r < rows; r++)
+                    for (size_t c = 0; c < columns; c++) memcpy(want + c * to + 2 * r, src + r * from + 2 * c, 2);
+                kernels->transpose_2(dst, to, src, from, rows, columns);
+                assert_memory_equal(dst, want, columns * to);
+            }
+            free(src - 1), free(dst - 1), free(want - 1);
+        }
+}
+
 /* Small integers of values: rounded, clamped, NaN as 0. */
 static void values_become_small(void **state) {
     (void)state;
@@ -1285,6 +1306,7 @@ int main(void) {
         cmocka_unit_test(sparse_rows_are_multiplied),
         cmocka_unit_test(integers_are_multiplied),
         cmocka_unit_test(weights_have_places),
+        cmocka_unit_test(matrices_are_transposed),
         cmocka_unit_test(values_become_small),
         cmocka_unit_test(angles_agree),
         cmocka_unit_test(pairs_are_turned),

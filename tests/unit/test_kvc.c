@@ -595,6 +595,11 @@ static void layouts_of_an_export(void **state) {
     if (kvc_file_unpack(f, "llama", &o, append, &two, e)) fail_msg("%s", kvc_error_message(e));
     assert_true(two.n && three.n && two.data[4] == 2 && three.data[4] == 3); /* the version follows the magic number */
     assert_int_equal(kvc_file_unpack(f, "llama:no=3", NULL, append, &three, e), -1);
+    o = (struct kvc_write_options){.size = sizeof o};
+    assert_int_equal(kvc_file_unpack(f, "raw", &o, append, &three, e), -1); /* token ids would be lost */
+    assert_int_equal(kvc_error_need(e), 14);
+    o.lossy_metadata = 1;
+    if (kvc_file_unpack(f, "raw", &o, append, &three, e)) fail_msg("%s", kvc_error_message(e));
     o = (struct kvc_write_options){.size = sizeof o, .pairing = "thirds"};
     assert_int_equal(kvc_file_unpack(f, "safetensors", &o, append, &three, e), -1);
     kvc_file_close(f);

@@ -317,6 +317,55 @@ static void conversions(void **state) {
     kvc_error_free(e);
 }
 
+/* A profile that is opened once serves a pack and a file; the file holds it. */
+static void shared_profiles(void **state) {
+    enum { T = 40, H = 3, D = 64, L = 30 };
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_profile *p = kvc_shared_profile_open("samples/smollm2-135m-instruct.kvcp", e);
+    struct kvc_memory_array *a = calloc(2 * L, sizeof *a);
+    float *values = malloc(2 * L * T * H * D * sizeof *values), *row = malloc(H * D * sizeof *row);
+    static const char *const facts[] = {"rope.pairing=halves", "rope.theta=1e5", "rope.type=default", NULL};
+    const struct kvc_memory m = {
+        .size = sizeof m, .array_size = sizeof *a, .arrays = a, .n_arrays = 2 * L, .tokens = T, .facts = facts};
+    (void)state;
+    if (!p) fail_msg("%s", kvc_error_message(e));
+    for (size_t i = 0; i < 2 * L * T * H * D; i++) values[i] = (float)below(1000) / 500 - 1;
+    for (size_t i = 0; i < 2 * L; i++)
+        a[i] = (struct kvc_memory_array){.role = i % 2 ? "V" : "K",
+                                         .layer = (uint32_t)(i / 2),
+                                         .dtype = "f32",
+                                         .heads = H,
+                                         .dim = D,
+                                         .data = values + i * T * H * D,
+                                         .token = 4 * H * D,
+                                         .head = 4 * D,
+                                         .channel = 4};
+    struct kvc_file *f = kvc_file_open_arrays(&m, e);
+    const struct kvc_write_options how = {.size = sizeof how,
+                                          .recipe = "basis,steps,code:step=0.01",
+                                          .shared_profile = p,
+                                          .force_profile = 1};
+    void *data;
+    size_t size;
+    if (!f || kvc_file_pack_memory(f, &how, &data, &size, e)) fail_msg("%s", kvc_error_message(e));
+    struct kvc_open_options with = {.size = sizeof with};
+    struct kvc_file *g = kvc_file_open_memory(data, size, &with, e);
+    assert_non_null(g);
+    assert_int_equal(kvc_file_read(g, 0, 0, 1, row, e), -1); /* the profile is nowhere */
+    assert_int_equal(kvc_error_need(e), 5);
+    kvc_file_close(g);
+    with.shared_profile = p;
+    g = kvc_file_open_memory(data, size, &with, e);
+    kvc_shared_profile_close(p);
+    if (!g || kvc_file_read(g, 0, 0, 1, row, e)) fail_msg("%s", kvc_error_message(e));
+    kvc_file_close(g);
+    kvc_file_close(f);
+    free(data);
+    free(a), free(values), free(row);
+    kvc_shared_profile_close(NULL);
+    kvc_error_free(e);
+}
+
 /* Each mistake has its message. */
 static void refusals(void **state) {
     struct kvc_error *e = kvc_error_new();
@@ -380,8 +429,8 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_layouts), cmocka_unit_test(pools),    cmocka_unit_test(facts_and_windows),
-        cmocka_unit_test(conversions),    cmocka_unit_test(refusals),
+        cmocka_unit_test(random_layouts), cmocka_unit_test(pools),           cmocka_unit_test(facts_and_windows),
+        cmocka_unit_test(conversions),    cmocka_unit_test(shared_profiles), cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

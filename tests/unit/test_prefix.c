@@ -1,13 +1,14 @@
 /* test_prefix.c: identities and the chain of prefix keys. Hashes come from FORMAT.md's worked examples. */
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
-#include "formats/cache/prefix.h"
+#include "formats/cache/prefix_space.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -22,39 +23,121 @@ static void count_up(int32_t *tokens, int32_t n) {
     for (int32_t i = 0; i < n; i++) tokens[i] = i;
 }
 
+/* Computes the keys of a list of tokens from position 0 on. */
+static void keys_of(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys) {
+    struct kvc_prefix p;
+    struct kvc_error e;
+    assert_int_equal(kvc_prefix_begin(&p, identity, &e), 0);
+    assert_int_equal(kvc_prefix_keys(&p, tokens, n, keys, &e), 0);
+}
+
+static uint64_t common_of(const char *identity, const uint8_t *keys, uint64_t n_keys, const int32_t *tokens, uint64_t n) {
+    struct kvc_prefix p;
+    struct kvc_error e;
+    uint64_t common;
+    assert_int_equal(kvc_prefix_begin(&p, identity, &e), 0);
+    assert_int_equal(kvc_prefix_common(&p, keys, n_keys, tokens, n, &common, &e), 0);
+    return common;
+}
+
+#define KEY_1 "93ff363cd1ea4f6de85e79267e86ae5efa1d0c7a81983267f75b1185f1f0da07"
+#define KEY_2 "42a3299e3e2d562ebcb566ace55168de700c73d617a419beaeb17f3efb5e34b3"
+
 static void test_keys(void **state) {
     (void)state;
     int32_t tokens[767];
-    uint8_t keys[2 * KVC_KEY_BYTES];
+    uint8_t keys[2 * KVC_KEY_BYTES], none = 77;
+    struct kvc_prefix p;
     struct kvc_error e;
     count_up(tokens, 767);
-    assert_int_equal(kvc_prefix_keys("unknown", tokens, 767, keys, &e), 0);
-    assert_hash(keys, "93ff363cd1ea4f6de85e79267e86ae5efa1d0c7a81983267f75b1185f1f0da07");
-    assert_hash(keys + KVC_KEY_BYTES, "42a3299e3e2d562ebcb566ace55168de700c73d617a419beaeb17f3efb5e34b3");
-    assert_int_equal(kvc_prefix_keys("unknown", tokens, 255, NULL, &e), 0);
+    keys_of("unknown", tokens, 767, keys);
+    assert_hash(keys, KEY_1);
+    assert_hash(keys + KVC_KEY_BYTES, KEY_2);
+    memset(keys, 0, sizeof keys);
+    keys_of("unknown", tokens, 512, keys);
+    assert_hash(keys + KVC_KEY_BYTES, KEY_2);
+    memset(keys, 0, sizeof keys);
+    keys_of("unknown", tokens, 256, keys);
+    assert_hash(keys, KEY_1);
+    assert_int_equal(keys[KVC_KEY_BYTES], 0);
+    keys_of("unknown", tokens, 255, &none);
+    keys_of("unknown", tokens, 0, &none);
+    assert_int_equal(none, 77);
+    assert_int_equal(kvc_prefix_begin(&p, "unknown", &e), 0);
+    assert_hash(p.start, "b3767b2faed4019c356c3986c57929215e221dc17439c2b244d0470b27522f1f");
 }
 
 static void test_common(void **state) {
     (void)state;
     int32_t tokens[768];
     uint8_t keys[3 * KVC_KEY_BYTES];
-    uint64_t common;
-    struct kvc_error e;
     count_up(tokens, 768);
-    assert_int_equal(kvc_prefix_keys("m", tokens, 768, keys, &e), 0);
-    assert_int_equal(kvc_prefix_common("m", keys, 3, tokens, 768, &common, &e), 0);
-    assert_int_equal(common, 768);
-    assert_int_equal(kvc_prefix_common("m", keys, 3, tokens, 767, &common, &e), 0);
-    assert_int_equal(common, 512);
-    assert_int_equal(kvc_prefix_common("m", keys, 1, tokens, 768, &common, &e), 0);
-    assert_int_equal(common, 256);
-    assert_int_equal(kvc_prefix_common("other", keys, 3, tokens, 768, &common, &e), 0);
-    assert_int_equal(common, 0);
+    keys_of("m", tokens, 768, keys);
+    assert_int_equal(common_of("m", keys, 3, tokens, 768), 768);
+    assert_int_equal(common_of("m", keys, 3, tokens, 767), 512);
+    assert_int_equal(common_of("m", keys, 1, tokens, 768), 256);
+    assert_int_equal(common_of("other", keys, 3, tokens, 768), 0);
     tokens[300] = -1;
-    assert_int_equal(kvc_prefix_common("m", keys, 3, tokens, 768, &common, &e), 0);
-    assert_int_equal(common, 256);
-    assert_int_equal(kvc_prefix_common("m", NULL, 0, tokens, 768, &common, &e), 0);
-    assert_int_equal(common, 0);
+    assert_int_equal(common_of("m", keys, 3, tokens, 768), 256);
+    assert_int_equal(common_of("m", NULL, 0, tokens, 768), 0);
+}
+
+static const uint8_t sixteen[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static const struct kvc_extra two_extras[] = {{10, KVC_EXTRA_MEDIA, sizeof sixteen, sixteen},
+                                              {255, KVC_EXTRA_USER, 4, (const uint8_t *)"user"}};
+
+static void test_extras(void **state) {
+    (void)state;
+    int32_t tokens[512];
+    uint8_t keys[2 * KVC_KEY_BYTES];
+    char hex[2 * 64 + 1];
+    struct kvc_meta meta = {0};
+    struct kvc_prefix p;
+    struct kvc_extra *item;
+    size_t n;
+    struct kvc_error e;
+    count_up(tokens, 512);
+    assert_int_equal(kvc_extras_store(&meta, two_extras, 2, &e), 0);
+    const struct kvc_meta_entry *entry = kvc_meta_find(&meta, KVC_KEY_PREFIX_EXTRAS);
+    assert_int_equal(entry->size, 47);
+    kvc_hex(entry->value, 47, hex);
+    assert_string_equal(hex, "0000000000000000"
+                             "0102000000"
+                             "010a0000001000"
+                             "000102030405060708090a0b0c0d0e0f"
+                             "03ff0000000400"
+                             "75736572");
+    assert_int_equal(kvc_prefix_of(&p, &meta, &e), 0); /* without an identity: "unknown" */
+    assert_int_equal(kvc_prefix_keys(&p, tokens, 512, keys, &e), 0);
+    assert_hash(keys, "8d32b7f7975a77871e808c86882a5b6441acb32f79c5471b334fda2fb3807f35");
+    assert_hash(keys + KVC_KEY_BYTES, "83ede462562553c84fbca136703bb73ad9edc93f88c0bea844d64388560ce5ce");
+
+    /* of the second block, after a parent */
+    const struct kvc_extra second = {256, KVC_EXTRA_EMBEDDINGS, sizeof sixteen, sixteen};
+    keys_of("unknown", tokens, 256, keys);
+    assert_int_equal(kvc_extras_store(&meta, &second, 1, &e), 0);
+    assert_int_equal(kvc_meta_set_bytes(&meta, KVC_KEY_PREFIX_PARENT, keys, KVC_KEY_BYTES, &e), 0);
+    assert_int_equal(kvc_meta_set_u64(&meta, KVC_KEY_TOKENS_FIRST, 256, &e), 0);
+    assert_int_equal(kvc_prefix_of(&p, &meta, &e), 0);
+    assert_int_equal(kvc_prefix_keys(&p, tokens + 256, 256, keys, &e), 0);
+    assert_hash(keys, "05cff3017198a8b9d3b386958f40618f9daeb8348d1c4ab21fa00c006ad40b65");
+
+    /* back as they were */
+    assert_int_equal(kvc_extras_list(&meta, &item, &n, &e), 0);
+    assert_int_equal(n, 1);
+    assert_int_equal(item->position, 256);
+    assert_int_equal(item->tag, KVC_EXTRA_EMBEDDINGS);
+    assert_memory_equal(item->bytes, sixteen, item->size);
+    free(item);
+
+    /* what cannot be stored leaves the metadata as they were */
+    const struct kvc_extra twice[] = {second, second};
+    assert_int_equal(kvc_extras_store(&meta, twice, 2, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    assert_int_equal(kvc_meta_find(&meta, KVC_KEY_PREFIX_EXTRAS)->size, 36);
+    assert_int_equal(kvc_extras_store(&meta, NULL, 0, &e), 0);
+    assert_null(kvc_meta_find(&meta, KVC_KEY_PREFIX_EXTRAS));
+    kvc_meta_free(&meta);
 }
 
 static void test_identity(void **state) {
@@ -74,9 +157,9 @@ static void test_identity(void **state) {
     kvc_prefix_identity(&meta, text, sizeof text);
     assert_string_equal(text, "model:c4e63992ff405979a8657b161cb5b5a4cabe751133a2e18f95859ba9da15e46d");
 
-    /* weakest to strongest: each is preferred to those before it */
-    static const char *const keys[] = {"model.fingerprint.safetensors.sampled", "model.fingerprint.gguf.sampled",
-                                       "model.fingerprint.safetensors.full", "model.fingerprint.gguf.full"};
+    /* each is preferred to those before it */
+    static const char *const keys[] = {"model.fingerprint.safetensors.full", "model.fingerprint.gguf.full",
+                                       "model.fingerprint.safetensors.sampled", "model.fingerprint.gguf.sampled"};
     for (unsigned i = 0; i < 4; i++) {
         char hex[2 * KVC_SHA256_BYTES + 1], wanted[256];
         memset(hash, (int)(0xa0 + i), sizeof hash);
@@ -88,7 +171,8 @@ static void test_identity(void **state) {
     }
 
     /* adapters; the longest identity there is still fits */
-    for (unsigned i = 1; i < 4; i++) kvc_meta_remove(&meta, keys[i]);
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 2) kvc_meta_remove(&meta, keys[i]);
     assert_int_equal(kvc_meta_set_text(&meta, KVC_KEY_MODEL_ADAPTERS, "a.gguf", &e), 0);
     kvc_prefix_identity(&meta, text, sizeof text);
     assert_int_equal(strlen(text), 37 + 1 + 64 + 6 + 16);
@@ -98,35 +182,98 @@ static void test_identity(void **state) {
     assert_int_equal(kvc_meta_set_text(&meta, KVC_KEY_PREFIX_IDENTITY, "mine", &e), 0);
     kvc_prefix_identity(&meta, text, sizeof text);
     assert_string_equal(text, "mine");
+    kvc_prefix_identity_of_model(&meta, text, sizeof text);
+    assert_string_equal(strrchr(text, '+'), "+lora:6a8d1dcf949b6bff");
     kvc_meta_free(&meta);
+}
+
+static struct kvc_prefix_matched match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n) {
+    struct kvc_prefix_matched m;
+    struct kvc_error e;
+    if (kvc_prefix_match(c, tokens, n, &m, &e)) fail_msg("%s", e.message);
+    return m;
 }
 
 static void test_match(void **state) {
     (void)state;
     int32_t held[] = {5, 6, 7}, asked[] = {5, 6, 8, 9};
     struct kvc_cache c = {.tokens = held, .n_tokens = 3};
-    uint64_t common;
-    int by_keys;
+    struct kvc_prefix_matched m;
     struct kvc_error e;
-    assert_int_equal(kvc_prefix_match(&c, asked, 4, &common, &by_keys, &e), 0);
-    assert_int_equal(common, 2);
-    assert_int_equal(by_keys, 0);
-    assert_int_equal(kvc_prefix_match(&c, held, 3, &common, &by_keys, &e), 0);
-    assert_int_equal(common, 3);
-    assert_int_equal(kvc_prefix_match(&c, held, 1, &common, &by_keys, &e), 0);
-    assert_int_equal(common, 1);
-    c.tokens = NULL;
-    c.n_tokens = 0;
-    assert_int_equal(kvc_prefix_match(&c, asked, 4, &common, &by_keys, &e), -1);
+    assert_int_equal(match(&c, asked, 4).common, 2);
+    assert_int_equal(match(&c, asked, 4).by_keys, 0);
+    assert_int_equal(match(&c, held, 3).common, 3);
+    assert_int_equal(match(&c, held, 1).common, 1);
+
+    /* equal ids from the first token with extras on may stand for something else */
+    const struct kvc_extra extra = {1, 9, 1, sixteen};
+    assert_int_equal(kvc_extras_store(&c.meta, &extra, 1, &e), 0);
+    assert_int_equal(match(&c, held, 3).common, 1);
+    kvc_meta_free(&c.meta);
+    c = (struct kvc_cache){0};
+    assert_int_equal(kvc_prefix_match(&c, asked, 4, &m, &e), -1);
     assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
+}
+
+/* A cache of tokens 256 to 611, with its ids or with its key. */
+static void test_match_after_parent(void **state) {
+    (void)state;
+    int32_t tokens[700];
+    uint8_t keys[2 * KVC_KEY_BYTES];
+    struct kvc_error e;
+    count_up(tokens, 700);
+    keys_of("m", tokens, 512, keys);
+    for (int by_keys = 0; by_keys < 2; by_keys++) {
+        struct kvc_cache c = {0};
+        if (by_keys) c.prefix_keys = keys + KVC_KEY_BYTES, c.n_prefix_keys = 1;
+        else c.tokens = tokens + 256, c.n_tokens = 356;
+        assert_int_equal(kvc_meta_set_text(&c.meta, KVC_KEY_PREFIX_IDENTITY, "m", &e), 0);
+        assert_int_equal(kvc_meta_set_bytes(&c.meta, KVC_KEY_PREFIX_PARENT, keys, KVC_KEY_BYTES, &e), 0);
+        assert_int_equal(kvc_meta_set_u64(&c.meta, KVC_KEY_TOKENS_FIRST, 256, &e), 0);
+        const struct kvc_prefix_matched m = match(&c, tokens, 700);
+        assert_int_equal(m.common, by_keys ? 512 : 612);
+        assert_int_equal(m.first, 256);
+        assert_int_equal(m.by_keys, by_keys);
+        assert_int_equal(match(&c, tokens, 256).common, 0); /* none of the cache's own tokens */
+        assert_int_equal(match(&c, tokens, 200).common, 0);
+        assert_int_equal(match(&c, tokens, 400).common, by_keys ? 0 : 400);
+        tokens[100]++; /* another sequence leads to the same tokens */
+        assert_int_equal(match(&c, tokens, 700).common, 0);
+        tokens[100]--;
+        kvc_meta_free(&c.meta);
+    }
+}
+
+/* --- namespaces --- */
+
+static void space_of(const struct kvc_cache *c, const struct kvc_space *space, uint8_t *hash) {
+    struct kvc_error e;
+    if (kvc_prefix_space(c, &c->meta, space, hash, &e)) fail_msg("%s", e.message);
+}
+
+/* Computed with Python's hashlib: every fact unknown but identity "unknown", no layers, and fidelity. */
+static void test_space(void **state) {
+    (void)state;
+    struct kvc_cache c = {0};
+    struct kvc_error e;
+    uint8_t lossless[KVC_KEY_BYTES], other[KVC_KEY_BYTES], tenant[KVC_KEY_BYTES];
+    space_of(&c, &(struct kvc_space){.lossless = 1}, lossless);
+    assert_hash(lossless, "f66fde8d02661368eea124acc5b612e11356ae655250f0379e37f67e879c2a69");
+    assert_int_equal(kvc_meta_set_text(&c.meta, KVC_KEY_RECIPE, "kivi4", &e), 0);
+    assert_int_equal(kvc_meta_set_text(&c.meta, KVC_KEY_PROFILE, "no bytes", &e), 0);
+    space_of(&c, &(struct kvc_space){.lossless = 1}, other);
+    assert_memory_equal(lossless, other, sizeof other);
+    for (size_t i = 0; i < sizeof tenant; i++) tenant[i] = (uint8_t)i;
+    space_of(&c, &(struct kvc_space){.chunk = 256, .tenant = tenant}, other);
+    assert_hash(other, "f62fe21ce5b999d8b8f4fda54a9e0a6098dd78c9ee2a7ad31dc5703221004341");
+    kvc_meta_free(&c.meta);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_common),
-        cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_match),
+        cmocka_unit_test(test_keys),     cmocka_unit_test(test_common), cmocka_unit_test(test_extras),
+        cmocka_unit_test(test_identity), cmocka_unit_test(test_match),  cmocka_unit_test(test_match_after_parent),
+        cmocka_unit_test(test_space),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

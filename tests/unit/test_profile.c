@@ -932,7 +932,7 @@ static int found(const uint8_t *hash, const char *given, const char *in, const c
     if (in) snprintf(where[1], sizeof where[1], "%s/%s", folder, in);
     if (path) snprintf(where[2], sizeof where[2], "/nowhere::%s/empty:%s/%s", folder, folder, path);
     memset(e, 0, sizeof *e);
-    const struct kvc_profile_places searched = {given ? where[0] : NULL, in ? where[1] : NULL, path ? where[2] : NULL};
+    const struct kvc_profile_places searched = {given ? where[0] : NULL, in ? where[1] : NULL, path ? where[2] : NULL, NULL};
     struct kvc_profile *p = kvc_profile_find(hash, "Tiny", &searched, e);
     if (p) assert_memory_equal(kvc_profile_sha256(p), hash, 32);
     kvc_profile_free(p);

@@ -1,0 +1,166 @@
+/* prefix_space.c: computes the namespace of a cache. Spec: FORMAT.md, "Namespace". Not for deciding by it. */
+#include "formats/cache/prefix_space.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/facts.h"
+#include "formats/cache/keys.h"
+#include "formats/io/bytes.h"
+#include "formats/io/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TAG "kvc namespace 1\n"
+/* Tags of facts that are no plain metadata. */
+#define IDENTITY 1
+#define LAYERS 5
+#define FIDELITY 16
+#define PROFILE 17
+#define CHUNK 18
+#define TENANT 19
+
+/* The facts 2 to 15 in order of their tags. REAL is an f64 of the metadata that is hashed as binary32. */
+enum form { TEXT, COUNT, REAL, HASH };
+static const struct {
+    uint8_t tag;
+    enum form form;
+    const char *key;
+} facts[] = {
+    {2, HASH, KVC_KEY_TOKENIZER},
+    {3, TEXT, KVC_KEY_MODEL_ARCH},
+    {4, HASH, KVC_KEY_MODEL_ADAPTERS_HASH},
+    {LAYERS, HASH, NULL}, /* of the table */
+    {6, TEXT, KVC_KEY_ROPE_K},
+    {7, TEXT, KVC_KEY_ROPE_PAIRING},
+    {8, TEXT, KVC_KEY_ROPE_TYPE},
+    {9, REAL, KVC_KEY_ROPE_THETA},
+    {10, COUNT, KVC_KEY_ROPE_DIM},
+    {11, REAL, KVC_KEY_ROPE_FACTOR},
+    {12, COUNT, KVC_KEY_HADAMARD_K},
+    {13, COUNT, KVC_KEY_HADAMARD_V},
+    {14, COUNT, KVC_KEY_WINDOW},
+    {15, TEXT, KVC_KEY_SHARD},
+};
+
+static void put_item(struct kvc_sha256 *h, uint8_t tag, const void *bytes, size_t n) {
+    kvc_sha256_update(h, &tag, 1);
+    kvc_sha256_u32(h, (uint32_t)n);
+    kvc_sha256_update(h, bytes, n);
+}
+
+static void put_text(struct kvc_sha256 *h, uint8_t tag, const char *text) {
+    put_item(h, tag, text, strlen(text));
+}
+
+/* Puts a fact of the metadata; one that is absent or of another type is unknown. */
+static void put_fact(struct kvc_sha256 *h, uint8_t tag, enum form form, const struct kvc_meta *meta, const char *key) {
+    static const enum kvc_meta_type type[] = {
+        [TEXT] = KVC_META_TEXT, [COUNT] = KVC_META_U64, [REAL] = KVC_META_F64, [HASH] = KVC_META_BYTES};
+    const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
+    uint8_t real[4];
+    if (!entry || entry->type != type[form]) {
+        put_item(h, tag, NULL, 0);
+    } else if (form == REAL) {
+        const float v = (float)kvc_meta_f64(meta, key, 0);
+        uint32_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        put_u32(real, bits);
+        put_item(h, tag, real, sizeof real);
+    } else {
+        put_item(h, tag, entry->value, (size_t)entry->size);
+    }
+}
+
+/* --- layers --- */
+
+/* A layer of the table with what it is sorted by. */
+struct place {
+    enum kvc_part_kind kind;
+    uint32_t stream, index, layer;
+};
+
+static int compare(const void *a, const void *b) {
+    const struct place *x = a, *y = b;
+    if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+    if (x->stream != y->stream) return x->stream < y->stream ? -1 : 1;
+    if (x->index != y->index) return x->index < y->index ? -1 : 1;
+    return x->layer < y->layer ? -1 : x->layer > y->layer;
+}
+
+static uint8_t *put_tensor(uint8_t *p, const struct kvc_tensor *t, int heads_known) {
+    const int unknown = !heads_known && t->shape.heads == 1 && (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V);
+    p[0] = (uint8_t)t->role;
+    p[1] = (uint8_t)t->shape.dtype;
+    put_u64(p + 2, unknown ? 0 : t->shape.heads);
+    put_u64(p + 10, t->shape.dim);
+    return p + 18;
+}
+
+static uint8_t *put_layer(uint8_t *p, const struct kvc_cache *c, const struct place *place, int heads_known) {
+    const struct kvc_layer *layer = &c->layer[place->layer];
+    p[0] = (uint8_t)place->kind;
+    put_u32(p + 1, place->stream);
+    put_u32(p + 5, place->index);
+    p[9] = (uint8_t)layer->kind;
+    put_u32(p + 10, layer->window);
+    p += 14;
+    for (int t = 0; t < 2; t++)
+        if (layer->tensor[t] != KVC_NONE) p = put_tensor(p, &c->tensor[layer->tensor[t]], heads_known);
+    return p;
+}
+
+static int put_layers(struct kvc_sha256 *h, const struct kvc_cache *c, const struct kvc_facts *known, struct kvc_error *e) {
+    struct place *place = kvc_alloc(c->n_layers, sizeof *place);
+    uint8_t *bytes = kvc_alloc((uint64_t)c->n_layers + 1, 14 + 2 * 18), *p = bytes;
+    const int status = place && bytes ? 0 : kvc_fail_memory(e, "a namespace");
+    size_t n = 0;
+    for (uint32_t i = 0; !status && i < c->n_layers; i++) {
+        const struct kvc_part *part = &c->part[c->layer[i].part];
+        if (part->kind <= KVC_PART_RECURRENT) place[n++] = (struct place){part->kind, part->stream, c->layer[i].index, i};
+    }
+    if (!status) {
+        if (n) qsort(place, n, sizeof *place, compare);
+        *p++ = (uint8_t)known->layers_known;
+        for (size_t i = 0; i < n; i++) p = put_layer(p, c, &place[i], known->heads_known);
+        put_item(h, LAYERS, bytes, (size_t)(p - bytes));
+    }
+    free(bytes);
+    free(place);
+    return status;
+}
+
+/* --- all facts --- */
+
+/* Lossless rows are the same whatever coded them. */
+static void put_fidelity(struct kvc_sha256 *h, const struct kvc_meta *meta, int lossless) {
+    if (lossless) {
+        put_text(h, FIDELITY, "lossless");
+        put_item(h, PROFILE, NULL, 0);
+    } else {
+        put_fact(h, FIDELITY, TEXT, meta, KVC_KEY_RECIPE);
+        put_fact(h, PROFILE, HASH, meta, KVC_KEY_PROFILE);
+    }
+}
+
+int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
+                     struct kvc_error *e) {
+    const struct kvc_facts known = kvc_facts_of(meta);
+    char identity[KVC_IDENTITY_BYTES];
+    struct kvc_sha256 h;
+    uint8_t chunk[8];
+    int status = 0;
+    kvc_sha256_init(&h);
+    kvc_sha256_update(&h, TAG, sizeof TAG - 1);
+    kvc_prefix_identity(meta, identity, sizeof identity);
+    put_text(&h, IDENTITY, identity);
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
+        if (facts[i].key) put_fact(&h, facts[i].tag, facts[i].form, meta, facts[i].key);
+        else status = put_layers(&h, c, &known, e);
+    put_fidelity(&h, meta, space->lossless);
+    put_u64(chunk, space->chunk);
+    if (space->chunk) put_item(&h, CHUNK, chunk, sizeof chunk);
+    if (space->tenant) put_item(&h, TENANT, space->tenant, KVC_KEY_BYTES);
+    if (!status) return kvc_sha256_final(&h, out, e);
+    kvc_sha256_drop(&h);
+    return -1;
+}
