@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/prefix.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -131,6 +132,78 @@ static int join_ids(struct kvc_cache *c, const struct join *j, struct kvc_join_r
     for (size_t i = 0; i < j->n; i++)
         if (append_ids(c, j, i, &first, &end, e)) return -1;
     return first > 0 ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, (uint64_t)first, e) : 0;
+}
+
+/* --- prefix keys --- */
+
+/* Stores the extras of all operands. */
+static int join_extras(struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
+    struct kvc_extra *all = NULL, *item;
+    size_t n = 0, items;
+    int status = 0;
+    for (size_t i = 0; i < j->n && !status; i++) {
+        if (kvc_extras_list(&j->from[i].cache->meta, &item, &items, e)) status = kvc_error_prefix(e, j->from[i].name);
+        if (status) break;
+        struct kvc_extra *grown = kvc_realloc(all, n + items, sizeof *grown);
+        if (grown) all = grown;
+        else status = kvc_fail_memory(e, "extras");
+        for (size_t k = 0; k < items && !status; k++, n++) {
+            all[n] = item[k];
+            all[n].position += (uint64_t)j->shift[i];
+        }
+        free(item);
+    }
+    if (!status) status = kvc_extras_store(&c->meta, all, n, e);
+    free(all);
+    return status;
+}
+
+/* Refuses operands whose parent keys are of other tokens than those that precede them. Only keys of one identity are compared. */
+static int check_parents(const struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
+    const char *identity = kvc_meta_text(&c->meta, KVC_KEY_PREFIX_IDENTITY, NULL);
+    uint8_t *keys = NULL;
+    struct kvc_prefix p;
+    int status = kvc_prefix_of(&p, &c->meta, e);
+    const uint64_t n = kvc_cache_tokens_from(c, p.first) / KVC_PREFIX_TOKENS;
+    for (size_t i = 1; i < j->n && !status; i++) {
+        const struct kvc_meta *meta = &j->from[i].cache->meta;
+        const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0), number = (first - p.first) / KVC_PREFIX_TOKENS;
+        const struct kvc_meta_entry *parent = kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
+        const char *its = kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, "");
+        if (!parent || parent->size != KVC_KEY_BYTES || first <= p.first || number > n ||
+            (identity && strcmp(identity, its) != 0))
+            continue;
+        if (!identity) { /* the chain begins at position 0, with the identity of the first operand that has a parent */
+            const struct kvc_extras extras = p.extras;
+            identity = its;
+            status = kvc_prefix_begin(&p, identity, e);
+            p.extras = extras;
+        }
+        if (!status && !keys) {
+            keys = kvc_alloc(n, KVC_KEY_BYTES);
+            status = keys ? kvc_prefix_keys(&p, c->tokens, n * KVC_PREFIX_TOKENS, keys, e) : kvc_fail_memory(e, "prefix keys");
+        }
+        if (!status && memcmp(parent->value, keys + (number - 1) * KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)
+            status = kvc_fail(e, KVC_ERR_USAGE,
+                              "%s does not continue %s: its prefix key (prefix.parent) is of other tokens before it",
+                              j->from[i].name, j->from[i - 1].name);
+    }
+    free(keys);
+    return status;
+}
+
+/* Begins the chain of prefix keys where the first operand begins. Keys themselves are computed when the cache is written. */
+static int join_prefix(struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
+    static const char *const of_first[] = {KVC_KEY_PREFIX_PARENT, KVC_KEY_PREFIX_IDENTITY};
+    const struct kvc_meta *meta = &j->from[0].cache->meta;
+    const int has_parent = c->tokens && kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
+    kvc_meta_remove(&c->meta, KVC_KEY_PREFIX_EXTRAS);
+    for (size_t i = 0; i < sizeof of_first / sizeof of_first[0]; i++) {
+        const struct kvc_meta_entry *entry = kvc_meta_find(meta, of_first[i]);
+        kvc_meta_remove(&c->meta, of_first[i]);
+        if (has_parent && entry && kvc_meta_set_entry(&c->meta, entry, e)) return -1;
+    }
+    return c->tokens && (join_extras(c, j, e) || check_parents(c, j, e)) ? -1 : 0;
 }
 
 /* --- building --- */
@@ -263,7 +336,7 @@ static int build(struct kvc_cache *c, struct join *j, struct kvc_join_report *re
     if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) || join_companions(c, j, KVC_ROLE_HIDDEN, report, e)) return -1;
     if (add_tensors(c, j, e)) return -1;
     if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || join_ids(c, j, report, e)) return -1;
-    return kvc_cache_finish(c, e);
+    return kvc_cache_finish(c, e) || join_prefix(c, j, e) ? -1 : 0;
 }
 
 struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,
