@@ -27,7 +27,8 @@ enum {
     OPT_LEARN_LAYERS,
     OPT_FORCE_PROFILE,
     OPT_COMPANIONS,
-    OPT_JOIN
+    OPT_JOIN,
+    OPT_APPEND
 };
 
 static const struct option long_options[] = {
@@ -47,6 +48,7 @@ static const struct option long_options[] = {
     {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
     {"companions", required_argument, NULL, OPT_COMPANIONS},
     {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
+    {"append", required_argument, NULL, OPT_APPEND},
     {"join", optional_argument, NULL, OPT_JOIN},
     {NULL, 0, NULL, 0},
 };
@@ -70,6 +72,8 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "      --learn-layers=N    predict each layer from N layers before it (0 to 7, default 1)\n"
                            "      --join[=tokens|heads] pack the FILEs, consecutive blocks of one text, into one .kvc;\n"
                            "                          heads: they hold the KV heads of tensor-parallel ranks\n"
+                           "      --append=OLD.kvc    pack OLD.kvc and the FILEs that follow it into a new .kvc, by\n"
+                           "                          the recipe of OLD.kvc, whose blocks are copied\n"
                            "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
                            "  -o, --output=FILE       write to FILE\n"
                            "  -c, --stdout            write to standard output\n"
@@ -255,6 +259,10 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
             return cli_usage("--join=%s is neither tokens nor heads", arg);
         p->job.joins = 1;
         p->joined.heads = arg && strcmp(arg, "heads") == 0;
+        return 0;
+    case OPT_APPEND:
+        p->joined.append = arg;
+        p->job.joins = 1;
         return 0;
     case OPT_LEARN_PROFILE: p->learn_path = arg; return 0;
     case OPT_LEARN_LAYERS: return take_layers(p, arg);

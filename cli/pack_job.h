@@ -17,9 +17,10 @@ struct cli_pack {
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
     struct cli_joined {
-        int heads; /* --join=heads */
-        int n;     /* operands; 0: nothing is joined */
-        char **paths;
+        int heads;               /* --join=heads */
+        const char *append;      /* --append: the container that comes first; NULL: none */
+        int n;                   /* files; 0: nothing is joined */
+        char **paths;            /* of the files, of --append those after the first */
         struct kvc_opened *file; /* [n] */
         char *name;              /* of all of them, for messages */
     } joined;

@@ -2,18 +2,24 @@
 #include "cli/pack_job.h"
 
 #include "codecs/memory.h"
+#include "codecs/recipe.h"
 #include "formats/cache/join.h"
+#include "formats/cache/keys.h"
+#include "formats/container/container.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int pack_check_join(struct cli_pack *p, int n, char **paths) {
     if (!p->job.joins) return 0;
-    if (!n) return cli_usage("--join needs files to join");
-    if (p->learn_path) return cli_usage("--join and --learn-profile exclude each other");
-    if (p->job.remove) return cli_usage("--join and --rm exclude each other");
-    if (!p->job.output && !p->job.to_stdout && !p->job.test) return cli_usage("--join needs -o FILE or -c");
-    p->joined.n = n;
+    const char *option = p->joined.append ? "--append" : "--join";
+    if (!n) return cli_usage("%s needs files to join", option);
+    if (p->learn_path) return cli_usage("%s and --learn-profile exclude each other", option);
+    if (p->job.remove) return cli_usage("%s and --rm exclude each other", option);
+    if (!p->job.output && !p->job.to_stdout && !p->job.test) return cli_usage("%s needs -o FILE or -c", option);
+    if (p->joined.append && (p->joined.heads || p->how.options.recipe || p->how.dequantize))
+        return cli_usage("--append excludes --join=heads, -r and --dequantize: the recipe is that of %s", p->joined.append);
+    p->joined.n = n + (p->joined.append != NULL);
     p->joined.paths = paths;
     p->job.open = pack_join_open;
     return 0;
@@ -35,9 +41,25 @@ static int open_all(struct cli_pack *p, struct kvc_error *e) {
     const char *model = p->job.input.model_path;
     int status = 0;
     if (all->heads) p->job.input.model_path = NULL;
-    for (int i = 0; i < all->n && !status; i++) status = cli_open(&all->file[i], all->paths[i], &p->job.input, e);
+    for (int i = 0; i < all->n && !status; i++) {
+        const char *path = !all->append ? all->paths[i] : i ? all->paths[i - 1] : all->append;
+        status = cli_open(&all->file[i], path, &p->job.input, e);
+    }
     p->job.input.model_path = model;
     return status ? -1 : name_joined(all, e);
+}
+
+/* For --append: takes the recipe of the first file, whose blocks are copied. */
+static int take_recipe(struct cli_pack *p, struct kvc_error *e) {
+    const struct kvc_opened *old = &p->joined.file[0];
+    if (!kvc_cache_is_container(old->cache))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s is no .kvc: --append=OLD.kvc wants the container that comes first",
+                        old->input.name);
+    p->recipe_text = kvc_meta_text(&old->cache->meta, KVC_KEY_RECIPE, KVC_DEFAULT_STAGE);
+    if (kvc_recipe_parse(p->recipe_text, &p->recipe, e)) return kvc_error_prefix(e, old->input.name);
+    p->how.options.recipe = &p->recipe;
+    p->how.options.reuse = old->cache;
+    return 0;
 }
 
 static void say_joined(const struct cli_pack *p, const struct kvc_join_report *report) {
@@ -69,7 +91,7 @@ int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct k
     uint64_t bytes = 0;
     (void)path; /* of the first operand */
     memset(f, 0, sizeof *f);
-    if (open_all(p, e)) return -1;
+    if (open_all(p, e) || (all->append && take_recipe(p, e))) return -1;
     struct kvc_join_operand *from = kvc_alloc((uint64_t)all->n, sizeof *from);
     if (!from) return kvc_fail_memory(e, "files");
     for (int i = 0; i < all->n; i++) {

@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/prefix.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -133,33 +134,118 @@ static int join_ids(struct kvc_cache *c, const struct join *j, struct kvc_join_r
     return first > 0 ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, (uint64_t)first, e) : 0;
 }
 
+/* --- prefix keys --- */
+
+/* Stores the extras of all operands. */
+static int join_extras(struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
+    struct kvc_extra *all = NULL, *item;
+    size_t n = 0, items;
+    int status = 0;
+    for (size_t i = 0; i < j->n && !status; i++) {
+        if (kvc_extras_list(&j->from[i].cache->meta, &item, &items, e)) status = kvc_error_prefix(e, j->from[i].name);
+        if (status) break;
+        struct kvc_extra *grown = kvc_realloc(all, n + items, sizeof *grown);
+        if (grown) all = grown;
+        else status = kvc_fail_memory(e, "extras");
+        for (size_t k = 0; k < items && !status; k++, n++) {
+            all[n] = item[k];
+            all[n].position += (uint64_t)j->shift[i];
+        }
+        free(item);
+    }
+    if (!status) status = kvc_extras_store(&c->meta, all, n, e);
+    free(all);
+    return status;
+}
+
+/* Refuses operands whose parent keys are of other tokens than those that precede them. Only keys of one identity are compared. */
+static int check_parents(const struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
+    const char *identity = kvc_meta_text(&c->meta, KVC_KEY_PREFIX_IDENTITY, NULL);
+    uint8_t *keys = NULL;
+    struct kvc_prefix p;
+    int status = kvc_prefix_of(&p, &c->meta, e);
+    const uint64_t n = kvc_cache_tokens_from(c, p.first) / KVC_PREFIX_TOKENS;
+    for (size_t i = 1; i < j->n && !status; i++) {
+        const struct kvc_meta *meta = &j->from[i].cache->meta;
+        const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0), number = (first - p.first) / KVC_PREFIX_TOKENS;
+        const struct kvc_meta_entry *parent = kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
+        const char *its = kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, "");
+        if (!parent || parent->size != KVC_KEY_BYTES || first <= p.first || number > n ||
+            (identity && strcmp(identity, its) != 0))
+            continue;
+        if (!identity) { /* the chain begins at position 0, with the identity of the first operand that has a parent */
+            const struct kvc_extras extras = p.extras;
+            identity = its;
+            status = kvc_prefix_begin(&p, identity, e);
+            p.extras = extras;
+        }
+        if (!status && !keys) {
+            keys = kvc_alloc(n, KVC_KEY_BYTES);
+            status = keys ? kvc_prefix_keys(&p, c->tokens, n * KVC_PREFIX_TOKENS, keys, e) : kvc_fail_memory(e, "prefix keys");
+        }
+        if (!status && memcmp(parent->value, keys + (number - 1) * KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)
+            status = kvc_fail(e, KVC_ERR_USAGE,
+                              "%s does not continue %s: its prefix key (prefix.parent) is of other tokens before it",
+                              j->from[i].name, j->from[i - 1].name);
+    }
+    free(keys);
+    return status;
+}
+
+/* Begins the chain of prefix keys where the first operand begins. Keys themselves are computed when the cache is written. */
+static int join_prefix(struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
+    static const char *const of_first[] = {KVC_KEY_PREFIX_PARENT, KVC_KEY_PREFIX_IDENTITY};
+    const struct kvc_meta *meta = &j->from[0].cache->meta;
+    const int has_parent = c->tokens && kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
+    kvc_meta_remove(&c->meta, KVC_KEY_PREFIX_EXTRAS);
+    for (size_t i = 0; i < sizeof of_first / sizeof of_first[0]; i++) {
+        const struct kvc_meta_entry *entry = kvc_meta_find(meta, of_first[i]);
+        kvc_meta_remove(&c->meta, of_first[i]);
+        if (has_parent && entry && kvc_meta_set_entry(&c->meta, entry, e)) return -1;
+    }
+    return c->tokens && (join_extras(c, j, e) || check_parents(c, j, e)) ? -1 : 0;
+}
+
 /* --- building --- */
 
-/* Adds the layers and tensors of a part as its first operand `like` has them. */
-static int add_layers(struct kvc_cache *c, struct join *j, size_t like, uint32_t part, struct kvc_error *e) {
+/* Adds the layers of a part as the operand `like` has them. */
+static int add_layers(struct kvc_cache *c, const struct join *j, size_t like, uint32_t part, struct kvc_error *e) {
     const struct kvc_cache *from = j->from[like].cache;
-    const uint32_t *parts = j->part + part * j->n;
     for (uint32_t l = 0; l < from->n_layers; l++) {
         const struct kvc_layer *layer = &from->layer[l];
-        if (layer->part != parts[like]) continue;
+        if (layer->part != j->part[part * j->n + like]) continue;
         const uint32_t number = kvc_cache_add_layer(c, part, layer->index, layer->kind, e);
         if (number == KVC_NONE) return -1;
         c->layer[number].window = layer->window;
-        for (unsigned k = 0; k < 2; k++) {
-            if (layer->tensor[k] == KVC_NONE) continue;
-            const struct kvc_tensor *x = &from->tensor[layer->tensor[k]];
-            struct kvc_shape shape = x->shape;
-            shape.tokens = c->part[part].cells.n;
-            uint32_t *tensor = kvc_realloc(j->tensor, (c->n_tensors + UINT64_C(1)) * j->n, sizeof *tensor);
-            if (!tensor) return kvc_fail_memory(e, "tensors");
-            j->tensor = tensor;
-            const uint32_t t = kvc_cache_add_tensor(c, number, x->role, &shape, e);
-            if (t == KVC_NONE) return -1;
-            for (size_t i = 0; i < j->n; i++)
-                j->tensor[t * j->n + i] = parts[i] == KVC_NONE
-                                              ? KVC_NONE
-                                              : kvc_cache_find_tensor(j->from[i].cache, parts[i], layer->index, x->role);
-        }
+    }
+    return 0;
+}
+
+/* Adds tensor `from` of operand i, with those of the other operands, to a part, unless it is there already. */
+static int add_tensor(struct kvc_cache *c, struct join *j, size_t i, uint32_t from, uint32_t part, struct kvc_error *e) {
+    const struct kvc_tensor *x = &j->from[i].cache->tensor[from];
+    const uint32_t index = j->from[i].cache->layer[x->layer].index, *parts = j->part + part * j->n;
+    struct kvc_shape shape = x->shape;
+    uint32_t layer = 0;
+    if (kvc_cache_find_tensor(c, part, index, x->role) != KVC_NONE) return 0;
+    while (c->layer[layer].part != part || c->layer[layer].index != index) layer++; /* add_layers() added it */
+    shape.tokens = c->part[part].cells.n;
+    uint32_t *tensor = kvc_realloc(j->tensor, (c->n_tensors + UINT64_C(1)) * j->n, sizeof *tensor);
+    if (!tensor) return kvc_fail_memory(e, "tensors");
+    j->tensor = tensor;
+    tensor += c->n_tensors * j->n;
+    for (size_t k = 0; k < j->n; k++)
+        tensor[k] = parts[k] == KVC_NONE ? KVC_NONE : kvc_cache_find_tensor(j->from[k].cache, parts[k], index, x->role);
+    return kvc_cache_add_tensor(c, layer, x->role, &shape, e) == KVC_NONE ? -1 : 0;
+}
+
+/* Adds the tensors in the order of the first operand, then those that only later operands have. */
+static int add_tensors(struct kvc_cache *c, struct join *j, struct kvc_error *e) {
+    for (size_t i = 0; i < j->n; i++) {
+        const struct kvc_cache *from = j->from[i].cache;
+        for (uint32_t t = 0; t < from->n_tensors; t++)
+            for (uint32_t p = 0; p < c->n_parts; p++)
+                if (from->layer[from->tensor[t].layer].part == j->part[p * j->n + i] && add_tensor(c, j, i, t, p, e)) return -1;
     }
     return 0;
 }
@@ -248,8 +334,9 @@ static int build(struct kvc_cache *c, struct join *j, struct kvc_join_report *re
         j->shift[i] = j->shift[i - 1] + (int64_t)live_cells(j->from[i - 1].cache)->n;
     if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_SLIDING, e)) return -1;
     if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) || join_companions(c, j, KVC_ROLE_HIDDEN, report, e)) return -1;
+    if (add_tensors(c, j, e)) return -1;
     if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || join_ids(c, j, report, e)) return -1;
-    return kvc_cache_finish(c, e);
+    return kvc_cache_finish(c, e) || join_prefix(c, j, e) ? -1 : 0;
 }
 
 struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,

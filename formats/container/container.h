@@ -43,6 +43,9 @@ struct kvc_pack_options {
     int space;                         /* store the namespace (prefix.space), as is done where the cache has one */
     int no_tokens;                /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */
     const struct kvc_cache *keys; /* cache whose prefix keys are kept if `cache` has no token ids; NULL: the cache itself */
+    /* A container whose rows are the first rows of the cache: its blocks are copied where they are coded alone and by the same
+     * pipeline, instead of coded again. Refused for lossy tensors of which more than the last block cannot be copied. NULL: none. */
+    const struct kvc_cache *reuse;
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;
 };

@@ -15,7 +15,8 @@ struct kvc_run {
 
 /* Returns how many blocks of a tensor are encoded at once: a segment where a stage looks ahead, else a few. */
 uint64_t kvc_encode_run_blocks(const struct kvc_encode *x, uint32_t tensor);
-/* Encodes blocks [block, end) of a tensor. `block` must be a multiple of kvc_encode_run_blocks(). */
+/* Encodes blocks [block, end) of a tensor. `block` must be a multiple of kvc_encode_run_blocks() where a stage
+ * looks ahead. */
 int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_run *run,
                    struct kvc_error *e);
 

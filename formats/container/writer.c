@@ -11,6 +11,7 @@
 #include "formats/cache/view.h"
 #include "formats/container/encode.h"
 #include "formats/container/offsets.h"
+#include "formats/container/reuse.h"
 #include "formats/container/write_sections.h"
 #include "formats/io/parallel.h"
 #include "kernels/kernels.h"
@@ -56,14 +57,25 @@ static uint32_t tensor_of_run(const struct writer *w, uint64_t item) {
     return low;
 }
 
+static int copy_block(const struct writer *w, uint32_t tensor, uint64_t block, struct kvc_run *run, struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(w->cache, tensor)->cells;
+    run->bytes += (cells->block[block + 1] - cells->block[block]) * kvc_row_bytes(&w->cache->tensor[tensor].shape);
+    return kvc_reuse_copy(w->options->reuse, tensor, block, &run->buffer, e);
+}
+
 static int encode_run(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct writer *w = state;
     const uint32_t tensor = tensor_of_run(w, item);
     const uint64_t blocks = kvc_tensor_part(w->cache, tensor)->cells.n_blocks;
-    const uint64_t each = kvc_encode_run_blocks(&w->encode, tensor), block = (item - w->first_run[tensor]) * each;
+    const uint64_t each = kvc_encode_run_blocks(&w->encode, tensor);
+    uint64_t block = (item - w->first_run[tensor]) * each;
     struct kvc_run *run = calloc(1, sizeof *run);
     if (!run) return kvc_fail_memory(e, "a run of blocks");
-    if (kvc_encode_run(&w->encode, tensor, block, block + each < blocks ? block + each : blocks, run, e)) {
+    const uint64_t end = block + each < blocks ? block + each : blocks;
+    const uint64_t had = kvc_reuse_blocks(w->cache, &w->plan, w->options->reuse, tensor), copied = had < end ? had : end;
+    int status = 0;
+    for (; block < copied && !status; block++) status = copy_block(w, tensor, block, run, e);
+    if (status || (block < end && kvc_encode_run(&w->encode, tensor, block, end, run, e))) {
         char label[64];
         kvc_tensor_label(w->cache, tensor, label, sizeof label);
         kvc_error_prefix(e, label);
@@ -245,7 +257,8 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     if (!kvc_kernels_get()) return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
     if (kvc_recipe_print(recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
-    int status = kvc_plan_make(&w.plan, cache, recipe, e) || find_fit(&w, e) || prepare(&w, &own_queries, e);
+    int status = kvc_plan_make(&w.plan, cache, recipe, e) || kvc_reuse_check(cache, &w.plan, options->reuse, e) ||
+                 find_fit(&w, e) || prepare(&w, &own_queries, e);
     if (!status)
         status = describe(&w, text, &meta, e) || kvc_write_header(r, e) || kvc_write_meta(r, &meta, e) ||
                  kvc_write_table(r, cache, &w.plan, e) || kvc_write_cells(r, cache, e) ||

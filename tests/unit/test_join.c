@@ -2,6 +2,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/cache/join.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/prefix.h"
 #include "formats/cache/view.h"
 
 #include <setjmp.h>
@@ -336,6 +337,42 @@ static void ranks_must_match(void **state) {
     free_all(c, 2);
 }
 
+/* Blocks with the prefix key at their first token: the chain begins with the first block, and goes through the others. */
+static void prefix_keys_must_continue(void **state) {
+    (void)state;
+    const struct kvc_extra extra = {.position = 300, .tag = KVC_EXTRA_MEDIA, .size = KVC_MIN_EXTRA_HASH, .bytes = values[0]};
+    struct kvc_cache *whole = make((struct made){.dtype = KVC_F16, .rows = ROWS, .tokens = 1}), *c[3];
+    assert_int_equal(kvc_extras_store(&whole->meta, &extra, 1, NULL), 0);
+    const uint64_t cut[] = {0, 256, 512, ROWS};
+    for (int i = 0; i < 3; i++) c[i] = kvc_view_select(whole, &(struct kvc_selection){.first = cut[i], .end = cut[i + 1]}, NULL);
+    const struct kvc_meta_entry *parent = kvc_meta_find(&c[1]->meta, KVC_KEY_PREFIX_PARENT);
+    assert_non_null(parent);
+    struct kvc_join_report report;
+    struct kvc_error e;
+    struct kvc_cache *v = join(c, 3, 0, &report, &e);
+    if (!v) fail_msg("%s", e.message);
+    assert_null(kvc_meta_find(&v->meta, KVC_KEY_PREFIX_PARENT));
+    const struct kvc_meta_entry *had = kvc_meta_find(&whole->meta, KVC_KEY_PREFIX_EXTRAS),
+                                *has = kvc_meta_find(&v->meta, KVC_KEY_PREFIX_EXTRAS);
+    assert_true(has && has->size == had->size);
+    assert_memory_equal(has->value, had->value, had->size);
+    kvc_cache_free(v);
+    v = join(c + 1, 2, 0, &report, &e);
+    if (!v) fail_msg("%s", e.message);
+    const struct kvc_meta_entry *kept = kvc_meta_find(&v->meta, KVC_KEY_PREFIX_PARENT);
+    assert_true(kept && memcmp(kept->value, parent->value, parent->size) == 0);
+    kvc_cache_free(v);
+    c[0]->tokens[100]++; /* another text */
+    assert_null(join(c, 3, 0, &report, &e));
+    assert_non_null(strstr(e.message, "b does not continue a"));
+    c[0]->tokens[100]--;
+    c[1]->tokens[0]++;
+    assert_null(join(c + 1, 2, 0, &report, &e));
+    assert_non_null(strstr(e.message, "b does not continue a"));
+    free_all(c, 3);
+    kvc_cache_free(whole);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_are_joined),
@@ -346,6 +383,7 @@ int main(void) {
         cmocka_unit_test(companions),
         cmocka_unit_test(heads_are_divided_and_joined),
         cmocka_unit_test(ranks_must_match),
+        cmocka_unit_test(prefix_keys_must_continue),
     };
     return cmocka_run_group_tests(tests, fill_values, NULL);
 }
