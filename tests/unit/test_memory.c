@@ -317,6 +317,45 @@ static void conversions(void **state) {
     kvc_error_free(e);
 }
 
+static int count(void *state, const void *data, size_t n) {
+    (void)data;
+    *(size_t *)state += n;
+    return 0;
+}
+
+/* A handle of arrays is as good as any other: it is selected, compared and written as another layout; there is no source to restore. */
+static void as_any_other(void **state) {
+    enum { T = 20 };
+    struct kvc_error *e = kvc_error_new();
+    const struct kvc_write_options how = {.size = sizeof how, .lossy_metadata = 1};
+    const struct kvc_part_options part = {.size = sizeof part, .first = 5, .end = 12};
+    const struct kvc_compare_how whole = {.size = sizeof whole};
+    struct kvc_comparison c = {.size = sizeof c};
+    struct arrays x;
+    size_t written = 0;
+    (void)state;
+    lay_out(&x, "f16", T, 2, 8);
+    struct kvc_file *f = kvc_file_open_arrays(&x.m, e), *g = f ? kvc_file_select(f, &part, e) : NULL;
+    if (!g) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_compare(f, f, &whole, &c, e), 0);
+    assert_int_equal(kvc_file_check(f, 1, e), 0);
+    assert_int_equal(kvc_file_unpack(f, NULL, &how, count, &written, e), -1);
+    assert_int_equal(kvc_file_unpack(g, "safetensors", &how, count, &written, e), 0);
+    assert_true(written > 4 * 7 * 2 * 8 * 2);
+    struct arrays y;
+    lay_out(&y, "f16", 7, 2, 8);
+    y.m.first_position = 5;
+    if (kvc_file_load(g, &y.m, NULL, e)) fail_msg("%s", kvc_error_message(e));
+    same_values(&x, &y, 5);
+    y.m.first_position = 6; /* one beyond the selection */
+    assert_int_equal(kvc_file_load(g, &y.m, NULL, e), -1);
+    assert_int_equal(kvc_error_code(e), 33);
+    kvc_file_close(g);
+    kvc_file_close(f);
+    arrays_free(&x), arrays_free(&y);
+    kvc_error_free(e);
+}
+
 /* A profile that is opened once serves a pack and a file; the file holds it. */
 static void shared_profiles(void **state) {
     enum { T = 40, H = 3, D = 64, L = 30 };
@@ -430,7 +469,8 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_layouts), cmocka_unit_test(pools),           cmocka_unit_test(facts_and_windows),
-        cmocka_unit_test(conversions),    cmocka_unit_test(shared_profiles), cmocka_unit_test(refusals),
+        cmocka_unit_test(conversions),    cmocka_unit_test(shared_profiles), cmocka_unit_test(as_any_other),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
