@@ -109,7 +109,7 @@ static int take(void *state, const struct kvc_format *f, const struct kvc_format
     struct kvc_error e;
     const int status = set(w->settings, o->key, o->kind == KVC_OPTION_FLAG ? NULL : w->arg);
     const char *const one[] = {status > 0 ? w->settings->item[w->settings->n - 1] : NULL, NULL};
-    if (status > 0 && kvc_options_read(&values, (const struct kvc_format_option[]){*o, {NULL}}, f->name, NULL, one, &e)) {
+    if (status > 0 && kvc_options_read(&values, (const struct kvc_format_option[]){*o, {.key = NULL}}, f->name, NULL, one, &e)) {
         cli_usage("--%s=%s: %s", o->tool, w->arg, e.message);
         return -1;
     }

@@ -21,7 +21,7 @@ const struct kvc_format_option kvc_arrays_options[] = {
                         .tool = "map",
                         .help = "names of arrays: KIND keys, values, queries, hidden, tokens\n"
                                 "or positions; {i} for the layer number; repeat as needed"},
-    {NULL},
+    {.key = NULL},
 };
 
 struct rule {

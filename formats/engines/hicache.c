@@ -25,7 +25,7 @@ static const struct kvc_format_option import_options[] = {
     [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
     [PAGE] = {.key = "page", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "TOKENS"},
     [FIRST] = {.key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION"},
-    {NULL},
+    {.key = NULL},
 };
 
 /* Layouts of the host's memory, and the order of axes of one page in each. */

@@ -22,7 +22,7 @@ static const struct kvc_format_option import_options[] = {
                           .kind = KVC_OPTION_FLAG,
                           .tool = "latent",
                           .help = "llama.cpp cache of a model with latent attention: no V"},
-    {NULL},
+    {.key = NULL},
 };
 
 static const struct kvc_format_option export_options[] = {
@@ -33,7 +33,7 @@ static const struct kvc_format_option export_options[] = {
                            .value = "N",
                            .tool = "llama-version",
                            .help = "llama: slot version 2, 3 or 4 (default 4)"},
-    {NULL},
+    {.key = NULL},
 };
 
 const struct kvc_format kvc_format_llama = {

@@ -23,7 +23,7 @@ const struct kvc_format_option kvc_lmcache_header_options[] = {
     [KVC_LMCACHE_HEADS] = HEADS,
     [KVC_LMCACHE_FMT] = LAYOUT,
     [KVC_LMCACHE_FIRST] = FIRST,
-    {NULL},
+    {.key = NULL},
 };
 
 const struct kvc_format_option kvc_lmcache_options[] = {
@@ -34,7 +34,7 @@ const struct kvc_format_option kvc_lmcache_options[] = {
     [KVC_LMCACHE_LAYERS] = {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
     [KVC_LMCACHE_TOKENS] = {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
     [KVC_LMCACHE_DIM] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
-    {NULL},
+    {.key = NULL},
 };
 
 const struct kvc_lmcache_layout_info kvc_lmcache_layouts[KVC_LMCACHE_LAYOUTS] = {

@@ -12,7 +12,7 @@ enum { LAYOUT };
 
 const struct kvc_format_option kvc_lmcache_export_options[] = {
     [LAYOUT] = {.key = "fmt", .kind = KVC_OPTION_TEXT, .value = KVC_LMCACHE_NAMES},
-    {NULL},
+    {.key = NULL},
 };
 
 /* Returns 1 if a layer is written. */

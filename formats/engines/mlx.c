@@ -280,7 +280,7 @@ static const struct kvc_format_option export_options[] = {
                .kind = KVC_OPTION_TEXT,
                .value = "NAME",
                .help = "the model's path, as mlx_lm.generate will be given it"},
-    {NULL},
+    {.key = NULL},
 };
 
 static int keeps(enum kvc_dtype dtype) {

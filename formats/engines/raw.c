@@ -28,7 +28,7 @@ static const struct kvc_format_option import_options[] = {
     [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "D"},
     [ORDER] = {.key = "order", .kind = KVC_OPTION_TEXT, .value = "lcthd"},
     [OFFSET] = {.key = "offset", .kind = KVC_OPTION_COUNT, .max = UINT64_MAX, .value = "N"},
-    {NULL},
+    {.key = NULL},
 };
 
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {

@@ -37,14 +37,14 @@ static const struct kvc_format_option import_options[] = {
     [KVC_VLLM_SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
     [KVC_VLLM_CPU_BLOCK] = {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "N"},
     [KVC_VLLM_GAPS] = {.key = "gaps", .kind = KVC_OPTION_FLAG},
-    {NULL},
+    {.key = NULL},
 };
 
 static const struct kvc_format_option export_options[] = {
     [KVC_VLLM_TO_SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
     [KVC_VLLM_TO_NAME] = {.key = "name", .kind = KVC_OPTION_TEXT, .value = "model.layers.{i}.self_attn.attn"},
     [KVC_VLLM_TO_CPU_BLOCK] = {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "N"},
-    {NULL},
+    {.key = NULL},
 };
 
 const struct kvc_format kvc_format_vllm = {

@@ -36,7 +36,7 @@ static const struct kvc_format_option import_options[] = {
     [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "TOKENS"},
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [IN_ORDER] = {.key = "in-order", .kind = KVC_OPTION_FLAG},
-    {NULL},
+    {.key = NULL},
 };
 
 /* The shapes of a page. */
