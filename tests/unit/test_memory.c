@@ -384,8 +384,8 @@ static void shared_profiles(void **state) {
                                           .recipe = "basis,steps,code:step=0.01",
                                           .shared_profile = p,
                                           .force_profile = 1};
-    void *data;
-    size_t size;
+    void *data = NULL;
+    size_t size = 0;
     if (!f || kvc_file_pack_memory(f, &how, &data, &size, e)) fail_msg("%s", kvc_error_message(e));
     struct kvc_open_options with = {.size = sizeof with};
     struct kvc_file *g = kvc_file_open_memory(data, size, &with, e);
