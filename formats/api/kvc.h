@@ -381,10 +381,10 @@ KVC_API int kvc_file_pack_fd(const struct kvc_file *f, const struct kvc_write_op
  * options may be NULL. */
 KVC_API int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
                             kvc_write_fn *write, void *state, struct kvc_error *e);
-/* Writes the members of the source as files below a folder that exists. A file that exists already is an error. options may be
- * NULL. */
-KVC_API int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, const struct kvc_write_options *options,
-                                   struct kvc_error *e);
+/* Writes the members of the source (format NULL), or of a format that consists of several files ("vllm"), as files below a folder that
+ * exists. A file that exists already is an error. options may be NULL. */
+KVC_API int kvc_file_unpack_folder(const struct kvc_file *f, const char *format, const char *path,
+                                   const struct kvc_write_options *options, struct kvc_error *e);
 
 /* --- profiles --- */
 

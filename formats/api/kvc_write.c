@@ -110,20 +110,23 @@ int kvc_file_pack_fd(const struct kvc_file *f, const struct kvc_write_options *o
 
 /* --- unpacking --- */
 
+/* Writes members, or where `members` is NULL one file. */
 static int export(const struct kvc_file *f, const char *format, const struct kvc_write_options *o, struct kvc_sink *out,
-                  struct kvc_error *e) {
+                  const struct kvc_member_sink *members, struct kvc_error *e) {
     const struct kvc_format *to = kvc_format_find(format);
     const char *colon = strchr(format, ':');
     struct kvc_export_options options = {.own = colon ? colon + 1 : NULL, .set = o->set};
     struct kvc_losses losses;
     if (!to || !kvc_format_is_written(to)) return kvc_fail(e, KVC_ERR_USAGE, "no format '%s' can be written", format);
+    if (members && !to->export_members)
+        return kvc_fail(e, KVC_ERR_USAGE, "format %s is one file, which goes into no folder", to->name);
     if (kvc_file_pairing(o->pairing, &options.pairing, e)) return -1;
     if (options.pairing && kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown, so K cannot be paired in %s", o->pairing);
     kvc_losses_find(&losses, to, f->cache, &options, kvc_file_whole(f)->opened.has_model);
     if (!o->lossy_metadata && kvc_losses_refuse(&losses, e)) return -1;
-    if (kvc_export(to, f->cache, &options, out, e)) return -1;
+    if (members ? kvc_export_members(to, f->cache, &options, members, e) : kvc_export(to, f->cache, &options, out, e)) return -1;
     /* A whole read notices damage anywhere in a .kvc. */
     return kvc_cache_is_container(f->cache) ? kvc_container_check_rest(f->cache, e) : 0;
 }
@@ -145,7 +148,7 @@ int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct k
                                 .counts = 1,
                                 .total = format ? 0 : source_bytes(f->cache)};
     struct kvc_sink sink = {.write = call_back, .state = &callback};
-    const int status = format ? export(f, format, &o, &sink, e) : kvc_source_write(f->cache, o.threads, &sink, e);
+    const int status = format ? export(f, format, &o, &sink, NULL, e) : kvc_source_write(f->cache, o.threads, &sink, e);
     return status ? kvc_error_prefix(e, f->name) : 0;
 }
 
@@ -170,19 +173,21 @@ static int finish_member(void *state, struct kvc_error *e) {
     return c->progress && c->progress(c->progress_state, c->done, c->total) ? cancel(c, e) : 0;
 }
 
-int kvc_file_unpack_folder(const struct kvc_file *f, const char *path, const struct kvc_write_options *options,
-                           struct kvc_error *e) {
+int kvc_file_unpack_folder(const struct kvc_file *f, const char *format, const char *path,
+                           const struct kvc_write_options *options, struct kvc_error *e) {
     struct kvc_write_options o;
     struct kvc_member_sink files;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
-    if (!f->cache->n_members)
+    if (!format && !f->cache->n_members)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: its source is one file, which goes into no folder", f->name);
     struct kvc_folder *folder = kvc_folder_open(path, &files, e);
     if (!folder) return -1;
-    struct heard heard = {
-        .to = &files, .callback = {.progress = o.progress, .progress_state = o.progress_state, .total = source_bytes(f->cache)}};
+    struct heard heard = {.to = &files,
+                          .callback = {.progress = o.progress,
+                                       .progress_state = o.progress_state,
+                                       .total = format ? 0 : source_bytes(f->cache)}};
     const struct kvc_member_sink through = {.out = files.out, .begin = begin_member, .finish = finish_member, .state = &heard};
-    int status = kvc_source_write_members(f->cache, o.threads, &through, e);
+    int status = format ? export(f, format, &o, NULL, &through, e) : kvc_source_write_members(f->cache, o.threads, &through, e);
     status = kvc_folder_close(folder, status, e);
     return status ? kvc_error_prefix(e, f->name) : 0;
 }

@@ -630,13 +630,13 @@ static void members_of_a_source(void **state) {
     assert_string_equal(kvc_file_member(p, 0, NULL), "tiny.safetensors");
     char folder[] = "/tmp/kvc-members-XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));
-    if (kvc_file_unpack_folder(p, folder, NULL, e)) fail_msg("%s", kvc_error_message(e));
+    if (kvc_file_unpack_folder(p, NULL, folder, NULL, e)) fail_msg("%s", kvc_error_message(e));
     snprintf(path, sizeof path, "%s/tiny.safetensors", folder);
     struct memory was = file_bytes(paths[0]), is = file_bytes(path);
     assert_int_equal(was.n, bytes);
     assert_int_equal(is.n, was.n);
     assert_memory_equal(is.data, was.data, was.n);
-    assert_int_equal(kvc_file_unpack_folder(p, folder, NULL, e), -1); /* it is there already */
+    assert_int_equal(kvc_file_unpack_folder(p, NULL, folder, NULL, e), -1); /* it is there already */
     remove(path);
     remove(folder);
     kvc_file_close(p);
@@ -644,7 +644,25 @@ static void members_of_a_source(void **state) {
     assert_null(kvc_file_open_members(paths, 0, NULL, e));
     f = sample(e);
     assert_null(kvc_file_member(f, 0, NULL));
-    assert_int_equal(kvc_file_unpack_folder(f, "/tmp", NULL, e), -1);
+    assert_int_equal(kvc_file_unpack_folder(f, NULL, "/tmp", NULL, e), -1);
+    /* a format of several files goes into a folder too, and is read from there */
+    const struct kvc_write_options lossy = {.size = sizeof lossy, .lossy_metadata = 1};
+    char named[] = "/tmp/kvc-vllm-XXXXXX";
+    assert_non_null(mkdtemp(named));
+    assert_int_equal(kvc_file_unpack_folder(f, "npz", named, &lossy, e), -1);
+    if (kvc_file_unpack_folder(f, "vllm", named, &lossy, e)) fail_msg("%s", kvc_error_message(e));
+    struct kvc_file *again = kvc_file_open(named, NULL, e);
+    if (!again) fail_msg("%s", kvc_error_message(e));
+    struct kvc_comparison same = {.size = sizeof same};
+    assert_int_equal(kvc_file_compare(f, again, NULL, &same, e), 0);
+    const char *member;
+    for (uint32_t i = 0; (member = kvc_file_member(again, i, NULL)); i++) {
+        char file[256];
+        snprintf(file, sizeof file, "%s/%s", named, member);
+        remove(file);
+    }
+    kvc_file_close(again);
+    assert_int_equal(remove(named), 0);
     kvc_file_close(f);
     free(packed.data);
     free(was.data);
