@@ -141,12 +141,15 @@ static uint64_t run_at(const struct kvc_memory *m, const struct array *a, uint64
 
 /* --- a handle of arrays --- */
 
+static int is_companion(const struct array *a) {
+    return a->role == KVC_ROLE_QUERIES || a->role == KVC_ROLE_HIDDEN;
+}
+
 /* Returns the part for arrays of so many tokens, made if there is none. */
 static uint32_t part_of(struct kvc_cache *c, const struct memory *x, const struct array *a, struct kvc_error *e) {
     const struct kvc_memory *m = &x->m;
     const uint64_t tokens = a->shape.tokens;
-    const int companion = a->role == KVC_ROLE_QUERIES || a->role == KVC_ROLE_HIDDEN;
-    const enum kvc_part_kind kind = companion ? KVC_PART_COMPANION : tokens < m->tokens ? KVC_PART_SLIDING : KVC_PART_LIVE;
+    const enum kvc_part_kind kind = is_companion(a) ? KVC_PART_COMPANION : tokens < m->tokens ? KVC_PART_SLIDING : KVC_PART_LIVE;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == kind && c->part[i].cells.n == tokens) return i;
     const uint32_t part = kvc_cache_add_part(c, kind, tokens, e);
@@ -202,10 +205,8 @@ static int add_facts(struct kvc_cache *c, const struct memory *x, struct kvc_err
 static int build(struct kvc_cache *c, const struct memory *x, struct kvc_error *e) {
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     for (int companions = 0; companions < 2; companions++)
-        for (size_t i = 0; i < x->m.n_arrays; i++) {
-            const int companion = x->array[i].role == KVC_ROLE_QUERIES || x->array[i].role == KVC_ROLE_HIDDEN;
-            if (companion == companions && part_of(c, x, &x->array[i], e) == KVC_NONE) return -1;
-        }
+        for (size_t i = 0; i < x->m.n_arrays; i++)
+            if (is_companion(&x->array[i]) == companions && part_of(c, x, &x->array[i], e) == KVC_NONE) return -1;
     for (uint32_t part = 0; part < c->n_parts; part++)
         for (size_t i = 0; i < x->m.n_arrays; i++)
             if (part_of(c, x, &x->array[i], e) == part && add_tensor(c, x, part, &x->array[i], e)) return -1;

@@ -227,9 +227,12 @@ int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base, s
     return add_spot(c, t, &s, e);
 }
 
-int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const struct kvc_place *place, struct kvc_error *e) {
+/* Adds some cells of a tensor in an input, or in memory (`in` NULL), of which `size` bytes may be used. */
+static int map_place(struct kvc_cache *c, const struct kvc_input *in, const uint8_t *base, uint64_t size,
+                     const struct kvc_place *place, struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[place->tensor];
     const struct spot s = {.in = in,
+                           .base = base,
                            .at = place->offset,
                            .cell = place->cell,
                            .n = place->n,
@@ -237,27 +240,18 @@ int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const s
                            .strides = place->strides};
     struct kvc_shape own = tensor->shape;
     own.tokens = place->n;
-    if (place->offset > in->size || !kvc_strides_check(&own, &place->strides, in->size - place->offset) ||
+    if (place->offset > size || !kvc_strides_check(&own, &place->strides, size - place->offset) ||
         place->cell > tensor->shape.tokens || place->n > tensor->shape.tokens - place->cell)
         return reaches_beyond(c, place->tensor, e);
     return add_spot(c, place->tensor, &s, e);
 }
 
+int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const struct kvc_place *place, struct kvc_error *e) {
+    return map_place(c, in, NULL, in->size, place, e);
+}
+
 int kvc_cache_map_memory_place(struct kvc_cache *c, const uint8_t *base, const struct kvc_place *place, struct kvc_error *e) {
-    const struct kvc_tensor *tensor = &c->tensor[place->tensor];
-    const struct spot s = {.base = base,
-                           .at = place->offset,
-                           .cell = place->cell,
-                           .n = place->n,
-                           .heads = tensor->shape.heads,
-                           .strides = place->strides};
-    struct kvc_shape own = tensor->shape;
-    own.tokens = place->n;
-    if (!mapped_of(c)) return not_mapped(e);
-    if (!kvc_strides_check(&own, &place->strides, UINT64_MAX) || place->cell > tensor->shape.tokens ||
-        place->n > tensor->shape.tokens - place->cell)
-        return reaches_beyond(c, place->tensor, e);
-    return add_spot(c, place->tensor, &s, e);
+    return map_place(c, NULL, base, UINT64_MAX, place, e);
 }
 
 /* --- extents --- */

@@ -5,6 +5,7 @@
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
+#include "formats/engines/arrays_read.h"
 #include "formats/engines/geometry.h"
 
 #include <inttypes.h>
@@ -110,13 +111,8 @@ static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const st
 /* K is paired as transformers keeps it, because SGLang does so; but no page says it. */
 static int describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes, const struct kvc_import_options *o,
                     struct kvc_error *e) {
-    struct kvc_meta *m = &c->meta;
-    return kvc_meta_set_text(m, KVC_KEY_SOURCE_FORMAT, "hicache", e) || kvc_meta_set_u64(m, KVC_KEY_SOURCE_BYTES, bytes, e) ||
-                   kvc_meta_set_bool(m, KVC_KEY_HEADS_KNOWN, 1, e) || kvc_meta_set_bool(m, KVC_KEY_LAYERS_KNOWN, 1, e) ||
-                   kvc_meta_set_u64(m, KVC_KEY_HADAMARD_K, 0, e) || kvc_meta_set_u64(m, KVC_KEY_HADAMARD_V, 0, e) ||
-                   kvc_meta_set_u64(m, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e) ||
-                   (!o->pairing && kvc_meta_set_bool(m, KVC_KEY_ROPE_ASSUMED, 1, e)) ||
-                   kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing ? o->pairing : KVC_PAIRING_HALVES), e)
+    return kvc_names_meta(c, "hicache", bytes, o, KVC_PAIRING_HALVES, 1, e) ||
+                   kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)
                ? -1
                : 0;
 }

@@ -262,16 +262,11 @@ static int describe_key(struct kvc_cache *c, const char *name, struct kvc_error 
 /* K is paired as transformers keeps it, because the engines that use LMCache do so; but no file says it. */
 static int describe(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_lmcache_chunk *k, int layers_known,
                     const struct kvc_import_options *o, struct kvc_error *e) {
-    struct kvc_meta *m = &c->meta;
-    if (kvc_meta_set_text(m, KVC_KEY_SOURCE_FORMAT, format, e) || kvc_meta_set_u64(m, KVC_KEY_SOURCE_BYTES, bytes, e) ||
-        kvc_meta_set_bool(m, KVC_KEY_HEADS_KNOWN, k->heads_known, e) ||
-        kvc_meta_set_bool(m, KVC_KEY_LAYERS_KNOWN, layers_known, e) || kvc_meta_set_u64(m, KVC_KEY_HADAMARD_K, 0, e) ||
-        kvc_meta_set_u64(m, KVC_KEY_HADAMARD_V, 0, e))
-        return -1;
-    if (o->pairing) return kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);
-    if (k->layout == KVC_LMCACHE_MLA) return 0;
-    return kvc_meta_set_bool(m, KVC_KEY_ROPE_ASSUMED, 1, e) ||
-                   kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(KVC_PAIRING_HALVES), e)
+    const int latent = k->layout == KVC_LMCACHE_MLA;
+    const enum kvc_pairing pairing = latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
+    return kvc_names_meta(c, format, bytes, o, pairing, !latent, e) ||
+                   kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, k->heads_known, e) ||
+                   kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, layers_known, e)
                ? -1
                : 0;
 }

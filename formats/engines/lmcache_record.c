@@ -354,8 +354,7 @@ const struct kvc_format kvc_format_lmcr = {
     .import_options = kvc_lmcache_options,
     .export_options = kvc_lmcache_export_options,
     .source = KVC_SOURCE_LMCR,
-    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
-             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LMCACHE_LACKS,
     .keeps = keeps,
     .no_source = "a record's own compressed bytes are not recorded",
     .probe = probe,
