@@ -88,7 +88,7 @@ int64_t kvc_pool_layout_strides(const struct kvc_pool_layout *layout, const stru
 static void take_array(struct kvc_memory_array *a, const struct kvc_pool *pool, const struct kvc_pool_strides *s, uint64_t layer,
                        unsigned kv, void *const *bases, uint64_t n_bases) {
     const uint64_t base = n_bases == 1 ? 0 : n_bases == pool->layers ? layer : 2 * layer + kv;
-    const uint64_t offset = (uint64_t)s->layer * layer + (uint64_t)s->kv * kv; /* 0 where allocations tell them apart */
+    const uint64_t offset = (uint64_t)s->layer * layer + (uint64_t)s->kv * kv; /* strides between allocations are 0 */
     a->layer = (uint32_t)layer;
     a->heads = pool->heads;
     a->dim = pool->dim;
