@@ -72,8 +72,8 @@ SAY = @true
 endif
 
 TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff
-# the folders cuda/ are part of libkvc_cuda alone
-LIB_SRC := $(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/stages formats/*)))
+# the folders cuda/ are part of libkvc_cuda alone, and store/ of libkvc_store
+LIB_SRC := $(filter-out formats/store/%,$(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/stages formats/*))))
 CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c),$(sort $(wildcard cli/*.c cli/*/*.c)))
 LIB_OBJ := $(LIB_SRC:%.c=$B/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$B/%.o)
@@ -146,6 +146,7 @@ kvc.pc: # anew each time: PREFIX may have changed
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TOOLS:%=$B/cli/%.d)
 
 include formats/device/cuda/cuda.mk
+include formats/store/store.mk
 include tests/tests.mk
 
 # --- installing ---

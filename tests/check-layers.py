@@ -33,6 +33,18 @@ ROOMS = {
     "formats/container": (["formats/container/*"], ["formats/model", "formats/cache", "formats/io"]),
     "formats/device/cuda": (["formats/device/cuda/*"], ["formats/device"]),
     "formats/device": (["formats/device/*"], ["formats/container", "formats/model", "formats/cache", "formats/io"]),
+    "formats/store/backends": (
+        ["formats/store/dir/*", "formats/store/redis/*", "formats/store/s3/*"],
+        ["formats/store/level", "formats/cache", "formats/io"],
+    ),
+    "formats/store/level": (
+        ["formats/store/level.*", "formats/store/object.*", "formats/store/url.*"],
+        ["formats/io"],
+    ),
+    "formats/store": (
+        ["formats/store/*"],
+        ["formats/store/level", "formats/store/backends", "formats/api", "formats/file", "formats/container", "formats/model", "formats/cache", "formats/io"],
+    ),
     "formats/file": (
         ["formats/file/*"],
         ["formats/container", "formats/engines", "formats/model", "formats/compare", "formats/cache", "formats/io"],

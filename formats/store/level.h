@@ -1,0 +1,86 @@
+/* level.h: what keeps the objects of a store: a directory, Redis, S3. Each backend is a row of functions. The store (store.h) calls them from
+ * its worker threads, several at once, and never from the program's threads. Not for what objects hold: a level moves bytes. */
+#ifndef KVC_LEVEL_H
+#define KVC_LEVEL_H
+
+#include "formats/store/object.h"
+#include "formats/store/url.h"
+
+/* Backends in shared objects tell by it for which version of this header they were built. */
+#define KVC_LEVEL_ABI 1
+
+/* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has; INT64_MAX: there is none. */
+typedef int64_t kvc_instant;
+
+/* Opaque; a backend's own struct begins with it. */
+struct kvc_level {
+    const struct kvc_level_ops *ops;
+};
+
+/* Takes object i of a get, whose bytes become the callee's to free(). NULL: the level does not have it, and then `why` may say what went
+ * wrong with it (NULL: nothing, it is not there). Returns 0, or another number if no further objects are needed. Calls come one at a
+ * time, in the order of the objects. */
+typedef int kvc_level_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why);
+/* Gets an object that a walk meets; `used` is when it was last read or written, seconds since 1970 (0: unknown). Returns 0, or another
+ * number to stop. */
+typedef int kvc_level_seen(void *state, const struct kvc_object *o, uint64_t size, int64_t used);
+
+struct kvc_level_put {
+    const struct kvc_object *parent; /* the chunk before it; NULL: it is the first, or no chunk */
+    int64_t seconds;                 /* to live; 0: as the level is configured */
+    int pin;                         /* is not evicted */
+    int replace;                     /* take the place of an object that is there */
+    double cost;                     /* to compute it anew, relative to others of its size; 0: 1 */
+};
+
+/* Counters of a level; -1: it does not know. */
+struct kvc_level_facts {
+    int64_t objects, bytes, limit;
+    char text[256]; /* what it is: "Redis Cluster of 3 masters, redis 7.0.15"; for people */
+};
+
+/* Functions return 0, or -1 with *e. KVC_SEVERITY_RETRY says that the level cannot be reached or used at present (network, full or
+ * read-only disk, deadline): the store leaves it alone for a while. Any other severity is about these objects only. */
+struct kvc_level_ops {
+    unsigned abi; /* KVC_LEVEL_ABI */
+    const char *scheme;
+    const char *what; /* "directory" */
+    int remote;       /* behind a network: deadlines are longer, and found objects are copied to faster levels */
+
+    struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
+    void (*close)(struct kvc_level *l);
+
+    /* Finds how many of n chained objects are there, from the first one on without a gap, and their sizes (0: unknown). At the
+     * deadline: as many as are known to be there, and -1. */
+    int (*find)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
+                struct kvc_error *e);
+    /* Reads n objects, several at a time where this is faster, and hands them over in order. -1: what was not handed over could not be
+     * read. */
+    int (*get)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take, void *state,
+               struct kvc_error *e);
+    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already. */
+    int (*put)(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
+               kvc_instant deadline, int *there, struct kvc_error *e);
+    /* Removes objects; those that are not there are no error. */
+    int (*drop)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e);
+    /* Lists all objects, or those of one namespace (its first bytes). */
+    int (*walk)(struct kvc_level *l, const uint8_t *space, kvc_level_seen *seen, void *state, struct kvc_error *e);
+    int (*facts)(struct kvc_level *l, struct kvc_level_facts *facts, kvc_instant deadline, struct kvc_error *e);
+
+    /* These may be NULL: the level has nothing of the kind. */
+    /* Puts a damaged or forged object aside, or removes it. */
+    int (*quarantine)(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e);
+    /* Remembers that chained objects were used, the first `hits` of n by reading, the others by writing. */
+    int (*touch)(struct kvc_level *l, const struct kvc_object *o, size_t n, size_t hits, struct kvc_error *e);
+    /* Keeps objects until a time in seconds since 1970; 0: no longer. */
+    int (*pin)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
+};
+
+/* Returns now. */
+kvc_instant kvc_now(void);
+
+/* A backend in a shared object exports this one function. */
+#define KVC_LEVEL_ENTRY "kvc_store_level"
+typedef const struct kvc_level_ops *kvc_level_entry(void);
+
+#endif

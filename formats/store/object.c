@@ -1,0 +1,51 @@
+/* object.c: writes and reads names of objects. Spec: STORE.md, "Objects". */
+#include "formats/store/object.h"
+
+#include "formats/io/hash.h"
+
+#include <string.h>
+
+static const char *const word[KVC_OBJECT_KINDS] = {
+    [KVC_OBJECT_CHUNK] = "kv", [KVC_OBJECT_STATE] = "state", [KVC_OBJECT_SPACE_FACTS] = "space", [KVC_OBJECT_PROFILE] = "kvcp"};
+
+void kvc_object_name(const struct kvc_object *o, char text[KVC_OBJECT_NAME]) {
+    kvc_hex(o->space, sizeof o->space, text);
+    text += 2 * sizeof o->space;
+    *text++ = '-';
+    kvc_hex(o->key, sizeof o->key, text);
+    text += 2 * sizeof o->key;
+    *text++ = '.';
+    memcpy(text, word[o->kind], strlen(word[o->kind]) + 1);
+}
+
+static int digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Reads 2 * n digits. A NUL is no digit, so that no byte behind it is read. */
+static int bytes_of(const char *text, uint8_t *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const int high = digit(text[2 * i]), low = high < 0 ? -1 : digit(text[2 * i + 1]);
+        if (low < 0) return -1;
+        bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    return 0;
+}
+
+int kvc_object_parse(const char *text, struct kvc_object *o) {
+    if (bytes_of(text, o->space, sizeof o->space) || text[2 * sizeof o->space] != '-') return -1;
+    text += 2 * sizeof o->space + 1;
+    if (bytes_of(text, o->key, sizeof o->key) || text[2 * sizeof o->key] != '.') return -1;
+    text += 2 * sizeof o->key + 1;
+    for (unsigned kind = 0; kind < KVC_OBJECT_KINDS; kind++)
+        if (strcmp(text, word[kind]) == 0) {
+            o->kind = (enum kvc_object_kind)kind;
+            return 0;
+        }
+    return -1;
+}
+
+int kvc_object_equal(const struct kvc_object *a, const struct kvc_object *b) {
+    return a->kind == b->kind && memcmp(a->space, b->space, sizeof a->space) == 0 && memcmp(a->key, b->key, sizeof a->key) == 0;
+}

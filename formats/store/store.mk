@@ -1,0 +1,20 @@
+# store.mk: libkvc_store, the tool kvc-store, and the backends that are loaded on demand. Included by the top folder's Makefile.
+
+STORE_SRC := $(sort $(wildcard formats/store/*.c formats/store/dir/*.c))
+STORE_OBJ := $(STORE_SRC:%.c=$B/%.o)
+STORE_LIBS := $(shell $(PKG_CONFIG) --libs lmdb 2>/dev/null)
+
+$B/libkvc_store.a: $(STORE_OBJ)
+	$(SAY) AR $@
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+# A backend: kvc_store_NAME.so of formats/store/NAME/. What it uses of libkvc is inside and not to be seen from outside.
+BACKENDS := redis s3
+redis_LIBS = $(shell $(PKG_CONFIG) --libs hiredis)
+s3_LIBS = $(shell $(PKG_CONFIG) --libs libcurl expat)
+$B/kvc_store_%.so: $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) -shared -Wl,-z,defs -Wl,--exclude-libs,ALL $(filter-out %.a,$^) $B/libkvc_store.a $B/libkvc.a $($*_LIBS) $(LIBS)
+$(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildcard formats/store/$b/*.c))))
+
+-include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard formats/store/redis/*.c formats/store/s3/*.c))
