@@ -33,6 +33,8 @@ struct kvc_level_put {
     double cost;                     /* to compute it anew, relative to others of its size; 0: 1 */
 };
 
+#define KVC_PUT_LATER 2
+
 /* Counters of a level; -1: it does not know. */
 struct kvc_level_facts {
     int64_t objects, bytes, limit;
@@ -58,7 +60,8 @@ struct kvc_level_ops {
      * read. */
     int (*get)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take, void *state,
                struct kvc_error *e);
-    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already. */
+    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already, to KVC_PUT_LATER if the level stores only what is
+     * put once more. */
     int (*put)(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
                kvc_instant deadline, int *there, struct kvc_error *e);
     /* Removes objects; those that are not there are no error. */
