@@ -176,6 +176,7 @@ void kvc_file_close(struct kvc_file *f) {
     kvc_weights_close(f->weights);
     free(f->joined);
     free(f->joined_name);
+    if (f->free_owned) f->free_owned(f->owned);
     free(f);
 }
 

@@ -47,14 +47,12 @@ static int take_seconds(struct kvc_url *url, const char *key, int64_t *value, st
 }
 
 int kvc_conf_take(struct kvc_conf *c, struct kvc_url *url, struct kvc_error *e) {
-    static const char *const admission[] = {"all", "second"};
     int durable = (int)c->durability, any = 0;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) any |= kvc_url_text(url, keys[i], NULL) != NULL;
     if (kvc_url_bytes(url, "max-size", &c->max_size, e) || take_percent(url, &c->min_free, e) ||
         take_seconds(url, "max-age", &c->max_age, e) || kvc_url_bytes(url, "max-namespace-size", &c->max_space, e) ||
         take_seconds(url, "grace", &c->grace, e) || take_word(url, "durability", durability, 3, &durable, e) ||
-        take_word(url, "admission", admission, 2, &c->second, e) || kvc_url_flag(url, "index", &c->indexed, e) ||
-        kvc_url_flag(url, "shared", &c->shared, e))
+        kvc_url_flag(url, "index", &c->indexed, e) || kvc_url_flag(url, "shared", &c->shared, e))
         return -1;
     c->durability = (enum kvc_durability)durable;
     return any;
@@ -111,13 +109,11 @@ void kvc_conf_print(const struct kvc_conf *c, char *text, size_t size) {
              "grace = %" PRId64 "s\n"
              "# none, data or full: what is on the disk before an object counts as stored\n"
              "durability = %s\n"
-             "# all, or second: only what is put the second time is stored\n"
-             "admission = %s\n"
              "index = %s\n"
              "# yes: others may own or write this folder\n"
              "shared = %s\n",
-             c->max_size, c->min_free, c->max_age, c->max_space, c->grace, durability[c->durability],
-             c->second ? "second" : "all", c->indexed ? "yes" : "no", c->shared ? "yes" : "no");
+             c->max_size, c->min_free, c->max_age, c->max_space, c->grace, durability[c->durability], c->indexed ? "yes" : "no",
+             c->shared ? "yes" : "no");
 }
 
 int kvc_conf_equal(const struct kvc_conf *a, const struct kvc_conf *b) {

@@ -20,7 +20,6 @@ struct kvc_conf {
     uint64_t max_space; /* bytes of objects of a namespace; 0: no limit */
     int64_t grace;      /* seconds that evicted objects can still be read */
     enum kvc_durability durability;
-    int second;  /* admit an object when it is put the second time */
     int indexed; /* keep an index */
     int shared;  /* others may own or write the folder */
 };

@@ -52,7 +52,7 @@ static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
 /* --- finding --- */
 
 static int is_alive(const struct kvc_index_record *r, int64_t now, int64_t max_age) {
-    return kvc_list_resident(r->list) && !(r->expires && r->expires <= now) && !(max_age && r->used < now - max_age);
+    return !r->ghost && !(r->expires && r->expires <= now) && !(max_age && r->used < now - max_age);
 }
 
 /* Counts those that the index has. */
@@ -64,7 +64,7 @@ static int find_indexed(struct kvc_dir *d, const struct kvc_object *o, size_t n,
     int status = t ? 1 : -1;
     while (*found < n && status > 0) {
         status = kvc_index_get(t, o[*found].key, &r, e);
-        *dead = status > 0 && kvc_list_resident(r.list) && !is_alive(&r, now, d->root.conf.max_age);
+        *dead = status > 0 && !r.ghost && !is_alive(&r, now, d->root.conf.max_age);
         if (status > 0 && !is_alive(&r, now, d->root.conf.max_age)) status = 0;
         if (status > 0) size[(*found)++] = r.size;
     }
@@ -76,7 +76,7 @@ static int adopt_one(struct kvc_dir *d, const struct kvc_object *o, const struct
                      struct kvc_error *e) {
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
     if (!t) return -1;
-    if (!kvc_dir_adopt(d, t, o, parent, st, e)) return kvc_index_commit(t, e);
+    if (!kvc_dir_adopt(t, o, parent, st, e)) return kvc_index_commit(t, e);
     kvc_index_abort(t);
     return -1;
 }
@@ -142,7 +142,7 @@ static void forget(struct kvc_dir *d, const struct kvc_object *o) {
     struct kvc_index_record r;
     struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 1, NULL) : NULL;
     if (!t) return;
-    if (kvc_index_get(t, o->key, &r, NULL) > 0 && kvc_list_resident(r.list) && !kvc_index_remove(t, o->key, &r, NULL))
+    if (kvc_index_get(t, o->key, &r, NULL) > 0 && !r.ghost && !kvc_index_change(t, o->key, &r, NULL, NULL))
         kvc_index_commit(t, NULL);
     else kvc_index_abort(t);
 }
@@ -192,8 +192,8 @@ static int check_parent(struct kvc_dir *d, struct kvc_index_txn *t, const struct
     struct stat st;
     const int found = kvc_index_get(t, parent->key, &r, e);
     if (found < 0) return -1;
-    if (found && kvc_list_resident(r.list)) return 0;
-    if (!kvc_root_stat(&d->root, parent, &st)) return kvc_dir_adopt(d, t, parent, NULL, &st, e);
+    if (found && !r.ghost) return 0;
+    if (!kvc_root_stat(&d->root, parent, &st)) return kvc_dir_adopt(t, parent, NULL, &st, e);
     return kvc_fail(e, KVC_ERR_IO, "%s: the chunk before it has been evicted", d->root.path);
 }
 
@@ -203,7 +203,7 @@ struct putting {
     const struct kvc_level_put *how;
     uint64_t size;
     struct kvc_root_file file;
-    int *there;
+    int *there, taken_back;
 };
 
 static struct kvc_index_record record_of(const struct putting *p) {
@@ -223,70 +223,65 @@ static struct kvc_index_record record_of(const struct putting *p) {
     return r;
 }
 
-/* Names the file and adds its record. `old` is what is known of the key, or NULL. */
-static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct putting *p, const struct kvc_index_record *old,
-                           uint64_t limit, struct kvc_error *e) {
-    const uint64_t before = old && kvc_list_resident(old->list) ? old->size : 0, more = p->size > before ? p->size - before : 0;
-    const uint8_t *keep = p->how->parent ? p->how->parent->key : before ? p->o->key : NULL;
-    struct kvc_index_record r = record_of(p);
-    const uint64_t of_space = d->root.conf.max_space;
-    if (p->how->parent && check_parent(d, t, p->how->parent, e)) return -1;
-    if (of_space && kvc_dir_make_room(d, t, more, of_space, keep, p->o->space, e)) return -1;
-    if (kvc_dir_make_room(d, t, more, limit, keep, NULL, e)) return -1;
-    if (kvc_root_link(&d->root, p->o, &p->file, p->how->replace, p->there, e)) return -1;
-    if (*p->there) { /* its writer was killed before it could say so */
-        struct stat st;
-        return kvc_root_stat(&d->root, p->o, &st) ? 0 : kvc_dir_adopt(d, t, p->o, p->how->parent, &st, e);
-    }
-    if (old) r.children = old->children;
-    if (before) return kvc_index_move(t, p->o->key, old, &r, (enum kvc_index_list)old->list, e);
-    return kvc_policy_insert(t, p->o->key, old, &r, limit, e);
+/* Removes the record of an object that got no file. What was evicted for it stays evicted, so the transaction is to be committed. */
+static int take_back(struct kvc_index_txn *t, struct putting *p) {
+    struct kvc_index_record r;
+    struct kvc_error second;
+    if (kvc_index_get(t, p->o->key, &r, &second) <= 0 || kvc_index_change(t, p->o->key, &r, NULL, &second)) return -1;
+    p->taken_back = 1;
+    return 0;
 }
 
-/* Remembers the key of what was not admitted. */
-static int remember(struct kvc_index_txn *t, const struct putting *p, struct kvc_error *e) {
+/* Adds the record, makes room, and names the file. `old` is what is known of the key, or NULL. */
+static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct putting *p, const struct kvc_index_record *old,
+                           uint64_t limit, struct kvc_error *e) {
     struct kvc_index_record r = record_of(p);
-    r.has_parent = 0;
-    r.size = 0;
-    *p->there = KVC_PUT_LATER;
-    return kvc_index_move(t, p->o->key, NULL, &r, KVC_LIST_SEEN, e);
+    const uint8_t *own = p->o->kind == KVC_OBJECT_CHUNK && !p->how->pin ? p->o->key : NULL;
+    struct kvc_policy_choice choice = {.keep = p->o->key, .own = own, .now = r.used};
+    if (p->how->parent && check_parent(d, t, p->how->parent, e)) return -1;
+    kvc_policy_tick(t, r.size);
+    if (kvc_policy_insert(t, p->o->key, old, &r, e)) return -1;
+    int gone = kvc_dir_make_room(d, t, limit, &choice, e);
+    if (!gone && d->root.conf.max_space) {
+        choice.space = p->o->space;
+        gone = kvc_dir_make_room(d, t, d->root.conf.max_space, &choice, e);
+    }
+    if (gone > 0) { /* it is worth less than everything that is there */
+        *p->there = KVC_PUT_LATER;
+        kvc_index_sums(t)->refused++;
+        return 0;
+    }
+    if (gone || kvc_root_link(&d->root, p->o, &p->file, p->how->replace, p->there, e)) return take_back(t, p);
+    return 0;
 }
 
 static int put_indexed(struct kvc_dir *d, struct putting *p, struct kvc_error *e) {
     struct kvc_index_record old;
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
     if (!t) return -1;
-    const struct kvc_index_sums *sums = kvc_index_sums(t);
-    const uint64_t limit = kvc_dir_limit(d, sums->bytes[KVC_LIST_ONCE] + sums->bytes[KVC_LIST_AGAIN]);
+    const uint64_t limit = kvc_dir_limit(d, kvc_index_sums(t)->bytes);
     const int known = kvc_index_get(t, p->o->key, &old, e);
     int status = known < 0 ? -1 : 0;
-    if (!status && known && kvc_list_resident(old.list) && !p->how->replace) *p->there = 1;
+    kvc_policy_begin(t, limit);
+    if (!status && known && !old.ghost && !p->how->replace) *p->there = 1;
     else if (!status) status = link_and_record(d, t, p, known ? &old : NULL, limit, e);
-    if (!status) status = kvc_index_commit(t, e);
+    if (!status) status = kvc_index_commit(t, p->taken_back ? NULL : e);
     else kvc_index_abort(t);
-    const uint64_t spare = limit / 20;
-    if (!status) kvc_dir_tidy(d, spare, NULL);
-    return status;
+    if (!status) kvc_dir_tidy(d, limit / 20, NULL);
+    return status || p->taken_back ? -1 : 0;
 }
 
-/* Finds out without writing whether an object is there, or not to be admitted. Returns 1 if nothing is left to be done. */
-static int settled(struct kvc_dir *d, struct putting *p, struct kvc_error *e) {
+/* Finds out without writing whether an object is there. */
+static int is_there(struct kvc_dir *d, const struct putting *p, struct kvc_error *e) {
     struct kvc_index_record r;
     struct stat st;
-    if (!d->index || p->o->kind == KVC_OBJECT_SPACE_FACTS) {
-        *p->there = !p->how->replace && !kvc_root_stat(&d->root, p->o, &st);
-        return *p->there;
-    }
-    const int second = d->root.conf.second && p->o->kind == KVC_OBJECT_CHUNK;
-    struct kvc_index_txn *t = kvc_index_begin(d->index, second, e);
+    if (p->how->replace) return 0;
+    if (!d->index || p->o->kind == KVC_OBJECT_SPACE_FACTS) return !kvc_root_stat(&d->root, p->o, &st);
+    struct kvc_index_txn *t = kvc_index_begin(d->index, 0, e);
     if (!t) return -1;
     const int found = kvc_index_get(t, p->o->key, &r, e);
-    *p->there = found > 0 && kvc_list_resident(r.list) && !p->how->replace;
-    int status = found < 0 ? -1 : *p->there;
-    if (second && !found) status = remember(t, p, e) ? -1 : 1;
-    if (second && status >= 0) return kvc_index_commit(t, e) ? -1 : status;
     kvc_index_abort(t);
-    return status;
+    return found > 0 ? !r.ghost : found;
 }
 
 static int put(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
@@ -296,7 +291,7 @@ static int put(struct kvc_level *l, const struct kvc_object *o, const void *data
     (void)deadline;
     *there = 0;
     if (kvc_root_refresh(&d->root, e)) return -1;
-    int status = settled(d, &p, e);
+    int status = *there = is_there(d, &p, e);
     if (status) return status < 0 ? -1 : 0;
     if (kvc_root_create(&d->root, o, &p.file, e)) return -1;
     status = write_object(d, &p.file, data, size, e);
@@ -318,7 +313,7 @@ static int drop(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_i
     for (size_t i = 0; i < n && !status; i++) {
         if (kvc_root_remove(&d->root, &o[i]) && errno != ENOENT) status = kvc_root_fail(&d->root, errno, "cannot remove", e);
         const int found = t && !status ? kvc_index_get(t, o[i].key, &r, e) : 0;
-        if (found > 0) status = kvc_index_remove(t, o[i].key, &r, e);
+        if (found > 0) status = kvc_index_change(t, o[i].key, &r, NULL, e);
         else if (found < 0) status = -1;
     }
     if (t && status) kvc_index_abort(t);
@@ -355,8 +350,8 @@ static int facts(struct kvc_level *l, struct kvc_level_facts *f, kvc_instant dea
     struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 0, e) : NULL;
     if (!t) return d->index ? -1 : 0;
     const struct kvc_index_sums *s = kvc_index_sums(t);
-    f->objects = (int64_t)(s->records[KVC_LIST_ONCE] + s->records[KVC_LIST_AGAIN]);
-    f->bytes = (int64_t)(s->bytes[KVC_LIST_ONCE] + s->bytes[KVC_LIST_AGAIN]);
+    f->objects = (int64_t)s->records;
+    f->bytes = (int64_t)s->bytes;
     kvc_index_abort(t);
     return 0;
 }
@@ -369,49 +364,56 @@ static int quarantine(struct kvc_level *l, const struct kvc_object *o, struct kv
     return 0;
 }
 
-/* Changes the records of chained objects, the last one first: so that parents become younger than their children. */
-static int change(struct kvc_dir *d, const struct kvc_object *o, size_t n,
-                  int (*one)(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_index_record *r, size_t i,
-                             const void *state, struct kvc_error *e),
-                  const void *state, struct kvc_error *e) {
-    struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 1, e) : NULL;
+/* Notes that the chain was read: all of it at the same time. */
+static int touch_records(struct kvc_dir *d, const struct kvc_object *o, size_t n, struct kvc_error *e) {
+    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
     struct kvc_index_record r;
-    int status = 0;
-    if (!t) return d->index ? -1 : 0;
-    for (size_t i = n; i-- && !status;) {
+    const int64_t now = (int64_t)time(NULL);
+    uint64_t bytes = 0;
+    int status = t ? 0 : -1;
+    if (!status) kvc_policy_begin(t, kvc_dir_limit(d, kvc_index_sums(t)->bytes));
+    for (size_t i = 0; i < n && !status; i++) {
         const int found = kvc_index_get(t, o[i].key, &r, e);
-        status = found > 0 && kvc_list_resident(r.list) ? one(t, &o[i], &r, i, state, e) : found < 0 ? -1 : 0;
+        if (found > 0 && !r.ghost) bytes += r.size;
+        status = found < 0 ? -1 : 0;
+    }
+    if (!status) kvc_policy_tick(t, bytes);
+    for (size_t i = 0; i < n && !status; i++) {
+        const int found = kvc_index_get(t, o[i].key, &r, e);
+        status = found > 0 && !r.ghost ? kvc_policy_touch(t, o[i].key, &r, now, e) : found < 0 ? -1 : 0;
     }
     if (!status) return kvc_index_commit(t, e);
     kvc_index_abort(t);
     return -1;
 }
 
-static int touch_one(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_index_record *r, size_t i,
-                     const void *state, struct kvc_error *e) {
-    return kvc_policy_touch(t, o->key, r, i < *(const size_t *)state, (int64_t)time(NULL), e);
-}
-
-static int touch(struct kvc_level *l, const struct kvc_object *o, size_t n, size_t hits, struct kvc_error *e) {
+static int touch(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
-    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
-    if (d->index) return change(d, o, n, touch_one, &hits, e);
-    for (size_t i = hits; i--;) kvc_root_touch(&d->root, &o[i], times);
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
+    if (d->index) return touch_records(d, o, n, e);
+    for (size_t i = n; i--;) kvc_root_touch(&d->root, &o[i], times); /* the last one first: parents are younger than children */
     return 0;
 }
 
-static int pin_one(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_index_record *r, size_t i,
-                   const void *state, struct kvc_error *e) {
-    struct kvc_index_record next = *r;
-    (void)i;
-    next.pinned = *(const int64_t *)state;
-    return kvc_index_set(t, o->key, &next, e);
+static int pin_records(struct kvc_dir *d, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
+    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
+    struct kvc_index_record r;
+    int status = t ? 0 : -1;
+    for (size_t i = 0; i < n && !status; i++) {
+        const int found = kvc_index_get(t, o[i].key, &r, e);
+        struct kvc_index_record next = r;
+        next.pinned = until;
+        status = found > 0 && !r.ghost ? kvc_index_change(t, o[i].key, &r, &next, e) : found < 0 ? -1 : 0;
+    }
+    if (!status) return kvc_index_commit(t, e);
+    kvc_index_abort(t);
+    return -1;
 }
 
 static int pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     if (!d->index) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: without an index nothing can be pinned", d->root.path);
-    return change(d, o, n, pin_one, &until, e);
+    return pin_records(d, o, n, until, e);
 }
 
 const struct kvc_level_ops kvc_level_dir = {

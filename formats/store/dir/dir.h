@@ -33,16 +33,18 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
 /* --- among the files of this folder --- */
 
 /* Adds a file that the index lacks. */
-int kvc_dir_adopt(struct kvc_dir *d, struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent,
-                  const struct stat *st, struct kvc_error *e);
+int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent, const struct stat *st,
+                  struct kvc_error *e);
 /* Bytes that objects may take: of the configuration, and of what the file system has left. */
 uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes);
-/* Evicts until `size` more bytes have room below the limit. `keep`: a key that stays. `space`: of this namespace only, below its limit. */
-int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t size, uint64_t limit, const uint8_t *keep,
-                      const uint8_t *space, struct kvc_error *e);
+struct kvc_policy_choice;
+/* Evicts until objects (of choice->space, if it is not NULL) take at most `limit`. Returns 1 if choice->own was the one to go: it has a
+ * record, but no file yet. */
+int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit, const struct kvc_policy_choice *choice,
+                      struct kvc_error *e);
 /* Moves an object to the trash, and makes its record a ghost. */
 int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r,
-                  uint64_t limit, struct kvc_error *e);
+                  struct kvc_error *e);
 /* Empties the trash of what is past its grace, at most once a second; of everything if it takes more than `most`. */
 int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e);
 

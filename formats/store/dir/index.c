@@ -1,6 +1,6 @@
 /* index.c: the index of a directory store in LMDB. Spec: STORE.md, "Index". Not for files, nor for what is evicted.
  *
- * Four tables: records by key; the order of lists, of list and place; bytes by namespace; notes. Values are the machine's own structs: an
+ * Four tables: records by key; the order of lists; bytes by namespace; notes. Values are the machine's own structs: an
  * index never leaves its machine, and one of another version or byte order is deleted. */
 #include "formats/store/dir/index.h"
 
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define VERSION UINT64_C(0x6b76632073746f01)
+#define VERSION UINT64_C(0x6b76632073746f02)
 #define MAP_BYTES (UINT64_C(16) << 30) /* of address space; some 30 million records */
 #define SMALL_MAP (UINT64_C(1) << 30)  /* where address space is limited */
 
@@ -249,20 +249,24 @@ int kvc_index_get(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_
     return 1;
 }
 
-int kvc_index_set(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
-    MDB_val k = {KVC_OBJECT_KEY, (void *)(uintptr_t)key}, v = {sizeof *r, (void *)(uintptr_t)r};
-    const int code = mdb_put(t->txn, t->ix->records, &k, &v, 0);
-    return code ? failed(code, "cannot write", e) : 0;
-}
-
-/* A key of the order: list and place, in the order of their bytes. */
+/* A key of the order: list, time, depth and the key itself, in the order of their bytes. */
+#define PLACE 13 /* before the key */
 struct order_key {
-    uint8_t bytes[9];
+    uint8_t bytes[PLACE + KVC_OBJECT_KEY];
 };
 
-static struct order_key order_of(const struct kvc_index_record *r) {
-    struct order_key k = {{r->list}};
-    for (unsigned i = 0; i < 8; i++) k.bytes[1 + i] = (uint8_t)(r->place >> (56 - 8 * i));
+/* Returns the list that a record is on, or -1. */
+static int list_of(const struct kvc_index_record *r) {
+    if (!r) return -1;
+    if (r->ghost) return KVC_LIST_GHOSTS;
+    return r->children ? -1 : (int)r->uses - 1;
+}
+
+static struct order_key order_of(const uint8_t *key, const struct kvc_index_record *r) {
+    struct order_key k = {{(uint8_t)list_of(r)}};
+    for (unsigned i = 0; i < 8; i++) k.bytes[1 + i] = (uint8_t)(r->touched >> (56 - 8 * i));
+    for (unsigned i = 0; i < 4; i++) k.bytes[9 + i] = (uint8_t)(~r->depth >> (24 - 8 * i));
+    memcpy(k.bytes + PLACE, key, KVC_OBJECT_KEY);
     return k;
 }
 
@@ -280,73 +284,76 @@ static int change_space(struct kvc_index_txn *t, const uint8_t *space, uint64_t 
     return code && code != MDB_NOTFOUND ? failed(code, "cannot write", e) : 0;
 }
 
+/* Moves a record from its place in the lists to another one. */
+static int change_order(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old,
+                        const struct kvc_index_record *r, struct kvc_error *e) {
+    struct order_key from = {{0}}, to = {{0}};
+    MDB_val k = {sizeof from, &from}, empty = {0, (void *)(uintptr_t) ""};
+    const int was = list_of(old) >= 0, is = list_of(r) >= 0;
+    if (was) from = order_of(key, old);
+    if (is) to = order_of(key, r);
+    if (was && is && memcmp(&from, &to, sizeof from) == 0) return 0;
+    int code = was ? mdb_del(t->txn, t->ix->order, &k, NULL) : 0;
+    if (code == MDB_NOTFOUND) code = 0;
+    k.mv_data = &to;
+    if (!code && is) code = mdb_put(t->txn, t->ix->order, &k, &empty, 0);
+    return code ? failed(code, "cannot write", e) : 0;
+}
+
 /* Counts a resident child more or less. A parent without a record has nothing to count. */
 static int change_parent(struct kvc_index_txn *t, const struct kvc_index_record *child, int more, struct kvc_error *e) {
-    struct kvc_index_record parent;
+    struct kvc_index_record old, r;
     if (!child->has_parent) return 0;
-    const int found = kvc_index_get(t, child->parent, &parent, e);
+    const int found = kvc_index_get(t, child->parent, &old, e);
     if (found <= 0) return found;
-    if (more) parent.children++;
-    else if (parent.children) parent.children--;
-    return kvc_index_set(t, child->parent, &parent, e);
+    r = old;
+    if (more) r.children++;
+    else if (r.children) r.children--;
+    return kvc_index_change(t, child->parent, &old, &r, e);
 }
 
-/* Takes a record out of the order, the sums and the counts. */
-static int take_out(struct kvc_index_txn *t, const struct kvc_index_record *r, int stays_resident, struct kvc_error *e) {
-    struct order_key order = order_of(r);
-    MDB_val k = {sizeof order, &order};
-    const int code = mdb_del(t->txn, t->ix->order, &k, NULL);
+static void change_sums(struct kvc_index_sums *s, const struct kvc_index_record *r, int more) {
+    uint64_t *bytes = r->ghost ? &s->ghost_bytes : &s->bytes, *records = r->ghost ? &s->ghost_records : &s->records;
+    *bytes = more ? *bytes + r->size : *bytes - r->size;
+    *records = more ? *records + 1 : *records - 1;
+}
+
+int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old,
+                     const struct kvc_index_record *r, struct kvc_error *e) {
+    const uint64_t was = old && !old->ghost ? old->size : 0, is = r && !r->ghost ? r->size : 0;
+    const int was_here = old && !old->ghost, is_here = r && !r->ghost;
+    MDB_val k = {KVC_OBJECT_KEY, (void *)(uintptr_t)key}, v = {sizeof *r, (void *)(uintptr_t)r};
+    if (change_order(t, key, old, r, e)) return -1;
+    const int code = r ? mdb_put(t->txn, t->ix->records, &k, &v, 0) : mdb_del(t->txn, t->ix->records, &k, NULL);
     if (code && code != MDB_NOTFOUND) return failed(code, "cannot write", e);
-    t->sums.bytes[r->list] -= r->size;
-    t->sums.records[r->list]--;
-    if (!kvc_list_resident(r->list) || stays_resident) return 0;
-    return change_space(t, r->space, 0, r->size, e) || change_parent(t, r, 0, e) ? -1 : 0;
-}
-
-int kvc_index_move(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old, struct kvc_index_record *r,
-                   enum kvc_index_list list, struct kvc_error *e) {
-    const int was = old && kvc_list_resident(old->list), is = kvc_list_resident(list);
-    if (old && take_out(t, old, is, e)) return -1;
-    r->list = (uint8_t)list;
-    r->place = t->sums.place++;
-    t->sums.bytes[list] += r->size;
-    t->sums.records[list]++;
-    if (is && was && old->size != r->size && change_space(t, r->space, r->size, old->size, e)) return -1;
-    if (is && !was && (change_space(t, r->space, r->size, 0, e) || change_parent(t, r, 1, e))) return -1;
-    struct order_key order = order_of(r);
-    MDB_val k = {sizeof order, &order}, v = {KVC_OBJECT_KEY, (void *)(uintptr_t)key};
-    const int code = mdb_put(t->txn, t->ix->order, &k, &v, 0);
-    return code ? failed(code, "cannot write", e) : kvc_index_set(t, key, r, e);
-}
-
-int kvc_index_remove(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
-    MDB_val k = {KVC_OBJECT_KEY, (void *)(uintptr_t)key};
-    if (take_out(t, r, 0, e)) return -1;
-    const int code = mdb_del(t->txn, t->ix->records, &k, NULL);
-    return code && code != MDB_NOTFOUND ? failed(code, "cannot write", e) : 0;
+    if (old) change_sums(&t->sums, old, 0);
+    if (r) change_sums(&t->sums, r, 1);
+    if (was != is && change_space(t, (r ? r : old)->space, is, was, e)) return -1;
+    return was_here != is_here ? change_parent(t, r ? r : old, is_here, e) : 0;
 }
 
 /* --- walking --- */
 
-static int see_key(struct kvc_index_txn *t, const MDB_val *key, kvc_index_see *see, void *state, struct kvc_error *e) {
+static int see_key(struct kvc_index_txn *t, const uint8_t *at, kvc_index_see *see, void *state, struct kvc_error *e) {
     struct kvc_index_record r;
-    uint8_t bytes[KVC_OBJECT_KEY];
-    if (key->mv_size != sizeof bytes) return failed(MDB_CORRUPTED, "cannot read", e);
-    memcpy(bytes, key->mv_data, sizeof bytes);
-    const int found = kvc_index_get(t, bytes, &r, e);
-    return found <= 0 ? found : see(state, bytes, &r, e);
+    uint8_t key[KVC_OBJECT_KEY];
+    memcpy(key, at, sizeof key);
+    const int found = kvc_index_get(t, key, &r, e);
+    return found <= 0 ? found : see(state, key, &r, e);
 }
 
 int kvc_index_walk(struct kvc_index_txn *t, unsigned list, kvc_index_see *see, void *state, struct kvc_error *e) {
     const int all = list == KVC_LISTS;
-    uint8_t first[9] = {(uint8_t)list};
+    const size_t size = all ? KVC_OBJECT_KEY : sizeof(struct order_key);
+    uint8_t first[1] = {(uint8_t)list};
     MDB_cursor *cursor;
     MDB_val k = {sizeof first, first}, v;
     int code = mdb_cursor_open(t->txn, all ? t->ix->records : t->ix->order, &cursor), status = 0;
     if (code) return failed(code, "cannot read", e);
     code = mdb_cursor_get(cursor, &k, &v, all ? MDB_FIRST : MDB_SET_RANGE);
     while (!code && !status && (all || *(const uint8_t *)k.mv_data == list)) {
-        status = see_key(t, all ? &k : &v, see, state, e);
+        if (k.mv_size != size) status = failed(MDB_CORRUPTED, "cannot read", e);
+        else status = see_key(t, (const uint8_t *)k.mv_data + size - KVC_OBJECT_KEY, see, state, e);
         if (!status) code = mdb_cursor_get(cursor, &k, &v, MDB_NEXT);
     }
     mdb_cursor_close(cursor);

@@ -33,40 +33,28 @@ uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes) {
     return limit;
 }
 
-static uint64_t resident(const struct kvc_index_sums *s) {
-    return s->bytes[KVC_LIST_ONCE] + s->bytes[KVC_LIST_AGAIN];
-}
-
 int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r,
-                  uint64_t limit, struct kvc_error *e) {
+                  struct kvc_error *e) {
     const struct kvc_object o = object_of(key, r);
-    if (kvc_root_trash(&d->root, &o)) {
-        if (errno != ENOENT) return kvc_root_fail(&d->root, errno, "cannot evict an object", e);
-    } else {
-        kvc_index_sums(t)->trash += r->size;
-    }
-    return kvc_policy_evicted(t, key, r, limit, e);
+    if (!kvc_root_trash(&d->root, &o)) kvc_index_sums(t)->trash += r->size;
+    else if (errno != ENOENT) return kvc_root_fail(&d->root, errno, "cannot evict an object", e);
+    return kvc_policy_evicted(t, key, r, e);
 }
 
-int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t size, uint64_t limit, const uint8_t *keep,
-                      const uint8_t *space, struct kvc_error *e) {
-    const int64_t now = (int64_t)time(NULL);
+int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit, const struct kvc_policy_choice *choice,
+                      struct kvc_error *e) {
     uint8_t key[KVC_OBJECT_KEY];
     struct kvc_index_record r;
-    for (;;) {
-        const uint64_t bytes = space ? kvc_index_space_bytes(t, space) : resident(kvc_index_sums(t));
-        if (size <= limit && bytes <= limit - size) return 0;
-        const int found = kvc_policy_victim(t, keep, space, now, key, &r, e);
+    while ((choice->space ? kvc_index_space_bytes(t, choice->space) : kvc_index_sums(t)->bytes) > limit) {
+        const int found = kvc_policy_victim(t, choice, key, &r, e);
         if (found < 0) return -1;
-        if (!found) {
-            kvc_fail(e, KVC_ERR_IO,
-                     "%s: there is no room for an object of %" PRIu64 " bytes: the limit is %" PRIu64
-                     ", and what is there is pinned or in use",
-                     d->root.path, size, limit);
-            return -1;
-        }
-        if (kvc_dir_evict(d, t, key, &r, limit, e)) return -1;
+        if (!found)
+            return kvc_fail(e, KVC_ERR_IO, "%s: there is no room: the limit is %" PRIu64 " bytes, and what is there is pinned",
+                            d->root.path, limit);
+        if (choice->own && memcmp(key, choice->own, sizeof key) == 0) return kvc_policy_evicted(t, key, &r, e) ? -1 : 1;
+        if (kvc_dir_evict(d, t, key, &r, e)) return -1;
     }
+    return 0;
 }
 
 int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e) {
@@ -98,8 +86,8 @@ int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e) {
     return status;
 }
 
-int kvc_dir_adopt(struct kvc_dir *d, struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent,
-                  const struct stat *st, struct kvc_error *e) {
+int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent, const struct stat *st,
+                  struct kvc_error *e) {
     struct kvc_index_record old, r = {.kind = (uint8_t)o->kind,
                                       .size = (uint64_t)st->st_size,
                                       .created = st->st_mtim.tv_sec,
@@ -107,14 +95,14 @@ int kvc_dir_adopt(struct kvc_dir *d, struct kvc_index_txn *t, const struct kvc_o
                                       .cost = 1};
     const int found = kvc_index_get(t, o->key, &old, e);
     if (found < 0) return -1;
-    if (found && kvc_list_resident(old.list)) return 0;
+    if (found && !old.ghost) return 0;
     memcpy(r.space, o->space, sizeof r.space);
     if (parent) {
         r.has_parent = 1;
         memcpy(r.parent, parent->key, sizeof r.parent);
     }
-    if (found) r.children = old.children;
-    return kvc_policy_insert(t, o->key, found ? &old : NULL, &r, d->root.conf.max_size, e);
+    kvc_policy_tick(t, r.size);
+    return kvc_policy_insert(t, o->key, found ? &old : NULL, &r, e);
 }
 
 /* --- bringing files and index together --- */
@@ -152,15 +140,15 @@ static int see_file(void *state, const struct kvc_object *o, const struct stat *
     if (o->kind == KVC_OBJECT_SPACE_FACTS || !c->txn) return 0;
     const int found = kvc_index_get(c->txn, o->key, &r, e);
     if (found < 0) return -1;
-    if (found && kvc_list_resident(r.list) && r.size == (uint64_t)st->st_size) return 0;
+    if (found && !r.ghost && r.size == (uint64_t)st->st_size) return 0;
     c->counts->adopted++;
     if (c->how->dry_run) return 0;
-    if (found && kvc_list_resident(r.list)) { /* it was replaced, and its writer was killed before it could say so */
+    if (found && !r.ghost) { /* it was replaced, and its writer was killed before it could say so */
         struct kvc_index_record next = r;
         next.size = (uint64_t)st->st_size;
-        return kvc_index_move(c->txn, o->key, &r, &next, (enum kvc_index_list)r.list, e) || renew(c, e) ? -1 : 0;
+        return kvc_index_change(c->txn, o->key, &r, &next, e) || renew(c, e) ? -1 : 0;
     }
-    return kvc_dir_adopt(c->d, c->txn, o, NULL, st, e) || renew(c, e) ? -1 : 0;
+    return kvc_dir_adopt(c->txn, o, NULL, st, e) || renew(c, e) ? -1 : 0;
 }
 
 static int keep_victim(struct cleaning *c, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
@@ -181,14 +169,14 @@ static int see_lost(void *state, const uint8_t *key, const struct kvc_index_reco
     struct cleaning *c = state;
     const struct kvc_object o = object_of(key, r);
     struct stat st;
-    if (!kvc_list_resident(r->list) || !kvc_root_stat(&c->d->root, &o, &st) || errno != ENOENT) return 0;
+    if (r->ghost || !kvc_root_stat(&c->d->root, &o, &st) || errno != ENOENT) return 0;
     return keep_victim(c, key, r, e);
 }
 
 static int see_old(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
     struct cleaning *c = state;
     const int64_t now = (int64_t)time(NULL), age = c->how->older ? c->how->older : c->d->root.conf.max_age;
-    if (!kvc_list_resident(r->list) || r->pinned > now) return 0;
+    if (r->ghost || r->pinned > now) return 0;
     const int expired = r->expires && r->expires <= now;
     return expired || (age && r->used < now - age) ? keep_victim(c, key, r, e) : 0;
 }
@@ -201,7 +189,7 @@ static int each(struct cleaning *c, kvc_index_see *see,
     for (size_t i = 0; i < c->victims.n && !status; i++) {
         struct victim v = c->victims.item[i];
         const int found = kvc_index_get(c->txn, v.key, &v.record, e); /* it may have changed between transactions */
-        status = found < 0 ? -1 : found && kvc_list_resident(v.record.list) ? one(c, &v, e) : 0;
+        status = found < 0 ? -1 : found && !v.record.ghost ? one(c, &v, e) : 0;
         if (!status && !c->how->dry_run) status = renew(c, e);
     }
     return status;
@@ -209,35 +197,34 @@ static int each(struct cleaning *c, kvc_index_see *see,
 
 static int forget_lost(struct cleaning *c, const struct victim *v, struct kvc_error *e) {
     c->counts->missing++;
-    return c->how->dry_run ? 0 : kvc_index_remove(c->txn, v->key, &v->record, e);
+    return c->how->dry_run ? 0 : kvc_index_change(c->txn, v->key, &v->record, NULL, e);
 }
 
 static int evict_old(struct cleaning *c, const struct victim *v, struct kvc_error *e) {
     c->counts->expired++;
     c->counts->evicted++;
     c->counts->evicted_bytes += v->record.size;
-    return c->how->dry_run ? 0 : kvc_dir_evict(c->d, c->txn, v->key, &v->record, c->d->root.conf.max_size, e);
+    return c->how->dry_run ? 0 : kvc_dir_evict(c->d, c->txn, v->key, &v->record, e);
 }
 
 /* Evicts down to the limit, a batch in a transaction. */
 static int evict_rest(struct cleaning *c, struct kvc_error *e) {
-    const int64_t now = (int64_t)time(NULL);
+    const struct kvc_policy_choice choice = {.now = (int64_t)time(NULL)};
     uint8_t key[KVC_OBJECT_KEY];
     struct kvc_index_record r;
-    uint64_t bytes = resident(kvc_index_sums(c->txn));
+    uint64_t bytes = kvc_index_sums(c->txn)->bytes;
     const uint64_t limit = c->how->max_size == UINT64_MAX ? kvc_dir_limit(c->d, bytes) : c->how->max_size;
-    while (bytes > limit) {
+    for (; bytes > limit; bytes = kvc_index_sums(c->txn)->bytes) {
         if (c->how->dry_run) { /* how much, not what: evicting one changes which are leaves */
             c->counts->evicted_bytes += bytes - limit;
             return 0;
         }
-        const int found = kvc_policy_victim(c->txn, NULL, NULL, now, key, &r, e);
+        const int found = kvc_policy_victim(c->txn, &choice, key, &r, e);
         if (found <= 0) return found;
-        if (kvc_dir_evict(c->d, c->txn, key, &r, limit, e)) return -1;
+        if (kvc_dir_evict(c->d, c->txn, key, &r, e)) return -1;
         c->counts->evicted++;
         c->counts->evicted_bytes += r.size;
         if (renew(c, e)) return -1;
-        bytes = resident(kvc_index_sums(c->txn));
     }
     return 0;
 }
@@ -245,6 +232,7 @@ static int evict_rest(struct cleaning *c, struct kvc_error *e) {
 static int clean_index(struct cleaning *c, struct kvc_error *e) {
     c->txn = kvc_index_begin(c->d->index, 1, e);
     int status = c->txn ? 0 : -1;
+    if (!status) kvc_policy_begin(c->txn, kvc_dir_limit(c->d, kvc_index_sums(c->txn)->bytes));
     if (!status) status = kvc_root_walk(&c->d->root, see_file, c, &c->counts->strangers, e);
     if (!status) status = each(c, see_lost, forget_lost, e);
     if (!status) status = each(c, see_old, evict_old, e);
