@@ -1,5 +1,5 @@
-/* vllm_blocks.c: blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`), with the canonical layout. Not for the
- * layouts of single workers, which depend on facts that no file has.
+/* vllm_blocks.c: reads blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`), with the canonical layout. Not for the
+ * layouts of single workers, which depend on facts that no file has, nor for writing (vllm_blocks_write.c).
  *
  * A file has the tokens of one chunk and no header: for each layer the pages of the chunk's blocks, then padding. config.json says
  * dtype, layers and tokens of a page; the options say the rest. Each file is a region with a place for each page of K and V. */
@@ -10,6 +10,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/vllm.h"
+#include "formats/engines/vllm_blocks.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -21,8 +22,7 @@
 enum {
     MAX_LAYERS = 65536,
     MAX_NUMBER = 1000000, /* of a layer: KVC_VLLM_DIGITS */
-    MAX_CONFIG = 1 << 24, /* bytes */
-    PADDING = 4096        /* files end at a multiple of the memory's page */
+    MAX_CONFIG = 1 << 24  /* bytes */
 };
 
 /* Options, by position. */
@@ -33,22 +33,11 @@ static const struct kvc_format_option import_options[] = {
     [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "H"},
     [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "D"},
     [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "TOKENS"},
+    [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_VLLM_BLOCKS_TOKENS, .value = "TOKENS"},
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [IN_ORDER] = {.key = "in-order", .kind = KVC_OPTION_FLAG},
     {.key = NULL},
 };
-
-/* The shapes of a page. */
-static const struct shape {
-    const char *name;
-    const char *family; /* as the end of the canonical format has it; NULL: both */
-    int heads_first, halves, latent;
-} shapes[] = {
-    {"T-H-2D", "nhd", 0, 0, 0},  {"2-T-H-D", "nhd", 0, 1, 0}, {"H-T-2D", "hnd", 1, 0, 0},
-    {"2-H-T-D", "hnd", 1, 1, 0}, {"T-C", NULL, 0, 0, 1},
-};
-#define SHAPES (sizeof shapes / sizeof shapes[0])
 
 struct blocks {
     const struct kvc_bundle *b;
@@ -57,7 +46,7 @@ struct blocks {
     size_t n;
     json_t *root;
     const json_t *layers; /* their names */
-    const struct shape *shape;
+    const struct kvc_vllm_page *shape;
     const struct kvc_dtype_info *info;
     uint64_t page_tokens, pages;    /* pages of a layer in a file */
     uint64_t heads, channels, page; /* bytes of a page */
@@ -98,19 +87,6 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return root != NULL;
 }
 
-/* Finds the dtype by vLLM's name or by kvc's. */
-static const struct kvc_dtype_info *dtype_of(const char *name) {
-    static const char *const names[][2] = {{"bfloat16", "bf16"},   {"float16", "f16"},
-                                           {"half", "f16"},        {"float32", "f32"},
-                                           {"float", "f32"},       {"fp8", "f8e4m3"},
-                                           {"fp8_e4m3", "f8e4m3"}, {"float8_e4m3fn", "f8e4m3"},
-                                           {"fp8_e5m2", "f8e5m2"}, {"float8_e5m2", "f8e5m2"}};
-    if (strncmp(name, "torch.", 6) == 0) name += 6;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(name, names[i][0]) == 0) return kvc_dtype_by_name(names[i][1]);
-    return kvc_dtype_by_name(name);
-}
-
 static int check_canonical(const struct blocks *k, struct kvc_error *e) {
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
     char shown[64];
@@ -136,9 +112,7 @@ static int take_shape(struct blocks *k, const struct kvc_import_options *o, stru
     const struct kvc_option_value *v = o->value;
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
     const uint64_t heads = v[HEADS].count ? v[HEADS].count : o->kv_heads;
-    for (size_t i = 0; i < SHAPES && v[SHAPE].text; i++)
-        if (strcasecmp(v[SHAPE].text, shapes[i].name) == 0) k->shape = &shapes[i];
-    if (v[SHAPE].text && !k->shape)
+    if (v[SHAPE].text && !(k->shape = kvc_vllm_page_of(v[SHAPE].text)))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
                         v[SHAPE].text);
     if (!k->shape || !v[CHANNELS].count || (!heads && !k->shape->latent))
@@ -167,11 +141,11 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
                         "config.json has %zu cache groups, whose layers share memory; kvc reads models of one group",
                         json_array_size(groups));
     k->layers = json_object_get(group, "layer_names");
-    if (tokens < 1 || tokens > MAX_CONFIG || !json_array_size(k->layers) || json_array_size(k->layers) > MAX_LAYERS)
+    if (tokens < 1 || tokens > KVC_VLLM_BLOCKS_TOKENS || !json_array_size(k->layers) || json_array_size(k->layers) > MAX_LAYERS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "config.json: the group has no tokens_per_block or no layer_names, or too many");
     k->page_tokens = (uint64_t)tokens;
     const char *told = o->value[DTYPE].text, *dtype = told ? told : json_string_value(json_object_get(k->root, "dtype"));
-    if (!(k->info = dtype ? dtype_of(dtype) : NULL) || k->info->block > 1)
+    if (!(k->info = dtype ? kvc_vllm_dtype_of(dtype) : NULL) || k->info->block > 1)
         return kvc_fail(e, told ? KVC_ERR_USAGE : KVC_ERR_UNSUPPORTED,
                         "%s '%s' is no dtype that kvc knows: give vllm-blocks:dtype=",
                         told ? "vllm-blocks: dtype" : "config.json: dtype",
@@ -232,12 +206,12 @@ static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
                         "a file has %" PRIu64 " bytes, and %" PRIu64 " pages of %" PRIu64 " layers with %" PRIu64
                         " tokens need %" PRIu64 ": heads, dim, dtype or chunk are others",
                         size, chunk ? k->pages : 1, layers, k->page_tokens, chunk ? k->pages * all : all);
-    if (!chunk && rest && (rest >= PADDING || all < PADDING || size % PADDING))
+    if (!chunk && rest && (rest >= KVC_VLLM_BLOCKS_PADDING || all < KVC_VLLM_BLOCKS_PADDING || size % KVC_VLLM_BLOCKS_PADDING))
         return kvc_fail(
             e, KVC_ERR_UNSUPPORTED,
             "a file has %" PRIu64 " bytes, which are not some pages of %" PRIu64 " layers (%" PRIu64
             " bytes) and the padding to a multiple of %d: heads, dim or dtype are others, or give vllm-blocks:chunk=TOKENS",
-            size, layers, all, PADDING);
+            size, layers, all, KVC_VLLM_BLOCKS_PADDING);
     return 0;
 }
 
@@ -303,15 +277,11 @@ static int add_tensors(struct kvc_cache *c, const struct blocks *k, struct kvc_e
 
 /* Returns the place of a page of a tensor in file `number`. */
 static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t tensor, uint64_t page) {
-    const unsigned parts = k->shape->latent ? 1 : 2, role = tensor % parts;
-    const uint64_t value = k->info->size, head = k->channels * value * (k->shape->halves ? 1 : parts);
-    const uint64_t begin = (tensor / parts * k->pages + page) * k->page;
-    struct kvc_place p = {.tensor = tensor,
-                          .cell = (number * k->pages + page) * k->page_tokens,
-                          .n = k->page_tokens,
-                          .offset = begin + role * (k->shape->halves ? k->page / 2 : k->channels * value),
-                          .strides = {k->heads * head, head, value}};
-    if (k->shape->heads_first) p.strides = (struct kvc_strides){head, k->page_tokens * head, value};
+    const unsigned parts = k->shape->latent ? 1 : 2;
+    struct kvc_place p = kvc_vllm_page_place(k->shape, tensor % parts, k->page_tokens, k->heads, k->channels, k->info->size);
+    p.tensor = tensor;
+    p.cell = (number * k->pages + page) * k->page_tokens;
+    p.offset += (tensor / parts * k->pages + page) * k->page;
     return p;
 }
 
@@ -377,10 +347,16 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
 const struct kvc_format kvc_format_vllm_blocks = {
     .name = "vllm-blocks",
     .summary = "blocks that vLLM offloaded to files",
-    .suffix = ".tar",
+    .suffix = ".vllm-blocks",
     .takes_members = 1,
     .import_options = import_options,
+    .export_options = kvc_vllm_blocks_export_options,
     .source = KVC_SOURCE_VLLM_BLOCKS,
+    /* The number of heads counts as geometry, which readers must be given; the names of layers have their numbers. */
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
+             KVC_LACKS_FACTS | KVC_LACKS_WINDOWS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .keeps = kvc_vllm_blocks_keeps,
     .probe = probe,
     .import = import,
+    .export_members = kvc_vllm_blocks_write,
 };

@@ -87,12 +87,12 @@ def page(shape, layer, begin, n):
 def write_blocks(path, shape, n):
     """config.json and a file for each chunk, named by a hash that does not sort as the tokens do."""
     names = [f"model.layers.{layer}.self_attn.attn" for layer in range(n["layers"])]
-    config = {"model_name": "some/model", "tokens_per_hash": n["page"], "blocks_per_file": 1, "tp_size": 1, "pp_size": 1, "pcp_size": 1,
-              "dcp_size": 1, "dtype": "torch.float16", "inference_engine": "vllm",
+    config = {"model_name": "some/model", "tokens_per_hash": n["page"], "blocks_per_file": n["pages"], "tp_size": 1, "pp_size": 1, "pcp_size": 1,
+              "dcp_size": 1, "dtype": "float16", "inference_engine": "vllm",
               "kv_cache_groups": [{"tokens_per_block": n["page"], "layer_names": names}],
               "canonical_format": "v1-hnd" if shape in ("H-T-2D", "2-H-T-D") else "v1-nhd"}
     path.mkdir()
-    (path / "config.json").write_text(json.dumps(config, sort_keys=True))
+    (path / "config.json").write_text(json.dumps(config, sort_keys=True, indent=2))
     chunk = n["page"] * n["pages"]
     for number, begin in enumerate(range(0, n["tokens"], chunk)):
         data = b"".join(page(shape, layer, at, n) for layer in range(n["layers"]) for at in range(begin, begin + chunk, n["page"]))

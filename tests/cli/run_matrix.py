@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 samples, tests = sys.argv[1:]
-TARGETS = ["llama", "safetensors", "npz", "torch", "mlx", "vllm", "lmcache", "lmcache-gds", "lmcr", "hicache", "raw"]
-OPTIONS = {"hicache": ":layout=page_head,page=2"}  # a page divides the tokens of every source
+TARGETS = ["llama", "safetensors", "npz", "torch", "mlx", "vllm", "lmcache", "lmcache-gds", "lmcr", "hicache", "vllm-blocks", "raw"]
+OPTIONS = {"hicache": ":layout=page_head,page=2", "vllm-blocks": ":shape=2-H-T-D,page=2"}  # a page divides the tokens of every source
 LEGEND = """=  the same K and V, nothing is lost
 ~  the same K and V with --lossy-metadata; what is left out is listed
 -  refused; the reason is listed
@@ -53,7 +53,7 @@ class Source:
             options.append("--pairing=interleaved")
         elif target == "raw" or "pairing of K" in lost:
             options.append(f"--pairing={self.pairing}")
-        elif target.startswith("lmc") or target == "hicache":
+        elif target.startswith("lmc") or target in OPTIONS:
             options.append("--pairing=halves")
         if target == "raw":
             options.append(f"--from=raw:{geometry},tokens={self.tokens}")
@@ -61,6 +61,8 @@ class Source:
             options.append(f"--from=lmcr:{geometry}")
         if target == "hicache":
             options.append(f"--from=hicache{OPTIONS[target]},{geometry}")
+        if target == "vllm-blocks":
+            options.append(f"--from=vllm-blocks:shape=2-H-T-D,heads={self.heads},dim={self.dim},chunk=2,in-order")
         return options
 
 
