@@ -1,5 +1,5 @@
-/* vllm_blocks.c: reads blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`), with the canonical layout. Not for the
- * layouts of single workers, which depend on facts that no file has, nor for writing (vllm_blocks_write.c).
+/* vllm_blocks.c: reads blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`), with the canonical layout, or
+ * the pages of one worker out of files without it. Not for writing (vllm_blocks_write.c).
  *
  * A file has the tokens of one chunk and no header: for each layer the pages of the chunk's blocks, then padding. config.json says
  * dtype, layers and tokens of a page; the options say the rest. Each file is a region with a place for each page of K and V. */
@@ -26,7 +26,7 @@ enum {
 };
 
 /* Options, by position. */
-enum { SHAPE, HEADS, CHANNELS, DTYPE, CHUNK, BLOCK, IN_ORDER };
+enum { SHAPE, HEADS, CHANNELS, DTYPE, CHUNK, BLOCK, IN_ORDER, WORKER };
 
 static const struct kvc_format_option import_options[] = {
     [SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
@@ -36,6 +36,7 @@ static const struct kvc_format_option import_options[] = {
     [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_VLLM_BLOCKS_TOKENS, .value = "TOKENS"},
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [IN_ORDER] = {.key = "in-order", .kind = KVC_OPTION_FLAG},
+    [WORKER] = {.key = "worker", .kind = KVC_OPTION_TEXT, .value = "R/N"},
     {.key = NULL},
 };
 
@@ -50,6 +51,7 @@ struct blocks {
     const struct kvc_dtype_info *info;
     uint64_t page_tokens, pages;    /* pages of a layer in a file */
     uint64_t heads, channels, page; /* bytes of a page */
+    uint64_t worker, workers;       /* of `workers`, whose pages follow each other, the one that is read; canonical: 0 of 1 */
 };
 
 static int ends_in(const char *name, const char *end) {
@@ -87,30 +89,47 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return root != NULL;
 }
 
-static int check_canonical(const struct blocks *k, struct kvc_error *e) {
+/* Reads "R/N" of workers. */
+static int take_worker(struct blocks *k, const char *text, struct kvc_error *e) {
+    unsigned worker = 0, workers = 1;
+    int end = 0;
+    if (text && (strspn(text, "0123456789/") != strlen(text) || sscanf(text, "%5u/%5u%n", &worker, &workers, &end) != 2 ||
+                 text[end] || worker >= workers))
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: worker=%s is not R/N, with a rank R from 0 to N - 1", text);
+    k->worker = worker;
+    k->workers = workers;
+    return 0;
+}
+
+static int check_layout(const struct blocks *k, int has_worker, struct kvc_error *e) {
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
     char shown[64];
+    if (json_object_get(k->root, "storage_format"))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: the blocks are stored encoded (storage_format)");
     if (!format)
-        return kvc_fail(
-            e, KVC_ERR_UNSUPPORTED,
-            "config.json has no canonical_format: the blocks have the layout of the workers, which depends on how many there "
-            "were, and no file says that. kvc reads blocks written with \"canonical_layout\": true in vLLM's "
-            "kv_connector_extra_config");
+        return has_worker ? 0
+                          : kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                                     "config.json has no canonical_format: the files have the pages of the workers one after "
+                                     "another. Say how many there were, and which is to be read: vllm-blocks:worker=R/N, or "
+                                     "worker=0/1; kvc-pack --join=heads joins them");
     if (strcmp(format, "v1-nhd") != 0 && strcmp(format, "v1-hnd") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: canonical_format '%s' is neither v1-nhd nor v1-hnd",
                         kvc_name_show(format, shown, sizeof shown));
+    if (has_worker)
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "vllm-blocks: worker= is for blocks without a canonical_format; those of this config.json have all heads");
     if (json_is_false(json_object_get(k->root, "parallel_agnostic")))
         return kvc_fail(
             e, KVC_ERR_UNSUPPORTED,
             "config.json: parallel_agnostic is false: some layers have pages of single workers, whose layout no file says");
-    if (json_object_get(k->root, "storage_format"))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: the blocks are stored encoded (storage_format)");
     return 0;
 }
 
 static int take_shape(struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
+    const int heads_first = format && ends_in(format, "hnd");
     const uint64_t heads = v[HEADS].count ? v[HEADS].count : o->kv_heads;
     if (v[SHAPE].text && !(k->shape = kvc_vllm_page_of(v[SHAPE].text)))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
@@ -120,10 +139,13 @@ static int take_shape(struct blocks *k, const struct kvc_import_options *o, stru
             e, KVC_ERR_USAGE,
             "the blocks do not say the shape of a page: vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
             "lie apart, or shape=T-C,dim=C of latent attention",
-            ends_in(format, "nhd") ? "T-H-2D" : "H-T-2D", ends_in(format, "nhd") ? "2-T-H-D" : "2-H-T-D");
-    if (k->shape->family && !ends_in(format, k->shape->family))
+            heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
+    if (format && k->shape->family && !ends_in(format, k->shape->family))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is not one of the canonical format %s", k->shape->name, format);
-    k->heads = k->shape->latent ? 1 : heads;
+    if (!k->shape->latent && heads % k->workers)
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: %" PRIu64 " workers do not divide the %" PRIu64 " KV heads of the model",
+                        k->workers, heads);
+    k->heads = k->shape->latent ? 1 : heads / k->workers;
     k->channels = v[CHANNELS].count;
     return 0;
 }
@@ -133,7 +155,7 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
     if (!(k->root = find_config(k->b, &k->config)))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
                         "there is no config.json with kv_cache_groups: a cache is that file and the .bin files");
-    if (check_canonical(k, e)) return -1;
+    if (take_worker(k, o->value[WORKER].text, e) || check_layout(k, o->value[WORKER].text != NULL, e)) return -1;
     const json_t *groups = json_object_get(k->root, "kv_cache_groups"), *group = json_array_get(groups, 0);
     const json_int_t tokens = json_integer_value(json_object_get(group, "tokens_per_block"));
     if (json_array_size(groups) != 1)
@@ -194,7 +216,7 @@ static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
     uint64_t all;
     if (!kvc_shape_check(&shape) ||
         __builtin_mul_overflow(k->page_tokens * kvc_row_bytes(&shape), k->shape->latent ? 1 : 2, &k->page) ||
-        __builtin_mul_overflow(k->page, layers, &all))
+        __builtin_mul_overflow(k->page, layers * k->workers, &all))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: a page of this shape is larger than kvc handles");
     if (chunk % k->page_tokens)
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: chunk=%" PRIu64 " is no multiple of the %" PRIu64 " tokens of a page",
@@ -281,7 +303,7 @@ static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t
     struct kvc_place p = kvc_vllm_page_place(k->shape, tensor % parts, k->page_tokens, k->heads, k->channels, k->info->size);
     p.tensor = tensor;
     p.cell = (number * k->pages + page) * k->page_tokens;
-    p.offset += (tensor / parts * k->pages + page) * k->page;
+    p.offset += ((k->worker * json_array_size(k->layers) + tensor / parts) * k->pages + page) * k->page;
     return p;
 }
 
@@ -324,9 +346,12 @@ static int build(struct kvc_cache *c, struct blocks *k, const struct kvc_import_
         return -1;
     const enum kvc_pairing pairing = k->shape->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     const char *model = json_string_value(json_object_get(k->root, "model_name"));
+    char shard[32];
+    snprintf(shard, sizeof shard, "%" PRIu64 "/%" PRIu64, k->worker, k->workers);
     if (kvc_names_meta(c, "vllm-blocks", kvc_bundle_size(k->b), o, pairing, !k->shape->latent, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) || kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, known, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, k->page_tokens, e) ||
+        (k->workers > 1 && !k->shape->latent && kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, shard, e)) ||
         (model && kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e)))
         return -1;
     return kvc_cache_finish(c, e);
