@@ -75,6 +75,8 @@ struct kvc_level_ops {
     int (*quarantine)(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e);
     /* Notes that the n objects of a chain were read. */
     int (*touch)(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
+    /* Notes that n objects of a chain, of about `size` bytes each, were asked for and are not going to be put now. */
+    int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
     /* Keeps objects until a time in seconds since 1970; 0: no longer. */
     int (*pin)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
 };

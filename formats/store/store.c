@@ -136,16 +136,17 @@ int kvc_store_flush(struct kvc_store *s, int64_t deadline) {
 
 /* --- in the background --- */
 
-/* A copy to faster levels, a touch, or a bad object to be put aside. */
+/* A copy to faster levels, notes of what was read or missed, or a bad object to be put aside. */
 struct errand {
     struct kvc_request base;
-    enum { COPY, TOUCH, ASIDE } what;
+    enum { COPY, TOUCH, MISSED, ASIDE } what;
     struct kvc_object *object;
     size_t n;
     struct kvc_object parent;
     int has_parent;
     void *data;
     size_t size;
+    uint64_t each; /* bytes of what was missed */
 };
 
 static void clear_errand(struct kvc_request *base) {
@@ -160,6 +161,7 @@ static int run_errand(struct kvc_request *base, struct kvc_level *l, struct kvc_
     const struct kvc_level_put how = {.parent = x->has_parent ? &x->parent : NULL};
     int there = 0;
     if (x->what == TOUCH) return l->ops->touch(l, x->object, x->n, e);
+    if (x->what == MISSED) return l->ops->missed(l, x->object, x->n, x->each, e);
     if (x->what == ASIDE) return l->ops->quarantine(l, x->object, e);
     const int status = l->ops->put(l, x->object, x->data, x->size, &how, base->deadline, &there, e);
     if (!status && !there) kvc_count(base->store, KVC_COUNT_BACKFILL, 1);
@@ -193,6 +195,14 @@ void kvc_store_touch(struct kvc_store *s, unsigned level, const struct kvc_objec
     struct errand *x = s->level[level].ops->touch && n ? new_errand(s, level, o, n, 0) : NULL;
     if (!x) return;
     x->what = TOUCH;
+    send(x);
+}
+
+void kvc_store_missed(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, uint64_t size) {
+    struct errand *x = s->level[level].ops->missed && n ? new_errand(s, level, o, n, 0) : NULL;
+    if (!x) return;
+    x->what = MISSED;
+    x->each = size;
     send(x);
 }
 

@@ -204,6 +204,8 @@ void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object 
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
 /* Tells a level in the background that the first n objects of a chain were used. */
 void kvc_store_touch(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n);
+/* Tells it that n objects of a chain, of about `size` bytes each, will not be put. */
+void kvc_store_missed(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, uint64_t size);
 /* Copies an object to the levels before `level` in the background; frees data. */
 void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
                         void *data, size_t size);

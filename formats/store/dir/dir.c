@@ -395,6 +395,24 @@ static int touch(struct kvc_level *l, const struct kvc_object *o, size_t n, stru
     return 0;
 }
 
+static int missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e) {
+    struct kvc_dir *d = dir_of(l);
+    struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 1, e) : NULL;
+    struct kvc_index_record old;
+    int status = t || !d->index ? 0 : -1;
+    for (size_t i = 0; t && i < n && !status; i++) {
+        struct kvc_index_record r = {.kind = (uint8_t)o[i].kind, .size = size, .used = (int64_t)time(NULL), .cost = 1};
+        memcpy(r.space, o[i].space, sizeof r.space);
+        const int found = kvc_index_get(t, o[i].key, &old, e);
+        if (found > 0 && !old.ghost) continue;
+        kvc_policy_tick(t, size);
+        status = found < 0 ? -1 : kvc_policy_missed(t, o[i].key, found ? &old : NULL, &r, e);
+    }
+    if (t && !status) return kvc_index_commit(t, e);
+    kvc_index_abort(t);
+    return status;
+}
+
 static int pin_records(struct kvc_dir *d, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
     struct kvc_index_record r;
@@ -430,5 +448,6 @@ const struct kvc_level_ops kvc_level_dir = {
     .facts = facts,
     .quarantine = quarantine,
     .touch = touch,
+    .missed = missed,
     .pin = pin,
 };

@@ -9,11 +9,12 @@
 #include <math.h>
 #include <string.h>
 
-#define EPOCHS_PER_CAPACITY 4  /* also how often scores are computed */
-#define HALVE 8                /* capacities of clock after which counts are halved */
-#define GHOSTS 2               /* capacities of bytes that ghosts had */
-#define PRIOR_WEIGHT (1. / 16) /* of a capacity: for how much the prior counts */
-#define PRIOR 0.05             /* probability to come back within a group of ages, times uses */
+#define EPOCHS_PER_CAPACITY 4            /* also how often scores are computed */
+#define HALVE 8                          /* capacities of clock after which counts are halved */
+#define MAX_CAPACITY (UINT64_C(1) << 56) /* bytes; stands for no limit */
+#define GHOSTS 2                         /* capacities of bytes that ghosts had */
+#define PRIOR_WEIGHT (1. / 16)           /* of a capacity: for how much the prior counts */
+#define PRIOR 0.05                       /* probability to come back within a group of ages, times uses */
 
 /* --- ages --- */
 
@@ -92,16 +93,17 @@ static void halve(struct kvc_policy_state *p) {
 
 void kvc_policy_begin(struct kvc_index_txn *t, uint64_t capacity) {
     struct kvc_policy_state *p = &kvc_index_sums(t)->policy;
+    if (capacity > MAX_CAPACITY) capacity = MAX_CAPACITY;
     if (capacity / 2 > p->capacity ||
         capacity < p->capacity / 2) { /* ages are measured in capacities: what was counted has no meaning */
         const uint64_t clock = p->clock;
         *p = (struct kvc_policy_state){.clock = clock, .capacity = capacity};
-        p->next_halve = clock + HALVE * (capacity / 2);
+        p->next_halve = clock + HALVE * capacity;
     }
     if (p->clock < p->next_learn) return;
     if (p->clock >= p->next_halve && p->next_learn) {
         halve(p);
-        p->next_halve = p->clock + HALVE * (p->capacity / 2) * 2;
+        p->next_halve = p->clock + HALVE * p->capacity;
     }
     learn(p);
     p->next_learn = p->clock + epoch_length(p);
@@ -140,6 +142,16 @@ int kvc_policy_insert(struct kvc_index_txn *t, const uint8_t *key, const struct 
     r->depth = found ? parent.depth + 1 : 0;
     sums->puts++;
     return kvc_index_change(t, key, old, r, e);
+}
+
+static int bound_ghosts(struct kvc_index_txn *t, struct kvc_error *e);
+
+int kvc_policy_missed(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old, struct kvc_index_record *r,
+                      struct kvc_error *e) {
+    use(&kvc_index_sums(t)->policy, old, r);
+    r->ghost = 1;
+    r->children = old ? old->children : 0;
+    return kvc_index_change(t, key, old, r, e) || bound_ghosts(t, e) ? -1 : 0;
 }
 
 int kvc_policy_touch(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, int64_t now,
@@ -204,23 +216,29 @@ static int see_first(void *state, const uint8_t *key, const struct kvc_index_rec
     return 1;
 }
 
-int kvc_policy_evicted(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+/* Forgets the oldest ghosts where there are too many. */
+static int bound_ghosts(struct kvc_index_txn *t, struct kvc_error *e) {
     struct kvc_index_sums *sums = kvc_index_sums(t);
     struct kvc_policy_state *p = &sums->policy;
-    struct kvc_index_record ghost = *r, oldest;
-    uint8_t forgotten[KVC_OBJECT_KEY];
-    ghost.ghost = 1;
-    ghost.pinned = ghost.expires = 0;
-    sums->evicted++;
-    sums->evicted_bytes += r->size;
-    if (kvc_index_change(t, key, r, &ghost, e)) return -1;
+    struct kvc_index_record oldest;
+    uint8_t key[KVC_OBJECT_KEY];
     while (sums->ghost_bytes / GHOSTS > p->capacity) {
-        struct search s = {.key = forgotten, .record = &oldest};
+        struct search s = {.key = key, .record = &oldest};
         if (kvc_index_walk(t, KVC_LIST_GHOSTS, see_first, &s, e)) return -1;
         if (!s.found) return 0;
         p->gone[oldest.uses - 1][group_of(p, p->clock - oldest.touched)] += oldest.size;
         take(waiting(p, oldest.uses, oldest.touched), oldest.size);
-        if (kvc_index_change(t, forgotten, &oldest, NULL, e)) return -1;
+        if (kvc_index_change(t, key, &oldest, NULL, e)) return -1;
     }
     return 0;
+}
+
+int kvc_policy_evicted(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+    struct kvc_index_sums *sums = kvc_index_sums(t);
+    struct kvc_index_record ghost = *r;
+    ghost.ghost = 1;
+    ghost.pinned = ghost.expires = 0;
+    sums->evicted++;
+    sums->evicted_bytes += r->size;
+    return kvc_index_change(t, key, r, &ghost, e) || bound_ghosts(t, e) ? -1 : 0;
 }

@@ -12,6 +12,9 @@ void kvc_policy_tick(struct kvc_index_txn *t, uint64_t bytes);
 /* Adds an object that is to be stored; `old` is what was known of it, or NULL. */
 int kvc_policy_insert(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old, struct kvc_index_record *r,
                       struct kvc_error *e);
+/* Notes that an object was asked for that is not stored, and is not to be stored now: it becomes a ghost. */
+int kvc_policy_missed(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old, struct kvc_index_record *r,
+                      struct kvc_error *e);
 /* Notes that a resident object was read. */
 int kvc_policy_touch(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, int64_t now,
                      struct kvc_error *e);
