@@ -84,29 +84,34 @@ int kvc_root_refresh(struct kvc_root *r, struct kvc_error *e) {
     return status;
 }
 
-int kvc_root_configure(struct kvc_root *r, const struct kvc_conf *c, struct kvc_error *e) {
+/* Writes the configuration. `replace` 0: unless there is one, for another process may make the store at the same time. */
+static int write_conf(struct kvc_root *r, const struct kvc_conf *c, int replace, struct kvc_error *e) {
     char text[2048], name[64];
     kvc_conf_print(c, text, sizeof text);
-    snprintf(name, sizeof name, "." KVC_CONF_NAME ".%ld", (long)getpid());
+    snprintf(name, sizeof name, "." KVC_CONF_NAME ".%lx%lx", (long)getpid(), (long)pthread_self());
     const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return kvc_root_fail(r, errno, "cannot write " KVC_CONF_NAME, e);
     int code = kvc_write_all(fd, text, strlen(text)) || fsync(fd) ? errno : 0;
     close(fd);
-    if (!code && renameat(r->fd, name, r->fd, KVC_CONF_NAME)) code = errno;
-    if (code) {
-        unlinkat(r->fd, name, 0);
-        return kvc_root_fail(r, code, "cannot write " KVC_CONF_NAME, e);
-    }
-    return kvc_root_refresh(r, e);
+    if (!code && replace && renameat(r->fd, name, r->fd, KVC_CONF_NAME)) code = errno;
+    if (!code && !replace && linkat(r->fd, name, r->fd, KVC_CONF_NAME, 0) && errno != EEXIST) code = errno;
+    if (code || !replace) unlinkat(r->fd, name, 0);
+    return code ? kvc_root_fail(r, code, "cannot write " KVC_CONF_NAME, e) : 0;
 }
 
-/* Returns 1 if the folder has nothing in it. */
+int kvc_root_configure(struct kvc_root *r, const struct kvc_conf *c, struct kvc_error *e) {
+    return write_conf(r, c, 1, e) ? -1 : kvc_root_refresh(r, e);
+}
+
+/* Returns 1 if the folder has nothing in it but configurations that are being written. */
 static int is_empty(int fd) {
     const int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = copy < 0 ? NULL : fdopendir(copy);
     int empty = d != NULL;
     const struct dirent *entry;
-    while (empty && (entry = readdir(d)) != NULL) empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    while (empty && (entry = readdir(d)) != NULL) 
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+                strncmp(entry->d_name, "." KVC_CONF_NAME ".", sizeof "." KVC_CONF_NAME) == 0;
     if (d) closedir(d);
     else if (copy >= 0) close(copy);
     return empty;
@@ -120,27 +125,30 @@ static int make_folders(const struct kvc_root *r, struct kvc_error *e) {
     return 0;
 }
 
-/* Reads the configuration, or writes that of a new store. */
+/* Reads the configuration, which the options must not contradict. Returns 1 if there is none. */
+static int settle_old(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
+    const int fd = openat(r->fd, KVC_CONF_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? 1 : kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+    int status = read_conf(r, fd, e);
+    close(fd);
+    struct kvc_conf wanted = r->conf;
+    if (!status && kvc_conf_take(&wanted, url, e) < 0) status = -1;
+    if (!status && !kvc_conf_equal(&wanted, &r->conf))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: the store is there already, with other limits: change them for all with kvc-store config", r->path);
+    return status;
+}
+
+/* Reads the configuration, or writes that of a new store and reads what is there then: processes of an engine make their store together. */
 static int settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
     struct kvc_conf wanted = kvc_conf_default;
-    const int fd = openat(r->fd, KVC_CONF_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0) {
-        int status = read_conf(r, fd, e);
-        close(fd);
-        wanted = r->conf;
-        if (!status && kvc_conf_take(&wanted, url, e) < 0) status = -1;
-        if (!status && !kvc_conf_equal(&wanted, &r->conf))
-            return kvc_fail(e, KVC_ERR_USAGE,
-                            "%s: the store is there already, with other limits: change them for all with kvc-store config",
-                            r->path);
-        return status;
-    }
-    if (errno != ENOENT) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
-    if (!is_empty(r->fd))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
+    int status = settle_old(r, url, e);
+    if (status <= 0) return status;
     if (kvc_conf_take(&wanted, url, e) < 0) return -1;
-    r->conf = wanted;
-    return make_folders(r, e) || kvc_root_configure(r, &wanted, e) ? -1 : 0;
+    if (is_empty(r->fd) && write_conf(r, &wanted, 0, e)) return -1;
+    status = settle_old(r, url, e);
+    if (status <= 0) return status;
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
 }
 
 int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
@@ -213,8 +221,9 @@ int kvc_root_link(const struct kvc_root *r, const struct kvc_object *o, struct k
     char path[KVC_ROOT_PATH];
     kvc_root_path(o, path);
     *there = 0;
-    int status = name_file(r, f, path, replace);
-    if (status && errno == ENOENT && !make_parents(r, path)) status = name_file(r, f, path, replace);
+    /* A file that has had a name and lost it gets no other one: what replaces is named once, in a folder that is there. */
+    int status = replace && make_parents(r, path) ? -1 : name_file(r, f, path, replace);
+    if (status && errno == ENOENT && !replace && !make_parents(r, path)) status = name_file(r, f, path, replace);
     if (status && errno == EEXIST) {
         *there = 1;
         return 0;
