@@ -10,6 +10,17 @@ $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
 
+# the store's tests
+$B/tests/unit/test_store_%: $B/tests/unit/test_store_%.o $B/libcli.a $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $< $B/libcli.a $B/libkvc_store.a $B/libkvc.a -lcmocka $(STORE_LIBS) $(LIBS)
+
+# attacks on a store; their number is an argument
+ATTACKS := $(patsubst %.c,$B/%,$(wildcard tests/store/attack_*.c))
+$B/tests/store/attack_%: $B/tests/store/attack_%.o $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $(WRAP) $< $B/libkvc_store.a $B/libkvc.a $(STORE_LIBS) $(LIBS)
+
 # its allocations fail when it says so
 $B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
 
