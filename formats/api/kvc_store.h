@@ -113,7 +113,7 @@ struct kvc_store_load_options {
 KVC_STORE_API struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
                                              struct kvc_error *e);
 /* Decodes what was found into memory (kvc.h), whose tokens are those from its first_position on. Returns the position up to which
- * everything from first_position on is there: first_position itself if nothing is. What lies behind it in memory is rubbish. */
+ * everything from first_position on is there: first_position itself if nothing is. What lies after it in memory is rubbish. */
 KVC_STORE_API uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
                                       const struct kvc_store_load_options *options, struct kvc_error *e);
 /* Gets the bytes of a checked chunk, a .kvc, for programs that decode by other means (kvc_cuda.h). Returns 0, or another number to stop.

@@ -47,7 +47,7 @@ struct kvc_level_ops {
     unsigned abi; /* KVC_LEVEL_ABI */
     const char *scheme;
     const char *what; /* "directory" */
-    int remote;       /* behind a network: deadlines are longer, and found objects are copied to faster levels */
+    int remote;       /* across a network: deadlines are longer, and found objects are copied to faster levels */
 
     struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
     void (*close)(struct kvc_level *l);

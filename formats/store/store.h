@@ -56,7 +56,7 @@ struct kvc_store_level {
     atomic_uint_fast64_t count[KVC_LEVEL_COUNTERS];
 };
 
-/* A key that turned out to be bad, and for how long it counts as missing. */
+/* A key that was found to be bad, and for how long it counts as missing. */
 struct kvc_bad_key {
     uint8_t key[KVC_OBJECT_KEY];
     kvc_instant until;
@@ -210,10 +210,11 @@ void kvc_store_missed(struct kvc_store *s, unsigned level, const struct kvc_obje
 void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
                         void *data, size_t size);
 
-/* --- what waits (store.c) --- */
+/* --- what waits (chain.c, events.c) --- */
 
 /* Adds to what waits, unless it would be more than the queue holds. 1: there is no room. */
 int kvc_store_enter(struct kvc_store *s, uint64_t bytes);
 void kvc_store_leave(struct kvc_store *s, uint64_t bytes);
+void kvc_store_free_events(struct kvc_store *s);
 
 #endif

@@ -1,8 +1,7 @@
-/* store.c: opens a chain of levels; what waits in the background. Spec: STORE.md. Not for finding, reading or writing. */
+/* chain.c: opens a chain of levels; what waits in the background. Spec: STORE.md. Not for finding, reading or writing. */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
-#include "formats/store/events.h"
 #include "formats/store/levels.h"
 
 #include <openssl/crypto.h>
