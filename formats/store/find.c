@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Asks a level for objects of a chain. It has its own copy of them, as it may go on after the caller has left. */
 struct find_request {
@@ -187,4 +188,22 @@ int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *
 
 int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e) {
     return pin(hit, 0, e);
+}
+
+static int expect(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
+    struct kvc_store *s = hit->space->store;
+    int status = 0;
+    for (unsigned i = 0; i < s->n_levels; i++) {
+        struct kvc_level *l = s->level[i].level;
+        if (l->ops->expect) status |= l->ops->expect(l, hit->object, hit->chunks, seconds, e);
+    }
+    return status ? -1 : 0;
+}
+
+int kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
+    return expect(hit, seconds > 1 ? seconds : 1, e);
+}
+
+int kvc_store_done(struct kvc_store_hit *hit, struct kvc_error *e) {
+    return expect(hit, 0, e);
 }

@@ -79,6 +79,8 @@ struct kvc_level_ops {
     int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
     /* Keeps objects until a time in seconds since 1970; 0: no longer. */
     int (*pin)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
+    /* Notes that a chain will be asked for within so many seconds; 0: never again. */
+    int (*expect)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e);
 };
 
 /* Returns now. */

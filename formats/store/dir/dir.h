@@ -32,6 +32,12 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
 
 /* --- among the files of this folder --- */
 
+/* Functions of the level, as level.h describes them. */
+int kvc_dir_touch(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
+int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
+int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
+int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e);
+
 /* Adds a file that the index lacks. */
 int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent, const struct stat *st,
                   struct kvc_error *e);
