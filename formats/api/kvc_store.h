@@ -146,12 +146,13 @@ KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t deadline);
 
 /* --- hints --- */
 
-/* Keeps what was found for so many seconds; 0: for good. kvc_store_unpin() ends that. */
+/* Keeps what was found for so many seconds; 0: for good. kvc_store_unpin() ends that. Both wait for the levels. */
 KVC_STORE_API int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e);
 KVC_STORE_API int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e);
-/* Says that the prefix will be asked for again soon, or never again. */
-KVC_STORE_API int kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e);
-KVC_STORE_API int kvc_store_done(struct kvc_store_hit *hit, struct kvc_error *e);
+/* Say that the prefix will be asked for again within so many seconds (an hour at most), or, of what no other prompt shares, never again. They
+ * do not wait. */
+KVC_STORE_API void kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds);
+KVC_STORE_API void kvc_store_done(struct kvc_store_hit *hit);
 
 /* --- in an engine's loop --- */
 

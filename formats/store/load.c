@@ -34,7 +34,7 @@ static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used
     kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - r->began));
     kvc_count(s, KVC_COUNT_SHORT, (r->end - r->first - used) * chunk);
     for (unsigned i = 0; i < s->n_levels; i++)
-        if (used) kvc_store_touch(s, i, hit->object, r->first + used);
+        if (used) kvc_store_tell(s, i, KVC_TOUCH, hit->object, r->first + used, 0);
     if (r->first + used < hit->chunks && used < r->end - r->first) hit->chunks = r->first + used; /* the rest is not there */
 }
 

@@ -199,16 +199,21 @@ struct kvc_store_hit {
 typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e);
 size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline, int hashes, kvc_use_chunk *use,
                  void *state, struct kvc_error *e);
+/* --- in the background (errands.c) --- */
+
+enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_COPY };
+/* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what is told. */
+void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
+                    int64_t value);
+/* Tells all levels, and waits for them. */
+int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o, size_t n, int64_t value,
+                       struct kvc_error *e);
+/* Copies an object to the levels before `level`; frees data. */
+void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
+                        void *data, size_t size);
 /* Remembers a bad object as missing, and has its level put it aside. */
 void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o);
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
-/* Tells a level in the background that the first n objects of a chain were used. */
-void kvc_store_touch(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n);
-/* Tells it that n objects of a chain, of about `size` bytes each, will not be put. */
-void kvc_store_missed(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, uint64_t size);
-/* Copies an object to the levels before `level` in the background; frees data. */
-void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
-                        void *data, size_t size);
 
 /* --- what waits (chain.c, events.c) --- */
 
