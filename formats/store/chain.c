@@ -59,7 +59,8 @@ static int fill(struct kvc_store *s, const char *levels, struct kvc_error *e) {
     if (status) return -1;
     if ((s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return kvc_fail(e, KVC_ERR_IO, "no eventfd can be had");
     s->io = kvc_workers_new(s->options.threads, e);
-    s->jobs = s->io ? kvc_workers_new(s->options.threads, e) : NULL;
+    s->copier = s->io ? kvc_workers_new(1, e) : NULL;
+    s->jobs = s->copier ? kvc_workers_new(s->options.threads, e) : NULL;
     return s->jobs ? 0 : -1;
 }
 
@@ -85,6 +86,7 @@ void kvc_store_close(struct kvc_store *s) {
     if (!s) return;
     s->closing = 1;
     kvc_workers_free(s->jobs); /* they wait for io, so they go first */
+    kvc_workers_free(s->copier);
     kvc_workers_free(s->io);
     for (unsigned i = 0; i < s->n_levels; i++) {
         s->level[i].ops->close(s->level[i].level);

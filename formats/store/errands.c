@@ -108,6 +108,7 @@ void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_ob
         } else if ((x->data = malloc(size + 1)) != NULL) {
             memcpy(x->data, data, size);
         }
+        x->base.workers = s->copier;
         x->has_parent = parent != NULL;
         if (parent) x->parent = *parent;
         if (x->data) kvc_request_start(&x->base);

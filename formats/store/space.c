@@ -293,12 +293,17 @@ static struct kvc_object profile_object(const uint8_t *sha256) {
     return o;
 }
 
-int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e) {
+struct kvc_object kvc_space_object(const struct kvc_store_space *space) {
     struct kvc_object o = {.kind = KVC_OBJECT_SPACE_FACTS};
-    size_t size;
-    int status = 0;
     memcpy(o.space, space->ns, sizeof o.space);
     memcpy(o.key, space->ns, sizeof o.key);
+    return o;
+}
+
+int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e) {
+    const struct kvc_object o = kvc_space_object(space);
+    size_t size;
+    int status = 0;
     pthread_mutex_lock(&space->lock);
     if (!space->is_stored) {
         if (space->packs_with) {

@@ -68,6 +68,7 @@ struct kvc_store {
     unsigned n_levels;
     struct kvc_store_options options; /* with defaults filled in */
     struct kvc_workers *io;           /* call the levels */
+    struct kvc_workers *copier;       /* one thread: a chunk is copied after the one before it */
     struct kvc_workers *jobs;         /* pack, find and load; they wait for io */
     uint8_t secret[32];               /* that signs objects */
     int is_signed;
@@ -100,7 +101,8 @@ struct kvc_store_space {
     struct kvc_profile *packs_with; /* NULL: none */
     struct kvc_profile *profile[8]; /* that chunks were packed with */
     unsigned n_profiles;
-    atomic_uint refs; /* of the user and of puts under way */
+    atomic_int is_copied; /* its facts were copied to the faster levels */
+    atomic_uint refs;     /* of the user and of puts under way */
 };
 
 static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n) {
@@ -113,6 +115,7 @@ static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n
 struct kvc_request {
     struct kvc_task task;
     struct kvc_store *store;
+    struct kvc_workers *workers; /* the store's io, unless the caller sets others */
     unsigned level;
     kvc_instant deadline;
     int (*run)(struct kvc_request *r, struct kvc_level *l, struct kvc_error *e);
@@ -146,6 +149,8 @@ int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, u
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES], struct kvc_error *e);
 void kvc_space_hold(struct kvc_store_space *space);
+/* Names the object of its facts. */
+struct kvc_object kvc_space_object(const struct kvc_store_space *space);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
 /* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
