@@ -7,6 +7,7 @@
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
 #include "formats/io/bytes.h"
+#include "formats/file/rate.h"
 #include "formats/model/profile.h"
 #include "formats/store/space_text.h"
 
@@ -159,22 +160,26 @@ static uint64_t choose_chunk(const struct kvc_cache *c, int lossless) {
     return runs * KVC_PREFIX_TOKENS;
 }
 
-/* Sets what decides about the fidelity: recipe and profile, as packing writes them. */
-static int take_recipe(struct kvc_store_space *space, const struct kvc_store_space_options *o, struct kvc_meta *meta,
-                       struct kvc_error *e) {
-    struct kvc_recipe recipe;
+/* Sets what decides about the fidelity: the recipe, with its step settled as packing settles it, and the profile. */
+static int take_recipe(struct kvc_store_space *space, const struct kvc_file *f, const struct kvc_store_space_options *o,
+                       struct kvc_meta *meta, struct kvc_error *e) {
+    static const struct kvc_rate rate = {.kld = 0};
+    struct kvc_recipe recipe, settled;
+    struct kvc_rate_report report;
     char text[KVC_MAX_RECIPE_TEXT];
     if (o->profile && !(space->packs_with = kvc_profile_open(o->profile, e))) return -1;
     space->lossless = 1;
     if (!o->recipe) return 0;
-    if (!(space->recipe = strdup(o->recipe))) return kvc_fail_memory(e, "a recipe");
     if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
-    space->lossless = !kvc_recipe_is_lossy(&recipe);
+    const struct kvc_pack_options pack = {.recipe = &recipe, .profile = space->packs_with};
+    if (kvc_rate_settle(f->cache, &pack, &rate, &settled, &report, e)) return -1;
+    if (kvc_recipe_print(&settled, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
+    if (!(space->recipe = strdup(text))) return kvc_fail_memory(e, "a recipe");
+    space->lossless = !kvc_recipe_is_lossy(&settled);
     if (space->lossless) return 0;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
-    if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
     if (kvc_meta_set_text(meta, KVC_KEY_RECIPE, text, e)) return -1;
-    if (!space->packs_with || !kvc_recipe_has(&recipe, KVC_STAGE_PROFILE)) return 0;
+    if (!space->packs_with || !kvc_recipe_has(&settled, KVC_STAGE_PROFILE)) return 0;
     return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(space->packs_with), KVC_SHA256_BYTES, e);
 }
 
@@ -190,7 +195,7 @@ static int describe(struct kvc_store_space *space, const struct kvc_file *f, con
     if (!status) {
         kvc_meta_remove(&meta, KVC_KEY_PREFIX_IDENTITY);
         kvc_prefix_identity_of_model(&meta, space->identity, sizeof space->identity);
-        status = take_recipe(space, o, &meta, e);
+        status = take_recipe(space, f, o, &meta, e);
     }
     if (!status) {
         space->chunk = o->chunk ? o->chunk : choose_chunk(f->cache, space->lossless);
