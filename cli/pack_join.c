@@ -95,7 +95,7 @@ int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct k
     struct kvc_join_operand *from = kvc_alloc((uint64_t)all->n, sizeof *from);
     if (!from) return kvc_fail_memory(e, "files");
     for (int i = 0; i < all->n; i++) {
-        from[i] = (struct kvc_join_operand){all->file[i].cache, all->file[i].input.name};
+        from[i] = (struct kvc_join_operand){all->file[i].cache, all->file[i].input.name, !i && all->append};
         bytes += kvc_opened_size(&all->file[i]);
     }
     f->cache = all->heads ? kvc_view_join_heads(from, (size_t)all->n, &report, e)

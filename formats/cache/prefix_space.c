@@ -131,15 +131,29 @@ static int put_layers(struct kvc_sha256 *h, const struct kvc_cache *c, const str
 
 /* --- all facts --- */
 
-/* Lossless rows are the same whatever coded them. */
+/* Puts an item of several values of the metadata, of which some may be absent, with `between`. */
+static void put_joined(struct kvc_sha256 *h, uint8_t tag, const struct kvc_meta_entry *a, const char *between,
+                       const struct kvc_meta_entry *b) {
+    const size_t n = a && b ? strlen(between) : 0;
+    kvc_sha256_update(h, &tag, 1);
+    kvc_sha256_u32(h, (uint32_t)((a ? a->size : 0) + n + (b ? b->size : 0)));
+    if (a) kvc_sha256_update(h, a->value, (size_t)a->size);
+    kvc_sha256_update(h, between, n);
+    if (b) kvc_sha256_update(h, b->value, (size_t)b->size);
+}
+
+static const struct kvc_meta_entry *find(const struct kvc_meta *meta, const char *key, enum kvc_meta_type type) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
+    return entry && entry->type == type && entry->size ? entry : NULL;
+}
+
+/* Lossless rows are the same whatever coded them, and lossy ones are told by all recipes that their values went through. */
 static void put_fidelity(struct kvc_sha256 *h, const struct kvc_meta *meta, int lossless) {
-    if (lossless) {
-        put_text(h, FIDELITY, "lossless");
-        put_item(h, PROFILE, NULL, 0);
-    } else {
-        put_fact(h, FIDELITY, TEXT, meta, KVC_KEY_RECIPE);
-        put_fact(h, PROFILE, HASH, meta, KVC_KEY_PROFILE);
-    }
+    const struct kvc_meta_entry *past = find(meta, KVC_KEY_VALUES_RECIPE, KVC_META_TEXT);
+    if (lossless && !past) put_text(h, FIDELITY, "lossless");
+    else put_joined(h, FIDELITY, past, " then ", lossless ? NULL : find(meta, KVC_KEY_RECIPE, KVC_META_TEXT));
+    put_joined(h, PROFILE, find(meta, KVC_KEY_VALUES_PROFILE, KVC_META_BYTES), "",
+               lossless ? NULL : find(meta, KVC_KEY_PROFILE, KVC_META_BYTES));
 }
 
 int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
