@@ -6,6 +6,7 @@
 #include "formats/api/sized.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/values.h"
 #include "formats/io/bytes.h"
 #include "formats/file/rate.h"
 #include "formats/model/profile.h"
@@ -191,7 +192,7 @@ static int name_space(struct kvc_store_space *space) {
 static int describe(struct kvc_store_space *space, const struct kvc_file *f, const struct kvc_store_space_options *o,
                     struct kvc_error *e) {
     struct kvc_meta meta = {0};
-    int status = kvc_meta_copy(&meta, &f->cache->meta, e);
+    int status = kvc_meta_copy(&meta, &f->cache->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0; /* as packing does */
     if (!status) {
         kvc_meta_remove(&meta, KVC_KEY_PREFIX_IDENTITY);
         kvc_prefix_identity_of_model(&meta, space->identity, sizeof space->identity);
@@ -262,11 +263,9 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     space->is_stored = 1;
     if (o->profile && !(space->packs_with = kvc_profile_open(o->profile, e))) return -1;
     if (!o->recipe && space->lossless) return 0;
+    if (!o->recipe && kvc_recipe_parse(facts.fidelity, &recipe, NULL)) return 0; /* of values with a past; to be read */
     if (!(space->recipe = strdup(o->recipe ? o->recipe : facts.fidelity))) return kvc_fail_memory(e, "a recipe");
-    if (kvc_recipe_parse(space->recipe, &recipe, e)) return -1;
-    if (kvc_recipe_is_lossy(&recipe) == !space->lossless) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'", space->recipe,
-                    space->name, facts.fidelity);
+    return kvc_recipe_parse(space->recipe, &recipe, e);
 }
 
 struct kvc_store_space *kvc_store_space_named(struct kvc_store *s, const char *name,
