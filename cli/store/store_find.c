@@ -190,11 +190,7 @@ static int write_output(void *state, const void *data, size_t n) {
 static int write_file(struct store_tool *t, const struct kvc_file *f) {
     struct kvc_error e;
     struct cli_output out = {.fd = -1};
-    const struct kvc_write_options how = {
-        .size = sizeof how,
-        .lossy_metadata = t->lossy_metadata,
-
-    };
+    const struct kvc_write_options how = {.size = sizeof how, .lossy_metadata = t->lossy_metadata};
     if (cli_output_open(&out, t->output, t->force, 0666, &e)) return store_trouble(&e);
     int status = t->to && strcmp(t->to, "kvc") != 0 ? kvc_file_unpack(f, t->to, &how, write_output, &out, &e)
                                                     : kvc_file_pack(f, &how, write_output, &out, &e);

@@ -298,7 +298,9 @@ static int put(struct kvc_level *l, const struct kvc_object *o, const void *data
     if (!status && d->index && o->kind != KVC_OBJECT_SPACE_FACTS) status = put_indexed(d, &p, e);
     else if (!status) status = kvc_root_link(&d->root, o, &p.file, how->replace, there, e);
     kvc_root_drop(&d->root, &p.file);
-    return status ? status : sync_name(d, o, e);
+    if (!status) status = sync_name(d, o, e);
+    if (!status && !d->index && !*there) kvc_dir_keep_limit(d, size, NULL);
+    return status;
 }
 
 /* --- the rest --- */

@@ -12,6 +12,7 @@ struct kvc_dir {
     struct kvc_level level;
     struct kvc_root root;
     struct kvc_index *index; /* NULL: none */
+    uint64_t written;        /* without an index: bytes since limits were looked at */
     int64_t trash_seen;      /* when the trash was last looked at, seconds since 1970 */
 };
 
@@ -51,6 +52,8 @@ int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit
 /* Moves an object to the trash, and makes its record a ghost. */
 int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r,
                   struct kvc_error *e);
+/* Without an index: evicts if this process has written much since it looked last. */
+int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e);
 /* Empties the trash of what is past its grace, at most once a second; of everything if it takes more than `most`. */
 int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e);
 
