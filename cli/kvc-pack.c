@@ -18,6 +18,8 @@ enum {
     OPT_ALIGN,
     OPT_NO_TOKENS,
     OPT_TOKEN_IDS,
+    OPT_TOKENS,
+    OPT_LAYERS,
     OPT_FINGERPRINT,
     OPT_QUERIES,
     OPT_DEQUANTIZE,
@@ -49,6 +51,8 @@ static const struct option long_options[] = {
     {"align", required_argument, NULL, OPT_ALIGN},
     {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
     {"token-ids", required_argument, NULL, OPT_TOKEN_IDS},
+    {"tokens", required_argument, NULL, OPT_TOKENS},
+    {"layers", required_argument, NULL, OPT_LAYERS},
     {"companions", required_argument, NULL, OPT_COMPANIONS},
     {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
     {"append", required_argument, NULL, OPT_APPEND},
@@ -91,6 +95,8 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "      --no-verify         do not decode what was encoded\n"
                            "      --no-tokens         leave the token ids out, and with them the source file's own\n"
                            "                          bytes, which hold them too; their prefix keys stay\n"
+                           "      --tokens=A:B        pack positions A to B-1 only, without the source file's own bytes\n"
+                           "      --layers=LIST       pack these layers only, e.g. 0-3,7; likewise\n"
                            "      --token-ids=FILE    the token ids of a cache that holds none: a file of numbers, JSON\n"
                            "                          of an engine, or another cache\n"
                            "      --companions=no     leave queries and hidden states out, and with them the source\n"
@@ -121,8 +127,8 @@ static int ends_in(const char *path, size_t n, const char *suffix) {
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_pack_options *o = &p->how.options;
     const struct kvc_rate *rate = &p->how.rate;
-    return o->recipe || o->align || o->no_tokens || p->token_ids_path || o->embed_profile || p->how.dequantize || rate->kld > 0 ||
-           rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
+    return o->recipe || o->align || o->no_tokens || p->token_ids_path || p->selects || o->embed_profile || p->how.dequantize ||
+           rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
 }
 
 /* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
@@ -199,6 +205,16 @@ static void say_coded(void *state, const struct kvc_cache *c, const struct kvc_r
     if (p->job.verbose && !p->done.report.lossless) pack_say_lossy(p, p->file->input.name, c, recipe);
 }
 
+/* Packs the selected part of a cache, whose size is that of its tensors. */
+static int pack_part(struct cli_pack *p, const struct kvc_cache *c, struct kvc_sink *out, struct kvc_error *e) {
+    struct kvc_cache *part = kvc_view_select(c, &p->selection, e);
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; part && t < part->n_tensors; t++) bytes += kvc_tensor_bytes(&part->tensor[t]);
+    const int status = part ? kvc_pack_cache(part, bytes, &p->how, out, &p->done, e) : -1;
+    kvc_cache_free(part);
+    return status;
+}
+
 static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     struct cli_pack *p = state;
     struct kvc_pack_options *o = &p->how.options;
@@ -212,7 +228,8 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     kvc_packed_free(&p->done);
     if (p->token_ids.n && kvc_cache_give_tokens(f->cache, p->token_ids.id, p->token_ids.n, e))
         return kvc_error_prefix(e, f->input.name);
-    const int status = kvc_pack_cache(f->cache, kvc_opened_size(f), &p->how, out, &p->done, e);
+    const int status = p->selects ? pack_part(p, f->cache, out, e)
+                                  : kvc_pack_cache(f->cache, kvc_opened_size(f), &p->how, out, &p->done, e);
     end_progress(p);
     return status;
 }
@@ -239,6 +256,15 @@ static int take_layers(struct cli_pack *p, const char *arg) {
     return 0;
 }
 
+static int take_part(struct cli_pack *p, const char *arg) {
+    free(p->layers);
+    p->layers = NULL;
+    if (cli_parse_list(arg, &p->layers, &p->selection.n_layers)) return cli_usage("--layers=%s is not a list like 0-3,7", arg);
+    p->selection.layers = p->layers;
+    p->selects = 1;
+    return 0;
+}
+
 static int take_option(struct cli_pack *p, int opt, const char *arg) {
     uint64_t n;
     struct kvc_error e;
@@ -250,6 +276,12 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
     case OPT_NO_VERIFY: p->how.options.no_verify = 1; return 0;
     case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
     case OPT_TOKEN_IDS: p->token_ids_path = arg; return 0;
+    case OPT_TOKENS:
+        if (cli_parse_range(arg, &p->selection.first, &p->selection.end) || !p->selection.end)
+            return cli_usage("--tokens=%s is not a range A:B", arg);
+        p->selects = 1;
+        return 0;
+    case OPT_LAYERS: return take_part(p, arg);
     case OPT_QUERIES: p->queries_path = arg; return 0;
     case OPT_DEQUANTIZE: p->how.dequantize = 1; return 0;
     case OPT_TARGET_KLD: return take_target(arg, "target-kld", 1e-7, 10, &p->how.rate.kld);
@@ -373,7 +405,7 @@ static int run(struct cli_pack *p, int n, char **paths) {
     int status = EXIT_TROUBLE;
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
     if (p->learn_path && (p->how.options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
-                          p->queries_path || p->token_ids_path || p->job.json))
+                          p->queries_path || p->token_ids_path || p->selects || p->job.json))
         return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile goes with it");
     if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
@@ -385,6 +417,7 @@ static int run(struct cli_pack *p, int n, char **paths) {
     pack_join_close(p);
     if (p->queries.cache) kvc_close(&p->queries);
     free(p->token_ids.id);
+    free(p->layers);
     kvc_packed_free(&p->done);
     kvc_profile_free(p->how.profile);
     return status;
@@ -430,8 +463,10 @@ int main(int argc, char **argv) {
     if (check_stdin(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)
         return cli_usage("--%s-profile wants a --profile=FILE", p.how.force_profile ? "force" : "embed");
-    if ((p.how.options.no_tokens || p.how.dequantize || p.how.no_companions) && p.job.remove)
-        return cli_usage("--%s leaves out what --rm would remove for good", p.how.dequantize          ? "dequantize"
+    if ((p.how.options.no_tokens || p.how.dequantize || p.how.no_companions || p.selects) && p.job.remove)
+        return cli_usage("--%s leaves out what --rm would remove for good", p.selects && p.layers     ? "layers"
+                                                                            : p.selects               ? "tokens"
+                                                                            : p.how.dequantize        ? "dequantize"
                                                                             : p.how.options.no_tokens ? "no-tokens"
                                                                                                       : "companions=no");
     if (p.how.no_companions && kvc_recipe_has(p.how.options.recipe, KVC_STAGE_REBUILDS))

@@ -4,6 +4,7 @@
 
 #include "cli/job.h"
 #include "cli/token_ids.h"
+#include "formats/cache/view.h"
 #include "formats/file/pack.h"
 
 struct cli_progress {
@@ -17,7 +18,10 @@ struct cli_pack {
     const char *recipe_text;  /* as it was typed */
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
-    const char *token_ids_path; /* NULL: none are given */
+    struct kvc_selection selection; /* --tokens, --layers */
+    uint8_t *layers;                /* of the selection */
+    int selects;                    /* 1: only a part is packed */
+    const char *token_ids_path;     /* NULL: none are given */
     struct cli_token_ids token_ids;
     struct cli_joined {
         int heads;               /* --join=heads */

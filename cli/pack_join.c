@@ -17,8 +17,9 @@ int pack_check_join(struct cli_pack *p, int n, char **paths) {
     if (p->learn_path) return cli_usage("%s and --learn-profile exclude each other", option);
     if (p->job.remove) return cli_usage("%s and --rm exclude each other", option);
     if (!p->job.output && !p->job.to_stdout && !p->job.test) return cli_usage("%s needs -o FILE or -c", option);
-    if (p->joined.append && (p->joined.heads || p->how.options.recipe || p->how.dequantize))
-        return cli_usage("--append excludes --join=heads, -r and --dequantize: the recipe is that of %s", p->joined.append);
+    if (p->joined.append && (p->joined.heads || p->how.options.recipe || p->how.dequantize || p->selects))
+        return cli_usage("--append excludes --join=heads, -r, --dequantize, --tokens and --layers: the recipe is that of %s",
+                         p->joined.append);
     p->joined.n = n + (p->joined.append != NULL);
     p->joined.paths = paths;
     p->job.open = pack_join_open;
@@ -95,7 +96,7 @@ int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct k
     struct kvc_join_operand *from = kvc_alloc((uint64_t)all->n, sizeof *from);
     if (!from) return kvc_fail_memory(e, "files");
     for (int i = 0; i < all->n; i++) {
-        from[i] = (struct kvc_join_operand){all->file[i].cache, all->file[i].input.name};
+        from[i] = (struct kvc_join_operand){all->file[i].cache, all->file[i].input.name, !i && all->append};
         bytes += kvc_opened_size(&all->file[i]);
     }
     f->cache = all->heads ? kvc_view_join_heads(from, (size_t)all->n, &report, e)

@@ -148,6 +148,7 @@ static void say_missing(const struct cli_pack *p, const struct kvc_opened *f) {
     if (p->job.input.quiet) return;
     if (p->how.options.no_tokens && f->cache->n_extents) cli_warn("%s: without its token ids%s", f->input.name, outcome);
     if (p->done.left_out) cli_warn("%s: without its queries and hidden states%s", f->input.name, outcome);
+    if (p->selects) cli_warn("%s: packed in part%s", f->input.name, outcome);
     if (p->done.dequantized) cli_warn("%s: dequantised%s", f->input.name, outcome);
 }
 

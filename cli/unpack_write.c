@@ -56,7 +56,8 @@ static const char *why_new(const struct kvc_cache *c) {
     if (!c->tokens && (c->n_prefix_keys || kvc_facts_of(&c->meta).had_tokens))
         return "packed without its token ids (--no-tokens), and so without the source file's own bytes";
     if (source && source->no_source) return source->no_source;
-    return "packed without the source file's own bytes (with --join, --dequantize, --no-tokens or --companions=no)";
+    return "packed without the source file's own bytes (with --join, --tokens, --layers, --dequantize, --no-tokens or "
+           "--companions=no)";
 }
 
 int unpack_wants_source(const struct cli_unpack *u, const struct kvc_cache *c) {

@@ -74,6 +74,11 @@ ENGINE_TESTS ?=
 test-engine: all $(FAKE_CUDA)
 	@sh tests/engine/run.sh $B $(ENGINE_TESTS)
 
+## test-mlx, test-lmcache, test-vllm: files of these engines, written and read by the engine itself, from PyPI
+.PHONY: test-mlx test-lmcache test-vllm
+test-mlx test-lmcache test-vllm: all
+	@sh tests/engine/run_files.sh $(@:test-%=%) $B
+
 ## golden: compare decoders with the stored files and digests of tests/golden
 .PHONY: golden
 golden: $B/tests/golden/golden

@@ -368,6 +368,7 @@ int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
     meta_u64(o, "page_size", x.meta, KVC_KEY_PAGE_SIZE);
     meta_text(o, "shard", x.meta, KVC_KEY_SHARD);
     meta_text(o, "recipe", x.meta, KVC_KEY_RECIPE);
+    meta_text(o, "values_recipe", x.meta, KVC_KEY_VALUES_RECIPE);
     const int status = print_profile(o, &x, e);
     print_sizes(o, &x);
     print_unknown(o, &x);

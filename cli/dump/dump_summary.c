@@ -200,7 +200,8 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
         end(o, l, "window");
     }
     if (recipe) {
-        say(l, "%s", recipe);
+        const char *past = kvc_meta_text(x->meta, KVC_KEY_VALUES_RECIPE, NULL);
+        say(l, "%s%s%s", recipe, past ? ", of values that went through " : "", past ? past : "");
         end(o, l, "recipe");
     }
     const uint64_t bytes = kvc_opened_size(x->file);

@@ -190,10 +190,7 @@ static int write_output(void *state, const void *data, size_t n) {
 static int write_file(struct store_tool *t, const struct kvc_file *f) {
     struct kvc_error e;
     struct cli_output out = {.fd = -1};
-    const struct kvc_write_options how = {.size = sizeof how,
-                                          .lossy_metadata = t->lossy_metadata,
-                                          .recipe = t->of_space.recipe,
-                                          .no_verify = 1};
+    const struct kvc_write_options how = {.size = sizeof how, .lossy_metadata = t->lossy_metadata};
     if (cli_output_open(&out, t->output, t->force, 0666, &e)) return store_trouble(&e);
     int status = t->to && strcmp(t->to, "kvc") != 0 ? kvc_file_unpack(f, t->to, &how, write_output, &out, &e)
                                                     : kvc_file_pack(f, &how, write_output, &out, &e);
@@ -239,7 +236,9 @@ static int put_one(struct store_tool *t, const char *path, uint64_t *stored) {
     int status = space ? kvc_store_put(space, f, &o, &e) : -1;
     uint64_t n = 0;
     kvc_file_tokens(f, &n);
-    if (!status && !t->quiet && !t->json)
+    if (!status && n < kvc_store_space_chunk(space))
+        cli_warn("%s: nothing is stored: it has %" PRIu64 " tokens, and a chunk %" PRIu64, path, n, kvc_store_space_chunk(space));
+    else if (!status && !t->quiet && !t->json)
         printf("%s: %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", path,
                n / kvc_store_space_chunk(space) * kvc_store_space_chunk(space), n, kvc_store_space_name(space));
     if (status) {

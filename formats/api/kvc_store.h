@@ -113,7 +113,7 @@ struct kvc_store_load_options {
 KVC_STORE_API struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
                                              struct kvc_error *e);
 /* Decodes what was found into memory (kvc.h), whose tokens are those from its first_position on. Returns the position up to which
- * everything from first_position on is there: first_position itself if nothing is. What lies behind it in memory is rubbish. */
+ * everything from first_position on is there: first_position itself if nothing is. What lies after it in memory is rubbish. */
 KVC_STORE_API uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
                                       const struct kvc_store_load_options *options, struct kvc_error *e);
 /* Gets the bytes of a checked chunk, a .kvc, for programs that decode by other means (kvc_cuda.h). Returns 0, or another number to stop.
@@ -146,12 +146,13 @@ KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t deadline);
 
 /* --- hints --- */
 
-/* Keeps what was found for so many seconds; 0: for good. kvc_store_unpin() ends that. */
+/* Keeps what was found for so many seconds; 0: for good. kvc_store_unpin() ends that. Both wait for the levels. */
 KVC_STORE_API int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e);
 KVC_STORE_API int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e);
-/* Says that the prefix will be asked for again soon, or never again. */
-KVC_STORE_API int kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e);
-KVC_STORE_API int kvc_store_done(struct kvc_store_hit *hit, struct kvc_error *e);
+/* Say that the prefix will be asked for again within so many seconds (an hour at most), or, of what no other prompt shares, never again. They
+ * do not wait. */
+KVC_STORE_API void kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds);
+KVC_STORE_API void kvc_store_done(struct kvc_store_hit *hit);
 
 /* --- in an engine's loop --- */
 

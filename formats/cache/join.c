@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/values.h"
 #include "formats/cache/prefix.h"
 
 #include <inttypes.h>
@@ -335,7 +336,9 @@ static int build(struct kvc_cache *c, struct join *j, struct kvc_join_report *re
     if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_SLIDING, e)) return -1;
     if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) || join_companions(c, j, KVC_ROLE_HIDDEN, report, e)) return -1;
     if (add_tensors(c, j, e)) return -1;
-    if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || join_ids(c, j, report, e)) return -1;
+    if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || kvc_values_join(&c->meta, j->from, j->n, e) ||
+        join_ids(c, j, report, e))
+        return -1;
     return kvc_cache_finish(c, e) || join_prefix(c, j, e) ? -1 : 0;
 }
 

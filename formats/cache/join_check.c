@@ -12,7 +12,8 @@
 /* How the keys begin that describe a file, or how it was read or packed. */
 static const char *const of_a_file[] = {
     KVC_KEY_PRODUCER,  "source.",           "profile.",           KVC_KEY_RECIPE, KVC_KEY_ROPE_ASSUMED,
-    KVC_KEY_PAGE_SIZE, KVC_KEY_HEADS_KNOWN, KVC_KEY_LAYERS_KNOWN, "prefix.",      KVC_KEY_LLAMA_TOKEN_FORM};
+    KVC_KEY_PAGE_SIZE, KVC_KEY_HEADS_KNOWN, KVC_KEY_LAYERS_KNOWN, "prefix.",      KVC_KEY_LLAMA_TOKEN_FORM,
+    "values."};
 
 static int is_of_a_file(const char *key) {
     for (size_t i = 0; i < sizeof of_a_file / sizeof of_a_file[0]; i++)

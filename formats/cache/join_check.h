@@ -9,6 +9,7 @@
 struct kvc_join_operand {
     const struct kvc_cache *cache;
     const char *name; /* for messages */
+    int is_kept;      /* 1: its blocks will be copied as they are coded, so its recipe is no past of its values */
 };
 
 /* Merges the metadata of the operands into `to`, which is empty. A fact that some operands have is kept; facts that contradict each

@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/values.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -187,7 +188,7 @@ static int check_rank(const struct kvc_join_operand *x, size_t rank, size_t rank
 
 /* Merges the metadata but for the ranks. */
 static int join_meta(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n, struct kvc_error *e) {
-    if (kvc_join_meta(&c->meta, from, n, KVC_KEY_SHARD, e)) return -1;
+    if (kvc_join_meta(&c->meta, from, n, KVC_KEY_SHARD, e) || kvc_values_join(&c->meta, from, n, e)) return -1;
     for (size_t i = 0; i < n; i++)
         if (from[i].cache->n_tokens) return share_tokens(c, from[i].cache, e);
     return 0;

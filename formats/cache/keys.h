@@ -12,6 +12,8 @@
 #define KVC_KEY_PROFILE_FIT_K "profile.fit-k"   /* f64: mean square of K's coefficients divided by the profile's variance */
 #define KVC_KEY_PROFILE_FIT_V "profile.fit-v"   /* f64: the same for V */
 #define KVC_KEY_RECIPE "recipe"                 /* text: canonical recipe */
+#define KVC_KEY_VALUES_RECIPE "values.recipe"   /* text: lossy recipes that the values went through before (values.h) */
+#define KVC_KEY_VALUES_PROFILE "values.profile" /* bytes (32 each): the profiles of these recipes */
 
 #define KVC_KEY_MODEL_NAME "model.name"                     /* text */
 #define KVC_KEY_MODEL_ARCH "model.architecture"             /* text, as the weights file spells it: "llama", "gemma3" */

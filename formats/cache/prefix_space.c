@@ -148,15 +148,33 @@ static int put_layers(struct items *out, const struct kvc_cache *c, const struct
 
 /* --- all facts --- */
 
-/* Lossless rows are the same whatever coded them. */
-static void put_fidelity(struct items *out, const struct kvc_meta *meta, int lossless) {
-    if (lossless) {
-        put_text(out, FIDELITY, "fidelity", "lossless");
-        put(out, PROFILE, KVC_KEY_PROFILE, 0, NULL, 0);
-    } else {
-        put_fact(out, FIDELITY, TEXT, meta, KVC_KEY_RECIPE);
-        put_fact(out, PROFILE, HASH, meta, KVC_KEY_PROFILE);
-    }
+static const struct kvc_meta_entry *find(const struct kvc_meta *meta, const char *key, enum kvc_meta_type type) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
+    return entry && entry->type == type && entry->size ? entry : NULL;
+}
+
+/* Puts an item of two values of the metadata, of which either may be absent, with `between`. */
+static int put_joined(struct items *out, uint8_t tag, const char *word, const struct kvc_meta_entry *a, const char *between,
+                      const struct kvc_meta_entry *b, struct kvc_error *e) {
+    const size_t n_a = a ? (size_t)a->size : 0, n_b = b ? (size_t)b->size : 0, n = a && b ? strlen(between) : 0;
+    uint8_t *bytes = kvc_alloc((uint64_t)n_a + n + n_b + 1, 1);
+    if (!bytes) return kvc_fail_memory(e, "a namespace");
+    if (n_a) memcpy(bytes, a->value, n_a);
+    memcpy(bytes + n_a, between, n);
+    if (n_b) memcpy(bytes + n_a + n, b->value, n_b);
+    put(out, tag, word, tag == FIDELITY, bytes, n_a + n + n_b);
+    free(bytes);
+    return 0;
+}
+
+/* Lossless rows are the same whatever coded them, and lossy ones are told by all recipes that their values went through. */
+static int put_fidelity(struct items *out, const struct kvc_meta *meta, int lossless, struct kvc_error *e) {
+    const struct kvc_meta_entry *past = find(meta, KVC_KEY_VALUES_RECIPE, KVC_META_TEXT);
+    const struct kvc_meta_entry *own = lossless ? NULL : find(meta, KVC_KEY_RECIPE, KVC_META_TEXT);
+    if (lossless && !past) put_text(out, FIDELITY, "fidelity", "lossless");
+    else if (put_joined(out, FIDELITY, "fidelity", past, " then ", own, e)) return -1;
+    return put_joined(out, PROFILE, KVC_KEY_PROFILE, find(meta, KVC_KEY_VALUES_PROFILE, KVC_META_BYTES), "",
+                      lossless ? NULL : find(meta, KVC_KEY_PROFILE, KVC_META_BYTES), e);
 }
 
 int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
@@ -172,7 +190,7 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
         if (facts[i].key) put_fact(&to, facts[i].tag, facts[i].form, meta, facts[i].key);
         else status = put_layers(&to, c, &known, e);
-    put_fidelity(&to, meta, space->lossless);
+    if (!status) status = put_fidelity(&to, meta, space->lossless, e);
     put_u64(chunk, space->chunk);
     if (space->chunk) put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);
     if (space->tenant) put(&to, TENANT, "tenant", 0, space->tenant, KVC_KEY_BYTES);

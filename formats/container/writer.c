@@ -8,6 +8,7 @@
 
 #include "formats/cache/keys.h"
 #include "formats/cache/prefix_space.h"
+#include "formats/cache/values.h"
 #include "formats/cache/view.h"
 #include "formats/container/encode.h"
 #include "formats/container/offsets.h"
@@ -205,8 +206,9 @@ static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struc
 
 static int describe(const struct writer *w, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
-    if (kvc_meta_copy(meta, &c->meta, e) || kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) ||
-        kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) || name_profile(w, meta, e))
+    if (kvc_meta_copy(meta, &c->meta, e) || kvc_values_pass(meta, e) ||
+        kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) || kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) ||
+        name_profile(w, meta, e))
         return -1;
     /* Extras belong to token ids, and tell as much. */
     if (w->options->no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);

@@ -6,6 +6,7 @@
 #include "formats/io/safetensors_file.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/values.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/cache/view.h"
@@ -46,6 +47,8 @@ static const struct fact {
     {"adapters", KVC_KEY_MODEL_ADAPTERS, FACT_TEXT},
     {"shard", KVC_KEY_SHARD, FACT_TEXT},
     {"tokenizer_sha256", KVC_KEY_TOKENIZER, FACT_HASH},
+    {"values_recipe", KVC_KEY_VALUES_RECIPE, FACT_TEXT},
+    {"values_profile", KVC_KEY_VALUES_PROFILE, FACT_HASH},
     {"fingerprint_gguf_sampled", KVC_KEY_FINGERPRINT "gguf.sampled", FACT_HASH},
     {"fingerprint_gguf_full", KVC_KEY_FINGERPRINT "gguf.full", FACT_HASH},
     {"fingerprint_safetensors_sampled", KVC_KEY_FINGERPRINT "safetensors.sampled", FACT_HASH},
@@ -261,13 +264,19 @@ static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *
     return status;
 }
 
+static int write_facts(struct kvc_safetensors_writer *to, const struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_meta meta = {0};
+    int status = kvc_meta_copy(&meta, &c->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0;
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++) status = write_fact(to, &meta, &facts[i], e);
+    kvc_meta_free(&meta);
+    return status;
+}
+
 static int write_metadata(struct kvc_safetensors_writer *to, const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_facts of_cache = kvc_facts_of(&c->meta);
     const enum kvc_pairing pairing = of_cache.pairing;
     const char *name = pairing == KVC_PAIRING_HALVES ? "half" : pairing ? kvc_pairing_name(pairing) : "unknown";
-    if (kvc_safetensors_add_text(to, "format", "kvc", e)) return -1;
-    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
-        if (write_fact(to, &c->meta, &facts[i], e)) return -1;
+    if (kvc_safetensors_add_text(to, "format", "kvc", e) || write_facts(to, c, e)) return -1;
     /* a pairing that was only assumed does not become a record */
     if (pairing == KVC_PAIRING_HALVES && of_cache.pairing_assumed) return 0;
     return kvc_safetensors_add_text(to, "rope_pairing", name, e);

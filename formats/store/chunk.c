@@ -15,7 +15,7 @@
 
 /* --- signatures --- */
 
-#define MARK "kvc-hmac" /* begins the signature behind an object */
+#define MARK "kvc-hmac" /* begins the signature after an object */
 #define MARK_BYTES 8
 #define SIGNATURE (MARK_BYTES + 32)
 

@@ -2,7 +2,6 @@
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
-#include "formats/store/events.h"
 
 #include <stdlib.h>
 #include <string.h>

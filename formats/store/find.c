@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Asks a level for objects of a chain. It has its own copy of them, as it may go on after the caller has left. */
 struct find_request {
@@ -171,20 +172,24 @@ int kvc_store_hit_info(const struct kvc_store_hit *hit, struct kvc_store_hit_inf
 
 /* --- hints --- */
 
-static int pin(struct kvc_store_hit *hit, int64_t until, struct kvc_error *e) {
-    struct kvc_store *s = hit->space->store;
-    int status = 0;
-    for (unsigned i = 0; i < s->n_levels; i++) {
-        struct kvc_level *l = s->level[i].level;
-        if (l->ops->pin) status |= l->ops->pin(l, hit->object, hit->chunks, until, e);
-    }
-    return status ? -1 : 0;
-}
-
 int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
-    return pin(hit, seconds > 0 ? (int64_t)time(NULL) + seconds : INT64_MAX, e);
+    const int64_t until = seconds > 0 ? (int64_t)time(NULL) + seconds : INT64_MAX;
+    return kvc_store_tell_all(hit->space->store, KVC_PIN, hit->object, hit->chunks, until, e);
 }
 
 int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e) {
-    return pin(hit, 0, e);
+    return kvc_store_tell_all(hit->space->store, KVC_PIN, hit->object, hit->chunks, 0, e);
+}
+
+static void expect(struct kvc_store_hit *hit, int64_t seconds) {
+    struct kvc_store *s = hit->space->store;
+    for (unsigned i = 0; i < s->n_levels; i++) kvc_store_tell(s, i, KVC_EXPECT, hit->object, hit->chunks, seconds);
+}
+
+void kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds) {
+    expect(hit, seconds > 1 ? seconds : 1);
+}
+
+void kvc_store_done(struct kvc_store_hit *hit) {
+    expect(hit, 0);
 }

@@ -47,7 +47,7 @@ struct kvc_level_ops {
     unsigned abi; /* KVC_LEVEL_ABI */
     const char *scheme;
     const char *what; /* "directory" */
-    int remote;       /* behind a network: deadlines are longer, and found objects are copied to faster levels */
+    int remote;       /* across a network: deadlines are longer, and found objects are copied to faster levels */
 
     struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
     void (*close)(struct kvc_level *l);
@@ -79,6 +79,8 @@ struct kvc_level_ops {
     int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
     /* Keeps objects until a time in seconds since 1970; 0: no longer. */
     int (*pin)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
+    /* Notes that a chain will be asked for within so many seconds; 0: never again. */
+    int (*expect)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e);
 };
 
 /* Returns now. */

@@ -84,7 +84,7 @@ static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, 
         if (there == KVC_PUT_LATER) { /* what follows has no parent then */
             missing[l] = SIZE_MAX;
             kvc_count(s, KVC_COUNT_LATER, 1);
-            kvc_store_missed(s, l, &asked->object[i + 1], job->n - i - 1, size);
+            kvc_store_tell(s, l, KVC_MISSED, &asked->object[i + 1], job->n - i - 1, (int64_t)size);
             continue;
         }
         any = 1;

@@ -74,6 +74,7 @@ static void run(struct kvc_task *task) {
 void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level, kvc_instant deadline) {
     r->task.run = run;
     r->store = s;
+    r->workers = s->io;
     r->level = level;
     r->deadline = deadline;
     atomic_init(&r->refs, 1);
@@ -92,7 +93,7 @@ int kvc_request_start(struct kvc_request *r) {
     }
     atomic_fetch_add(&l->count[KVC_LEVEL_CALLS], 1);
     atomic_fetch_add(&r->refs, 1);
-    kvc_workers_add(r->store->io, &r->task);
+    kvc_workers_add(r->workers, &r->task);
     return 0;
 }
 

@@ -6,7 +6,9 @@
 #include "formats/api/sized.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/values.h"
 #include "formats/io/bytes.h"
+#include "formats/file/rate.h"
 #include "formats/model/profile.h"
 #include "formats/store/space_text.h"
 
@@ -159,22 +161,26 @@ static uint64_t choose_chunk(const struct kvc_cache *c, int lossless) {
     return runs * KVC_PREFIX_TOKENS;
 }
 
-/* Sets what decides about the fidelity: recipe and profile, as packing writes them. */
-static int take_recipe(struct kvc_store_space *space, const struct kvc_store_space_options *o, struct kvc_meta *meta,
-                       struct kvc_error *e) {
-    struct kvc_recipe recipe;
+/* Sets what decides about the fidelity: the recipe, with its step settled as packing settles it, and the profile. */
+static int take_recipe(struct kvc_store_space *space, const struct kvc_file *f, const struct kvc_store_space_options *o,
+                       struct kvc_meta *meta, struct kvc_error *e) {
+    static const struct kvc_rate rate = {.kld = 0};
+    struct kvc_recipe recipe, settled;
+    struct kvc_rate_report report;
     char text[KVC_MAX_RECIPE_TEXT];
     if (o->profile && !(space->packs_with = kvc_profile_open(o->profile, e))) return -1;
     space->lossless = 1;
     if (!o->recipe) return 0;
-    if (!(space->recipe = strdup(o->recipe))) return kvc_fail_memory(e, "a recipe");
     if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
-    space->lossless = !kvc_recipe_is_lossy(&recipe);
+    const struct kvc_pack_options pack = {.recipe = &recipe, .profile = space->packs_with};
+    if (kvc_rate_settle(f->cache, &pack, &rate, &settled, &report, e)) return -1;
+    if (kvc_recipe_print(&settled, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
+    if (!(space->recipe = strdup(text))) return kvc_fail_memory(e, "a recipe");
+    space->lossless = !kvc_recipe_is_lossy(&settled);
     if (space->lossless) return 0;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
-    if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
     if (kvc_meta_set_text(meta, KVC_KEY_RECIPE, text, e)) return -1;
-    if (!space->packs_with || !kvc_recipe_has(&recipe, KVC_STAGE_PROFILE)) return 0;
+    if (!space->packs_with || !kvc_recipe_has(&settled, KVC_STAGE_PROFILE)) return 0;
     return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(space->packs_with), KVC_SHA256_BYTES, e);
 }
 
@@ -186,11 +192,11 @@ static int name_space(struct kvc_store_space *space) {
 static int describe(struct kvc_store_space *space, const struct kvc_file *f, const struct kvc_store_space_options *o,
                     struct kvc_error *e) {
     struct kvc_meta meta = {0};
-    int status = kvc_meta_copy(&meta, &f->cache->meta, e);
+    int status = kvc_meta_copy(&meta, &f->cache->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0; /* as packing does */
     if (!status) {
         kvc_meta_remove(&meta, KVC_KEY_PREFIX_IDENTITY);
         kvc_prefix_identity_of_model(&meta, space->identity, sizeof space->identity);
-        status = take_recipe(space, o, &meta, e);
+        status = take_recipe(space, f, o, &meta, e);
     }
     if (!status) {
         space->chunk = o->chunk ? o->chunk : choose_chunk(f->cache, space->lossless);
@@ -257,11 +263,9 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     space->is_stored = 1;
     if (o->profile && !(space->packs_with = kvc_profile_open(o->profile, e))) return -1;
     if (!o->recipe && space->lossless) return 0;
+    if (!o->recipe && kvc_recipe_parse(facts.fidelity, &recipe, NULL)) return 0; /* of values with a past; to be read */
     if (!(space->recipe = strdup(o->recipe ? o->recipe : facts.fidelity))) return kvc_fail_memory(e, "a recipe");
-    if (kvc_recipe_parse(space->recipe, &recipe, e)) return -1;
-    if (kvc_recipe_is_lossy(&recipe) == !space->lossless) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'", space->recipe,
-                    space->name, facts.fidelity);
+    return kvc_recipe_parse(space->recipe, &recipe, e);
 }
 
 struct kvc_store_space *kvc_store_space_named(struct kvc_store *s, const char *name,
@@ -293,12 +297,17 @@ static struct kvc_object profile_object(const uint8_t *sha256) {
     return o;
 }
 
-int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e) {
+struct kvc_object kvc_space_object(const struct kvc_store_space *space) {
     struct kvc_object o = {.kind = KVC_OBJECT_SPACE_FACTS};
-    size_t size;
-    int status = 0;
     memcpy(o.space, space->ns, sizeof o.space);
     memcpy(o.key, space->ns, sizeof o.key);
+    return o;
+}
+
+int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e) {
+    const struct kvc_object o = kvc_space_object(space);
+    size_t size;
+    int status = 0;
     pthread_mutex_lock(&space->lock);
     if (!space->is_stored) {
         if (space->packs_with) {

@@ -16,7 +16,6 @@
 #define FIRST_LINE "kvc namespace 1\n"
 #define IDENTITY 1
 #define FIDELITY 16
-#define PROFILE 17
 #define CHUNK 18
 #define TENANT 19
 
@@ -132,7 +131,6 @@ static int keep_hash(uint8_t *to, int *has, const uint8_t *bytes, size_t n) {
 static int keep(struct kvc_space_facts *f, unsigned tag, const uint8_t *bytes, size_t n) {
     if (tag == IDENTITY) return keep_text(f->identity, sizeof f->identity, bytes, n);
     if (tag == FIDELITY) return keep_text(f->fidelity, sizeof f->fidelity, bytes, n);
-    if (tag == PROFILE) return keep_hash(f->profile, &f->has_profile, bytes, n);
     if (tag == TENANT) return keep_hash(f->tenant, &f->has_tenant, bytes, n);
     if (tag != CHUNK) return 0;
     if (n != 8) return -1;

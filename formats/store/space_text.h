@@ -12,8 +12,8 @@ struct kvc_space_facts {
     uint8_t ns[KVC_KEY_BYTES];
     char identity[KVC_IDENTITY_BYTES];
     char fidelity[2048];
-    uint8_t profile[KVC_KEY_BYTES], tenant[KVC_KEY_BYTES];
-    int has_profile, has_tenant;
+    uint8_t tenant[KVC_KEY_BYTES];
+    int has_tenant;
     uint64_t chunk;
 };
 

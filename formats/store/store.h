@@ -56,7 +56,7 @@ struct kvc_store_level {
     atomic_uint_fast64_t count[KVC_LEVEL_COUNTERS];
 };
 
-/* A key that turned out to be bad, and for how long it counts as missing. */
+/* A key that was found to be bad, and for how long it counts as missing. */
 struct kvc_bad_key {
     uint8_t key[KVC_OBJECT_KEY];
     kvc_instant until;
@@ -68,6 +68,7 @@ struct kvc_store {
     unsigned n_levels;
     struct kvc_store_options options; /* with defaults filled in */
     struct kvc_workers *io;           /* call the levels */
+    struct kvc_workers *copier;       /* one thread: a chunk is copied after the one before it */
     struct kvc_workers *jobs;         /* pack, find and load; they wait for io */
     uint8_t secret[32];               /* that signs objects */
     int is_signed;
@@ -100,7 +101,8 @@ struct kvc_store_space {
     struct kvc_profile *packs_with; /* NULL: none */
     struct kvc_profile *profile[8]; /* that chunks were packed with */
     unsigned n_profiles;
-    atomic_uint refs; /* of the user and of puts under way */
+    atomic_int is_copied; /* its facts were copied to the faster levels */
+    atomic_uint refs;     /* of the user and of puts under way */
 };
 
 static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n) {
@@ -113,6 +115,7 @@ static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n
 struct kvc_request {
     struct kvc_task task;
     struct kvc_store *store;
+    struct kvc_workers *workers; /* the store's io, unless the caller sets others */
     unsigned level;
     kvc_instant deadline;
     int (*run)(struct kvc_request *r, struct kvc_level *l, struct kvc_error *e);
@@ -146,6 +149,8 @@ int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, u
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES], struct kvc_error *e);
 void kvc_space_hold(struct kvc_store_space *space);
+/* Names the object of its facts. */
+struct kvc_object kvc_space_object(const struct kvc_store_space *space);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
 /* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
@@ -199,21 +204,27 @@ struct kvc_store_hit {
 typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e);
 size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline, int hashes, kvc_use_chunk *use,
                  void *state, struct kvc_error *e);
+/* --- in the background (errands.c) --- */
+
+enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_COPY };
+/* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what is told. */
+void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
+                    int64_t value);
+/* Tells all levels, and waits for them. */
+int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o, size_t n, int64_t value,
+                       struct kvc_error *e);
+/* Copies an object to the levels before `level`; frees data. */
+void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
+                        void *data, size_t size);
 /* Remembers a bad object as missing, and has its level put it aside. */
 void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o);
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
-/* Tells a level in the background that the first n objects of a chain were used. */
-void kvc_store_touch(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n);
-/* Tells it that n objects of a chain, of about `size` bytes each, will not be put. */
-void kvc_store_missed(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, uint64_t size);
-/* Copies an object to the levels before `level` in the background; frees data. */
-void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
-                        void *data, size_t size);
 
-/* --- what waits (store.c) --- */
+/* --- what waits (chain.c, events.c) --- */
 
 /* Adds to what waits, unless it would be more than the queue holds. 1: there is no room. */
 int kvc_store_enter(struct kvc_store *s, uint64_t bytes);
 void kvc_store_leave(struct kvc_store *s, uint64_t bytes);
+void kvc_store_free_events(struct kvc_store *s);
 
 #endif

@@ -961,6 +961,11 @@ def prefix_files():
     few = {1: b"unknown", 5: layer + u8(0, F16) + u64(2, 4), 16: b"lossless"}
     good("space", "A namespace of few facts.")(lambda: keyed(None, chain[:2], prefix_space=data(namespace(few))).file())
 
+    past = {**few, 16: b"quant:4 then prune", 17: bytes(range(64))}
+    good("space-past", "A namespace of lossless blocks, whose values went through two lossy recipes.")(
+        lambda: keyed(None, chain[:2], prefix_space=data(namespace(past)), values_recipe=text("quant:4 then prune"),
+                      values_profile=data(bytes(range(64)))).file())
+
     def known():
         tokenizer, adapters = bytes(range(32)), bytes(range(100, 132))
         facts = {1: b"mine", 2: tokenizer, 3: b"llama", 4: adapters, 6: b"post", 7: b"halves", 8: b"yarn",

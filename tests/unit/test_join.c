@@ -101,7 +101,7 @@ static void same_rows(const struct kvc_cache *a, const struct kvc_cache *b) {
 static struct kvc_cache *join(struct kvc_cache **c, size_t n, int heads, struct kvc_join_report *report, struct kvc_error *e) {
     static const char *const names[] = {"a", "b", "c", "d"};
     struct kvc_join_operand from[4];
-    for (size_t i = 0; i < n; i++) from[i] = (struct kvc_join_operand){c[i], names[i]};
+    for (size_t i = 0; i < n; i++) from[i] = (struct kvc_join_operand){.cache = c[i], .name = names[i]};
     return heads ? kvc_view_join_heads(from, n, report, e) : kvc_view_join(from, n, report, e);
 }
 

@@ -298,7 +298,9 @@ static int put(struct kvc_level *l, const struct kvc_object *o, const void *data
     if (!status && d->index && o->kind != KVC_OBJECT_SPACE_FACTS) status = put_indexed(d, &p, e);
     else if (!status) status = kvc_root_link(&d->root, o, &p.file, how->replace, there, e);
     kvc_root_drop(&d->root, &p.file);
-    return status ? status : sync_name(d, o, e);
+    if (!status) status = sync_name(d, o, e);
+    if (!status && !d->index && !*there) kvc_dir_keep_limit(d, size, NULL);
+    return status;
 }
 
 /* --- the rest --- */
@@ -364,76 +366,6 @@ static int quarantine(struct kvc_level *l, const struct kvc_object *o, struct kv
     return 0;
 }
 
-/* Notes that the chain was read: all of it at the same time. */
-static int touch_records(struct kvc_dir *d, const struct kvc_object *o, size_t n, struct kvc_error *e) {
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
-    struct kvc_index_record r;
-    const int64_t now = (int64_t)time(NULL);
-    uint64_t bytes = 0;
-    int status = t ? 0 : -1;
-    if (!status) kvc_policy_begin(t, kvc_dir_limit(d, kvc_index_sums(t)->bytes));
-    for (size_t i = 0; i < n && !status; i++) {
-        const int found = kvc_index_get(t, o[i].key, &r, e);
-        if (found > 0 && !r.ghost) bytes += r.size;
-        status = found < 0 ? -1 : 0;
-    }
-    if (!status) kvc_policy_tick(t, bytes);
-    for (size_t i = 0; i < n && !status; i++) {
-        const int found = kvc_index_get(t, o[i].key, &r, e);
-        status = found > 0 && !r.ghost ? kvc_policy_touch(t, o[i].key, &r, now, e) : found < 0 ? -1 : 0;
-    }
-    if (!status) return kvc_index_commit(t, e);
-    kvc_index_abort(t);
-    return -1;
-}
-
-static int touch(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e) {
-    struct kvc_dir *d = dir_of(l);
-    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
-    if (d->index) return touch_records(d, o, n, e);
-    for (size_t i = n; i--;) kvc_root_touch(&d->root, &o[i], times); /* the last one first: parents are younger than children */
-    return 0;
-}
-
-static int missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e) {
-    struct kvc_dir *d = dir_of(l);
-    struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 1, e) : NULL;
-    struct kvc_index_record old;
-    int status = t || !d->index ? 0 : -1;
-    for (size_t i = 0; t && i < n && !status; i++) {
-        struct kvc_index_record r = {.kind = (uint8_t)o[i].kind, .size = size, .used = (int64_t)time(NULL), .cost = 1};
-        memcpy(r.space, o[i].space, sizeof r.space);
-        const int found = kvc_index_get(t, o[i].key, &old, e);
-        if (found > 0 && !old.ghost) continue;
-        kvc_policy_tick(t, size);
-        status = found < 0 ? -1 : kvc_policy_missed(t, o[i].key, found ? &old : NULL, &r, e);
-    }
-    if (t && !status) return kvc_index_commit(t, e);
-    kvc_index_abort(t);
-    return status;
-}
-
-static int pin_records(struct kvc_dir *d, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
-    struct kvc_index_record r;
-    int status = t ? 0 : -1;
-    for (size_t i = 0; i < n && !status; i++) {
-        const int found = kvc_index_get(t, o[i].key, &r, e);
-        struct kvc_index_record next = r;
-        next.pinned = until;
-        status = found > 0 && !r.ghost ? kvc_index_change(t, o[i].key, &r, &next, e) : found < 0 ? -1 : 0;
-    }
-    if (!status) return kvc_index_commit(t, e);
-    kvc_index_abort(t);
-    return -1;
-}
-
-static int pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
-    struct kvc_dir *d = dir_of(l);
-    if (!d->index) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: without an index nothing can be pinned", d->root.path);
-    return pin_records(d, o, n, until, e);
-}
-
 const struct kvc_level_ops kvc_level_dir = {
     .abi = KVC_LEVEL_ABI,
     .scheme = "dir",
@@ -447,7 +379,8 @@ const struct kvc_level_ops kvc_level_dir = {
     .walk = walk,
     .facts = facts,
     .quarantine = quarantine,
-    .touch = touch,
-    .missed = missed,
-    .pin = pin,
+    .touch = kvc_dir_touch,
+    .missed = kvc_dir_missed,
+    .pin = kvc_dir_pin,
+    .expect = kvc_dir_expect,
 };

@@ -12,6 +12,7 @@ struct kvc_dir {
     struct kvc_level level;
     struct kvc_root root;
     struct kvc_index *index; /* NULL: none */
+    uint64_t written;        /* without an index: bytes since limits were looked at */
     int64_t trash_seen;      /* when the trash was last looked at, seconds since 1970 */
 };
 
@@ -32,6 +33,12 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
 
 /* --- among the files of this folder --- */
 
+/* Functions of the level, as level.h describes them. */
+int kvc_dir_touch(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
+int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
+int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
+int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e);
+
 /* Adds a file that the index lacks. */
 int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent, const struct stat *st,
                   struct kvc_error *e);
@@ -45,6 +52,8 @@ int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit
 /* Moves an object to the trash, and makes its record a ghost. */
 int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r,
                   struct kvc_error *e);
+/* Without an index: evicts if this process has written much since it looked last. */
+int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e);
 /* Empties the trash of what is past its grace, at most once a second; of everything if it takes more than `most`. */
 int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e);
 

@@ -1,4 +1,4 @@
-/* policy.h: what a directory store evicts: the leaf whose bytes are least likely to be asked for again while they are kept. Not for moving
+/* policy.h: what a directory store evicts: the leaf whose bytes have the lowest chance to be asked for again while they are kept. Not for moving
  * files (room.c). STORE.md, "Eviction". */
 #ifndef KVC_STORE_POLICY_H
 #define KVC_STORE_POLICY_H

@@ -137,7 +137,7 @@ static int see_file(void *state, const struct kvc_object *o, const struct stat *
     struct kvc_index_record r;
     c->counts->objects++;
     c->counts->bytes += (uint64_t)st->st_size;
-    if (o->kind == KVC_OBJECT_SPACE_FACTS || !c->txn) return 0;
+    if (o->kind == KVC_OBJECT_SPACE_FACTS) return 0;
     const int found = kvc_index_get(c->txn, o->key, &r, e);
     if (found < 0) return -1;
     if (found && !r.ghost && r.size == (uint64_t)st->st_size) return 0;
@@ -242,12 +242,80 @@ static int clean_index(struct cleaning *c, struct kvc_error *e) {
     return status;
 }
 
+/* --- without an index --- */
+
+/* The files of a store, by the time of their last use. */
+struct files {
+    struct file {
+        struct kvc_object object;
+        struct timespec used;
+        uint64_t size;
+    } * item;
+    size_t n, room;
+    struct kvc_dir_counts *counts;
+};
+
+static int list_file(void *state, const struct kvc_object *o, const struct stat *st, struct kvc_error *e) {
+    struct files *f = state;
+    f->counts->objects++;
+    f->counts->bytes += (uint64_t)st->st_size;
+    if (o->kind == KVC_OBJECT_SPACE_FACTS || o->kind == KVC_OBJECT_PROFILE) return 0;
+    if (f->n == f->room) {
+        const size_t room = f->room ? 2 * f->room : 1024;
+        struct file *item = realloc(f->item, room * sizeof *item);
+        if (!item) return kvc_fail_memory(e, "a list of objects");
+        f->item = item;
+        f->room = room;
+    }
+    f->item[f->n++] = (struct file){.object = *o, .used = st->st_mtim, .size = (uint64_t)st->st_size};
+    return 0;
+}
+
+static int by_use(const void *a, const void *b) {
+    const struct timespec *x = &((const struct file *)a)->used, *y = &((const struct file *)b)->used;
+    if (x->tv_sec != y->tv_sec) return x->tv_sec < y->tv_sec ? -1 : 1;
+    return x->tv_nsec < y->tv_nsec ? -1 : x->tv_nsec > y->tv_nsec;
+}
+
+/* Evicts by age alone. Reading makes parents younger than their children, so chains go from their ends. */
+static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts, struct kvc_error *e) {
+    struct files f = {.counts = counts};
+    const int64_t now = (int64_t)time(NULL), age = how->older ? how->older : d->root.conf.max_age;
+    int status = kvc_root_walk(&d->root, list_file, &f, &counts->strangers, e);
+    uint64_t bytes = counts->bytes;
+    const uint64_t limit = how->max_size == UINT64_MAX ? kvc_dir_limit(d, bytes) : how->max_size;
+    if (f.n) qsort(f.item, f.n, sizeof *f.item, by_use);
+    for (size_t i = 0; i < f.n && !status; i++) {
+        const int expired = age && f.item[i].used.tv_sec < now - age;
+        if (!expired && bytes <= limit) break;
+        if (!how->dry_run && kvc_root_trash(&d->root, &f.item[i].object) && errno != ENOENT)
+            status = kvc_root_fail(&d->root, errno, "cannot evict an object", e);
+        counts->expired += (uint64_t)expired;
+        counts->evicted++;
+        counts->evicted_bytes += f.item[i].size;
+        bytes -= f.item[i].size;
+    }
+    free(f.item);
+    return status;
+}
+
+#define SHARE 64 /* of the limit that a process writes before it looks again */
+
+int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e) {
+    const struct kvc_dir_clean how = {.max_size = UINT64_MAX};
+    struct kvc_dir_counts counts;
+    const uint64_t sum = __atomic_add_fetch(&d->written, written, __ATOMIC_RELAXED), most = d->root.conf.max_size / SHARE;
+    if (!d->root.conf.max_size || sum < most) return 0;
+    __atomic_store_n(&d->written, 0, __ATOMIC_RELAXED);
+    return kvc_dir_clean(d, &how, &counts, e);
+}
+
 int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts, struct kvc_error *e) {
     struct cleaning c = {.d = d, .how = how, .counts = counts};
     uint64_t gone = 0;
     *counts = (struct kvc_dir_counts){0};
     if (kvc_root_refresh(&d->root, e)) return -1;
-    int status = d->index ? clean_index(&c, e) : kvc_root_walk(&d->root, see_file, &c, &counts->strangers, e);
+    int status = d->index ? clean_index(&c, e) : clean_files(d, how, counts, e);
     free(c.victims.item);
     if (!status && !how->dry_run) status = kvc_root_empty_trash(&d->root, d->root.conf.grace, &gone, &counts->trash_bytes, e);
     struct kvc_index_txn *t = !status && d->index && !how->dry_run ? kvc_index_begin(d->index, 1, e) : NULL;

@@ -1,4 +1,4 @@
-/* stats.c: the counters of a store as text, and lists of what it keeps. */
+/* store_stats.c: the counters of a store as text, and lists of what it keeps. */
 #include "formats/store/store.h"
 
 #include <inttypes.h>

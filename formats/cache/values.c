@@ -1,0 +1,75 @@
+/* values.c: keeps the metadata values.recipe and values.profile. */
+#include "formats/cache/values.h"
+
+#include "codecs/memory.h"
+#include "codecs/recipe.h"
+#include "formats/cache/keys.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Adds a text to that of values.recipe, which may be absent, with `between`. */
+static int add_recipe(struct kvc_meta *meta, const char *between, const char *recipe, struct kvc_error *e) {
+    const char *past = kvc_meta_text(meta, KVC_KEY_VALUES_RECIPE, NULL);
+    char *text = NULL;
+    if (!past) return kvc_meta_set_text(meta, KVC_KEY_VALUES_RECIPE, recipe, e);
+    if (asprintf(&text, "%s%s%s", past, between, recipe) < 0) return kvc_fail_memory(e, "metadata");
+    const int status = kvc_meta_set_text(meta, KVC_KEY_VALUES_RECIPE, text, e);
+    free(text);
+    return status;
+}
+
+/* Adds the hashes of profiles to those of values.profile. */
+static int add_profile(struct kvc_meta *meta, const struct kvc_meta_entry *more, struct kvc_error *e) {
+    const struct kvc_meta_entry *past = kvc_meta_find(meta, KVC_KEY_VALUES_PROFILE);
+    const uint64_t n = past && past->type == KVC_META_BYTES ? past->size : 0;
+    if (!more || more->type != KVC_META_BYTES) return 0;
+    uint8_t *all = kvc_alloc(n + more->size, 1);
+    if (!all) return kvc_fail_memory(e, "metadata");
+    if (n) memcpy(all, past->value, (size_t)n);
+    memcpy(all + n, more->value, (size_t)more->size);
+    const int status = kvc_meta_set_bytes(meta, KVC_KEY_VALUES_PROFILE, all, (size_t)(n + more->size), e);
+    free(all);
+    return status;
+}
+
+int kvc_values_pass(struct kvc_meta *meta, struct kvc_error *e) {
+    struct kvc_recipe recipe;
+    const char *text = kvc_meta_text(meta, KVC_KEY_RECIPE, NULL);
+    /* a recipe that this kvc does not know may be lossy */
+    if (!text || (!kvc_recipe_parse(text, &recipe, NULL) && !kvc_recipe_is_lossy(&recipe))) return 0;
+    return add_recipe(meta, " then ", text, e) || add_profile(meta, kvc_meta_find(meta, KVC_KEY_PROFILE), e) ? -1 : 0;
+}
+
+static int same(const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
+    return !a == !b && (!a || (a->size == b->size && memcmp(a->value, b->value, (size_t)a->size) == 0));
+}
+
+/* Returns 1 if an operand before operand i has the same value of a key. */
+static int came_before(const struct kvc_meta *of, size_t i, const char *key) {
+    for (size_t k = 0; k < i; k++)
+        if (same(kvc_meta_find(&of[k], key), kvc_meta_find(&of[i], key))) return 1;
+    return 0;
+}
+
+int kvc_values_join(struct kvc_meta *meta, const struct kvc_join_operand *from, size_t n, struct kvc_error *e) {
+    struct kvc_meta *of = kvc_alloc_zeros(n, sizeof *of);
+    int status = of ? 0 : kvc_fail_memory(e, "metadata"), lossy = 0;
+    for (size_t i = 0; i < n && !status; i++) {
+        status = kvc_meta_copy(&of[i], &from[i].cache->meta, e) || (!from[i].is_kept && kvc_values_pass(&of[i], e)) ? -1 : 0;
+        lossy |= kvc_meta_find(&of[i], KVC_KEY_VALUES_RECIPE) != NULL;
+    }
+    kvc_meta_remove(meta, KVC_KEY_RECIPE);
+    kvc_meta_remove(meta, KVC_KEY_VALUES_RECIPE);
+    kvc_meta_remove(meta, KVC_KEY_VALUES_PROFILE);
+    for (size_t i = 0; i < n && lossy && !status; i++) {
+        if (!came_before(of, i, KVC_KEY_VALUES_RECIPE))
+            status = add_recipe(meta, " or ", kvc_meta_text(&of[i], KVC_KEY_VALUES_RECIPE, "lossless"), e);
+        if (!status && !came_before(of, i, KVC_KEY_VALUES_PROFILE))
+            status = add_profile(meta, kvc_meta_find(&of[i], KVC_KEY_VALUES_PROFILE), e);
+    }
+    for (size_t i = 0; i < n && of; i++) kvc_meta_free(&of[i]);
+    free(of);
+    return status;
+}
