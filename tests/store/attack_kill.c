@@ -71,7 +71,7 @@ static pid_t start(unsigned i, uint64_t seed) {
 static void expect_killed(pid_t pid) {
     int status;
     if (waitpid(pid, &status, 0) != pid) DIE("wait: %s", strerror(errno));
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) DIE("a process ended by itself");
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) DIE("a process ended with %#x", (unsigned)status);
 }
 
 static void remove_index(void) {

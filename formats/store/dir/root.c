@@ -318,8 +318,10 @@ static int each_name(const struct kvc_root *r, const char *folder, int (*one)(vo
     int status = 0;
     const struct dirent *entry;
     if (!d) {
+        const int code = errno;
         if (fd >= 0) close(fd);
-        return errno == ENOENT ? 0 : NO_LISTING;
+        errno = code;
+        return code == ENOENT ? 0 : NO_LISTING;
     }
     while (!status && (entry = readdir(d)) != NULL)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) status = one(state, fd, entry->d_name);
@@ -366,21 +368,29 @@ int kvc_root_quarantine(const struct kvc_root *r, const struct kvc_object *o) {
 }
 
 struct emptying {
-    int64_t before;
+    int64_t now, before;
     uint64_t gone, left;
 };
 
+/* Files that are being written or named have names of their own here. Nobody works on one for so long, in seconds, without changing it. */
+#define KEEP_TEMPORARY 60
+
 static int empty_one(void *state, int fd, const char *name) {
     struct emptying *x = state;
+    struct kvc_object o;
     struct stat st;
+    const int64_t old = x->now - KEEP_TEMPORARY;
+    const int64_t limit = kvc_object_parse(name, &o) && old < x->before ? old : x->before;
     if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) || S_ISDIR(st.st_mode)) return 0;
-    if (st.st_ctim.tv_sec <= x->before && !unlinkat(fd, name, 0)) x->gone += (uint64_t)st.st_size;
+    if (st.st_ctim.tv_sec <= limit && !unlinkat(fd, name, 0)) x->gone += (uint64_t)st.st_size;
     else x->left += (uint64_t)st.st_size;
     return 0;
 }
 
 int kvc_root_empty_trash(const struct kvc_root *r, int64_t seconds, uint64_t *gone, uint64_t *left, struct kvc_error *e) {
-    struct emptying x = {.before = (int64_t)time(NULL) - seconds};
+    struct timespec now; /* time() may be some milliseconds before the times of files */
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct emptying x = {.now = now.tv_sec, .before = now.tv_sec - seconds};
     if (each_name(r, "trash", empty_one, &x)) return kvc_root_fail(r, errno, "trash", e);
     *gone = x.gone;
     *left = x.left;
@@ -415,8 +425,8 @@ static int walk_one(void *state, int fd, const char *name) {
     struct kvc_object o;
     struct stat st;
     char path[KVC_ROOT_PATH], is[KVC_ROOT_PATH];
-    if (w->depth < 2 && strlen(name) == 2) return walk_folder(w, name);
     if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) return 0; /* it has just gone */
+    if (w->depth < 2 && strlen(name) == 2 && S_ISDIR(st.st_mode)) return walk_folder(w, name);
     if (!S_ISREG(st.st_mode) || kvc_object_parse(name, &o)) {
         if (w->strangers) ++*w->strangers;
         return 0;
