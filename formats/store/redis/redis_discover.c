@@ -1,8 +1,9 @@
 /* redis_discover.c: asks all known servers for the slots; the first answer counts. */
-#include "formats/store/redis/redis_run.h"
+#include "formats/store/redis/redis_level.h"
 
 #include "codecs/memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { PAUSE = 1000000, GRACE = 5000 };

@@ -8,6 +8,22 @@ enum { WINDOW = 8 << 20, PIECES = 96 };
 
 static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
 
+void kvc_redis_list_add(struct kvc_redis_list *list, struct kvc_redis_request *q) {
+    if (!list->first) list->last = &list->first;
+    q->next = NULL;
+    *list->last = q;
+    list->last = &q->next;
+}
+
+struct kvc_redis_request *kvc_redis_list_take(struct kvc_redis_list *list) {
+    struct kvc_redis_request *q = list->first;
+    if (q) {
+        list->first = q->next;
+        q->next = NULL;
+    }
+    return q;
+}
+
 /* Sends again, on a new connection, all that a closed one did not answer. */
 static void restart(struct kvc_redis_lane *lane) {
     struct kvc_redis_request *q;
@@ -39,20 +55,20 @@ static void lost(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct 
             return;
         }
     }
-    kvc_redis_run_lane_failed(run, lane, 1, e);
+    run->lost(run, lane, 1, e);
 }
 
 void kvc_redis_lane_start(struct kvc_redis_run *run, struct kvc_redis_lane *lane) {
     struct kvc_error e;
     if (lane->link || lane->broken || !lane->unsent.first) return;
     if (kvc_redis_node_try(run->l, lane->node, &e)) {
-        kvc_redis_run_lane_failed(run, lane, 0, &e);
+        run->lost(run, lane, 0, &e);
         return;
     }
     lane->link = kvc_redis_node_link(run->l, lane->node, lane->address, run->deadline, &lane->fresh, &e);
     lane->since = kvc_now();
     if (!lane->link) {
-        kvc_redis_run_lane_failed(run, lane, 1, &e);
+        run->lost(run, lane, 1, &e);
         return;
     }
     lane->greeting = lane->fresh ? 0 : run->l->o.greeting_size;
@@ -176,7 +192,7 @@ static int answers(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
         q->placed = r.placed;
         if (!lane->answered) kvc_redis_node_worked(run->l, lane->node);
         lane->answered = 1;
-        kvc_redis_run_answer(run, lane, q);
+        run->answer(run, lane, q);
         if (!lane->link) return 0; /* it failed meanwhile */
     }
 }

@@ -16,22 +16,6 @@ struct batch {
     size_t n;
 };
 
-int kvc_redis_key(const struct kvc_redis *l, const struct kvc_object *o, char key[KVC_REDIS_KEY]) {
-    const size_t n = strlen(l->o.prefix);
-    memcpy(key, l->o.prefix, n);
-    kvc_object_name(o, key + n);
-    return (int)kvc_redis_slot(key);
-}
-
-/* Writes a request about an object: `verb`, its key, and up to two further words. */
-int kvc_redis_ask(const struct kvc_redis *l, struct kvc_redis_request *q, const char *verb, const struct kvc_object *o,
-                  const char *second, const char *third, struct kvc_error *e) {
-    char key[KVC_REDIS_KEY];
-    const char *word[] = {verb, key, second, third};
-    q->slot = kvc_redis_key(l, o, key);
-    return kvc_redis_request_words(q, second ? third ? 4 : 3 : 2, word, e);
-}
-
 /* Sends one command about each of n objects, all at once. */
 static int batch_run(struct batch *b, struct kvc_redis *l, const char *verb, const char *second, const char *third,
                      const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e) {

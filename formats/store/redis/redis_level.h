@@ -2,20 +2,18 @@
 #ifndef KVC_REDIS_LEVEL_H
 #define KVC_REDIS_LEVEL_H
 
+#include "formats/store/redis/redis_command.h"
 #include "formats/store/redis/redis_run.h"
 
-#define KVC_REDIS_PREFIX 256
-#define KVC_REDIS_KEY (KVC_REDIS_PREFIX + KVC_OBJECT_NAME)
+/* Bytes of a value that one command reads. */
 #define KVC_REDIS_SLICE (1 << 20)
+
+/* redis_discover.c: finds out who has which slots, if that is not known. */
+int kvc_redis_discover(struct kvc_redis *l, kvc_instant deadline, struct kvc_error *e);
 
 /* redis_open.c */
 struct kvc_redis *kvc_redis_open(struct kvc_url *url, struct kvc_error *e);
 void kvc_redis_close(struct kvc_level *level);
-
-/* redis_level.c: write an object's key, and return its slot; write a request about it. */
-int kvc_redis_key(const struct kvc_redis *l, const struct kvc_object *o, char key[KVC_REDIS_KEY]);
-int kvc_redis_ask(const struct kvc_redis *l, struct kvc_redis_request *q, const char *verb, const struct kvc_object *o,
-                  const char *second, const char *third, struct kvc_error *e);
 
 /* redis_get.c, redis_walk.c */
 int kvc_redis_get(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take,

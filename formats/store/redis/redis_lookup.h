@@ -2,7 +2,7 @@
 #ifndef KVC_REDIS_LOOKUP_H
 #define KVC_REDIS_LOOKUP_H
 
-#include "formats/store/redis/redis_nodes.h"
+#include "formats/store/redis/redis_state.h"
 
 /* Returns an address of the node. -1: it has none, or it is not known until the deadline. */
 int kvc_redis_lookup(struct kvc_redis *l, struct kvc_redis_node *n, unsigned i, kvc_instant deadline,

@@ -1,5 +1,6 @@
 /* redis_nodes.c: servers, their connections, and when to leave them alone. */
 #include "formats/store/redis/redis_nodes.h"
+
 #include "formats/store/redis/redis_lookup.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@
 
 enum { MAX_IDLE = 16, FAILURES = 3, FIRST_PAUSE = 1000000, MAX_PAUSE = 30000000 };
 
-int kvc_redis_node_add_locked(struct kvc_redis *l, const char *host, uint16_t port) {
+static int add_locked(struct kvc_redis *l, const char *host, uint16_t port) {
     for (size_t i = 0; i < l->n_nodes; i++)
         if (l->node[i]->port == port && strcmp(l->node[i]->host, host) == 0) return (int)i;
     if (l->n_nodes == KVC_REDIS_MAX_NODES || strlen(host) >= KVC_REDIS_HOST) return -1;
@@ -25,7 +26,7 @@ int kvc_redis_node_add_locked(struct kvc_redis *l, const char *host, uint16_t po
 
 int kvc_redis_node_add(struct kvc_redis *l, const char *host, uint16_t port) {
     pthread_mutex_lock(&l->lock);
-    const int i = kvc_redis_node_add_locked(l, host, port);
+    const int i = add_locked(l, host, port);
     pthread_mutex_unlock(&l->lock);
     return i;
 }
@@ -88,7 +89,7 @@ int kvc_redis_node_try(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc
     if (until && now >= until) n->until = now + n->pause;
     pthread_mutex_unlock(&l->lock);
     if (now >= until) return 0;
-    return kvc_fail(e, KVC_ERR_IO, "%s failed and is left alone for %" PRId64 " ms more", n->name, (until - now) / 1000 + 1);
+    return kvc_fail(e, KVC_ERR_IO, "it failed and is left alone for %" PRId64 " ms more", (until - now) / 1000 + 1);
 }
 
 void kvc_redis_node_worked(struct kvc_redis *l, struct kvc_redis_node *n) {

@@ -1,6 +1,5 @@
 /* redis_run.c: requests, where they go, and what becomes of their replies. The bytes are moved by redis_lane.c. */
 #include "formats/store/redis/redis_run.h"
-#include "formats/store/redis/redis_lane.h"
 
 #include "codecs/memory.h"
 
@@ -10,27 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_TRIES = 16, TRY_AGAIN = 5000, HUNG = 20000, SLOW = 2000 };
-
-void kvc_redis_list_add(struct kvc_redis_list *list, struct kvc_redis_request *q) {
-    if (!list->first) list->last = &list->first;
-    q->next = NULL;
-    *list->last = q;
-    list->last = &q->next;
-}
-
-struct kvc_redis_request *kvc_redis_list_take(struct kvc_redis_list *list) {
-    struct kvc_redis_request *q = list->first;
-    if (q) {
-        list->first = q->next;
-        q->next = NULL;
-    }
-    return q;
-}
-
-void kvc_redis_run_init(struct kvc_redis_run *run, struct kvc_redis *l, kvc_instant deadline) {
-    *run = (struct kvc_redis_run){.l = l, .deadline = deadline};
-}
+/* Times in microseconds. A node that was silent for HUNG counts as failed for good, one that was for SLOW as failed once. */
+enum { MAX_TRIES = 16, TRY_AGAIN = 5000, HUNG = 20000, SLOW = 2000, FAILURES = 3 };
 
 void kvc_redis_run_end(struct kvc_redis_run *run) {
     for (size_t i = 0; i < run->n_lanes; i++) {
@@ -44,27 +24,7 @@ void kvc_redis_run_end(struct kvc_redis_run *run) {
     run->n_lanes = 0;
 }
 
-int kvc_redis_request_words(struct kvc_redis_request *q, int n, const char *const *word, struct kvc_error *e) {
-    const char *argv[8];
-    for (int i = 0; i < n; i++) argv[i] = word[i];
-    const int size = redisFormatCommandArgv(&q->text, n, argv, NULL);
-    if (size < 0) {
-        q->text = NULL;
-        return kvc_fail_memory(e, "a command");
-    }
-    q->part[0] = (struct iovec){q->text, (size_t)size};
-    q->parts = 1;
-    return 0;
-}
-
-void kvc_redis_request_free(struct kvc_redis_request *q) {
-    if (q->reply) freeReplyObject(q->reply);
-    free(q->text);
-    q->reply = NULL;
-    q->text = NULL;
-}
-
-void kvc_redis_run_finish(struct kvc_redis_run *run, struct kvc_redis_request *q, enum kvc_redis_state state) {
+static void finish(struct kvc_redis_run *run, struct kvc_redis_request *q, enum kvc_redis_state state) {
     q->state_of = state;
     run->pending--;
     if (q->done) q->done(run, q);
@@ -112,8 +72,8 @@ static void route(struct kvc_redis_run *run, struct kvc_redis_request *q) {
         if (number < 0) kvc_fail(&e, KVC_ERR_IO, "no server of the cluster has slot %d", q->slot);
         else kvc_fail_memory(&e, "a connection");
         note(run, NULL, &e);
-        kvc_redis_run_finish(run, q, KVC_REDIS_FAILED);
-    } else if (lane->broken) kvc_redis_run_finish(run, q, KVC_REDIS_FAILED);
+        finish(run, q, KVC_REDIS_FAILED);
+    } else if (lane->broken) finish(run, q, KVC_REDIS_FAILED);
     else {
         if (!lane->unsent.first && !lane->sent.first) lane->since = kvc_now();
         kvc_redis_list_add(&lane->unsent, q);
@@ -130,8 +90,7 @@ void kvc_redis_run_add(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     route(run, q);
 }
 
-void kvc_redis_run_lane_failed(struct kvc_redis_run *run, struct kvc_redis_lane *lane, unsigned failures,
-                               const struct kvc_error *e) {
+static void lane_failed(struct kvc_redis_run *run, struct kvc_redis_lane *lane, unsigned failures, const struct kvc_error *e) {
     struct kvc_redis_request *q;
     note(run, lane->node, e);
     if (lane->link) kvc_redis_link_close(lane->link);
@@ -139,8 +98,8 @@ void kvc_redis_run_lane_failed(struct kvc_redis_run *run, struct kvc_redis_lane 
     lane->broken = 1;
     lane->offset = 0;
     if (failures) kvc_redis_node_failed(run->l, lane->node, failures);
-    while ((q = kvc_redis_list_take(&lane->sent)) != NULL) kvc_redis_run_finish(run, q, KVC_REDIS_FAILED);
-    while ((q = kvc_redis_list_take(&lane->unsent)) != NULL) kvc_redis_run_finish(run, q, KVC_REDIS_FAILED);
+    while ((q = kvc_redis_list_take(&lane->sent)) != NULL) finish(run, q, KVC_REDIS_FAILED);
+    while ((q = kvc_redis_list_take(&lane->unsent)) != NULL) finish(run, q, KVC_REDIS_FAILED);
 }
 
 /* Sends a request to where an error points. Returns 0; -1: it points nowhere. */
@@ -164,9 +123,9 @@ static int redirect(struct kvc_redis_run *run, const struct kvc_redis_lane *lane
     return 0;
 }
 
-void kvc_redis_run_answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct kvc_redis_request *q) {
+static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct kvc_redis_request *q) {
     if (!q->reply || q->reply->type != REDIS_REPLY_ERROR) {
-        kvc_redis_run_finish(run, q, KVC_REDIS_ANSWERED);
+        finish(run, q, KVC_REDIS_ANSWERED);
         return;
     }
     const enum kvc_redis_verdict verdict = kvc_redis_judge(q->reply->str);
@@ -188,7 +147,11 @@ void kvc_redis_run_answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane
         run->l->stale = 1;
         pthread_mutex_unlock(&run->l->lock);
     }
-    kvc_redis_run_finish(run, q, verdict == KVC_REDIS_REFUSED ? KVC_REDIS_DENIED : KVC_REDIS_FAILED);
+    finish(run, q, verdict == KVC_REDIS_REFUSED ? KVC_REDIS_DENIED : KVC_REDIS_FAILED);
+}
+
+void kvc_redis_run_init(struct kvc_redis_run *run, struct kvc_redis *l, kvc_instant deadline) {
+    *run = (struct kvc_redis_run){.l = l, .deadline = deadline, .answer = answer, .lost = lane_failed};
 }
 
 int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_request *q, struct kvc_error *e) {
@@ -233,13 +196,13 @@ static void expire(struct kvc_redis_run *run) {
         const int64_t silent = now - lane->since;
         if (now < run->deadline && silent < run->l->o.timeout) continue;
         kvc_fail(&e, KVC_ERR_IO, "no answer within the time limit");
-        kvc_redis_run_lane_failed(run, lane, silent >= HUNG ? KVC_REDIS_HUNG : silent >= SLOW, &e);
+        lane_failed(run, lane, silent >= HUNG ? FAILURES : silent >= SLOW, &e);
     }
     if (now < run->deadline && (!run->later.first || now < run->wake)) return;
     struct kvc_redis_list due = run->later;
     run->later.first = NULL;
     for (struct kvc_redis_request *q; (q = kvc_redis_list_take(&due)) != NULL;) {
-        if (now >= run->deadline) kvc_redis_run_finish(run, q, KVC_REDIS_FAILED);
+        if (now >= run->deadline) finish(run, q, KVC_REDIS_FAILED);
         else route(run, q);
     }
 }
@@ -248,6 +211,7 @@ int kvc_redis_run_step(struct kvc_redis_run *run) {
     struct pollfd few[16], *p = few;
     if (!run->pending) return 0;
     for (size_t i = 0; i < run->n_lanes; i++) kvc_redis_lane_start(run, run->lane[i]);
+    if (!run->pending) return 0; /* all of their nodes are left alone */
     const size_t n = run->n_lanes;
     if (n > sizeof few / sizeof few[0] && !(p = kvc_alloc(n, sizeof *p))) p = few;
     if (p != few || n <= sizeof few / sizeof few[0]) {
