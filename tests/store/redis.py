@@ -313,7 +313,7 @@ def eviction_during_get(folder):
             i += 1
 
     expect(l("put 0 10 6000000"), ok=True)
-    thread = threading.Thread(target=fill)
+    thread = threading.Thread(target=fill, daemon=True)
     thread.start()
     there = 0
     for _ in range(10):
@@ -349,7 +349,7 @@ def changes_during_get(folder):
             c("SET", key, whole)
             time.sleep(0.1)
 
-    thread = threading.Thread(target=change)
+    thread = threading.Thread(target=change, daemon=True)
     thread.start()
     counts = {"there": 0, "missing": 0, "why": 0}
     end = time.time() + 3
@@ -585,6 +585,7 @@ def main():
         print("SKIPPED: there is no redis-server")
         print("0 passed, 0 failed, 1 skipped")
         return 0
+    signal.alarm(170)
     passed = failed = skipped = 0
     for f in tests:
         if len(sys.argv) > 2 and f.__name__ not in sys.argv[2:]:

@@ -190,7 +190,7 @@ class Folder:
     """A temporary folder; signals end the test as exceptions do."""
 
     def __enter__(self):
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, lambda *_: exit(2))
         self.path = tempfile.mkdtemp(prefix="kvc-store-")
         return self.path

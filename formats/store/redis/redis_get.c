@@ -16,7 +16,7 @@ struct object {
     uint64_t size; /* as STRLEN says */
     int known;     /* the size is */
     int admitted;  /* all slices are asked for */
-    int empty;     /* EXISTS was asked, as the size is 0 */
+    int empty;     /* the size is 0, and so the whole was asked for */
     int gone;      /* it is not there, or not any more */
     int changed, failed;
     uint64_t got;      /* bytes, from the first one on */
@@ -98,9 +98,9 @@ static uint8_t *place(void *state, size_t n) {
 
 static void slice_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
 static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
-static void exists_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
+static void whole_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
 
-/* Asks for a part of an object; size 0: for its length, or by `done` for its existence. */
+/* Asks for a part of an object; size 0: for its length; by whole_done: for the whole, of up to `size` bytes. */
 static void ask(struct get *g, struct object *o, uint64_t offset, uint64_t size, kvc_redis_done *done) {
     struct kvc_error e;
     struct slice *s = calloc(1, sizeof *s);
@@ -108,9 +108,8 @@ static void ask(struct get *g, struct object *o, uint64_t offset, uint64_t size,
     int status = s ? 0 : kvc_fail_memory(&e, "a command");
     snprintf(first, sizeof first, "%" PRIu64, offset);
     snprintf(last, sizeof last, "%" PRIu64, offset + size - 1);
-    if (!status && size) status = kvc_redis_ask(g->l, &s->q, "GETRANGE", &g->name[o->i], first, last, &e);
-    else if (!status)
-        status = kvc_redis_ask(g->l, &s->q, done == exists_done ? "EXISTS" : "STRLEN", &g->name[o->i], NULL, NULL, &e);
+    if (!status && size && done != whole_done) status = kvc_redis_ask(g->l, &s->q, "GETRANGE", &g->name[o->i], first, last, &e);
+    else if (!status) status = kvc_redis_ask(g->l, &s->q, size ? "GET" : "STRLEN", &g->name[o->i], NULL, NULL, &e);
     if (status) {
         free(s);
         fail(g, o, &e);
@@ -159,9 +158,13 @@ static void slice_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     free_slice(q);
 }
 
-static void exists_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
-    struct object *o = ended(run, q, is_integer(q));
-    if (o) o->gone = q->reply->integer == 0;
+/* An object of no bytes and one that is not there have one length. GET tells them apart, and may find what has come meanwhile. */
+static void whole_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
+    struct object *o = ended(run, q, !q->reply || q->reply->type == REDIS_REPLY_NIL);
+    if (o) {
+        o->gone = q->reply != NULL;
+        o->size = o->got = q->placed;
+    }
     free_slice(q);
 }
 
@@ -184,7 +187,9 @@ static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
         blame(o, &e);
     } else if (size == 0) {
         o->empty = 1;
-        ask(g, o, 0, 0, exists_done);
+        o->admitted = 1;
+        hold(g, o, 0);
+        ask(g, o, 0, KVC_REDIS_MAX_REPLY, whole_done);
     } else {
         o->size = (uint64_t)size;
         if (o->size <= KVC_REDIS_SLICE) hold(g, o, o->size);
