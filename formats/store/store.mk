@@ -9,8 +9,8 @@ $B/libkvc_store.a: $(STORE_OBJ)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 # A backend: kvc_store_NAME.so of formats/store/NAME/. What it uses of libkvc is inside and not to be seen from outside.
-BACKENDS := redis s3
-redis_LIBS = $(shell $(PKG_CONFIG) --libs hiredis libssl)
+include formats/store/redis/redis.mk
+BACKENDS := $(if $(HAVE_REDIS),redis) s3
 s3_LIBS = $(shell $(PKG_CONFIG) --libs libcurl expat)
 $B/kvc_store_%.so: $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
