@@ -144,6 +144,12 @@ def time_to_live(folder):
     expect(l("put 0 1 10"), ok=True)
     expect(l("put 1 1 10 seconds=100"), ok=True)
     expect(l("put 2 1 10 pin=1"), ok=True)
+    expect(l("put 3 1 10"), ok=True)
+    expect(l("put 3 1 10 pin=1"), ok=True, there=1)
+    expect(l("put 4 1 100000"), ok=True)
+    expect(l("put 4 1 100000 pin=1"), ok=True, there=1)
+    check([c("PTTL", k) for k in c("KEYS", "*")].count(-1) == 3, "objects that are to stay have an end of life")
+    expect(l("drop 3 2"), ok=True)
     left = [c("PTTL", k) for k in sorted(c("KEYS", "*"), key=lambda k: c("PTTL", k))]
     check(left[0] == -1 and 0 < left[1] <= 300 and 99000 < left[2] <= 100000, left)
     expect(l(f"pin 0 1 {int(time.time()) + 50}"), ok=True)
@@ -198,6 +204,20 @@ def passwords(folder):
     l = level(f"{url}?user=kv&password-file={path}")
     expect(l("find 0 3"), ok=True, found=3)
     l.end()
+    # no more rights than the page says
+    words = "cluster|slots strlen get getrange set unlink scan asking info dbsize pexpire expireat persist select auth"
+    c("ACL", "SETUSER", "few", "on", ">secret", "~kvc:*", "-@all", *("+" + word for word in words.split()))
+    l = level(f"{url}?user=few&password-file={path}&ttl=1h")
+    expect(l("put 0 4 10 pin=1"), ok=True, there=3)
+    expect(l("find 0 5"), ok=True, found=4)
+    expect(l("get 0 5"), ok=True, there=4, wrong=0)
+    expect(l("walk"), ok=True, n=4, bytes=40)
+    expect(l(f"pin 0 2 {int(time.time()) + 9}"), ok=True)
+    expect(l("pin 0 2 0"), ok=True)
+    expect(l("facts"), ok=True, objects=4)
+    expect(l("drop 0 4"), ok=True)
+    l.end()
+    expect(level(f"{url}?user=kv&password-file={path}")("put 0 3 10"), ok=True)
     retry(level(f"{url}?user=kv&password-file={path}&prefix=other:")("put 0 1 5"), "NOPERM")
     s.kill()
 
@@ -377,12 +397,16 @@ def slots_that_move(folder):
     slots = sorted({c("CLUSTER", "KEYSLOT", k) for s in cluster.servers for k in s.client()("KEYS", "*")})
     l.send("load 0 200 3000000 threads=6 seconds=12")
     end, moves = time.time() + 11, 0
+    walker = level(cluster.url())
+    walker.send("walk")
     while time.time() < end:
         for i, slot in enumerate(slots):
             cluster.move(slot, (moves + i) % 3)
             if time.time() > end:
                 break
         moves += 1
+    expect(walker.receive(), ok=True)
+    walker.end()
     reply = expect(l.receive(), wrong=0, errors=0)
     print(f"  {reply['calls']} calls during {moves} passes over {len(slots)} slots")
     # a slot whose keys are half moved: ASK
@@ -401,6 +425,7 @@ def slots_that_move(folder):
                     keys = clients[source]("CLUSTER", "GETKEYSINSLOT", slot, 10)
                     if keys:
                         clients[source]("MIGRATE", "127.0.0.1", cluster.servers[to].port, "", 0, 5000, "KEYS", *keys)
+    expect(l("walk"), ok=True)
     expect(l("get 1000 100"), ok=True, there=100, wrong=0, order=True)
     expect(l("find 1000 101"), ok=True, found=100)
     expect(l("put 2000 300 20"), ok=True, put=300)

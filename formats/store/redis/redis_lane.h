@@ -34,6 +34,7 @@ struct kvc_redis_request {
     enum kvc_redis_state state_of;
     redisReply *reply;
     size_t placed;
+    int optional;     /* whatever error the server answers, this command alone is denied */
     int asking;       /* ASKING goes before it */
     unsigned answers; /* still to skip: of ASKING */
     unsigned tries;

@@ -116,13 +116,19 @@ static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t
     return for_all(level, "PEXPIRE", number, NULL, o, n, limit_of(level), e);
 }
 
+/* Takes the end of life from an object that was there before it was put to stay. */
+static int keep(struct kvc_level *level, const struct kvc_object *o, kvc_instant deadline, struct kvc_error *e) {
+    return for_all(level, "PERSIST", NULL, NULL, o, 1, deadline, e);
+}
+
 /* Writes SET's words around the value, which is sent from where it is. */
 static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const struct kvc_object *o, const void *data,
                        size_t size, const struct kvc_level_put *how, char tail[128], struct kvc_error *e) {
     static const struct kvc_level_put nothing = {0};
     if (!how) how = &nothing;
     char key[KVC_REDIS_KEY], number[32];
-    const int64_t ttl = how->pin ? 0 : how->seconds ? how->seconds * 1000 : l->o.ttl / 1000;
+    const int64_t seconds = how->seconds < INT64_C(1000000000000) ? how->seconds : INT64_C(1000000000000);
+    const int64_t ttl = how->pin ? 0 : seconds > 0 ? seconds * 1000 : l->o.ttl / 1000;
     const int words = 3 + !how->replace + (ttl > 0 ? 2 : 0);
     q->slot = kvc_redis_key(l, o, key);
     q->text = malloc(sizeof key + 128);
@@ -160,7 +166,7 @@ static int level_put(struct kvc_level *level, const struct kvc_object *o, const 
         if (find(l, o, 1, deadline, &found, &old, &rounds, e)) return -1;
         if (found) {
             *there = 1;
-            return 0;
+            return how && how->pin ? keep(level, o, deadline, e) : 0;
         }
     }
     if (set_command(l, &q, o, data, size, how, tail, e) || kvc_redis_discover(l, deadline, e)) {
@@ -176,7 +182,7 @@ static int level_put(struct kvc_level *level, const struct kvc_object *o, const 
     else if (q.state_of != KVC_REDIS_ANSWERED || !q.reply || q.reply->type != REDIS_REPLY_STATUS) status = unexpected(&b, &q, e);
     kvc_redis_request_free(&q);
     batch_end(&b);
-    return status;
+    return !status && *there && how && how->pin ? keep(level, o, deadline, e) : status;
 }
 
 static const struct kvc_level_ops ops = {.abi = KVC_LEVEL_ABI,

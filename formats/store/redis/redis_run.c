@@ -128,8 +128,11 @@ static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
         finish(run, q, KVC_REDIS_ANSWERED);
         return;
     }
-    const enum kvc_redis_verdict verdict = kvc_redis_judge(q->reply->str);
-    if (verdict == KVC_REDIS_MOVED || verdict == KVC_REDIS_ASK) {
+    enum kvc_redis_verdict verdict = kvc_redis_judge(q->reply->str);
+    const int elsewhere = verdict == KVC_REDIS_MOVED || verdict == KVC_REDIS_ASK;
+    /* a question to this very node is answered so */
+    if (q->optional || (elsewhere && q->slot < 0)) verdict = KVC_REDIS_REFUSED;
+    else if (elsewhere) {
         if (redirect(run, lane, q, verdict == KVC_REDIS_ASK) == 0) return;
     } else if (verdict == KVC_REDIS_AGAIN && q->tries++ < MAX_TRIES) {
         freeReplyObject(q->reply);

@@ -99,6 +99,7 @@ static int report(struct walk *w, int node, const struct kvc_object *o, size_t n
     for (size_t i = 0; i < 2 * n + 2; i++) {
         q[i].slot = -1;
         q[i].node = node;
+        q[i].optional = i % 2 || i == 0; /* all but STRLEN */
     }
     if (!status) status = run_all(w->l, q, 2 * n + 2, kvc_now() + w->l->o.timeout, e);
     const int64_t now = (int64_t)time(NULL);
