@@ -59,7 +59,8 @@ test:
 
 .PHONY: test-all
 # bench_cuda is compiled, as it runs where there is a GPU alone
-test-all: all $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-all: all $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
+  $(if $(HAVE_REDIS),$B/kvc_store_redis.so $B/tests/store/level_driver)
 	@sh tests/run.sh all $B
 
 ENGINE_TESTS ?=
