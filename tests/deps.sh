@@ -1,7 +1,7 @@
 #!/bin/sh
 # deps.sh check|install build|test|engine|redis: are the packages there that building, testing, the engine tests or the level in
-# Redis need? Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get, installs them, after
-# asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
+# Redis need? Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
+# installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
 set -eu
 
 # Packages by the names of Debian, Fedora and Alpine, where these differ.

@@ -395,8 +395,8 @@ def slots_that_move(folder):
     expect(l("load 0 200 3000000 threads=2 seconds=1"), wrong=0, errors=0)
     c = cluster.servers[0].client()
     slots = sorted({c("CLUSTER", "KEYSLOT", k) for s in cluster.servers for k in s.client()("KEYS", "*")})
-    l.send("load 0 200 3000000 threads=6 seconds=12")
-    end, moves = time.time() + 11, 0
+    l.send("load 0 200 3000000 threads=6 seconds=8")
+    end, moves = time.time() + 7, 0
     walker = level(cluster.url())
     walker.send("walk")
     while time.time() < end:
@@ -458,6 +458,34 @@ def killed_master(folder):
     expect(l("put 0 300 1000 replace=1"), ok=True, put=300)
     expect(l("find 0 300"), ok=True, found=300)
     expect(l("get 0 300"), ok=True, there=300, wrong=0)
+    l.end()
+    cluster.kill()
+
+
+@test
+def replica_takes_over(folder):
+    cluster = Cluster(folder)
+    l = level(cluster.url())
+    replica = Server(folder, cluster=True)
+    cluster.servers.append(replica)
+    c, master = replica.client(), cluster.servers[1]
+    bus = master.options[master.options.index("--cluster-port") + 1]
+    c("CLUSTER", "MEET", "127.0.0.1", master.port, bus)
+    cluster.wait()
+    c("CLUSTER", "REPLICATE", master.client()("CLUSTER", "MYID"))
+    expect(l("put 0 300 1000"), ok=True)
+    end = time.time() + 20
+    keys = master.client()("DBSIZE")
+    while (c("DBSIZE") < keys or b"master_link_status:up" not in c("INFO", "replication")) and time.time() < end:
+        time.sleep(0.05)
+    master.kill()
+    begin = time.time()
+    while not (reply := l("find 0 300 deadline=200"))["ok"] and time.time() < begin + 20:
+        time.sleep(0.05)
+    expect(reply, ok=True, found=300)
+    print(f"  after {time.time() - begin:.1f} s")
+    expect(l("get 0 300"), ok=True, there=300, wrong=0)
+    expect(l("put 1000 300 1000"), ok=True, put=300)
     l.end()
     cluster.kill()
 
@@ -610,7 +638,7 @@ def main():
         print("SKIPPED: there is no redis-server")
         print("0 passed, 0 failed, 1 skipped")
         return 0
-    signal.alarm(170)
+    signal.alarm(240)
     passed = failed = skipped = 0
     for f in tests:
         if len(sys.argv) > 2 and f.__name__ not in sys.argv[2:]:

@@ -7,6 +7,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
+#include <stdint.h>
 #include <string.h>
 
 struct kvc_redis_tls; /* is an SSL_CTX */
@@ -59,7 +60,9 @@ void *kvc_redis_tls_new(const struct kvc_redis_tls *t, int fd, const char *host,
         SSL_set_connect_state(s);
         if (inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1)
             ok = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s), host);
-        else ok = SSL_set1_host(s, host) && SSL_set_tlsext_host_name(s, host);
+        else
+            ok = SSL_set1_host(s, host) &&
+                 SSL_ctrl(s, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, (void *)(uintptr_t)host);
     }
     if (ok) return s;
     SSL_free(s);
