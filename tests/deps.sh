@@ -1,7 +1,7 @@
 #!/bin/sh
-# deps.sh check|install build|test|engine: are the packages there that building, testing or the engine tests need? Names the
-# missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get, installs them, after
-# asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
+# deps.sh check|install build|test|engine|redis: are the packages there that building, testing, the engine tests or the level in
+# Redis need? Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
+# installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
 set -eu
 
 # Packages by the names of Debian, Fedora and Alpine, where these differ.
@@ -10,6 +10,7 @@ g++ gcc-c++ g++
 libarchive-dev libarchive-devel libarchive-dev
 libc6-dev glibc-devel musl-dev
 libcmocka-dev libcmocka-devel cmocka-dev
+libhiredis-dev hiredis-devel hiredis-dev
 libjansson-dev jansson-devel jansson-dev
 libopenblas0-serial lapack lapack
 libsimde-dev simde-devel simde
@@ -58,6 +59,10 @@ find_missing() {
         need_command zstd zstd
         need_command nm binutils
         [ "$(uname -m)" != x86_64 ] || need_header simde/x86/avx512.h libsimde-dev
+    fi
+    if [ "$1" = redis ]; then
+        need_library hiredis libhiredis-dev
+        need_library libssl libssl-dev
     fi
     if [ "$1" = engine ]; then
         need_shared liblapack.so.3 libopenblas0-serial

@@ -1,14 +1,19 @@
 # tests.mk: tests, checks, benchmarks and fuzzing. Included by the top folder's Makefile.
 
-UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
+UNIT_SRC := $(filter-out $(NOT_BUILT),$(sort $(wildcard tests/unit/*.c)))
 UNIT_BIN := $(UNIT_SRC:%.c=$B/%)
-FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SRC := $(filter-out $(NOT_BUILT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tests/bench/*.c))
 
 $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
+
+# drives the backends of the store, which are loaded on demand
+$B/tests/store/level_driver: $B/tests/store/level_driver.o $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
 
 # its allocations fail when it says so
 $B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
@@ -54,7 +59,8 @@ test:
 
 .PHONY: test-all
 # bench_cuda is compiled, as it runs where there is a GPU alone
-test-all: all $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-all: all $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
+  $(if $(HAVE_REDIS),$B/kvc_store_redis.so $B/tests/store/level_driver)
 	@sh tests/run.sh all $B
 
 ENGINE_TESTS ?=

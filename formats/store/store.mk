@@ -16,8 +16,8 @@ kvc-store: $B/kvc-store
 .PHONY: kvc-store
 
 # A backend: kvc_store_NAME.so of formats/store/NAME/. What it uses of libkvc is inside and not to be seen from outside.
-BACKENDS := redis s3
-redis_LIBS = $(shell $(PKG_CONFIG) --libs hiredis)
+include formats/store/redis/redis.mk
+BACKENDS := $(if $(HAVE_REDIS),redis) s3
 s3_LIBS = $(shell $(PKG_CONFIG) --libs libcurl expat)
 $B/kvc_store_%.so: $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@

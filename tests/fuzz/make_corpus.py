@@ -559,6 +559,28 @@ def mlx_files():
     }
 
 
+def redis():
+    """What a Redis server may send, after the byte that chooses the question: 0 find, 1 get, 2 put, 3 drop, 4 walk, 5 facts; 8: slots."""
+    single = b"-ERR This instance has cluster support disabled\r\n"
+    key = b"kvc:" + b"0" * 16 + b"-" + b"0" * 64 + b".kv"
+    scan = b"*2\r\n$1\r\n0\r\n*1\r\n$%d\r\n%s\r\n" % (len(key), key)
+    slots = b"*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:1\r\n$2\r\nid\r\n"
+    value = b":5\r\n$5\r\nabcde\r\n"
+    yield "find", b"\0" + b":5\r\n:1048577\r\n:0\r\n" + b":7\r\n" * 2
+    yield "get", b"\1" + value * 5
+    yield "get-large", b"\1" + b":100000\r\n$100000\r\n"[:20] + b":3\r\n$100\r\n" + b"x" * 100 + b"\r\n" + value
+    yield "get-missing", b"\1" + value + b":0\r\n$0\r\n\r\n" + value * 3 + b"$-1\r\n"
+    yield "put", b"\2+OK\r\n"
+    yield "put-there", b"\2$-1\r\n"
+    yield "moved", b"\2-MOVED 3999 127.0.0.1:1\r\n"
+    yield "ask", b"\0-ASK 3999 :1\r\n" + b"-TRYAGAIN x\r\n" * 4
+    yield "drop", b"\3:1\r\n:0\r\n-WRONGTYPE x\r\n-OOM x\r\n-CLUSTERDOWN x\r\n"
+    yield "walk", b"\4" + scan + b"-ERR x\r\n:3\r\n:77\r\n-ERR x\r\n"
+    yield "facts", b"\5:3\r\n$21\r\nredis_version:7.0.15\n\r\n$30\r\nused_memory:55\r\nmaxmemory:100\n\r\n"
+    yield "single", b"\x08" + single
+    yield "cluster", b"\x08" + slots
+
+
 def write(folder, name, data):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)
@@ -605,6 +627,8 @@ def main(source, corpus):
         write(corpus / "torch", name, data)
         with zipfile.ZipFile(io.BytesIO(data)) as z:
             write(corpus / "torch", name + ".pkl", z.read("x/data.pkl"))
+    for name, data in redis():
+        write(corpus / "redis", name, data)
     for name, data in mlx_files().items():
         write(corpus / "mlx", name, data)
     for name, data in profiles().items():
