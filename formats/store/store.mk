@@ -18,3 +18,9 @@ $B/kvc_store_%.so: $B/libkvc_store.a $B/libkvc.a
 $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildcard formats/store/$b/*.c))))
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard formats/store/redis/*.c formats/store/s3/*.c))
+
+# The S3 backend's own tests: it is linked into them, so that they see its counters.
+S3_OBJ := $(patsubst %.c,$B/%.o,$(wildcard formats/store/s3/*.c))
+$B/tests/unit/test_store_s3: $B/tests/unit/test_store_s3.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ -lcmocka $(s3_LIBS) $(LIBS)
