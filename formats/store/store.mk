@@ -24,3 +24,6 @@ S3_OBJ := $(patsubst %.c,$B/%.o,$(wildcard formats/store/s3/*.c))
 $B/tests/unit/test_store_s3: $B/tests/unit/test_store_s3.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ -lcmocka $(s3_LIBS) $(LIBS)
+$B/tests/store/s3_driver: $B/tests/store/s3_driver.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(s3_LIBS) $(LIBS)
