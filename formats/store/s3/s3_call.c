@@ -143,7 +143,7 @@ static int may_pass(const struct kvc_s3_request *r, int status) {
 
 /* Tries once more, after a pause that doubles each time. */
 static void again(struct kvc_s3_call *c, struct kvc_s3_request *r, const char *why, int64_t retry_after, unsigned weight) {
-    c->bad++;
+    c->bad += !r->wrong; /* a server that sends a wrong answer is there */
     snprintf(c->last, sizeof c->last, "%s", why);
     if (r->running[0] || r->running[1]) return; /* the other one may still bring it */
     r->tries += weight;
@@ -281,6 +281,7 @@ static kvc_instant look_at_tries(struct kvc_s3_call *c, kvc_instant now) {
         after = t->next;
         if (now - t->moved >= stall) {
             end_try(c, t);
+            r->wrong = 0;
             again(c, r, "no byte came for a time", -1, 3);
             after = c->tries; /* the list has changed: from its beginning */
             next = INT64_MAX;
@@ -368,9 +369,9 @@ int kvc_s3_fail(const struct kvc_s3 *l, const struct kvc_s3_request *r, struct k
         else if (status == 403)
             advice = ": the credentials do not permit this, or, for an object that is not there, not to list the bucket";
         else if (status == 404) advice = ": is there such a bucket?";
-        kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: %s of %s: HTTP status %d %s%s%s%s", s->bucket, s->base, r->method,
-                 r->name ? r->name : "the bucket", status, r->code, advice, *r->answer.region ? ", it lies in " : "",
-                 r->answer.region);
+        kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: %s of %s: HTTP status %d%s%s%s%s%s", s->bucket, s->base, r->method,
+                 r->name ? r->name : "the bucket", status, *r->code ? " " : "", r->code, advice,
+                 *r->answer.region ? ", it lies in " : "", r->answer.region);
     }
     if (e) e->severity = KVC_SEVERITY_RETRY;
     return -1;
