@@ -199,7 +199,7 @@ static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
     if (code != CURLE_OK || wrong || !t->answer.status) {
         snprintf(why, sizeof why, "%s", wrong ? wrong : *t->error ? t->error : code ? curl_easy_strerror(code) : "no answer");
         const int final = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
-                          code == CURLE_OUT_OF_MEMORY || code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL;
+                          code == CURLE_OUT_OF_MEMORY || code == CURLE_URL_MALFORMAT;
         r->answer = t->answer;
         r->wrong = wrong != NULL;
         end_try(c, t);
@@ -333,12 +333,13 @@ int kvc_s3_next(struct kvc_s3_call *c, struct kvc_s3_request **r, struct kvc_err
         kvc_instant now = kvc_now();
         if (!c->waiting && !c->tries) return 0;
         if (now >= c->deadline) return expire(c, e);
-        kvc_instant next = start_due(c, now);
         perform(c);
         now = kvc_now();
-        const kvc_instant look = look_at_tries(c, now);
+        kvc_instant next = look_at_tries(c, now);
         if (c->done) continue;
-        if (look < next) next = look;
+        const kvc_instant due = start_due(c, now);
+        if (c->done) continue;
+        if (due < next) next = due;
         if (c->deadline < next) next = c->deadline;
         const int64_t wait = next > now ? next - now : 0;
         curl_multi_poll(c->channel->multi, NULL, 0, (int)(wait < SECOND ? (wait + MILLISECOND - 1) / MILLISECOND : 1000), NULL);
