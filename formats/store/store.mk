@@ -21,9 +21,17 @@ $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildc
 
 # The S3 backend's own tests: it is linked into them, so that they see its counters.
 S3_OBJ := $(patsubst %.c,$B/%.o,$(wildcard formats/store/s3/*.c))
-$B/tests/unit/test_store_s3: $B/tests/unit/test_store_s3.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
+$B/tests/unit/test_store_s3 $B/tests/store/s3_driver: %: %.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
-	$(LINK) $^ -lcmocka $(s3_LIBS) $(LIBS)
-$B/tests/store/s3_driver: $B/tests/store/s3_driver.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
+	$(LINK) $^ $(if $(findstring unit,$@),-lcmocka) $(s3_LIBS) $(LIBS)
+$B/replay/fuzz_store_s3: $B/tests/fuzz/fuzz_store_s3.o $B/tests/fuzz/replay.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
+	@mkdir -p $(@D)
 	$(SAY) LD $@
-	$(LINK) $^ $(s3_LIBS) $(LIBS)
+	$(LINK) $^ $(LIBS)
+$B/fuzz/fuzz_store_s3: $(wildcard formats/store/s3/*.c) $(addprefix formats/store/,level.c object.c url.c)
+$B/replay/fuzz_store_s3 $B/fuzz/fuzz_store_s3: override KVC_LDLIBS += $(s3_LIBS)
+
+## test-store-s3: the S3 backend with real servers, from PyPI, and with a proxy that makes faults
+.PHONY: test-store-s3
+test-store-s3: $B/tests/store/s3_driver
+	@"$(PYTHON)" tests/store/s3.py $<

@@ -293,7 +293,7 @@ def test_size_lies(port):
         expect(d("get 0 1 1000 3000"), [1, 0, 0, 0, 0])
         with open(f"/proc/{d.process.pid}/status") as f:
             peak = int(next(line for line in f if line.startswith("VmHWM")).split()[1])
-        assert peak < 100000, f"{peak} kB of memory for sizes that were only claimed"
+        assert peak < 400000, f"{peak} kB of memory for sizes that were only claimed"
 
 
 def test_slow(port):

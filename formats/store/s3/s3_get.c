@@ -54,13 +54,14 @@ static void miss(struct get *g, struct fetch *f) {
     kvc_s3_remember(g->c.l->memory, &g->o[f - g->f], KVC_S3_UNKNOWN, 0, kvc_now());
 }
 
-/* The same, and says why. */
+/* The same, and says why. The text may be of a request, which ends too. */
 static int refuse(struct get *g, struct fetch *f, const char *what) {
+    struct kvc_error *why = calloc(1, sizeof *why);
+    if (!why) return kvc_fail_memory(g->e, "a message");
+    kvc_fail(why, KVC_ERR_DAMAGED, "S3 bucket '%s' at %s: %s: %s", g->c.l->setup.bucket, g->c.l->setup.base, f->name, what);
+    why->severity = KVC_SEVERITY_ITEM;
+    f->why = why;
     miss(g, f);
-    f->why = calloc(1, sizeof *f->why);
-    if (!f->why) return kvc_fail_memory(g->e, "a message");
-    kvc_fail(f->why, KVC_ERR_DAMAGED, "S3 bucket '%s' at %s: %s: %s", g->c.l->setup.bucket, g->c.l->setup.base, f->name, what);
-    f->why->severity = KVC_SEVERITY_ITEM;
     return 0;
 }
 
