@@ -193,7 +193,7 @@ static int correct_clock(struct kvc_s3_call *c, const struct kvc_s3_try *t) {
 
 static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
     struct kvc_s3_request *r = t->r;
-    const int64_t took = kvc_now() - t->started;
+    const int64_t took = t->answered - t->started;
     const char *wrong = code == CURLE_OK || t->too_much ? check(t) : NULL;
     char why[256];
     if (code != CURLE_OK || wrong || !t->answer.status) {
@@ -288,7 +288,7 @@ static kvc_instant look_at_tries(struct kvc_s3_call *c, kvc_instant now) {
             continue;
         }
         if (t->moved + stall < next) next = t->moved + stall;
-        const kvc_instant hedge_at = t->started + late[r->bytes > 262144];
+        const kvc_instant hedge_at = t->moved + late[r->bytes > 262144]; /* one that moves is not late, but slow */
         if (!c->l->setup.hedge || r->body || r->hedged || (strcmp(r->method, "GET") != 0 && strcmp(r->method, "HEAD") != 0))
             continue;
         if (now < hedge_at) {

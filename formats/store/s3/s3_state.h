@@ -11,7 +11,7 @@
 
 #define KVC_S3_SAMPLES 64
 
-/* Latencies of one class of requests. */
+/* Latencies of one class of requests, until the answer begins. */
 struct kvc_s3_latency {
     int64_t sample[KVC_S3_SAMPLES]; /* of the latest requests, in microseconds */
     size_t n;                       /* all that there were */

@@ -22,6 +22,7 @@ struct kvc_s3_try {
     CURL *easy;
     struct curl_slist *headers;
     kvc_instant started, moved; /* when bytes went to and fro last */
+    kvc_instant answered;       /* when the answer began; 0: it has not */
     int64_t signed_at;          /* seconds since 1970 */
     struct kvc_s3_answer answer;
     uint8_t *to;  /* the request's memory, or that of a hedge */
