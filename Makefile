@@ -74,13 +74,13 @@ endif
 TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff
 # the folders cuda/ are part of libkvc_cuda alone, and store/ of libkvc_store
 LIB_SRC := $(filter-out formats/store/%,$(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/stages formats/*))))
-CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c),$(sort $(wildcard cli/*.c cli/*/*.c)))
+CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c) cli/kvc-store.c,$(sort $(wildcard cli/*.c cli/*/*.c)))
 LIB_OBJ := $(LIB_SRC:%.c=$B/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$B/%.o)
 
 ## all: the four tools and the library, and libkvc_cuda where there is nvcc
 .PHONY: all
-all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
+all: $(TOOLS) kvc-store libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
 
 ## help: this list
 .PHONY: help

@@ -261,5 +261,9 @@ void cli_print_input_help(void) {
 
 void cli_print_target_help(void) {
     const char *printed[MAX_LONG_OPTIONS] = {NULL};
+    char names[256], lines[512];
+    snprintf(lines, sizeof lines, "write another layout: %s;\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
+             cli_format_names(1, names, sizeof names));
+    print_option("to", "FORMAT[:OPTIONS]", lines);
     each_option(print_of_format, printed, 1);
 }

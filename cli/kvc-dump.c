@@ -213,7 +213,7 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
         cli_warn("KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
         return EXIT_TROUBLE;
     }
-    if (s->tokens_path && dump_match_tokens(s->tokens_path, &s->input.import, &s->options, &e)) {
+    if (s->tokens_path && cli_token_ids(&s->options.tokens, s->tokens_path, &s->input.import, &e)) {
         cli_error(&e);
         return EXIT_TROUBLE;
     }
@@ -247,6 +247,6 @@ int main(int argc, char **argv) {
     if (s.version) return cli_version(s.options.verbose, cli_cuda_version);
     if (stdin_twice(&s, argv + optind, argc - optind)) return cli_usage("standard input can be read only once");
     status = run(&s, &o, argv + optind, argc - optind);
-    free(s.options.tokens);
+    free(s.options.tokens.id);
     return cli_finish(status);
 }

@@ -5,6 +5,7 @@
 #include "codecs/presets.h"
 #include "codecs/recipe.h"
 #include "formats/model/profile_learn.h"
+#include "formats/cache/give_tokens.h"
 #include "formats/cache/view.h"
 #include "formats/container/plan.h"
 
@@ -16,6 +17,7 @@ enum {
     OPT_NO_VERIFY = JOB_OPT_FREE,
     OPT_ALIGN,
     OPT_NO_TOKENS,
+    OPT_TOKEN_IDS,
     OPT_FINGERPRINT,
     OPT_QUERIES,
     OPT_DEQUANTIZE,
@@ -46,6 +48,7 @@ static const struct option long_options[] = {
     {"no-verify", no_argument, NULL, OPT_NO_VERIFY},
     {"align", required_argument, NULL, OPT_ALIGN},
     {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
+    {"token-ids", required_argument, NULL, OPT_TOKEN_IDS},
     {"companions", required_argument, NULL, OPT_COMPANIONS},
     {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
     {"append", required_argument, NULL, OPT_APPEND},
@@ -88,6 +91,8 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "      --no-verify         do not decode what was encoded\n"
                            "      --no-tokens         leave the token ids out, and with them the source file's own\n"
                            "                          bytes, which hold them too; their prefix keys stay\n"
+                           "      --token-ids=FILE    the token ids of a cache that holds none: a file of numbers, JSON\n"
+                           "                          of an engine, or another cache\n"
                            "      --companions=no     leave queries and hidden states out, and with them the source\n"
                            "                          file's own bytes; recipes still ask them (default yes)\n"
                            "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
@@ -116,8 +121,8 @@ static int ends_in(const char *path, size_t n, const char *suffix) {
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_pack_options *o = &p->how.options;
     const struct kvc_rate *rate = &p->how.rate;
-    return o->recipe || o->align || o->no_tokens || o->embed_profile || p->how.dequantize || rate->kld > 0 || rate->ratio > 0 ||
-           rate->output_error > 0 || rate->logit_error > 0;
+    return o->recipe || o->align || o->no_tokens || p->token_ids_path || o->embed_profile || p->how.dequantize || rate->kld > 0 ||
+           rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
 }
 
 /* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
@@ -205,6 +210,8 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     o->progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     o->progress_state = &p->progress;
     kvc_packed_free(&p->done);
+    if (p->token_ids.n && kvc_cache_give_tokens(f->cache, p->token_ids.id, p->token_ids.n, e))
+        return kvc_error_prefix(e, f->input.name);
     const int status = kvc_pack_cache(f->cache, kvc_opened_size(f), &p->how, out, &p->done, e);
     end_progress(p);
     return status;
@@ -242,6 +249,7 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
         return kvc_recipe_parse(arg, &p->recipe, &e) ? cli_usage("%s", e.message) : 0;
     case OPT_NO_VERIFY: p->how.options.no_verify = 1; return 0;
     case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
+    case OPT_TOKEN_IDS: p->token_ids_path = arg; return 0;
     case OPT_QUERIES: p->queries_path = arg; return 0;
     case OPT_DEQUANTIZE: p->how.dequantize = 1; return 0;
     case OPT_TARGET_KLD: return take_target(arg, "target-kld", 1e-7, 10, &p->how.rate.kld);
@@ -365,26 +373,30 @@ static int run(struct cli_pack *p, int n, char **paths) {
     int status = EXIT_TROUBLE;
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
     if (p->learn_path && (p->how.options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
-                          p->queries_path || p->job.json))
+                          p->queries_path || p->token_ids_path || p->job.json))
         return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile goes with it");
     if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
     if (p->learn_path) return *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file to write");
-    if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e))) cli_error(&e);
+    if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e)) ||
+        (p->token_ids_path && cli_token_ids(&p->token_ids, p->token_ids_path, NULL, &e)))
+        cli_error(&e);
     else status = job_run(&p->job, p->job.joins ? 1 : n, paths, pack_one);
     pack_join_close(p);
     if (p->queries.cache) kvc_close(&p->queries);
+    free(p->token_ids.id);
     kvc_packed_free(&p->done);
     kvc_profile_free(p->how.profile);
     return status;
 }
 
-/* Standard input cannot be both: 0, or EXIT_TROUBLE (message printed). */
-static int check_queries(const struct cli_pack *p, int n, char **paths) {
-    int from_stdin = !n;
-    for (int i = 0; i < n; i++) from_stdin |= strcmp(paths[i], "-") == 0;
-    if (!p->queries_path || strcmp(p->queries_path, "-") != 0 || !from_stdin) return 0;
-    return cli_usage("only one of the input and the queries can be standard input");
+/* Standard input can be one of them: 0, or EXIT_TROUBLE (message printed). */
+static int check_stdin(const struct cli_pack *p, int n, char **paths) {
+    const char *const more[] = {p->queries_path, p->token_ids_path};
+    int uses = !n;
+    for (int i = 0; i < n; i++) uses |= strcmp(paths[i], "-") == 0;
+    for (int i = 0; i < 2; i++) uses += more[i] && strcmp(more[i], "-") == 0;
+    return uses > 1 ? cli_usage("only one of the input, the queries and the token ids can be standard input") : 0;
 }
 
 static void print_help(void) {
@@ -415,7 +427,7 @@ int main(int argc, char **argv) {
     }
     if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
     if (job_check(&p.job, argc - optind, argv + optind) || pack_check_join(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (check_queries(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (check_stdin(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)
         return cli_usage("--%s-profile wants a --profile=FILE", p.how.force_profile ? "force" : "embed");
     if ((p.how.options.no_tokens || p.how.dequantize || p.how.no_companions) && p.job.remove)

@@ -42,9 +42,6 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "\n"
                            "  -o, --output=FILE       write to FILE; several files to the folder FILE, or to FILE.tar\n"
                            "  -c, --stdout            write to standard output\n"
-                           "      --to=FORMAT[:OPTIONS]\n"
-                           "                          write another layout: %s;\n"
-                           "                          OPTIONS of a format: KEY=VALUE,KEY=VALUE\n"
                            "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved or\n"
                            "                          none (default: the pairing of FORMAT's engine)\n"
                            "      --lossy-metadata    write FORMAT also if it does not hold all that the input has beside\n"
@@ -268,8 +265,7 @@ int main(int argc, char **argv) {
         if (taken < 0 || (!taken && take_option(&u, opt, optarg))) return EXIT_TROUBLE;
     }
     if (u.job.help) {
-        char names[256];
-        printf(help, cli_format_names(1, names, sizeof names));
+        fputs(help, stdout);
         puts("Writing other layouts:");
         cli_print_target_help();
         cli_print_input_help();

@@ -3,6 +3,7 @@
 #define KVC_PACK_JOB_H
 
 #include "cli/job.h"
+#include "cli/token_ids.h"
 #include "formats/file/pack.h"
 
 struct cli_progress {
@@ -16,6 +17,8 @@ struct cli_pack {
     const char *recipe_text;  /* as it was typed */
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
+    const char *token_ids_path; /* NULL: none are given */
+    struct cli_token_ids token_ids;
     struct cli_joined {
         int heads;               /* --join=heads */
         const char *append;      /* --append: the container that comes first; NULL: none */

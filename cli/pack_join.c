@@ -65,7 +65,7 @@ static int take_recipe(struct cli_pack *p, struct kvc_error *e) {
 static void say_joined(const struct cli_pack *p, const struct kvc_join_report *report) {
     if (p->job.input.quiet) return;
     if (report->by_order) cli_warn("%s: the files do not record positions: they are taken in the given order", p->joined.name);
-    if (report->no_ids) cli_warn("%s: without token ids: %s has none", p->joined.name, report->no_ids);
+    if (report->no_ids && !p->token_ids.n) cli_warn("%s: without token ids: %s has none", p->joined.name, report->no_ids);
     if (report->left_out) cli_warn("%s: without queries and hidden states", p->joined.name);
 }
 

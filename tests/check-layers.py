@@ -74,7 +74,7 @@ PRIVATE = {
     "formats/device/cuda/*": ["formats/device/cuda", "formats/api"],
 }
 # They are installed alone, and may include what is installed beside them.
-ALONE = {"formats/api/kvc.h": [], "formats/api/kvc_cuda.h": ["kvc.h"]}
+ALONE = {"formats/api/kvc.h": [], "formats/api/kvc_cuda.h": ["kvc.h"], "formats/api/kvc_store.h": ["kvc.h"]}
 
 errors = []
 

@@ -10,6 +10,7 @@
 #define KVC_DUMP_H
 
 #include "cli/cli.h"
+#include "cli/token_ids.h"
 
 enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV };
 
@@ -48,8 +49,7 @@ struct dump_options {
     uint32_t part; /* KVC_NONE: not given */
     int verbose;
     struct dump_values values;
-    int32_t *tokens; /* token ids of --match */
-    uint64_t n_tokens;
+    struct cli_token_ids tokens;  /* of --match */
     struct dump_matched *matched; /* --match: the result of each file */
     uint64_t n_matched;
 };
@@ -68,9 +68,6 @@ dump_fn dump_match;    /* dump_match.c: records the result of a file; dump_match
 
 /* Parses "L:K:H[:T0:T1]". 0, or -1 if malformed. */
 int dump_values_parse(const char *text, struct dump_values *v);
-/* Reads the token ids of --match: JSON of an engine, a list of numbers, or a cache file. */
-int dump_match_tokens(const char *path, const struct kvc_import_options *import, struct dump_options *options,
-                      struct kvc_error *e);
 /* Prints and frees the results of --match, the best file first. Returns the number of files that share a token. */
 uint64_t dump_match_end(struct dump_out *o, struct dump_options *options);
 /* Refuses a part number that the file does not have. */

@@ -1,5 +1,5 @@
 /* dump_match.c: kvc-dump --match: counts the leading tokens that each file shares with a prompt, and sorts the files. Not for
- * reading the prompt (match_tokens.c). */
+ * reading the prompt (token_ids.c). */
 #include "cli/dump/dump.h"
 #include "cli/text.h"
 #include "codecs/memory.h"
@@ -30,7 +30,7 @@ static uint64_t count_tokens(const struct kvc_cache *c) {
 int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     (void)o; /* printing waits for the last file */
     struct dump_matched m = {.order = options->n_matched, .tokens = count_tokens(f->cache)};
-    if (kvc_prefix_match(f->cache, options->tokens, options->n_tokens, &m.found, e)) return -1;
+    if (kvc_prefix_match(f->cache, options->tokens.id, options->tokens.n, &m.found, e)) return -1;
     struct dump_matched *grown = kvc_realloc(options->matched, options->n_matched + 1, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "the list of files");
     options->matched = grown;

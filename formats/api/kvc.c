@@ -4,6 +4,7 @@
 
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"
+#include "formats/cache/give_tokens.h"
 #include "formats/cache/prefix.h"
 #include "formats/cache/view.h"
 #include "formats/container/container.h"
@@ -95,6 +96,7 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
     if (open_source(f, s, &opening, e)) return -1;
     f->cache = f->opened.cache;
     f->name = f->opened.input.name;
+    if (o->n_token_ids && kvc_cache_give_tokens(f->cache, o->token_ids, o->n_token_ids, e)) return kvc_error_prefix(e, f->name);
     if (o->damaged && kvc_cache_is_container(f->cache) && survey(f, e)) return -1;
     if (kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e))) return -1;
     return 0;
@@ -176,6 +178,7 @@ void kvc_file_close(struct kvc_file *f) {
     kvc_weights_close(f->weights);
     free(f->joined);
     free(f->joined_name);
+    if (f->free_owned) f->free_owned(f->owned);
     free(f);
 }
 

@@ -73,6 +73,10 @@ struct kvc_open_options {
     const char *profile_folders;
     int damaged;                        /* open a .kvc that may be damaged anywhere, and look for all damage (kvc_file_survey) */
     struct kvc_profile *shared_profile; /* a profile that is open already, for files that were packed with it; NULL: none */
+    /* Token ids of a file that holds none: one for each of its tokens, or one for each position from 0 on. Refused for a file that
+     * has other ids. NULL and 0: none. */
+    const int32_t *token_ids;
+    uint64_t n_token_ids;
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files

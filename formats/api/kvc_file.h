@@ -17,7 +17,9 @@ struct kvc_file {
     const struct kvc_survey *survey; /* of a file opened as damaged; the cache owns it. NULL: it was opened as whole */
     const struct kvc_file **joined;  /* the files that this one consists of; NULL: it is not joined */
     size_t n_joined;
-    char *joined_name;              /* owns `name` of joined files */
+    char *joined_name; /* owns `name` of joined files */
+    void *owned;       /* what the file's rows are read from, freed after it by free_owned(); NULL: nothing */
+    void (*free_owned)(void *owned);
     struct kvc_block_cache *blocks; /* of which rows were read; NULL unless it is a whole .kvc */
 };
 

@@ -42,32 +42,49 @@ static const struct {
     {15, TEXT, KVC_KEY_SHARD},
 };
 
-static void put_item(struct kvc_sha256 *h, uint8_t tag, const void *bytes, size_t n) {
+void kvc_prefix_space_begin(struct kvc_sha256 *h) {
+    kvc_sha256_init(h);
+    kvc_sha256_update(h, TAG, sizeof TAG - 1);
+}
+
+void kvc_prefix_space_put(struct kvc_sha256 *h, uint8_t tag, const void *bytes, size_t n) {
     kvc_sha256_update(h, &tag, 1);
     kvc_sha256_u32(h, (uint32_t)n);
     kvc_sha256_update(h, bytes, n);
 }
 
-static void put_text(struct kvc_sha256 *h, uint8_t tag, const char *text) {
-    put_item(h, tag, text, strlen(text));
+/* Where items go. */
+struct items {
+    struct kvc_sha256 hash;
+    kvc_space_item *item; /* NULL: nowhere else */
+    void *state;
+};
+
+static void put(struct items *out, uint8_t tag, const char *word, int text, const void *bytes, size_t n) {
+    kvc_prefix_space_put(&out->hash, tag, bytes, n);
+    if (out->item) out->item(out->state, tag, word, text, bytes, n);
+}
+
+static void put_text(struct items *out, uint8_t tag, const char *word, const char *text) {
+    put(out, tag, word, 1, text, strlen(text));
 }
 
 /* Puts a fact of the metadata; one that is absent or of another type is unknown. */
-static void put_fact(struct kvc_sha256 *h, uint8_t tag, enum form form, const struct kvc_meta *meta, const char *key) {
+static void put_fact(struct items *out, uint8_t tag, enum form form, const struct kvc_meta *meta, const char *key) {
     static const enum kvc_meta_type type[] = {
         [TEXT] = KVC_META_TEXT, [COUNT] = KVC_META_U64, [REAL] = KVC_META_F64, [HASH] = KVC_META_BYTES};
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
     uint8_t real[4];
     if (!entry || entry->type != type[form]) {
-        put_item(h, tag, NULL, 0);
+        put(out, tag, key, form == TEXT, NULL, 0);
     } else if (form == REAL) {
         const float v = (float)kvc_meta_f64(meta, key, 0);
         uint32_t bits;
         memcpy(&bits, &v, sizeof bits);
         put_u32(real, bits);
-        put_item(h, tag, real, sizeof real);
+        put(out, tag, key, 0, real, sizeof real);
     } else {
-        put_item(h, tag, entry->value, (size_t)entry->size);
+        put(out, tag, key, form == TEXT, entry->value, (size_t)entry->size);
     }
 }
 
@@ -109,7 +126,7 @@ static uint8_t *put_layer(uint8_t *p, const struct kvc_cache *c, const struct pl
     return p;
 }
 
-static int put_layers(struct kvc_sha256 *h, const struct kvc_cache *c, const struct kvc_facts *known, struct kvc_error *e) {
+static int put_layers(struct items *out, const struct kvc_cache *c, const struct kvc_facts *known, struct kvc_error *e) {
     struct place *place = kvc_alloc(c->n_layers, sizeof *place);
     uint8_t *bytes = kvc_alloc((uint64_t)c->n_layers + 1, 14 + 2 * 18), *p = bytes;
     const int status = place && bytes ? 0 : kvc_fail_memory(e, "a namespace");
@@ -122,7 +139,7 @@ static int put_layers(struct kvc_sha256 *h, const struct kvc_cache *c, const str
         if (n) qsort(place, n, sizeof *place, compare);
         *p++ = (uint8_t)known->layers_known;
         for (size_t i = 0; i < n; i++) p = put_layer(p, c, &place[i], known->heads_known);
-        put_item(h, LAYERS, bytes, (size_t)(p - bytes));
+        put(out, LAYERS, "layers", 0, bytes, (size_t)(p - bytes));
     }
     free(bytes);
     free(place);
@@ -132,35 +149,39 @@ static int put_layers(struct kvc_sha256 *h, const struct kvc_cache *c, const str
 /* --- all facts --- */
 
 /* Lossless rows are the same whatever coded them. */
-static void put_fidelity(struct kvc_sha256 *h, const struct kvc_meta *meta, int lossless) {
+static void put_fidelity(struct items *out, const struct kvc_meta *meta, int lossless) {
     if (lossless) {
-        put_text(h, FIDELITY, "lossless");
-        put_item(h, PROFILE, NULL, 0);
+        put_text(out, FIDELITY, "fidelity", "lossless");
+        put(out, PROFILE, KVC_KEY_PROFILE, 0, NULL, 0);
     } else {
-        put_fact(h, FIDELITY, TEXT, meta, KVC_KEY_RECIPE);
-        put_fact(h, PROFILE, HASH, meta, KVC_KEY_PROFILE);
+        put_fact(out, FIDELITY, TEXT, meta, KVC_KEY_RECIPE);
+        put_fact(out, PROFILE, HASH, meta, KVC_KEY_PROFILE);
     }
+}
+
+int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
+                           kvc_space_item *item, void *state, struct kvc_error *e) {
+    const struct kvc_facts known = kvc_facts_of(meta);
+    char identity[KVC_IDENTITY_BYTES];
+    struct items to = {.item = item, .state = state};
+    uint8_t chunk[8];
+    int status = 0;
+    kvc_prefix_space_begin(&to.hash);
+    kvc_prefix_identity(meta, identity, sizeof identity);
+    put_text(&to, IDENTITY, KVC_KEY_PREFIX_IDENTITY, identity);
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
+        if (facts[i].key) put_fact(&to, facts[i].tag, facts[i].form, meta, facts[i].key);
+        else status = put_layers(&to, c, &known, e);
+    put_fidelity(&to, meta, space->lossless);
+    put_u64(chunk, space->chunk);
+    if (space->chunk) put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);
+    if (space->tenant) put(&to, TENANT, "tenant", 0, space->tenant, KVC_KEY_BYTES);
+    if (!status) return kvc_sha256_final(&to.hash, out, e);
+    kvc_sha256_drop(&to.hash);
+    return -1;
 }
 
 int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
                      struct kvc_error *e) {
-    const struct kvc_facts known = kvc_facts_of(meta);
-    char identity[KVC_IDENTITY_BYTES];
-    struct kvc_sha256 h;
-    uint8_t chunk[8];
-    int status = 0;
-    kvc_sha256_init(&h);
-    kvc_sha256_update(&h, TAG, sizeof TAG - 1);
-    kvc_prefix_identity(meta, identity, sizeof identity);
-    put_text(&h, IDENTITY, identity);
-    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
-        if (facts[i].key) put_fact(&h, facts[i].tag, facts[i].form, meta, facts[i].key);
-        else status = put_layers(&h, c, &known, e);
-    put_fidelity(&h, meta, space->lossless);
-    put_u64(chunk, space->chunk);
-    if (space->chunk) put_item(&h, CHUNK, chunk, sizeof chunk);
-    if (space->tenant) put_item(&h, TENANT, space->tenant, KVC_KEY_BYTES);
-    if (!status) return kvc_sha256_final(&h, out, e);
-    kvc_sha256_drop(&h);
-    return -1;
+    return kvc_prefix_space_items(c, meta, space, out, NULL, NULL, e);
 }

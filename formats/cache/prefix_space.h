@@ -4,6 +4,7 @@
 #define KVC_PREFIX_SPACE_H
 
 #include "formats/cache/prefix.h"
+#include "formats/io/hash.h"
 
 /* What the cache itself does not say. */
 struct kvc_space {
@@ -11,9 +12,18 @@ struct kvc_space {
     uint64_t chunk;        /* tokens of the files of a store; 0: of no store */
     const uint8_t *tenant; /* KVC_KEY_BYTES bytes; NULL: none */
 };
+/* Gets an item of the namespace: its tag, a word for people, its bytes; `text`: they are printable text. */
+typedef void kvc_space_item(void *state, uint8_t tag, const char *word, int text, const void *bytes, size_t n);
+
 /* Writes the namespace of a cache with these metadata (mostly its own) into out[KVC_KEY_BYTES]. The metadata key prefix.space has
  * the one without chunk and tenant. */
 int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
                      struct kvc_error *e);
+/* The same, and lists the items. */
+int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
+                           kvc_space_item *item, void *state, struct kvc_error *e);
+/* Begins the hash that items are put into, puts one, for who has them from elsewhere. */
+void kvc_prefix_space_begin(struct kvc_sha256 *h);
+void kvc_prefix_space_put(struct kvc_sha256 *h, uint8_t tag, const void *bytes, size_t n);
 
 #endif

@@ -135,6 +135,9 @@ int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint6
 /* Reads the whole file and checks every hash, padding byte and digest. `threads` 0: one per core. */
 int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e);
 
+/* Checks every record's hash, without decoding anything. */
+int kvc_container_check_hashes(const struct kvc_cache *c, struct kvc_error *e);
+
 /* Checks the records that are not read with tensors and literals: padding and skipped records. Reading everything and then
  * checking the rest detects every flipped bit. */
 int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e);

@@ -81,17 +81,26 @@ static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e
     return kvc_blocks_check(state, i, e);
 }
 
-int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
+/* Checks the hashes of all records, or of those that are not read with tensors and literals. */
+static int check_hashes(const struct kvc_cache *c, int all, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     for (uint64_t i = 0; i < k->n_records && !k->survey; i++) { /* a survey has checked all records */
         struct kvc_section *list;
         unsigned n;
-        if (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE) continue;
+        if (!all && (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE)) continue;
         if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
         kvc_records_release(k, i, list);
     }
     return 0;
+}
+
+int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
+    return check_hashes(c, 0, e);
+}
+
+int kvc_container_check_hashes(const struct kvc_cache *c, struct kvc_error *e) {
+    return check_hashes(c, 1, e);
 }
 
 int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e) {

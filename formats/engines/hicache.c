@@ -1,5 +1,6 @@
 /* hicache.c: pages of K and V that SGLang's HiCache stores, one file each, as bare values. Not for guessing: nothing in a page says
- * what it is, so the caller gives its geometry and the layout of the host's memory. Source: SGLang
+ * what it is, so the caller gives its geometry and the layout of the host's memory. The same options are taken for writing, where the
+ * cache has the geometry of its layers and options must agree with it. Source: SGLang
  * python/sglang/srt/mem_cache/pool_host, hicache_storage.py. */
 #include "codecs/memory.h"
 #include "formats/cache/format.h"
@@ -7,6 +8,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/geometry.h"
+#include "formats/engines/uniform.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +20,7 @@ enum { MAX_LAYERS = 65536 };
 /* Options, by position. */
 enum { LAYOUT, DTYPE, LAYERS, HEADS, CHANNELS, PAGE, FIRST };
 
-static const struct kvc_format_option import_options[] = {
+static const struct kvc_format_option options[] = {
     [LAYOUT] = {.key = "layout", .kind = KVC_OPTION_TEXT, .value = "page_first_direct"},
     [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
     [LAYERS] = {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
@@ -57,19 +59,26 @@ static int check_order(const struct kvc_bundle *b, struct kvc_error *e) {
     return 0;
 }
 
+/* Finds the order of axes of a layout, and sets the strides of a page. */
+static int take_layout(struct kvc_geometry *g, const char *layout, struct kvc_error *e) {
+    const char *order = NULL;
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        if (strcmp(layout, layouts[i].name) == 0) order = layouts[i].order;
+    if (!order)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "hicache: layout=%s is not one of layer_first, page_first, page_first_direct, page_head", layout);
+    return kvc_geometry_order(g, order) == KVC_ORDER_GOOD
+               ? 0
+               : kvc_fail(e, KVC_ERR_USAGE, "hicache: this geometry has more bytes than 64 bits count");
+}
+
 static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
-    const char *order = NULL;
     memset(g, 0, sizeof *g);
     if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !v[HEADS].count || !v[CHANNELS].count || !v[PAGE].count)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "hicache needs the geometry of a page: layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,"
                         "page=TOKENS[,first=POSITION]");
-    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
-        if (strcmp(v[LAYOUT].text, layouts[i].name) == 0) order = layouts[i].order;
-    if (!order)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "hicache: layout=%s is not one of layer_first, page_first, page_first_direct, page_head", v[LAYOUT].text);
     if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)) || g->info->block > 1)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s is no type of SGLang's caches", v[DTYPE].text);
     g->count[KVC_AXIS_LAYER] = v[LAYERS].count;
@@ -77,9 +86,7 @@ static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options
     g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
     g->count[KVC_AXIS_HEAD] = v[HEADS].count;
     g->count[KVC_AXIS_DIM] = v[CHANNELS].count;
-    if (kvc_geometry_order(g, order) != KVC_ORDER_GOOD)
-        return kvc_fail(e, KVC_ERR_USAGE, "hicache: this geometry has more bytes than 64 bits count");
-    return 0;
+    return take_layout(g, v[LAYOUT].text, e);
 }
 
 /* Checks that each file is one page. */
@@ -144,13 +151,104 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
     return c;
 }
 
+/* --- writing --- */
+
+static int keeps(enum kvc_dtype dtype) {
+    return kvc_dtype_info(dtype)->block == 1;
+}
+
+/* Checks that an option, if it is given, is what the cache has. */
+static int agree(const struct kvc_option_value *v, int option, uint64_t have, struct kvc_error *e) {
+    return !v[option].text || v[option].count == have ? 0
+                                                      : kvc_fail(e, KVC_ERR_USAGE, "hicache: %s=%s, but the cache has %" PRIu64,
+                                                                 options[option].key, v[option].text, have);
+}
+
+/* Sets the geometry of the pages that are written. */
+static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u, const struct kvc_option_value *v,
+                       struct kvc_error *e) {
+    const struct kvc_cells *cells = &u->arrays.cache->part[u->part].cells;
+    memset(g, 0, sizeof *g);
+    if (u->latent) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "hicache: pages of latents are not written");
+    if (!u->heads_known)
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS, "hicache: the number of KV heads is unknown");
+    if (!v[LAYOUT].text || !v[PAGE].count)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "hicache needs the layout and the tokens of a page: layout=page_first_direct,page=TOKENS");
+    if (v[DTYPE].text && strcmp(v[DTYPE].text, u->info->name) != 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s, but the values are %s", v[DTYPE].text, u->info->name);
+    if (agree(v, LAYERS, u->layers, e) || agree(v, HEADS, u->heads, e) || agree(v, CHANNELS, u->dim, e) ||
+        agree(v, FIRST, (uint64_t)kvc_cells_position(cells, 0), e))
+        return -1;
+    if (u->tokens % v[PAGE].count)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "hicache: %" PRIu64 " tokens are no whole pages of %" PRIu64 ": select a multiple, as SGLang does",
+                        u->tokens, v[PAGE].count);
+    g->info = u->info;
+    g->count[KVC_AXIS_LAYER] = u->layers;
+    g->count[KVC_AXIS_CACHE] = 2;
+    g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
+    g->count[KVC_AXIS_HEAD] = u->heads;
+    g->count[KVC_AXIS_DIM] = u->dim;
+    return take_layout(g, v[LAYOUT].text, e);
+}
+
+/* Puts the rows of a page, from row `first` on, into their order. */
+static int fill_page(struct kvc_uniform *u, const struct kvc_geometry *g, uint64_t first, uint8_t *page, struct kvc_error *e) {
+    const struct kvc_cache *c = u->arrays.cache;
+    uint32_t number = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (!kvc_uniform_has(u, &c->layer[i])) continue;
+        for (unsigned cache = 0; cache < 2; cache++) {
+            const struct kvc_place place = kvc_geometry_place(g, number, cache, first, c->layer[i].tensor[cache]);
+            if (kvc_uniform_place(u, &place, page, e)) return -1;
+        }
+        number++;
+    }
+    return 0;
+}
+
+/* Writes the pages, named by their first token, so that names sort as the tokens do. */
+static int write_pages(struct kvc_uniform *u, const struct kvc_geometry *g, const struct kvc_member_sink *to,
+                       struct kvc_error *e) {
+    const uint64_t step = g->count[KVC_AXIS_TOKEN];
+    uint8_t *page = kvc_alloc(g->bytes, 1);
+    int status = page ? 0 : kvc_fail_memory(e, "a page");
+    for (uint64_t first = 0; first < u->tokens && !status; first += step) {
+        char name[32];
+        snprintf(name, sizeof name, "%010" PRIu64 ".bin", first);
+        status = fill_page(u, g, first, page, e) || to->begin(to->state, name, g->bytes, e) ||
+                         kvc_sink_write(to->out, page, (size_t)g->bytes, e) || to->finish(to->state, e)
+                     ? -1
+                     : 0;
+    }
+    free(page);
+    return status;
+}
+
+static int export(const struct kvc_cache *c, const struct kvc_export_options *o, const struct kvc_member_sink *to,
+                  struct kvc_error *e) {
+    struct kvc_uniform u;
+    struct kvc_geometry g;
+    if (kvc_uniform_open(&u, c, o, keeps, "hicache", e)) return -1;
+    const int status = shape_pages(&g, &u, o->value, e) || write_pages(&u, &g, to, e) ? -1 : 0;
+    kvc_uniform_close(&u);
+    return status;
+}
+
 const struct kvc_format kvc_format_hicache = {
     .name = "hicache",
     .summary = "pages of SGLang's HiCache, geometry given by options",
-    .suffix = ".bin",
-    .import_options = import_options,
+    .suffix = ".hicache",
+    .import_options = options,
+    .export_options = options,
     .source = KVC_SOURCE_HICACHE,
+    /* The number of heads and dtypes count as geometry, which readers must be given. */
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
+             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .keeps = keeps,
     .takes_members = 1,
     .probe = probe,
     .import = import,
+    .export_members = export,
 };

@@ -4,8 +4,8 @@
 #define KVC_LMCACHE_CHUNK_H
 
 #include "formats/cache/format.h"
-#include "formats/engines/arrays_write.h"
 #include "formats/engines/geometry.h"
+#include "formats/engines/uniform.h"
 
 /* Layouts of the array. */
 enum kvc_lmcache_layout {
@@ -95,8 +95,7 @@ int kvc_lmcache_key_of(struct kvc_lmcache_key *key, const char *path);
 /* --- writing (lmcache_write.c) --- */
 
 struct kvc_lmcache_export {
-    struct kvc_arrays arrays; /* the cache to read from, and its views */
-    uint32_t stream;
+    struct kvc_uniform cache;
     struct kvc_lmcache_chunk chunk;
 };
 

@@ -15,51 +15,18 @@ const struct kvc_format_option kvc_lmcache_export_options[] = {
     {.key = NULL},
 };
 
-/* Returns 1 if a layer is written. */
-static int is_written(const struct kvc_lmcache_export *x, const struct kvc_layer *layer) {
-    const struct kvc_part *part = &x->arrays.cache->part[layer->part];
-    return part->kind == KVC_PART_LIVE && part->stream == x->stream && layer->tensor[0] != KVC_NONE;
-}
-
-/* Checks that a layer has the shape of the first, which is taken. */
-static int take_layer(struct kvc_lmcache_export *x, const struct kvc_layer *layer, const char *format, struct kvc_error *e) {
-    const struct kvc_cache *c = x->arrays.cache;
+/* Takes the shape of all layers. */
+static int take_shape(struct kvc_lmcache_export *x, const char *format, struct kvc_error *e) {
+    const struct kvc_uniform *u = &x->cache;
     struct kvc_lmcache_chunk *k = &x->chunk;
-    const struct kvc_tensor *first = &c->tensor[layer->tensor[0]];
-    const int latent = first->role == KVC_ROLE_LATENT;
-    if (!k->layers++) {
-        k->info = kvc_dtype_info(first->shape.dtype);
-        k->tokens = first->shape.tokens;
-        k->heads = first->shape.heads;
-        k->dim = first->shape.dim;
-        k->layout = latent ? KVC_LMCACHE_MLA : KVC_LMCACHE_2LTD;
-    }
-    for (unsigned i = 0; i < (latent ? 1 : 2); i++) {
-        const struct kvc_tensor *t = layer->tensor[i] == KVC_NONE ? NULL : &c->tensor[layer->tensor[i]];
-        if (!t || t->shape.dtype != k->info->dtype || t->shape.heads != k->heads || t->shape.dim != k->dim ||
-            latent != (k->layout == KVC_LMCACHE_MLA))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: layer %" PRIu32
-                            " lacks V, or has another type or size than the layer before it, and a chunk has one shape",
-                            format, layer->index);
-    }
-    return 0;
-}
-
-static int take_shape(struct kvc_lmcache_export *x, int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
-    const struct kvc_cache *c = x->arrays.cache;
-    struct kvc_lmcache_chunk *k = &x->chunk;
-    for (uint32_t i = 0; i < c->n_parts; i++)
-        if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the cache has %s layers of another length, and a chunk has one shape",
-                            format, kvc_part_kind_name(c->part[i].kind));
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        if (is_written(x, &c->layer[i]) && take_layer(x, &c->layer[i], format, e)) return -1;
-    if (!k->layers || !k->tokens) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the cache has no K or V to write", format);
-    if (!keeps(k->info->dtype))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: there is no number for the dtype %s", format, k->info->name);
-    k->heads_known = kvc_cache_heads_known(c);
-    k->bytes = (k->layout == KVC_LMCACHE_MLA ? 1 : 2) * k->info->size;
+    *k = (struct kvc_lmcache_chunk){.layout = u->latent ? KVC_LMCACHE_MLA : KVC_LMCACHE_2LTD,
+                                    .info = u->info,
+                                    .layers = u->layers,
+                                    .tokens = u->tokens,
+                                    .heads = u->heads,
+                                    .dim = u->dim,
+                                    .heads_known = u->heads_known,
+                                    .bytes = (u->latent ? 1 : 2) * u->info->size};
     if (__builtin_mul_overflow(k->bytes, k->layers * k->tokens, &k->bytes) ||
         __builtin_mul_overflow(k->bytes, k->heads * k->dim, &k->bytes))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the cache is too large", format);
@@ -84,17 +51,14 @@ static int take_layout(struct kvc_lmcache_chunk *k, const char *wanted, const ch
 
 int kvc_lmcache_export_open(struct kvc_lmcache_export *x, const struct kvc_cache *c, const struct kvc_export_options *o,
                             int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
-    memset(x, 0, sizeof *x);
-    x->arrays.cache = c;
-    if (!kvc_arrays_stream(c, &x->stream, e) && !kvc_arrays_views(&x->arrays, x->stream, o, e) &&
-        !take_shape(x, keeps, format, e) && !take_layout(&x->chunk, o->value[LAYOUT].text, format, e))
-        return 0;
+    if (kvc_uniform_open(&x->cache, c, o, keeps, format, e)) return -1;
+    if (!take_shape(x, format, e) && !take_layout(&x->chunk, o->value[LAYOUT].text, format, e)) return 0;
     kvc_lmcache_export_close(x);
     return -1;
 }
 
 void kvc_lmcache_export_close(struct kvc_lmcache_export *x) {
-    kvc_arrays_free(&x->arrays);
+    kvc_uniform_close(&x->cache);
 }
 
 unsigned kvc_lmcache_shape(const struct kvc_lmcache_chunk *k, uint64_t dim[4]) {
@@ -131,12 +95,13 @@ static int write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigne
 }
 
 int kvc_lmcache_export_data(const struct kvc_lmcache_export *x, struct kvc_sink *out, struct kvc_error *e) {
-    const struct kvc_cache *c = x->arrays.cache;
+    const struct kvc_cache *c = x->cache.arrays.cache;
     const struct kvc_lmcache_chunk *k = &x->chunk;
     const int turns = k->layout == KVC_LMCACHE_T2D || k->layout == KVC_LMCACHE_FUSED;
     const uint64_t unit = k->info->size * k->dim * (k->layout == KVC_LMCACHE_T2D ? k->heads : 1);
     for (unsigned pass = 0; pass < (turns || k->layout == KVC_LMCACHE_MLA ? 1 : 2); pass++)
         for (uint32_t i = 0; i < c->n_layers; i++)
-            if (is_written(x, &c->layer[i]) && write_rows(c, &c->layer[i].tensor[pass], turns ? 2 : 1, unit, out, e)) return -1;
+            if (kvc_uniform_has(&x->cache, &c->layer[i]) && write_rows(c, &c->layer[i].tensor[pass], turns ? 2 : 1, unit, out, e))
+                return -1;
     return 0;
 }

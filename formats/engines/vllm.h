@@ -30,6 +30,10 @@ enum kvc_vllm_shape kvc_vllm_shape_of(const char *name);
 /* Finds the number of a layer in the name of its file: as vLLM, the first part between dots that is digits alone. Returns 1 if
  * there is one. */
 int kvc_vllm_layer(const char *path, uint32_t *layer);
+/* Writes a layer's name: the pattern with the number of the layer in place of "{i}", and `suffix`. Checks that vLLM finds the number in
+ * it; `format` begins the message. */
+int kvc_vllm_name_layer(const char *format, const char *pattern, uint32_t layer, const char *suffix, char *name, size_t size,
+                        struct kvc_error *e);
 
 /* A CPU sees a block of N tokens and a head as 2N * D values: K as [D][N], then V as [N][D]. vLLM takes these values for N rows of
  * 2D values, and the connector saves row o of all heads as token o. Returns the number of value x of a head among all values of the

@@ -1,5 +1,5 @@
-/* vllm_blocks.c: blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`), with the canonical layout. Not for the
- * layouts of single workers, which depend on facts that no file has.
+/* vllm_blocks.c: reads blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`), with the canonical layout, or
+ * the pages of one worker out of files without it. Not for writing (vllm_blocks_write.c).
  *
  * A file has the tokens of one chunk and no header: for each layer the pages of the chunk's blocks, then padding. config.json says
  * dtype, layers and tokens of a page; the options say the rest. Each file is a region with a place for each page of K and V. */
@@ -10,6 +10,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/vllm.h"
+#include "formats/engines/vllm_blocks.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -21,34 +22,23 @@
 enum {
     MAX_LAYERS = 65536,
     MAX_NUMBER = 1000000, /* of a layer: KVC_VLLM_DIGITS */
-    MAX_CONFIG = 1 << 24, /* bytes */
-    PADDING = 4096        /* files end at a multiple of the memory's page */
+    MAX_CONFIG = 1 << 24  /* bytes */
 };
 
 /* Options, by position. */
-enum { SHAPE, HEADS, CHANNELS, DTYPE, CHUNK, BLOCK, IN_ORDER };
+enum { SHAPE, HEADS, CHANNELS, DTYPE, CHUNK, BLOCK, IN_ORDER, WORKER };
 
 static const struct kvc_format_option import_options[] = {
     [SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
     [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "H"},
     [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "D"},
     [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "TOKENS"},
+    [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_VLLM_BLOCKS_TOKENS, .value = "TOKENS"},
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [IN_ORDER] = {.key = "in-order", .kind = KVC_OPTION_FLAG},
+    [WORKER] = {.key = "worker", .kind = KVC_OPTION_TEXT, .value = "R/N"},
     {.key = NULL},
 };
-
-/* The shapes of a page. */
-static const struct shape {
-    const char *name;
-    const char *family; /* as the end of the canonical format has it; NULL: both */
-    int heads_first, halves, latent;
-} shapes[] = {
-    {"T-H-2D", "nhd", 0, 0, 0},  {"2-T-H-D", "nhd", 0, 1, 0}, {"H-T-2D", "hnd", 1, 0, 0},
-    {"2-H-T-D", "hnd", 1, 1, 0}, {"T-C", NULL, 0, 0, 1},
-};
-#define SHAPES (sizeof shapes / sizeof shapes[0])
 
 struct blocks {
     const struct kvc_bundle *b;
@@ -57,10 +47,11 @@ struct blocks {
     size_t n;
     json_t *root;
     const json_t *layers; /* their names */
-    const struct shape *shape;
+    const struct kvc_vllm_page *shape;
     const struct kvc_dtype_info *info;
     uint64_t page_tokens, pages;    /* pages of a layer in a file */
     uint64_t heads, channels, page; /* bytes of a page */
+    uint64_t worker, workers;       /* of `workers`, whose pages follow each other, the one that is read; canonical: 0 of 1 */
 };
 
 static int ends_in(const char *name, const char *end) {
@@ -98,47 +89,49 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return root != NULL;
 }
 
-/* Finds the dtype by vLLM's name or by kvc's. */
-static const struct kvc_dtype_info *dtype_of(const char *name) {
-    static const char *const names[][2] = {{"bfloat16", "bf16"},   {"float16", "f16"},
-                                           {"half", "f16"},        {"float32", "f32"},
-                                           {"float", "f32"},       {"fp8", "f8e4m3"},
-                                           {"fp8_e4m3", "f8e4m3"}, {"float8_e4m3fn", "f8e4m3"},
-                                           {"fp8_e5m2", "f8e5m2"}, {"float8_e5m2", "f8e5m2"}};
-    if (strncmp(name, "torch.", 6) == 0) name += 6;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(name, names[i][0]) == 0) return kvc_dtype_by_name(names[i][1]);
-    return kvc_dtype_by_name(name);
+/* Reads "R/N" of workers. */
+static int take_worker(struct blocks *k, const char *text, struct kvc_error *e) {
+    unsigned worker = 0, workers = 1;
+    int end = 0;
+    if (text && (strspn(text, "0123456789/") != strlen(text) || sscanf(text, "%5u/%5u%n", &worker, &workers, &end) != 2 ||
+                 text[end] || worker >= workers))
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: worker=%s is not R/N, with a rank R from 0 to N - 1", text);
+    k->worker = worker;
+    k->workers = workers;
+    return 0;
 }
 
-static int check_canonical(const struct blocks *k, struct kvc_error *e) {
+static int check_layout(const struct blocks *k, int has_worker, struct kvc_error *e) {
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
     char shown[64];
+    if (json_object_get(k->root, "storage_format"))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: the blocks are stored encoded (storage_format)");
     if (!format)
-        return kvc_fail(
-            e, KVC_ERR_UNSUPPORTED,
-            "config.json has no canonical_format: the blocks have the layout of the workers, which depends on how many there "
-            "were, and no file says that. kvc reads blocks written with \"canonical_layout\": true in vLLM's "
-            "kv_connector_extra_config");
+        return has_worker ? 0
+                          : kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                                     "config.json has no canonical_format: the files have the pages of the workers one after "
+                                     "another. Say how many there were, and which is to be read: vllm-blocks:worker=R/N, or "
+                                     "worker=0/1; kvc-pack --join=heads joins them");
     if (strcmp(format, "v1-nhd") != 0 && strcmp(format, "v1-hnd") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: canonical_format '%s' is neither v1-nhd nor v1-hnd",
                         kvc_name_show(format, shown, sizeof shown));
+    if (has_worker)
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "vllm-blocks: worker= is for blocks without a canonical_format; those of this config.json have all heads");
     if (json_is_false(json_object_get(k->root, "parallel_agnostic")))
         return kvc_fail(
             e, KVC_ERR_UNSUPPORTED,
             "config.json: parallel_agnostic is false: some layers have pages of single workers, whose layout no file says");
-    if (json_object_get(k->root, "storage_format"))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: the blocks are stored encoded (storage_format)");
     return 0;
 }
 
 static int take_shape(struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
+    const int heads_first = format && ends_in(format, "hnd");
     const uint64_t heads = v[HEADS].count ? v[HEADS].count : o->kv_heads;
-    for (size_t i = 0; i < SHAPES && v[SHAPE].text; i++)
-        if (strcasecmp(v[SHAPE].text, shapes[i].name) == 0) k->shape = &shapes[i];
-    if (v[SHAPE].text && !k->shape)
+    if (v[SHAPE].text && !(k->shape = kvc_vllm_page_of(v[SHAPE].text)))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
                         v[SHAPE].text);
     if (!k->shape || !v[CHANNELS].count || (!heads && !k->shape->latent))
@@ -146,10 +139,13 @@ static int take_shape(struct blocks *k, const struct kvc_import_options *o, stru
             e, KVC_ERR_USAGE,
             "the blocks do not say the shape of a page: vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
             "lie apart, or shape=T-C,dim=C of latent attention",
-            ends_in(format, "nhd") ? "T-H-2D" : "H-T-2D", ends_in(format, "nhd") ? "2-T-H-D" : "2-H-T-D");
-    if (k->shape->family && !ends_in(format, k->shape->family))
+            heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
+    if (format && k->shape->family && !ends_in(format, k->shape->family))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is not one of the canonical format %s", k->shape->name, format);
-    k->heads = k->shape->latent ? 1 : heads;
+    if (!k->shape->latent && heads % k->workers)
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: %" PRIu64 " workers do not divide the %" PRIu64 " KV heads of the model",
+                        k->workers, heads);
+    k->heads = k->shape->latent ? 1 : heads / k->workers;
     k->channels = v[CHANNELS].count;
     return 0;
 }
@@ -159,7 +155,7 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
     if (!(k->root = find_config(k->b, &k->config)))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
                         "there is no config.json with kv_cache_groups: a cache is that file and the .bin files");
-    if (check_canonical(k, e)) return -1;
+    if (take_worker(k, o->value[WORKER].text, e) || check_layout(k, o->value[WORKER].text != NULL, e)) return -1;
     const json_t *groups = json_object_get(k->root, "kv_cache_groups"), *group = json_array_get(groups, 0);
     const json_int_t tokens = json_integer_value(json_object_get(group, "tokens_per_block"));
     if (json_array_size(groups) != 1)
@@ -167,11 +163,11 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
                         "config.json has %zu cache groups, whose layers share memory; kvc reads models of one group",
                         json_array_size(groups));
     k->layers = json_object_get(group, "layer_names");
-    if (tokens < 1 || tokens > MAX_CONFIG || !json_array_size(k->layers) || json_array_size(k->layers) > MAX_LAYERS)
+    if (tokens < 1 || tokens > KVC_VLLM_BLOCKS_TOKENS || !json_array_size(k->layers) || json_array_size(k->layers) > MAX_LAYERS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "config.json: the group has no tokens_per_block or no layer_names, or too many");
     k->page_tokens = (uint64_t)tokens;
     const char *told = o->value[DTYPE].text, *dtype = told ? told : json_string_value(json_object_get(k->root, "dtype"));
-    if (!(k->info = dtype ? dtype_of(dtype) : NULL) || k->info->block > 1)
+    if (!(k->info = dtype ? kvc_vllm_dtype_of(dtype) : NULL) || k->info->block > 1)
         return kvc_fail(e, told ? KVC_ERR_USAGE : KVC_ERR_UNSUPPORTED,
                         "%s '%s' is no dtype that kvc knows: give vllm-blocks:dtype=",
                         told ? "vllm-blocks: dtype" : "config.json: dtype",
@@ -220,7 +216,7 @@ static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
     uint64_t all;
     if (!kvc_shape_check(&shape) ||
         __builtin_mul_overflow(k->page_tokens * kvc_row_bytes(&shape), k->shape->latent ? 1 : 2, &k->page) ||
-        __builtin_mul_overflow(k->page, layers, &all))
+        __builtin_mul_overflow(k->page, layers * k->workers, &all))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: a page of this shape is larger than kvc handles");
     if (chunk % k->page_tokens)
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: chunk=%" PRIu64 " is no multiple of the %" PRIu64 " tokens of a page",
@@ -232,12 +228,12 @@ static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
                         "a file has %" PRIu64 " bytes, and %" PRIu64 " pages of %" PRIu64 " layers with %" PRIu64
                         " tokens need %" PRIu64 ": heads, dim, dtype or chunk are others",
                         size, chunk ? k->pages : 1, layers, k->page_tokens, chunk ? k->pages * all : all);
-    if (!chunk && rest && (rest >= PADDING || all < PADDING || size % PADDING))
+    if (!chunk && rest && (rest >= KVC_VLLM_BLOCKS_PADDING || all < KVC_VLLM_BLOCKS_PADDING || size % KVC_VLLM_BLOCKS_PADDING))
         return kvc_fail(
             e, KVC_ERR_UNSUPPORTED,
             "a file has %" PRIu64 " bytes, which are not some pages of %" PRIu64 " layers (%" PRIu64
             " bytes) and the padding to a multiple of %d: heads, dim or dtype are others, or give vllm-blocks:chunk=TOKENS",
-            size, layers, all, PADDING);
+            size, layers, all, KVC_VLLM_BLOCKS_PADDING);
     return 0;
 }
 
@@ -303,15 +299,11 @@ static int add_tensors(struct kvc_cache *c, const struct blocks *k, struct kvc_e
 
 /* Returns the place of a page of a tensor in file `number`. */
 static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t tensor, uint64_t page) {
-    const unsigned parts = k->shape->latent ? 1 : 2, role = tensor % parts;
-    const uint64_t value = k->info->size, head = k->channels * value * (k->shape->halves ? 1 : parts);
-    const uint64_t begin = (tensor / parts * k->pages + page) * k->page;
-    struct kvc_place p = {.tensor = tensor,
-                          .cell = (number * k->pages + page) * k->page_tokens,
-                          .n = k->page_tokens,
-                          .offset = begin + role * (k->shape->halves ? k->page / 2 : k->channels * value),
-                          .strides = {k->heads * head, head, value}};
-    if (k->shape->heads_first) p.strides = (struct kvc_strides){head, k->page_tokens * head, value};
+    const unsigned parts = k->shape->latent ? 1 : 2;
+    struct kvc_place p = kvc_vllm_page_place(k->shape, tensor % parts, k->page_tokens, k->heads, k->channels, k->info->size);
+    p.tensor = tensor;
+    p.cell = (number * k->pages + page) * k->page_tokens;
+    p.offset += ((k->worker * json_array_size(k->layers) + tensor / parts) * k->pages + page) * k->page;
     return p;
 }
 
@@ -354,9 +346,12 @@ static int build(struct kvc_cache *c, struct blocks *k, const struct kvc_import_
         return -1;
     const enum kvc_pairing pairing = k->shape->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     const char *model = json_string_value(json_object_get(k->root, "model_name"));
+    char shard[32];
+    snprintf(shard, sizeof shard, "%" PRIu64 "/%" PRIu64, k->worker, k->workers);
     if (kvc_names_meta(c, "vllm-blocks", kvc_bundle_size(k->b), o, pairing, !k->shape->latent, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) || kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, known, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, k->page_tokens, e) ||
+        (k->workers > 1 && !k->shape->latent && kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, shard, e)) ||
         (model && kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e)))
         return -1;
     return kvc_cache_finish(c, e);
@@ -377,10 +372,16 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
 const struct kvc_format kvc_format_vllm_blocks = {
     .name = "vllm-blocks",
     .summary = "blocks that vLLM offloaded to files",
-    .suffix = ".tar",
+    .suffix = ".vllm-blocks",
     .takes_members = 1,
     .import_options = import_options,
+    .export_options = kvc_vllm_blocks_export_options,
     .source = KVC_SOURCE_VLLM_BLOCKS,
+    /* The number of heads counts as geometry, which readers must be given; the names of layers have their numbers. */
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
+             KVC_LACKS_FACTS | KVC_LACKS_WINDOWS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .keeps = kvc_vllm_blocks_keeps,
     .probe = probe,
     .import = import,
+    .export_members = kvc_vllm_blocks_write,
 };

@@ -1,6 +1,8 @@
 /* vllm_names.c: the names of shapes, and the numbers of layers in the names of files, of vLLM's ExampleConnector. */
 #include "formats/engines/vllm.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -23,4 +25,17 @@ int kvc_vllm_layer(const char *path, uint32_t *layer) {
         return 1;
     }
     return 0;
+}
+
+int kvc_vllm_name_layer(const char *format, const char *pattern, uint32_t layer, const char *suffix, char *name, size_t size,
+                        struct kvc_error *e) {
+    const char *place = strstr(pattern, "{i}");
+    uint32_t found = 0;
+    const int n = place ? snprintf(name, size, "%.*s%" PRIu32 "%s%s", (int)(place - pattern), pattern, layer, place + 3, suffix)
+                        : -1;
+    if (n >= 0 && (size_t)n < size && !strchr(name, '/') && kvc_vllm_layer(name, &found) && found == layer) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s: name=%s must be a name without '/' that has {i} between dots, in place of the first number, as in "
+                    "model.layers.{i}.self_attn.attn",
+                    format, pattern);
 }

@@ -26,21 +26,6 @@ int kvc_vllm_keeps(enum kvc_dtype dtype) {
 
 /* --- checks --- */
 
-/* Writes the name of a layer's file, and checks that vLLM finds the number of the layer in it. */
-static int name_layer(const struct out *o, uint32_t layer, char *name, size_t size, struct kvc_error *e) {
-    const char *place = strstr(o->pattern, "{i}");
-    uint32_t found = 0;
-    const int n = place ? snprintf(name, size, "%.*s%" PRIu32 "%s.safetensors", (int)(place - o->pattern), o->pattern, layer,
-                                   place + 3)
-                        : -1;
-    if (n < 0 || (size_t)n >= size || strchr(name, '/') || !kvc_vllm_layer(name, &found) || found != layer)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "vllm: name=%s must be a name without '/' that has {i} between dots, in place of the first number, as in "
-                        "model.layers.{i}.self_attn.attn",
-                        o->pattern);
-    return 0;
-}
-
 /* Checks that K and V of a layer fit into one array. */
 static int check_layer(const struct out *o, const struct kvc_layer *layer, uint64_t tokens, struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
@@ -140,7 +125,8 @@ static int write_layer(const struct out *o, const struct kvc_layer *layer, struc
     struct kvc_buffer header = {0};
     struct kvc_sink to_header = kvc_sink_buffer(&header);
     char name[512];
-    int status = name_layer(o, layer->index, name, sizeof name, e) || write_header(o, shape, &to_header, e) ||
+    int status = kvc_vllm_name_layer("vllm", o->pattern, layer->index, ".safetensors", name, sizeof name, e) ||
+                 write_header(o, shape, &to_header, e) ||
                  o->to->begin(o->to->state, name, header.n + 2 * shape->tokens * row, e) ||
                  kvc_sink_write(o->to->out, header.data, header.n, e);
     free(header.data);
@@ -185,7 +171,9 @@ int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *o
                     .pattern = pattern ? pattern : "model.layers.{i}.self_attn.attn"};
     struct kvc_arrays list;
     char name[512];
-    if (take_shape(&o, options->value[KVC_VLLM_TO_SHAPE].text, e) || name_layer(&o, 0, name, sizeof name, e)) return -1;
+    if (take_shape(&o, options->value[KVC_VLLM_TO_SHAPE].text, e) ||
+        kvc_vllm_name_layer("vllm", o.pattern, 0, ".safetensors", name, sizeof name, e))
+        return -1;
     if (!kvc_cache_heads_known(c) && o.shape != KVC_VLLM_ROWS)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
                              "vllm: the number of KV heads is unknown, and the arrays have an axis of heads");

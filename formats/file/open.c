@@ -87,7 +87,7 @@ int kvc_open_bundle(struct kvc_opened *f, const char *path, const struct kvc_ope
     memset(f, 0, sizeof *f);
     if (check_kernels(e)) return -1;
     if (is_folder(path)) {
-        if (kvc_bundle_folder(&f->bundle, path, &how, e)) return -1;
+        if (kvc_bundle_folder(&f->bundle, path, o->import.format != NULL, &how, e)) return -1;
         name_input(f);
         return 0;
     }

@@ -112,7 +112,7 @@ static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth, 
     return status;
 }
 
-/* Checks that the folder itself has a file, before everything below it is listed: the user may have named "/". */
+/* Checks that the folder itself has a file, before everything below it is listed: the user may have named "/" by mistake. */
 static int has_files(const char *path, struct kvc_error *e) {
     DIR *d = opendir(path);
     int found = 0;
@@ -125,14 +125,15 @@ static int has_files(const char *path, struct kvc_error *e) {
     return found ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "is a folder without files");
 }
 
-int kvc_bundle_folder(struct kvc_bundle *b, const char *path, const struct kvc_input_how *how, struct kvc_error *e) {
+int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep, const struct kvc_input_how *how, struct kvc_error *e) {
     memset(b, 0, sizeof *b);
     if (how) b->how = *how;
     b->how.sniff = NULL;
     int status = (b->folder = strdup(path)) ? 0 : kvc_fail_memory(e, "a path");
     b->name = b->folder;
-    if (!status) status = has_files(path, e);
+    if (!status && !deep) status = has_files(path, e);
     if (!status) status = list_folder(b, "", 0, e);
+    if (!status && !b->n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "is a folder without files");
     if (!status) qsort(b->member, b->n, sizeof *b->member, by_name);
     if (status) {
         kvc_error_prefix(e, path);

@@ -29,9 +29,9 @@ struct kvc_bundle {
 
 /* Makes a bundle of one file. The input belongs to the caller and must outlive the bundle. */
 void kvc_bundle_file(struct kvc_bundle *b, const struct kvc_input *in);
-/* Makes a bundle of all regular files below a folder, in the order of the bytes of their names. The folder itself must have a
- * file. Anything but files and folders is refused, and so are names that no source can have (extents.h). `how` may be NULL. */
-int kvc_bundle_folder(struct kvc_bundle *b, const char *path, const struct kvc_input_how *how, struct kvc_error *e);
+/* Makes a bundle of all regular files below a folder, in the order of the bytes of their names. Unless `deep`, the
+ * folder itself must have a file. Anything but files and folders is refused, and so are names that no source can have (extents.h). `how` may be NULL. */
+int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep, const struct kvc_input_how *how, struct kvc_error *e);
 /* Makes a bundle of the files of a tar archive, in its order. They are copied to an unlinked temporary file, so that the input
  * may be closed afterwards. */
 int kvc_bundle_archive(struct kvc_bundle *b, const struct kvc_input *in, struct kvc_error *e);

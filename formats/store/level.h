@@ -33,6 +33,8 @@ struct kvc_level_put {
     double cost;                     /* to compute it anew, relative to others of its size; 0: 1 */
 };
 
+#define KVC_PUT_LATER 2
+
 /* Counters of a level; -1: it does not know. */
 struct kvc_level_facts {
     int64_t objects, bytes, limit;
@@ -45,7 +47,7 @@ struct kvc_level_ops {
     unsigned abi; /* KVC_LEVEL_ABI */
     const char *scheme;
     const char *what; /* "directory" */
-    int remote;       /* behind a network: deadlines are longer, and found objects are copied to faster levels */
+    int remote;       /* across a network: deadlines are longer, and found objects are copied to faster levels */
 
     struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
     void (*close)(struct kvc_level *l);
@@ -58,7 +60,8 @@ struct kvc_level_ops {
      * read. */
     int (*get)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take, void *state,
                struct kvc_error *e);
-    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already. */
+    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already, to KVC_PUT_LATER if the level
+     * does not keep it now: it expects less of it than of what it has. */
     int (*put)(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
                kvc_instant deadline, int *there, struct kvc_error *e);
     /* Removes objects; those that are not there are no error. */
@@ -70,10 +73,14 @@ struct kvc_level_ops {
     /* These may be NULL: the level has nothing of the kind. */
     /* Puts a damaged or forged object aside, or removes it. */
     int (*quarantine)(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e);
-    /* Remembers that chained objects were used, the first `hits` of n by reading, the others by writing. */
-    int (*touch)(struct kvc_level *l, const struct kvc_object *o, size_t n, size_t hits, struct kvc_error *e);
+    /* Notes that the n objects of a chain were read. */
+    int (*touch)(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
+    /* Notes that n objects of a chain, of about `size` bytes each, were asked for and are not going to be put now. */
+    int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
     /* Keeps objects until a time in seconds since 1970; 0: no longer. */
     int (*pin)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
+    /* Notes that a chain will be asked for within so many seconds; 0: never again. */
+    int (*expect)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e);
 };
 
 /* Returns now. */

@@ -23,7 +23,7 @@ static int digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Reads 2 * n digits. A NUL is no digit, so that no byte behind it is read. */
+/* Reads 2 * n digits. A NUL is no digit, so that no byte after it is read. */
 static int bytes_of(const char *text, uint8_t *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const int high = digit(text[2 * i]), low = high < 0 ? -1 : digit(text[2 * i + 1]);

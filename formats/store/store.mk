@@ -2,11 +2,18 @@
 
 STORE_SRC := $(sort $(wildcard formats/store/*.c formats/store/dir/*.c))
 STORE_OBJ := $(STORE_SRC:%.c=$B/%.o)
-STORE_LIBS := $(shell $(PKG_CONFIG) --libs lmdb 2>/dev/null)
+STORE_LIBS = $(shell $(PKG_CONFIG) --libs lmdb 2>/dev/null)
 
 $B/libkvc_store.a: $(STORE_OBJ)
 	$(SAY) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$B/kvc-store: $B/cli/kvc-store.o $B/libcli.a $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $(PIE) $< $B/libcli.a $B/libkvc_store.a $B/libkvc.a $(STORE_LIBS) $(LIBS)
+kvc-store: $B/kvc-store
+	$(Q)cp -f $< $@
+.PHONY: kvc-store
 
 # A backend: kvc_store_NAME.so of formats/store/NAME/. What it uses of libkvc is inside and not to be seen from outside.
 BACKENDS := redis s3

@@ -6,7 +6,8 @@ alone.
 
 SHAPE is T-H-2D, T-2-H-D, 2-T-HD, T-C, cpu (T-H-2D out of blocks of `block` tokens of a CPU), safetensors, or blocks: and the shape
 of a page, T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D or T-C, for what the OffloadingConnector writes: files of `pages` pages of `page` tokens.
-The numbers: layers, tokens, heads, dim, block, page, pages. The values follow from layer, K or V, token, head and channel alone, so that all shapes are one cache.
+The numbers: layers, tokens, heads, dim, block, page, pages, workers (of blocks without the canonical layout, each with a part of the heads).
+The values follow from layer, K or V, token, head and channel alone, so that all shapes are one cache.
 """
 import json
 import pathlib
@@ -66,14 +67,13 @@ def array(shape, layer, n):
     return [tokens, heads * dim], b"".join(row(0, t) for t in range(tokens))
 
 
-def page(shape, layer, begin, n):
-    """The canonical page of a block and a layer."""
+def page(shape, layer, begin, heads, n):
+    """The page of a block and a layer with these heads."""
     tokens = range(begin, begin + n["page"])
 
     def head(k, t, h):
         return b"".join(value(layer, k, t, h, d) for d in range(n["dim"]))
 
-    heads = range(n["heads"])
     order = {
         "T-H-2D": ((k, t, h) for t in tokens for h in heads for k in (0, 1)),
         "2-T-H-D": ((k, t, h) for k in (0, 1) for t in tokens for h in heads),
@@ -87,15 +87,20 @@ def page(shape, layer, begin, n):
 def write_blocks(path, shape, n):
     """config.json and a file for each chunk, named by a hash that does not sort as the tokens do."""
     names = [f"model.layers.{layer}.self_attn.attn" for layer in range(n["layers"])]
-    config = {"model_name": "some/model", "tokens_per_hash": n["page"], "blocks_per_file": 1, "tp_size": 1, "pp_size": 1, "pcp_size": 1,
-              "dcp_size": 1, "dtype": "torch.float16", "inference_engine": "vllm",
+    config = {"model_name": "some/model", "tokens_per_hash": n["page"], "blocks_per_file": n["pages"], "tp_size": 1, "pp_size": 1, "pcp_size": 1,
+              "dcp_size": 1, "dtype": "float16", "inference_engine": "vllm",
               "kv_cache_groups": [{"tokens_per_block": n["page"], "layer_names": names}],
               "canonical_format": "v1-hnd" if shape in ("H-T-2D", "2-H-T-D") else "v1-nhd"}
+    if n["workers"]:
+        del config["canonical_format"]
+    workers = n["workers"] or 1
+    own = n["heads"] // workers
     path.mkdir()
-    (path / "config.json").write_text(json.dumps(config, sort_keys=True))
+    (path / "config.json").write_text(json.dumps(config, sort_keys=True, indent=2))
     chunk = n["page"] * n["pages"]
     for number, begin in enumerate(range(0, n["tokens"], chunk)):
-        data = b"".join(page(shape, layer, at, n) for layer in range(n["layers"]) for at in range(begin, begin + chunk, n["page"]))
+        data = b"".join(page(shape, layer, at, range(worker * own, (worker + 1) * own), n) for worker in range(workers)
+                        for layer in range(n["layers"]) for at in range(begin, begin + chunk, n["page"]))
         name = f"{(number * 7 + 5) % 16:x}{number:x}".ljust(64, "0")
         folder = path / "r0" / name[:3] / f"{name[3:5]}_g0"
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +108,7 @@ def write_blocks(path, shape, n):
 
 
 def main(path, shape, *numbers):
-    n = {"layers": 3, "tokens": 16, "heads": 2, "dim": 4, "block": 8, "page": 4, "pages": 1}
+    n = {"layers": 3, "tokens": 16, "heads": 2, "dim": 4, "block": 8, "page": 4, "pages": 1, "workers": 0}
     n.update((key, int(number)) for key, number in (text.split("=") for text in numbers))
     if shape == "safetensors":
         arrays = []

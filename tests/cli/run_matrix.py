@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 samples, tests = sys.argv[1:]
-TARGETS = ["llama", "safetensors", "npz", "torch", "mlx", "vllm", "lmcache", "lmcache-gds", "lmcr", "raw"]
+TARGETS = ["llama", "safetensors", "npz", "torch", "mlx", "vllm", "lmcache", "lmcache-gds", "lmcr", "hicache", "vllm-blocks", "raw"]
+OPTIONS = {"hicache": ":layout=page_head,page=2", "vllm-blocks": ":shape=2-H-T-D,page=2"}  # a page divides the tokens of every source
 LEGEND = """=  the same K and V, nothing is lost
 ~  the same K and V with --lossy-metadata; what is left out is listed
 -  refused; the reason is listed
@@ -45,19 +46,23 @@ class Source:
 
     def read_options(self, target, lost):
         """Options to read what was written for a target, which lost what a message says."""
-        dtype = "f32" if self.dtype in ("q8_0", None) and target == "lmcr" else self.dtype
+        dtype = "f32" if self.dtype in ("q8_0", None) and target in ("lmcr", "hicache") else self.dtype
         geometry = f"dtype={dtype},layers={self.layers},heads={self.heads},dim={self.dim}"
         options = [f"--kv-heads={self.heads}"]
         if target == "llama":
             options.append("--pairing=interleaved")
         elif target == "raw" or "pairing of K" in lost:
             options.append(f"--pairing={self.pairing}")
-        elif target.startswith("lmc"):
+        elif target.startswith("lmc") or target in OPTIONS:
             options.append("--pairing=halves")
         if target == "raw":
             options.append(f"--from=raw:{geometry},tokens={self.tokens}")
         if target == "lmcr":
             options.append(f"--from=lmcr:{geometry}")
+        if target == "hicache":
+            options.append(f"--from=hicache{OPTIONS[target]},{geometry}")
+        if target == "vllm-blocks":
+            options.append(f"--from=vllm-blocks:shape=2-H-T-D,heads={self.heads},dim={self.dim},chunk=2,in-order")
         return options
 
 
@@ -123,7 +128,8 @@ def message(text, path):
 
 def convert(source, target, notes):
     """Returns the entry of the table, and adds what is lost, or the reason of a refusal, to the notes."""
-    out, command = "converted", ["kvc-unpack", *source.options, f"--to={target}", "-o", "converted", source.path]
+    out, command = "converted", ["kvc-unpack", *source.options, f"--to={target}{OPTIONS.get(target, '')}", "-o", "converted",
+                            source.path]
     if target == "llama":
         command.insert(1, "--to-pairing=interleaved")
     for path in [out, "back.kvc"]:

@@ -11,9 +11,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         "vllm-blocks:shape=T-H-2D,heads=2,dim=2,dtype=u8,in-order,chunk=4",
         "vllm-blocks",
         "vllm-blocks:shape=H-T-2D,heads=65536,dim=65536,in-order",
+        "vllm-blocks:shape=H-T-2D,heads=4,dim=2,in-order,worker=1/2",
     };
     if (!size) return 0;
-    const struct kvc_import_options o = {.format = from[data[0] & 7], .kv_heads = data[0] >> 3 & 3};
+    const struct kvc_import_options o = {.format = from[data[0] & 0x80 ? 8 : data[0] & 7], .kv_heads = data[0] >> 3 & 3};
     fuzz_archive(data + 1, size - 1, &o);
     return 0;
 }

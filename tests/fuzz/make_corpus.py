@@ -372,6 +372,7 @@ def vllm_blocks():
         names = [f"model.layers.{i}.self_attn.attn" for i in range(layers)]
         config = {"kv_cache_groups": [{"tokens_per_block": 4, "layer_names": names}], "dtype": dtype, "model_name": "m",
                   "canonical_format": f"v1-{family}", **more}
+        config = {key: value for key, value in config.items() if value is not None}
         members = [("config.json", json.dumps(config).encode())]
         members += [(f"r0/{i}00/00_g0/{i}0.bin", bytes((11 * i + j) & 255 for j in range(size))) for i in range(files)]
         return tar(members)
@@ -388,6 +389,7 @@ def vllm_blocks():
         "no-layers": b"\0" + archive("nhd", 4096, layers=0),
         "stored": b"\0" + archive("nhd", 4096, storage_format="x"),
         "other-size": b"\0" + archive("nhd", 100),
+        "worker": b"\x80" + archive("nhd", 8192, layers=32, canonical_format=None),
     }
 
 

@@ -330,15 +330,21 @@ static void folders_and_archives(void **state) {
     struct kvc_bundle b;
     struct kvc_error e;
     assert_non_null(mkdtemp(folder));
-    assert_int_equal(kvc_bundle_folder(&b, folder, NULL, &e), -1);
+    assert_int_equal(kvc_bundle_folder(&b, folder, 0, NULL, &e), -1);
     assert_non_null(strstr(e.message, "without files"));
     snprintf(path, sizeof path, "%s/b", folder);
     assert_int_equal(mkdir(path, 0700), 0);
-    write_file(folder, "empty", "");
+    assert_int_equal(kvc_bundle_folder(&b, folder, 1, NULL, &e), -1);
+    assert_non_null(strstr(e.message, "without files"));
     write_file(folder, "b/c.bin", "second");
+    assert_int_equal(kvc_bundle_folder(&b, folder, 0, NULL, &e), -1);
+    assert_int_equal(kvc_bundle_folder(&b, folder, 1, NULL, &e), 0);
+    assert_int_equal(b.n, 1);
+    kvc_bundle_close(&b);
+    write_file(folder, "empty", "");
     write_file(folder, "a.bin", "first");
     for (int read = 0; read < 2; read++) {
-        assert_int_equal(kvc_bundle_folder(&b, folder, &(struct kvc_input_how){.read = read}, &e), 0);
+        assert_int_equal(kvc_bundle_folder(&b, folder, 0, &(struct kvc_input_how){.read = read}, &e), 0);
         check_bundle(&b);
         kvc_bundle_close(&b);
     }
@@ -365,7 +371,7 @@ static void folders_and_archives(void **state) {
     assert_int_equal(kvc_bundle_archive(&b, &in, &e), -1);
     free(bytes.data);
     write_file(folder, "bad\nname", "x");
-    assert_int_equal(kvc_bundle_folder(&b, folder, NULL, &e), -1);
+    assert_int_equal(kvc_bundle_folder(&b, folder, 0, NULL, &e), -1);
     snprintf(path, sizeof path, "rm -r %s", folder);
     assert_int_equal(system(path), 0);
 }

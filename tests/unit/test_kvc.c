@@ -226,6 +226,26 @@ static struct kvc_file *sample(struct kvc_error *e) {
     return f;
 }
 
+/* Token ids of a file that holds none. */
+static void given_token_ids(void **state) {
+    (void)state;
+    static const char raw[] = "raw:dtype=u8,layers=1,tokens=5,heads=1,dim=2";
+    static const int32_t ids[] = {7, 8, 9, 10, 11};
+    const uint8_t values[20] = {1, 2, 3};
+    struct kvc_open_options options = {.size = sizeof options, .format = raw, .token_ids = ids, .n_token_ids = 5};
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = kvc_file_open_memory(values, sizeof values, &options, e);
+    uint64_t n;
+    assert_non_null(f);
+    assert_memory_equal(kvc_file_tokens(f, &n), ids, sizeof ids);
+    assert_int_equal(n, 5);
+    kvc_file_close(f);
+    options.n_token_ids = 4;
+    assert_null(kvc_file_open_memory(values, sizeof values, &options, e));
+    assert_non_null(strstr(kvc_error_message(e), "4 token ids are given"));
+    kvc_error_free(e);
+}
+
 static void parts_of_a_file(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -701,6 +721,7 @@ static void versions(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slot_through_the_library),
+        cmocka_unit_test(given_token_ids),
         cmocka_unit_test(metadata_lists_are_whole_or_absent),
         cmocka_unit_test(rows_come_from_a_kept_block),
         cmocka_unit_test(threads_share_kept_blocks),

@@ -1,7 +1,8 @@
-/* match_tokens.c: reads the prompt of kvc-dump --match: token ids in the JSON of engines, as a list, or of a cache file. Not for
- * matching (dump_match.c). */
-#include "cli/dump/dump.h"
+/* token_ids.c: reads token ids in the JSON of engines, as a list, or of a cache file. */
+#include "cli/token_ids.h"
+
 #include "codecs/memory.h"
+#include "formats/io/input.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -32,9 +33,9 @@ static int is_list(const struct kvc_input *in) {
     return memchr(in->data, '\0', (size_t)in->size) == NULL;
 }
 
-static int make_room(struct dump_options *options, uint64_t n, struct kvc_error *e) {
-    options->tokens = kvc_alloc((uint64_t)n + 1, sizeof *options->tokens);
-    return options->tokens ? 0 : kvc_fail_memory(e, "tokens");
+static int make_room(struct cli_token_ids *ids, uint64_t n, struct kvc_error *e) {
+    ids->id = kvc_alloc((uint64_t)n + 1, sizeof *ids->id);
+    return ids->id ? 0 : kvc_fail_memory(e, "tokens");
 }
 
 /* --- numbers separated by white space or commas --- */
@@ -50,12 +51,12 @@ static int take_id(const struct kvc_input *in, uint64_t *at, int32_t *id) {
     return *at == first || (*at < in->size && !is_separator((char)in->data[*at])) ? -1 : 0;
 }
 
-static int read_list(const struct kvc_input *in, struct dump_options *options, struct kvc_error *e) {
-    if (make_room(options, in->size / 2 + 1, e)) return -1; /* an id and its separator have at least two bytes */
+static int read_list(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
+    if (make_room(ids, in->size / 2 + 1, e)) return -1; /* an id and its separator have at least two bytes */
     for (uint64_t at = 0; at < in->size;) {
         const uint64_t start = at;
         if (is_separator((char)in->data[at])) at++;
-        else if (take_id(in, &at, &options->tokens[options->n_tokens++]))
+        else if (take_id(in, &at, &ids->id[ids->n++]))
             return kvc_fail_at(e, KVC_ERR_UNKNOWN, start, "%s: not a token id; " RANGE, in->name);
     }
     return 0;
@@ -73,7 +74,7 @@ static const json_t *find_ids(const struct kvc_input *in, const json_t *root, st
     }
     if (json_is_array(x) && json_is_array(json_array_get(x, 0))) {
         if (json_array_size(x) > 1) {
-            kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds %zu rows of token ids: --match takes one prompt", in->name,
+            kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds %zu rows of token ids, and one prompt is wanted", in->name,
                      json_array_size(x));
             return NULL;
         }
@@ -87,14 +88,14 @@ static const json_t *find_ids(const struct kvc_input *in, const json_t *root, st
     return NULL;
 }
 
-static int read_json(const struct kvc_input *in, struct dump_options *options, struct kvc_error *e) {
+static int read_json(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
     json_error_t why;
     json_t *root = json_loadb((const char *)in->data, (size_t)in->size, 0, &why);
     if (!root)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is no valid JSON: line %d, column %d: %s", in->name, why.line, why.column,
                         why.text);
     const json_t *list = find_ids(in, root, e);
-    int status = list ? make_room(options, json_array_size(list), e) : -1;
+    int status = list ? make_room(ids, json_array_size(list), e) : -1;
     for (size_t i = 0; !status && i < json_array_size(list); i++) {
         const json_t *x = json_array_get(list, i);
         if (json_is_object(x)) x = json_object_get(x, "id"); /* an object of the id and its piece of text */
@@ -102,7 +103,7 @@ static int read_json(const struct kvc_input *in, struct dump_options *options, s
         if (!json_is_integer(x) || id < 0 || id > (json_int_t)UINT32_MAX)
             status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: element %zu of the tokens, counted from 0, is no token id; " RANGE,
                               in->name, i);
-        options->tokens[options->n_tokens++] = (int32_t)(uint32_t)id;
+        ids->id[ids->n++] = (int32_t)(uint32_t)id;
     }
     json_decref(root);
     return status;
@@ -110,30 +111,29 @@ static int read_json(const struct kvc_input *in, struct dump_options *options, s
 
 /* --- another cache --- */
 
-static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import, struct dump_options *options,
+static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import, struct cli_token_ids *ids,
                       struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_cache *c = kvc_import_file(in, import, &format, e);
     if (!c && e->code == KVC_ERR_UNKNOWN)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: neither a list of token ids nor a cache file that kvc knows", in->name);
     if (!c) return -1;
-    options->tokens = c->tokens;
-    options->n_tokens = c->n_tokens;
+    ids->id = c->tokens;
+    ids->n = c->n_tokens;
     c->tokens = NULL;
     c->n_tokens = 0;
     kvc_cache_free(c);
     return 0;
 }
 
-int dump_match_tokens(const char *path, const struct kvc_import_options *import, struct dump_options *options,
-                      struct kvc_error *e) {
+int cli_token_ids(struct cli_token_ids *ids, const char *path, const struct kvc_import_options *import, struct kvc_error *e) {
     struct kvc_input in;
     if (kvc_input_open_how(&in, path, &(struct kvc_input_how){.read = 0}, e)) return -1;
     const char first = first_byte(&in);
-    int status = first == '[' || first == '{' ? read_json(&in, options, e)
-                 : is_list(&in)               ? read_list(&in, options, e)
-                                              : read_cache(&in, import, options, e);
-    if (!status && !options->n_tokens) status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
+    int status = first == '[' || first == '{' ? read_json(&in, ids, e)
+                 : is_list(&in)               ? read_list(&in, ids, e)
+                                              : read_cache(&in, import, ids, e);
+    if (!status && !ids->n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
     kvc_input_close(&in);
     return status;
 }

@@ -1,0 +1,287 @@
+/* kvc-store.c: the options and commands of kvc-store. Not for what the commands do (store/). */
+#include "cli/store/store_tool.h"
+
+#include "formats/store/url.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPT_STORE = CLI_OPT_FREE,
+    OPT_TOKENS,
+    OPT_TO,
+    OPT_LIKE,
+    OPT_SPACE,
+    OPT_CHUNK,
+    OPT_TENANT,
+    OPT_KEY,
+    OPT_MAX,
+    OPT_OLDER,
+    OPT_SECONDS,
+    OPT_PIN,
+    OPT_DRY,
+    OPT_REPAIR,
+    OPT_TRACE,
+    OPT_CAPACITY,
+    OPT_LOSSY,
+    OPT_JSON
+};
+
+static const struct option long_options[] = {
+    {"store", required_argument, NULL, 's'},
+    {"recipe", required_argument, NULL, 'r'},
+    {"output", required_argument, NULL, 'o'},
+    {"force", no_argument, NULL, 'f'},
+    {"quiet", no_argument, NULL, 'q'},
+    {"verbose", no_argument, NULL, 'v'},
+    {"threads", required_argument, NULL, 'T'},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},
+    {"tokens", required_argument, NULL, OPT_TOKENS},
+    {"to", required_argument, NULL, OPT_TO},
+    {"like", required_argument, NULL, OPT_LIKE},
+    {"space", required_argument, NULL, OPT_SPACE},
+    {"chunk", required_argument, NULL, OPT_CHUNK},
+    {"tenant-file", required_argument, NULL, OPT_TENANT},
+    {"key-file", required_argument, NULL, OPT_KEY},
+    {"max-size", required_argument, NULL, OPT_MAX},
+    {"older-than", required_argument, NULL, OPT_OLDER},
+    {"for", required_argument, NULL, OPT_SECONDS},
+    {"pin", no_argument, NULL, OPT_PIN},
+    {"dry-run", no_argument, NULL, OPT_DRY},
+    {"repair", no_argument, NULL, OPT_REPAIR},
+    {"trace", required_argument, NULL, OPT_TRACE},
+    {"capacity", required_argument, NULL, OPT_CAPACITY},
+    {"lossy-metadata", no_argument, NULL, OPT_LOSSY},
+    {"json", no_argument, NULL, OPT_JSON},
+    {NULL, 0, NULL, 0},
+};
+
+static const char help[] =
+    "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n"
+    "Keep the KV caches of prompts' prefixes, and find the longest one that a prompt begins with.\n"
+    "\n"
+    "  init [KEY=VALUE]...     make a store; the limits are those of config\n"
+    "  put FILE...             store the whole chunks of caches, of any format that kvc-pack reads\n"
+    "  get --tokens=FILE       write the longest prefix of the tokens that is stored\n"
+    "  find --tokens=FILE      say how long it is, and where\n"
+    "  why --tokens=FILE       say what each namespace lacks of the tokens; with --like=FILE also\n"
+    "                          in which facts it differs from a cache file\n"
+    "  ls                      list namespaces; with -v objects\n"
+    "  stat NAME...            what is known of objects\n"
+    "  stats                   what the levels hold\n"
+    "  config [KEY=VALUE]...   print or change the limits of a directory, for all who use it\n"
+    "  gc                      adopt files, evict what is too old or too much, empty the trash\n"
+    "  verify                  read and check everything; with --repair put aside what is bad\n"
+    "  pin, unpin              keep the prefix of --tokens, or no longer\n"
+    "  drop                    remove the objects of a namespace\n"
+    "  export, import FILE     write all objects as a tar archive; put those of an archive\n"
+    "  sync STORE              copy what STORE lacks\n"
+    "  bench [--trace=FILE]    rates of this store; or the hit ratio of a trace\n"
+    "  doctor                  examine file systems, servers and limits\n"
+    "\n"
+    "  -s, --store=STORE       levels, the fastest first, separated by commas: dir:FOLDER, redis://HOSTS,\n"
+    "                          s3://BUCKET/PREFIX, each with ?KEY=VALUE&... (default: $KVC_STORE)\n"
+    "      --tokens=FILE       token ids: a file of numbers, JSON of an engine, or a cache\n"
+    "  -r, --recipe=RECIPE     how chunks are coded (default split); lossy ones have their own namespace\n"
+    "      --chunk=N           tokens of a chunk, a multiple of 256 (default by the size of a token)\n"
+    "      --like=FILE         the namespace of a cache file\n"
+    "      --space=NAME        a namespace by the first digits of its name\n"
+    "      --tenant-file=FILE  a secret: caches of its owner only\n"
+    "      --key-file=FILE     a secret: signs objects, and refuses those without its signature\n"
+    "  -o, --output=FILE       write to FILE (default: standard output)\n"
+    "      --to=FORMAT         of get: the format to write, as kvc-unpack has it (default kvc)\n"
+    "      --lossy-metadata    of get: also a format that does not hold all of the cache\n"
+    "      --for=TIME          of put: how long objects live; of pin: for how long. 30s, 5m, 2h, 7d\n"
+    "      --pin               of put: never evict\n"
+    "      --max-size=SIZE     of gc: evict down to this size\n"
+    "      --older-than=TIME   of gc: evict what was not used for so long\n"
+    "  -n, --dry-run           of gc: change nothing\n"
+    "      --trace=FILE        of bench: requests, a line of JSON each; kvc-store(1) has the form\n"
+    "      --capacity=P,...    of bench: sizes of the store in per cent of all blocks\n"
+    "  -T, --threads=N         threads that read and write (default 4)\n"
+    "  -f, --force             replace an existing output, write to a terminal\n"
+    "      --json              print a report as JSON\n"
+    "  -q, --quiet             errors only\n"
+    "  -v, --verbose           print more\n"
+    "  -h, --help              print this text\n"
+    "  -V, --version           print the version\n";
+
+static const char end_of_help[] = "\nExit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2 trouble.\n";
+
+enum store_use { NO_STORE, OLD_STORE, ANY_STORE };
+static const struct command {
+    const char *name;
+    store_command *run;
+    enum store_use use;
+} commands[] = {
+    {"init", store_init, ANY_STORE},     {"put", store_put, ANY_STORE},       {"get", store_get, OLD_STORE},
+    {"find", store_find, OLD_STORE},     {"why", store_why, OLD_STORE},       {"ls", store_ls, OLD_STORE},
+    {"stat", store_stat, OLD_STORE},     {"stats", store_stats, OLD_STORE},   {"config", store_config, OLD_STORE},
+    {"gc", store_gc, OLD_STORE},         {"verify", store_verify, OLD_STORE}, {"pin", store_pin, OLD_STORE},
+    {"unpin", store_unpin, OLD_STORE},   {"drop", store_drop, OLD_STORE},     {"export", store_export, OLD_STORE},
+    {"import", store_import, ANY_STORE}, {"sync", store_sync, OLD_STORE},     {"bench", store_bench, NO_STORE},
+    {"doctor", store_doctor, OLD_STORE},
+};
+
+/* Reads a time with a unit as seconds. */
+static int take_seconds(const char *text, int64_t *seconds) {
+    struct kvc_url url = {.option[0] = {.key = "time", .value = text}, .n = 1};
+    struct kvc_error e;
+    int64_t t = 0;
+    if (kvc_url_time(&url, "time", &t, &e)) return cli_usage("%s", e.message);
+    *seconds = t / 1000000;
+    return EXIT_SAME;
+}
+
+static int take_bytes(const char *text, uint64_t *bytes) {
+    struct kvc_url url = {.option[0] = {.key = "size", .value = text}, .n = 1};
+    struct kvc_error e;
+    return kvc_url_bytes(&url, "size", bytes, &e) ? cli_usage("%s", e.message) : EXIT_SAME;
+}
+
+/* Takes an option. 0, EXIT_TROUBLE (message printed), or -1: it is none of the tool's own. */
+static int take_option(struct store_tool *t, int opt, const char *arg) {
+    uint64_t n;
+    switch (opt) {
+    case 's': t->store = arg; return 0;
+    case 'r': t->of_space.recipe = arg; return 0;
+    case 'o': t->output = arg; return 0;
+    case 'f': t->force = 1; return 0;
+    case 'q': t->quiet = t->input.quiet = 1; return 0;
+    case 'v': t->verbose = 1; return 0;
+    case 'n': t->dry_run = 1; return 0;
+    case OPT_DRY: t->dry_run = 1; return 0;
+    case OPT_TOKENS: t->tokens = arg; return 0;
+    case OPT_TO: t->to = arg; return 0;
+    case OPT_LIKE: t->like = arg; return 0;
+    case OPT_SPACE: t->space = arg; return 0;
+    case OPT_TENANT: t->of_space.tenant_file = arg; return 0;
+    case OPT_KEY: t->open.key_file = arg; return 0;
+    case OPT_PIN: t->pin = 1; return 0;
+    case OPT_REPAIR: t->repair = 1; return 0;
+    case OPT_TRACE: t->trace = arg; return 0;
+    case OPT_CAPACITY: t->capacity = arg; return 0;
+    case OPT_LOSSY: t->lossy_metadata = 1; return 0;
+    case OPT_JSON: t->json = 1; return 0;
+    case OPT_MAX: return take_bytes(arg, &t->max_size);
+    case OPT_OLDER: return take_seconds(arg, &t->older);
+    case OPT_SECONDS: return take_seconds(arg, &t->seconds);
+    case 'T':
+        if (cli_parse_u64(arg, &n) || n > 64) return cli_usage("-T takes a number of threads up to 64, not '%s'", arg);
+        t->open.threads = (unsigned)n;
+        return 0;
+    case OPT_CHUNK:
+        if (cli_parse_u64(arg, &t->of_space.chunk) || !t->of_space.chunk || t->of_space.chunk % 256)
+            return cli_usage("--chunk takes a multiple of 256, not '%s'", arg);
+        return 0;
+    default: return -1;
+    }
+}
+
+static const struct command *find_command(const char *name) {
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+/* Refuses to look into a folder that is not there: reading commands make no store. */
+static int check_folder(const char *store) {
+    struct kvc_url url;
+    struct kvc_error e;
+    char **list = NULL;
+    const int n = kvc_url_split(store, &list, &e);
+    int status = n < 0 ? store_trouble(&e) : EXIT_SAME;
+    for (int i = 0; i < n && !status; i++) {
+        if (kvc_url_parse(&url, list[i], &e)) {
+            status = store_trouble(&e);
+            break;
+        }
+        if (strcmp(url.scheme, "dir") == 0 && !cli_folder_exists(url.place)) {
+            cli_warn("%s: there is no such folder; kvc-store init makes a store", url.place);
+            status = EXIT_TROUBLE;
+        }
+        kvc_url_free(&url);
+    }
+    free(list);
+    return status;
+}
+
+/* init KEY=VALUE: the limits become options of the directory's URL. */
+static char *url_with_limits(const struct store_tool *t) {
+    size_t size = strlen(t->store) + 2;
+    for (int i = 0; i < t->n; i++) size += strlen(t->operand[i]) + 1;
+    char *url = malloc(size), *at = url;
+    if (!url) return NULL;
+    at = stpcpy(at, t->store);
+    for (int i = 0; i < t->n; i++) {
+        *at++ = i || strchr(t->store, '?') ? '&' : '?';
+        at = stpcpy(at, t->operand[i]);
+    }
+    return url;
+}
+
+static int run(struct store_tool *t, const struct command *c) {
+    struct kvc_error e;
+    char *url = NULL;
+    int status = EXIT_SAME;
+    if (c->use != NO_STORE || (t->store && !t->trace)) {
+        if (!t->store) return cli_usage("name the store: -s STORE, or KVC_STORE in the environment");
+        if (c->use == OLD_STORE && (status = check_folder(t->store)) != EXIT_SAME) return status;
+        if (c->run == store_init && t->n && !(url = url_with_limits(t))) return EXIT_TROUBLE;
+        t->s = kvc_store_open(url ? url : t->store, &t->open, &e);
+        free(url);
+        if (!t->s) return store_trouble(&e);
+    }
+    if (t->json) {
+        cli_json_start(&t->report, stdout);
+        cli_json_open(&t->report, NULL, '{');
+        cli_json_u64(&t->report, "schema", 1);
+        cli_json_text(&t->report, "tool", cli_tool());
+        cli_json_text(&t->report, "command", c->name);
+    }
+    status = c->run(t);
+    if (t->json) {
+        cli_json_u64(&t->report, "status", (uint64_t)status);
+        cli_json_close(&t->report);
+        cli_json_end(&t->report);
+    }
+    if (t->s) kvc_store_flush(t->s, 0);
+    kvc_store_close(t->s);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    static struct store_tool t = {.max_size = UINT64_MAX};
+    int opt, version = 0;
+    cli_start(argv, "kvc-store");
+    cli_input_environment(&t.input);
+    t.store = getenv("KVC_STORE");
+    t.open.size = sizeof t.open;
+    t.of_space.size = sizeof t.of_space;
+    t.open.backends = getenv("KVC_STORE_BACKENDS");
+    while ((opt = getopt_long(argc, argv, "s:r:o:fqvnT:hV", cli_long_options(long_options), NULL)) != -1) {
+        if (opt == '?' || opt == ':') return cli_try_help();
+        if (opt == 'h') {
+            fputs(help, stdout);
+            cli_print_input_help();
+            fputs(end_of_help, stdout);
+            return cli_finish(EXIT_SAME);
+        }
+        if (opt == 'V') {
+            version = 1;
+            continue;
+        }
+        int status = take_option(&t, opt, optarg);
+        if (status < 0) status = cli_input_option(&t.input, opt, optarg) < 0 ? EXIT_TROUBLE : EXIT_SAME;
+        if (status) return status;
+    }
+    if (version) return cli_version(t.verbose, NULL);
+    if (optind == argc) return cli_usage("name a command");
+    const struct command *c = find_command(argv[optind]);
+    if (!c) return cli_usage("there is no command '%s'", argv[optind]);
+    t.operand = argv + optind + 1;
+    t.n = argc - optind - 1;
+    t.of_space.profile = t.input.import.profile;
+    return cli_finish(run(&t, c));
+}

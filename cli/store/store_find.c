@@ -1,0 +1,346 @@
+/* store_find.c: kvc-store put, get, find and why. */
+#include "cli/store/store_tool.h"
+#include "cli/text.h"
+#include "cli/token_ids.h"
+#include "formats/store/dir/dir.h"
+#include "formats/store/space_text.h"
+#include "formats/store/store.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+int store_trouble(const struct kvc_error *e) {
+    cli_error(e);
+    return EXIT_TROUBLE;
+}
+
+struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
+    struct kvc_error e;
+    const struct cli_input *in = &t->input;
+    const struct kvc_open_options o = {.size = sizeof o,
+                                       .format = in->import.format,
+                                       .set = in->settings.n ? in->settings.item : NULL,
+                                       .model = in->model_path,
+                                       .kv_heads = in->import.kv_heads,
+                                       .pairing = in->import.pairing ? kvc_pairing_name(in->import.pairing) : NULL,
+                                       .weights = in->weights_path,
+                                       .profile = in->import.profile,
+                                       .profile_folders = in->import.profile_folders};
+    struct kvc_file *f = kvc_file_open(path, &o, &e);
+    if (!f) store_trouble(&e);
+    return f;
+}
+
+/* --- namespaces --- */
+
+void store_free_spaces(struct store_spaces *spaces) {
+    for (size_t i = 0; i < spaces->n; i++) kvc_store_space_close(spaces->item[i]);
+    free(spaces->item);
+    *spaces = (struct store_spaces){.n = 0};
+}
+
+static int add_space(struct store_spaces *spaces, struct kvc_store_space *space) {
+    struct kvc_store_space **more = realloc(spaces->item, (spaces->n + 1) * sizeof(struct kvc_store_space *));
+    if (!more) {
+        kvc_store_space_close(space);
+        return -1;
+    }
+    spaces->item = more;
+    spaces->item[spaces->n++] = space;
+    return 0;
+}
+
+struct names {
+    char (*name)[2 * KVC_OBJECT_KEY + 1];
+    size_t n;
+    int failed;
+};
+
+static int see_name(void *state, unsigned level, const char *name, uint64_t bytes, int64_t used) {
+    struct names *x = state;
+    struct kvc_object o;
+    char hex[2 * KVC_OBJECT_KEY + 1];
+    (void)level, (void)bytes, (void)used;
+    if (kvc_object_parse(name, &o) || o.kind != KVC_OBJECT_SPACE_FACTS) return 0;
+    kvc_hex(o.key, sizeof o.key, hex);
+    for (size_t i = 0; i < x->n; i++)
+        if (strcmp(x->name[i], hex) == 0) return 0;
+    void *more = realloc(x->name, (x->n + 1) * sizeof *x->name);
+    x->failed = !more;
+    if (!more) return 1;
+    x->name = more;
+    memcpy(x->name[x->n++], hex, sizeof hex);
+    return 0;
+}
+
+/* Opens all namespaces of the store that the caller can read: not those of other tenants. */
+static int take_all(struct store_tool *t, struct store_spaces *spaces) {
+    struct kvc_error e;
+    struct names names = {.n = 0};
+    int status = kvc_store_walk(t->s, NULL, see_name, &names, &e) ? store_trouble(&e) : EXIT_SAME;
+    if (names.failed) status = EXIT_TROUBLE;
+    for (size_t i = 0; i < names.n && !status; i++) {
+        struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space, &e);
+        if (space && add_space(spaces, space)) status = EXIT_TROUBLE;
+        if (!space && e.code != KVC_ERR_USAGE) status = store_trouble(&e);
+        if (!space && e.code == KVC_ERR_USAGE && t->verbose) cli_error(&e);
+    }
+    free(names.name);
+    return status;
+}
+
+int store_take_spaces(struct store_tool *t, struct store_spaces *spaces) {
+    struct kvc_error e;
+    struct kvc_store_space *space = NULL;
+    *spaces = (struct store_spaces){.n = 0};
+    if (!t->space && !t->like) return take_all(t, spaces);
+    if (t->space) {
+        space = kvc_store_space_named(t->s, t->space, &t->of_space, &e);
+    } else {
+        struct kvc_file *like = store_open_file(t, t->like);
+        if (!like) return EXIT_TROUBLE;
+        space = kvc_store_space_like(t->s, like, &t->of_space, &e);
+        kvc_file_close(like);
+    }
+    if (!space) return store_trouble(&e);
+    return add_space(spaces, space) ? EXIT_TROUBLE : EXIT_SAME;
+}
+
+/* --- finding --- */
+
+static int take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
+    struct kvc_error e;
+    if (!t->tokens) return cli_usage("name the tokens: --tokens=FILE");
+    if (!cli_token_ids(ids, t->tokens, &t->input.import, &e)) return EXIT_SAME;
+    free(ids->id);
+    return store_trouble(&e);
+}
+
+int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    struct kvc_error e;
+    struct cli_token_ids ids;
+    uint64_t best = 0;
+    *hit = NULL;
+    int status = take_tokens(t, &ids);
+    if (status) return status;
+    for (size_t i = 0; i < spaces->n && !status; i++) {
+        struct kvc_store_hit *h = kvc_store_find(spaces->item[i], ids.id, ids.n, &o, &e);
+        struct kvc_store_hit_info info = {.size = sizeof info};
+        if (!h) {
+            status = store_trouble(&e);
+            break;
+        }
+        kvc_store_hit_info(h, &info);
+        if (info.tokens > best) {
+            kvc_store_hit_free(*hit);
+            *hit = h;
+            best = info.tokens;
+        } else {
+            kvc_store_hit_free(h);
+        }
+    }
+    free(ids.id);
+    return status;
+}
+
+static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
+    struct kvc_store_hit_info info = {.size = sizeof info};
+    char size[32];
+    if (hit) kvc_store_hit_info(hit, &info);
+    if (t->json) {
+        cli_json_u64(&t->report, "tokens", info.tokens);
+        cli_json_u64(&t->report, "chunks", info.chunks);
+        cli_json_u64(&t->report, "bytes", info.bytes);
+        cli_json_u64(&t->report, "asked", info.asked);
+        cli_json_i64(&t->report, "microseconds", info.seconds_us);
+        cli_json_bool(&t->report, "late", info.late);
+        cli_json_text(&t->report, "levels", info.levels);
+        cli_json_text(&t->report, "namespace", hit ? kvc_store_space_name(hit->space) : NULL);
+        return;
+    }
+    cli_size_text(info.bytes, size);
+    if (hit)
+        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s\n", info.tokens, info.chunks, size,
+               info.levels, kvc_store_space_name(hit->space));
+    else printf("0 tokens\n");
+}
+
+int store_find(struct store_tool *t) {
+    struct store_spaces spaces;
+    struct kvc_store_hit *hit = NULL;
+    int status = store_take_spaces(t, &spaces);
+    if (!status) status = store_find_longest(t, &spaces, &hit);
+    if (!status) print_hit(t, hit);
+    if (!status && !hit) status = EXIT_DIFFER;
+    kvc_store_hit_free(hit);
+    store_free_spaces(&spaces);
+    return status;
+}
+
+/* --- getting --- */
+
+static int write_output(void *state, const void *data, size_t n) {
+    struct cli_output *o = state;
+    return o->sink.write(o->sink.state, data, n, NULL);
+}
+
+static int write_file(struct store_tool *t, const struct kvc_file *f) {
+    struct kvc_error e;
+    struct cli_output out = {.fd = -1};
+    const struct kvc_write_options how = {.size = sizeof how,
+                                          .lossy_metadata = t->lossy_metadata,
+                                          .recipe = t->of_space.recipe,
+                                          .no_verify = 1};
+    if (cli_output_open(&out, t->output, t->force, 0666, &e)) return store_trouble(&e);
+    int status = t->to && strcmp(t->to, "kvc") != 0 ? kvc_file_unpack(f, t->to, &how, write_output, &out, &e)
+                                                    : kvc_file_pack(f, &how, write_output, &out, &e);
+    if (!status) status = cli_output_commit(&out, &e);
+    if (!status) return EXIT_SAME;
+    cli_output_abandon(&out);
+    return store_trouble(&e);
+}
+
+int store_get(struct store_tool *t) {
+    const struct kvc_store_load_options o = {.size = sizeof o, .deadline = 600000000};
+    struct store_spaces spaces;
+    struct kvc_store_hit *hit = NULL;
+    struct kvc_error e;
+    int status = store_take_spaces(t, &spaces);
+    if (!status) status = store_find_longest(t, &spaces, &hit);
+    if (!status && !hit) {
+        if (!t->quiet) cli_warn("the store has no prefix of these tokens; kvc-store why says more");
+        status = EXIT_DIFFER;
+    }
+    struct kvc_file *f = hit ? kvc_store_get(hit, &o, &e) : NULL;
+    if (hit && !f) {
+        if (kvc_error_code(&e)) cli_error(&e);
+        else cli_warn("what was found is not there any more");
+        status = EXIT_DIFFER;
+    }
+    if (f) status = write_file(t, f);
+    if (f && !status && t->output) print_hit(t, hit);
+    kvc_file_close(f);
+    kvc_store_hit_free(hit);
+    store_free_spaces(&spaces);
+    return status;
+}
+
+/* --- putting --- */
+
+static int put_one(struct store_tool *t, const char *path, uint64_t *stored) {
+    struct kvc_error e;
+    struct kvc_file *f = store_open_file(t, path);
+    const struct kvc_store_put_options o = {.size = sizeof o, .wait = 1, .seconds = t->seconds, .pin = t->pin};
+    if (!f) return EXIT_TROUBLE;
+    struct kvc_store_space *space = kvc_store_space_like(t->s, f, &t->of_space, &e);
+    int status = space ? kvc_store_put(space, f, &o, &e) : -1;
+    uint64_t n = 0;
+    kvc_file_tokens(f, &n);
+    if (!status && !t->quiet && !t->json)
+        printf("%s: %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", path,
+               n / kvc_store_space_chunk(space) * kvc_store_space_chunk(space), n, kvc_store_space_name(space));
+    if (status) {
+        cli_error_about(&e, path);
+        store_trouble(&e);
+    }
+    *stored += !status;
+    kvc_store_space_close(space);
+    kvc_file_close(f);
+    return status ? EXIT_TROUBLE : EXIT_SAME;
+}
+
+int store_put(struct store_tool *t) {
+    uint64_t stored = 0;
+    int worst = EXIT_SAME;
+    if (!t->n) return cli_usage("name the files that are put");
+    for (int i = 0; i < t->n; i++) {
+        const int status = put_one(t, t->operand[i], &stored);
+        if (status > worst) worst = status;
+    }
+    if (t->json) cli_json_u64(&t->report, "files", stored);
+    return worst;
+}
+
+/* --- why --- */
+
+void store_age_text(int64_t seconds, char text[32]) {
+    if (seconds < 120) snprintf(text, 32, "%" PRId64 " s", seconds);
+    else if (seconds < 7200) snprintf(text, 32, "%" PRId64 " min", seconds / 60);
+    else if (seconds < 172800) snprintf(text, 32, "%" PRId64 " h", seconds / 3600);
+    else snprintf(text, 32, "%" PRId64 " d", seconds / 86400);
+}
+
+/* Says what a directory remembers of an object that it does not have. */
+static void explain_object(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size) {
+    struct kvc_index_record r;
+    char age[32];
+    snprintf(text, size, "never stored, or forgotten");
+    for (unsigned i = 0; i < s->n_levels; i++) {
+        const struct kvc_dir *d = s->level[i].ops == &kvc_level_dir ? (const struct kvc_dir *)s->level[i].level : NULL;
+        struct kvc_index_txn *txn = d && d->index ? kvc_index_begin(d->index, 0, NULL) : NULL;
+        if (txn && kvc_index_get(txn, o->key, &r, NULL) > 0) {
+            store_age_text((int64_t)time(NULL) - r.used, age);
+            snprintf(text, size,
+                     r.ghost ? "evicted or refused by %s; it was last asked for %s ago" : "too old for %s: last used %s ago",
+                     s->level[i].url, age);
+        }
+        kvc_index_abort(txn);
+    }
+}
+
+/* Prints what a namespace has of the tokens, and where it ends. Returns the tokens it has. */
+static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *space, const struct cli_token_ids *ids,
+                              const char *wanted) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    struct kvc_error e;
+    struct kvc_store_hit *hit = kvc_store_find(space, ids->id, ids->n, &o, &e);
+    char reason[256] = "", difference[256];
+    if (!hit) {
+        store_trouble(&e);
+        return 0;
+    }
+    const uint64_t tokens = hit->chunks * space->chunk;
+    if (hit->chunks * space->chunk < hit->asked) explain_object(t->s, &hit->object[hit->chunks], reason, sizeof reason);
+    else if (ids->n % space->chunk)
+        snprintf(reason, sizeof reason, "less than a chunk of %" PRIu64 " tokens is left", space->chunk);
+    printf("namespace %.16s: %" PRIu64 " of %" PRIu64 " tokens%s%s\n", space->name, tokens, ids->n, *reason ? "; then: " : "",
+           reason);
+    size_t at = 0;
+    while (wanted && kvc_space_text_differ(wanted, space->facts, &at, difference, sizeof difference)) {
+        printf("  differs in ");
+        cli_print_safe(stdout, difference);
+        printf("\n");
+    }
+    kvc_store_hit_free(hit);
+    return tokens;
+}
+
+int store_why(struct store_tool *t) {
+    struct store_spaces wanted = {.n = 0}, all = {.n = 0};
+    struct cli_token_ids ids = {.id = NULL};
+    int status = take_tokens(t, &ids);
+    uint64_t best = 0;
+    if (status) return status;
+    if (t->like) status = store_take_spaces(t, &wanted);
+    const char *like = t->like;
+    t->like = NULL;
+    if (!status) status = store_take_spaces(t, &all);
+    t->like = like;
+    if (!status && !all.n) printf("the store has no namespace that can be read\n");
+    for (size_t i = 0; i < wanted.n && !status; i++) {
+        int there = 0;
+        for (size_t k = 0; k < all.n; k++) there |= strcmp(wanted.item[i]->name, all.item[k]->name) == 0;
+        if (!there) printf("namespace %.16s, which these facts give, is not in the store\n", wanted.item[i]->name);
+    }
+    for (size_t i = 0; i < all.n && !status; i++) {
+        const uint64_t tokens = explain_space(t, all.item[i], &ids, wanted.n ? wanted.item[0]->facts : NULL);
+        if (tokens > best) best = tokens;
+    }
+    store_free_spaces(&wanted);
+    store_free_spaces(&all);
+    free(ids.id);
+    return status ? status : best ? EXIT_SAME : EXIT_DIFFER;
+}

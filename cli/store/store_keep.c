@@ -1,0 +1,196 @@
+/* store_keep.c: kvc-store gc, verify, pin, unpin and drop. */
+#include "cli/store/store_tool.h"
+#include "formats/container/container.h"
+#include "formats/model/profile.h"
+#include "formats/store/dir/dir.h"
+#include "formats/store/space_text.h"
+#include "formats/store/store.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- gc --- */
+
+static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
+    char size[32], evicted[32], trash[32];
+    cli_size_text(c->bytes, size);
+    cli_size_text(c->evicted_bytes, evicted);
+    cli_size_text(c->trash_bytes, trash);
+    if (t->json) {
+        cli_json_u64(&t->report, "objects", c->objects);
+        cli_json_u64(&t->report, "bytes", c->bytes);
+        cli_json_u64(&t->report, "adopted", c->adopted);
+        cli_json_u64(&t->report, "missing", c->missing);
+        cli_json_u64(&t->report, "evicted", c->evicted);
+        cli_json_u64(&t->report, "evicted_bytes", c->evicted_bytes);
+        cli_json_u64(&t->report, "expired", c->expired);
+        cli_json_u64(&t->report, "trash_bytes", c->trash_bytes);
+        cli_json_u64(&t->report, "strangers", c->strangers);
+        return;
+    }
+    printf("%" PRIu64 " objects, %s; %s%" PRIu64 " (%s, %" PRIu64 " of them expired); %s in the trash\n", c->objects, size,
+           t->dry_run ? "would evict " : "evicted ", c->evicted, evicted, c->expired, trash);
+    if (c->adopted || c->missing)
+        printf("the index lacked %" PRIu64 " files, and %" PRIu64 " of its records had none\n", c->adopted, c->missing);
+    if (c->strangers) printf("%" PRIu64 " files in the store's folders are no objects\n", c->strangers);
+}
+
+int store_gc(struct store_tool *t) {
+    const struct kvc_dir_clean how = {.max_size = t->max_size, .older = t->older, .dry_run = t->dry_run};
+    int any = 0;
+    for (unsigned i = 0; i < t->s->n_levels; i++) {
+        struct kvc_dir_counts counts;
+        struct kvc_error e;
+        if (t->s->level[i].ops != &kvc_level_dir) continue;
+        any = 1;
+        if (kvc_dir_clean((struct kvc_dir *)t->s->level[i].level, &how, &counts, &e)) return store_trouble(&e);
+        print_counts(t, &counts);
+    }
+    return any ? EXIT_SAME : cli_usage("kvc-store gc is for directories; Redis and S3 expire objects by themselves");
+}
+
+/* --- verify --- */
+
+struct verifying {
+    struct store_tool *t;
+    unsigned level;
+    struct kvc_object *bad;
+    size_t n_bad;
+    uint64_t n, bytes;
+    int failed;
+    struct kvc_error why; /* of the object that is being read */
+};
+
+/* Checks an object by itself: that it is whole, and that its own tokens and facts give its name. */
+static int check_chunk(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size,
+                       struct kvc_error *e) {
+    const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
+    if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
+    struct kvc_file *f = kvc_file_open_memory(data, size, &open, e);
+    if (!f) return -1;
+    int status = kvc_container_check_hashes(f->cache, e) || kvc_prefix_verify(f->cache, e) ? -1 : 0;
+    kvc_file_close(f);
+    return status;
+}
+
+static int check_bytes(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size,
+                       struct kvc_error *e) {
+    struct kvc_space_facts facts;
+    if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE) return check_chunk(s, o, data, size, e);
+    if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
+    if (o->kind == KVC_OBJECT_SPACE_FACTS) {
+        if (kvc_space_text_read(data, size, &facts, e)) return -1;
+        return memcmp(facts.ns, o->key, sizeof facts.ns) ? kvc_fail(e, KVC_ERR_DAMAGED, "its facts are of another name") : 0;
+    }
+    struct kvc_profile *p = kvc_profile_open_memory(data, size, e);
+    const int same = p && memcmp(kvc_profile_sha256(p), o->key, KVC_SHA256_BYTES) == 0;
+    kvc_profile_free(p);
+    return !p ? -1 : same ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "its hash is another than its name");
+}
+
+static int take_bytes(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+    void **to = state;
+    (void)i;
+    to[0] = data;
+    memcpy(to[1], &size, sizeof size);
+    if (why) memcpy(to[2], why, sizeof *why);
+    return 0;
+}
+
+static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t used) {
+    struct verifying *v = state;
+    struct kvc_level *l = v->t->s->level[v->level].level;
+    size_t size = 0;
+    struct kvc_error e = {.code = KVC_OK};
+    void *to[3] = {NULL, &size, &e};
+    char name[KVC_OBJECT_NAME];
+    (void)bytes, (void)used;
+    int status = l->ops->get(l, o, 1, kvc_now() + 60000000, take_bytes, to, &e);
+    if (!status && !to[0] && !e.code) return 0; /* it has just gone */
+    if (!status && to[0]) status = check_bytes(v->t->s, o, to[0], size, &e);
+    free(to[0]);
+    v->n++;
+    v->bytes += size;
+    if (!status && !e.code) return 0;
+    kvc_object_name(o, name);
+    cli_warn("%s: %s", name, e.message);
+    struct kvc_object *more = realloc(v->bad, (v->n_bad + 1) * sizeof *more);
+    v->failed |= !more;
+    if (!more) return 1;
+    v->bad = more;
+    v->bad[v->n_bad++] = *o;
+    return 0;
+}
+
+int store_verify(struct store_tool *t) {
+    struct verifying v = {.t = t};
+    struct kvc_error e;
+    char size[32];
+    for (; v.level < t->s->n_levels; v.level++) {
+        struct kvc_level *l = t->s->level[v.level].level;
+        const size_t before = v.n_bad;
+        if (l->ops->walk(l, NULL, see, &v, &e) || v.failed) {
+            free(v.bad);
+            return store_trouble(&e);
+        }
+        for (size_t i = before; i < v.n_bad && t->repair; i++)
+            if (l->ops->quarantine && l->ops->quarantine(l, &v.bad[i], &e)) store_trouble(&e);
+    }
+    cli_size_text(v.bytes, size);
+    if (t->json) {
+        cli_json_u64(&t->report, "objects", v.n);
+        cli_json_u64(&t->report, "bytes", v.bytes);
+        cli_json_u64(&t->report, "bad", v.n_bad);
+    } else if (!t->quiet) {
+        printf("%" PRIu64 " objects, %s: %zu bad%s\n", v.n, size, v.n_bad, v.n_bad && t->repair ? ", put aside" : "");
+    }
+    const int bad = v.n_bad != 0;
+    free(v.bad);
+    return bad ? EXIT_DIFFER : EXIT_SAME;
+}
+
+/* --- pins --- */
+
+static int change_pin(struct store_tool *t, int pin) {
+    struct store_spaces spaces;
+    struct kvc_store_hit *hit = NULL;
+    struct kvc_error e;
+    int status = store_take_spaces(t, &spaces);
+    if (!status) status = store_find_longest(t, &spaces, &hit);
+    if (!status && !hit) {
+        cli_warn("the store has no prefix of these tokens");
+        status = EXIT_DIFFER;
+    }
+    if (hit && (pin ? kvc_store_pin(hit, t->seconds, &e) : kvc_store_unpin(hit, &e))) status = store_trouble(&e);
+    if (hit && !status && !t->quiet && !t->json)
+        printf("%" PRIu64 " tokens %s\n", (uint64_t)(hit->chunks * hit->space->chunk), pin ? "pinned" : "unpinned");
+    kvc_store_hit_free(hit);
+    store_free_spaces(&spaces);
+    return status;
+}
+
+int store_pin(struct store_tool *t) {
+    return change_pin(t, 1);
+}
+
+int store_unpin(struct store_tool *t) {
+    return change_pin(t, 0);
+}
+
+/* --- drop --- */
+
+int store_drop(struct store_tool *t) {
+    struct store_spaces spaces;
+    struct kvc_error e;
+    if (!t->space && !t->like) return cli_usage("name the namespace: --space=NAME or --like=FILE");
+    int status = store_take_spaces(t, &spaces);
+    for (size_t i = 0; i < spaces.n && !status; i++) {
+        const int64_t n = kvc_store_drop(spaces.item[i], &e);
+        if (n < 0) status = store_trouble(&e);
+        else if (t->json) cli_json_i64(&t->report, "objects", n);
+        else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
+    }
+    store_free_spaces(&spaces);
+    return status;
+}

@@ -1,0 +1,141 @@
+/* store_move.c: kvc-store export, import and sync. */
+#include "cli/store/store_tool.h"
+#include "formats/io/bundle.h"
+#include "formats/store/store.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where objects of a walk go: a tar archive, or a level. */
+struct moving {
+    struct store_tool *t;
+    struct kvc_level *from, *to;
+    const struct kvc_member_sink *members;
+    uint64_t n, bytes, there;
+    int failed;
+};
+
+struct taken {
+    void *data;
+    size_t size;
+};
+
+static int take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+    struct taken *x = state;
+    (void)i, (void)why;
+    *x = (struct taken){.data = data, .size = size};
+    return 0;
+}
+
+static int move_bytes(struct moving *m, const struct kvc_object *o, const struct taken *x, struct kvc_error *e) {
+    static const struct kvc_level_put how = {.parent = NULL};
+    char name[KVC_OBJECT_NAME];
+    int there = 0;
+    if (m->to) {
+        if (m->to->ops->put(m->to, o, x->data, x->size, &how, kvc_now() + 600000000, &there, e)) return -1;
+        m->there += there == 1;
+        return 0;
+    }
+    kvc_object_name(o, name);
+    return m->members->begin(m->members->state, name, x->size, e) || kvc_sink_write(m->members->out, x->data, x->size, e) ||
+                   m->members->finish(m->members->state, e)
+               ? -1
+               : 0;
+}
+
+static int move(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
+    struct moving *m = state;
+    struct taken x = {.data = NULL};
+    struct kvc_error e;
+    (void)size, (void)used;
+    int status = m->from->ops->get(m->from, o, 1, kvc_now() + 600000000, take, &x, &e);
+    if (!status && x.data) {
+        status = move_bytes(m, o, &x, &e);
+        m->n++;
+        m->bytes += x.size;
+    }
+    free(x.data);
+    if (status) store_trouble(&e);
+    m->failed |= status != 0;
+    return status;
+}
+
+static int walk(struct moving *m) {
+    struct store_spaces spaces = {.n = 0};
+    struct kvc_error e;
+    int status = m->t->space || m->t->like ? store_take_spaces(m->t, &spaces) : EXIT_SAME;
+    if (!status && m->from->ops->walk(m->from, spaces.n ? spaces.item[0]->ns : NULL, move, m, &e)) status = store_trouble(&e);
+    store_free_spaces(&spaces);
+    return status || m->failed ? EXIT_TROUBLE : EXIT_SAME;
+}
+
+static int say(struct moving *m, const char *done) {
+    char size[32];
+    cli_size_text(m->bytes, size);
+    if (m->t->json) {
+        cli_json_u64(&m->t->report, "objects", m->n);
+        cli_json_u64(&m->t->report, "bytes", m->bytes);
+        cli_json_u64(&m->t->report, "there", m->there);
+    } else if (!m->t->quiet) {
+        cli_warn("%" PRIu64 " objects, %s, %s; %" PRIu64 " were there already", m->n, size, done, m->there);
+    }
+    return EXIT_SAME;
+}
+
+int store_export(struct store_tool *t) {
+    struct cli_output out = {.fd = -1};
+    struct kvc_member_sink members;
+    struct kvc_error e;
+    struct moving m = {.t = t, .from = t->s->level[0].level, .members = &members};
+    if (cli_output_open(&out, t->output, t->force, 0600, &e)) return store_trouble(&e);
+    struct kvc_tar *tar = kvc_tar_open(&out.sink, &members, &e);
+    int status = tar ? walk(&m) : store_trouble(&e);
+    if (tar && kvc_tar_close(tar, status ? -1 : 0, &e) && !status) status = store_trouble(&e);
+    if (!status && cli_output_commit(&out, &e)) status = store_trouble(&e);
+    if (status) cli_output_abandon(&out);
+    return status ? status : say(&m, "written");
+}
+
+/* Puts a member of an archive whose name is that of an object. */
+static int import_member(struct moving *m, const struct kvc_bundle *b, size_t i, struct kvc_error *e) {
+    const char *path = b->member[i].name ? b->member[i].name : b->name, *slash = strrchr(path, '/');
+    const struct kvc_input *in = kvc_bundle_open(b, i, e);
+    struct kvc_object o;
+    if (!in) return -1;
+    if (kvc_object_parse(slash ? slash + 1 : path, &o))
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: this is no name of an object of a store", path);
+    struct taken x = {.data = malloc((size_t)in->size + 1), .size = (size_t)in->size};
+    if (!x.data) return kvc_fail_memory(e, "an object");
+    int status = kvc_input_read(in, 0, x.data, x.size, e);
+    if (!status) status = move_bytes(m, &o, &x, e);
+    free(x.data);
+    m->n++;
+    m->bytes += x.size;
+    return status;
+}
+
+int store_import(struct store_tool *t) {
+    struct kvc_opened f = {.cache = NULL};
+    struct kvc_error e;
+    struct moving m = {.t = t, .to = t->s->level[0].level};
+    const struct kvc_opening o = {.any_bytes = 1};
+    if (t->n != 1) return cli_usage("name the archive that kvc-store export wrote, or -");
+    if (kvc_open_bundle(&f, t->operand[0], &o, &e)) return store_trouble(&e);
+    int status = EXIT_SAME;
+    for (size_t i = 0; i < f.bundle.n && !status; i++)
+        if (import_member(&m, &f.bundle, i, &e)) status = store_trouble(&e);
+    kvc_close(&f);
+    return status ? status : say(&m, "read");
+}
+
+int store_sync(struct store_tool *t) {
+    struct kvc_error e;
+    if (t->n != 1) return cli_usage("name the store that gets the objects of --store");
+    struct kvc_store *to = kvc_store_open(t->operand[0], &t->open, &e);
+    if (!to) return store_trouble(&e);
+    struct moving m = {.t = t, .from = t->s->level[0].level, .to = to->level[0].level};
+    const int status = walk(&m);
+    kvc_store_close(to);
+    return status ? status : say(&m, "copied");
+}

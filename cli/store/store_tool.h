@@ -1,0 +1,45 @@
+/* store_tool.h: what the commands of kvc-store share. Not for stores themselves (formats/store). */
+#ifndef KVC_STORE_TOOL_H
+#define KVC_STORE_TOOL_H
+
+#include "cli/cli.h"
+#include "formats/api/kvc_store.h"
+
+struct store_tool {
+    struct cli_input input;
+    const char *store; /* --store: levels */
+    const char *tokens, *output, *to, *like, *space, *trace;
+    struct kvc_store_options open;
+    struct kvc_store_space_options of_space;
+    int json, quiet, verbose, dry_run, repair, force, pin, lossy_metadata;
+    uint64_t max_size; /* UINT64_MAX: as configured */
+    int64_t seconds, older;
+    const char *capacity; /* of bench --trace: list of per cents */
+    int n;                /* operands */
+    char **operand;
+    struct kvc_store *s; /* open while a command runs, if the command needs one */
+    struct cli_json report;
+};
+
+/* A command. Prints its messages; returns an exit status. */
+typedef int store_command(struct store_tool *t);
+store_command store_init, store_put, store_get, store_find, store_why, store_ls, store_stat, store_stats, store_config, store_gc,
+    store_verify, store_pin, store_unpin, store_drop, store_export, store_import, store_sync, store_bench, store_doctor;
+
+/* Prints an error and returns EXIT_TROUBLE. */
+int store_trouble(const struct kvc_error *e);
+/* Opens an input file as the options say. NULL: a message was printed. */
+struct kvc_file *store_open_file(struct store_tool *t, const char *path);
+/* The namespaces that --space, --like or the whole store gives. */
+struct store_spaces {
+    struct kvc_store_space **item;
+    size_t n;
+};
+int store_take_spaces(struct store_tool *t, struct store_spaces *spaces);
+void store_free_spaces(struct store_spaces *spaces);
+/* Finds the longest prefix of --tokens in these namespaces. *hit is NULL, without a message, if there is none. */
+int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit);
+/* Seconds as "3 min". */
+void store_age_text(int64_t seconds, char text[32]);
+
+#endif

@@ -1,0 +1,201 @@
+/* kvc_store.h: libkvc_store's public interface: prefixes of prompts, kept as chunks in a directory, Redis or S3, and found again by their
+ * tokens. Used beside kvc.h, whose struct kvc_error and struct kvc_file it takes; not needed by anything else of kvc.
+ *
+ *   struct kvc_store *s = kvc_store_open("dir:/var/cache/kvc", NULL, e);
+ *   struct kvc_store_space *space = kvc_store_space_like(s, f, &options, e);      what can stand for f
+ *   kvc_store_put(space, f, NULL, e);                                             chunks of f, in the background
+ *   struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, NULL, e);        the longest prefix
+ *   uint64_t there = kvc_store_load(hit, &memory, NULL, e);                       into the program's memory
+ *
+ * Whatever fails in a store makes a prefix shorter, and is counted: finding and loading return errors only for requests that make no
+ * sense. All that is delivered has been checked against the tokens that were asked for, the facts of the namespace, and the
+ * checksums of the container. No call waits longer than its deadline. Handles may be used by several threads at once, but a hit only by one. After fork() the
+ * child must not use them. */
+#ifndef KVC_STORE_H
+#define KVC_STORE_H
+
+#include "kvc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVC_STORE_API __attribute__((visibility("default")))
+
+struct kvc_store;
+struct kvc_store_space;
+struct kvc_store_hit;
+
+KVC_STORE_API const char *kvc_store_version(void); /* "0.1.0": that of libkvc */
+
+/* --- stores --- */
+
+struct kvc_store_options {
+    size_t size;            /* of this struct (kvc.h) */
+    unsigned threads;       /* that read and write; 0: 4 */
+    uint64_t queue_bytes;   /* of caches that wait to be put; more are dropped. 0: 1 GiB */
+    int64_t local_deadline; /* of finding, in microseconds, while only directories are asked; 0: 20 ms */
+    int64_t deadline;       /* while remote levels are asked too; 0: 50 ms */
+    int64_t load_deadline;  /* of loading; 0: 10 s */
+    const char *key_file;   /* of a secret that signs objects: those without its signature are refused; NULL: none */
+    const char *backends;   /* folder of kvc_store_redis.so and kvc_store_s3.so; NULL: where kvc was installed */
+};
+/* Opens a chain of levels, the fastest first: "dir:/var/cache/kvc,redis://h1,h2,s3://bucket/prefix". Directories that do not exist are
+ * made. kvc-store(1) lists the options of each level. */
+KVC_STORE_API struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_options *options, struct kvc_error *e);
+/* Ends what is under way, without writing what waits: kvc_store_flush() does. kvc_store_close(NULL) is legal. */
+KVC_STORE_API void kvc_store_close(struct kvc_store *s);
+
+/* --- namespaces --- */
+
+struct kvc_store_space_options {
+    size_t size;             /* of this struct */
+    const char *recipe;      /* that chunks are packed with; NULL: split. Lossless recipes share a namespace, whatever they are */
+    const char *profile;     /* path of a profile that the recipe needs; the store keeps it. NULL: none */
+    uint64_t chunk;          /* tokens of a chunk, a multiple of 256; 0: by the size of a token, 256 to 1024 */
+    const char *tenant_file; /* of a secret that keeps a tenant's caches apart from those of others; NULL: none */
+};
+/* Opens the namespace of caches that can stand for f: the same model, tokenizer, adapters, layers, dtypes, RoPE, rotation and windows, and
+ * the same fidelity (kvc.5, "Namespace"). f needs no tokens and no rows. */
+KVC_STORE_API struct kvc_store_space *kvc_store_space_like(struct kvc_store *s, const struct kvc_file *f,
+                                                           const struct kvc_store_space_options *options, struct kvc_error *e);
+/* Opens a namespace that is in the store, by the first hex digits of its name. */
+KVC_STORE_API struct kvc_store_space *kvc_store_space_named(struct kvc_store *s, const char *name,
+                                                            const struct kvc_store_space_options *options, struct kvc_error *e);
+KVC_STORE_API void kvc_store_space_close(struct kvc_store_space *space); /* NULL is legal */
+/* Its name, 64 hex digits; its facts, a line each, as the store keeps them; the tokens of a chunk. */
+KVC_STORE_API const char *kvc_store_space_name(const struct kvc_store_space *space);
+KVC_STORE_API const char *kvc_store_space_facts(const struct kvc_store_space *space);
+KVC_STORE_API uint64_t kvc_store_space_chunk(const struct kvc_store_space *space);
+
+/* --- finding and loading --- */
+
+/* What stands at a position beside its token: the hash of an image, of embeddings, or the program's own. */
+struct kvc_store_extra {
+    uint64_t position;
+    unsigned tag; /* 1 media, 2 embeddings, 3 the user's own */
+    const void *bytes;
+    size_t size;
+};
+struct kvc_store_find_options {
+    size_t size;                          /* of this struct */
+    int64_t deadline;                     /* microseconds from now; 0: the store's */
+    const struct kvc_store_extra *extras; /* ascending by position */
+    size_t n_extras;
+};
+/* Finds the longest prefix of n tokens that the store has, in whole chunks. The tokens are copied. NULL only if the request makes no sense
+ * or memory is short; a hit of 0 tokens is none. What was found stays readable for the grace of the level (30 s in a directory). */
+KVC_STORE_API struct kvc_store_hit *kvc_store_find(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                                                   const struct kvc_store_find_options *options, struct kvc_error *e);
+KVC_STORE_API void kvc_store_hit_free(struct kvc_store_hit *hit); /* NULL is legal */
+
+struct kvc_store_hit_info {
+    size_t size;     /* of this struct; set by the caller */
+    uint64_t tokens; /* found */
+    uint64_t chunks, bytes;
+    uint64_t asked;     /* tokens in whole chunks that were looked for */
+    int64_t seconds_us; /* that finding took, microseconds */
+    int late;           /* the deadline ended the search */
+    const char *levels; /* "dir 1024, redis 512": tokens by level */
+};
+KVC_STORE_API int kvc_store_hit_info(const struct kvc_store_hit *hit, struct kvc_store_hit_info *info);
+
+struct kvc_store_load_options {
+    size_t size;         /* of this struct */
+    uint64_t first, end; /* positions; end 0: to the last. Whole chunks that touch them are read */
+    int64_t deadline;    /* microseconds from now; 0: the store's */
+    unsigned threads;    /* that decode; 0: one per core */
+    int convert;         /* these two as in struct kvc_load_how */
+    const char *pairing;
+};
+/* Reads what was found, as one cache whose rows are decoded when they are read. NULL if nothing is left of it. *e tells then, and is 0 for
+ * chunks that merely were gone. */
+KVC_STORE_API struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
+                                             struct kvc_error *e);
+/* Decodes what was found into memory (kvc.h), whose tokens are those from its first_position on. Returns the position up to which
+ * everything from first_position on is there: first_position itself if nothing is. What lies after it in memory is rubbish. */
+KVC_STORE_API uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
+                                      const struct kvc_store_load_options *options, struct kvc_error *e);
+/* Gets the bytes of a checked chunk, a .kvc, for programs that decode by other means (kvc_cuda.h). Returns 0, or another number to stop.
+ * They are the store's, until the call ends. */
+typedef int kvc_store_chunk_fn(void *state, uint64_t first, uint64_t tokens, const void *data, size_t size);
+KVC_STORE_API uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
+                                        kvc_store_chunk_fn *take, void *state, struct kvc_error *e);
+
+/* --- putting --- */
+
+struct kvc_store_put_options {
+    size_t size;     /* of this struct */
+    int wait;        /* return when it is stored, or was not */
+    int64_t seconds; /* to live; 0: as the levels say */
+    int pin;
+    double cost;                          /* to compute it anew, relative to other prefixes of its size; 0: 1 */
+    const struct kvc_store_extra *extras; /* as for kvc_store_find(); else those of f count */
+    size_t n_extras;
+    /* Is called once, from another thread, when f and what it reads from are not needed any more. NULL: the call waits for that
+     * moment. */
+    void (*done)(void *state, int stored);
+    void *state;
+};
+/* Puts the whole chunks of a cache that begins at position 0 and has its token ids. Chunks that the store has are not packed again.
+ * Returns 0; 1 if the queue is full and it was dropped (counted); -1 if f does not belong to the namespace, or cannot be cut. */
+KVC_STORE_API int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struct kvc_store_put_options *options,
+                                struct kvc_error *e);
+/* Waits until everything that was put is stored. 0, or -1 at the deadline (microseconds from now; 0: no deadline). */
+KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t deadline);
+
+/* --- hints --- */
+
+/* Keeps what was found for so many seconds; 0: for good. kvc_store_unpin() ends that. */
+KVC_STORE_API int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e);
+KVC_STORE_API int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e);
+/* Says that the prefix will be asked for again soon, or never again. */
+KVC_STORE_API int kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e);
+KVC_STORE_API int kvc_store_done(struct kvc_store_hit *hit, struct kvc_error *e);
+
+/* --- in an engine's loop --- */
+
+/* Finds and loads in the background. `m`, its arrays and their memory must stay until the event came; tokens are copied. Returns a number
+ * above 0, or -1. */
+KVC_STORE_API int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                                       const struct kvc_memory *m, const struct kvc_store_load_options *options,
+                                       struct kvc_error *e);
+struct kvc_store_event {
+    size_t size;    /* of this struct; set by the caller */
+    int64_t number; /* that kvc_store_submit() returned */
+    uint64_t end;   /* position up to which memory is filled */
+    int code;       /* kvc_error_code() of a request that made no sense; 0 */
+};
+/* A descriptor that is readable while there are events. */
+KVC_STORE_API int kvc_store_fd(const struct kvc_store *s);
+/* Takes an event: 1, or 0 if there is none. Never waits. */
+KVC_STORE_API int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *event);
+
+/* --- looking after a store --- */
+
+/* Removes all chunks of a namespace. Returns how many, or -1. */
+KVC_STORE_API int64_t kvc_store_drop(struct kvc_store_space *space, struct kvc_error *e);
+/* Counters: "json" or "prometheus" text into a caller's buffer. Returns the bytes that the text takes with its NUL, which may be more than
+ * `size`. */
+KVC_STORE_API size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, size_t size);
+/* Gets an object of a level: its name, bytes, and when it was used last, seconds since 1970. Returns 0, or another number to stop. */
+typedef int kvc_store_walk_fn(void *state, unsigned level, const char *name, uint64_t bytes, int64_t used);
+KVC_STORE_API int kvc_store_walk(struct kvc_store *s, const struct kvc_store_space *space, kvc_store_walk_fn *fn, void *state,
+                                 struct kvc_error *e);
+
+/* --- keys, for routers and indexers --- */
+
+#define KVC_STORE_KEY 32
+/* Writes the n / 256 prefix keys (kvc.5) of tokens after an identity (kvc_model_identity()) into keys[n / 256][KVC_STORE_KEY]. */
+KVC_STORE_API int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys, struct kvc_error *e);
+/* Writes the n / block hashes of vLLM's prefix caching with sha256_cbor (vllm/v1/core/kv_cache_utils.py, hash_block_tokens) without extra
+ * keys into hashes[n / block][KVC_STORE_KEY]. LMCache's are the same, with its chunk as block (lmcache/v1/token_database.py). `root` is
+ * vLLM's NONE_HASH, of KVC_STORE_KEY bytes; NULL: the one without PYTHONHASHSEED, since vLLM 0.30. */
+KVC_STORE_API int kvc_hash_vllm_cbor(const uint8_t *root, const int32_t *tokens, uint64_t n, uint64_t block, uint8_t *hashes,
+                                     struct kvc_error *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

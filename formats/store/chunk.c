@@ -1,0 +1,124 @@
+/* chunk.c: proves that bytes are the chunk that was asked for; signs objects. Spec: STORE.md, "Proof". Not for reading or writing them. */
+#include "formats/store/store.h"
+
+#include "formats/cache/facts.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/prefix_space.h"
+#include "formats/container/container.h"
+#include "formats/model/profile.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- signatures --- */
+
+#define MARK "kvc-hmac" /* begins the signature after an object */
+#define MARK_BYTES 8
+#define SIGNATURE (MARK_BYTES + 32)
+
+/* Computes the signature of an object's name and bytes. */
+static int sign(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, uint8_t out[32],
+                struct kvc_error *e) {
+    char name[KVC_OBJECT_NAME];
+    uint8_t hash[32], text[KVC_OBJECT_NAME + 32];
+    unsigned length = 0;
+    kvc_object_name(o, name);
+    if (kvc_sha256(data, size, hash, e)) return -1;
+    const size_t n = strlen(name);
+    memcpy(text, name, n);
+    memcpy(text + n, hash, sizeof hash);
+    if (HMAC(EVP_sha256(), s->secret, (int)sizeof s->secret, text, n + sizeof hash, out, &length) && length == 32) return 0;
+    return kvc_fail_memory(e, "a signature");
+}
+
+int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size, struct kvc_error *e) {
+    if (!s->is_signed) return 0;
+    uint8_t *more = realloc(*data, *size + SIGNATURE);
+    if (!more) return kvc_fail_memory(e, "a signature");
+    *data = more;
+    memcpy(more + *size, MARK, MARK_BYTES);
+    if (sign(s, o, more, *size, more + *size + MARK_BYTES, e)) return -1;
+    *size += SIGNATURE;
+    return 0;
+}
+
+int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t *size,
+                        struct kvc_error *e) {
+    const uint8_t *end = (const uint8_t *)data + *size;
+    uint8_t own[32];
+    const int has = *size >= SIGNATURE && memcmp(end - SIGNATURE, MARK, MARK_BYTES) == 0;
+    if (!s->is_signed) {
+        if (has) *size -= SIGNATURE; /* who has no secret reads the objects of those who have one, unproved */
+        return 0;
+    }
+    if (!has) return kvc_fail(e, KVC_ERR_DAMAGED, "the object is not signed");
+    if (sign(s, o, data, *size - SIGNATURE, own, e)) return -1;
+    if (CRYPTO_memcmp(own, end - 32, sizeof own) != 0) return kvc_fail(e, KVC_ERR_DAMAGED, "the object's signature is wrong");
+    *size -= SIGNATURE;
+    return 0;
+}
+
+/* --- proof --- */
+
+static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
+    const uint64_t tokens = x->space->chunk, first = x->i * tokens;
+    const size_t per_chunk = (size_t)(tokens / KVC_PREFIX_TOKENS);
+    const uint8_t *keys = x->keys + x->i * per_chunk * KVC_KEY_BYTES;
+    const uint64_t begins = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
+    const struct kvc_meta_entry *parent = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT);
+    if (begins != first || c->n_tokens != tokens || !c->n_parts || c->part[0].cells.n != tokens)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other positions than its name stands for");
+    if (memcmp(c->tokens, x->tokens + first, (size_t)tokens * sizeof *c->tokens) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other tokens than its name stands for");
+    if (!first != !parent ||
+        (parent && (parent->size != KVC_KEY_BYTES || memcmp(parent->value, keys - KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object continues other tokens than its name stands for");
+    if (c->n_prefix_keys != per_chunk || memcmp(c->prefix_keys, keys, per_chunk * KVC_KEY_BYTES) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object has other prefix keys than its name stands for");
+    for (uint32_t p = 0; p < c->n_parts; p++)
+        if (c->part[p].kind <= KVC_PART_RECURRENT &&
+            (c->part[p].kind != KVC_PART_LIVE || c->part[p].cells.n != tokens ||
+             kvc_cells_position(&c->part[p].cells, 0) != (int64_t)first ||
+             kvc_cells_position(&c->part[p].cells, tokens - 1) != (int64_t)(first + tokens - 1)))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other positions than its name stands for");
+    return kvc_prefix_verify(c, e);
+}
+
+static int check_space(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_space facts = {.lossless = kvc_container_lossless(c),
+                                    .chunk = x->space->chunk,
+                                    .tenant = x->space->has_tenant ? x->space->tenant : NULL};
+    uint8_t ns[KVC_KEY_BYTES];
+    if (kvc_prefix_space(c, &c->meta, &facts, ns, e)) return -1;
+    if (memcmp(ns, x->space->ns, sizeof ns) == 0) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "the object is of another namespace than its name stands for");
+}
+
+/* Finds the profile that rows need, in the store. */
+static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_meta_entry *hash = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
+    int embedded;
+    if (!hash || hash->size != KVC_SHA256_BYTES || kvc_container_profile(c, &embedded)) return 0;
+    struct kvc_profile *p = kvc_space_profile((struct kvc_store_space *)(uintptr_t)x->space, hash->value, e);
+    if (!p) return -1;
+    kvc_container_set_profile(c, &(struct kvc_profile_places){.open = p});
+    return 0;
+}
+
+struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e) {
+    struct kvc_object o;
+    const struct kvc_open_options options = {.size = sizeof options, .format = "kvc"};
+    if (kvc_chunk_object(chunk->space, chunk->keys, chunk->i, &o, e) ||
+        kvc_chunk_signature(chunk->space->store, &o, data, size, e))
+        return NULL;
+    struct kvc_file *f = kvc_file_open_memory(data, *size, &options, e);
+    if (!f) return NULL;
+    if (!check_tokens(chunk, f->cache, e) && !check_space(chunk, f->cache, e) && !find_profile(chunk, f->cache, e) &&
+        (!hashes || !kvc_container_check_hashes(f->cache, e)))
+        return f;
+    kvc_file_close(f);
+    return NULL;
+}

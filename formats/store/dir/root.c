@@ -1,0 +1,434 @@
+/* root.c: the folder of a directory store. Spec: STORE.md, "Directory". Not for what is kept or evicted. */
+#include "formats/store/dir/root.h"
+
+#include "formats/io/sink.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef RENAME_NOREPLACE
+#define RENAME_NOREPLACE 1
+#endif
+
+int kvc_root_fail(const struct kvc_root *r, int code, const char *what, struct kvc_error *e) {
+    kvc_fail(e, code == ENOMEM ? KVC_ERR_MEMORY : KVC_ERR_IO, "%s: %s: %s", r->path, what, strerror(code));
+    const int passing = code == ENOSPC || code == EDQUOT || code == EROFS || code == EIO || code == ESTALE || code == ENOMEM ||
+                        code == EMFILE || code == ENFILE || code == EACCES;
+    if (e) e->severity = passing ? KVC_SEVERITY_RETRY : KVC_SEVERITY_ITEM;
+    return -1;
+}
+
+void kvc_root_path(const struct kvc_object *o, char path[KVC_ROOT_PATH]) {
+    char name[KVC_OBJECT_NAME];
+    kvc_object_name(o, name);
+    const char *hex = name + 2 * KVC_OBJECT_SPACE + 1;
+    if (o->kind == KVC_OBJECT_SPACE_FACTS) snprintf(path, KVC_ROOT_PATH, "ns/%s", name);
+    else snprintf(path, KVC_ROOT_PATH, "obj/%.2s/%.2s/%s", hex, hex + 2, name);
+}
+
+/* --- opening --- */
+
+/* Returns 1 if locks and shared memory work as on a disk of this machine. */
+static int is_local(int fd) {
+    static const unsigned long network[] = {0x6969,     0xff534d42, 0x517b,     0xfe534d42, 0x65735546, 0x01021997,
+                                            0x0bd00bd0, 0x47504653, 0x00c36400, 0x73757245, 0x5346414f, 0x7461636f};
+    struct statfs fs;
+    if (fstatfs(fd, &fs)) return 0;
+    for (size_t i = 0; i < sizeof network / sizeof network[0]; i++)
+        if ((unsigned long)fs.f_type == network[i]) return 0;
+    return 1;
+}
+
+static int check_owner(const struct kvc_root *r, struct kvc_error *e) {
+    struct stat st;
+    if (fstat(r->fd, &st)) return kvc_root_fail(r, errno, "cannot be looked at", e);
+    if (r->conf.shared) return 0;
+    if (st.st_uid != geteuid())
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: the folder belongs to another user; a store that users share has shared=yes",
+                        r->path);
+    if (st.st_mode & 022)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: others can write the folder: chmod 700 it; a store that users share has shared=yes", r->path);
+    return 0;
+}
+
+static int read_conf(struct kvc_root *r, int fd, struct kvc_error *e) {
+    char text[8192];
+    struct stat st;
+    ssize_t n = -1;
+    if (!fstat(fd, &st)) n = pread(fd, text, sizeof text - 1, 0);
+    if (n < 0) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+    text[n] = '\0';
+    if (kvc_conf_parse(&r->conf, text, e)) return kvc_error_prefix(e, r->path);
+    r->conf_time = st.st_mtim;
+    return 0;
+}
+
+int kvc_root_refresh(struct kvc_root *r, struct kvc_error *e) {
+    struct stat st;
+    if (fstatat(r->fd, KVC_CONF_NAME, &st, AT_SYMLINK_NOFOLLOW)) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+    if (st.st_mtim.tv_sec == r->conf_time.tv_sec && st.st_mtim.tv_nsec == r->conf_time.tv_nsec) return 0;
+    const int fd = openat(r->fd, KVC_CONF_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+    const int status = read_conf(r, fd, e);
+    close(fd);
+    return status;
+}
+
+int kvc_root_configure(struct kvc_root *r, const struct kvc_conf *c, struct kvc_error *e) {
+    char text[2048], name[64];
+    kvc_conf_print(c, text, sizeof text);
+    snprintf(name, sizeof name, "." KVC_CONF_NAME ".%ld", (long)getpid());
+    const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return kvc_root_fail(r, errno, "cannot write " KVC_CONF_NAME, e);
+    int code = kvc_write_all(fd, text, strlen(text)) || fsync(fd) ? errno : 0;
+    close(fd);
+    if (!code && renameat(r->fd, name, r->fd, KVC_CONF_NAME)) code = errno;
+    if (code) {
+        unlinkat(r->fd, name, 0);
+        return kvc_root_fail(r, code, "cannot write " KVC_CONF_NAME, e);
+    }
+    return kvc_root_refresh(r, e);
+}
+
+/* Returns 1 if the folder has nothing in it. */
+static int is_empty(int fd) {
+    const int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    int empty = d != NULL;
+    const struct dirent *entry;
+    while (empty && (entry = readdir(d)) != NULL) empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    if (d) closedir(d);
+    else if (copy >= 0) close(copy);
+    return empty;
+}
+
+static int make_folders(const struct kvc_root *r, struct kvc_error *e) {
+    static const char *const folder[] = {"obj", "ns", "trash", "bad"};
+    for (size_t i = 0; i < sizeof folder / sizeof folder[0]; i++)
+        if (mkdirat(r->fd, folder[i], r->conf.shared ? 0770 : 0700) && errno != EEXIST)
+            return kvc_root_fail(r, errno, "cannot make its folders", e);
+    return 0;
+}
+
+/* Reads the configuration, or writes that of a new store. */
+static int settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
+    struct kvc_conf wanted = kvc_conf_default;
+    const int fd = openat(r->fd, KVC_CONF_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0) {
+        int status = read_conf(r, fd, e);
+        close(fd);
+        wanted = r->conf;
+        if (!status && kvc_conf_take(&wanted, url, e) < 0) status = -1;
+        if (!status && !kvc_conf_equal(&wanted, &r->conf))
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "%s: the store is there already, with other limits: change them for all with kvc-store config",
+                            r->path);
+        return status;
+    }
+    if (errno != ENOENT) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+    if (!is_empty(r->fd))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
+    if (kvc_conf_take(&wanted, url, e) < 0) return -1;
+    r->conf = wanted;
+    return make_folders(r, e) || kvc_root_configure(r, &wanted, e) ? -1 : 0;
+}
+
+int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
+    *r = (struct kvc_root){.fd = -1, .path = strdup(url->place)};
+    if (!r->path) return kvc_fail_memory(e, "a path");
+    int status = 0;
+    if (mkdir(r->path, 0700) && errno != EEXIST) status = kvc_root_fail(r, errno, "cannot be made", e);
+    if (!status && (r->fd = open(r->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        status = errno == ELOOP || errno == ENOTDIR ? kvc_fail(e, KVC_ERR_USAGE, "%s: no folder, but a link or a file", r->path)
+                                                    : kvc_root_fail(r, errno, "cannot be opened", e);
+    if (!status) status = settle(r, url, e);
+    if (!status) status = check_owner(r, e);
+    if (!status) status = make_folders(r, e);
+    if (!status) r->local = is_local(r->fd);
+    if (status) kvc_root_close(r);
+    return status;
+}
+
+void kvc_root_close(struct kvc_root *r) {
+    if (r->fd >= 0) close(r->fd);
+    free(r->path);
+    *r = (struct kvc_root){.fd = -1};
+}
+
+/* --- writing --- */
+
+/* Makes the folders of a path. */
+static int make_parents(const struct kvc_root *r, const char *path) {
+    char part[KVC_ROOT_PATH];
+    for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+        memcpy(part, path, (size_t)(slash - path));
+        part[slash - path] = '\0';
+        if (mkdirat(r->fd, part, r->conf.shared ? 0770 : 0700) && errno != EEXIST) return -1;
+    }
+    return 0;
+}
+
+int kvc_root_create(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f, struct kvc_error *e) {
+    const mode_t mode = r->conf.shared ? 0660 : 0600;
+    char path[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    *f = (struct kvc_root_file){.fd = openat(r->fd, "obj", O_TMPFILE | O_RDWR | O_CLOEXEC, mode)};
+    if (f->fd >= 0) return 0;
+    if (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) {
+        char name[KVC_OBJECT_NAME];
+        kvc_object_name(o, name);
+        snprintf(f->temporary, sizeof f->temporary, "trash/%.64s-%lx%lx", name, (long)getpid(), (long)pthread_self());
+        f->fd = openat(r->fd, f->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        if (f->fd >= 0) return 0;
+        f->temporary[0] = '\0';
+    }
+    return kvc_root_fail(r, errno, "cannot write an object", e);
+}
+
+static int name_file(const struct kvc_root *r, const struct kvc_root_file *f, const char *path, int replace) {
+    if (f->temporary[0] && replace) return renameat(r->fd, f->temporary, r->fd, path);
+    if (f->temporary[0]) return linkat(r->fd, f->temporary, r->fd, path, 0);
+    char self[32];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", f->fd);
+    if (!replace) return linkat(AT_FDCWD, self, r->fd, path, AT_SYMLINK_FOLLOW);
+    /* linkat() cannot replace: another name first */
+    char other[KVC_ROOT_PATH];
+    snprintf(other, sizeof other, "trash/new-%lx%lx", (long)getpid(), (long)pthread_self());
+    unlinkat(r->fd, other, 0);
+    return linkat(AT_FDCWD, self, r->fd, other, AT_SYMLINK_FOLLOW) || renameat(r->fd, other, r->fd, path) ? -1 : 0;
+}
+
+int kvc_root_link(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f, int replace, int *there,
+                  struct kvc_error *e) {
+    char path[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    *there = 0;
+    int status = name_file(r, f, path, replace);
+    if (status && errno == ENOENT && !make_parents(r, path)) status = name_file(r, f, path, replace);
+    if (status && errno == EEXIST) {
+        *there = 1;
+        return 0;
+    }
+    return status ? kvc_root_fail(r, errno, "cannot name an object", e) : 0;
+}
+
+void kvc_root_drop(const struct kvc_root *r, struct kvc_root_file *f) {
+    if (f->fd >= 0) close(f->fd);
+    if (f->temporary[0]) unlinkat(r->fd, f->temporary, 0);
+    *f = (struct kvc_root_file){.fd = -1};
+}
+
+/* --- reading, moving --- */
+
+static void trash_path(const char *folder, const struct kvc_object *o, char path[KVC_ROOT_PATH]) {
+    char name[KVC_OBJECT_NAME];
+    kvc_object_name(o, name);
+    snprintf(path, KVC_ROOT_PATH, "%s/%s", folder, name);
+}
+
+int kvc_root_read(const struct kvc_root *r, const struct kvc_object *o, struct stat *st) {
+    char path[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    int fd = openat(r->fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT) {
+        trash_path("trash", o, path);
+        fd = openat(r->fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    }
+    if (fd < 0) return -1;
+    if (!fstat(fd, st) && S_ISREG(st->st_mode)) return fd;
+    close(fd);
+    errno = EINVAL;
+    return -1;
+}
+
+int kvc_root_stat(const struct kvc_root *r, const struct kvc_object *o, struct stat *st) {
+    char path[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    if (fstatat(r->fd, path, st, AT_SYMLINK_NOFOLLOW)) return -1;
+    if (S_ISREG(st->st_mode)) return 0;
+    errno = EINVAL;
+    return -1;
+}
+
+int kvc_root_trash(const struct kvc_root *r, const struct kvc_object *o) {
+    char path[KVC_ROOT_PATH], to[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    trash_path("trash", o, to);
+    return renameat(r->fd, path, r->fd, to);
+}
+
+int kvc_root_untrash(const struct kvc_root *r, const struct kvc_object *o) {
+    char path[KVC_ROOT_PATH], from[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    trash_path("trash", o, from);
+    return (int)syscall(SYS_renameat2, r->fd, from, r->fd, path, RENAME_NOREPLACE);
+}
+
+int kvc_root_remove(const struct kvc_root *r, const struct kvc_object *o) {
+    char path[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    return unlinkat(r->fd, path, 0);
+}
+
+int kvc_root_touch(const struct kvc_root *r, const struct kvc_object *o, const struct timespec times[2]) {
+    char path[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    return utimensat(r->fd, path, times, AT_SYMLINK_NOFOLLOW);
+}
+
+int kvc_root_sync(const struct kvc_root *r, const char *path, struct kvc_error *e) {
+    char folder[KVC_ROOT_PATH];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    const int fd = openat(r->fd, folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return kvc_root_fail(r, errno, "cannot make a folder durable", e);
+    const int status = fsync(fd) ? kvc_root_fail(r, errno, "cannot make a folder durable", e) : 0;
+    close(fd);
+    return status;
+}
+
+/* --- listing --- */
+
+/* What a system call failed with, beside -1 of what is called. */
+#define NO_LISTING (-2)
+
+/* Calls `one` for the names of a folder, which is given by its path below the root. Returns NO_LISTING with errno. */
+static int each_name(const struct kvc_root *r, const char *folder, int (*one)(void *state, int fd, const char *name),
+                     void *state) {
+    const int fd = openat(r->fd, folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    int status = 0;
+    const struct dirent *entry;
+    if (!d) {
+        if (fd >= 0) close(fd);
+        return errno == ENOENT ? 0 : NO_LISTING;
+    }
+    while (!status && (entry = readdir(d)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) status = one(state, fd, entry->d_name);
+    closedir(d);
+    return status;
+}
+
+/* The newest of bad/ stay: so many. */
+#define KEEP_BAD 16
+
+struct oldest {
+    char name[KVC_OBJECT_NAME];
+    struct timespec time;
+    unsigned n;
+};
+
+static int find_oldest(void *state, int fd, const char *name) {
+    struct oldest *o = state;
+    struct stat st;
+    if (strlen(name) >= sizeof o->name || fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) return 0;
+    if (!o->n++ || st.st_ctim.tv_sec < o->time.tv_sec ||
+        (st.st_ctim.tv_sec == o->time.tv_sec && st.st_ctim.tv_nsec < o->time.tv_nsec)) {
+        memcpy(o->name, name, strlen(name) + 1);
+        o->time = st.st_ctim;
+    }
+    return 0;
+}
+
+int kvc_root_quarantine(const struct kvc_root *r, const struct kvc_object *o) {
+    char path[KVC_ROOT_PATH], to[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    trash_path("bad", o, to);
+    int status = renameat(r->fd, path, r->fd, to);
+    if (status && errno == ENOENT) { /* it was read from the trash */
+        trash_path("trash", o, path);
+        status = renameat(r->fd, path, r->fd, to);
+    }
+    struct oldest oldest = {.n = 0};
+    if (!status && !each_name(r, "bad", find_oldest, &oldest) && oldest.n > KEEP_BAD) {
+        snprintf(path, sizeof path, "bad/%s", oldest.name);
+        unlinkat(r->fd, path, 0);
+    }
+    return status;
+}
+
+struct emptying {
+    int64_t before;
+    uint64_t gone, left;
+};
+
+static int empty_one(void *state, int fd, const char *name) {
+    struct emptying *x = state;
+    struct stat st;
+    if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) || S_ISDIR(st.st_mode)) return 0;
+    if (st.st_ctim.tv_sec <= x->before && !unlinkat(fd, name, 0)) x->gone += (uint64_t)st.st_size;
+    else x->left += (uint64_t)st.st_size;
+    return 0;
+}
+
+int kvc_root_empty_trash(const struct kvc_root *r, int64_t seconds, uint64_t *gone, uint64_t *left, struct kvc_error *e) {
+    struct emptying x = {.before = (int64_t)time(NULL) - seconds};
+    if (each_name(r, "trash", empty_one, &x)) return kvc_root_fail(r, errno, "trash", e);
+    *gone = x.gone;
+    *left = x.left;
+    return 0;
+}
+
+struct walking {
+    const struct kvc_root *root;
+    kvc_root_seen *seen;
+    void *state;
+    struct kvc_error *e;
+    uint64_t *strangers;
+    char folder[KVC_ROOT_PATH]; /* that is being listed */
+    size_t depth;
+};
+
+static int walk_one(void *state, int fd, const char *name);
+
+static int walk_folder(struct walking *w, const char *name) {
+    const size_t length = strlen(w->folder);
+    if (length + strlen(name) + 2 > sizeof w->folder) return 0;
+    snprintf(w->folder + length, sizeof w->folder - length, "/%s", name);
+    w->depth++;
+    const int status = each_name(w->root, w->folder, walk_one, w);
+    w->depth--;
+    w->folder[length] = '\0';
+    return status;
+}
+
+static int walk_one(void *state, int fd, const char *name) {
+    struct walking *w = state;
+    struct kvc_object o;
+    struct stat st;
+    char path[KVC_ROOT_PATH], is[KVC_ROOT_PATH];
+    if (w->depth < 2 && strlen(name) == 2) return walk_folder(w, name);
+    if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) return 0; /* it has just gone */
+    if (!S_ISREG(st.st_mode) || kvc_object_parse(name, &o)) {
+        if (w->strangers) ++*w->strangers;
+        return 0;
+    }
+    kvc_root_path(&o, path);
+    if (snprintf(is, sizeof is, "%s/%s", w->folder, name) >= (int)sizeof is || strcmp(path, is) != 0) {
+        if (w->strangers) ++*w->strangers;
+        return 0;
+    }
+    return w->seen(w->state, &o, &st, w->e);
+}
+
+int kvc_root_walk(const struct kvc_root *r, kvc_root_seen *seen, void *state, uint64_t *strangers, struct kvc_error *e) {
+    struct walking w = {.root = r, .seen = seen, .state = state, .e = e, .strangers = strangers, .folder = "obj"};
+    if (strangers) *strangers = 0;
+    int status = each_name(r, "obj", walk_one, &w);
+    if (!status) {
+        memcpy(w.folder, "ns", 3);
+        w.depth = 2;
+        status = each_name(r, "ns", walk_one, &w);
+    }
+    if (status == NO_LISTING) return kvc_root_fail(r, errno, "cannot be listed", e);
+    return status < 0 ? -1 : 0;
+}

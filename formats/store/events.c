@@ -1,0 +1,96 @@
+/* events.c: finding and loading in the background, for an engine's loop. */
+#include "formats/store/store.h"
+
+#include "formats/api/sized.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A request, and later its event. */
+struct kvc_event {
+    struct kvc_task task;
+    struct kvc_store_space *space;
+    int32_t *tokens;
+    uint64_t n, end;
+    struct kvc_memory memory;
+    struct kvc_store_load_options options;
+    int64_t number;
+    int code;
+    struct kvc_event *next;
+};
+
+static void free_event(struct kvc_event *x) {
+    free(x->tokens);
+    free(x);
+}
+
+void kvc_store_free_events(struct kvc_store *s) {
+    for (struct kvc_event *x = s->events, *next; x; x = next) {
+        next = x->next;
+        free_event(x);
+    }
+}
+
+static void run(struct kvc_task *task) {
+    struct kvc_event *x = (struct kvc_event *)task;
+    struct kvc_store *s = x->space->store;
+    const uint64_t one = 1;
+    struct kvc_error e = {.code = KVC_OK};
+    struct kvc_store_hit *hit = s->closing ? NULL : kvc_store_find(x->space, x->tokens, x->n, NULL, &e);
+    x->end = (uint64_t)x->memory.first_position;
+    if (hit) x->end = kvc_store_load(hit, &x->memory, &x->options, &e);
+    x->code = e.code == KVC_ERR_USAGE || e.code == KVC_ERR_SLICE ? (int)e.code : 0;
+    kvc_store_hit_free(hit);
+    kvc_store_space_close(x->space);
+    pthread_mutex_lock(&s->lock);
+    x->next = NULL;
+    *s->last_event = x;
+    s->last_event = &x->next;
+    pthread_mutex_unlock(&s->lock);
+    (void)!write(s->event_fd, &one, sizeof one);
+}
+
+int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_memory *m,
+                         const struct kvc_store_load_options *options, struct kvc_error *e) {
+    struct kvc_store *s = space->store;
+    struct kvc_store_load_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e)) return -1;
+    if (m->size != sizeof *m) return kvc_fail(e, KVC_ERR_USAGE, "struct kvc_memory is of another version of kvc.h");
+    struct kvc_event *x = calloc(1, sizeof *x);
+    if (x && n < SIZE_MAX / 8) x->tokens = malloc((size_t)n * sizeof *tokens + 1);
+    if (!x || !x->tokens) {
+        free(x);
+        return kvc_fail_memory(e, "a request");
+    }
+    memcpy(x->tokens, tokens, (size_t)n * sizeof *tokens);
+    x->task.run = run;
+    x->space = space;
+    x->n = n;
+    x->memory = *m;
+    x->options = o;
+    kvc_space_hold(space);
+    pthread_mutex_lock(&s->lock);
+    const int64_t number = x->number = ++s->number;
+    pthread_mutex_unlock(&s->lock);
+    kvc_workers_add(s->jobs, &x->task);
+    return number;
+}
+
+int kvc_store_fd(const struct kvc_store *s) {
+    return s->event_fd;
+}
+
+int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *event) {
+    uint64_t count;
+    pthread_mutex_lock(&s->lock);
+    struct kvc_event *x = s->events;
+    if (x && !(s->events = x->next)) s->last_event = &s->events;
+    if (!s->events) (void)!read(s->event_fd, &count, sizeof count); /* nothing is left */
+    pthread_mutex_unlock(&s->lock);
+    if (!x) return 0;
+    const struct kvc_store_event own = {.size = sizeof own, .number = x->number, .end = x->end, .code = x->code};
+    kvc_sized_give(event, &own, sizeof own, "kvc_store_event", NULL);
+    free_event(x);
+    return 1;
+}

@@ -1,0 +1,209 @@
+/* find.c: finds the longest prefix over the levels of a store. Spec: STORE.md, "Finding". Not for reading it (fetch.c). */
+#include "formats/store/store.h"
+
+#include "formats/api/sized.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Asks a level for objects of a chain. It has its own copy of them, as it may go on after the caller has left. */
+struct find_request {
+    struct kvc_request base;
+    size_t n, found;
+    struct kvc_object *object;
+    uint64_t *bytes;
+};
+
+static void clear(struct kvc_request *base) {
+    struct find_request *r = (struct find_request *)base;
+    free(r->object);
+    free(r->bytes);
+}
+
+static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+    struct find_request *r = (struct find_request *)base;
+    return l->ops->find(l, r->object, r->n, base->deadline, &r->found, r->bytes, e);
+}
+
+static struct find_request *ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline) {
+    struct find_request *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    kvc_request_init(&r->base, s, level, deadline);
+    r->base.clear = clear;
+    r->base.run = run;
+    r->n = n;
+    r->object = malloc(n * sizeof *r->object);
+    r->bytes = calloc(n, sizeof *r->bytes);
+    if (!r->object || !r->bytes) {
+        kvc_request_release(&r->base);
+        return NULL;
+    }
+    memcpy(r->object, o, n * sizeof *o);
+    kvc_request_start(&r->base);
+    return r;
+}
+
+/* Takes what a level has found, from chunk `from` on, for the chunks that no faster level has. */
+static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t from) {
+    struct kvc_error e;
+    if (!r) return;
+    const int status = kvc_request_wait(&r->base, &e);
+    const unsigned level = r->base.level;
+    /* A level that failed may have said what it knows; one that is late still writes. */
+    pthread_mutex_lock(&r->base.lock);
+    const size_t found = r->base.done ? r->found : 0;
+    hit->late |= !r->base.done;
+    pthread_mutex_unlock(&r->base.lock);
+    hit->late |= status != 0;
+    for (size_t i = hit->chunks; i < from + found; i++) {
+        hit->bytes[i] = r->bytes[i - from];
+        hit->level[i] = (uint8_t)level;
+    }
+    if (from + found > hit->chunks) {
+        atomic_fetch_add(&hit->space->store->level[level].count[KVC_LEVEL_HITS], from + found - hit->chunks);
+        hit->chunks = from + found;
+    }
+    kvc_request_release(&r->base);
+}
+
+/* Directories are asked first, one after the other; then all others at the same time, for what is left. */
+static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadline, kvc_instant deadline) {
+    struct kvc_store *s = hit->space->store;
+    struct find_request *remote[KVC_MAX_LEVELS] = {NULL};
+    for (unsigned i = 0; i < s->n_levels && hit->chunks < n; i++)
+        if (!s->level[i].ops->remote) {
+            const size_t from = hit->chunks;
+            answer(hit, ask(s, i, hit->object + from, n - from, local_deadline), from);
+        }
+    const size_t from = hit->chunks;
+    for (unsigned i = 0; i < s->n_levels && from < n; i++)
+        if (s->level[i].ops->remote) remote[i] = ask(s, i, hit->object + from, n - from, deadline);
+    for (unsigned i = 0; i < s->n_levels; i++) answer(hit, remote[i], from);
+}
+
+/* Says how many tokens come from which level. */
+static void list_levels(struct kvc_store_hit *hit) {
+    const struct kvc_store *s = hit->space->store;
+    size_t at = 0;
+    for (size_t i = 0, end; i < hit->chunks; i = end) {
+        for (end = i + 1; end < hit->chunks && hit->level[end] == hit->level[i];) end++;
+        const int n = snprintf(hit->levels + at, sizeof hit->levels - at, "%s%s %" PRIu64, at ? ", " : "",
+                               s->level[hit->level[i]].ops->scheme, (uint64_t)(end - i) * hit->space->chunk);
+        at += n > 0 && (size_t)n < sizeof hit->levels - at ? (size_t)n : 0;
+    }
+}
+
+static int prepare(struct kvc_store_hit *hit, const int32_t *tokens, const struct kvc_store_find_options *o, size_t n,
+                   struct kvc_error *e) {
+    hit->tokens = malloc((size_t)hit->n_tokens * sizeof *tokens + 1);
+    hit->object = calloc(n + 1, sizeof *hit->object);
+    hit->bytes = calloc(n + 1, sizeof *hit->bytes);
+    hit->level = calloc(n + 1, 1);
+    if (!hit->tokens || !hit->object || !hit->bytes || !hit->level) return kvc_fail_memory(e, "a hit");
+    memcpy(hit->tokens, tokens, (size_t)hit->n_tokens * sizeof *tokens);
+    if (kvc_space_keys(hit->space, tokens, hit->n_tokens, o->extras, o->n_extras, &hit->keys, e)) return -1;
+    for (size_t i = 0; i < n; i++)
+        if (kvc_chunk_object(hit->space, hit->keys, i, &hit->object[i], e)) return -1;
+    return 0;
+}
+
+struct kvc_store_hit *kvc_store_find(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                                     const struct kvc_store_find_options *options, struct kvc_error *e) {
+    struct kvc_store *s = space->store;
+    struct kvc_store_find_options o;
+    const kvc_instant now = kvc_now();
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_find_options", e)) return NULL;
+    if (n > SIZE_MAX / 8) {
+        kvc_fail(e, KVC_ERR_USAGE, "there are too many tokens");
+        return NULL;
+    }
+    struct kvc_store_hit *hit = calloc(1, sizeof *hit);
+    size_t chunks = (size_t)(n / space->chunk);
+    if (!hit) {
+        kvc_fail_memory(e, "a hit");
+        return NULL;
+    }
+    hit->space = space;
+    kvc_space_hold(space);
+    hit->n_tokens = chunks * space->chunk;
+    hit->asked = hit->n_tokens;
+    if (prepare(hit, tokens, &o, chunks, e)) {
+        kvc_store_hit_free(hit);
+        return NULL;
+    }
+    for (size_t i = 0; i < chunks; i++)
+        if (kvc_store_is_bad(s, hit->object[i].key)) chunks = i;
+    search(hit, chunks, now + (o.deadline ? o.deadline : s->options.local_deadline),
+           now + (o.deadline ? o.deadline : s->options.deadline));
+    list_levels(hit);
+    hit->took = kvc_now() - now;
+    kvc_count(s, KVC_COUNT_LOOKUPS, 1);
+    kvc_count(s, KVC_COUNT_ASKED, hit->asked);
+    kvc_count(s, KVC_COUNT_FOUND, hit->chunks * space->chunk);
+    kvc_count(s, KVC_COUNT_FIND_US, (uint64_t)hit->took);
+    return hit;
+}
+
+void kvc_store_hit_free(struct kvc_store_hit *hit) {
+    if (!hit) return;
+    kvc_store_space_close(hit->space);
+    free(hit->tokens);
+    free(hit->keys);
+    free(hit->object);
+    free(hit->bytes);
+    free(hit->level);
+    free(hit);
+}
+
+int kvc_store_hit_info(const struct kvc_store_hit *hit, struct kvc_store_hit_info *info) {
+    struct kvc_store_hit_info own = {.size = sizeof own,
+                                     .tokens = hit->chunks * hit->space->chunk,
+                                     .chunks = hit->chunks,
+                                     .asked = hit->asked,
+                                     .seconds_us = hit->took,
+                                     .late = hit->late,
+                                     .levels = hit->levels};
+    for (size_t i = 0; i < hit->chunks; i++) own.bytes += hit->bytes[i];
+    return kvc_sized_give(info, &own, sizeof own, "kvc_store_hit_info", NULL);
+}
+
+/* --- hints --- */
+
+static int pin(struct kvc_store_hit *hit, int64_t until, struct kvc_error *e) {
+    struct kvc_store *s = hit->space->store;
+    int status = 0;
+    for (unsigned i = 0; i < s->n_levels; i++) {
+        struct kvc_level *l = s->level[i].level;
+        if (l->ops->pin) status |= l->ops->pin(l, hit->object, hit->chunks, until, e);
+    }
+    return status ? -1 : 0;
+}
+
+int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
+    return pin(hit, seconds > 0 ? (int64_t)time(NULL) + seconds : INT64_MAX, e);
+}
+
+int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e) {
+    return pin(hit, 0, e);
+}
+
+static int expect(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
+    struct kvc_store *s = hit->space->store;
+    int status = 0;
+    for (unsigned i = 0; i < s->n_levels; i++) {
+        struct kvc_level *l = s->level[i].level;
+        if (l->ops->expect) status |= l->ops->expect(l, hit->object, hit->chunks, seconds, e);
+    }
+    return status ? -1 : 0;
+}
+
+int kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
+    return expect(hit, seconds > 1 ? seconds : 1, e);
+}
+
+int kvc_store_done(struct kvc_store_hit *hit, struct kvc_error *e) {
+    return expect(hit, 0, e);
+}

@@ -1,0 +1,11 @@
+/* levels.h: the table of backends: those that are built in, and those in shared objects that are loaded when a level names them. */
+#ifndef KVC_LEVELS_H
+#define KVC_LEVELS_H
+
+#include "formats/store/level.h"
+
+/* Finds the backend of a scheme. `folder`: of shared objects; NULL: where kvc was installed. *library is NULL of one that is built in. */
+int kvc_level_find(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **library, struct kvc_error *e);
+void kvc_level_unload(void *library); /* NULL is legal */
+
+#endif

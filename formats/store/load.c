@@ -1,0 +1,227 @@
+/* load.c: what was found, as a cache, as bytes, or decoded into a program's memory. Not for reading it (fetch.c). */
+#include "formats/store/store.h"
+
+#include "formats/api/sized.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The chunks that a request takes. */
+struct range {
+    size_t first, end;
+    kvc_instant deadline, began;
+};
+
+static int take_range(struct range *r, const struct kvc_store_hit *hit, const struct kvc_store_load_options *o,
+                      struct kvc_error *e) {
+    const uint64_t chunk = hit->space->chunk, tokens = hit->chunks * chunk;
+    const uint64_t end = o->end && o->end < tokens ? o->end : tokens;
+    if (o->end && o->first >= o->end) return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
+    r->began = kvc_now();
+    r->deadline = r->began + (o->deadline ? o->deadline : hit->space->store->options.load_deadline);
+    r->first = (size_t)(o->first / chunk);
+    r->end = (size_t)((end + chunk - 1) / chunk);
+    if (r->first > r->end) r->first = r->end;
+    return 0;
+}
+
+/* Counts what was loaded, and tells the levels. */
+static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used, uint64_t bytes) {
+    struct kvc_store *s = hit->space->store;
+    const uint64_t chunk = hit->space->chunk;
+    kvc_count(s, KVC_COUNT_LOADED, used * chunk);
+    kvc_count(s, KVC_COUNT_LOADED_BYTES, bytes);
+    kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - r->began));
+    kvc_count(s, KVC_COUNT_SHORT, (r->end - r->first - used) * chunk);
+    for (unsigned i = 0; i < s->n_levels; i++)
+        if (used) kvc_store_touch(s, i, hit->object, r->first + used);
+    if (r->first + used < hit->chunks && used < r->end - r->first) hit->chunks = r->first + used; /* the rest is not there */
+}
+
+/* Copies the bytes of a chunk that came from a slower level, with their signature, to the faster ones; else frees them. */
+static void keep_or_free(struct kvc_store_hit *hit, size_t i, void *data) {
+    const struct kvc_object *o = &hit->object[i];
+    if (hit->level[i]) kvc_store_backfill(hit->space->store, hit->level[i], o, i ? o - 1 : NULL, data, (size_t)hit->bytes[i]);
+    else free(data);
+}
+
+/* --- bytes --- */
+
+struct giving {
+    struct kvc_store_hit *hit;
+    kvc_store_chunk_fn *take;
+    void *state;
+    uint64_t bytes;
+};
+
+static int give(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+    struct giving *g = state;
+    const uint64_t chunk = g->hit->space->chunk;
+    (void)e;
+    const int stop = g->take(g->state, i * chunk, chunk, data, size);
+    g->bytes += size;
+    kvc_file_close(f);
+    keep_or_free(g->hit, i, data);
+    return stop;
+}
+
+uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options, kvc_store_chunk_fn *take,
+                          void *state, struct kvc_error *e) {
+    struct kvc_store_load_options o;
+    struct range r;
+    struct giving g = {.hit = hit, .take = take, .state = state};
+    if (e) *e = (struct kvc_error){.code = KVC_OK};
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&r, hit, &o, e)) return 0;
+    const size_t used = kvc_fetch(hit, r.first, r.end, r.deadline, 1, give, &g, e);
+    finish(hit, &r, used, g.bytes);
+    return used * hit->space->chunk;
+}
+
+/* --- a cache --- */
+
+/* The chunks of a cache, which live as long as the joined file. */
+struct pieces {
+    struct kvc_store_hit *hit;
+    struct kvc_file **file;
+    void **data;
+    size_t n;
+    uint64_t bytes;
+};
+
+static int collect(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+    struct pieces *p = state;
+    void *copy = NULL;
+    (void)e;
+    p->file[p->n] = f;
+    p->data[p->n++] = data;
+    p->bytes += size;
+    if (p->hit->level[i] && (copy = malloc((size_t)p->hit->bytes[i] + 1)) != NULL) {
+        memcpy(copy, data, (size_t)p->hit->bytes[i]);
+        keep_or_free(p->hit, i, copy);
+    }
+    return 0;
+}
+
+static void free_pieces(void *state) {
+    struct pieces *p = state;
+    for (size_t i = 0; i < p->n; i++) {
+        kvc_file_close(p->file[i]);
+        free(p->data[i]);
+    }
+    free(p->file);
+    free(p->data);
+    free(p);
+}
+
+struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store_load_options *options, struct kvc_error *e) {
+    struct kvc_store_load_options o;
+    struct range r;
+    struct kvc_file *f = NULL;
+    if (e) *e = (struct kvc_error){.code = KVC_OK};
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&r, hit, &o, e)) return NULL;
+    struct pieces *p = calloc(1, sizeof *p);
+    if (p) {
+        p->hit = hit;
+        p->file = calloc(r.end - r.first + 1, sizeof *p->file);
+        p->data = calloc(r.end - r.first + 1, sizeof *p->data);
+    }
+    if (!p || !p->file || !p->data) {
+        if (p) free_pieces(p);
+        kvc_fail_memory(e, "chunks");
+        return NULL;
+    }
+    kvc_fetch(hit, r.first, r.end, r.deadline, 1, collect, p, e);
+    finish(hit, &r, p->n, p->bytes);
+    if (p->n) f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
+    if (f) {
+        f->owned = p;
+        f->free_owned = free_pieces;
+    } else {
+        free_pieces(p);
+    }
+    return f;
+}
+
+/* --- memory --- */
+
+struct loading {
+    struct kvc_store_hit *hit;
+    const struct kvc_memory *m;
+    const struct kvc_store_load_options *o;
+    struct kvc_memory_array *array; /* moved to the chunk */
+    uint64_t bytes;
+};
+
+/* Decodes the positions that a chunk and the memory share. */
+static int decode(struct loading *l, size_t i, const struct kvc_file *f, struct kvc_error *e) {
+    const uint64_t chunk = l->hit->space->chunk, begins = i * chunk;
+    const uint64_t first = (uint64_t)l->m->first_position, end = first + l->m->tokens;
+    const uint64_t from = begins > first ? begins : first, to = begins + chunk < end ? begins + chunk : end;
+    struct kvc_memory m = *l->m;
+    const struct kvc_load_how how = {.size = sizeof how,
+                                     .threads = l->o->threads,
+                                     .convert = l->o->convert,
+                                     .pairing = l->o->pairing};
+    if (from >= to) return 0;
+    m.first_position = (int64_t)from;
+    m.tokens = to - from;
+    if (m.page_size) {
+        m.first_slot += from - first;
+        return kvc_file_load(f, &m, &how, e);
+    }
+    for (size_t k = 0; k < m.n_arrays; k++) {
+        l->array[k] = m.arrays[k];
+        l->array[k].data = (uint8_t *)m.arrays[k].data + (from - first) * m.arrays[k].token;
+    }
+    m.arrays = l->array;
+    return kvc_file_load(f, &m, &how, e);
+}
+
+static int load_one(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+    struct loading *l = state;
+    struct kvc_error why;
+    const int status = decode(l, i, f, &why);
+    kvc_file_close(f);
+    l->bytes += size;
+    if (!status) {
+        keep_or_free(l->hit, i, data);
+        return 0;
+    }
+    free(data);
+    if (why.code == KVC_ERR_DAMAGED) kvc_store_bad(l->hit->space->store, l->hit->level[i], &l->hit->object[i]);
+    if (e) *e = why;
+    return -1;
+}
+
+static int check_memory(const struct kvc_memory *m, const struct kvc_store_hit *hit, struct kvc_error *e) {
+    if (m->size != sizeof *m || m->array_size != sizeof *m->arrays)
+        return kvc_fail(e, KVC_ERR_USAGE, "struct kvc_memory is of another version of kvc.h");
+    if (m->first_position < 0 || (uint64_t)m->first_position > hit->asked)
+        return kvc_fail(e, KVC_ERR_USAGE, "memory begins behind what was looked for");
+    for (size_t k = 0; k < m->n_arrays; k++)
+        if (m->arrays[k].tokens)
+            return kvc_fail(e, KVC_ERR_SLICE, "chunks hold all layers in full: an array of the last tokens cannot be loaded");
+    return 0;
+}
+
+uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m, const struct kvc_store_load_options *options,
+                        struct kvc_error *e) {
+    struct kvc_store_load_options o;
+    struct range r;
+    const uint64_t first = m->first_position > 0 ? (uint64_t)m->first_position : 0, chunk = hit->space->chunk;
+    struct loading l = {.hit = hit, .m = m, .o = &o};
+    if (e) *e = (struct kvc_error){.code = KVC_OK};
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || check_memory(m, hit, e)) return first;
+    o.first = first;
+    o.end = first + m->tokens;
+    if (!m->tokens || take_range(&r, hit, &o, e)) return first;
+    if (!(l.array = calloc(m->n_arrays + 1, sizeof *l.array))) {
+        kvc_fail_memory(e, "arrays");
+        return first;
+    }
+    const size_t used = kvc_fetch(hit, r.first, r.end, r.deadline, 0, load_one, &l, e);
+    free(l.array);
+    finish(hit, &r, used, l.bytes);
+    const uint64_t end = (r.first + used) * chunk;
+    return !used || end < first ? first : end < o.end ? end : o.end;
+}

@@ -1,0 +1,106 @@
+/* object_io.c: reads and writes single objects, as facts of namespaces and profiles. Not for chunks on an engine's way (fetch.c, put.c). */
+#include "formats/store/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEADLINE 30000000 /* of a whole read or write */
+
+struct object_request {
+    struct kvc_request base;
+    struct kvc_object object;
+    void *data; /* read, or to be written */
+    size_t size;
+    struct kvc_level_put how;
+    struct kvc_object parent;
+    int there;
+};
+
+static void clear(struct kvc_request *r) {
+    free(((struct object_request *)r)->data);
+}
+
+static int take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+    struct object_request *r = state;
+    (void)i, (void)why;
+    r->data = data;
+    r->size = size;
+    return 0;
+}
+
+static int run_get(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+    struct object_request *r = (struct object_request *)base;
+    return l->ops->get(l, &r->object, 1, base->deadline, take, r, e);
+}
+
+static int run_put(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+    struct object_request *r = (struct object_request *)base;
+    return l->ops->put(l, &r->object, r->data, r->size, &r->how, base->deadline, &r->there, e);
+}
+
+static struct object_request *new_request(struct kvc_store *s, unsigned level, const struct kvc_object *o, kvc_instant deadline,
+                                          struct kvc_error *e) {
+    struct object_request *r = calloc(1, sizeof *r);
+    if (!r) {
+        kvc_fail_memory(e, "a request");
+        return NULL;
+    }
+    kvc_request_init(&r->base, s, level, deadline);
+    r->base.clear = clear;
+    r->object = *o;
+    return r;
+}
+
+void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size, struct kvc_error *e) {
+    void *data = NULL;
+    kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
+    for (unsigned i = 0; i < s->n_levels && !data; i++) {
+        struct object_request *r = new_request(s, i, o, kvc_now() + DEADLINE, e);
+        if (!r) return NULL;
+        r->base.run = run_get;
+        kvc_request_start(&r->base);
+        if (!kvc_request_wait(&r->base, e) && r->data && !kvc_chunk_signature(s, o, r->data, &r->size, e)) {
+            data = r->data;
+            *size = r->size;
+            r->data = NULL;
+        }
+        kvc_request_release(&r->base);
+    }
+    return data;
+}
+
+int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size,
+                        const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e) {
+    struct object_request *r = new_request(s, level, o, deadline, e);
+    if (!r) return -1;
+    if (!(r->data = malloc(size + 1))) { /* a copy, as the call may return before the level has done */
+        kvc_request_release(&r->base);
+        return kvc_fail_memory(e, "an object");
+    }
+    memcpy(r->data, data, size);
+    r->size = size;
+    r->how = *how;
+    if (how->parent) {
+        r->parent = *how->parent;
+        r->how.parent = &r->parent;
+    }
+    r->base.run = run_put;
+    kvc_request_start(&r->base);
+    const int status = kvc_request_wait(&r->base, e);
+    *there = status ? 0 : r->there;
+    kvc_request_release(&r->base);
+    return status;
+}
+
+int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, struct kvc_error *e) {
+    const struct kvc_level_put how = {.parent = NULL};
+    void *bytes = malloc(size + 1);
+    int status = 0, there, stored = 0;
+    if (!bytes) return kvc_fail_memory(e, "an object");
+    memcpy(bytes, data, size);
+    if (kvc_chunk_sign(s, o, &bytes, &size, e)) status = -1;
+    for (unsigned i = 0; i < s->n_levels && !status; i++)
+        if (!kvc_store_put_level(s, i, o, bytes, size, &how, kvc_now() + DEADLINE, &there, e)) stored++;
+    free(bytes);
+    return stored ? 0 : -1;
+}

@@ -1,0 +1,212 @@
+/* put.c: packs the chunks of a cache that the levels lack, and writes them. Spec: STORE.md, "Writing". Not for facts and profiles
+ * (object_io.c). */
+#include "formats/store/store.h"
+
+#include "formats/api/sized.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/meta.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEADLINE 60000000 /* of an object on a level */
+
+/* A cache that is to be put. */
+struct put_job {
+    struct kvc_task task;
+    struct kvc_store_space *space;
+    struct kvc_file *file;
+    struct kvc_store_put_options options;
+    uint8_t *keys;
+    size_t n;       /* chunks */
+    uint64_t bytes; /* that it counts in the queue */
+    struct kvc_error error;
+    int status, waits, done; /* done: under `lock` */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+/* How many chunks of the chain are on this level or a faster one. A level that could not be asked counts as lacking them. */
+static size_t count_there(const struct kvc_store_hit *asked, unsigned level) {
+    size_t found = 0;
+    while (found < asked->chunks && asked->level[found] <= level) found++;
+    return found;
+}
+
+/* Packs chunk i. */
+static int pack(struct put_job *job, size_t i, void **data, size_t *size, struct kvc_error *e) {
+    const struct kvc_store_space *space = job->space;
+    const struct kvc_part_options part = {.size = sizeof part,
+                                          .first = i * space->chunk,
+                                          .end = (i + 1) * space->chunk,
+                                          .no_companions = 1};
+    const struct kvc_write_options how = {.size = sizeof how,
+                                          .threads = job->options.wait ? 0 : 1,
+                                          .recipe = space->recipe,
+                                          .shared_profile = space->packs_with};
+    struct kvc_file *f = kvc_file_select(job->file, &part, e);
+    const int status = f ? kvc_file_pack_memory(f, &how, data, size, e) : -1;
+    kvc_file_close(f);
+    return status;
+}
+
+/* Proves that what was packed will be found: the same checks as after reading. */
+static int prove(struct put_job *job, size_t i, const void *data, size_t size, struct kvc_error *e) {
+    uint64_t n;
+    const struct kvc_chunk chunk = {.space = job->space, .i = i, .tokens = kvc_file_tokens(job->file, &n), .keys = job->keys};
+    struct kvc_file *f = kvc_chunk_open(&chunk, data, &size, 0, e);
+    kvc_file_close(f);
+    return f ? 0 : -1;
+}
+
+/* Writes chunk i to the levels that lack it. Returns 1 if any level has it now. missing[l] is the first chunk that level l lacks; SIZE_MAX after a failure. */
+static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, size_t i, const void *data, size_t size,
+                        size_t *missing, struct kvc_error *e) {
+    struct kvc_store *s = job->space->store;
+    const struct kvc_level_put how = {.parent = i ? &asked->object[i - 1] : NULL,
+                                      .seconds = job->options.seconds,
+                                      .pin = job->options.pin,
+                                      .cost = job->options.cost};
+    int any = 0;
+    for (unsigned l = 0; l < s->n_levels; l++) {
+        int there = 0;
+        struct kvc_error why;
+        if (i < missing[l]) {
+            any |= missing[l] != SIZE_MAX;
+            continue;
+        }
+        if (kvc_store_put_level(s, l, &asked->object[i], data, size, &how, kvc_now() + DEADLINE, &there, &why)) {
+            missing[l] = SIZE_MAX;
+            kvc_count(s, KVC_COUNT_FAILED, 1);
+            if (e) *e = why;
+            continue;
+        }
+        if (there == KVC_PUT_LATER) { /* what follows has no parent then */
+            missing[l] = SIZE_MAX;
+            kvc_count(s, KVC_COUNT_LATER, 1);
+            kvc_store_missed(s, l, &asked->object[i + 1], job->n - i - 1, size);
+            continue;
+        }
+        any = 1;
+        kvc_count(s, there ? KVC_COUNT_SHARED : KVC_COUNT_PUT, 1);
+        if (!there) kvc_count(s, KVC_COUNT_PUT_BYTES, size);
+    }
+    return any;
+}
+
+static int put_chunks(struct put_job *job, struct kvc_store_hit *asked, struct kvc_error *e) {
+    struct kvc_store *s = job->space->store;
+    size_t missing[KVC_MAX_LEVELS], first = job->n;
+    for (unsigned l = 0; l < s->n_levels; l++) {
+        missing[l] = count_there(asked, l); /* what slower levels have, this one lacks: it is packed anew, to the same bytes */
+        if (missing[l] < first) first = missing[l];
+    }
+    int status = 0;
+    for (size_t i = first; i < job->n && !status; i++) {
+        struct kvc_object o = asked->object[i];
+        void *data = NULL;
+        size_t size;
+        status = pack(job, i, &data, &size, e) || kvc_chunk_sign(s, &o, &data, &size, e);
+        if (!status && i == first) status = prove(job, i, data, size, e);
+        const int any = !status && write_levels(job, asked, i, data, size, missing, e);
+        free(data);
+        if (s->closing || !any) break;
+    }
+    return status ? -1 : 0;
+}
+
+static int run_put(struct put_job *job, struct kvc_error *e) {
+    uint64_t n;
+    const int32_t *tokens = kvc_file_tokens(job->file, &n);
+    const struct kvc_store_find_options find = {.size = sizeof find,
+                                                .deadline = DEADLINE,
+                                                .extras = job->options.extras,
+                                                .n_extras = job->options.n_extras};
+    if (kvc_space_store(job->space, e)) return -1;
+    struct kvc_store_hit *asked = kvc_store_find(job->space, tokens, job->n * job->space->chunk, &find, e);
+    const int status = asked ? put_chunks(job, asked, e) : -1;
+    kvc_store_hit_free(asked);
+    return status;
+}
+
+static void free_job(struct put_job *job) {
+    kvc_store_leave(job->space->store, job->bytes);
+    kvc_store_space_close(job->space);
+    pthread_cond_destroy(&job->changed);
+    pthread_mutex_destroy(&job->lock);
+    free(job->keys);
+    free(job);
+}
+
+static void run(struct kvc_task *task) {
+    struct put_job *job = (struct put_job *)task;
+    const int status = job->space->store->closing ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
+                                                  : run_put(job, &job->error);
+    if (job->options.done) job->options.done(job->options.state, !status);
+    if (!job->waits) {
+        free_job(job);
+        return;
+    }
+    pthread_mutex_lock(&job->lock);
+    job->status = status;
+    job->done = 1;
+    pthread_cond_signal(&job->changed);
+    pthread_mutex_unlock(&job->lock);
+}
+
+/* Refuses a cache that cannot be cut into chunks of the namespace. */
+static int check_file(struct put_job *job, struct kvc_error *e) {
+    const struct kvc_store_space *space = job->space;
+    const struct kvc_cache *c = job->file->cache;
+    uint64_t n;
+    const int32_t *tokens = kvc_file_tokens(job->file, &n);
+    if (!tokens) return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found", job->file->name);
+    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", job->file->name);
+    for (uint32_t p = 0; p < c->n_parts; p++)
+        if (c->part[p].kind == KVC_PART_SLIDING || c->part[p].kind == KVC_PART_RECURRENT)
+            return kvc_fail(e, KVC_ERR_SLICE, "%s: it has layers that keep a window or a state, and cannot be cut into chunks",
+                            job->file->name);
+    if (c->n_parts && c->part[0].cells.n < n) n = c->part[0].cells.n; /* the last token may have no row yet */
+    job->n = (size_t)(n / space->chunk);
+    if (kvc_space_keys(space, tokens, job->n * space->chunk, job->options.extras, job->options.n_extras, &job->keys, e))
+        return -1;
+    for (uint32_t t = 0; t < c->n_tensors; t++) job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
+    return 0;
+}
+
+static int wait_for(struct put_job *job, struct kvc_error *e) {
+    pthread_mutex_lock(&job->lock);
+    while (!job->done) pthread_cond_wait(&job->changed, &job->lock);
+    pthread_mutex_unlock(&job->lock);
+    const int status = job->status;
+    if (status && e) *e = job->error;
+    free_job(job);
+    return status;
+}
+
+int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struct kvc_store_put_options *options,
+                  struct kvc_error *e) {
+    struct kvc_store_put_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e)) return -1;
+    struct put_job *job = calloc(1, sizeof *job);
+    if (!job) return kvc_fail_memory(e, "what is put");
+    *job = (struct put_job){.task.run = run, .space = space, .file = f, .options = o, .waits = o.wait || !o.done};
+    job->error.code = KVC_OK;
+    pthread_mutex_init(&job->lock, NULL);
+    pthread_cond_init(&job->changed, NULL);
+    kvc_space_hold(space);
+    int status = check_file(job, e);
+    if (!status && kvc_store_enter(space->store, job->bytes)) {
+        kvc_count(space->store, KVC_COUNT_DROPPED, 1);
+        status = 1;
+    }
+    if (status) {
+        job->bytes = 0;
+        kvc_store_enter(space->store, 0);
+        free_job(job);
+        return status;
+    }
+    kvc_workers_add(space->store->jobs, &job->task);
+    return job->waits ? wait_for(job, e) : 0;
+}

@@ -1,0 +1,220 @@
+/* store.h: what the files of a store share: its levels, counters and namespaces. Not for users (kvc_store.h). */
+#ifndef KVC_STORE_STATE_H
+#define KVC_STORE_STATE_H
+
+#include "formats/api/kvc_file.h"
+#include "formats/api/kvc_store.h"
+#include "formats/cache/prefix.h"
+#include "formats/store/level.h"
+#include "formats/store/workers.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define KVC_MAX_LEVELS 8
+
+/* Counters, by name in kvc_store_stats(). */
+enum kvc_counter {
+    KVC_COUNT_LOOKUPS,
+    KVC_COUNT_ASKED, /* tokens */
+    KVC_COUNT_FOUND, /* tokens */
+    KVC_COUNT_FIND_US,
+    KVC_COUNT_LATE,   /* calls that a deadline ended */
+    KVC_COUNT_LOADED, /* tokens */
+    KVC_COUNT_LOADED_BYTES,
+    KVC_COUNT_LOAD_US,
+    KVC_COUNT_SHORT, /* tokens that were found and not delivered */
+    KVC_COUNT_GONE,  /* objects that were found, and then were not there */
+    KVC_COUNT_BAD,   /* objects that were damaged, forged, or of other facts */
+    KVC_COUNT_PUT,   /* objects that were stored */
+    KVC_COUNT_PUT_BYTES,
+    KVC_COUNT_SHARED,   /* objects that were there already */
+    KVC_COUNT_LATER,    /* objects that were not admitted yet */
+    KVC_COUNT_DROPPED,  /* puts for which the queue had no room */
+    KVC_COUNT_FAILED,   /* puts that failed */
+    KVC_COUNT_BACKFILL, /* objects that were copied to a faster level */
+    KVC_COUNTERS
+};
+
+/* Of a level. */
+enum kvc_level_counter { KVC_LEVEL_CALLS, KVC_LEVEL_FAILURES, KVC_LEVEL_REFUSED, KVC_LEVEL_HITS, KVC_LEVEL_COUNTERS };
+
+/* Leaves a level alone that has failed several times: for a second, then for longer and longer. */
+struct kvc_breaker {
+    pthread_mutex_t lock;
+    unsigned failures;
+    kvc_instant until; /* it is left alone until then */
+    kvc_instant pause;
+};
+
+struct kvc_store_level {
+    struct kvc_level *level;
+    const struct kvc_level_ops *ops;
+    char *url;
+    void *library; /* NULL: built in */
+    struct kvc_breaker breaker;
+    atomic_uint_fast64_t count[KVC_LEVEL_COUNTERS];
+};
+
+/* A key that was found to be bad, and for how long it counts as missing. */
+struct kvc_bad_key {
+    uint8_t key[KVC_OBJECT_KEY];
+    kvc_instant until;
+};
+#define KVC_BAD_KEYS 256
+
+struct kvc_store {
+    struct kvc_store_level level[KVC_MAX_LEVELS];
+    unsigned n_levels;
+    struct kvc_store_options options; /* with defaults filled in */
+    struct kvc_workers *io;           /* call the levels */
+    struct kvc_workers *jobs;         /* pack, find and load; they wait for io */
+    uint8_t secret[32];               /* that signs objects */
+    int is_signed;
+    atomic_uint_fast64_t count[KVC_COUNTERS];
+
+    pthread_mutex_t lock;            /* of all below */
+    pthread_cond_t idle;             /* waiting becomes 0 */
+    uint64_t waiting, waiting_bytes; /* puts and copies that are queued or under way */
+    struct kvc_bad_key bad[KVC_BAD_KEYS];
+    unsigned n_bad, next_bad;
+    struct kvc_event *events, **last_event;
+    int64_t number; /* of the next event */
+    int event_fd;
+    atomic_int closing;
+};
+
+struct kvc_store_space {
+    struct kvc_store *store;
+    uint8_t ns[KVC_KEY_BYTES];
+    char name[2 * KVC_KEY_BYTES + 1];
+    char *facts; /* the text of its object */
+    char identity[KVC_IDENTITY_BYTES];
+    uint64_t chunk;
+    char *recipe; /* that chunks are packed with */
+    int lossless;
+    uint8_t tenant[KVC_KEY_BYTES];
+    int has_tenant;
+    int is_stored; /* the store has its facts; under the lock of profiles */
+    pthread_mutex_t lock;
+    struct kvc_profile *packs_with; /* NULL: none */
+    struct kvc_profile *profile[8]; /* that chunks were packed with */
+    unsigned n_profiles;
+    atomic_uint refs; /* of the user and of puts under way */
+};
+
+static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n) {
+    atomic_fetch_add_explicit(&s->count[c], n, memory_order_relaxed);
+}
+
+/* --- calls of a level (request.c) --- */
+
+/* A call of a level from a worker thread. Part of the struct of a request, of which clear() frees the rest. */
+struct kvc_request {
+    struct kvc_task task;
+    struct kvc_store *store;
+    unsigned level;
+    kvc_instant deadline;
+    int (*run)(struct kvc_request *r, struct kvc_level *l, struct kvc_error *e);
+    void (*clear)(struct kvc_request *r);
+    atomic_uint refs;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* done, or whatever run() tells */
+    int done, status;
+    struct kvc_error error;
+};
+/* Sets up a request of one reference, the caller's. */
+void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level, kvc_instant deadline);
+/* Queues it. If the level is left alone at present, it is done at once, and has failed; then -1. */
+int kvc_request_start(struct kvc_request *r);
+/* Waits until it is done, and returns its status; -1 at the deadline. */
+int kvc_request_wait(struct kvc_request *r, struct kvc_error *e);
+void kvc_request_release(struct kvc_request *r);
+/* Waits for a change until an instant; returns 0 when that is over. The lock is held. */
+int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant until);
+/* A condition whose waits end by CLOCK_MONOTONIC. */
+void kvc_condition_init(pthread_cond_t *cond);
+
+/* --- keys and namespaces (space.c, space_text.c) --- */
+
+/* Names object i of a chain: the chunk that ends at prefix key (i + 1) * chunk / 256. keys[j] is H_(j+1). */
+int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
+                     struct kvc_error *e);
+/* Computes the prefix keys of tokens from position 0 on. The caller frees *keys. */
+int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
+                   size_t n_extras, uint8_t **keys, struct kvc_error *e);
+/* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
+int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES], struct kvc_error *e);
+void kvc_space_hold(struct kvc_store_space *space);
+/* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
+int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
+/* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
+struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256, struct kvc_error *e);
+
+/* --- objects (chunk.c) --- */
+
+/* A chunk as it was read. */
+struct kvc_chunk {
+    const struct kvc_store_space *space;
+    size_t i;              /* in the chain */
+    const int32_t *tokens; /* of the whole prefix */
+    const uint8_t *keys;
+};
+/* Opens the bytes of a chunk, which must outlive the handle, and proves that they are this chunk: signature, checksums of records (with
+ * `hashes`), namespace, parent, tokens and keys. *size becomes that without the signature. */
+struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e);
+/* Signs an object: appends what kvc_chunk_open() takes off. *data is reallocated. */
+int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size, struct kvc_error *e);
+/* Checks and takes off the signature of any object. */
+int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t *size,
+                        struct kvc_error *e);
+
+/* --- single objects (object_io.c) --- */
+
+/* Reads an object from the first level that has it. NULL with *e. The caller frees it. */
+void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size, struct kvc_error *e);
+/* Writes an object to every level that lacks it. -1 if no level took it. */
+int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, struct kvc_error *e);
+/* Writes signed bytes to one level; *there as in level.h. */
+int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size,
+                        const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e);
+
+/* --- hits (find.c, fetch.c) --- */
+
+struct kvc_store_hit {
+    struct kvc_store_space *space;
+    int32_t *tokens;
+    uint64_t n_tokens, asked;
+    uint8_t *keys;
+    size_t chunks; /* found */
+    struct kvc_object *object;
+    uint64_t *bytes;
+    uint8_t *level; /* of each chunk */
+    int64_t took;
+    int late;
+    char levels[256];
+};
+/* Reads chunks [first, end) of a hit one after the other, proves them, and gives each to `use`, which owns data then. Returns how many were
+ * used. *e is filled if a chunk was bad or a level failed. */
+typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e);
+size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline, int hashes, kvc_use_chunk *use,
+                 void *state, struct kvc_error *e);
+/* Remembers a bad object as missing, and has its level put it aside. */
+void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o);
+int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
+/* Tells a level in the background that the first n objects of a chain were used. */
+void kvc_store_touch(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n);
+/* Tells it that n objects of a chain, of about `size` bytes each, will not be put. */
+void kvc_store_missed(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, uint64_t size);
+/* Copies an object to the levels before `level` in the background; frees data. */
+void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
+                        void *data, size_t size);
+
+/* --- what waits (chain.c, events.c) --- */
+
+/* Adds to what waits, unless it would be more than the queue holds. 1: there is no room. */
+int kvc_store_enter(struct kvc_store *s, uint64_t bytes);
+void kvc_store_leave(struct kvc_store *s, uint64_t bytes);
+void kvc_store_free_events(struct kvc_store *s);
+
+#endif

@@ -1,0 +1,149 @@
+/* store_stats.c: the counters of a store as text, and lists of what it keeps. */
+#include "formats/store/store.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *help;
+} counters[KVC_COUNTERS] = {
+    [KVC_COUNT_LOOKUPS] = {"lookups", "prefixes that were looked for"},
+    [KVC_COUNT_ASKED] = {"lookup_tokens", "tokens of them, in whole chunks"},
+    [KVC_COUNT_FOUND] = {"hit_tokens", "tokens that were found"},
+    [KVC_COUNT_FIND_US] = {"lookup_microseconds", "time that looking took"},
+    [KVC_COUNT_LATE] = {"late_calls", "calls that a deadline ended"},
+    [KVC_COUNT_LOADED] = {"loaded_tokens", "tokens that were delivered"},
+    [KVC_COUNT_LOADED_BYTES] = {"loaded_bytes", "bytes of the objects they were in"},
+    [KVC_COUNT_LOAD_US] = {"load_microseconds", "time that reading and decoding took"},
+    [KVC_COUNT_SHORT] = {"short_tokens", "tokens that were found and not delivered"},
+    [KVC_COUNT_GONE] = {"gone_objects", "objects that were found, and then were not there"},
+    [KVC_COUNT_BAD] = {"bad_objects", "objects that were damaged, forged, or of other facts"},
+    [KVC_COUNT_PUT] = {"put_objects", "objects that were written"},
+    [KVC_COUNT_PUT_BYTES] = {"put_bytes", "bytes of them"},
+    [KVC_COUNT_SHARED] = {"shared_objects", "objects that somebody else had written already"},
+    [KVC_COUNT_LATER] = {"refused_objects", "objects of which a level expects less than of what it has"},
+    [KVC_COUNT_DROPPED] = {"dropped_puts", "caches for which the queue had no room"},
+    [KVC_COUNT_FAILED] = {"failed_puts", "objects that a level did not take"},
+    [KVC_COUNT_BACKFILL] = {"backfilled_objects", "objects that were copied to a faster level"},
+};
+static const char *const level_counters[KVC_LEVEL_COUNTERS] = {
+    [KVC_LEVEL_CALLS] = "calls", [KVC_LEVEL_FAILURES] = "failures", [KVC_LEVEL_REFUSED] = "refused", [KVC_LEVEL_HITS] = "hits"};
+
+struct text {
+    char *to;
+    size_t room, n;
+};
+
+static void add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct text *t, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    const int n = vsnprintf(t->n < t->room ? t->to + t->n : NULL, t->n < t->room ? t->room - t->n : 0, format, list);
+    va_end(list);
+    if (n > 0) t->n += (size_t)n;
+}
+
+static void add_prometheus(struct text *t, const struct kvc_store *s) {
+    for (unsigned i = 0; i < KVC_COUNTERS; i++)
+        add(t, "# HELP kvc_store_%s %s\n# TYPE kvc_store_%s counter\nkvc_store_%s %" PRIu64 "\n", counters[i].name,
+            counters[i].help, counters[i].name, counters[i].name, (uint64_t)s->count[i]);
+    for (unsigned k = 0; k < KVC_LEVEL_COUNTERS; k++) {
+        add(t, "# TYPE kvc_store_level_%s counter\n", level_counters[k]);
+        for (unsigned i = 0; i < s->n_levels; i++)
+            add(t, "kvc_store_level_%s{level=\"%u\",scheme=\"%s\"} %" PRIu64 "\n", level_counters[k], i, s->level[i].ops->scheme,
+                (uint64_t)s->level[i].count[k]);
+    }
+}
+
+static void add_json(struct text *t, const struct kvc_store *s) {
+    add(t, "{");
+    for (unsigned i = 0; i < KVC_COUNTERS; i++) add(t, "\"%s\": %" PRIu64 ", ", counters[i].name, (uint64_t)s->count[i]);
+    add(t, "\"levels\": [");
+    for (unsigned i = 0; i < s->n_levels; i++) {
+        add(t, "%s{\"scheme\": \"%s\"", i ? ", " : "", s->level[i].ops->scheme);
+        for (unsigned k = 0; k < KVC_LEVEL_COUNTERS; k++)
+            add(t, ", \"%s\": %" PRIu64, level_counters[k], (uint64_t)s->level[i].count[k]);
+        add(t, "}");
+    }
+    add(t, "]}\n");
+}
+
+size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, size_t size) {
+    struct text t = {.to = text, .room = size};
+    if (size) *text = '\0';
+    if (form && strcmp(form, "prometheus") == 0) add_prometheus(&t, s);
+    else add_json(&t, s);
+    return t.n + 1;
+}
+
+/* --- lists --- */
+
+struct walk {
+    unsigned level;
+    kvc_store_walk_fn *fn;
+    void *state;
+    int stopped;
+};
+
+static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
+    struct walk *w = state;
+    char name[KVC_OBJECT_NAME];
+    kvc_object_name(o, name);
+    w->stopped = w->fn(w->state, w->level, name, size, used);
+    return w->stopped;
+}
+
+int kvc_store_walk(struct kvc_store *s, const struct kvc_store_space *space, kvc_store_walk_fn *fn, void *state,
+                   struct kvc_error *e) {
+    struct walk w = {.fn = fn, .state = state};
+    for (; w.level < s->n_levels && !w.stopped; w.level++) {
+        struct kvc_level *l = s->level[w.level].level;
+        if (l->ops->walk(l, space ? space->ns : NULL, seen, &w, e)) return -1;
+    }
+    return 0;
+}
+
+struct dropping {
+    struct kvc_object *object;
+    size_t n, room;
+    int failed;
+};
+
+static int keep(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
+    struct dropping *d = state;
+    (void)size, (void)used;
+    if (d->n == d->room) {
+        const size_t room = d->room ? 2 * d->room : 1024;
+        struct kvc_object *more = realloc(d->object, room * sizeof *more);
+        if (!more) {
+            d->failed = 1;
+            return 1;
+        }
+        d->object = more;
+        d->room = room;
+    }
+    d->object[d->n++] = *o;
+    return 0;
+}
+
+#define BATCH 1000 /* objects that one call removes */
+
+int64_t kvc_store_drop(struct kvc_store_space *space, struct kvc_error *e) {
+    struct kvc_store *s = space->store;
+    int64_t n = 0;
+    int status = 0;
+    for (unsigned i = 0; i < s->n_levels && !status; i++) {
+        struct kvc_level *l = s->level[i].level;
+        struct dropping d = {.n = 0};
+        status = l->ops->walk(l, space->ns, keep, &d, e);
+        if (!status && d.failed) status = kvc_fail_memory(e, "a list of objects");
+        for (size_t at = 0; at < d.n && !status; at += BATCH)
+            status = l->ops->drop(l, d.object + at, d.n - at < BATCH ? d.n - at : BATCH, INT64_MAX, e);
+        n += (int64_t)d.n;
+        free(d.object);
+    }
+    return status ? -1 : n;
+}
