@@ -1,8 +1,8 @@
 # tests.mk: tests, checks, benchmarks and fuzzing. Included by the top folder's Makefile.
 
-UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
+UNIT_SRC := $(filter-out $(STORE_ABSENT),$(sort $(wildcard tests/unit/*.c)))
 UNIT_BIN := $(UNIT_SRC:%.c=$B/%)
-FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SRC := $(filter-out $(STORE_ABSENT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tests/bench/*.c))
 

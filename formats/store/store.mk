@@ -26,6 +26,11 @@ $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildc
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard formats/store/redis/*.c formats/store/s3/*.c))
 
+# Without its libraries the backend is left out, and its tests are.
+ifeq ($(shell $(PKG_CONFIG) --exists libcurl expat 2>/dev/null && echo yes),)
+STORE_ABSENT += tests/unit/test_store_s3.c tests/fuzz/fuzz_store_s3.c
+endif
+
 # The S3 backend's own tests: it is linked into them, so that they see its counters.
 S3_OBJ := $(patsubst %.c,$B/%.o,$(wildcard formats/store/s3/*.c))
 $B/tests/unit/test_store_s3 $B/tests/store/s3_driver: %: %.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
