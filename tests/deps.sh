@@ -1,6 +1,6 @@
 #!/bin/sh
-# deps.sh check|install build|test|engine|redis: are the packages there that building, testing, the engine tests or the level in
-# Redis need? Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
+# deps.sh check|install build|test|engine|redis|s3: are the packages there that building, testing, the engine tests or a backend of the
+# store need? Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
 # installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
 set -eu
 
@@ -10,6 +10,8 @@ g++ gcc-c++ g++
 libarchive-dev libarchive-devel libarchive-dev
 libc6-dev glibc-devel musl-dev
 libcmocka-dev libcmocka-devel cmocka-dev
+libcurl4-openssl-dev libcurl-devel curl-dev
+libexpat1-dev expat-devel expat-dev
 libhiredis-dev hiredis-devel hiredis-dev
 libjansson-dev jansson-devel jansson-dev
 libopenblas0-serial lapack lapack
@@ -63,6 +65,13 @@ find_missing() {
     if [ "$1" = redis ]; then
         need_library hiredis libhiredis-dev
         need_library libssl libssl-dev
+    fi
+    if [ "$1" = s3 ]; then # the S3 backend of the store
+        need_library libcurl libcurl4-openssl-dev
+        need_library expat libexpat1-dev
+        need_command python3 python3
+        python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
+        need_command openssl openssl
     fi
     if [ "$1" = engine ]; then
         need_shared liblapack.so.3 libopenblas0-serial

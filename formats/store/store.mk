@@ -16,12 +16,19 @@ kvc-store: $B/kvc-store
 .PHONY: kvc-store
 
 # A backend: kvc_store_NAME.so of formats/store/NAME/. What it uses of libkvc is inside and not to be seen from outside.
-include formats/store/redis/redis.mk
-BACKENDS := $(if $(HAVE_REDIS),redis) s3
-s3_LIBS = $(shell $(PKG_CONFIG) --libs libcurl expat)
+include formats/store/redis/redis.mk formats/store/s3/s3.mk
+BACKENDS := $(if $(HAVE_REDIS),redis) $(if $(HAVE_S3),s3)
 $B/kvc_store_%.so: $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) -shared -Wl,-z,defs -Wl,--exclude-libs,ALL $(filter-out %.a,$^) $B/libkvc_store.a $B/libkvc.a $($*_LIBS) $(LIBS)
 $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildcard formats/store/$b/*.c))))
+
+BACKEND_SO := $(BACKENDS:%=kvc_store_%.so)
+.PHONY: backends $(BACKEND_SO)
+backends: $(BACKEND_SO)
+	@$(if $(HAVE_REDIS),,echo "  kvc-store is built without redis://, for lack of hiredis: sh tests/deps.sh check redis")
+	@$(if $(HAVE_S3),,echo "  kvc-store is built without s3://, for lack of libcurl or expat: sh tests/deps.sh check s3")
+$(BACKEND_SO): %: $B/%
+	$(Q)cp -f $< $@
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard formats/store/redis/*.c formats/store/s3/*.c))

@@ -25,6 +25,19 @@ BLOCK = {0: 4, 1: 2, 30: 2, 8: 34, 2: 18, 3: 20, 6: 22, 7: 24, 20: 18}  # bytes 
 BLOCKED = {8, 2, 3, 6, 7, 20}
 LAYERS, CELLS, VALUES, TOKENS = 2, 5, 32, 6
 
+# what an S3 server sends, and names of levels, each after the byte that chooses the target
+S3 = {
+    "headers": "\0HTTP/1.1 206 Partial Content\r\nETag: \"abc-2\"\r\nContent-Length: 10\r\nContent-Range: bytes 0-9/1000\r\n"
+               "Date: Fri, 24 May 2013 00:00:00 GMT\r\nRetry-After: 7\r\nServer: any\r\nx-amz-bucket-region: eu-west-1\r\n\r\n",
+    "listing": "\1<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><IsTruncated>true</IsTruncated>"
+               "<EncodingType>url</EncodingType><NextContinuationToken>a</NextContinuationToken><Contents><Key>p%2Fa+b</Key>"
+               "<LastModified>2013-05-24T00:00:00.000Z</LastModified><Size>12</Size></Contents></ListBucketResult>",
+    "error": "\2<Error><Code>SlowDown</Code><Message>less &amp; slower</Message></Error>",
+    "upload": "\2<InitiateMultipartUploadResult><UploadId>abc</UploadId></InitiateMultipartUploadResult>",
+    "doctype": "\2<!DOCTYPE a [<!ENTITY x \"y\">]><Error><Code>&x;</Code></Error>",
+    "level": "\3s3://bucket/a/b?endpoint=http://127.0.0.1:9000/x&region=eu-west-1&style=path&range=1M&remember=5m&anonymous=yes",
+}
+
 
 class Reader:
     def __init__(self, data, at=0):
@@ -637,6 +650,8 @@ def main(source, corpus):
                           "hicache": {str(n): bytes(7 * i & 255 for i in range(n)) for n in (48, 7)}}.items():
         for name, data in files.items():
             write(corpus / target, name, data)
+    for name, text in S3.items():
+        write(corpus / "store_s3", name, text.encode())
     for path in sorted((source / "damaged").glob("bad-*")):
         data, target = path.read_bytes(), {".bin": "ggsq", ".safetensors": "safetensors"}.get(path.suffix)
         if target and 0 < len(data) <= 10240:
