@@ -79,7 +79,11 @@ static int see_name(void *state, unsigned level, const char *name, uint64_t byte
 static int take_all(struct store_tool *t, struct store_spaces *spaces) {
     struct kvc_error e;
     struct names names = {.n = 0};
-    int status = kvc_store_walk(t->s, NULL, see_name, &names, &e) ? store_trouble(&e) : EXIT_SAME;
+    int status = EXIT_SAME;
+    if (kvc_store_walk(t->s, NULL, see_name, &names, &e)) { /* a slower level is down: the faster ones may do */
+        cli_error(&e);
+        if (!names.n) status = EXIT_TROUBLE;
+    }
     if (names.failed) status = EXIT_TROUBLE;
     for (size_t i = 0; i < names.n && !status; i++) {
         struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space, &e);
