@@ -1,6 +1,6 @@
 #!/bin/sh
-# deps.sh check|install build|test|engine|redis|s3: are the packages there that building, testing, the engine tests or a backend of the
-# store need? Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
+# deps.sh check|install build|test|engine|redis|s3|store: are the packages there that building, testing, the engine tests or a backend of the
+# store need? store: both backends and servers to test them with. Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
 # installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
 set -eu
 
@@ -21,6 +21,7 @@ libxxhash-dev xxhash-devel xxhash-dev
 libzstd-dev libzstd-devel zstd-dev
 pkg-config pkgconf-pkg-config pkgconf
 python3-venv python3 python3
+redis-server redis redis
 xz-utils xz xz
 zlib1g-dev zlib-devel zlib-dev
 "
@@ -62,13 +63,16 @@ find_missing() {
         need_command nm binutils
         [ "$(uname -m)" != x86_64 ] || need_header simde/x86/avx512.h libsimde-dev
     fi
-    if [ "$1" = redis ]; then
+    if [ "$1" = redis ] || [ "$1" = store ]; then
         need_library hiredis libhiredis-dev
         need_library libssl libssl-dev
     fi
-    if [ "$1" = s3 ]; then # the S3 backend of the store
+    if [ "$1" = s3 ] || [ "$1" = store ]; then
         need_library libcurl libcurl4-openssl-dev
         need_library expat libexpat1-dev
+    fi
+    if [ "$1" = store ]; then
+        need_command redis-server redis-server
         need_command python3 python3
         python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
         need_command openssl openssl
