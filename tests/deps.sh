@@ -62,7 +62,7 @@ find_missing() {
         [ "$(uname -m)" != x86_64 ] || need_header simde/x86/avx512.h libsimde-dev
     fi
     if [ "$1" = s3 ]; then # the S3 backend of the store
-        need_library libcurl libcurl4-openssl-dev
+        need_library "libcurl >= 7.87" libcurl4-openssl-dev
         need_library expat libexpat1-dev
         need_command python3 python3
         python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"

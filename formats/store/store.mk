@@ -27,7 +27,7 @@ $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildc
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard formats/store/redis/*.c formats/store/s3/*.c))
 
 # Without its libraries the backend is left out, and its tests are.
-ifeq ($(shell $(PKG_CONFIG) --exists libcurl expat 2>/dev/null && echo yes),)
+ifeq ($(shell $(PKG_CONFIG) --exists "libcurl >= 7.87" expat 2>/dev/null && echo yes),)
 STORE_ABSENT += tests/unit/test_store_s3.c tests/fuzz/fuzz_store_s3.c
 endif
 
