@@ -32,3 +32,31 @@ $(BACKEND_SO): %: $B/%
 	$(Q)cp -f $< $@
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard formats/store/redis/*.c formats/store/s3/*.c))
+<<<<<<< HEAD
+=======
+
+# Without its libraries the backend is left out, and its tests are.
+ifeq ($(shell $(PKG_CONFIG) --exists "libcurl >= 7.87" expat 2>/dev/null && echo yes),)
+STORE_ABSENT += tests/unit/test_store_s3.c tests/fuzz/fuzz_store_s3.c
+endif
+
+# A resolver of libcurl that hangs may outlast the level: its code must stay.
+$B/kvc_store_s3.so: LDFLAGS += -Wl,-z,nodelete
+
+# The S3 backend's own tests: it is linked into them, so that they see its counters.
+S3_OBJ := $(patsubst %.c,$B/%.o,$(wildcard formats/store/s3/*.c))
+$B/tests/unit/test_store_s3 $B/tests/store/s3_driver: %: %.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(if $(findstring unit,$@),-lcmocka) $(s3_LIBS) $(LIBS)
+$B/replay/fuzz_store_s3: $B/tests/fuzz/fuzz_store_s3.o $B/tests/fuzz/replay.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
+	@mkdir -p $(@D)
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
+$B/fuzz/fuzz_store_s3: $(wildcard formats/store/s3/*.c) $(addprefix formats/store/,level.c object.c url.c)
+$B/replay/fuzz_store_s3 $B/fuzz/fuzz_store_s3: override KVC_LDLIBS += $(s3_LIBS)
+
+## test-store-s3: the S3 backend with real servers, from PyPI, and with a proxy that makes faults
+.PHONY: test-store-s3
+test-store-s3: $B/tests/store/s3_driver
+	@"$(PYTHON)" tests/store/s3.py $<
+>>>>>>> s3

@@ -1,6 +1,6 @@
 # s3.mk: tests of the S3 level, and whether it can be built. Included by store.mk.
 
-HAVE_S3 := $(shell $(PKG_CONFIG) --exists libcurl expat 2>/dev/null && echo 1)
+HAVE_S3 := $(shell $(PKG_CONFIG) --exists "libcurl >= 7.87" expat 2>/dev/null && echo 1)
 s3_LIBS = $(shell $(PKG_CONFIG) --libs libcurl expat)
 S3_SRC := $(sort $(wildcard formats/store/s3/*.c))
 S3_OBJ := $(S3_SRC:%.c=$B/%.o)
