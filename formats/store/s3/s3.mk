@@ -7,6 +7,9 @@ S3_OBJ := $(S3_SRC:%.c=$B/%.o)
 # without its libraries, its tests are left out too
 NOT_BUILT += $(if $(HAVE_S3),,tests/unit/test_store_s3.c tests/fuzz/fuzz_store_s3.c)
 
+# A resolver of libcurl that hangs may outlast the level: its code must stay.
+$B/kvc_store_s3.so: LDFLAGS += -Wl,-z,nodelete
+
 # its own tests: it is linked into them, so that they see its counters
 $B/tests/unit/test_store_s3 $B/tests/store/s3_driver: %: %.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
