@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Bytes of replies that are under way on one connection: enough for any network, and few for the server's memory. */
-enum { WINDOW = 8 << 20, PIECES = 96 };
+enum { WINDOW = 4 << 20, PIECES = 96 };
 
 static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
 
