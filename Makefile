@@ -85,7 +85,7 @@ all: $(TOOLS) kvc-store backends libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
 ## help: this list
 .PHONY: help
 help:
-	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk formats/store/redis/redis.mk formats/store/s3/s3.mk tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk formats/store/store.mk formats/store/redis/redis.mk formats/store/s3/s3.mk tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
 	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 HARDEN=1 V=1"
 
 # links a program, or with -shared a library

@@ -32,3 +32,14 @@ $(BACKEND_SO): %: $B/%
 	$(Q)cp -f $< $@
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard formats/store/redis/*.c formats/store/s3/*.c))
+
+$B/tests/bench/store/find: $B/tests/bench/store/find.o $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(STORE_LIBS) $(LIBS)
+
+BENCH_STORE_FILE ?= $(firstword $(BENCH_FILES))
+## bench-store: finding among a million objects; putting, finding, reading and loading BENCH_STORE_FILE in a directory
+.PHONY: bench-store
+bench-store: kvc-store $B/tests/bench/store/find
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $B/tests/bench/store/find $$scratch/find && \
+	  for r in store fast split; do echo "recipe $$r:" && ./kvc-store -s dir:$$scratch/$$r -r $$r bench $(BENCH_STORE_FILE) || exit 1; done
