@@ -60,6 +60,7 @@ static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t fro
     hit->late |= !r->base.done || r->failed;
     pthread_mutex_unlock(&r->base.lock);
     hit->late |= status != 0;
+    if (status) kvc_store_greet(hit->space->store, level);
     for (size_t i = hit->chunks; i < from + found; i++) {
         hit->bytes[i] = r->bytes[i - from];
         hit->level[i] = (uint8_t)level;

@@ -206,10 +206,12 @@ size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instan
                  void *state, struct kvc_error *e);
 /* --- in the background (errands.c) --- */
 
-enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_COPY };
+enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_COPY };
 /* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what is told. */
 void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
                     int64_t value);
+/* Has a level connect, by a longer deadline than finding has: a connection that takes longer than that would never come about. */
+void kvc_store_greet(struct kvc_store *s, unsigned level);
 /* Tells all levels, and waits for them. */
 int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o, size_t n, int64_t value,
                        struct kvc_error *e);
