@@ -72,6 +72,16 @@ static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t fro
     kvc_request_release(&r->base);
 }
 
+int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                    size_t *found, struct kvc_error *e) {
+    struct find_request *r = ask(s, level, o, n, deadline);
+    if (!r) return kvc_fail_memory(e, "a request");
+    const int status = kvc_request_wait(&r->base, e);
+    *found = status ? 0 : r->found;
+    kvc_request_release(&r->base);
+    return status;
+}
+
 /* Directories are asked first, one after the other; then all others at the same time, for what is left. */
 static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadline, kvc_instant deadline) {
     struct kvc_store *s = hit->space->store;

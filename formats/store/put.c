@@ -18,6 +18,7 @@ struct put_job {
     struct kvc_file *file;
     struct kvc_store_put_options options;
     uint8_t *keys;
+    struct kvc_object *object;
     size_t n;       /* chunks */
     uint64_t bytes; /* that it counts in the queue */
     struct kvc_error error;
@@ -25,13 +26,6 @@ struct put_job {
     pthread_mutex_t lock;
     pthread_cond_t changed;
 };
-
-/* How many chunks of the chain are on this level or a faster one. A level that could not be asked counts as lacking them. */
-static size_t count_there(const struct kvc_store_hit *asked, unsigned level) {
-    size_t found = 0;
-    while (found < asked->chunks && asked->level[found] <= level) found++;
-    return found;
-}
 
 /* Packs chunk i. */
 static int pack(struct put_job *job, size_t i, void **data, size_t *size, struct kvc_error *e) {
@@ -60,10 +54,9 @@ static int prove(struct put_job *job, size_t i, const void *data, size_t size, s
 }
 
 /* Writes chunk i to the levels that lack it. Returns 1 if any level has it now. missing[l] is the first chunk that level l lacks; SIZE_MAX after a failure. */
-static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, size_t i, const void *data, size_t size,
-                        size_t *missing, struct kvc_error *e) {
+static int write_levels(struct put_job *job, size_t i, const void *data, size_t size, size_t *missing, struct kvc_error *e) {
     struct kvc_store *s = job->space->store;
-    const struct kvc_level_put how = {.parent = i ? &asked->object[i - 1] : NULL,
+    const struct kvc_level_put how = {.parent = i ? &job->object[i - 1] : NULL,
                                       .seconds = job->options.seconds,
                                       .pin = job->options.pin,
                                       .cost = job->options.cost};
@@ -75,7 +68,7 @@ static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, 
             any |= missing[l] != SIZE_MAX;
             continue;
         }
-        if (kvc_store_put_level(s, l, &asked->object[i], data, size, &how, kvc_now() + DEADLINE, &there, &why)) {
+        if (kvc_store_put_level(s, l, &job->object[i], data, size, &how, kvc_now() + DEADLINE, &there, &why)) {
             missing[l] = SIZE_MAX;
             kvc_count(s, KVC_COUNT_FAILED, 1);
             if (e) *e = why;
@@ -84,7 +77,7 @@ static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, 
         if (there == KVC_PUT_LATER) { /* what follows has no parent then */
             missing[l] = SIZE_MAX;
             kvc_count(s, KVC_COUNT_LATER, 1);
-            kvc_store_tell(s, l, KVC_MISSED, &asked->object[i + 1], job->n - i - 1, (int64_t)size);
+            kvc_store_tell(s, l, KVC_MISSED, &job->object[i + 1], job->n - i - 1, (int64_t)size);
             continue;
         }
         any = 1;
@@ -94,21 +87,20 @@ static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, 
     return any;
 }
 
-static int put_chunks(struct put_job *job, struct kvc_store_hit *asked, struct kvc_error *e) {
+static int put_chunks(struct put_job *job, struct kvc_error *e) {
     struct kvc_store *s = job->space->store;
     size_t missing[KVC_MAX_LEVELS], first = job->n;
     for (unsigned l = 0; l < s->n_levels; l++) {
-        missing[l] = count_there(asked, l); /* what slower levels have, this one lacks: it is packed anew, to the same bytes */
+        if (kvc_store_count(s, l, job->object, job->n, kvc_now() + DEADLINE, &missing[l], e)) missing[l] = SIZE_MAX;
         if (missing[l] < first) first = missing[l];
     }
     int status = 0;
     for (size_t i = first; i < job->n && !status; i++) {
-        struct kvc_object o = asked->object[i];
         void *data = NULL;
         size_t size;
-        status = pack(job, i, &data, &size, e) || kvc_chunk_sign(s, &o, &data, &size, e);
+        status = pack(job, i, &data, &size, e) || kvc_chunk_sign(s, &job->object[i], &data, &size, e);
         if (!status && i == first) status = prove(job, i, data, size, e);
-        const int any = !status && write_levels(job, asked, i, data, size, missing, e);
+        const int any = !status && write_levels(job, i, data, size, missing, e);
         free(data);
         if (s->closing || !any) break;
     }
@@ -116,17 +108,11 @@ static int put_chunks(struct put_job *job, struct kvc_store_hit *asked, struct k
 }
 
 static int run_put(struct put_job *job, struct kvc_error *e) {
-    uint64_t n;
-    const int32_t *tokens = kvc_file_tokens(job->file, &n);
-    const struct kvc_store_find_options find = {.size = sizeof find,
-                                                .deadline = DEADLINE,
-                                                .extras = job->options.extras,
-                                                .n_extras = job->options.n_extras};
-    if (kvc_space_store(job->space, e)) return -1;
-    struct kvc_store_hit *asked = kvc_store_find(job->space, tokens, job->n * job->space->chunk, &find, e);
-    const int status = asked ? put_chunks(job, asked, e) : -1;
-    kvc_store_hit_free(asked);
-    return status;
+    if (!job->n) return 0;
+    if (!(job->object = calloc(job->n, sizeof *job->object))) return kvc_fail_memory(e, "what is put");
+    for (size_t i = 0; i < job->n; i++)
+        if (kvc_chunk_object(job->space, job->keys, i, &job->object[i], e)) return -1;
+    return kvc_space_store(job->space, e) || put_chunks(job, e) ? -1 : 0;
 }
 
 static void free_job(struct put_job *job) {
@@ -135,6 +121,7 @@ static void free_job(struct put_job *job) {
     pthread_cond_destroy(&job->changed);
     pthread_mutex_destroy(&job->lock);
     free(job->keys);
+    free(job->object);
     free(job);
 }
 

@@ -204,6 +204,10 @@ struct kvc_store_hit {
 typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e);
 size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline, int hashes, kvc_use_chunk *use,
                  void *state, struct kvc_error *e);
+/* Counts the objects of a chain that a level has, from the first one on. -1 if it cannot be asked. */
+int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                    size_t *found, struct kvc_error *e);
+
 /* --- in the background (errands.c) --- */
 
 enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_COPY };
