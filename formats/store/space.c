@@ -2,6 +2,7 @@
  * (space_text.c). */
 #include "formats/store/store.h"
 
+#include "codecs/code.h"
 #include "codecs/recipe.h"
 #include "formats/api/sized.h"
 #include "formats/cache/facts.h"
@@ -159,6 +160,16 @@ static uint64_t choose_chunk(const struct kvc_cache *c, int lossless) {
     return runs * KVC_PREFIX_TOKENS;
 }
 
+#define STEP_RECIPE "sink:4,derope@k,predict,center,basis,steps,code"
+
+/* Returns 1 if the step of a recipe's coefficients is found for each cache. */
+static int finds_step(const struct kvc_recipe *recipe) {
+    double kld;
+    for (unsigned i = 0; i < recipe->n; i++)
+        if (strcmp(recipe->item[i].stage->name, "code") == 0 && !(kvc_code_step(&recipe->item[i].args, &kld) > 0)) return 1;
+    return 0;
+}
+
 /* Sets what decides about the fidelity: recipe and profile, as packing writes them. */
 static int take_recipe(struct kvc_store_space *space, const struct kvc_store_space_options *o, struct kvc_meta *meta,
                        struct kvc_error *e) {
@@ -173,6 +184,11 @@ static int take_recipe(struct kvc_store_space *space, const struct kvc_store_spa
     if (space->lossless) return 0;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
     if (kvc_recipe_print(&recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
+    if (finds_step(&recipe))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "recipe '%s' finds a step for each cache, and chunks of different steps have no common namespace: "
+                        "give the step, as in '%s:step=0.001'",
+                        o->recipe, STEP_RECIPE);
     if (kvc_meta_set_text(meta, KVC_KEY_RECIPE, text, e)) return -1;
     if (!space->packs_with || !kvc_recipe_has(&recipe, KVC_STAGE_PROFILE)) return 0;
     return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(space->packs_with), KVC_SHA256_BYTES, e);
@@ -244,6 +260,11 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     struct kvc_recipe recipe;
     size_t size;
     if (!(space->facts = kvc_store_read_object(space->store, object, &size, e))) return -1;
+    char *text = realloc(space->facts, size + 1); /* a signature followed, or nothing */
+    if (!text) return kvc_fail_memory(e, "the facts of a namespace");
+    space->facts = text;
+    text[size] = '\0';
+    if (strlen(text) + 1 < size) return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are no text", space->name);
     if (kvc_space_text_read(space->facts, size, &facts, e)) return -1;
     if (memcmp(facts.ns, object->key, sizeof facts.ns) != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are not those that its name stands for", space->name);
@@ -258,8 +279,11 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     if (o->profile && !(space->packs_with = kvc_profile_open(o->profile, e))) return -1;
     if (!o->recipe && space->lossless) return 0;
     if (!(space->recipe = strdup(o->recipe ? o->recipe : facts.fidelity))) return kvc_fail_memory(e, "a recipe");
+    char canonical[KVC_MAX_RECIPE_TEXT];
     if (kvc_recipe_parse(space->recipe, &recipe, e)) return -1;
-    if (kvc_recipe_is_lossy(&recipe) == !space->lossless) return 0;
+    if (space->lossless ? !kvc_recipe_is_lossy(&recipe)
+                        : !kvc_recipe_print(&recipe, canonical, sizeof canonical) && strcmp(canonical, facts.fidelity) == 0)
+        return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'", space->recipe,
                     space->name, facts.fidelity);
 }
