@@ -150,7 +150,7 @@ int cli_version(int verbose, void (*more)(void)) {
         printf("\nformats:");
         for (size_t i = 0; kvc_format_at(i); i++) printf(" %s", kvc_format_at(i)->name);
         putchar('\n');
-        more();
+        if (more) more();
     }
     return cli_finish(EXIT_SAME);
 }
