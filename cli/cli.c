@@ -1,4 +1,4 @@
-/* cli.c: messages, versions and opening of caches, for all four tools. Not for output (output.c) or options (input_options.c). */
+/* cli.c: messages, versions and opening of caches, for all tools. Not for output (output.c) or options (input_options.c). */
 #include "cli/cli.h"
 #include "cli/text.h"
 

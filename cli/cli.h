@@ -1,4 +1,4 @@
-/* cli.h: messages, options, opening of caches, safe output and JSON for all four tools. Not for formats. */
+/* cli.h: messages, options, opening of caches, safe output and JSON for all tools. Not for formats. */
 #ifndef KVC_CLI_H
 #define KVC_CLI_H
 

@@ -11,6 +11,7 @@ libarchive-dev libarchive-devel libarchive-dev
 libc6-dev glibc-devel musl-dev
 libcmocka-dev libcmocka-devel cmocka-dev
 libjansson-dev jansson-devel jansson-dev
+liblmdb-dev lmdb-devel lmdb-dev
 libopenblas0-serial lapack lapack
 libsimde-dev simde-devel simde
 libssl-dev openssl-devel openssl-dev
@@ -44,6 +45,7 @@ find_missing() {
     need_library libcrypto libssl-dev
     need_library libarchive libarchive-dev
     need_library jansson libjansson-dev
+    need_library lmdb liblmdb-dev
     need_library zlib zlib1g-dev
     if [ "${CUDA:-auto}" != 0 ] && PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v nvcc >/dev/null; then
         need_command g++ g++ # nvcc's host compiler
