@@ -14,6 +14,7 @@ libcurl4-openssl-dev libcurl-devel curl-dev
 libexpat1-dev expat-devel expat-dev
 libhiredis-dev hiredis-devel hiredis-dev
 libjansson-dev jansson-devel jansson-dev
+liblmdb-dev lmdb-devel lmdb-dev
 libopenblas0-serial lapack lapack
 libsimde-dev simde-devel simde
 libssl-dev openssl-devel openssl-dev
@@ -48,6 +49,7 @@ find_missing() {
     need_library libcrypto libssl-dev
     need_library libarchive libarchive-dev
     need_library jansson libjansson-dev
+    need_library lmdb liblmdb-dev
     need_library zlib zlib1g-dev
     if [ "${CUDA:-auto}" != 0 ] && PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v nvcc >/dev/null; then
         need_command g++ g++ # nvcc's host compiler

@@ -243,18 +243,18 @@ check-format:
 
 ## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
 .PHONY: check-symbols
-check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
-	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/api/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
+check-symbols: libkvc.a libkvc.so.$(VERSION) libkvc_store.a $(STORE_SO) $(if $(HAVE_CUDA),$(CUDA_SO))
+	@sh tests/check-symbols.sh libkvc.a libkvc_store.a libkvc.so.$(VERSION) formats/api/kvc.h $(STORE_SO) formats/api/kvc_store.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
 
 ## check-memory: caches in memory, through libkvc.so, against numpy where $(PYTHON) has it
 .PHONY: check-memory
 check-memory: libkvc.so.$(VERSION)
 	@"$(PYTHON)" tests/memory-numpy.py ./libkvc.so.$(VERSION)
 
-## check-abi: libkvc.so against that of the last tag, by abidiff; ABI_BASE: another commit
+## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit
 .PHONY: check-abi
-check-abi: libkvc.so.$(VERSION)
-	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION)
+check-abi: libkvc.so.$(VERSION) $(STORE_SO)
+	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION) $(STORE_SO)
 
 ## check-cuda: nvcc compiles the kernel for all targets without a warning, and no register of it is spilt
 .PHONY: check-cuda

@@ -138,7 +138,8 @@ struct kvc_store_put_options {
     void *state;
 };
 /* Puts the whole chunks of a cache that begins at position 0 and has its token ids. Chunks that the store has are not packed again.
- * Returns 0; 1 if the queue is full and it was dropped (counted); -1 if f does not belong to the namespace, or cannot be cut. */
+ * Returns 0; 1 if the queue is full and it was dropped (counted); -1 if f does not belong to the namespace, or cannot be cut. If it waited
+ * and a level failed, *e tells why after 0 too; kvc_store_find() tells what is there. */
 KVC_STORE_API int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struct kvc_store_put_options *options,
                                 struct kvc_error *e);
 /* Waits until everything that was put is stored. 0, or -1 at the deadline (microseconds from now; 0: no deadline). */

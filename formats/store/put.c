@@ -5,6 +5,7 @@
 #include "formats/api/sized.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/meta.h"
+#include "formats/container/container.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,14 +116,18 @@ static int run_put(struct put_job *job, struct kvc_error *e) {
     return kvc_space_store(job->space, e) || put_chunks(job, e) ? -1 : 0;
 }
 
-static void free_job(struct put_job *job) {
-    kvc_store_leave(job->space->store, job->bytes);
+static void drop_job(struct put_job *job) {
     kvc_store_space_close(job->space);
     pthread_cond_destroy(&job->changed);
     pthread_mutex_destroy(&job->lock);
     free(job->keys);
     free(job->object);
     free(job);
+}
+
+static void free_job(struct put_job *job) {
+    kvc_store_leave(job->space->store, job->bytes);
+    drop_job(job);
 }
 
 static void run(struct kvc_task *task) {
@@ -150,6 +155,10 @@ static int check_file(struct put_job *job, struct kvc_error *e) {
     if (!tokens) return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found", job->file->name);
     if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", job->file->name);
+    if (kvc_cache_is_container(c) && !kvc_container_lossless(c)) /* exact coding of them would pass for the model's own rows */
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: its rows were packed with a lossy recipe: put the cache that it was made from, with -r",
+                        job->file->name);
     for (uint32_t p = 0; p < c->n_parts; p++)
         if (c->part[p].kind == KVC_PART_SLIDING || c->part[p].kind == KVC_PART_RECURRENT)
             return kvc_fail(e, KVC_ERR_SLICE, "%s: it has layers that keep a window or a state, and cannot be cut into chunks",
@@ -167,7 +176,7 @@ static int wait_for(struct put_job *job, struct kvc_error *e) {
     while (!job->done) pthread_cond_wait(&job->changed, &job->lock);
     pthread_mutex_unlock(&job->lock);
     const int status = job->status;
-    if (status && e) *e = job->error;
+    if (e) *e = job->error;
     free_job(job);
     return status;
 }
@@ -189,9 +198,7 @@ int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struc
         status = 1;
     }
     if (status) {
-        job->bytes = 0;
-        kvc_store_enter(space->store, 0);
-        free_job(job);
+        drop_job(job);
         return status;
     }
     kvc_workers_add(space->store->jobs, &job->task);

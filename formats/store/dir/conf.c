@@ -9,8 +9,8 @@
 const struct kvc_conf kvc_conf_default = {
     .max_size = UINT64_C(20) << 30, .min_free = 5, .grace = 30, .durability = KVC_DURABLE_DATA, .indexed = 1};
 
-static const char *const keys[] = {"max-size",  "min-free", "max-age", "max-namespace-size", "grace", "durability",
-                                   "admission", "index",    "shared"};
+static const char *const keys[] = {"max-size", "min-free",   "max-age", "max-namespace-size",
+                                   "grace",    "durability", "index",   "shared"};
 static const char *const durability[] = {"none", "data", "full"};
 
 const char *kvc_conf_key(size_t i) {

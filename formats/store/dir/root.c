@@ -88,7 +88,7 @@ int kvc_root_configure(struct kvc_root *r, const struct kvc_conf *c, struct kvc_
     char text[2048], name[64];
     kvc_conf_print(c, text, sizeof text);
     snprintf(name, sizeof name, "." KVC_CONF_NAME ".%ld", (long)getpid());
-    const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, c->shared ? 0660 : 0600);
     if (fd < 0) return kvc_root_fail(r, errno, "cannot write " KVC_CONF_NAME, e);
     int code = kvc_write_all(fd, text, strlen(text)) || fsync(fd) ? errno : 0;
     close(fd);
@@ -140,7 +140,7 @@ static int settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) 
         return kvc_fail(e, KVC_ERR_USAGE, "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
     if (kvc_conf_take(&wanted, url, e) < 0) return -1;
     r->conf = wanted;
-    return make_folders(r, e) || kvc_root_configure(r, &wanted, e) ? -1 : 0;
+    return check_owner(r, e) || make_folders(r, e) || kvc_root_configure(r, &wanted, e) ? -1 : 0;
 }
 
 int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
