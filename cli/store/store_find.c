@@ -186,13 +186,52 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
     else printf("0 tokens\n");
 }
 
+/* Finds the longest cache that cannot be cut. NULL, without a message, if there is none. */
+static struct kvc_file *find_whole(struct store_tool *t, const struct store_spaces *spaces, const struct kvc_store_space **of) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    struct cli_token_ids ids;
+    struct kvc_file *best = NULL;
+    uint64_t most = 0, n;
+    if (take_tokens(t, &ids)) return NULL;
+    for (size_t i = 0; i < spaces->n; i++) {
+        struct kvc_file *f = kvc_store_get_whole(spaces->item[i], ids.id, ids.n, &o, NULL);
+        if (f) kvc_file_tokens(f, &n);
+        if (f && n > most) {
+            kvc_file_close(best);
+            best = f;
+            most = n;
+            *of = spaces->item[i];
+        } else {
+            kvc_file_close(f);
+        }
+    }
+    free(ids.id);
+    return best;
+}
+
+static void print_whole(struct store_tool *t, const struct kvc_file *f, const struct kvc_store_space *space) {
+    uint64_t n = 0;
+    kvc_file_tokens(f, &n);
+    if (t->json) {
+        cli_json_u64(&t->report, "tokens", n);
+        cli_json_bool(&t->report, "whole", 1);
+        cli_json_text(&t->report, "namespace", kvc_store_space_name(space));
+    } else {
+        printf("%" PRIu64 " tokens in one object, namespace %.16s\n", n, kvc_store_space_name(space));
+    }
+}
+
 int store_find(struct store_tool *t) {
     struct store_spaces spaces;
     struct kvc_store_hit *hit = NULL;
+    const struct kvc_store_space *space = NULL;
     int status = store_take_spaces(t, &spaces);
     if (!status) status = store_find_longest(t, &spaces, &hit);
-    if (!status) print_hit(t, hit);
-    if (!status && !hit) status = EXIT_DIFFER;
+    struct kvc_file *whole = !status && !hit ? find_whole(t, &spaces, &space) : NULL;
+    if (whole) print_whole(t, whole, space);
+    else if (!status) print_hit(t, hit);
+    if (!status && !hit && !whole) status = EXIT_DIFFER;
+    kvc_file_close(whole);
     kvc_store_hit_free(hit);
     store_free_spaces(&spaces);
     return status;
@@ -226,25 +265,27 @@ static int write_file(struct store_tool *t, const struct kvc_file *f) {
     return store_trouble(w.failed ? &w.why : &e);
 }
 
-int store_get(struct store_tool *t) {
+/* Reads what was found. NULL: a message was printed. */
+static struct kvc_file *read_hit(struct kvc_store_hit *hit) {
     const struct kvc_store_load_options o = {.size = sizeof o, .deadline = 600000000};
+    struct kvc_error e;
+    struct kvc_file *f = kvc_store_get(hit, &o, &e);
+    if (!f && kvc_error_code(&e)) cli_error(&e);
+    else if (!f) cli_warn("what was found is not there any more");
+    return f;
+}
+
+int store_get(struct store_tool *t) {
     struct store_spaces spaces;
     struct kvc_store_hit *hit = NULL;
-    struct kvc_error e;
+    const struct kvc_store_space *space = NULL;
     int status = store_take_spaces(t, &spaces);
     if (!status) status = store_find_longest(t, &spaces, &hit);
-    if (!status && !hit) {
-        if (!t->quiet) cli_warn("the store has no prefix of these tokens; kvc-store why says more");
-        status = EXIT_DIFFER;
-    }
-    struct kvc_file *f = hit ? kvc_store_get(hit, &o, &e) : NULL;
-    if (hit && !f) {
-        if (kvc_error_code(&e)) cli_error(&e);
-        else cli_warn("what was found is not there any more");
-        status = EXIT_DIFFER;
-    }
-    if (f) status = write_file(t, f);
-    if (f && !status && t->output) print_hit(t, hit);
+    struct kvc_file *f = status ? NULL : hit ? read_hit(hit) : find_whole(t, &spaces, &space);
+    if (!status && !hit && !f && !t->quiet) cli_warn("the store has no prefix of these tokens; kvc-store why says more");
+    if (!status) status = f ? write_file(t, f) : EXIT_DIFFER;
+    if (f && !status && t->output && hit) print_hit(t, hit);
+    else if (f && !status && t->output) print_whole(t, f, space);
     else if (t->json) print_hit(t, NULL);
     kvc_file_close(f);
     kvc_store_hit_free(hit);
@@ -261,7 +302,20 @@ static uint64_t tokens_there(struct kvc_store_space *space, const int32_t *token
     struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &o, NULL);
     if (hit) kvc_store_hit_info(hit, &info);
     kvc_store_hit_free(hit);
-    return info.tokens;
+    if (info.tokens) return info.tokens;
+    struct kvc_file *whole = kvc_store_get_whole(space, tokens, n, &o, NULL);
+    uint64_t there = 0;
+    if (whole) kvc_file_tokens(whole, &there);
+    kvc_file_close(whole);
+    return there;
+}
+
+/* Returns 1 if no chunk can be cut out of a cache. */
+static int is_whole(const struct kvc_file *f) {
+    struct kvc_tensor_info info = {.size = sizeof info};
+    for (uint32_t i = 0; !kvc_file_tensor(f, i, &info); i++)
+        if (strcmp(info.part, "sliding") == 0 || strcmp(info.part, "recurrent") == 0) return 1;
+    return 0;
 }
 
 static void report_put(struct store_tool *t, const char *path, const struct kvc_store_space *space, uint64_t n, uint64_t there) {
@@ -286,13 +340,14 @@ static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, 
     const uint64_t chunk = kvc_store_space_chunk(space);
     uint64_t n = 0;
     const int32_t *tokens = kvc_file_tokens(f, &n);
-    if (tokens && n < chunk) {
+    const int whole_cache = is_whole(f);
+    if (tokens && n < chunk && !whole_cache) {
         cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s", path, n, chunk,
                  n < 256 ? "" : "; --chunk makes chunks smaller");
         return EXIT_DIFFER;
     }
     if (kvc_store_put(space, f, &o, e)) return EXIT_TROUBLE;
-    const uint64_t there = tokens_there(space, tokens, n), whole = n / chunk * chunk;
+    const uint64_t there = tokens_there(space, tokens, n), whole = whole_cache ? n : n / chunk * chunk;
     report_put(t, path, space, n, there);
     if (there >= whole) return EXIT_SAME;
     if (kvc_error_code(e)) cli_error(e);

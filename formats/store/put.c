@@ -5,7 +5,6 @@
 #include "formats/api/sized.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/meta.h"
-#include "formats/container/container.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@ struct put_job {
     uint8_t *keys;
     struct kvc_object *object;
     size_t n;       /* chunks */
+    uint64_t whole; /* tokens of a cache that cannot be cut; 0: it is cut into chunks */
     uint64_t bytes; /* that it counts in the queue */
     struct kvc_error error;
     int status, waits, done; /* done: under `lock` */
@@ -108,7 +108,43 @@ static int put_chunks(struct put_job *job, struct kvc_error *e) {
     return status ? -1 : 0;
 }
 
+/* Puts a cache that cannot be cut. It takes the place of an earlier one with the same last key. */
+static int put_whole(struct put_job *job, struct kvc_error *e) {
+    struct kvc_store *s = job->space->store;
+    const struct kvc_level_put put = {.seconds = job->options.seconds,
+                                      .pin = job->options.pin,
+                                      .cost = job->options.cost,
+                                      .replace = 1};
+    const struct kvc_write_options how = {.size = sizeof how,
+                                          .recipe = job->space->recipe,
+                                          .shared_profile = job->space->packs_with,
+                                          .no_companions = 1};
+    uint64_t n;
+    const struct kvc_chunk chunk = {.space = job->space,
+                                    .i = (size_t)(job->whole / KVC_PREFIX_TOKENS),
+                                    .tokens = kvc_file_tokens(job->file, &n),
+                                    .keys = job->keys,
+                                    .whole = job->whole};
+    struct kvc_object o;
+    void *data = NULL;
+    size_t size = 0;
+    int there, stored = 0;
+    int status = kvc_whole_object(job->space, job->keys, chunk.i, &o, e) ||
+                 kvc_file_pack_memory(job->file, &how, &data, &size, e) || kvc_chunk_sign(s, &o, &data, &size, e);
+    size_t bare = size;
+    struct kvc_file *proof = status ? NULL : kvc_chunk_open(&chunk, data, &bare, 0, e);
+    kvc_file_close(proof);
+    for (unsigned l = 0; l < s->n_levels && proof; l++) {
+        const int failed = kvc_store_put_level(s, l, &o, data, size, &put, kvc_now() + DEADLINE, &there, e);
+        kvc_count(s, failed ? KVC_COUNT_FAILED : KVC_COUNT_PUT, 1);
+        stored += !failed;
+    }
+    free(data);
+    return stored ? 0 : -1;
+}
+
 static int run_put(struct put_job *job, struct kvc_error *e) {
+    if (job->whole) return kvc_space_store(job->space, e) || put_whole(job, e) ? -1 : 0;
     if (!job->n) return 0;
     if (!(job->object = calloc(job->n, sizeof *job->object))) return kvc_fail_memory(e, "what is put");
     for (size_t i = 0; i < job->n; i++)
@@ -155,17 +191,12 @@ static int check_file(struct put_job *job, struct kvc_error *e) {
     if (!tokens) return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found", job->file->name);
     if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", job->file->name);
-    if (kvc_cache_is_container(c) && !kvc_container_lossless(c)) /* exact coding of them would pass for the model's own rows */
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "%s: its rows were packed with a lossy recipe: put the cache that it was made from, with -r",
-                        job->file->name);
-    for (uint32_t p = 0; p < c->n_parts; p++)
-        if (c->part[p].kind == KVC_PART_SLIDING || c->part[p].kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_SLICE, "%s: it has layers that keep a window or a state, and cannot be cut into chunks",
-                            job->file->name);
+    int cut = 1;
+    for (uint32_t p = 0; p < c->n_parts; p++) cut &= c->part[p].kind != KVC_PART_SLIDING && c->part[p].kind != KVC_PART_RECURRENT;
     if (c->n_parts && c->part[0].cells.n < n) n = c->part[0].cells.n; /* the last token may have no row yet */
-    job->n = (size_t)(n / space->chunk);
-    if (kvc_space_keys(space, tokens, job->n * space->chunk, job->options.extras, job->options.n_extras, &job->keys, e))
+    job->n = cut ? (size_t)(n / space->chunk) : 0;
+    job->whole = cut ? 0 : n;
+    if (kvc_space_keys(space, tokens, cut ? job->n * space->chunk : n, job->options.extras, job->options.n_extras, &job->keys, e))
         return -1;
     for (uint32_t t = 0; t < c->n_tensors; t++) job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
     return 0;

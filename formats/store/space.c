@@ -27,19 +27,31 @@
 
 /* --- keys --- */
 
-int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
-                     struct kvc_error *e) {
+static int name_object(const struct kvc_store_space *space, enum kvc_object_kind kind, const uint8_t *key, struct kvc_object *o,
+                       struct kvc_error *e) {
     uint8_t text[sizeof OBJECT_TAG - 1 + KVC_KEY_BYTES + 1 + KVC_KEY_BYTES], *p = text;
-    const size_t per_chunk = (size_t)(space->chunk / KVC_PREFIX_TOKENS);
-    o->kind = KVC_OBJECT_CHUNK;
+    o->kind = kind;
     memcpy(o->space, space->ns, sizeof o->space);
     memcpy(p, OBJECT_TAG, sizeof OBJECT_TAG - 1);
     p += sizeof OBJECT_TAG - 1;
     memcpy(p, space->ns, KVC_KEY_BYTES);
     p += KVC_KEY_BYTES;
-    *p++ = (uint8_t)o->kind;
-    memcpy(p, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, KVC_KEY_BYTES);
+    *p++ = (uint8_t)kind;
+    memcpy(p, key, KVC_KEY_BYTES);
     return kvc_sha256(text, sizeof text, o->key, e);
+}
+
+int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
+                     struct kvc_error *e) {
+    const size_t per_chunk = (size_t)(space->chunk / KVC_PREFIX_TOKENS);
+    return name_object(space, KVC_OBJECT_CHUNK, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, o, e);
+}
+
+int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
+                     struct kvc_error *e) {
+    struct kvc_prefix p;
+    if (!i && kvc_prefix_begin(&p, space->identity, e)) return -1;
+    return name_object(space, KVC_OBJECT_STATE, i ? keys + (i - 1) * KVC_KEY_BYTES : p.start, o, e);
 }
 
 /* Writes the metadata of extras, which the chain of keys takes. */
