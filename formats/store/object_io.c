@@ -59,7 +59,13 @@ void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, siz
         if (!r) return NULL;
         r->base.run = run_get;
         kvc_request_start(&r->base);
-        if (!kvc_request_wait(&r->base, e) && r->data && !kvc_chunk_signature(s, o, r->data, &r->size, e)) {
+        const int read = !kvc_request_wait(&r->base, e) && r->data;
+        const size_t stored = read ? r->size : 0; /* with its signature */
+        if (read && !kvc_chunk_signature(s, o, r->data, &r->size, e)) {
+            const struct kvc_level_put how = {.parent = NULL};
+            int there;
+            for (unsigned l = 0; l < i; l++) /* faster levels lack it */
+                kvc_store_put_level(s, l, o, r->data, stored, &how, kvc_now() + DEADLINE, &there, NULL);
             data = r->data;
             *size = r->size;
             r->data = NULL;
