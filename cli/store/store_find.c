@@ -138,7 +138,7 @@ static int take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
 int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit) {
     const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
     struct kvc_error e;
-    struct cli_token_ids ids;
+    struct cli_token_ids ids = {.id = NULL};
     uint64_t best = 0;
     *hit = NULL;
     int status = take_tokens(t, &ids);

@@ -170,6 +170,7 @@ static int change_pin(struct store_tool *t, int pin) {
         status = EXIT_DIFFER;
     }
     if (hit && (pin ? kvc_store_pin(hit, t->seconds, &e) : kvc_store_unpin(hit, &e))) status = store_trouble(&e);
+    if (hit && t->json) cli_json_u64(&t->report, "tokens", hit->chunks * hit->space->chunk);
     if (hit && !status && !t->quiet && !t->json)
         printf("%" PRIu64 " tokens %s\n", (uint64_t)(hit->chunks * hit->space->chunk), pin ? "pinned" : "unpinned");
     kvc_store_hit_free(hit);

@@ -248,7 +248,7 @@ int store_config(struct store_tool *t) {
     if (t->n && kvc_root_configure(&d->root, &c, &e)) return store_trouble(&e);
     kvc_conf_print(&c, text, sizeof text);
     if (t->json) cli_json_text(&t->report, "config", text);
-    else fputs(text, stdout);
+    else if (!t->quiet || !t->n) fputs(text, stdout);
     return EXIT_SAME;
 }
 

@@ -71,9 +71,15 @@ void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, siz
     void *data = NULL;
     for (unsigned i = 0; i < s->n_levels && !data; i++) {
         data = kvc_store_read_level(s, i, o, size, e);
-        if (!data || !kvc_chunk_signature(s, o, data, size, e)) continue;
-        free(data);
-        data = NULL;
+        if (!data) continue;
+        const size_t stored = *size; /* with its signature */
+        if (kvc_chunk_signature(s, o, data, size, e)) {
+            free(data);
+            data = NULL;
+            continue;
+        }
+        void *copy = i ? malloc(stored + 1) : NULL; /* faster levels lack it */
+        if (copy) kvc_store_backfill(s, i, o, NULL, memcpy(copy, data, stored), stored);
     }
     return data;
 }

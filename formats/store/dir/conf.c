@@ -36,7 +36,7 @@ static int take_word(struct kvc_url *url, const char *key, const char *const *wo
             *value = (int)i;
             return 0;
         }
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no '%s'; choose %s or %s", key, text, word[0], word[n - 1]);
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no '%s'; choose none, data or full", key, text);
 }
 
 static int take_seconds(struct kvc_url *url, const char *key, int64_t *value, struct kvc_error *e) {
