@@ -15,6 +15,22 @@ $B/tests/store/level_driver: $B/tests/store/level_driver.o $B/libkvc_store.a $B/
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
+# the store's tests
+$B/tests/unit/test_store_%: $B/tests/unit/test_store_%.o $B/libcli.a $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $< $B/libcli.a $B/libkvc_store.a $B/libkvc.a -lcmocka $(STORE_LIBS) $(LIBS)
+
+# attacks on a store; their number is an argument
+ATTACKS := $(patsubst %.c,$B/%,$(wildcard tests/store/attack_*.c))
+$B/tests/store/attack_%: $B/tests/store/attack_%.o $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $(WRAP) $< $B/libkvc_store.a $B/libkvc.a $(STORE_LIBS) $(LIBS)
+
+# its calls fail when it says so
+$B/tests/store/attack_faults: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup realpath open64 openat64 write \
+  pread64 fdatasync fsync flock linkat renameat mkdir mkdirat unlinkat stat64 fstat64 fstatat64 fstatvfs64 fdopendir mdb_env_create \
+  mdb_env_open mdb_txn_begin mdb_txn_commit mdb_dbi_open mdb_get mdb_put mdb_del mdb_cursor_open mdb_cursor_get)
+
 # its allocations fail when it says so
 $B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
 
@@ -308,4 +324,5 @@ man-lint:
 	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
 
 -include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
+-include $(ATTACKS:%=%.d)
 -include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $B/formats/api/cuda/kvc_cuda.d
