@@ -50,36 +50,16 @@ static size_t last_there(struct kvc_store *s, unsigned level, const struct kvc_o
     return found;
 }
 
-/* The cache and the bytes that it is read from. */
-struct owned {
-    struct kvc_file *file;
-    void *data;
-};
-
-static void free_owned(void *state) {
-    struct owned *x = state;
-    kvc_file_close(x->file);
-    free(x->data);
-    free(x);
-}
-
-/* Opens an object as a joined file of one part, which owns its bytes. */
+/* Opens an object, which then owns its bytes. */
 static struct kvc_file *open_whole(const struct kvc_chunk *chunk, void *data, size_t size, struct kvc_error *e) {
     struct kvc_file *f = kvc_chunk_open(chunk, data, &size, 1, e);
-    struct owned *x = f ? malloc(sizeof *x) : NULL;
-    const struct kvc_part_options all = {.size = sizeof all};
-    struct kvc_file *view = x ? kvc_file_select(f, &all, e) : NULL;
-    if (f && !x) kvc_fail_memory(e, "a cache");
-    if (!view) {
-        kvc_file_close(f);
-        free(x);
+    if (f) {
+        f->owned = data;
+        f->free_owned = free;
+    } else {
         free(data);
-        return NULL;
     }
-    *x = (struct owned){f, data};
-    view->owned = x;
-    view->free_owned = free_owned;
-    return view;
+    return f;
 }
 
 /* Goes through the objects that a level has, from the last key on, to the first that begins the prompt. */
