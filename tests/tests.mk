@@ -1,14 +1,19 @@
 # tests.mk: tests, checks, benchmarks and fuzzing. Included by the top folder's Makefile.
 
-UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
+UNIT_SRC := $(filter-out $(NOT_BUILT),$(sort $(wildcard tests/unit/*.c)))
 UNIT_BIN := $(UNIT_SRC:%.c=$B/%)
-FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SRC := $(filter-out $(NOT_BUILT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tests/bench/*.c))
 
 $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
+
+# drives the backends of the store, which are loaded on demand
+$B/tests/store/level_driver: $B/tests/store/level_driver.o $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(LIBS)
 
 # the store's tests
 $B/tests/unit/test_store_%: $B/tests/unit/test_store_%.o $B/libcli.a $B/libkvc_store.a $B/libkvc.a
@@ -70,7 +75,8 @@ test:
 
 .PHONY: test-all
 # bench_cuda is compiled, as it runs where there is a GPU alone
-test-all: all $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-all: all $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
+  $(if $(HAVE_REDIS),$B/kvc_store_redis.so $B/tests/store/level_driver)
 	@sh tests/run.sh all $B
 
 ENGINE_TESTS ?=
@@ -253,18 +259,18 @@ check-format:
 
 ## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
 .PHONY: check-symbols
-check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
-	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/api/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
+check-symbols: libkvc.a libkvc.so.$(VERSION) libkvc_store.a $(STORE_SO) $(if $(HAVE_CUDA),$(CUDA_SO))
+	@sh tests/check-symbols.sh libkvc.a libkvc_store.a libkvc.so.$(VERSION) formats/api/kvc.h $(STORE_SO) formats/api/kvc_store.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
 
 ## check-memory: caches in memory, through libkvc.so, against numpy where $(PYTHON) has it
 .PHONY: check-memory
 check-memory: libkvc.so.$(VERSION)
 	@"$(PYTHON)" tests/memory-numpy.py ./libkvc.so.$(VERSION)
 
-## check-abi: libkvc.so against that of the last tag, by abidiff; ABI_BASE: another commit
+## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit
 .PHONY: check-abi
-check-abi: libkvc.so.$(VERSION)
-	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION)
+check-abi: libkvc.so.$(VERSION) $(STORE_SO)
+	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION) $(STORE_SO)
 
 ## check-cuda: nvcc compiles the kernel for all targets without a warning, and no register of it is spilt
 .PHONY: check-cuda

@@ -18,6 +18,7 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
     cli_size_text(c->evicted_bytes, evicted);
     cli_size_text(c->trash_bytes, trash);
     if (t->json) {
+        cli_json_open(&t->report, NULL, '{');
         cli_json_u64(&t->report, "objects", c->objects);
         cli_json_u64(&t->report, "bytes", c->bytes);
         cli_json_u64(&t->report, "adopted", c->adopted);
@@ -27,10 +28,14 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
         cli_json_u64(&t->report, "expired", c->expired);
         cli_json_u64(&t->report, "trash_bytes", c->trash_bytes);
         cli_json_u64(&t->report, "strangers", c->strangers);
+        cli_json_close(&t->report);
         return;
     }
-    printf("%" PRIu64 " objects, %s; %s%" PRIu64 " (%s, %" PRIu64 " of them expired); %s in the trash\n", c->objects, size,
-           t->dry_run ? "would evict " : "evicted ", c->evicted, evicted, c->expired, trash);
+    if (t->quiet) return;
+    printf("%" PRIu64 " objects, %s; ", c->objects, size);
+    if (t->dry_run) printf("would evict %s, %" PRIu64 " objects have expired", evicted, c->expired);
+    else printf("evicted %" PRIu64 " (%s), %" PRIu64 " of them expired", c->evicted, evicted, c->expired);
+    printf("; %s in the trash\n", trash);
     if (c->adopted || c->missing)
         printf("the index lacked %" PRIu64 " files, and %" PRIu64 " of its records had none\n", c->adopted, c->missing);
     if (c->strangers) printf("%" PRIu64 " files in the store's folders are no objects\n", c->strangers);
@@ -38,16 +43,18 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
 
 int store_gc(struct store_tool *t) {
     const struct kvc_dir_clean how = {.max_size = t->max_size, .older = t->older, .dry_run = t->dry_run};
-    int any = 0;
-    for (unsigned i = 0; i < t->s->n_levels; i++) {
+    int any = 0, status = EXIT_SAME;
+    if (t->json) cli_json_open(&t->report, "directories", '[');
+    for (unsigned i = 0; i < t->s->n_levels && !status; i++) {
         struct kvc_dir_counts counts;
         struct kvc_error e;
         if (t->s->level[i].ops != &kvc_level_dir) continue;
         any = 1;
-        if (kvc_dir_clean((struct kvc_dir *)t->s->level[i].level, &how, &counts, &e)) return store_trouble(&e);
-        print_counts(t, &counts);
+        if (kvc_dir_clean((struct kvc_dir *)t->s->level[i].level, &how, &counts, &e)) status = store_trouble(&e);
+        else print_counts(t, &counts);
     }
-    return any ? EXIT_SAME : cli_usage("kvc-store gc is for directories; Redis and S3 expire objects by themselves");
+    if (t->json) cli_json_close(&t->report);
+    return any ? status : cli_usage("kvc-store gc is for directories; Redis and S3 expire objects by themselves");
 }
 
 /* --- verify --- */
@@ -163,6 +170,7 @@ static int change_pin(struct store_tool *t, int pin) {
         status = EXIT_DIFFER;
     }
     if (hit && (pin ? kvc_store_pin(hit, t->seconds, &e) : kvc_store_unpin(hit, &e))) status = store_trouble(&e);
+    if (hit && t->json) cli_json_u64(&t->report, "tokens", hit->chunks * hit->space->chunk);
     if (hit && !status && !t->quiet && !t->json)
         printf("%" PRIu64 " tokens %s\n", (uint64_t)(hit->chunks * hit->space->chunk), pin ? "pinned" : "unpinned");
     kvc_store_hit_free(hit);
@@ -190,6 +198,7 @@ int store_drop(struct store_tool *t) {
         if (n < 0) status = store_trouble(&e);
         else if (t->json) cli_json_i64(&t->report, "objects", n);
         else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
+        if (!n) status = EXIT_DIFFER;
     }
     store_free_spaces(&spaces);
     return status;

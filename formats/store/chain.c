@@ -77,6 +77,7 @@ struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_opti
     int status = kvc_sized_take(&s->options, sizeof s->options, options, "kvc_store_options", e);
     set_defaults(&s->options);
     if (!status) status = fill(s, levels, e);
+    for (unsigned i = 0; i < s->n_levels && !status; i++) kvc_store_greet(s, i);
     if (!status) return s;
     kvc_store_close(s);
     return NULL;

@@ -87,6 +87,18 @@ static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, st
     return kvc_prefix_verify(c, e);
 }
 
+/* The same of a cache that cannot be cut: it may be longer than its last key, but not than what was asked for. */
+static int check_whole(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
+    if (kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT) || kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || !c->n_parts ||
+        c->n_tokens / KVC_PREFIX_TOKENS != x->i || c->n_prefix_keys != x->i)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other positions than its name stands for");
+    if (x->i && memcmp(c->prefix_keys, x->keys, x->i * KVC_KEY_BYTES) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object has other prefix keys than its name stands for");
+    if (c->n_tokens > x->whole || memcmp(c->tokens, x->tokens, (size_t)c->n_tokens * sizeof *c->tokens) != 0)
+        return kvc_fail(e, KVC_ERR_MODEL, "the cache goes on with other tokens"); /* of another prompt, and sound */
+    return kvc_prefix_verify(c, e);
+}
+
 static int check_space(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_space facts = {.lossless = kvc_container_lossless(c),
                                     .chunk = x->space->chunk,
@@ -111,13 +123,14 @@ static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct k
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e) {
     struct kvc_object o;
     const struct kvc_open_options options = {.size = sizeof options, .format = "kvc"};
-    if (kvc_chunk_object(chunk->space, chunk->keys, chunk->i, &o, e) ||
+    if ((chunk->whole ? kvc_whole_object(chunk->space, chunk->keys, chunk->i, &o, e)
+                      : kvc_chunk_object(chunk->space, chunk->keys, chunk->i, &o, e)) ||
         kvc_chunk_signature(chunk->space->store, &o, data, size, e))
         return NULL;
     struct kvc_file *f = kvc_file_open_memory(data, *size, &options, e);
     if (!f) return NULL;
-    if (!check_tokens(chunk, f->cache, e) && !check_space(chunk, f->cache, e) && !find_profile(chunk, f->cache, e) &&
-        (!hashes || !kvc_container_check_hashes(f->cache, e)))
+    if (!(chunk->whole ? check_whole : check_tokens)(chunk, f->cache, e) && !check_space(chunk, f->cache, e) &&
+        !find_profile(chunk, f->cache, e) && (!hashes || !kvc_container_check_hashes(f->cache, e)))
         return f;
     kvc_file_close(f);
     return NULL;

@@ -6,10 +6,19 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef KVC_BACKENDS
 #define KVC_BACKENDS "/usr/local/lib/kvc"
 #endif
+
+/* Writes the folder that this program is in: of a kvc that is not installed. */
+static void own_folder(char *path, size_t size) {
+    const ssize_t n = readlink("/proc/self/exe", path, size - 1);
+    path[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    if (slash) *slash = '\0';
+}
 
 /* A backend in a shared object, and the schemes that it has. */
 static const struct {
@@ -17,9 +26,11 @@ static const struct {
 } loaded[] = {{"redis", "kvc_store_redis.so"}, {"rediss", "kvc_store_redis.so"}, {"s3", "kvc_store_s3.so"}};
 
 static int load(const char *file, const char *folder, const struct kvc_level_ops **ops, void **library, struct kvc_error *e) {
-    char path[4096];
+    char path[4096], own[2048];
     kvc_level_entry *entry = NULL;
-    if (snprintf(path, sizeof path, "%s/%s", folder ? folder : KVC_BACKENDS, file) >= (int)sizeof path)
+    own_folder(own, sizeof own);
+    if (!folder) folder = access(KVC_BACKENDS, F_OK) == 0 ? KVC_BACKENDS : own;
+    if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path)
         return kvc_fail(e, KVC_ERR_USAGE, "the folder of backends has too long a name");
     *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!*library) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the backend cannot be loaded: %s", dlerror());

@@ -145,6 +145,11 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store
     finish(hit, &r, p->n, p->bytes);
     if (p->n) f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
     if (f) {
+        char *name = strdup("the prefix"); /* of messages: its pieces have no names */
+        if (name) {
+            free(f->joined_name);
+            f->name = f->joined_name = name;
+        }
         f->owned = p;
         f->free_owned = free_pieces;
     } else {

@@ -25,6 +25,19 @@ BLOCK = {0: 4, 1: 2, 30: 2, 8: 34, 2: 18, 3: 20, 6: 22, 7: 24, 20: 18}  # bytes 
 BLOCKED = {8, 2, 3, 6, 7, 20}
 LAYERS, CELLS, VALUES, TOKENS = 2, 5, 32, 6
 
+# what an S3 server sends, and names of levels, each after the byte that chooses the target
+S3 = {
+    "headers": "\0HTTP/1.1 206 Partial Content\r\nETag: \"abc-2\"\r\nContent-Length: 10\r\nContent-Range: bytes 0-9/1000\r\n"
+               "Date: Fri, 24 May 2013 00:00:00 GMT\r\nRetry-After: 7\r\nServer: any\r\nx-amz-bucket-region: eu-west-1\r\n\r\n",
+    "listing": "\1<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><IsTruncated>true</IsTruncated>"
+               "<EncodingType>url</EncodingType><NextContinuationToken>a</NextContinuationToken><Contents><Key>p%2Fa+b</Key>"
+               "<LastModified>2013-05-24T00:00:00.000Z</LastModified><Size>12</Size></Contents></ListBucketResult>",
+    "error": "\2<Error><Code>SlowDown</Code><Message>less &amp; slower</Message></Error>",
+    "upload": "\2<InitiateMultipartUploadResult><UploadId>abc</UploadId></InitiateMultipartUploadResult>",
+    "doctype": "\2<!DOCTYPE a [<!ENTITY x \"y\">]><Error><Code>&x;</Code></Error>",
+    "level": "\3s3://bucket/a/b?endpoint=http://127.0.0.1:9000/x&region=eu-west-1&style=path&range=1M&remember=5m&anonymous=yes",
+}
+
 
 class Reader:
     def __init__(self, data, at=0):
@@ -559,6 +572,28 @@ def mlx_files():
     }
 
 
+def redis():
+    """What a Redis server may send, after the byte that chooses the question: 0 find, 1 get, 2 put, 3 drop, 4 walk, 5 facts; 8: slots."""
+    single = b"-ERR This instance has cluster support disabled\r\n"
+    key = b"kvc:" + b"0" * 16 + b"-" + b"0" * 64 + b".kv"
+    scan = b"*2\r\n$1\r\n0\r\n*1\r\n$%d\r\n%s\r\n" % (len(key), key)
+    slots = b"*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:1\r\n$2\r\nid\r\n"
+    value = b":5\r\n$5\r\nabcde\r\n"
+    yield "find", b"\0" + b":5\r\n:1048577\r\n:0\r\n" + b":7\r\n" * 2
+    yield "get", b"\1" + value * 5
+    yield "get-large", b"\1" + b":100000\r\n$100000\r\n"[:20] + b":3\r\n$100\r\n" + b"x" * 100 + b"\r\n" + value
+    yield "get-missing", b"\1" + value + b":0\r\n$0\r\n\r\n" + value * 3 + b"$-1\r\n"
+    yield "put", b"\2+OK\r\n"
+    yield "put-there", b"\2$-1\r\n"
+    yield "moved", b"\2-MOVED 3999 127.0.0.1:1\r\n"
+    yield "ask", b"\0-ASK 3999 :1\r\n" + b"-TRYAGAIN x\r\n" * 4
+    yield "drop", b"\3:1\r\n:0\r\n-WRONGTYPE x\r\n-OOM x\r\n-CLUSTERDOWN x\r\n"
+    yield "walk", b"\4" + scan + b"-ERR x\r\n:3\r\n:77\r\n-ERR x\r\n"
+    yield "facts", b"\5:3\r\n$21\r\nredis_version:7.0.15\n\r\n$30\r\nused_memory:55\r\nmaxmemory:100\n\r\n"
+    yield "single", b"\x08" + single
+    yield "cluster", b"\x08" + slots
+
+
 def write(folder, name, data):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)
@@ -605,6 +640,8 @@ def main(source, corpus):
         write(corpus / "torch", name, data)
         with zipfile.ZipFile(io.BytesIO(data)) as z:
             write(corpus / "torch", name + ".pkl", z.read("x/data.pkl"))
+    for name, data in redis():
+        write(corpus / "redis", name, data)
     for name, data in mlx_files().items():
         write(corpus / "mlx", name, data)
     for name, data in profiles().items():
@@ -613,6 +650,8 @@ def main(source, corpus):
                           "hicache": {str(n): bytes(7 * i & 255 for i in range(n)) for n in (48, 7)}}.items():
         for name, data in files.items():
             write(corpus / target, name, data)
+    for name, text in S3.items():
+        write(corpus / "store_s3", name, text.encode())
     for path in sorted((source / "damaged").glob("bad-*")):
         data, target = path.read_bytes(), {".bin": "ggsq", ".safetensors": "safetensors"}.get(path.suffix)
         if target and 0 < len(data) <= 10240:

@@ -23,7 +23,7 @@
 
 /* Ends the process, with the place of the fault: its seed and operation. */
 static uint64_t attack_seed, attack_step;
-#define DIE(...) \
+#define DIE(...)                                                                                                   \
     (fprintf(stderr, "%s:%d: seed %" PRIu64 ", step %" PRIu64 ": ", __FILE__, __LINE__, attack_seed, attack_step), \
      fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
 
@@ -143,9 +143,9 @@ static inline size_t attack_find(struct kvc_dir *d, unsigned chain, struct kvc_e
 /* What a get has brought. */
 struct attack_got {
     const struct kvc_object *o;
-    size_t next;               /* index that is due */
+    size_t next;             /* index that is due */
     uint32_t there, missing; /* bits */
-    struct kvc_error why;      /* of the last that failed */
+    struct kvc_error why;    /* of the last that failed */
 };
 
 static inline int attack_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {

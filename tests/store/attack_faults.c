@@ -32,10 +32,10 @@ static int fails(void) {
     return 1;
 }
 
-#define WRAP(type, name, parameters, arguments, failed) \
-    type __real_##name parameters; \
-    type __wrap_##name parameters; \
-    type __wrap_##name parameters { \
+#define WRAP(type, name, parameters, arguments, failed)      \
+    type __real_##name parameters;                           \
+    type __wrap_##name parameters;                           \
+    type __wrap_##name parameters {                          \
         return fails() ? (failed) : __real_##name arguments; \
     }
 
@@ -94,23 +94,23 @@ static int database(void) {
     return fails() ? (kind % 2 ? MDB_MAP_FULL : errno) : 0;
 }
 
-#define WRAP_DB(name, parameters, arguments) \
-    int __real_##name parameters; \
-    int __wrap_##name parameters; \
-    int __wrap_##name parameters { \
-        const int code = database(); \
+#define WRAP_DB(name, parameters, arguments)          \
+    int __real_##name parameters;                     \
+    int __wrap_##name parameters;                     \
+    int __wrap_##name parameters {                    \
+        const int code = database();                  \
         return code ? code : __real_##name arguments; \
     }
 
-WRAP_DB(mdb_env_create, (MDB_env **env), (env))
-WRAP_DB(mdb_env_open, (MDB_env *env, const char *path, unsigned f, mdb_mode_t mode), (env, path, f, mode))
-WRAP_DB(mdb_txn_begin, (MDB_env *env, MDB_txn *up, unsigned f, MDB_txn **txn), (env, up, f, txn))
-WRAP_DB(mdb_dbi_open, (MDB_txn *txn, const char *name, unsigned f, MDB_dbi *dbi), (txn, name, f, dbi))
-WRAP_DB(mdb_get, (MDB_txn *txn, MDB_dbi dbi, MDB_val *k, MDB_val *v), (txn, dbi, k, v))
-WRAP_DB(mdb_put, (MDB_txn *txn, MDB_dbi dbi, MDB_val *k, MDB_val *v, unsigned f), (txn, dbi, k, v, f))
-WRAP_DB(mdb_del, (MDB_txn *txn, MDB_dbi dbi, MDB_val *k, MDB_val *v), (txn, dbi, k, v))
-WRAP_DB(mdb_cursor_open, (MDB_txn *txn, MDB_dbi dbi, MDB_cursor **c), (txn, dbi, c))
-WRAP_DB(mdb_cursor_get, (MDB_cursor *c, MDB_val *k, MDB_val *v, MDB_cursor_op op), (c, k, v, op))
+WRAP_DB(mdb_env_create, (MDB_env * *env), (env))
+WRAP_DB(mdb_env_open, (MDB_env * env, const char *path, unsigned f, mdb_mode_t mode), (env, path, f, mode))
+WRAP_DB(mdb_txn_begin, (MDB_env * env, MDB_txn *up, unsigned f, MDB_txn **txn), (env, up, f, txn))
+WRAP_DB(mdb_dbi_open, (MDB_txn * txn, const char *name, unsigned f, MDB_dbi *dbi), (txn, name, f, dbi))
+WRAP_DB(mdb_get, (MDB_txn * txn, MDB_dbi dbi, MDB_val *k, MDB_val *v), (txn, dbi, k, v))
+WRAP_DB(mdb_put, (MDB_txn * txn, MDB_dbi dbi, MDB_val *k, MDB_val *v, unsigned f), (txn, dbi, k, v, f))
+WRAP_DB(mdb_del, (MDB_txn * txn, MDB_dbi dbi, MDB_val *k, MDB_val *v), (txn, dbi, k, v))
+WRAP_DB(mdb_cursor_open, (MDB_txn * txn, MDB_dbi dbi, MDB_cursor **c), (txn, dbi, c))
+WRAP_DB(mdb_cursor_get, (MDB_cursor * c, MDB_val *k, MDB_val *v, MDB_cursor_op op), (c, k, v, op))
 
 int __real_mdb_txn_commit(MDB_txn *txn);
 int __wrap_mdb_txn_commit(MDB_txn *txn);

@@ -155,7 +155,8 @@ static void forget(struct kvc_dir *d, const struct kvc_object *o) {
     struct stat st;
     struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 1, NULL) : NULL;
     if (!t) return;
-    if (kvc_root_stat(&d->root, o, &st) && kvc_index_get(t, o->key, &r, NULL) > 0 && !r.ghost && !kvc_index_change(t, o->key, &r, NULL, NULL))
+    if (kvc_root_stat(&d->root, o, &st) && kvc_index_get(t, o->key, &r, NULL) > 0 && !r.ghost &&
+        !kvc_index_change(t, o->key, &r, NULL, NULL))
         kvc_index_commit(t, NULL);
     else kvc_index_abort(t);
 }
@@ -184,8 +185,23 @@ static int get(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_in
 
 /* --- writing --- */
 
-static int write_object(struct kvc_dir *d, const struct kvc_root_file *f, const void *data, size_t size, struct kvc_error *e) {
+/* Without an index, files go by their times: a chunk must go before the one before it. */
+static void make_older(const struct kvc_dir *d, const struct kvc_root_file *f, const struct kvc_object *parent) {
+    struct stat st;
+    if (kvc_root_stat(&d->root, parent, &st)) return;
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, st.st_mtim};
+    times[1].tv_nsec -= 1000;
+    if (times[1].tv_nsec < 0) {
+        times[1].tv_nsec += 1000000000;
+        times[1].tv_sec--;
+    }
+    futimens(f->fd, times);
+}
+
+static int write_object(struct kvc_dir *d, const struct kvc_root_file *f, const struct kvc_object *parent, const void *data,
+                        size_t size, struct kvc_error *e) {
     if (kvc_write_all(f->fd, data, size)) return kvc_root_fail(&d->root, errno, "cannot write an object", e);
+    if (!d->index && parent) make_older(d, f, parent);
     if (d->root.conf.durability != KVC_DURABLE_NONE && fdatasync(f->fd))
         return kvc_root_fail(&d->root, errno, "cannot write an object", e);
     return 0;
@@ -344,7 +360,7 @@ static int put(struct kvc_level *l, const struct kvc_object *o, const void *data
     int status = *there = is_there(d, &p, e);
     if (status) return status < 0 ? -1 : 0;
     if (kvc_root_create(&d->root, o, &p.file, e)) return -1;
-    status = write_object(d, &p.file, data, size, e);
+    status = write_object(d, &p.file, how->parent, data, size, e);
     if (!status && d->index && o->kind != KVC_OBJECT_SPACE_FACTS) status = put_indexed(d, &p, e);
     else if (!status) status = kvc_root_link(&d->root, o, &p.file, how->replace, there, e);
     kvc_root_drop(&d->root, &p.file);

@@ -22,7 +22,7 @@
 struct kvc_index {
     char *folder;
     int sync;
-    mode_t mode; /* of the files: who can write the folder can write the index */
+    mode_t mode;          /* of the files: who can write the folder can write the index */
     pthread_rwlock_t use; /* of transactions; written while the environment is opened anew */
     MDB_env *env;         /* NULL: it could not be opened anew */
     MDB_dbi records, order, spaces, notes;

@@ -89,7 +89,7 @@ static int write_conf(struct kvc_root *r, const struct kvc_conf *c, int replace,
     char text[2048], name[64];
     kvc_conf_print(c, text, sizeof text);
     snprintf(name, sizeof name, "." KVC_CONF_NAME ".%lx%lx", (long)getpid(), (long)pthread_self());
-    const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, c->shared ? 0660 : 0600);
     if (fd < 0) return kvc_root_fail(r, errno, "cannot write " KVC_CONF_NAME, e);
     int code = kvc_write_all(fd, text, strlen(text)) || fsync(fd) ? errno : 0;
     close(fd);
@@ -109,7 +109,7 @@ static int is_empty(int fd) {
     DIR *d = copy < 0 ? NULL : fdopendir(copy);
     int empty = d != NULL;
     const struct dirent *entry;
-    while (empty && (entry = readdir(d)) != NULL) 
+    while (empty && (entry = readdir(d)) != NULL)
         empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
                 strncmp(entry->d_name, "." KVC_CONF_NAME ".", sizeof "." KVC_CONF_NAME) == 0;
     if (d) closedir(d);
@@ -145,6 +145,8 @@ static int settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) 
     int status = settle_old(r, url, e);
     if (status <= 0) return status;
     if (kvc_conf_take(&wanted, url, e) < 0) return -1;
+    r->conf = wanted;
+    if (check_owner(r, e)) return -1;
     if (is_empty(r->fd) && write_conf(r, &wanted, 0, e)) return -1;
     status = settle_old(r, url, e);
     if (status <= 0) return status;

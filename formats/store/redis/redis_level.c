@@ -1,0 +1,214 @@
+/* redis_level.c: the level of the schemes redis and rediss: its table of functions, finding, writing and removing. Spec: REDIS.md. */
+#include "formats/store/redis/redis_level.h"
+
+#include "codecs/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct kvc_level *open_level(struct kvc_url *url, struct kvc_error *e);
+
+struct batch {
+    struct kvc_redis_run run;
+    struct kvc_redis_request *q;
+    size_t n;
+};
+
+/* Sends one command about each of n objects, all at once. */
+static int batch_run(struct batch *b, struct kvc_redis *l, const char *verb, const char *second, const char *third,
+                     const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e) {
+    b->q = kvc_alloc_zeros(n, sizeof *b->q);
+    b->n = n;
+    if (!b->q) return kvc_fail_memory(e, "commands");
+    for (size_t i = 0; i < n; i++)
+        if (kvc_redis_ask(l, &b->q[i], verb, &o[i], second, third, e)) return -1;
+    if (kvc_redis_discover(l, deadline, e)) return -1;
+    kvc_redis_run_init(&b->run, l, deadline);
+    for (size_t i = 0; i < n; i++) kvc_redis_run_add(&b->run, &b->q[i]);
+    while (kvc_redis_run_step(&b->run))
+        ;
+    return 0;
+}
+
+static void batch_end(struct batch *b) {
+    kvc_redis_run_end(&b->run);
+    for (size_t i = 0; b->q && i < b->n; i++) kvc_redis_request_free(&b->q[i]);
+    free(b->q);
+}
+
+static int is_integer(const struct kvc_redis_request *q) {
+    return q->state_of == KVC_REDIS_ANSWERED && q->reply && q->reply->type == REDIS_REPLY_INTEGER;
+}
+
+static int unexpected(const struct batch *b, const struct kvc_redis_request *q, struct kvc_error *e) {
+    if (q->state_of != KVC_REDIS_ANSWERED) return kvc_redis_explain(&b->run, q, e);
+    return kvc_fail(e, KVC_ERR_IO, "redis: the server's reply is of another type than the command's");
+}
+
+/* Finds objects in one round trip; *rounds: how many it took all servers together. */
+static int find(struct kvc_redis *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
+                uint64_t *rounds, struct kvc_error *e) {
+    struct batch b = {0};
+    *found = 0;
+    int status = n ? batch_run(&b, l, "STRLEN", NULL, NULL, o, n, deadline, e) : 0;
+    for (size_t i = 0; !status && i < n; i++) {
+        if (!is_integer(&b.q[i])) {
+            /* what is no string is no object of a store */
+            if (b.q[i].state_of != KVC_REDIS_DENIED) status = unexpected(&b, &b.q[i], e);
+            break;
+        }
+        if (b.q[i].reply->integer <= 0) break;
+        size[i] = (uint64_t)b.q[i].reply->integer;
+        *found = i + 1;
+    }
+    *rounds = b.run.rounds;
+    batch_end(&b);
+    return status;
+}
+
+static int level_find(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
+                      uint64_t *size, struct kvc_error *e) {
+    struct kvc_redis *l = (struct kvc_redis *)level;
+    uint64_t rounds;
+    const int status = find(l, o, n, deadline, found, size, &rounds, e);
+    pthread_mutex_lock(&l->lock);
+    l->finds++;
+    l->find_rounds += rounds;
+    pthread_mutex_unlock(&l->lock);
+    return status;
+}
+
+/* Sends a command to all objects, whose replies are integers that do not matter. */
+static int for_all(struct kvc_level *level, const char *verb, const char *second, const char *third, const struct kvc_object *o,
+                   size_t n, kvc_instant deadline, struct kvc_error *e) {
+    struct batch b = {0};
+    int status = n ? batch_run(&b, (struct kvc_redis *)level, verb, second, third, o, n, deadline, e) : 0;
+    for (size_t i = 0; !status && i < n; i++)
+        if (!is_integer(&b.q[i])) status = unexpected(&b, &b.q[i], e);
+    batch_end(&b);
+    return status;
+}
+
+static int level_drop(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e) {
+    return for_all(level, "UNLINK", NULL, NULL, o, n, deadline, e);
+}
+
+static kvc_instant limit_of(const struct kvc_level *level) {
+    return kvc_now() + ((const struct kvc_redis *)level)->o.timeout;
+}
+
+static int level_quarantine(struct kvc_level *level, const struct kvc_object *o, struct kvc_error *e) {
+    return for_all(level, "UNLINK", NULL, NULL, o, 1, limit_of(level), e);
+}
+
+static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
+    const struct kvc_redis *l = (const struct kvc_redis *)level;
+    char number[32];
+    if (!until && !l->o.ttl) return 0;
+    if (until) {
+        /* GT: a key that lives longer is left so */
+        snprintf(number, sizeof number, "%" PRId64, until);
+        return for_all(level, "EXPIREAT", number, "GT", o, n, limit_of(level), e);
+    }
+    snprintf(number, sizeof number, "%" PRId64, l->o.ttl / 1000);
+    return for_all(level, "PEXPIRE", number, NULL, o, n, limit_of(level), e);
+}
+
+/* Takes the end of life from an object that was there before it was put to stay. */
+static int keep(struct kvc_level *level, const struct kvc_object *o, kvc_instant deadline, struct kvc_error *e) {
+    return for_all(level, "PERSIST", NULL, NULL, o, 1, deadline, e);
+}
+
+/* Writes SET's words around the value, which is sent from where it is. */
+static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const struct kvc_object *o, const void *data,
+                       size_t size, const struct kvc_level_put *how, char tail[128], struct kvc_error *e) {
+    static const struct kvc_level_put nothing = {0};
+    if (!how) how = &nothing;
+    char key[KVC_REDIS_KEY], number[32];
+    const int64_t seconds = how->seconds < INT64_C(1000000000000) ? how->seconds : INT64_C(1000000000000);
+    const int64_t ttl = how->pin ? 0 : seconds > 0 ? seconds * 1000 : l->o.ttl / 1000;
+    const int words = 3 + !how->replace + (ttl > 0 ? 2 : 0);
+    q->slot = kvc_redis_key(l, o, key);
+    q->text = malloc(sizeof key + 128);
+    if (!q->text) return kvc_fail_memory(e, "a command");
+    const int head = snprintf(q->text, sizeof key + 128, "*%d\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n", words, strlen(key), key,
+                              size);
+    int rest = snprintf(tail, 128, "\r\n%s", how->replace ? "" : "$2\r\nNX\r\n");
+    if (ttl > 0) {
+        const int digits = snprintf(number, sizeof number, "%" PRId64, ttl);
+        rest += snprintf(tail + rest, 128 - (size_t)rest, "$2\r\nPX\r\n$%d\r\n%s\r\n", digits, number);
+    }
+    q->part[0] = (struct iovec){q->text, (size_t)head};
+    q->part[1] = (struct iovec){(void *)(uintptr_t)data, size};
+    q->part[2] = (struct iovec){tail, (size_t)rest};
+    q->parts = 3;
+    return 0;
+}
+
+static int level_put(struct kvc_level *level, const struct kvc_object *o, const void *data, size_t size,
+                     const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e) {
+    enum { LARGE = 64 << 10 };
+    struct kvc_redis *l = (struct kvc_redis *)level;
+    struct kvc_redis_request q = {0};
+    struct batch b = {0};
+    char tail[128];
+    size_t found = 0;
+    *there = 0;
+    if (size > l->o.max_object) {
+        kvc_fail(e, KVC_ERR_USAGE, "redis: an object of %zu bytes is larger than max-object=%" PRIu64, size, l->o.max_object);
+        return -1;
+    }
+    /* a round trip is cheaper than a large value that the server already has */
+    if (size > LARGE && !(how && how->replace)) {
+        uint64_t old, rounds;
+        if (find(l, o, 1, deadline, &found, &old, &rounds, e)) return -1;
+        if (found) {
+            *there = 1;
+            return how && how->pin ? keep(level, o, deadline, e) : 0;
+        }
+    }
+    if (set_command(l, &q, o, data, size, how, tail, e) || kvc_redis_discover(l, deadline, e)) {
+        kvc_redis_request_free(&q);
+        return -1;
+    }
+    kvc_redis_run_init(&b.run, l, deadline);
+    kvc_redis_run_add(&b.run, &q);
+    while (kvc_redis_run_step(&b.run))
+        ;
+    int status = 0;
+    if (q.state_of == KVC_REDIS_ANSWERED && q.reply && q.reply->type == REDIS_REPLY_NIL) *there = 1;
+    else if (q.state_of != KVC_REDIS_ANSWERED || !q.reply || q.reply->type != REDIS_REPLY_STATUS) status = unexpected(&b, &q, e);
+    kvc_redis_request_free(&q);
+    batch_end(&b);
+    return !status && *there && how && how->pin ? keep(level, o, deadline, e) : status;
+}
+
+static const struct kvc_level_ops ops = {.abi = KVC_LEVEL_ABI,
+                                         .scheme = "redis",
+                                         .what = "Redis",
+                                         .remote = 1,
+                                         .open = open_level,
+                                         .close = kvc_redis_close,
+                                         .find = level_find,
+                                         .get = kvc_redis_get,
+                                         .put = level_put,
+                                         .drop = level_drop,
+                                         .walk = kvc_redis_walk,
+                                         .facts = kvc_redis_facts,
+                                         .quarantine = level_quarantine,
+                                         .pin = level_pin};
+
+static struct kvc_level *open_level(struct kvc_url *url, struct kvc_error *e) {
+    struct kvc_redis *l = kvc_redis_open(url, e);
+    if (!l) return NULL;
+    l->level.ops = &ops;
+    return &l->level;
+}
+
+/* Both schemes have this one table: which of them it is, the URL says. */
+const struct kvc_level_ops *kvc_store_level(void);
+__attribute__((visibility("default"))) const struct kvc_level_ops *kvc_store_level(void) {
+    return &ops;
+}

@@ -1,0 +1,379 @@
+/* s3_call.c: requests at once, on the connections of a channel. Spec: S3.md, "Requests" and "Failures". */
+#include "formats/store/s3/s3_call.h"
+
+#include "formats/store/s3/s3_health.h"
+#include "formats/store/s3/s3_try.h"
+#include "formats/store/s3/s3_xml.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MILLISECOND INT64_C(1000)
+#define SECOND INT64_C(1000000)
+#define SKEW 240 /* seconds; S3 accepts 15 minutes */
+
+/* --- channels --- */
+
+static void channel_free(struct kvc_s3_channel *ch) {
+    while (ch->n) curl_easy_cleanup(ch->idle[--ch->n]);
+    if (ch->multi) curl_multi_cleanup(ch->multi);
+    free(ch);
+}
+
+void kvc_s3_channels_free(struct kvc_s3 *l) {
+    while (l->idle) {
+        struct kvc_s3_channel *ch = l->idle;
+        l->idle = ch->next;
+        channel_free(ch);
+    }
+}
+
+static struct kvc_s3_channel *take_channel(struct kvc_s3 *l) {
+    pthread_mutex_lock(&l->lock);
+    struct kvc_s3_channel *ch = l->idle;
+    if (ch) l->idle = ch->next;
+    pthread_mutex_unlock(&l->lock);
+    if (ch) return ch;
+    ch = calloc(1, sizeof *ch);
+    if (!ch) return NULL;
+    ch->multi = curl_multi_init();
+    if (ch->multi && curl_multi_setopt(ch->multi, CURLMOPT_MAXCONNECTS, 2L * (long)l->setup.connections) == CURLM_OK) return ch;
+    channel_free(ch);
+    return NULL;
+}
+
+int kvc_s3_call_begin(struct kvc_s3_call *c, struct kvc_s3 *l, kvc_instant deadline, struct kvc_error *e) {
+    *c = (struct kvc_s3_call){.l = l, .deadline = deadline};
+    if (kvc_s3_admit(l, e)) return -1;
+    c->channel = take_channel(l);
+    return c->channel ? 0 : kvc_fail_memory(e, "connections to S3");
+}
+
+/* --- lists --- */
+
+static void append(struct kvc_s3_request **list, struct kvc_s3_request *r) {
+    while (*list) list = &(*list)->next;
+    r->next = NULL;
+    *list = r;
+}
+
+static int take_off(struct kvc_s3_request **list, const struct kvc_s3_request *r) {
+    while (*list && *list != r) list = &(*list)->next;
+    if (!*list) return 0;
+    *list = r->next;
+    return 1;
+}
+
+static void end_try(struct kvc_s3_call *c, struct kvc_s3_try *t) {
+    struct kvc_s3_try **at = &c->tries;
+    while (*at != t) at = &(*at)->next;
+    *at = t->next;
+    c->running--;
+    if (t->own) c->hedges--;
+    t->r->running[t->r->running[0] == t ? 0 : 1] = NULL;
+    kvc_s3_try_end(t, c->channel);
+}
+
+static void end_tries(struct kvc_s3_call *c, struct kvc_s3_request *r) {
+    for (int i = 0; i < 2; i++)
+        if (r->running[i]) end_try(c, r->running[i]);
+}
+
+void kvc_s3_cancel(struct kvc_s3_call *c, struct kvc_s3_request *r) {
+    end_tries(c, r);
+    if (!take_off(&c->waiting, r)) take_off(&c->done, r);
+}
+
+void kvc_s3_call_end(struct kvc_s3_call *c) {
+    while (c->tries) end_try(c, c->tries);
+    if (!c->channel) return;
+    kvc_s3_judge(c->l, c->good, c->bad, c->last);
+    pthread_mutex_lock(&c->l->lock);
+    c->channel->next = c->l->idle;
+    c->l->idle = c->channel;
+    pthread_mutex_unlock(&c->l->lock);
+    c->channel = NULL;
+}
+
+void kvc_s3_add(struct kvc_s3_call *c, struct kvc_s3_request *r) {
+    append(&c->waiting, r);
+}
+
+void kvc_s3_request_free(struct kvc_s3_request *r) {
+    free(r->text);
+    r->text = NULL;
+}
+
+/* --- the end of a try --- */
+
+static void finish(struct kvc_s3_call *c, struct kvc_s3_request *r) {
+    end_tries(c, r);
+    append(&c->done, r);
+}
+
+/* Gives up: there is no answer. */
+static void give_up(struct kvc_s3_call *c, struct kvc_s3_request *r, const char *why) {
+    snprintf(r->why, sizeof r->why, "%s", why);
+    finish(c, r);
+}
+
+/* Checks that a whole answer came. Returns what is wrong with it; NULL: nothing. */
+static const char *check(const struct kvc_s3_try *t) {
+    const struct kvc_s3_request *r = t->r;
+    const struct kvc_s3_answer *a = &t->answer;
+    if (t->too_much) return "the answer is longer than what was asked for";
+    if (!t->to) return NULL;
+    if (a->status == 200 && r->first) return "the server does not send ranges";
+    if (a->status == 200 && a->length >= 0 && (uint64_t)a->length != t->got) return "the answer has another length than it says";
+    if (a->status != 206) return NULL;
+    if (a->total < 0) return "the answer does not say which range it has";
+    const uint64_t total = (uint64_t)a->total, left = total > r->first ? total - r->first : 0,
+                   n = left < r->bytes ? left : r->bytes;
+    if ((uint64_t)a->first != r->first || (uint64_t)a->last + 1 != r->first + n || t->got != n)
+        return "the answer has another range than was asked for";
+    return NULL;
+}
+
+static int may_pass(const struct kvc_s3_request *r, int status) {
+    if (status == 400) return strcmp(r->code, "RequestTimeout") == 0;
+    return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 || status == 504;
+}
+
+/* Tries once more, after a pause that doubles each time. */
+static void again(struct kvc_s3_call *c, struct kvc_s3_request *r, const char *why, int64_t retry_after, unsigned weight) {
+    c->bad += !r->wrong; /* a server that sends a wrong answer is there */
+    snprintf(c->last, sizeof c->last, "%s", why);
+    if (r->running[0] || r->running[1]) return; /* the other one may still bring it */
+    r->tries += weight;
+    const unsigned shift = r->tries < 7 ? r->tries : 7;
+    int64_t pause = (int64_t)((double)(10 * MILLISECOND << shift) * (0.5 + 0.5 * kvc_s3_jitter(c->l)));
+    if (retry_after > 3600) retry_after = 3600;
+    if (retry_after * SECOND > pause) pause = retry_after * SECOND;
+    r->due = kvc_now() + pause;
+    if (r->tries >= c->l->setup.tries || r->due >= c->deadline) {
+        give_up(c, r, why);
+        return;
+    }
+    atomic_fetch_add(&c->l->counters.retries, 1);
+    free(r->text);
+    r->text = NULL;
+    r->length = 0;
+    r->hedged = 0;
+    append(&c->waiting, r);
+}
+
+/* Takes over what a try brought. */
+static void take_answer(struct kvc_s3_call *c, struct kvc_s3_try *t) {
+    struct kvc_s3_request *r = t->r;
+    char message[256];
+    r->answer = t->answer;
+    r->got = t->got;
+    free(r->text);
+    r->text = t->text;
+    r->length = t->length;
+    t->text = NULL;
+    r->code[0] = '\0';
+    if (t->answer.status >= 300) kvc_s3_read_error(r->code, message, r->text, r->length);
+    if (t->own && t->got) memcpy(r->into, t->own, (size_t)t->got);
+    if (t->own) atomic_fetch_add(&c->l->counters.hedges_won, 1);
+}
+
+/* Was it refused because of our clock? Then the next one is signed by the server's. HEAD has no body that says why. */
+static int correct_clock(struct kvc_s3_call *c, const struct kvc_s3_try *t) {
+    struct kvc_s3_request *r = t->r;
+    const int64_t ahead = t->answer.date - t->signed_at;
+    if (t->answer.status != 403 || t->answer.date < 0 || r->corrected || (ahead < SKEW && ahead > -SKEW)) return 0;
+    if (*r->code && strcmp(r->code, "RequestTimeTooSkewed") != 0 && strcmp(r->code, "AccessDenied") != 0) return 0;
+    r->corrected = 1;
+    atomic_store(&c->l->skew, t->answer.date - (int64_t)time(NULL));
+    return 1;
+}
+
+static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
+    struct kvc_s3_request *r = t->r;
+    const int64_t took = t->answered - t->started;
+    const char *wrong = code == CURLE_OK || t->too_much ? check(t) : NULL;
+    char why[256];
+    if (code != CURLE_OK || wrong || !t->answer.status) {
+        snprintf(why, sizeof why, "%s", wrong ? wrong : *t->error ? t->error : code ? curl_easy_strerror(code) : "no answer");
+        const int final = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+                          code == CURLE_OUT_OF_MEMORY || code == CURLE_URL_MALFORMAT;
+        r->answer = t->answer;
+        r->wrong = wrong != NULL;
+        end_try(c, t);
+        if (final) {
+            c->bad++;
+            snprintf(c->last, sizeof c->last, "%s", why);
+            give_up(c, r, why);
+        } else again(c, r, why, -1, 1);
+        return;
+    }
+    r->wrong = 0;
+    take_answer(c, t);
+    const int status = t->answer.status, skewed = correct_clock(c, t), class = r->bytes > 262144;
+    const int64_t retry = t->answer.retry;
+    end_try(c, t);
+    if (skewed) {
+        r->due = 0;
+        append(&c->waiting, r);
+    } else if (may_pass(r, status)) {
+        snprintf(why, sizeof why, "HTTP status %d %s", status, r->code);
+        again(c, r, why, retry, 1);
+    } else {
+        c->good++;
+        if (!r->body) kvc_s3_note_latency(c->l, class, took);
+        finish(c, r);
+    }
+}
+
+/* --- the loop --- */
+
+static void start_try(struct kvc_s3_call *c, struct kvc_s3_request *r, int hedge, kvc_instant now) {
+    struct kvc_s3_try *t = calloc(1, sizeof *t);
+    if (t) {
+        t->r = r;
+        t->to = r->into;
+        if (hedge) t->to = t->own = malloc(r->into ? (size_t)r->bytes : 1);
+        if (hedge && !t->own) {
+            free(t);
+            return; /* the first try goes on alone */
+        }
+    }
+    const int failed = !t || kvc_s3_try_begin(t, c->l, c->channel, now, c->deadline);
+    if (failed && t) kvc_s3_try_end(t, c->channel);
+    if (failed) {
+        if (!hedge) give_up(c, r, "there is no memory for the request, or it is too long");
+        return;
+    }
+    t->next = c->tries;
+    c->tries = t;
+    c->running++;
+    if (hedge) c->hedges++;
+    r->running[hedge] = t;
+    atomic_fetch_add(hedge ? &c->l->counters.hedges : &c->l->counters.requests, 1);
+}
+
+/* Starts what is due. Returns when the next one is. */
+static kvc_instant start_due(struct kvc_s3_call *c, kvc_instant now) {
+    kvc_instant next = INT64_MAX;
+    struct kvc_s3_request **at = &c->waiting;
+    while (*at && c->running < c->l->setup.connections) {
+        struct kvc_s3_request *r = *at;
+        if (r->due > now) {
+            if (r->due < next) next = r->due;
+            at = &r->next;
+            continue;
+        }
+        *at = r->next;
+        start_try(c, r, 0, now);
+    }
+    return next;
+}
+
+/* Ends tries that stand still, and doubles those that are late. Returns when to look again. */
+static kvc_instant look_at_tries(struct kvc_s3_call *c, kvc_instant now) {
+    const int64_t stall = c->l->setup.stall, late[2] = {kvc_s3_late(c->l, 0), kvc_s3_late(c->l, 1)};
+    kvc_instant next = INT64_MAX;
+    for (struct kvc_s3_try *t = c->tries, *after; t; t = after) {
+        struct kvc_s3_request *r = t->r;
+        after = t->next;
+        if (now - t->moved >= stall) {
+            end_try(c, t);
+            r->wrong = 0;
+            again(c, r, "no byte came for a time", -1, 3);
+            after = c->tries; /* the list has changed: from its beginning */
+            next = INT64_MAX;
+            continue;
+        }
+        if (t->moved + stall < next) next = t->moved + stall;
+        const kvc_instant hedge_at = t->moved + late[r->bytes > 262144]; /* one that moves is not late, but slow */
+        if (!c->l->setup.hedge || r->body || r->hedged || (strcmp(r->method, "GET") != 0 && strcmp(r->method, "HEAD") != 0))
+            continue;
+        if (now < hedge_at) {
+            if (hedge_at < next) next = hedge_at;
+        } else if (c->hedges < 1 + c->running / 8) {
+            r->hedged = 1;
+            start_try(c, r, 1, now);
+        }
+    }
+    return next;
+}
+
+static void perform(struct kvc_s3_call *c) {
+    int running, left;
+    curl_multi_perform(c->channel->multi, &running);
+    for (CURLMsg *m; (m = curl_multi_info_read(c->channel->multi, &left)) != NULL;) {
+        void *t = NULL;
+        if (m->msg != CURLMSG_DONE) continue;
+        const CURLcode code = m->data.result;
+        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &t);
+        settle(c, t, code);
+    }
+}
+
+static int expire(struct kvc_s3_call *c, struct kvc_error *e) {
+    struct kvc_s3 *l = c->l;
+    const char *was = *c->last ? c->last : "no answer came";
+    if (!c->bad && c->running) snprintf(c->last, sizeof c->last, "no answer came before the deadline");
+    c->bad += c->running;
+    kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: the deadline is over: %s", l->setup.bucket, l->setup.base, was);
+    if (e) e->severity = KVC_SEVERITY_RETRY;
+    return -1;
+}
+
+int kvc_s3_next(struct kvc_s3_call *c, struct kvc_s3_request **r, struct kvc_error *e) {
+    for (;;) {
+        *r = c->done;
+        if (*r) {
+            c->done = (*r)->next;
+            return 0;
+        }
+        kvc_instant now = kvc_now();
+        if (!c->waiting && !c->tries) return 0;
+        if (now >= c->deadline) return expire(c, e);
+        perform(c);
+        now = kvc_now();
+        kvc_instant next = look_at_tries(c, now);
+        if (c->done) continue;
+        const kvc_instant due = start_due(c, now);
+        if (c->done) continue;
+        if (due < next) next = due;
+        if (c->deadline < next) next = c->deadline;
+        const int64_t wait = next > now ? next - now : 0;
+        curl_multi_poll(c->channel->multi, NULL, 0, (int)(wait < SECOND ? (wait + MILLISECOND - 1) / MILLISECOND : 1000), NULL);
+    }
+}
+
+int kvc_s3_ask(struct kvc_s3_call *c, struct kvc_s3_request *r, struct kvc_error *e) {
+    struct kvc_s3_request *done;
+    kvc_s3_add(c, r);
+    if (kvc_s3_next(c, &done, e)) {
+        kvc_s3_cancel(c, r);
+        return -1;
+    }
+    return *r->why ? kvc_s3_fail(c->l, r, e) : 0;
+}
+
+int kvc_s3_fail(const struct kvc_s3 *l, const struct kvc_s3_request *r, struct kvc_error *e) {
+    const struct kvc_s3_setup *s = &l->setup;
+    const int status = r->answer.status;
+    const char *advice = "";
+    if (*r->why) {
+        kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: %s of %s: %s", s->bucket, s->base, r->method,
+                 r->name ? r->name : "the bucket", r->why);
+    } else {
+        if (status == 301 || status == 307 || strcmp(r->code, "AuthorizationHeaderMalformed") == 0)
+            advice = ": is the region right?";
+        else if (status == 403 && !*s->key.id) advice = ": there are no credentials";
+        else if (status == 403)
+            advice = ": the credentials do not permit this, or, for an object that is not there, not to list the bucket";
+        else if (status == 404) advice = ": is there such a bucket?";
+        kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: %s of %s: HTTP status %d%s%s%s%s%s", s->bucket, s->base, r->method,
+                 r->name ? r->name : "the bucket", status, *r->code ? " " : "", r->code, advice,
+                 *r->answer.region ? ", it lies in " : "", r->answer.region);
+    }
+    if (e) e->severity = KVC_SEVERITY_RETRY;
+    return -1;
+}

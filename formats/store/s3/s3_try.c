@@ -1,0 +1,235 @@
+/* s3_try.c: gives a request to libcurl. */
+#include "formats/store/s3/s3_try.h"
+
+#include "codecs/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Bytes of an answer that is text: lists are the longest. */
+#define MAX_ANSWER (4u << 20)
+/* Bytes of an answer for which huge pages pay. */
+#define HUGE_ANSWER (2 << 20)
+
+/* --- what libcurl calls --- */
+
+static size_t on_header(char *line, size_t size, size_t n, void *state) {
+    struct kvc_s3_try *t = state;
+    t->moved = kvc_now();
+    if (!t->answered) t->answered = t->moved;
+    kvc_s3_answer_line(&t->answer, line, size * n);
+    return size * n;
+}
+
+/* Asks for huge pages: faults of small ones take longer than the network. */
+static void advise(uint8_t *p, uint64_t n) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), skip = (page - (uintptr_t)p % page) % page;
+    if (n > skip) madvise(p + skip, (size_t)((n - skip) / page * page), MADV_HUGEPAGE);
+}
+
+static size_t on_body(char *data, size_t size, size_t n, void *state) {
+    struct kvc_s3_try *t = state;
+    n *= size;
+    t->moved = kvc_now();
+    if (t->to && (t->answer.status == 200 || t->answer.status == 206)) {
+        if (n > t->r->bytes - t->got) {
+            t->too_much = 1;
+            return 0;
+        }
+        if (!t->got && t->answer.length >= HUGE_ANSWER) advise(t->to, t->r->bytes);
+        memcpy(t->to + t->got, data, n);
+        t->got += n;
+        return n;
+    }
+    if (n > MAX_ANSWER - t->length) {
+        t->too_much = 1;
+        return 0;
+    }
+    char *grown = kvc_realloc(t->text, t->length + n + 1, 1);
+    if (!grown) return 0;
+    memcpy(grown + t->length, data, n);
+    t->text = grown;
+    t->length += n;
+    t->text[t->length] = '\0';
+    return n;
+}
+
+static size_t on_read(char *to, size_t size, size_t n, void *state) {
+    struct kvc_s3_try *t = state;
+    n *= size;
+    if (n > t->r->size - t->sent) n = t->r->size - t->sent;
+    memcpy(to, (const char *)t->r->body + t->sent, n);
+    t->sent += n;
+    t->moved = kvc_now();
+    return n;
+}
+
+static int on_seek(void *state, curl_off_t offset, int origin) {
+    struct kvc_s3_try *t = state;
+    if (origin != SEEK_SET || offset < 0 || (uint64_t)offset > t->r->size) return CURL_SEEKFUNC_FAIL;
+    t->sent = (size_t)offset;
+    return CURL_SEEKFUNC_OK;
+}
+
+/* --- the request --- */
+
+struct headers {
+    struct kvc_sigv4_pair pair[KVC_SIGV4_PAIRS];
+    size_t n;
+};
+
+static void add(struct headers *h, const char *name, const char *value) {
+    h->pair[h->n++] = (struct kvc_sigv4_pair){name, value};
+}
+
+static int append(struct curl_slist **list, const char *line) {
+    struct curl_slist *longer = curl_slist_append(*list, line);
+    if (longer) *list = longer;
+    return longer ? 0 : -1;
+}
+
+/* Gives libcurl the headers; "host", the first one, is its own. */
+static int set_headers(struct kvc_s3_try *t, const struct headers *h, const char *authorization) {
+    char line[5120];
+    int status = 0;
+    for (size_t i = 1; i < h->n && !status; i++) {
+        const int n = snprintf(line, sizeof line, "%s: %s", h->pair[i].name, h->pair[i].value);
+        status = n < 0 || (size_t)n >= sizeof line || append(&t->headers, line);
+    }
+    if (!status && *authorization) {
+        const int n = snprintf(line, sizeof line, "authorization: %s", authorization);
+        status = n < 0 || (size_t)n >= sizeof line || append(&t->headers, line);
+    }
+    /* waiting for "100 Continue" costs time, and no body is of a form's type */
+    if (status || append(&t->headers, "expect:") || append(&t->headers, "content-type:")) return -1;
+    return curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers) != CURLE_OK;
+}
+
+static int hash_body(struct kvc_s3_request *r, const struct kvc_s3_setup *s) {
+    if (*r->hash) return 0;
+    if (!r->size) memcpy(r->hash, KVC_SIGV4_EMPTY, sizeof KVC_SIGV4_EMPTY);
+    else if (!s->sign_payload) memcpy(r->hash, KVC_SIGV4_UNSIGNED, sizeof KVC_SIGV4_UNSIGNED);
+    else return kvc_sigv4_hash(r->body, r->size, r->hash) < 0 ? -1 : 0;
+    return 0;
+}
+
+/* Writes the path of an object or of the bucket. */
+static int write_path(const struct kvc_s3_setup *s, const struct kvc_s3_request *r, char *to, size_t room) {
+    char name[700];
+    const int n = snprintf(name, sizeof name, "%s%s", r->name ? s->prefix : "", r->name ? r->name : "");
+    const int m = snprintf(to, room, "%s%s", s->path, r->name || !*s->path ? "/" : "");
+    if (n < 0 || (size_t)n >= sizeof name || m < 0 || (size_t)m >= room) return -1;
+    return kvc_sigv4_encode(name, 1, to + m, room - (size_t)m) < 0 ? -1 : 0;
+}
+
+static int sign(struct kvc_s3_try *t, struct kvc_s3 *l) {
+    const struct kvc_s3_setup *s = &l->setup;
+    struct kvc_s3_request *r = t->r;
+    char path[3072], query[2048], url[6144], range[64], date[KVC_SIGV4_DATE], authorization[1024] = "";
+    struct headers h = {.n = 0};
+    if (hash_body(r, s) || write_path(s, r, path, sizeof path) || kvc_sigv4_query(r->query, r->queries, query, sizeof query) < 0)
+        return -1;
+    t->signed_at = (int64_t)time(NULL) + atomic_load(&l->skew);
+    kvc_sigv4_date((time_t)t->signed_at, date);
+    snprintf(range, sizeof range, "bytes=%" PRIu64 "-%" PRIu64, r->first, r->first + r->bytes - 1);
+    add(&h, "host", s->host);
+    if (r->bytes) add(&h, "range", range);
+    if (r->if_match) add(&h, "if-match", r->if_match);
+    if (r->if_none_match) add(&h, "if-none-match", r->if_none_match);
+    if (*s->key.id) {
+        add(&h, "x-amz-content-sha256", r->hash);
+        add(&h, "x-amz-date", date);
+        if (*s->key.token) add(&h, "x-amz-security-token", s->key.token);
+        const struct kvc_sigv4_request request = {r->method, path, query, date, r->hash, h.pair, h.n};
+        const struct kvc_sigv4_key key = {s->key.id, s->key.secret, s->region, "s3"};
+        if (kvc_sigv4_sign(&request, &key, authorization, sizeof authorization) < 0) return -1;
+    }
+    const int n = snprintf(url, sizeof url, "%s%s%s%s", s->base, path, *query ? "?" : "", query);
+    if (n < 0 || (size_t)n >= sizeof url || set_headers(t, &h, authorization)) return -1;
+    return curl_easy_setopt(t->easy, CURLOPT_URL, url) != CURLE_OK;
+}
+
+/* Options that a handle keeps while it is used again and again. */
+static CURL *new_handle(const struct kvc_s3_setup *s) {
+    CURL *easy = curl_easy_init();
+    if (!easy) return NULL;
+    int bad = 0;
+#define SET(option, value) bad |= curl_easy_setopt(easy, option, value) != CURLE_OK
+    SET(CURLOPT_NOSIGNAL, 1L);
+    SET(CURLOPT_QUICK_EXIT, 1L); /* a resolver that hangs is not waited for */
+    SET(CURLOPT_PROTOCOLS_STR, s->tls ? "https" : "http");
+    SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    SET(CURLOPT_FOLLOWLOCATION, 0L);
+    SET(CURLOPT_PATH_AS_IS, 1L);
+    SET(CURLOPT_TCP_KEEPALIVE, 1L);
+    SET(CURLOPT_USERAGENT, "kvc");
+    SET(CURLOPT_HEADERFUNCTION, on_header);
+    SET(CURLOPT_WRITEFUNCTION, on_body);
+    SET(CURLOPT_READFUNCTION, on_read);
+    SET(CURLOPT_SEEKFUNCTION, on_seek);
+    if (s->ca_file) SET(CURLOPT_CAINFO, s->ca_file);
+    if (bad) {
+        curl_easy_cleanup(easy);
+        return NULL;
+    }
+    return easy;
+}
+
+static int set_transfer(struct kvc_s3_try *t, const struct kvc_s3_setup *s, kvc_instant now, kvc_instant deadline) {
+    CURL *easy = t->easy;
+    const struct kvc_s3_request *r = t->r;
+    const int64_t left = deadline - now < s->connect ? deadline - now : s->connect;
+    int bad = 0;
+    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(left / 1000 + 1));
+    SET(CURLOPT_ERRORBUFFER, t->error);
+    SET(CURLOPT_HEADERDATA, t);
+    SET(CURLOPT_WRITEDATA, t);
+    SET(CURLOPT_READDATA, t);
+    SET(CURLOPT_SEEKDATA, t);
+    SET(CURLOPT_PRIVATE, t);
+    SET(CURLOPT_BUFFERSIZE, r->bytes > 65536 ? 262144L : 16384L);
+    SET(CURLOPT_HTTPGET, 1L); /* undoes what another method left */
+    SET(CURLOPT_CUSTOMREQUEST, NULL);
+    if (strcmp(r->method, "HEAD") == 0) {
+        SET(CURLOPT_NOBODY, 1L);
+    } else if (strcmp(r->method, "PUT") == 0) {
+        SET(CURLOPT_UPLOAD, 1L);
+        SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)r->size);
+        SET(CURLOPT_UPLOAD_BUFFERSIZE, r->size > 65536 ? 1048576L : 65536L);
+    } else if (strcmp(r->method, "POST") == 0) {
+        SET(CURLOPT_POSTFIELDS, r->size ? r->body : "");
+        SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->size);
+    } else if (strcmp(r->method, "DELETE") == 0) {
+        SET(CURLOPT_CUSTOMREQUEST, "DELETE");
+    }
+#undef SET
+    return bad ? -1 : 0;
+}
+
+int kvc_s3_try_begin(struct kvc_s3_try *t, struct kvc_s3 *l, struct kvc_s3_channel *channel, kvc_instant now,
+                     kvc_instant deadline) {
+    kvc_s3_answer_begin(&t->answer);
+    t->started = t->moved = now;
+    t->easy = channel->n ? channel->idle[--channel->n] : new_handle(&l->setup);
+    if (!t->easy) return -1;
+    if (set_transfer(t, &l->setup, now, deadline) || sign(t, l)) return -1;
+    return curl_multi_add_handle(channel->multi, t->easy) == CURLM_OK ? 0 : -1;
+}
+
+void kvc_s3_try_end(struct kvc_s3_try *t, struct kvc_s3_channel *channel) {
+    if (t->easy) {
+        curl_multi_remove_handle(channel->multi, t->easy);
+        curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, NULL);
+        curl_easy_setopt(t->easy, CURLOPT_ERRORBUFFER, NULL);
+        if (channel->n < KVC_S3_IDLE) channel->idle[channel->n++] = t->easy;
+        else curl_easy_cleanup(t->easy);
+    }
+    curl_slist_free_all(t->headers);
+    free(t->own);
+    free(t->text);
+    free(t);
+}

@@ -1,0 +1,458 @@
+/* test_store_s3.c: what the S3 backend does without a server: signatures, XML, headers, search, memory. */
+#include "formats/store/s3/s3_answer.h"
+#include "formats/store/s3/s3_search.h"
+#include "formats/store/s3/s3_setup.h"
+#include "formats/store/s3/s3_xml.h"
+#include "formats/store/s3/sigv4.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define N(a) (sizeof(a) / sizeof *(a))
+
+/* --- signatures --- */
+
+/* Requests and signatures that AWS publishes: the examples of Amazon S3's pages on the Authorization header, and requests of the
+ * test suite of Signature Version 4. */
+struct vector {
+    const char *method, *path;
+    struct kvc_sigv4_pair query[3], header[7];
+    const char *date, *hash, *service, *secret, *signature;
+};
+
+#define S3_SECRET "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+#define SUITE_SECRET "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+#define BUCKET \
+    { "host", "examplebucket.s3.amazonaws.com" }
+#define S3_DATE "20130524T000000Z"
+#define SUITE                            \
+    {"host", "example.amazonaws.com"}, { \
+        "x-amz-date", "20150830T123600Z" \
+    }
+#define SUITE_DATE "20150830T123600Z"
+#define TOKEN                                                                                                                   \
+    "AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPfIeoIYRqTflfKD8YUuwthAx7mSE"   \
+    "I/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHNVXAkiY9q6d+xo0rKwT" \
+    "38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA=="
+
+static const struct vector vectors[] = {
+    {"GET",
+     "/test.txt",
+     {{0}},
+     {BUCKET, {"range", "bytes=0-9"}, {"x-amz-content-sha256", KVC_SIGV4_EMPTY}, {"x-amz-date", S3_DATE}},
+     S3_DATE,
+     KVC_SIGV4_EMPTY,
+     "s3",
+     S3_SECRET,
+     "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"},
+    {"PUT",
+     "/test%24file.text",
+     {{0}},
+     {{"x-amz-storage-class", "REDUCED_REDUNDANCY"},
+      {"x-amz-date", S3_DATE},
+      BUCKET,
+      {"date", "Fri, 24 May 2013 00:00:00 GMT"},
+      {"x-amz-content-sha256", "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072"}},
+     S3_DATE,
+     "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072",
+     "s3",
+     S3_SECRET,
+     "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd"},
+    {"GET",
+     "/",
+     {{"lifecycle", ""}},
+     {BUCKET, {"x-amz-content-sha256", KVC_SIGV4_EMPTY}, {"x-amz-date", S3_DATE}},
+     S3_DATE,
+     KVC_SIGV4_EMPTY,
+     "s3",
+     S3_SECRET,
+     "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"},
+    {"GET",
+     "/",
+     {{"prefix", "J"}, {"max-keys", "2"}},
+     {BUCKET, {"x-amz-content-sha256", KVC_SIGV4_EMPTY}, {"x-amz-date", S3_DATE}},
+     S3_DATE,
+     KVC_SIGV4_EMPTY,
+     "s3",
+     S3_SECRET,
+     "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"},
+    {"GET",
+     "/",
+     {{0}},
+     {SUITE},
+     SUITE_DATE,
+     KVC_SIGV4_EMPTY,
+     "service",
+     SUITE_SECRET,
+     "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
+    {"GET",
+     "/",
+     {{"Param2", "value2"}, {"Param1", "value1"}},
+     {SUITE},
+     SUITE_DATE,
+     KVC_SIGV4_EMPTY,
+     "service",
+     SUITE_SECRET,
+     "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500"},
+    {"GET",
+     "/-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
+     {{0}},
+     {SUITE},
+     SUITE_DATE,
+     KVC_SIGV4_EMPTY,
+     "service",
+     SUITE_SECRET,
+     "07ef7494c76fa4850883e2b006601f940f8a34d404d0cfa977f52a65bbf5f24f"},
+    {"GET",
+     "/",
+     {{0}},
+     {SUITE, {"my-header2", " \"a   b   c\" "}, {"my-header1", " value1"}},
+     SUITE_DATE,
+     KVC_SIGV4_EMPTY,
+     "service",
+     SUITE_SECRET,
+     "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736"},
+    {"POST",
+     "/",
+     {{0}},
+     {SUITE, {"x-amz-security-token", TOKEN}},
+     SUITE_DATE,
+     KVC_SIGV4_EMPTY,
+     "service",
+     SUITE_SECRET,
+     "85d96828115b5dc0cfc3bd16ad9e210dd772bbebba041836c64533a82be05ead"},
+};
+
+static void test_signatures(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N(vectors); i++) {
+        const struct vector *v = &vectors[i];
+        size_t queries = 0, headers = 0;
+        while (queries < N(v->query) && v->query[queries].name) queries++;
+        while (headers < N(v->header) && v->header[headers].name) headers++;
+        char query[256], text[1024];
+        assert_true(kvc_sigv4_query(v->query, queries, query, sizeof query) >= 0);
+        const struct kvc_sigv4_request r = {v->method, v->path, query, v->date, v->hash, v->header, headers};
+        const struct kvc_sigv4_key key = {"AKIAIOSFODNN7EXAMPLE", v->secret, "us-east-1", v->service};
+        assert_true(kvc_sigv4_sign(&r, &key, text, sizeof text) > 0);
+        const char *signature = strstr(text, "Signature=");
+        assert_non_null(signature);
+        if (strcmp(signature + 10, v->signature) != 0) fail_msg("vector %zu: %s", i, text);
+    }
+}
+
+static void test_canonical(void **state) {
+    (void)state;
+    const struct kvc_sigv4_pair header[] = {{"x-amz-date", S3_DATE}, BUCKET};
+    const struct kvc_sigv4_request r = {"GET", "/a%20b", "", S3_DATE, KVC_SIGV4_UNSIGNED, header, 2};
+    const char *const expected = "GET\n/a%20b\n\nhost:examplebucket.s3.amazonaws.com\nx-amz-date:" S3_DATE
+                                 "\n\nhost;x-amz-date\nUNSIGNED-PAYLOAD";
+    char text[512], names[64];
+    assert_int_equal(kvc_sigv4_canonical(&r, text, sizeof text, names, sizeof names), (int)strlen(expected));
+    assert_string_equal(text, expected);
+    for (size_t room = 1; room <= strlen(expected); room++)
+        assert_int_equal(kvc_sigv4_canonical(&r, text, room, names, sizeof names), -1);
+    const struct kvc_sigv4_key key = {"A", "S", "us-east-1", "s3"};
+    assert_int_equal(kvc_sigv4_sign(&r, &key, text, 40), -1);
+}
+
+static void test_encoding(void **state) {
+    (void)state;
+    char text[64];
+    assert_int_equal(kvc_sigv4_encode("a/b c+\xc3\xa9~", 1, text, sizeof text), 17);
+    assert_string_equal(text, "a/b%20c%2B%C3%A9~");
+    assert_int_equal(kvc_sigv4_encode("a/b", 0, text, sizeof text), 5);
+    assert_string_equal(text, "a%2Fb");
+    assert_int_equal(kvc_sigv4_encode("abc", 0, text, 3), -1);
+    assert_int_equal(kvc_sigv4_encode("", 0, text, sizeof text), 0);
+    assert_string_equal(text, "");
+    kvc_sigv4_date(1369353600, text);
+    assert_string_equal(text, S3_DATE);
+}
+
+/* --- headers --- */
+
+static void take(struct kvc_s3_answer *a, const char *line) {
+    kvc_s3_answer_line(a, line, strlen(line));
+}
+
+static void test_headers(void **state) {
+    (void)state;
+    struct kvc_s3_answer a;
+    kvc_s3_answer_begin(&a);
+    take(&a, "HTTP/1.1 100 Continue\r\n");
+    take(&a, "ETag: \"interim\"\r\n");
+    take(&a, "HTTP/1.1 206 Partial Content\r\n");
+    assert_int_equal(a.status, 206);
+    assert_string_equal(a.etag, "");
+    take(&a, "ETag:\"abc-3\"\r\n");
+    take(&a, "content-LENGTH:  10 \r\n");
+    take(&a, "Content-Range: bytes 5-14/1000\r\n");
+    take(&a, "Date: Fri, 24 May 2013 00:00:00 GMT\r\n");
+    take(&a, "Retry-After: 7\r\n");
+    take(&a, "Server: Any\x1b[31m thing\r\n");
+    take(&a, "x-amz-bucket-region: eu-west-1\r\n");
+    take(&a, "\r\n");
+    assert_string_equal(a.etag, "\"abc-3\"");
+    assert_int_equal(a.length, 10);
+    assert_int_equal(a.first, 5);
+    assert_int_equal(a.last, 14);
+    assert_int_equal(a.total, 1000);
+    assert_int_equal(a.date, 1369353600);
+    assert_int_equal(a.retry, 7);
+    assert_string_equal(a.server, "Any[31m thing");
+    assert_string_equal(a.region, "eu-west-1");
+}
+
+static void test_bad_headers(void **state) {
+    (void)state;
+    static const char *const range[] = {"bytes 5-4/10",
+                                        "bytes 0-10/10",
+                                        "bytes */10",
+                                        "bytes 0-9/*",
+                                        "bytes 0-9/10x",
+                                        "items 0-9/10",
+                                        "bytes -1-9/10",
+                                        "bytes 0-9",
+                                        "",
+                                        "bytes 0-9/",
+                                        "bytes 0-9/9999999999999999999"};
+    struct kvc_s3_answer a;
+    kvc_s3_answer_begin(&a);
+    for (size_t i = 0; i < N(range); i++) {
+        char line[128];
+        snprintf(line, sizeof line, "Content-Range: %s\r\n", range[i]);
+        take(&a, line);
+        assert_int_equal(a.total, -1);
+    }
+    take(&a, "Content-Length: 12345678901234567890\r\n");
+    take(&a, "Content-Length: -1\r\n");
+    take(&a, "Content-Length: 1a\r\n");
+    assert_int_equal(a.length, -1);
+    take(&a, "HTTP/1.1 20 OK\r\n");
+    assert_int_equal(a.status, 0);
+    assert_int_equal(kvc_s3_date("Fri, 24 Foo 2013 00:00:00 GMT"), -1);
+    assert_int_equal(kvc_s3_date("Fri, 24 anF 2013 00:00:00 GMT"), -1);
+    assert_int_equal(kvc_s3_date("yesterday"), -1);
+    assert_int_equal(kvc_s3_date_iso("2013-05-24T00:00:00.000Z"), 1369353600);
+    assert_int_equal(kvc_s3_date_iso("2013-00-24T00:00:00Z"), -1);
+    assert_int_equal(kvc_s3_date_iso(""), -1);
+}
+
+/* --- XML --- */
+
+static int listing(struct kvc_s3_listing *l, const char *text, struct kvc_error *e) {
+    return kvc_s3_read_listing(l, text, strlen(text), e);
+}
+
+static void test_listing(void **state) {
+    (void)state;
+    struct kvc_s3_listing l;
+    struct kvc_error e;
+    assert_int_equal(
+        listing(&l,
+                "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>b</Name>"
+                "<Contents><Key>p%2Fone+x</Key><LastModified>2013-05-24T00:00:00.000Z</LastModified><Size>12</Size>"
+                "<Owner><ID>Key</ID></Owner></Contents>"
+                "<Contents><Size>0</Size><Key>a&amp;b</Key></Contents><EncodingType>url</EncodingType>"
+                "<IsTruncated>true</IsTruncated><NextContinuationToken>n&lt;</NextContinuationToken></ListBucketResult>",
+                &e),
+        0);
+    assert_int_equal(l.n, 2);
+    assert_string_equal(l.entry[0].key, "p/one x");
+    assert_int_equal(l.entry[0].size, 12);
+    assert_int_equal(l.entry[0].modified, 1369353600);
+    assert_string_equal(l.entry[1].key, "a&b");
+    assert_int_equal(l.entry[1].modified, 0);
+    assert_true(l.more);
+    assert_string_equal(l.next, "n<");
+    kvc_s3_listing_free(&l);
+    assert_int_equal(listing(&l, "<ListBucketResult><Contents><Key>a%2Fb</Key></Contents></ListBucketResult>", &e), 0);
+    assert_string_equal(l.entry[0].key, "a%2Fb");
+    kvc_s3_listing_free(&l);
+}
+
+static void test_bad_xml(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        "<",
+        "<ListBucketResult>",
+        "<Other/>",
+        "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        "<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>",
+        "<ListBucketResult><Contents><Key>a</Key><Size>x</Size></Contents></ListBucketResult>",
+        "<!DOCTYPE a [<!ENTITY x \"y\">]><ListBucketResult>&x;</ListBucketResult>",
+        "<a><a><a><a><a><a><a><a><a/></a></a></a></a></a></a></a></a>",
+    };
+    struct kvc_s3_listing l;
+    struct kvc_error e;
+    for (size_t i = 0; i < N(bad); i++) assert_int_equal(listing(&l, bad[i], &e), -1);
+    char *text = malloc(KVC_S3_XML_LIMIT + 1);
+    assert_non_null(text);
+    memset(text, ' ', KVC_S3_XML_LIMIT + 1);
+    assert_int_equal(kvc_s3_read_listing(&l, text, KVC_S3_XML_LIMIT + 1, &e), -1);
+    memcpy(text, "<ListBucketResult><Name>", 24);
+    memset(text + 24, 'x', 5000);
+    memcpy(text + 5024, "</Name></ListBucketResult>", 26);
+    assert_int_equal(kvc_s3_read_listing(&l, text, 5050, &e), -1);
+    assert_non_null(strstr(e.message, "4096"));
+    free(text);
+}
+
+static void test_error_xml(void **state) {
+    (void)state;
+    char code[64], message[256], id[1024];
+    struct kvc_error e;
+    const char *text = "<Error><Code>SlowDown</Code><Message>Please\x1b reduce</Message></Error>";
+    assert_int_equal(kvc_s3_read_error(code, message, text, strlen(text)), -1); /* no XML has that character */
+    text = "<Error><Code>SlowDown</Code><Message>Please&#10;reduce</Message></Error>";
+    assert_int_equal(kvc_s3_read_error(code, message, text, strlen(text)), 1);
+    assert_string_equal(code, "SlowDown");
+    assert_string_equal(message, "Please?reduce");
+    text = "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>";
+    assert_int_equal(kvc_s3_read_error(code, message, text, strlen(text)), 0);
+    assert_int_equal(kvc_s3_read_error(code, message, "Bad gateway", 11), -1);
+    text = "<InitiateMultipartUploadResult><Bucket>b</Bucket><UploadId>abc</UploadId></InitiateMultipartUploadResult>";
+    assert_int_equal(kvc_s3_read_upload(id, text, strlen(text), &e), 0);
+    assert_string_equal(id, "abc");
+    assert_int_equal(kvc_s3_read_upload(id, "<a/>", 4, &e), -1);
+}
+
+/* --- search and memory --- */
+
+/* Searches among n objects of which the first `there` exist, of which `known` are known. Returns the rounds. */
+static unsigned rounds_of(size_t n, size_t there, size_t known) {
+    struct kvc_s3_search s = {known, n};
+    size_t probe[KVC_S3_PROBES], asked;
+    unsigned rounds = 0;
+    while ((asked = kvc_s3_probes(&s, known > 0, probe)) != 0) {
+        uint8_t answer[KVC_S3_PROBES];
+        assert_true(asked <= KVC_S3_PROBES);
+        for (size_t i = 0; i < asked; i++) {
+            assert_true(probe[i] >= s.low && probe[i] < s.high && (!i || probe[i] > probe[i - 1]));
+            answer[i] = probe[i] < there;
+        }
+        kvc_s3_narrow(&s, probe, answer, asked);
+        rounds++;
+    }
+    assert_int_equal(s.low, there);
+    assert_int_equal(s.high, there);
+    return rounds;
+}
+
+static void test_search(void **state) {
+    (void)state;
+    assert_int_equal(rounds_of(0, 0, 0), 0);
+    for (size_t n = 1; n < 1200; n += n < 70 ? 1 : 61)
+        for (size_t there = 0; there <= n; there++) {
+            const unsigned rounds = rounds_of(n, there, 0), most = n <= 31 ? 1 : n <= 1023 ? 2 : 3;
+            assert_true(rounds <= most);
+        }
+    for (size_t there = 0; there <= 1023; there++) assert_true(rounds_of(1023, there, 0) <= 2);
+    for (size_t known = 1; known <= 512; known += 7) {
+        assert_int_equal(rounds_of(512, known, known), known < 512); /* nothing came after what was known */
+        for (size_t there = known; there <= 512; there += 13) assert_true(rounds_of(512, there, known) <= 2);
+    }
+    assert_true(rounds_of((size_t)1 << 40, 12345678901, 0) <= 9);
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    struct kvc_s3_memory *m = kvc_s3_memory_new(100);
+    assert_non_null(m);
+    struct kvc_object o = {KVC_OBJECT_CHUNK, {1}, {2}}, other = {KVC_OBJECT_STATE, {1}, {2}};
+    uint64_t size = 0;
+    assert_int_equal(kvc_s3_recall(m, &o, &size, 1000), KVC_S3_UNKNOWN);
+    kvc_s3_remember(m, &o, KVC_S3_THERE, 77, 1000);
+    assert_int_equal(kvc_s3_recall(m, &o, &size, 1099), KVC_S3_THERE);
+    assert_int_equal(size, 77);
+    assert_int_equal(kvc_s3_recall(m, &other, &size, 1099), KVC_S3_UNKNOWN);
+    assert_int_equal(kvc_s3_recall(m, &o, &size, 1100), KVC_S3_UNKNOWN);
+    kvc_s3_remember(m, &o, KVC_S3_BAD, 0, 1100);
+    assert_int_equal(kvc_s3_recall(m, &o, &size, 999999), KVC_S3_BAD);
+    kvc_s3_remember(m, &o, KVC_S3_UNKNOWN, 0, 1100);
+    assert_int_equal(kvc_s3_recall(m, &o, &size, 1100), KVC_S3_UNKNOWN);
+    /* more of one set than it has places: the oldest go */
+    for (uint8_t i = 1; i <= 9; i++) {
+        o.key[31] = i;
+        kvc_s3_remember(m, &o, KVC_S3_THERE, i, 2000 + i);
+    }
+    assert_int_equal(kvc_s3_recall(m, &o, &size, 2010), KVC_S3_THERE);
+    o.key[31] = 1;
+    assert_int_equal(kvc_s3_recall(m, &o, &size, 2010), KVC_S3_UNKNOWN);
+    kvc_s3_memory_free(m);
+    m = kvc_s3_memory_new(0);
+    assert_non_null(m);
+    kvc_s3_remember(m, &o, KVC_S3_THERE, 1, 5);
+    assert_int_equal(kvc_s3_recall(m, &o, &size, 5), KVC_S3_UNKNOWN);
+    kvc_s3_memory_free(m);
+}
+
+/* --- names of levels --- */
+
+static const struct {
+    const char *url, *base, *path, *prefix; /* base NULL: refused */
+} names[] = {
+    {"s3://bucket/a/b", "https://bucket.s3.eu-west-1.amazonaws.com", "", "a/b/"},
+    {"s3://bucket", "https://bucket.s3.eu-west-1.amazonaws.com", "", ""},
+    {"s3://bucket/?region=us-west-2", "https://bucket.s3.us-west-2.amazonaws.com", "", ""},
+    {"s3://with.dot/p/", "https://s3.eu-west-1.amazonaws.com", "/with.dot", "p/"},
+    {"s3://bucket/p?endpoint=http://127.0.0.1:9000", "http://127.0.0.1:9000", "/bucket", "p/"},
+    {"s3://bucket?endpoint=http://host:80/", "http://host", "/bucket", ""},
+    {"s3://bucket?endpoint=https://host:443/base/", "https://host", "/base/bucket", ""},
+    {"s3://bucket?endpoint=https://host:80", "https://host:80", "/bucket", ""},
+    {"s3://bucket?endpoint=host:9000&style=host", "https://bucket.host:9000", "", ""},
+    {"s3://bucket?endpoint=http://[::1]:9000", "http://[::1]:9000", "/bucket", ""},
+    {"s3://bucket?endpoint=ftp://host", NULL, NULL, NULL},
+    {"s3://bucket?endpoint=http://me:secret%40host", NULL, NULL, NULL},
+    {"s3://bucket?endpoint=http://", NULL, NULL, NULL},
+    {"s3://bu%63ket", NULL, NULL, NULL},
+    {"s3://.bucket", NULL, NULL, NULL},
+    {"s3:///prefix", NULL, NULL, NULL},
+    {"s3://bucket?connections=0", NULL, NULL, NULL},
+};
+
+static void test_names(void **state) {
+    (void)state;
+    static const char *const variables[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"};
+    for (size_t i = 0; i < N(variables); i++) unsetenv(variables[i]);
+    setenv("AWS_REGION", "eu-west-1", 1);
+    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "not to be seen", 1);
+    for (size_t i = 0; i < N(names); i++) {
+        struct kvc_url u;
+        struct kvc_s3_setup s;
+        struct kvc_error e;
+        assert_int_equal(kvc_url_parse(&u, names[i].url, &e), 0);
+        const int status = kvc_s3_setup(&s, &u, &e);
+        kvc_url_free(&u);
+        assert_int_equal(status, names[i].base ? 0 : -1);
+        if (status) {
+            assert_null(strstr(e.message, "secret"));
+            continue;
+        }
+        assert_string_equal(s.base, names[i].base);
+        assert_string_equal(s.path, names[i].path);
+        assert_string_equal(s.prefix, names[i].prefix);
+        assert_string_equal(s.host, strstr(s.base, "//") + 2);
+        assert_int_equal(s.tls, strncmp(s.base, "https", 5) == 0);
+        assert_int_equal(s.sign_payload, !s.tls);
+        assert_string_equal(s.key.id, "AKIDEXAMPLE");
+        kvc_s3_setup_free(&s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_signatures), cmocka_unit_test(test_canonical),   cmocka_unit_test(test_encoding),
+        cmocka_unit_test(test_headers),    cmocka_unit_test(test_bad_headers), cmocka_unit_test(test_listing),
+        cmocka_unit_test(test_bad_xml),    cmocka_unit_test(test_error_xml),   cmocka_unit_test(test_search),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
