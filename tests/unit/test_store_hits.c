@@ -389,6 +389,7 @@ static void limits(void **state) {
     struct kvc_error e = {.code = KVC_OK};
     for (int i = 0; i < 5; i++) kvc_store_put(huge, big->f, &wait, &e);
     assert_non_null(strstr(e.message, "larger than the limit"));
+    assert_int_equal(counted(s, KVC_COUNT_FAILED), 5);
     assert_int_equal(count_found(huge, big), 0);
     assert_int_equal(count_found(space, x), before);
     assert_int_equal(s->level[0].count[KVC_LEVEL_FAILURES], 0);
