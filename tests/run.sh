@@ -66,6 +66,7 @@ run_suites() {
     [ "$what" != unit ] || return 0
     run golden "$build/tests/golden/golden" tests/golden
     run_all replay tests/fuzz/corpus "$build"/replay/fuzz_*
+    for t in model kill faults; do run "attack_$t" "$build/tests/store/attack_$t"; done
     run "command line" env KVC_BIN="$(cd "$build" && pwd)" sh tests/cli/run.sh
     if [ -n "${KVC_TEST_DATA:-}" ]; then
         run "real files" python3 tests/cli/check_index.py "$build/kvc-dump" "$KVC_TEST_DATA"

@@ -75,9 +75,17 @@ test:
 
 .PHONY: test-all
 # bench_cuda is compiled, as it runs where there is a GPU alone
-test-all: all $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
+test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
   $(if $(HAVE_REDIS),$B/kvc_store_redis.so $B/tests/store/level_driver)
 	@sh tests/run.sh all $B
+
+ATTACK_SEED ?= 1
+## attack: a directory store under a million random operations, ten thousand kills, and every call failing in every way; some 20 minutes
+.PHONY: attack
+attack: $(ATTACKS)
+	@$B/tests/store/attack_model 1000000 $(ATTACK_SEED)
+	@$B/tests/store/attack_kill 10000 $(ATTACK_SEED)
+	@$B/tests/store/attack_faults 0
 
 ENGINE_TESTS ?=
 ## test-engine: the tools with a real llama.cpp and transformers, from PyPI; ENGINE_TESTS: parts of the tests' names
@@ -221,7 +229,7 @@ tsan:
 	@$(MAKE) --no-print-directory test-san CUDA=0 CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
 
 .PHONY: test-san
-test-san: $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-san: $(ATTACKS) $(FAKE_CUDA) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
 	@sh tests/run.sh san $B
 
 # Threads share the counters; a test that is killed leaves none.
@@ -232,7 +240,7 @@ coverage:
 	@$(MAKE) --no-print-directory test-coverage CUDA=0 CFLAGS="$(COVERAGE)" LDFLAGS=--coverage
 
 .PHONY: test-coverage
-test-coverage: $(FAKE_CUDA) $(FAKE_TEST) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
+test-coverage: $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(TOOLS:%=$B/%) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden
 	@find $B -name '*.gcda' -delete
 	@sh tests/run.sh coverage $B
 	@"$(PYTHON)" tests/coverage.py $B $(COVERAGE_FLAGS)

@@ -134,7 +134,8 @@ void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_ob
 
 /* --- bad objects --- */
 
-void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o) {
+void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_error *why) {
+    if (why->code == KVC_ERR_MEMORY || why->code == KVC_ERR_IO) return; /* that is not the object's fault */
     kvc_count(s, KVC_COUNT_BAD, 1);
     pthread_mutex_lock(&s->lock);
     struct kvc_bad_key *b = &s->bad[s->next_bad];
@@ -143,7 +144,7 @@ void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object 
     s->next_bad = (s->next_bad + 1) % KVC_BAD_KEYS;
     if (s->n_bad < KVC_BAD_KEYS) s->n_bad++;
     pthread_mutex_unlock(&s->lock);
-    kvc_store_tell(s, level, KVC_ASIDE, o, 1, 0);
+    if (why->code != KVC_ERR_UNSUPPORTED) kvc_store_tell(s, level, KVC_ASIDE, o, 1, 0); /* else it is of a later kvc */
 }
 
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key) {

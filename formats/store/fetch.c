@@ -124,7 +124,7 @@ static int use_one(struct fetch *f, struct part *p, size_t slot, int hashes, kvc
     struct kvc_file *file = kvc_chunk_open(&chunk, data, &size, hashes, &why);
     if (file) return use(state, i, file, data, size, e);
     free(data);
-    kvc_store_bad(s, hit->level[i], &hit->object[i]);
+    kvc_store_bad(s, hit->level[i], &hit->object[i], &why);
     if (e) *e = why;
     return -1;
 }

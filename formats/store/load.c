@@ -206,7 +206,7 @@ static int load_one(void *state, size_t i, struct kvc_file *f, void *data, size_
         return 0;
     }
     free(data);
-    if (why.code == KVC_ERR_DAMAGED) kvc_store_bad(l->hit->space->store, l->hit->level[i], &l->hit->object[i]);
+    if (why.code == KVC_ERR_DAMAGED) kvc_store_bad(l->hit->space->store, l->hit->level[i], &l->hit->object[i], &why);
     if (e) *e = why;
     return -1;
 }

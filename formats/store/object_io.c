@@ -108,7 +108,7 @@ int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_ob
 }
 
 int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, struct kvc_error *e) {
-    const struct kvc_level_put how = {.parent = NULL};
+    const struct kvc_level_put how = {.pin = o->kind == KVC_OBJECT_PROFILE}; /* without it many chunks cannot be read */
     void *bytes = malloc(size + 1);
     int status = 0, there, stored = 0;
     if (!bytes) return kvc_fail_memory(e, "an object");

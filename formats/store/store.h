@@ -233,8 +233,8 @@ int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct k
 /* Copies an object to the levels before `level`; frees data. */
 void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
                         void *data, size_t size);
-/* Remembers a bad object as missing, and has its level put it aside. */
-void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o);
+/* Takes what is wrong with an object: remembers a bad one as missing, and has its level put it aside. */
+void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_error *why);
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
 
 /* --- what waits (chain.c, events.c) --- */

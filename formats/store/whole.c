@@ -79,7 +79,7 @@ static struct kvc_file *search_level(struct kvc_store_space *space, unsigned lev
             return f;
         }
         if (why.code != KVC_ERR_MODEL) { /* else it is sound, and of another prompt */
-            kvc_store_bad(s, level, &o[chunk->i]);
+            kvc_store_bad(s, level, &o[chunk->i], &why);
             if (e) *e = why;
         }
     }

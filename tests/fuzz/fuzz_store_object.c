@@ -22,16 +22,28 @@ static void make(void) {
     static uint8_t rows[2][TOKENS * ROW];
     static const char *const facts[] = {"model.name=m", "model.architecture=llama", NULL};
     struct kvc_memory_array a[2];
-    struct kvc_memory m = {.size = sizeof m, .array_size = sizeof a[0], .arrays = a, .n_arrays = 2, .tokens = TOKENS,
-                           .token_ids = tokens, .n_token_ids = TOKENS, .facts = facts};
+    struct kvc_memory m = {.size = sizeof m,
+                           .array_size = sizeof a[0],
+                           .arrays = a,
+                           .n_arrays = 2,
+                           .tokens = TOKENS,
+                           .token_ids = tokens,
+                           .n_token_ids = TOKENS,
+                           .facts = facts};
     const struct kvc_write_options how = {.size = sizeof how, .threads = 1};
     const struct kvc_store_space_options like = {.size = sizeof like, .chunk = TOKENS};
     struct kvc_error e;
     for (unsigned i = 0; i < TOKENS; i++) tokens[i] = (int32_t)i;
     for (unsigned i = 0; i < 2; i++) {
         for (unsigned k = 0; k < sizeof rows[i]; k++) rows[i][k] = (uint8_t)(k * (7 + i) & 0x3b);
-        a[i] = (struct kvc_memory_array){.role = i ? "V" : "K", .dtype = "f16", .heads = 1, .dim = DIM, .data = rows[i],
-                                         .token = ROW, .head = ROW, .channel = 2};
+        a[i] = (struct kvc_memory_array){.role = i ? "V" : "K",
+                                         .dtype = "f16",
+                                         .heads = 1,
+                                         .dim = DIM,
+                                         .data = rows[i],
+                                         .token = ROW,
+                                         .head = ROW,
+                                         .channel = 2};
     }
     struct kvc_file *f = kvc_file_open_arrays(&m, &e);
     if (!f || kvc_file_pack_memory(f, &how, &good, &good_size, &e)) fuzz_die("no chunk can be made", &e);

@@ -88,7 +88,8 @@ static inline struct made *make(uint64_t tokens, int32_t seed, const char *const
     for (uint64_t t = 0; t < MOST; t++) {
         x->ids[t] = seed + (int32_t)(t % 1000);
         for (unsigned i = 0; i < ARRAYS; i++)
-            for (unsigned b = 0; b < ROW; b++) x->rows[i][t * ROW + b] = (uint8_t)(((uint64_t)seed * 31 + t * 7 + i * 3 + b) & 0x3b);
+            for (unsigned b = 0; b < ROW; b++)
+                x->rows[i][t * ROW + b] = (uint8_t)(((uint64_t)seed * 31 + t * 7 + i * 3 + b) & 0x3b);
     }
     open_made(x, facts);
     return x;

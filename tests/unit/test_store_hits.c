@@ -114,14 +114,30 @@ static void pages(void **state) {
     for (uint32_t i = 0; i < PAGES; i++) table[i] = i * 7 % PAGES;
     uint8_t *pool[ARRAYS];
     struct kvc_memory_array a[ARRAYS];
-    struct kvc_memory m = {.size = sizeof m, .array_size = sizeof a[0], .arrays = a, .n_arrays = ARRAYS, .tokens = TOKENS,
-                           .first_position = 20, .page_size = PAGE, .table = table, .n_table = PAGES, .first_slot = FIRST};
+    struct kvc_memory m = {.size = sizeof m,
+                           .array_size = sizeof a[0],
+                           .arrays = a,
+                           .n_arrays = ARRAYS,
+                           .tokens = TOKENS,
+                           .first_position = 20,
+                           .page_size = PAGE,
+                           .table = table,
+                           .n_table = PAGES,
+                           .first_slot = FIRST};
     for (unsigned i = 0; i < ARRAYS; i++) {
         pool[i] = malloc(PAGES * PAGE * WIDE);
         assert_non_null(pool[i]);
         memset(pool[i], 0xee, PAGES * PAGE * WIDE);
-        a[i] = (struct kvc_memory_array){.role = i % 2 ? "V" : "K", .layer = i / 2, .dtype = "f16", .heads = 1, .dim = DIM,
-                                         .data = pool[i], .page = PAGE * WIDE, .token = WIDE, .head = WIDE, .channel = 6};
+        a[i] = (struct kvc_memory_array){.role = i % 2 ? "V" : "K",
+                                         .layer = i / 2,
+                                         .dtype = "f16",
+                                         .heads = 1,
+                                         .dim = DIM,
+                                         .data = pool[i],
+                                         .page = PAGE * WIDE,
+                                         .token = WIDE,
+                                         .head = WIDE,
+                                         .channel = 6};
     }
     struct kvc_error e;
     assert_int_equal(kvc_store_load(hit, &m, NULL, &e), TOKENS + 20);
@@ -484,9 +500,9 @@ static void no_index(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip), cmocka_unit_test(ranges), cmocka_unit_test(pages),  cmocka_unit_test(chunks),
+        cmocka_unit_test(round_trip), cmocka_unit_test(ranges),     cmocka_unit_test(pages), cmocka_unit_test(chunks),
         cmocka_unit_test(extras),     cmocka_unit_test(two_levels), cmocka_unit_test(queue), cmocka_unit_test(events),
-        cmocka_unit_test(limits),     cmocka_unit_test(times),  cmocka_unit_test(pins),   cmocka_unit_test(no_index),
+        cmocka_unit_test(limits),     cmocka_unit_test(times),      cmocka_unit_test(pins),  cmocka_unit_test(no_index),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -110,10 +110,11 @@ static void values(void **state) {
         const char *text;
         int64_t bytes, time; /* -1: refused */
     } cases[] = {
-        {"0", 0, 0},       {"1", 1, 1000000},      {"1K", 1024, -1}, {"2M", 2097152, -1},     {"1G", 1073741824, -1}, {"5ms", -1, 5000},
-        {"1.5s", -1, 1500000}, {"2m", -1, 120000000}, {"1h", -1, 3600000000}, {"7d", -1, 604800000000}, {"", -1, -1},
-        {"x", -1, -1},     {"-1", -1, -1},         {"1KB", -1, -1},  {"1 K", -1, -1},         {"nan", -1, -1},        {"inf", -1, -1},
-        {"1e30", -1, -1},  {"9000000T", -1, -1},   {"1e300d", -1, -1}, {"K", -1, -1},         {"s", -1, -1},
+        {"0", 0, 0},       {"1", 1, 1000000},     {"1K", 1024, -1},      {"2M", 2097152, -1},    {"1G", 1073741824, -1},
+        {"5ms", -1, 5000}, {"1.5s", -1, 1500000}, {"2m", -1, 120000000}, {"1h", -1, 3600000000}, {"7d", -1, 604800000000},
+        {"", -1, -1},      {"x", -1, -1},         {"-1", -1, -1},        {"1KB", -1, -1},        {"1 K", -1, -1},
+        {"nan", -1, -1},   {"inf", -1, -1},       {"1e30", -1, -1},      {"9000000T", -1, -1},   {"1e300d", -1, -1},
+        {"K", -1, -1},     {"s", -1, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kvc_url u = {.option[0] = {.key = "k", .value = cases[i].text}, .n = 1};
@@ -158,8 +159,11 @@ static void configuration(void **state) {
     char text[2048];
     assert_int_equal(kvc_conf_parse(&c, "", &e), 0);
     assert_true(kvc_conf_equal(&c, &kvc_conf_default));
-    assert_int_equal(kvc_conf_parse(&c, "# x\r\n\n version=1 \n max-size =\t3G\r\nmin-free = 2.5%\nmax-age=2d\ngrace = 1m\n"
-                                        "durability = full\nindex = no\nshared = yes\nmax-namespace-size = 7K", &e), 0);
+    assert_int_equal(kvc_conf_parse(&c,
+                                    "# x\r\n\n version=1 \n max-size =\t3G\r\nmin-free = 2.5%\nmax-age=2d\ngrace = 1m\n"
+                                    "durability = full\nindex = no\nshared = yes\nmax-namespace-size = 7K",
+                                    &e),
+                     0);
     assert_int_equal(c.max_size, UINT64_C(3) << 30);
     assert_true(c.min_free >= 2.5 && c.min_free <= 2.5);
     assert_int_equal(c.max_age, 172800);
@@ -259,7 +263,7 @@ static void namespaces(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names), cmocka_unit_test(urls),          cmocka_unit_test(values),     cmocka_unit_test(chains),
+        cmocka_unit_test(names),         cmocka_unit_test(urls), cmocka_unit_test(values),     cmocka_unit_test(chains),
         cmocka_unit_test(configuration), cmocka_unit_test(keys), cmocka_unit_test(namespaces),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

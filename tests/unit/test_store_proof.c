@@ -157,17 +157,39 @@ static const struct kvc_store_space_options plain = {.size = sizeof plain, .chun
 
 static void facts_of_namespaces(void **state) {
     (void)state;
-    static const char *const base[] = {"model.name=m", "model.architecture=llama", "tokenizer.sha256=" HASH,
-                                       "model.adapters.sha256=" HASH, "rope.k=post", "rope.pairing=halves", "rope.type=linear",
-                                       "rope.theta=10000", "rope.dim=8", "rope.factor=2", "hadamard.k=8", "hadamard.v=8",
-                                       "sliding.window=0", "shard=0/2", "model.fingerprint.gguf.full=" HASH, NULL};
+    static const char *const base[] = {"model.name=m",
+                                       "model.architecture=llama",
+                                       "tokenizer.sha256=" HASH,
+                                       "model.adapters.sha256=" HASH,
+                                       "rope.k=post",
+                                       "rope.pairing=halves",
+                                       "rope.type=linear",
+                                       "rope.theta=10000",
+                                       "rope.dim=8",
+                                       "rope.factor=2",
+                                       "hadamard.k=8",
+                                       "hadamard.v=8",
+                                       "sliding.window=0",
+                                       "shard=0/2",
+                                       "model.fingerprint.gguf.full=" HASH,
+                                       NULL};
     static const struct {
         unsigned which; /* of base */
         const char *other;
     } flips[] = {
-        {1, "model.architecture=lama"}, {2, "tokenizer.sha256=" HASH2}, {3, "model.adapters.sha256=" HASH2}, {4, "rope.k=pre"},
-        {5, "rope.pairing=interleaved"}, {6, "rope.type=yarn"}, {7, "rope.theta=10001"}, {8, "rope.dim=4"}, {9, "rope.factor=4"},
-        {10, "hadamard.k=16"}, {11, "hadamard.v=16"}, {12, "sliding.window=1024"}, {13, "shard=1/2"},
+        {1, "model.architecture=lama"},
+        {2, "tokenizer.sha256=" HASH2},
+        {3, "model.adapters.sha256=" HASH2},
+        {4, "rope.k=pre"},
+        {5, "rope.pairing=interleaved"},
+        {6, "rope.type=yarn"},
+        {7, "rope.theta=10001"},
+        {8, "rope.dim=4"},
+        {9, "rope.factor=4"},
+        {10, "hadamard.k=16"},
+        {11, "hadamard.v=16"},
+        {12, "sliding.window=1024"},
+        {13, "shard=1/2"},
         {14, "model.fingerprint.gguf.full=" HASH2},
     };
     struct made *x = make(2 * CHUNK, 3, base), *same = make(2 * CHUNK, 3, base);
@@ -314,8 +336,8 @@ static void signatures(void **state) {
     (void)state;
     const char *key = secret_file("key", "0123456789abcdef", 0600), *other = secret_file("other", "0123456789abcdeF", 0600);
     assert_int_equal(signed_read(key, key, 0), 2 * CHUNK);
-    assert_int_equal(signed_read(NULL, key, 0), 0);    /* unsigned */
-    assert_int_equal(signed_read(other, key, 0), 0);   /* another signer */
+    assert_int_equal(signed_read(NULL, key, 0), 0);         /* unsigned */
+    assert_int_equal(signed_read(other, key, 0), 0);        /* another signer */
     assert_int_equal(signed_read(key, NULL, 0), 2 * CHUNK); /* read unproved */
     assert_int_equal(signed_read(key, key, 1), CHUNK);
     assert_int_equal(signed_read(key, key, 2), CHUNK);
@@ -381,8 +403,13 @@ static void folders(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(damaged), cmocka_unit_test(forged),     cmocka_unit_test(facts_of_namespaces), cmocka_unit_test(forms_of_namespaces),
-        cmocka_unit_test(tenants), cmocka_unit_test(signatures), cmocka_unit_test(folders),
+        cmocka_unit_test(damaged),
+        cmocka_unit_test(forged),
+        cmocka_unit_test(facts_of_namespaces),
+        cmocka_unit_test(forms_of_namespaces),
+        cmocka_unit_test(tenants),
+        cmocka_unit_test(signatures),
+        cmocka_unit_test(folders),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -68,7 +68,9 @@ static int read_conf(struct kvc_root *r, int fd, struct kvc_error *e) {
     if (!fstat(fd, &st)) n = pread(fd, text, sizeof text - 1, 0);
     if (n < 0) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
     text[n] = '\0';
-    if (kvc_conf_parse(&r->conf, text, e)) return kvc_error_prefix(e, r->path);
+    struct kvc_conf conf; /* others use the old one meanwhile */
+    if (kvc_conf_parse(&conf, text, e)) return kvc_error_prefix(e, r->path);
+    r->conf = conf;
     r->conf_time = st.st_mtim;
     return 0;
 }
