@@ -76,6 +76,10 @@ static int see_name(void *state, unsigned level, const char *name, uint64_t byte
     return 0;
 }
 
+static int by_name(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
 /* Opens all namespaces of the store that the caller can read: not those of other tenants. */
 static int take_all(struct store_tool *t, struct store_spaces *spaces) {
     struct kvc_error e;
@@ -86,6 +90,7 @@ static int take_all(struct store_tool *t, struct store_spaces *spaces) {
         if (!names.n) status = EXIT_TROUBLE;
     }
     if (names.failed) status = EXIT_TROUBLE;
+    if (names.n) qsort(names.name, names.n, sizeof *names.name, by_name);
     for (size_t i = 0; i < names.n && !status; i++) {
         struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space, &e);
         if (space && add_space(spaces, space)) status = EXIT_TROUBLE;
@@ -151,7 +156,8 @@ int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, 
             break;
         }
         kvc_store_hit_info(h, &info);
-        if (info.tokens > best) {
+        /* of equal prefixes, an exact one */
+        if (info.tokens > best || (*hit && info.tokens == best && spaces->item[i]->lossless && !(*hit)->space->lossless)) {
             kvc_store_hit_free(*hit);
             *hit = h;
             best = info.tokens;
@@ -176,13 +182,15 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
         cli_json_bool(&t->report, "late", info.late);
         cli_json_text(&t->report, "levels", info.levels);
         cli_json_text(&t->report, "namespace", hit ? kvc_store_space_name(hit->space) : NULL);
+        cli_json_bool(&t->report, "lossless", hit && hit->space->lossless);
         return;
     }
     if (t->quiet) return;
     cli_size_text(info.bytes, size);
     if (hit)
-        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s\n", info.tokens, info.chunks, size,
-               info.levels, kvc_store_space_name(hit->space));
+        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s%s%s\n", info.tokens, info.chunks, size,
+               info.levels, kvc_store_space_name(hit->space),
+               hit->space->lossless ? "" : ", lossy: ", hit->space->lossless ? "" : hit->space->recipe);
     else printf("0 tokens\n");
 }
 
