@@ -165,12 +165,23 @@ $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
+$B/replay/fuzz_store_name $B/replay/fuzz_store_object: $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc_store.a $B/libkvc.a
+	@mkdir -p $(@D)
+	$(SAY) LD $@
+	$(LINK) $^ $(STORE_LIBS) $(LIBS)
+
 # libFuzzer needs its instrumentation in the library too: all sources at once, with clang
 $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
 	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(KVC_LDLIBS)
+
+$B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) $(STORE_SRC) | $B/ready
+	@mkdir -p $(@D)
+	$(SAY) FUZZ $@
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
+	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(STORE_LIBS) $(KVC_LDLIBS)
 
 $B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@

@@ -63,17 +63,18 @@ struct giving {
     kvc_store_chunk_fn *take;
     void *state;
     uint64_t bytes;
+    int stopped;
 };
 
 static int give(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
     struct giving *g = state;
     const uint64_t chunk = g->hit->space->chunk;
     (void)e;
-    const int stop = g->take(g->state, i * chunk, chunk, data, size);
+    g->stopped = g->take(g->state, i * chunk, chunk, data, size) != 0;
     g->bytes += size;
     kvc_file_close(f);
     keep_or_free(g->hit, i, data);
-    return stop;
+    return g->stopped;
 }
 
 uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options, kvc_store_chunk_fn *take,
@@ -84,6 +85,7 @@ uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&r, hit, &o, e)) return 0;
     const size_t used = kvc_fetch(hit, r.first, r.end, r.deadline, 1, give, &g, e);
+    if (g.stopped) r.end = r.first + used; /* the rest is not asked for */
     finish(hit, &r, used, g.bytes);
     return used * hit->space->chunk;
 }

@@ -16,6 +16,7 @@ struct put_job {
     struct kvc_task task;
     struct kvc_store_space *space;
     struct kvc_file *file;
+    struct kvc_file *given; /* `file` with the caller's extras; NULL: it has its own */
     struct kvc_store_put_options options;
     uint8_t *keys;
     struct kvc_object *object;
@@ -153,6 +154,7 @@ static int run_put(struct put_job *job, struct kvc_error *e) {
 }
 
 static void drop_job(struct put_job *job) {
+    kvc_file_close(job->given);
     kvc_store_space_close(job->space);
     pthread_cond_destroy(&job->changed);
     pthread_mutex_destroy(&job->lock);
@@ -170,6 +172,8 @@ static void run(struct kvc_task *task) {
     struct put_job *job = (struct put_job *)task;
     const int status = job->space->store->closing ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
                                                   : run_put(job, &job->error);
+    kvc_file_close(job->given); /* it reads from what the caller may close then */
+    job->given = NULL;
     if (job->options.done) job->options.done(job->options.state, !status);
     if (!job->waits) {
         free_job(job);
@@ -180,6 +184,15 @@ static void run(struct kvc_task *task) {
     job->done = 1;
     pthread_cond_signal(&job->changed);
     pthread_mutex_unlock(&job->lock);
+}
+
+/* Gives the cache the caller's extras: chunks carry what their keys take. */
+static int take_extras(struct put_job *job, struct kvc_error *e) {
+    const struct kvc_part_options all = {.size = sizeof all};
+    if (!job->options.n_extras) return 0;
+    if (!(job->given = kvc_file_select(job->file, &all, e))) return -1;
+    job->file = job->given;
+    return kvc_space_extras(&job->given->cache->meta, job->options.extras, job->options.n_extras, e);
 }
 
 /* Refuses a cache that cannot be cut into chunks of the namespace. */
@@ -196,8 +209,7 @@ static int check_file(struct put_job *job, struct kvc_error *e) {
     if (c->n_parts && c->part[0].cells.n < n) n = c->part[0].cells.n; /* the last token may have no row yet */
     job->n = cut ? (size_t)(n / space->chunk) : 0;
     job->whole = cut ? 0 : n;
-    if (kvc_space_keys(space, tokens, cut ? job->n * space->chunk : n, job->options.extras, job->options.n_extras, &job->keys, e))
-        return -1;
+    if (kvc_space_keys_of(space, tokens, cut ? job->n * space->chunk : n, &c->meta, &job->keys, e)) return -1;
     for (uint32_t t = 0; t < c->n_tensors; t++) job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
     return 0;
 }
@@ -223,7 +235,7 @@ int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struc
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->changed, NULL);
     kvc_space_hold(space);
-    int status = check_file(job, e);
+    int status = take_extras(job, e) || check_file(job, e) ? -1 : 0;
     if (!status && kvc_store_enter(space->store, job->bytes)) {
         kvc_count(space->store, KVC_COUNT_DROPPED, 1);
         status = 1;

@@ -48,8 +48,7 @@ int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, s
     return name_object(space, KVC_OBJECT_STATE, i ? keys + (i - 1) * KVC_KEY_BYTES : p.start, o, e);
 }
 
-/* Writes the metadata of extras, which the chain of keys takes. */
-static int extras_meta(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e) {
+int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e) {
     struct kvc_extra *item = calloc(n, sizeof *item);
     if (!item) return kvc_fail_memory(e, "extras");
     int status = 0;
@@ -66,21 +65,29 @@ static int extras_meta(struct kvc_meta *meta, const struct kvc_store_extra *extr
     return status;
 }
 
-int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
-                   size_t n_extras, uint8_t **keys, struct kvc_error *e) {
+int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_meta *meta,
+                      uint8_t **keys, struct kvc_error *e) {
     struct kvc_prefix p;
-    struct kvc_meta meta = {0};
     *keys = NULL;
-    if (n / KVC_PREFIX_TOKENS > SIZE_MAX / KVC_KEY_BYTES) return kvc_fail_memory(e, "keys");
+    if (n / KVC_PREFIX_TOKENS > SIZE_MAX / KVC_KEY_BYTES - 1) return kvc_fail_memory(e, "keys");
     if (!(*keys = malloc((size_t)(n / KVC_PREFIX_TOKENS) * KVC_KEY_BYTES + 1))) return kvc_fail_memory(e, "keys");
     int status = kvc_prefix_begin(&p, space->identity, e);
-    if (!status && n_extras) status = extras_meta(&meta, extras, n_extras, e) || kvc_extras_of(&meta, &p.extras, e) ? -1 : 0;
+    if (!status) status = kvc_extras_of(meta, &p.extras, e);
     if (!status) status = kvc_prefix_keys(&p, tokens, n, *keys, e);
-    kvc_meta_free(&meta);
     if (!status) return 0;
     free(*keys);
     *keys = NULL;
     return -1;
+}
+
+int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
+                   size_t n_extras, uint8_t **keys, struct kvc_error *e) {
+    struct kvc_meta meta = {0};
+    *keys = NULL;
+    int status = n_extras ? kvc_space_extras(&meta, extras, n_extras, e) : 0;
+    if (!status) status = kvc_space_keys_of(space, tokens, n, &meta, keys, e);
+    kvc_meta_free(&meta);
+    return status;
 }
 
 /* --- opening --- */

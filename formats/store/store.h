@@ -149,6 +149,11 @@ int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, s
 /* Computes the prefix keys of tokens from position 0 on. The caller frees *keys. */
 int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
                    size_t n_extras, uint8_t **keys, struct kvc_error *e);
+/* The same with the extras of a cache's metadata. */
+int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_meta *meta,
+                      uint8_t **keys, struct kvc_error *e);
+/* Writes extras into metadata. */
+int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e);
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES], struct kvc_error *e);
 void kvc_space_hold(struct kvc_store_space *space);

@@ -107,7 +107,7 @@ int kvc_url_bytes(struct kvc_url *u, const char *key, uint64_t *value, struct kv
     if (!text) return 0;
     const double v = strtod(text, &end);
     unsigned shift = 0;
-    if (*end && (found = strchr(unit, *end)) != NULL) {
+    if (end != text && *end && (found = strchr(unit, *end)) != NULL) {
         shift = 10 * (unsigned)(found - unit + 1);
         end++;
     }
