@@ -210,6 +210,8 @@ struct kvc_store_hit {
     int late;
     char levels[256];
 };
+/* Writes which levels its chunks come from. */
+void kvc_hit_list_levels(struct kvc_store_hit *hit);
 /* Reads chunks [first, end) of a hit one after the other, proves them, and gives each to `use`, which owns data then. Returns how many were
  * used. *e is filled if a chunk was bad or a level failed. */
 typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e);
