@@ -8,12 +8,13 @@
 #include <time.h>
 
 /* Gives an object its parent, which the record of a file that was found, or copied from another store, lacks. */
-static int set_parent(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent,
-                      struct kvc_index_record *r, struct kvc_error *e) {
+static int set_parent(struct kvc_index_txn *t, const struct kvc_object *chain, size_t i, struct kvc_index_record *r,
+                      struct kvc_error *e) {
     const struct kvc_index_record old = *r;
     r->has_parent = 1;
-    memcpy(r->parent, parent->key, sizeof r->parent);
-    return kvc_index_change(t, o->key, &old, NULL, e) || kvc_index_change(t, o->key, NULL, r, e) ? -1 : 0;
+    r->depth = (uint32_t)i;
+    memcpy(r->parent, chain[i - 1].key, sizeof r->parent);
+    return kvc_index_change(t, chain[i].key, &old, NULL, e) || kvc_index_change(t, chain[i].key, NULL, r, e) ? -1 : 0;
 }
 
 /* Notes that the chain was read: all of it at the same time. */
@@ -34,7 +35,7 @@ static int touch_records(struct kvc_dir *d, const struct kvc_object *o, size_t n
         const int found = kvc_index_get(t, o[i].key, &r, e);
         if (found < 0) status = -1;
         if (found <= 0 || r.ghost) continue;
-        if (i && !r.has_parent) status = set_parent(t, &o[i], &o[i - 1], &r, e);
+        if (i && !r.has_parent) status = set_parent(t, o, i, &r, e);
         if (!status) status = kvc_policy_touch(t, o[i].key, &r, now, e);
     }
     if (!status) return kvc_index_commit(t, e);
