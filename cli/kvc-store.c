@@ -79,7 +79,7 @@ static const char help[] =
     "  drop                    remove the objects of a namespace\n"
     "  export, import FILE     write all objects as a tar archive; put those of an archive\n"
     "  sync STORE              copy what STORE lacks\n"
-    "  bench [--trace=FILE]    rates of this store; or the hit ratio of a trace\n"
+    "  bench FILE              rates of this store, into which FILE is put; --trace=FILE: hit ratios\n"
     "  doctor                  examine file systems, servers and limits\n"
     "\n"
     "  -s, --store=STORE       levels, the fastest first, separated by commas: dir:FOLDER, redis://HOSTS,\n"

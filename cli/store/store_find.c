@@ -1,16 +1,13 @@
-/* store_find.c: kvc-store put, get, find and why. */
+/* store_find.c: kvc-store put, get and find. */
 #include "cli/store/store_tool.h"
 #include "cli/text.h"
 #include "cli/token_ids.h"
 #include "codecs/recipe.h"
-#include "formats/store/dir/dir.h"
-#include "formats/store/space_text.h"
 #include "formats/store/store.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 int store_trouble(const struct kvc_error *e) {
     cli_error(e);
@@ -76,6 +73,10 @@ static int see_name(void *state, unsigned level, const char *name, uint64_t byte
     return 0;
 }
 
+static int by_name(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
 /* Opens all namespaces of the store that the caller can read: not those of other tenants. */
 static int take_all(struct store_tool *t, struct store_spaces *spaces) {
     struct kvc_error e;
@@ -86,6 +87,7 @@ static int take_all(struct store_tool *t, struct store_spaces *spaces) {
         if (!names.n) status = EXIT_TROUBLE;
     }
     if (names.failed) status = EXIT_TROUBLE;
+    if (names.n) qsort(names.name, names.n, sizeof *names.name, by_name);
     for (size_t i = 0; i < names.n && !status; i++) {
         struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space, &e);
         if (space && add_space(spaces, space)) status = EXIT_TROUBLE;
@@ -127,7 +129,7 @@ int store_take_spaces(struct store_tool *t, struct store_spaces *spaces) {
 
 /* --- finding --- */
 
-static int take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
+int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
     struct kvc_error e;
     if (!t->tokens) return cli_usage("name the tokens: --tokens=FILE");
     if (!cli_token_ids(ids, t->tokens, &t->input.import, &e)) return EXIT_SAME;
@@ -141,7 +143,7 @@ int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, 
     struct cli_token_ids ids = {.id = NULL};
     uint64_t best = 0;
     *hit = NULL;
-    int status = take_tokens(t, &ids);
+    int status = store_take_tokens(t, &ids);
     if (status) return status;
     for (size_t i = 0; i < spaces->n && !status; i++) {
         struct kvc_store_hit *h = kvc_store_find(spaces->item[i], ids.id, ids.n, &o, &e);
@@ -151,7 +153,8 @@ int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, 
             break;
         }
         kvc_store_hit_info(h, &info);
-        if (info.tokens > best) {
+        /* of equal prefixes, an exact one */
+        if (info.tokens > best || (*hit && info.tokens == best && spaces->item[i]->lossless && !(*hit)->space->lossless)) {
             kvc_store_hit_free(*hit);
             *hit = h;
             best = info.tokens;
@@ -176,13 +179,15 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
         cli_json_bool(&t->report, "late", info.late);
         cli_json_text(&t->report, "levels", info.levels);
         cli_json_text(&t->report, "namespace", hit ? kvc_store_space_name(hit->space) : NULL);
+        cli_json_bool(&t->report, "lossless", hit && hit->space->lossless);
         return;
     }
     if (t->quiet) return;
     cli_size_text(info.bytes, size);
     if (hit)
-        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s\n", info.tokens, info.chunks, size,
-               info.levels, kvc_store_space_name(hit->space));
+        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s%s%s\n", info.tokens, info.chunks, size,
+               info.levels, kvc_store_space_name(hit->space),
+               hit->space->lossless ? "" : ", lossy: ", hit->space->lossless ? "" : hit->space->recipe);
     else printf("0 tokens\n");
 }
 
@@ -192,7 +197,7 @@ static struct kvc_file *find_whole(struct store_tool *t, const struct store_spac
     struct cli_token_ids ids;
     struct kvc_file *best = NULL;
     uint64_t most = 0, n;
-    if (take_tokens(t, &ids)) return NULL;
+    if (store_take_tokens(t, &ids)) return NULL;
     for (size_t i = 0; i < spaces->n; i++) {
         struct kvc_file *f = kvc_store_get_whole(spaces->item[i], ids.id, ids.n, &o, NULL);
         if (f) kvc_file_tokens(f, &n);
@@ -380,119 +385,4 @@ int store_put(struct store_tool *t) {
     }
     if (t->json) cli_json_close(&t->report);
     return worst;
-}
-
-/* --- why --- */
-
-void store_age_text(int64_t seconds, char text[32]) {
-    if (seconds < 120) snprintf(text, 32, "%" PRId64 " s", seconds);
-    else if (seconds < 7200) snprintf(text, 32, "%" PRId64 " min", seconds / 60);
-    else if (seconds < 172800) snprintf(text, 32, "%" PRId64 " h", seconds / 3600);
-    else snprintf(text, 32, "%" PRId64 " d", seconds / 86400);
-}
-
-/* Says what a directory remembers of an object that it does not have. */
-static void explain_object(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size) {
-    struct kvc_index_record r;
-    char age[32];
-    snprintf(text, size, "never stored, or forgotten");
-    for (unsigned i = 0; i < s->n_levels; i++) {
-        const struct kvc_dir *d = s->level[i].ops == &kvc_level_dir ? (const struct kvc_dir *)s->level[i].level : NULL;
-        struct kvc_index_txn *txn = d && d->index ? kvc_index_begin(d->index, 0, NULL) : NULL;
-        if (txn && kvc_index_get(txn, o->key, &r, NULL) > 0) {
-            store_age_text((int64_t)time(NULL) - r.used, age);
-            snprintf(text, size,
-                     r.ghost ? "evicted or refused by %s; it was last asked for %s ago" : "too old for %s: last used %s ago",
-                     s->level[i].url, age);
-        }
-        kvc_index_abort(txn);
-    }
-}
-
-/* Prints what a namespace has of the tokens, and where it ends. Returns the tokens it has. */
-static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *space, const struct cli_token_ids *ids,
-                              const char *wanted) {
-    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
-    struct kvc_error e;
-    struct kvc_store_hit *hit = kvc_store_find(space, ids->id, ids->n, &o, &e);
-    char reason[256] = "", difference[256];
-    if (!hit) {
-        store_trouble(&e);
-        return 0;
-    }
-    const uint64_t tokens = hit->chunks * space->chunk;
-    if (tokens < hit->asked) explain_object(t->s, &hit->object[hit->chunks], reason, sizeof reason);
-    else if (ids->n % space->chunk)
-        snprintf(reason, sizeof reason, "less than a chunk of %" PRIu64 " tokens is left", space->chunk);
-    if (t->json) {
-        cli_json_open(&t->report, NULL, '{');
-        cli_json_text(&t->report, "namespace", space->name);
-        cli_json_u64(&t->report, "tokens", tokens);
-        cli_json_u64(&t->report, "of", ids->n);
-        cli_json_text(&t->report, "then", *reason ? reason : NULL);
-        cli_json_open(&t->report, "differs", '[');
-    } else {
-        printf("namespace %.16s: %" PRIu64 " of %" PRIu64 " tokens%s%s\n", space->name, tokens, ids->n, *reason ? "; then: " : "",
-               reason);
-    }
-    size_t at = 0;
-    while (wanted && kvc_space_text_differ(wanted, space->facts, &at, difference, sizeof difference)) {
-        if (t->json) {
-            cli_json_text(&t->report, NULL, difference);
-            continue;
-        }
-        printf("  differs in ");
-        cli_print_safe(stdout, difference);
-        printf("\n");
-    }
-    if (t->json) {
-        cli_json_close(&t->report);
-        cli_json_close(&t->report);
-    }
-    kvc_store_hit_free(hit);
-    return tokens;
-}
-
-/* Opens all namespaces, of every fidelity. */
-static int take_every(struct store_tool *t, struct store_spaces *all) {
-    const char *like = t->like, *recipe = t->of_space.recipe;
-    t->like = t->of_space.recipe = NULL;
-    const int status = store_take_spaces(t, all);
-    t->like = like;
-    t->of_space.recipe = recipe;
-    return status;
-}
-
-/* Says whether the store has the namespace that the facts of --like give. */
-static void explain_wanted(struct store_tool *t, const struct kvc_store_space *wanted, const struct store_spaces *all) {
-    int there = 0;
-    for (size_t i = 0; i < all->n; i++) there |= strcmp(wanted->name, all->item[i]->name) == 0;
-    if (t->json) {
-        cli_json_text(&t->report, "wanted", wanted->name);
-        cli_json_bool(&t->report, "there", there);
-    } else if (!there) {
-        printf("namespace %.16s, which these facts give, is not in the store\n", wanted->name);
-    }
-}
-
-int store_why(struct store_tool *t) {
-    struct store_spaces wanted = {.n = 0}, all = {.n = 0};
-    struct cli_token_ids ids = {.id = NULL};
-    int status = take_tokens(t, &ids);
-    uint64_t best = 0;
-    if (status) return status;
-    if (t->like) status = store_take_spaces(t, &wanted);
-    if (!status) status = take_every(t, &all);
-    if (!status && !all.n && !t->json) printf("the store has no namespace that can be read\n");
-    if (!status && wanted.n) explain_wanted(t, wanted.item[0], &all);
-    if (t->json) cli_json_open(&t->report, "namespaces", '[');
-    for (size_t i = 0; i < all.n && !status; i++) {
-        const uint64_t tokens = explain_space(t, all.item[i], &ids, wanted.n ? wanted.item[0]->facts : NULL);
-        if (tokens > best) best = tokens;
-    }
-    if (t->json) cli_json_close(&t->report);
-    store_free_spaces(&wanted);
-    store_free_spaces(&all);
-    free(ids.id);
-    return status ? status : best ? EXIT_SAME : EXIT_DIFFER;
 }

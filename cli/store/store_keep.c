@@ -61,6 +61,7 @@ int store_gc(struct store_tool *t) {
 
 struct verifying {
     struct store_tool *t;
+    struct store_spaces spaces; /* those that can be read */
     unsigned level;
     struct kvc_object *bad;
     size_t n_bad;
@@ -69,22 +70,37 @@ struct verifying {
     struct kvc_error why; /* of the object that is being read */
 };
 
-/* Checks an object by itself: that it is whole, and that its own tokens and facts give its name. */
-static int check_chunk(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size,
+/* Checks that the tokens of a chunk give its name, if its namespace can be read: that of a tenant cannot. */
+static int check_name(const struct verifying *v, const struct kvc_object *o, const struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_object own;
+    for (size_t i = 0; i < v->spaces.n; i++) {
+        const struct kvc_store_space *space = v->spaces.item[i];
+        if (memcmp(space->ns, o->space, sizeof o->space) != 0) continue;
+        const int chunk = c->n_prefix_keys == space->chunk / KVC_PREFIX_TOKENS;
+        if (chunk && kvc_chunk_object(space, c->prefix_keys, 0, &own, e)) return -1;
+        if (!chunk || !kvc_object_equal(&own, o)) return kvc_fail(e, KVC_ERR_DAMAGED, "its tokens are of another name");
+    }
+    return 0;
+}
+
+/* Checks an object by itself: that it is whole, and that its own tokens give its name. */
+static int check_chunk(const struct verifying *v, const struct kvc_object *o, const void *data, size_t size,
                        struct kvc_error *e) {
     const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
-    if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
+    if (kvc_chunk_signature(v->t->s, o, data, &size, e)) return -1;
     struct kvc_file *f = kvc_file_open_memory(data, size, &open, e);
     if (!f) return -1;
     int status = kvc_container_check_hashes(f->cache, e) || kvc_prefix_verify(f->cache, e) ? -1 : 0;
+    if (!status && o->kind == KVC_OBJECT_CHUNK) status = check_name(v, o, f->cache, e);
     kvc_file_close(f);
     return status;
 }
 
-static int check_bytes(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size,
+static int check_bytes(const struct verifying *v, const struct kvc_object *o, const void *data, size_t size,
                        struct kvc_error *e) {
+    const struct kvc_store *s = v->t->s;
     struct kvc_space_facts facts;
-    if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE) return check_chunk(s, o, data, size, e);
+    if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE) return check_chunk(v, o, data, size, e);
     if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
     if (o->kind == KVC_OBJECT_SPACE_FACTS) {
         if (kvc_space_text_read(data, size, &facts, e)) return -1;
@@ -115,7 +131,7 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     (void)bytes, (void)used;
     int status = l->ops->get(l, o, 1, kvc_now() + 60000000, take_bytes, to, &e);
     if (!status && !to[0] && !e.code) return 0; /* it has just gone */
-    if (!status && to[0]) status = check_bytes(v->t->s, o, to[0], size, &e);
+    if (!status && to[0]) status = check_bytes(v, o, to[0], size, &e);
     free(to[0]);
     v->n++;
     v->bytes += size;
@@ -130,20 +146,31 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     return 0;
 }
 
+/* Reads the objects of all levels. */
+static int verify_levels(struct verifying *v) {
+    struct kvc_error e;
+    for (; v->level < v->t->s->n_levels; v->level++) {
+        struct kvc_level *l = v->t->s->level[v->level].level;
+        const size_t before = v->n_bad;
+        if (l->ops->walk(l, NULL, see, v, &e)) return store_trouble(&e);
+        if (v->failed) return EXIT_TROUBLE;
+        for (size_t i = before; i < v->n_bad && v->t->repair; i++)
+            if (l->ops->quarantine && l->ops->quarantine(l, &v->bad[i], &e)) store_trouble(&e);
+    }
+    return EXIT_SAME;
+}
+
 int store_verify(struct store_tool *t) {
     struct verifying v = {.t = t};
-    struct kvc_error e;
+    const int quiet = t->quiet;
     char size[32];
-    for (; v.level < t->s->n_levels; v.level++) {
-        struct kvc_level *l = t->s->level[v.level].level;
-        const size_t before = v.n_bad;
-        if (l->ops->walk(l, NULL, see, &v, &e) || v.failed) {
-            free(v.bad);
-            return store_trouble(&e);
-        }
-        for (size_t i = before; i < v.n_bad && t->repair; i++)
-            if (l->ops->quarantine && l->ops->quarantine(l, &v.bad[i], &e)) store_trouble(&e);
-    }
+    t->quiet = 1; /* damaged facts are reported as objects */
+    int status = store_take_spaces(t, &v.spaces);
+    t->quiet = quiet;
+    if (!status) status = verify_levels(&v);
+    store_free_spaces(&v.spaces);
+    free(v.bad);
+    if (status) return status;
     cli_size_text(v.bytes, size);
     if (t->json) {
         cli_json_u64(&t->report, "objects", v.n);
@@ -152,9 +179,7 @@ int store_verify(struct store_tool *t) {
     } else if (!t->quiet) {
         printf("%" PRIu64 " objects, %s: %zu bad%s\n", v.n, size, v.n_bad, v.n_bad && t->repair ? ", put aside" : "");
     }
-    const int bad = v.n_bad != 0;
-    free(v.bad);
-    return bad ? EXIT_DIFFER : EXIT_SAME;
+    return v.n_bad ? EXIT_DIFFER : EXIT_SAME;
 }
 
 /* --- pins --- */

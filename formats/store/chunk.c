@@ -1,4 +1,5 @@
-/* chunk.c: proves that bytes are the chunk that was asked for; signs objects. Spec: STORE.md, "Proof". Not for reading or writing them. */
+/* chunk.c: proves that bytes are the chunk that was asked for. Spec: STORE.md, "Proof". Not for signatures (signature.c), nor for reading or
+ * writing objects. */
 #include "formats/store/store.h"
 
 #include "formats/cache/facts.h"
@@ -7,61 +8,8 @@
 #include "formats/container/container.h"
 #include "formats/model/profile.h"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* --- signatures --- */
-
-#define MARK "kvc-hmac" /* begins the signature after an object */
-#define MARK_BYTES 8
-#define SIGNATURE (MARK_BYTES + 32)
-
-/* Computes the signature of an object's name and bytes. */
-static int sign(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, uint8_t out[32],
-                struct kvc_error *e) {
-    char name[KVC_OBJECT_NAME];
-    uint8_t hash[32], text[KVC_OBJECT_NAME + 32];
-    unsigned length = 0;
-    kvc_object_name(o, name);
-    if (kvc_sha256(data, size, hash, e)) return -1;
-    const size_t n = strlen(name);
-    memcpy(text, name, n);
-    memcpy(text + n, hash, sizeof hash);
-    if (HMAC(EVP_sha256(), s->secret, (int)sizeof s->secret, text, n + sizeof hash, out, &length) && length == 32) return 0;
-    return kvc_fail_memory(e, "a signature");
-}
-
-int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size, struct kvc_error *e) {
-    if (!s->is_signed) return 0;
-    uint8_t *more = realloc(*data, *size + SIGNATURE);
-    if (!more) return kvc_fail_memory(e, "a signature");
-    *data = more;
-    memcpy(more + *size, MARK, MARK_BYTES);
-    if (sign(s, o, more, *size, more + *size + MARK_BYTES, e)) return -1;
-    *size += SIGNATURE;
-    return 0;
-}
-
-int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t *size,
-                        struct kvc_error *e) {
-    const uint8_t *end = (const uint8_t *)data + *size;
-    uint8_t own[32];
-    const int has = *size >= SIGNATURE && memcmp(end - SIGNATURE, MARK, MARK_BYTES) == 0;
-    if (!s->is_signed) {
-        if (has) *size -= SIGNATURE; /* who has no secret reads the objects of those who have one, unproved */
-        return 0;
-    }
-    if (!has) return kvc_fail(e, KVC_ERR_DAMAGED, "the object is not signed");
-    if (sign(s, o, data, *size - SIGNATURE, own, e)) return -1;
-    if (CRYPTO_memcmp(own, end - 32, sizeof own) != 0) return kvc_fail(e, KVC_ERR_DAMAGED, "the object's signature is wrong");
-    *size -= SIGNATURE;
-    return 0;
-}
-
-/* --- proof --- */
 
 static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
     const uint64_t tokens = x->space->chunk, first = x->i * tokens;

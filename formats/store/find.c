@@ -98,9 +98,10 @@ static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadli
 }
 
 /* Says how many tokens come from which level. */
-static void list_levels(struct kvc_store_hit *hit) {
+void kvc_hit_list_levels(struct kvc_store_hit *hit) {
     const struct kvc_store *s = hit->space->store;
     size_t at = 0;
+    hit->levels[0] = '\0';
     for (size_t i = 0, end; i < hit->chunks; i = end) {
         for (end = i + 1; end < hit->chunks && hit->level[end] == hit->level[i];) end++;
         const int n = snprintf(hit->levels + at, sizeof hit->levels - at, "%s%s %" PRIu64, at ? ", " : "",
@@ -151,7 +152,7 @@ struct kvc_store_hit *kvc_store_find(struct kvc_store_space *space, const int32_
         if (kvc_store_is_bad(s, hit->object[i].key)) chunks = i;
     search(hit, chunks, now + (o.deadline ? o.deadline : s->options.local_deadline),
            now + (o.deadline ? o.deadline : s->options.deadline));
-    list_levels(hit);
+    kvc_hit_list_levels(hit);
     hit->took = kvc_now() - now;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, hit->asked);

@@ -35,7 +35,10 @@ static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used
     kvc_count(s, KVC_COUNT_SHORT, (r->end - r->first - used) * chunk);
     for (unsigned i = 0; i < s->n_levels; i++)
         if (used) kvc_store_tell(s, i, KVC_TOUCH, hit->object, r->first + used, 0);
-    if (r->first + used < hit->chunks && used < r->end - r->first) hit->chunks = r->first + used; /* the rest is not there */
+    if (r->first + used < hit->chunks && used < r->end - r->first) { /* the rest is not there */
+        hit->chunks = r->first + used;
+        kvc_hit_list_levels(hit);
+    }
 }
 
 /* Copies the facts of a namespace to the faster levels, once: chunks there would be of a namespace that nobody can name. */

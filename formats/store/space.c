@@ -13,14 +13,8 @@
 #include "formats/model/profile.h"
 #include "formats/store/space_text.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define OBJECT_TAG "kvc object 1\n"
 #define TENANT_TAG "kvc tenant 1"
@@ -94,27 +88,6 @@ int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, u
     if (!status) status = kvc_space_keys_of(space, tokens, n, &meta, keys, e);
     kvc_meta_free(&meta);
     return status;
-}
-
-/* --- secrets --- */
-
-int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES], struct kvc_error *e) {
-    uint8_t bytes[4096];
-    struct stat st;
-    unsigned length = 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0 || fstat(fd, &st)) {
-        if (fd >= 0) close(fd);
-        return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    const ssize_t n = read(fd, bytes, sizeof bytes);
-    close(fd);
-    if (st.st_mode & 077) return kvc_fail(e, KVC_ERR_USAGE, "%s: others can read the secret: chmod 600 it", path);
-    if (n < 16 || n == (ssize_t)sizeof bytes)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: a secret has 16 to %zu bytes", path, sizeof bytes - 1);
-    const void *done = HMAC(EVP_sha256(), bytes, (int)n, (const uint8_t *)tag, strlen(tag), key, &length);
-    OPENSSL_cleanse(bytes, sizeof bytes);
-    return done && length == KVC_KEY_BYTES ? 0 : kvc_fail_memory(e, "a secret");
 }
 
 /* --- opening --- */

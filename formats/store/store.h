@@ -138,7 +138,7 @@ int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant unti
 /* A condition whose waits end by CLOCK_MONOTONIC. */
 void kvc_condition_init(pthread_cond_t *cond);
 
-/* --- keys and namespaces (space.c, space_text.c) --- */
+/* --- keys, namespaces and secrets (space.c, space_text.c, signature.c) --- */
 
 /* Names object i of a chain: the chunk that ends at prefix key (i + 1) * chunk / 256. keys[j] is H_(j+1). */
 int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
@@ -164,7 +164,7 @@ int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
 /* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
 struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256, struct kvc_error *e);
 
-/* --- objects (chunk.c) --- */
+/* --- objects (chunk.c, signature.c) --- */
 
 /* A chunk as it was read. */
 struct kvc_chunk {
@@ -210,6 +210,8 @@ struct kvc_store_hit {
     int late;
     char levels[256];
 };
+/* Writes which levels its chunks come from. */
+void kvc_hit_list_levels(struct kvc_store_hit *hit);
 /* Reads chunks [first, end) of a hit one after the other, proves them, and gives each to `use`, which owns data then. Returns how many were
  * used. *e is filled if a chunk was bad or a level failed. */
 typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e);
@@ -237,11 +239,24 @@ void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_ob
 void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_error *why);
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
 
-/* --- what waits (chain.c, events.c) --- */
+/* --- what waits (queue.c, events.c) --- */
 
 /* Adds to what waits, unless it would be more than the queue holds. 1: there is no room. */
 int kvc_store_enter(struct kvc_store *s, uint64_t bytes);
 void kvc_store_leave(struct kvc_store *s, uint64_t bytes);
-void kvc_store_free_events(struct kvc_store *s);
+
+/* A request in the background, and later its event. */
+struct kvc_event {
+    struct kvc_task task;
+    struct kvc_store_space *space;
+    int32_t *tokens;
+    uint64_t n, end;
+    struct kvc_memory memory;
+    struct kvc_store_load_options options;
+    int64_t number;
+    int code;
+    struct kvc_event *next;
+};
+void kvc_event_free(struct kvc_event *x);
 
 #endif
