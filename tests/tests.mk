@@ -251,6 +251,12 @@ check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
 check-memory: libkvc.so.$(VERSION)
 	@"$(PYTHON)" tests/memory-numpy.py ./libkvc.so.$(VERSION)
 
+## check-python: the Python package: with numpy where $(PYTHON) has it, with torch and transformers likewise
+.PHONY: check-python
+check-python: libkvc.so.$(VERSION) $(STORE_SO)
+	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" $(if $(STORE_SO),KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)") CC="$(CC)" \
+	  PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" python/tests/run.py
+
 ## check-abi: libkvc.so against that of the last tag, by abidiff; ABI_BASE: another commit
 .PHONY: check-abi
 check-abi: libkvc.so.$(VERSION)
