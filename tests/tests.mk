@@ -68,6 +68,7 @@ ENGINE_TESTS ?=
 .PHONY: test-engine
 test-engine: all $(FAKE_CUDA)
 	@sh tests/engine/run.sh $B $(ENGINE_TESTS)
+	@$(if $(ENGINE_TESTS),,$(MAKE) --no-print-directory check-python PYTHON="$${KVC_ENGINE_VENV:-build/engine-venv}/bin/python")
 
 ## test-mlx, test-lmcache, test-vllm: files of these engines, written and read by the engine itself, from PyPI
 .PHONY: test-mlx test-lmcache test-vllm

@@ -121,19 +121,23 @@ class File(_lib.Handle):
             call(kvc.kvc_file_read, self.pointer, tensor, first, rows, out.data_ptr() if torch else out.ctypes.data)
         return out
 
-    def arrays(self, *, first: int = 0, end: Optional[int] = None, layers: Optional[Sequence[int]] = None, dtype: Optional[str] = None,
+    def arrays(self, *, first: Optional[int] = None, end: Optional[int] = None, layers: Optional[Sequence[int]] = None, dtype: Optional[str] = None,
                pairing: Optional[str] = None, threads: int = 0, torch: bool = False) -> Dict[Key, Any]:
         """Returns K and V as new arrays [tokens, heads, channels] by (layer, role).
 
-        They hold positions [first, end); a layer with a sliding window has the last ones only. `dtype` is "f32", "f16" or "bf16" to have
+        They hold positions [first, end), by default all; a layer with a sliding window has the last ones only. `dtype` is "f32", "f16" or "bf16" to have
         all values rounded to it. `torch` makes tensors.
         """
         chosen = {}
         found = [t for t in self.tensors if t.part in ("live", "sliding") and t.stream == 0]
         if not found:
             raise Error(Code.UNSUPPORTED, "the file has no K and V of tokens")
-        last = max((kvc.kvc_file_position(self.pointer, t.index, t.rows - 1) + 1 for t in found if t.rows), default=0)
-        end = last if end is None else end
+        rows = [t for t in found if t.rows]
+        if first is None:
+            live = [t for t in rows if t.part == "live"] or rows
+            first = min((self.position(t.index, 0) for t in live), default=0)
+        if end is None:
+            end = max((self.position(t.index, t.rows - 1) + 1 for t in rows), default=first)
         if not 0 <= first <= end:
             raise Error(Code.USAGE, f"positions {first} to {end} are no range")
         for t in found:
@@ -278,7 +282,7 @@ def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mappin
     if isinstance(source, (list, tuple)):
         paths = (c.c_char_p * len(source))(*map(os.fsencode, source))
         return File(call(kvc.kvc_file_open_members, paths, len(source), c.byref(o)))
-    data = np.frombuffer(source, np.uint8)
+    data = np.frombuffer(source, np.uint8) if len(memoryview(source)) else np.empty(0, np.uint8)
     return File(call(kvc.kvc_file_open_memory, data.ctypes.data, data.size, c.byref(o)), data)
 
 

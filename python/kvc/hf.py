@@ -227,6 +227,9 @@ class Prefix:
     def __init__(self, store: Store, model: Any, *, weights: Optional[Path] = None, recipe: Optional[str] = None,
                  profile: Optional[Path] = None, chunk: int = 0, tenant_file: Optional[Path] = None, keep_windows: bool = True,
                  facts: Optional[Mapping[str, Any]] = None) -> None:
+        device = next(model.parameters()).device
+        if device.type != "cpu":
+            raise Error(Code.UNSUPPORTED, f"the model is on the device '{device}', which is not supported: 'cpu' is")
         self.model, self.keep_windows = model, keep_windows
         self.hit: Optional[Hit] = None
         self.loaded = 0
@@ -246,9 +249,6 @@ class Prefix:
     def _probe(self) -> Tuple[Dict[Key, Tuple[str, int, int]], File]:
         """Computes one token, to see the layers, types and shapes that the model's cache has."""
         cache = cache_utils.DynamicCache(config=_config(self.model))
-        device = next(self.model.parameters()).device
-        if device.type != "cpu":
-            raise Error(Code.UNSUPPORTED, f"the model is on the device '{device}', which is not supported: 'cpu' is")
         with torch.no_grad():
             self.model(input_ids=torch.zeros((1, 1), dtype=torch.long), past_key_values=cache, use_cache=True)
         self._windows = _windows(cache)

@@ -39,7 +39,8 @@ def pack(source: Any, path: Optional[Path] = None, *, tokens: Any = None, first:
     """
     if isinstance(source, File):
         return source.pack(path, **options)
-    if isinstance(source, (str, bytes, bytearray, memoryview)) or hasattr(source, "__fspath__"):
+    one = source[0] if isinstance(source, (list, tuple)) and source else source
+    if isinstance(one, (str, bytes, bytearray, memoryview)) or hasattr(one, "__fspath__"):
         with file.open(source, tokens=tokens) as f:
             return f.pack(path, **options)
     with open_arrays(source, tokens=tokens, first=first, facts=facts, layout=layout, dtype=dtype) as f:

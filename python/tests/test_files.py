@@ -48,10 +48,12 @@ class TestOpen(Case):
                 self.assertEqual(len(f.tensors), 4)
         with kvc.open([SAMPLES / "tiny.safetensors"]) as f:
             self.assertEqual(len(f.tensors), 4)
+        self.assertTrue(kvc.compare(kvc.pack(SAMPLES / "tiny.safetensors"), kvc.pack([SAMPLES / "tiny.safetensors"])))
 
     def test_errors(self):
         self.fails(kvc.Code.IO, "no-such-file", kvc.open, self.path("no-such-file"))
-        self.fails(kvc.Code.UNKNOWN_FORMAT, "", kvc.open, b"no cache at all")
+        for data in (b"no cache at all", b""):
+            self.fails(kvc.Code.UNKNOWN_FORMAT, "", kvc.open, data)
         damaged = bytearray((SAMPLES / "tiny.kvc").read_bytes())
         damaged[5000] ^= 1
         with kvc.open(damaged) as f:
@@ -100,7 +102,9 @@ class TestValues(Case):
         with kvc.open(SAMPLES / "tiny.kvc") as f:
             whole = f.arrays()
             with f.select(1, 3, layers=[1]) as part:
-                self.assertEqual({k: v.shape for k, v in part.arrays(first=1).items()}, {(1, "K"): (2, 3, 64), (1, "V"): (2, 3, 64)})
+                found = part.arrays()
+                self.assertEqual({key: a.shape for key, a in found.items()}, {(1, "K"): (2, 3, 64), (1, "V"): (2, 3, 64)})
+                self.assertTrue(np.array_equal(found[1, "K"], whole[1, "K"][1:3]))
             self.assertTrue(np.array_equal(f.arrays(first=1, end=3)[1, "V"], whole[1, "V"][1:3]))
             with f.select(0, 2) as a, f.select(2, 4) as b, kvc.join([a, b]) as joined:
                 self.assertTrue(kvc.compare(f, joined))

@@ -13,7 +13,6 @@ from kvc import _lib
 
 CC = os.environ.get("CC", "cc").split()
 HEADERS = [ROOT / "formats/api/kvc.h", ROOT / "formats/api/kvc_store.h"]
-NAMES = {"MemoryArray": "kvc_memory_array", "StoreExtra": "kvc_store_extra"}
 
 
 def c_name(struct):
