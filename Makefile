@@ -71,21 +71,21 @@ Q :=
 SAY = @true
 endif
 
-TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff
+TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store
 # the folders cuda/ are part of libkvc_cuda alone, and store/ of libkvc_store
 LIB_SRC := $(filter-out formats/store/%,$(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/stages formats/*))))
-CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c) cli/kvc-store.c,$(sort $(wildcard cli/*.c cli/*/*.c)))
+CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c),$(sort $(wildcard cli/*.c cli/*/*.c)))
 LIB_OBJ := $(LIB_SRC:%.c=$B/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$B/%.o)
 
-## all: the four tools and the library, and libkvc_cuda where there is nvcc
+## all: the five tools and the libraries, libkvc_cuda where there is nvcc, and the store's backends where there are their packages
 .PHONY: all
-all: $(TOOLS) kvc-store backends libkvc.a libkvc.so.$(VERSION) kvc.pc cuda
+all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc store cuda
 
 ## help: this list
 .PHONY: help
 help:
-	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk formats/store/redis/redis.mk formats/store/s3/s3.mk tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk $(wildcard formats/store/*.mk formats/store/*/*.mk) tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
 	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 HARDEN=1 V=1"
 
 # links a program, or with -shared a library
@@ -153,9 +153,10 @@ include tests/tests.mk
 
 MAN1 := $(TOOLS:%=%.1)
 # documents keep their folders: man pages name them so
-DOCS := $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md codecs/*.md codecs/stages/*.md)))
+DOCS := $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md)))
 PROFILES := $(sort $(wildcard samples/*.kvcp))
-## install: tools, libraries, headers, pkg-config files, man pages, documents and profiles below DESTDIR and PREFIX
+MAN3 := kvc.3 kvc_store.3
+## install: tools, libraries, backends, headers, pkg-config files, man pages, documents and profiles below DESTDIR and PREFIX
 .PHONY: install
 install: all
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
@@ -167,6 +168,14 @@ install: all
 	ln -sf libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so
 	$(INSTALL) -m 644 formats/api/kvc.h $(DESTDIR)$(INCLUDEDIR)
 	$(INSTALL) -m 644 kvc.pc $(DESTDIR)$(PKGCONFIGDIR)
+	$(INSTALL) -m 644 libkvc_store.a $(DESTDIR)$(LIBDIR)
+	$(INSTALL) -m 755 libkvc_store.so.$(VERSION) $(DESTDIR)$(LIBDIR)
+	ln -sf libkvc_store.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libkvc_store.so.$(SOVERSION)
+	ln -sf libkvc_store.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc_store.so
+	$(INSTALL) -m 644 formats/api/kvc_store.h $(DESTDIR)$(INCLUDEDIR)
+	$(INSTALL) -m 644 kvc_store.pc $(DESTDIR)$(PKGCONFIGDIR)
+	$(INSTALL) -d $(DESTDIR)$(BACKENDSDIR)
+	for b in $(BACKENDS_SO); do $(INSTALL) -m 755 $$b $(DESTDIR)$(BACKENDSDIR) || exit 1; done
 ifneq ($(HAVE_CUDA),)
 	$(INSTALL) -m 755 $(CUDA_SO) $(DESTDIR)$(LIBDIR)
 	ln -sf $(CUDA_SO) $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION)
@@ -175,7 +184,7 @@ ifneq ($(HAVE_CUDA),)
 	$(INSTALL) -m 644 kvc_cuda.pc $(DESTDIR)$(PKGCONFIGDIR)
 endif
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
-	$(INSTALL) -m 644 man/kvc.3 $(DESTDIR)$(MANDIR)/man3
+	$(INSTALL) -m 644 $(MAN3:%=man/%) $(DESTDIR)$(MANDIR)/man3
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
 	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/profiles
@@ -187,8 +196,9 @@ endif
 .PHONY: install-strip
 install-strip: install
 	$(STRIP) $(TOOLS:%=$(DESTDIR)$(BINDIR)/%)
-	$(STRIP) --strip-unneeded $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(DESTDIR)$(LIBDIR)/$(CUDA_SO))
-	$(STRIP) --strip-debug $(DESTDIR)$(LIBDIR)/libkvc.a
+	$(STRIP) --strip-unneeded $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libkvc_store.so.$(VERSION) \
+	  $(addprefix $(DESTDIR)$(BACKENDSDIR)/,$(BACKENDS_SO)) $(if $(HAVE_CUDA),$(DESTDIR)$(LIBDIR)/$(CUDA_SO))
+	$(STRIP) --strip-debug $(DESTDIR)$(LIBDIR)/libkvc.a $(DESTDIR)$(LIBDIR)/libkvc_store.a
 
 ## uninstall: remove what install put there
 .PHONY: uninstall
@@ -196,15 +206,18 @@ uninstall:
 	rm -f $(TOOLS:%=$(DESTDIR)$(BINDIR)/%) $(DESTDIR)$(LIBDIR)/libkvc.a $(DESTDIR)$(LIBDIR)/libkvc.so
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc.h $(DESTDIR)$(PKGCONFIGDIR)/kvc.pc
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/libkvc_store,.a .so .so.$(SOVERSION) .so.$(VERSION))
+	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_store.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_store.pc $(BACKENDS:%=$(DESTDIR)$(BACKENDSDIR)/kvc_store_%.so)
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
-	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,man3/kvc.3 man5/kvc.5 man5/kvc-profile.5 man7/kvc-recipes.7)
+	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN3:%=man3/%) man5/kvc.5 man5/kvc-profile.5 man7/kvc-recipes.7)
 	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py
 	rm -f $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
-	for d in $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS))) codecs formats) $(DOCDIR) $(DATADIR)/profiles $(DATADIR); do \
+	for d in $$(printf '%s\n' $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS)))) | sort -r) $(addprefix $(DOCDIR)/,codecs formats) $(DOCDIR) \
+	  $(DATADIR)/profiles $(DATADIR) $(BACKENDSDIR); do \
 	  rmdir $(DESTDIR)$$d 2>/dev/null; done; true
 
 ## clean: remove everything that was built
 .PHONY: clean
 clean:
-	rm -rf build $(TOOLS) libkvc.a libkvc.so.* kvc.pc libkvc_cuda.so.* kvc_cuda.pc
+	rm -rf build $(TOOLS) libkvc.a libkvc.so.* kvc.pc libkvc_store.a libkvc_store.so.* kvc_store_*.so kvc_store.pc libkvc_cuda.so.* kvc_cuda.pc

@@ -1,4 +1,4 @@
-/* cli.c: messages, versions and opening of caches, for all four tools. Not for output (output.c) or options (input_options.c). */
+/* cli.c: messages, versions and opening of caches, for all tools. Not for output (output.c) or options (input_options.c). */
 #include "cli/cli.h"
 #include "cli/text.h"
 
@@ -150,7 +150,7 @@ int cli_version(int verbose, void (*more)(void)) {
         printf("\nformats:");
         for (size_t i = 0; kvc_format_at(i); i++) printf(" %s", kvc_format_at(i)->name);
         putchar('\n');
-        more();
+        if (more) more();
     }
     return cli_finish(EXIT_SAME);
 }

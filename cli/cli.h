@@ -1,4 +1,4 @@
-/* cli.h: messages, options, opening of caches, safe output and JSON for all four tools. Not for formats. */
+/* cli.h: messages, options, opening of caches, safe output and JSON for all tools. Not for formats. */
 #ifndef KVC_CLI_H
 #define KVC_CLI_H
 
@@ -28,8 +28,8 @@ int cli_error_about(struct kvc_error *e, const char *name);
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Prints the line about --help alone, after getopt_long() returned '?' or ':' and printed the reason. Returns EXIT_TROUBLE. */
 int cli_try_help(void);
-/* Prints "kvc-dump 0.1.0 (format 0)". `verbose` adds kernels, stages, presets and formats, and calls more(), which prints lines
- * about devices. Closes stdout; returns as cli_finish() does. */
+/* Prints "kvc-dump 0.1.0 (format 0)". `verbose` adds kernels, stages, presets and formats, and calls more() (NULL: nothing),
+ * which prints lines about devices. Closes stdout; returns as cli_finish() does. */
 int cli_version(int verbose, void (*more)(void));
 /* Flushes and closes stdout. Returns EXIT_TROUBLE and prints a message if anything could not be written, else `status`. */
 int cli_finish(int status);

@@ -1,4 +1,4 @@
-/* input_options.c: the options of all four tools about reading input. Options of single formats come from the rows of the
+/* input_options.c: the options of all tools about reading input. Options of single formats come from the rows of the
  * formats, and this file names none. Not for opening (cli.c). */
 #include "cli/cli.h"
 

@@ -1,6 +1,8 @@
 /* kvc-store.c: the options and commands of kvc-store. Not for what the commands do (store/). */
 #include "cli/store/store_tool.h"
 
+#include "codecs/near.h"
+#include "formats/store/dir/conf.h"
 #include "formats/store/url.h"
 
 #include <stdlib.h>
@@ -77,7 +79,7 @@ static const char help[] =
     "  drop                    remove the objects of a namespace\n"
     "  export, import FILE     write all objects as a tar archive; put those of an archive\n"
     "  sync STORE              copy what STORE lacks\n"
-    "  bench [--trace=FILE]    rates of this store; or the hit ratio of a trace\n"
+    "  bench FILE              rates of this store, into which FILE is put; --trace=FILE: hit ratios\n"
     "  doctor                  examine file systems, servers and limits\n"
     "\n"
     "  -s, --store=STORE       levels, the fastest first, separated by commas: dir:FOLDER, redis://HOSTS,\n"
@@ -109,35 +111,89 @@ static const char help[] =
 
 static const char end_of_help[] = "\nExit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2 trouble.\n";
 
+/* Options that only some commands take. One that a command ignored could do harm: drop --dry-run. */
+enum {
+    TOKENS = 1 << 0,
+    WHICH = 1 << 1,  /* namespaces that are there */
+    SPACE = 1 << 2,  /* what makes a namespace of a cache */
+    OUTPUT = 1 << 3, /* where and how a file is written */
+    TO = 1 << 4,
+    LIFE = 1 << 5,
+    PIN = 1 << 6,
+    LIMIT = 1 << 7,
+    REPAIR = 1 << 8,
+    TRACE = 1 << 9
+};
+static const struct {
+    int opt;
+    unsigned group;
+    const char *name;
+} grouped[] = {
+    {OPT_TOKENS, TOKENS, "--tokens"},
+    {OPT_LIKE, WHICH, "--like"},
+    {OPT_SPACE, WHICH, "--space"},
+    {'r', SPACE, "-r"},
+    {OPT_CHUNK, SPACE, "--chunk"},
+    {OPT_TENANT, SPACE, "--tenant-file"},
+    {'o', OUTPUT, "-o"},
+    {'f', OUTPUT, "-f"},
+    {OPT_TO, TO, "--to"},
+    {OPT_LOSSY, TO, "--lossy-metadata"},
+    {OPT_SECONDS, LIFE, "--for"},
+    {OPT_PIN, PIN, "--pin"},
+    {OPT_MAX, LIMIT, "--max-size"},
+    {OPT_OLDER, LIMIT, "--older-than"},
+    {'n', LIMIT, "--dry-run"},
+    {OPT_DRY, LIMIT, "--dry-run"},
+    {OPT_REPAIR, REPAIR, "--repair"},
+    {OPT_TRACE, TRACE, "--trace"},
+    {OPT_CAPACITY, TRACE, "--capacity"},
+};
+
 enum store_use { NO_STORE, OLD_STORE, ANY_STORE };
+enum { MANY = 1 << 30 };
 static const struct command {
     const char *name;
     store_command *run;
     enum store_use use;
+    int most; /* operands */
+    unsigned takes;
 } commands[] = {
-    {"init", store_init, ANY_STORE},     {"put", store_put, ANY_STORE},       {"get", store_get, OLD_STORE},
-    {"find", store_find, OLD_STORE},     {"why", store_why, OLD_STORE},       {"ls", store_ls, OLD_STORE},
-    {"stat", store_stat, OLD_STORE},     {"stats", store_stats, OLD_STORE},   {"config", store_config, OLD_STORE},
-    {"gc", store_gc, OLD_STORE},         {"verify", store_verify, OLD_STORE}, {"pin", store_pin, OLD_STORE},
-    {"unpin", store_unpin, OLD_STORE},   {"drop", store_drop, OLD_STORE},     {"export", store_export, OLD_STORE},
-    {"import", store_import, ANY_STORE}, {"sync", store_sync, OLD_STORE},     {"bench", store_bench, NO_STORE},
-    {"doctor", store_doctor, OLD_STORE},
+    {"init", store_init, ANY_STORE, MANY, 0},
+    {"put", store_put, ANY_STORE, MANY, SPACE | LIFE | PIN},
+    {"get", store_get, OLD_STORE, 0, TOKENS | WHICH | SPACE | OUTPUT | TO},
+    {"find", store_find, OLD_STORE, 0, TOKENS | WHICH | SPACE},
+    {"why", store_why, OLD_STORE, 0, TOKENS | WHICH | SPACE},
+    {"ls", store_ls, OLD_STORE, 0, WHICH | SPACE},
+    {"stat", store_stat, OLD_STORE, MANY, 0},
+    {"stats", store_stats, OLD_STORE, 0, 0},
+    {"config", store_config, OLD_STORE, MANY, 0},
+    {"gc", store_gc, OLD_STORE, 0, LIMIT},
+    {"verify", store_verify, OLD_STORE, 0, REPAIR},
+    {"pin", store_pin, OLD_STORE, 0, TOKENS | WHICH | SPACE | LIFE},
+    {"unpin", store_unpin, OLD_STORE, 0, TOKENS | WHICH | SPACE},
+    {"drop", store_drop, OLD_STORE, 0, WHICH | SPACE},
+    {"export", store_export, OLD_STORE, 0, WHICH | SPACE | OUTPUT},
+    {"import", store_import, ANY_STORE, 1, 0},
+    {"sync", store_sync, OLD_STORE, 1, WHICH | SPACE},
+    {"bench", store_bench, NO_STORE, 1, SPACE | TRACE},
+    {"doctor", store_doctor, OLD_STORE, 0, 0},
 };
 
 /* Reads a time with a unit as seconds. */
-static int take_seconds(const char *text, int64_t *seconds) {
-    struct kvc_url url = {.option[0] = {.key = "time", .value = text}, .n = 1};
+static int take_seconds(const char *option, const char *text, int64_t *seconds) {
+    struct kvc_url url = {.option[0] = {.key = option, .value = text}, .n = 1};
     struct kvc_error e;
     int64_t t = 0;
-    if (kvc_url_time(&url, "time", &t, &e)) return cli_usage("%s", e.message);
+    if (kvc_url_time(&url, option, &t, &e)) return cli_usage("%s", e.message);
     *seconds = t / 1000000;
     return EXIT_SAME;
 }
 
-static int take_bytes(const char *text, uint64_t *bytes) {
-    struct kvc_url url = {.option[0] = {.key = "size", .value = text}, .n = 1};
+static int take_bytes(const char *option, const char *text, uint64_t *bytes) {
+    struct kvc_url url = {.option[0] = {.key = option, .value = text}, .n = 1};
     struct kvc_error e;
-    return kvc_url_bytes(&url, "size", bytes, &e) ? cli_usage("%s", e.message) : EXIT_SAME;
+    return kvc_url_bytes(&url, option, bytes, &e) ? cli_usage("%s", e.message) : EXIT_SAME;
 }
 
 /* Takes an option. 0, EXIT_TROUBLE (message printed), or -1: it is none of the tool's own. */
@@ -164,9 +220,9 @@ static int take_option(struct store_tool *t, int opt, const char *arg) {
     case OPT_CAPACITY: t->capacity = arg; return 0;
     case OPT_LOSSY: t->lossy_metadata = 1; return 0;
     case OPT_JSON: t->json = 1; return 0;
-    case OPT_MAX: return take_bytes(arg, &t->max_size);
-    case OPT_OLDER: return take_seconds(arg, &t->older);
-    case OPT_SECONDS: return take_seconds(arg, &t->seconds);
+    case OPT_MAX: return take_bytes("--max-size", arg, &t->max_size);
+    case OPT_OLDER: return take_seconds("--older-than", arg, &t->older);
+    case OPT_SECONDS: return take_seconds("--for", arg, &t->seconds);
     case 'T':
         if (cli_parse_u64(arg, &n) || n > 64) return cli_usage("-T takes a number of threads up to 64, not '%s'", arg);
         t->open.threads = (unsigned)n;
@@ -179,13 +235,39 @@ static int take_option(struct store_tool *t, int opt, const char *arg) {
     }
 }
 
+/* Finds a command. NULL: there is none, and a message was printed. */
 static const struct command *find_command(const char *name) {
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+    struct kvc_near near = {.word = name};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(commands[i].name, name) == 0) return &commands[i];
+        kvc_near_offer(&near, commands[i].name);
+    }
+    cli_usage("there is no command '%s'%s%s%s", name, *near.text ? "; did you mean " : "", near.text, *near.text ? "?" : "");
     return NULL;
 }
 
-/* Refuses to look into a folder that is not there: reading commands make no store. */
+/* Notes that an option was given, by its number in `grouped`. */
+static void note_option(uint32_t *given, int opt) {
+    for (size_t i = 0; i < sizeof grouped / sizeof grouped[0]; i++)
+        if (grouped[i].opt == opt) *given |= UINT32_C(1) << i;
+}
+
+/* Refuses options and operands that the command would ignore. */
+static int check_usage(const struct store_tool *t, const struct command *c, uint32_t given) {
+    for (size_t i = 0; i < sizeof grouped / sizeof grouped[0]; i++)
+        if (given >> i & 1 && !(c->takes & grouped[i].group)) return cli_usage("%s takes no %s", c->name, grouped[i].name);
+    if (t->n > c->most) return cli_usage("%s takes no '%s'", c->name, t->operand[c->most]);
+    if (t->json && c->takes & OUTPUT && !t->output) return cli_usage("--json needs -o: standard output gets the file");
+    return EXIT_SAME;
+}
+
+/* Returns 1 if a folder is a store. */
+static int is_store(const char *folder) {
+    char path[4096];
+    return snprintf(path, sizeof path, "%s/" KVC_CONF_NAME, folder) < (int)sizeof path && cli_output_exists(path);
+}
+
+/* Refuses a folder that is no store: reading commands make none. */
 static int check_folder(const char *store) {
     struct kvc_url url;
     struct kvc_error e;
@@ -197,8 +279,9 @@ static int check_folder(const char *store) {
             status = store_trouble(&e);
             break;
         }
-        if (strcmp(url.scheme, "dir") == 0 && !cli_folder_exists(url.place)) {
-            cli_warn("%s: there is no such folder; kvc-store init makes a store", url.place);
+        if (strcmp(url.scheme, "dir") == 0 && !is_store(url.place)) {
+            cli_warn("%s: there is no %s; kvc-store init makes a store", url.place,
+                     cli_folder_exists(url.place) ? "store in this folder" : "such folder");
             status = EXIT_TROUBLE;
         }
         kvc_url_free(&url);
@@ -210,15 +293,31 @@ static int check_folder(const char *store) {
 /* init KEY=VALUE: the limits become options of the directory's URL. */
 static char *url_with_limits(const struct store_tool *t) {
     size_t size = strlen(t->store) + 2;
-    for (int i = 0; i < t->n; i++) size += strlen(t->operand[i]) + 1;
+    for (int i = 0; i < t->n; i++) size += 3 * strlen(t->operand[i]) + 1;
     char *url = malloc(size), *at = url;
     if (!url) return NULL;
     at = stpcpy(at, t->store);
     for (int i = 0; i < t->n; i++) {
         *at++ = i || strchr(t->store, '?') ? '&' : '?';
-        at = stpcpy(at, t->operand[i]);
+        for (const char *p = t->operand[i]; *p; p++)
+            if (*p == '%' || *p == '&') at += sprintf(at, "%%%02x", (unsigned)*p);
+            else *at++ = *p;
     }
+    *at = '\0';
     return url;
+}
+
+/* Refuses limits that would not be those of one directory. */
+static int check_limits(const struct store_tool *t) {
+    struct kvc_error e;
+    char **list = NULL;
+    const int levels = t->n ? kvc_url_split(t->store, &list, &e) : 1;
+    if (levels < 0) return store_trouble(&e);
+    free(list);
+    if (levels > 1) return cli_usage("init takes limits of one directory: make each store by itself");
+    for (int i = 0; i < t->n; i++)
+        if (!strchr(t->operand[i], '=')) return cli_usage("'%s' is not KEY=VALUE", t->operand[i]);
+    return EXIT_SAME;
 }
 
 static int run(struct store_tool *t, const struct command *c) {
@@ -228,6 +327,7 @@ static int run(struct store_tool *t, const struct command *c) {
     if (c->use != NO_STORE || (t->store && !t->trace)) {
         if (!t->store) return cli_usage("name the store: -s STORE, or KVC_STORE in the environment");
         if (c->use == OLD_STORE && (status = check_folder(t->store)) != EXIT_SAME) return status;
+        if (c->run == store_init && (status = check_limits(t)) != EXIT_SAME) return status;
         if (c->run == store_init && t->n && !(url = url_with_limits(t))) return EXIT_TROUBLE;
         t->s = kvc_store_open(url ? url : t->store, &t->open, &e);
         free(url);
@@ -251,15 +351,22 @@ static int run(struct store_tool *t, const struct command *c) {
     return status;
 }
 
+/* Returns a variable of the environment; empty counts as unset. */
+static const char *environment(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
 int main(int argc, char **argv) {
     static struct store_tool t = {.max_size = UINT64_MAX};
     int opt, version = 0;
+    uint32_t given = 0;
     cli_start(argv, "kvc-store");
     cli_input_environment(&t.input);
-    t.store = getenv("KVC_STORE");
+    t.store = environment("KVC_STORE");
     t.open.size = sizeof t.open;
     t.of_space.size = sizeof t.of_space;
-    t.open.backends = getenv("KVC_STORE_BACKENDS");
+    t.open.backends = environment("KVC_STORE_BACKENDS");
     while ((opt = getopt_long(argc, argv, "s:r:o:fqvnT:hV", cli_long_options(long_options), NULL)) != -1) {
         if (opt == '?' || opt == ':') return cli_try_help();
         if (opt == 'h') {
@@ -272,6 +379,7 @@ int main(int argc, char **argv) {
             version = 1;
             continue;
         }
+        note_option(&given, opt);
         int status = take_option(&t, opt, optarg);
         if (status < 0) status = cli_input_option(&t.input, opt, optarg) < 0 ? EXIT_TROUBLE : EXIT_SAME;
         if (status) return status;
@@ -279,9 +387,10 @@ int main(int argc, char **argv) {
     if (version) return cli_version(t.verbose, NULL);
     if (optind == argc) return cli_usage("name a command");
     const struct command *c = find_command(argv[optind]);
-    if (!c) return cli_usage("there is no command '%s'", argv[optind]);
+    if (!c) return EXIT_TROUBLE;
     t.operand = argv + optind + 1;
     t.n = argc - optind - 1;
     t.of_space.profile = t.input.import.profile;
-    return cli_finish(run(&t, c));
+    const int status = check_usage(&t, c, given);
+    return cli_finish(status ? status : run(&t, c));
 }

@@ -128,6 +128,7 @@ static int read_cache(const struct kvc_input *in, const struct kvc_import_option
 
 int cli_token_ids(struct cli_token_ids *ids, const char *path, const struct kvc_import_options *import, struct kvc_error *e) {
     struct kvc_input in;
+    *ids = (struct cli_token_ids){.id = NULL};
     if (kvc_input_open_how(&in, path, &(struct kvc_input_how){.read = 0}, e)) return -1;
     const char first = first_byte(&in);
     int status = first == '[' || first == '{' ? read_json(&in, ids, e)

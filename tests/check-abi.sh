@@ -1,9 +1,9 @@
 #!/bin/sh
-# check-abi.sh MAKE LIBRARY: compares LIBRARY, the shared library of this tree, with that of the last release: removed functions and
+# check-abi.sh MAKE LIBRARY...: compares each LIBRARY, a shared library of this tree, with that of the last release: removed functions and
 # changed types are reported, added functions are well. ABI_BASE names the commit to compare with (default: the last tag).
 set -eu
 make=$1
-library=$2
+shift
 skip() {
     echo "SKIPPED: $1"
     echo "0 passed, 0 failed, 1 skipped"
@@ -17,7 +17,11 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 git archive "$base" | tar -x -C "$scratch"
 (cd "$scratch" && unset MAKEFLAGS MAKELEVEL && $make -s CUDA=0 all >/dev/null)
-status=0
-abidiff --no-added-syms --hd1 "$scratch/formats/api" --hd2 formats/api "$scratch"/libkvc.so.*.* "$library" || status=$?
-[ $status = 0 ] || { echo "$library differs from that of $base (abidiff's status: $status)" >&2; exit 1; }
+for library; do
+    old=$(find "$scratch" -maxdepth 1 -name "${library%%.so*}.so.*.*")
+    [ -n "$old" ] || { echo "$library: new since $base"; continue; }
+    status=0
+    abidiff --no-added-syms --hd1 "$scratch/formats/api" --hd2 formats/api "$old" "$library" || status=$?
+    [ $status = 0 ] || { echo "$library differs from that of $base (abidiff's status: $status)" >&2; exit 1; }
+done
 echo "ABI: as in $base"

@@ -1,6 +1,7 @@
 #!/bin/sh
 # check-install.sh MAKE: installs into an empty place, builds and runs the programs of the README and of samples/c against it with
-# pkg-config, and one against libkvc_cuda where that was built; packs with the installed profile; strips; uninstalls, and finds nothing left.
+# pkg-config, one against libkvc_store, and one against libkvc_cuda where that was built; packs with the installed profile; strips;
+# uninstalls, and finds nothing left.
 set -eu
 make=$1
 root=$(mktemp -d)
@@ -21,6 +22,24 @@ ${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$r
 out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program" samples/slot-f16.bin 8 "$root/prefix.kvc")
 [ "$out" = "60 tensors, 92160 values, 0 differ" ] || { echo "samples/c/cut_prefix.c printed '$out'" >&2; exit 1; }
 rm "$root/prefix.kvc"
+sed -n '/^#include/,/^}$/p' man/kvc_store.3 | sed 's/\\e/\\/g' >"$root/program.c" # its example
+flags=$(PKG_CONFIG_SYSROOT_DIR="$root" pkg-config --cflags --libs kvc_store)
+# shellcheck disable=SC2086
+${CC:-cc} -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$root/usr/include" -o "$root/program" "$root/program.c" -L"$root/usr/lib" $flags
+"$root/usr/bin/kvc-store" -q -s "dir:$root/store" put --chunk=256 samples/prompt.safetensors.kvc
+out=$(LD_LIBRARY_PATH="$root/usr/lib" "$root/program" "dir:$root/store" samples/prompt.safetensors.kvc)
+[ "$out" = "512 of 512 tokens, 4 tensors" ] || { echo "the example of kvc_store(3) printed '$out'" >&2; exit 1; }
+rm -r "$root/store"
+if "$root/usr/bin/kvc-store" -s redis:// ls 2>"$root/log" || ! grep -qF "names no store" "$root/log"; then
+    echo "kvc-store takes a store without a name: $(cat "$root/log")" >&2
+    exit 1
+fi
+"$root/usr/bin/kvc-store" -s redis://127.0.0.1:1 ls >"$root/log" 2>&1 || true # without the backend it says where it looked
+[ -e "$root/usr/lib/kvc/kvc_store_redis.so" ] || grep -qF /usr/lib/kvc/kvc_store_redis.so "$root/log" || {
+    echo "kvc-store does not look for backends in LIBDIR: $(cat "$root/log")" >&2
+    exit 1
+}
+rm "$root/log"
 if [ -e "$root/usr/lib/libkvc_cuda.so" ]; then # without a device it says why
     cat >"$root/program.c" <<'C'
 #include <kvc.h>
@@ -47,8 +66,8 @@ fi
 [ "$("$root/usr/bin/kvc-pack" --version | cut -d' ' -f1)" = kvc-pack ]
 rm "$root/program" "$root/program.c"
 doc=$root/usr/share/doc/kvc data=$root/usr/share/kvc
-for document in formats/*/*.md codecs/*.md codecs/stages/*.md; do
-    [ "$document" = codecs/README.md ] || cmp "$document" "$doc/$document" || exit 1
+for document in formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md; do
+    [ "$document" = codecs/README.md ] || [ "$document" = 'formats/*/*/*.md' ] || cmp "$document" "$doc/$document" || exit 1
 done
 [ -x "$data/make_profile.py" ] || { echo "make_profile.py is not installed, or no program" >&2; exit 1; }
 for profile in samples/*.kvcp; do cmp "$profile" "$data/profiles/${profile#samples/}" || exit 1; done
@@ -56,16 +75,16 @@ for profile in samples/*.kvcp; do cmp "$profile" "$data/profiles/${profile#sampl
     samples/transformers-16.safetensors 2>/dev/null
 rm "$root/packed.kvc"
 
-nm "$root/usr/lib/libkvc.a" >"$root/symbols"
+nm "$root/usr/lib/libkvc.a" "$root/usr/lib/libkvc_store.a" >"$root/symbols"
 $make -s install-strip PREFIX=/usr DESTDIR="$root" >/dev/null
-for file in bin/kvc-dump bin/kvc-pack bin/kvc-unpack bin/kvc-diff lib/libkvc.so; do
+for file in bin/kvc-dump bin/kvc-pack bin/kvc-unpack bin/kvc-diff bin/kvc-store lib/libkvc.so lib/libkvc_store.so; do
     if readelf -S "$root/usr/$file" | grep -qE '[.](symtab|debug_info)'; then
         echo "install-strip leaves symbols in $file" >&2
         exit 1
     fi
 done
 nm -D --defined-only "$root/usr/lib/libkvc.so" | grep -q ' T kvc_file_open' || { echo "libkvc.so lost its symbols" >&2; exit 1; }
-nm "$root/usr/lib/libkvc.a" | cmp - "$root/symbols" || exit 1 # programs still link with it
+nm "$root/usr/lib/libkvc.a" "$root/usr/lib/libkvc_store.a" | cmp - "$root/symbols" || exit 1 # programs still link with it
 "$root/usr/bin/kvc-pack" --version >/dev/null
 rm "$root/symbols"
 $make -s uninstall PREFIX=/usr DESTDIR="$root" >/dev/null

@@ -1,15 +1,17 @@
 #!/bin/sh
-# check-symbols.sh STATIC SHARED HEADER [SHARED HEADER]: libraries define kvc_ symbols only; a shared one exports exactly the
+# check-symbols.sh STATIC... SHARED HEADER [SHARED HEADER]...: libraries define kvc_ symbols only; a shared one exports exactly the
 # functions that its HEADER declares, as versioned symbols.
 set -eu
 status=0
-bad=$(nm -g --defined-only "$1" | awk 'NF == 3 && $3 !~ /^(kvc_|__(asan|odr_asan|tsan|ubsan)|_ZTS)/ {print $3}')
-if [ -n "$bad" ]; then
-    echo "symbols without the kvc_ prefix in $1:" >&2
-    echo "$bad" >&2
-    status=1
-fi
-shift
+while [ "$1" != "${1%.a}" ]; do
+    bad=$(nm -g --defined-only "$1" | awk 'NF == 3 && $3 !~ /^(kvc_|__(asan|odr_asan|tsan|ubsan)|_ZTS)/ {print $3}')
+    if [ -n "$bad" ]; then
+        echo "symbols without the kvc_ prefix in $1:" >&2
+        echo "$bad" >&2
+        status=1
+    fi
+    shift
+done
 declared=$(mktemp) exported=$(mktemp)
 while [ $# -gt 1 ]; do
     sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' "$2" | sort >"$declared"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# deps.sh check|install build|test|engine|redis|s3: are the packages there that building, testing, the engine tests or a backend of the
-# store need? Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
+# deps.sh check|install build|test|engine|redis|s3|store: are the packages there that building, testing, the engine tests or a backend of the
+# store need? store: both backends and servers to test them with. Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
 # installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
 set -eu
 
@@ -14,6 +14,7 @@ libcurl4-openssl-dev libcurl-devel curl-dev
 libexpat1-dev expat-devel expat-dev
 libhiredis-dev hiredis-devel hiredis-dev
 libjansson-dev jansson-devel jansson-dev
+liblmdb-dev lmdb-devel lmdb-dev
 libopenblas0-serial lapack lapack
 libsimde-dev simde-devel simde
 libssl-dev openssl-devel openssl-dev
@@ -21,6 +22,7 @@ libxxhash-dev xxhash-devel xxhash-dev
 libzstd-dev libzstd-devel zstd-dev
 pkg-config pkgconf-pkg-config pkgconf
 python3-venv python3 python3
+redis-server redis redis
 xz-utils xz xz
 zlib1g-dev zlib-devel zlib-dev
 "
@@ -47,6 +49,7 @@ find_missing() {
     need_library libcrypto libssl-dev
     need_library libarchive libarchive-dev
     need_library jansson libjansson-dev
+    need_library lmdb liblmdb-dev
     need_library zlib zlib1g-dev
     if [ "${CUDA:-auto}" != 0 ] && PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v nvcc >/dev/null; then
         need_command g++ g++ # nvcc's host compiler
@@ -62,13 +65,16 @@ find_missing() {
         need_command nm binutils
         [ "$(uname -m)" != x86_64 ] || need_header simde/x86/avx512.h libsimde-dev
     fi
-    if [ "$1" = redis ]; then
+    if [ "$1" = redis ] || [ "$1" = store ]; then
         need_library hiredis libhiredis-dev
         need_library libssl libssl-dev
     fi
-    if [ "$1" = s3 ]; then # the S3 backend of the store
-        need_library libcurl libcurl4-openssl-dev
+    if [ "$1" = s3 ] || [ "$1" = store ]; then
+        need_library "libcurl >= 7.87" libcurl4-openssl-dev
         need_library expat libexpat1-dev
+    fi
+    if [ "$1" = store ]; then
+        need_command redis-server redis-server
         need_command python3 python3
         python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
         need_command openssl openssl

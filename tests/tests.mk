@@ -15,6 +15,22 @@ $B/tests/store/level_driver: $B/tests/store/level_driver.o $B/libkvc_store.a $B/
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
+# the store's tests
+$B/tests/unit/test_store_%: $B/tests/unit/test_store_%.o $B/libcli.a $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $< $B/libcli.a $B/libkvc_store.a $B/libkvc.a -lcmocka $(STORE_LIBS) $(LIBS)
+
+# attacks on a store; their number is an argument
+ATTACKS := $(patsubst %.c,$B/%,$(wildcard tests/store/attack_*.c))
+$B/tests/store/attack_%: $B/tests/store/attack_%.o $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $(WRAP) $< $B/libkvc_store.a $B/libkvc.a $(STORE_LIBS) $(LIBS)
+
+# its calls fail when it says so
+$B/tests/store/attack_faults: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup realpath open64 openat64 write \
+  pread64 fdatasync fsync flock linkat renameat mkdir mkdirat unlinkat stat64 fstat64 fstatat64 fstatvfs64 fdopendir mdb_env_create \
+  mdb_env_open mdb_txn_begin mdb_txn_commit mdb_dbi_open mdb_get mdb_put mdb_del mdb_cursor_open mdb_cursor_get)
+
 # its allocations fail when it says so
 $B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
 
@@ -150,12 +166,23 @@ $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
+$B/replay/fuzz_store_name $B/replay/fuzz_store_object: $B/replay/%: $B/tests/fuzz/%.o $B/tests/fuzz/replay.o $B/libkvc_store.a $B/libkvc.a
+	@mkdir -p $(@D)
+	$(SAY) LD $@
+	$(LINK) $^ $(STORE_LIBS) $(LIBS)
+
 # libFuzzer needs its instrumentation in the library too: all sources at once, with clang
 $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
 	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(KVC_LDLIBS)
+
+$B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) $(STORE_SRC) | $B/ready
+	@mkdir -p $(@D)
+	$(SAY) FUZZ $@
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
+	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(STORE_LIBS) $(KVC_LDLIBS)
 
 $B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
@@ -244,8 +271,8 @@ check-format:
 
 ## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
 .PHONY: check-symbols
-check-symbols: libkvc.a libkvc.so.$(VERSION) $(if $(HAVE_CUDA),$(CUDA_SO))
-	@sh tests/check-symbols.sh libkvc.a libkvc.so.$(VERSION) formats/api/kvc.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
+check-symbols: libkvc.a libkvc.so.$(VERSION) libkvc_store.a $(STORE_SO) $(if $(HAVE_CUDA),$(CUDA_SO))
+	@sh tests/check-symbols.sh libkvc.a libkvc_store.a libkvc.so.$(VERSION) formats/api/kvc.h $(STORE_SO) formats/api/kvc_store.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
 
 ## check-memory: caches in memory, through libkvc.so, against numpy where $(PYTHON) has it
 .PHONY: check-memory
@@ -255,13 +282,13 @@ check-memory: libkvc.so.$(VERSION)
 ## check-python: the Python package: with numpy where $(PYTHON) has it, with torch and transformers likewise
 .PHONY: check-python
 check-python: libkvc.so.$(VERSION) $(STORE_SO)
-	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" $(if $(STORE_SO),KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)") CC="$(CC)" \
+	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)" CC="$(CC)" \
 	  PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" python/tests/run.py
 
-## check-abi: libkvc.so against that of the last tag, by abidiff; ABI_BASE: another commit
+## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit
 .PHONY: check-abi
-check-abi: libkvc.so.$(VERSION)
-	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION)
+check-abi: libkvc.so.$(VERSION) $(STORE_SO)
+	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION) $(STORE_SO)
 
 ## check-cuda: nvcc compiles the kernel for all targets without a warning, and no register of it is spilt
 .PHONY: check-cuda
@@ -315,4 +342,5 @@ man-lint:
 	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
 
 -include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
+-include $(ATTACKS:%=%.d)
 -include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $B/formats/api/cuda/kvc_cuda.d

@@ -4,6 +4,7 @@
 #include "formats/store/dir/policy.h"
 #include "formats/store/store.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -46,16 +47,21 @@ static int keep_request(struct trace *x) {
     return 0;
 }
 
+static int bad_line(size_t number, const char *what) {
+    cli_warn("--trace: line %zu %s", number, what);
+    return EXIT_TROUBLE;
+}
+
 static int read_line(struct trace *x, const char *line, size_t number) {
     json_error_t why;
     json_t *j = json_loads(line, 0, &why);
     const json_t *ids = json_object_get(j, "hash_ids");
-    int status = json_is_array(ids) ? keep_request(x) : cli_usage("--trace: line %zu is no object with \"hash_ids\"", number);
+    int status = json_is_array(ids) ? keep_request(x) : bad_line(number, "is no object with \"hash_ids\"");
     for (size_t i = 0; i < json_array_size(ids) && !status; i++) {
         const json_t *id = json_array_get(ids, i);
         status = json_is_integer(id) && json_integer_value(id) >= 0
                      ? keep_id(x, (uint64_t)json_integer_value(id))
-                     : cli_usage("--trace: line %zu has an id that is no number", number);
+                     : bad_line(number, "has an id that is no whole number from 0 on");
     }
     json_decref(j);
     return status;
@@ -81,6 +87,7 @@ static int read_trace(struct trace *x, const char *path) {
     struct kvc_error e;
     if (kvc_input_open(&in, path, &e)) return store_trouble(&e);
     char *text = malloc((size_t)in.size + 1);
+    if (!text) kvc_fail_memory(&e, "a trace");
     int status = text && !kvc_input_read(&in, 0, text, in.size, &e) ? EXIT_SAME : store_trouble(&e);
     size_t number = 0;
     if (text) text[in.size] = '\0';
@@ -90,7 +97,10 @@ static int read_trace(struct trace *x, const char *path) {
         number++;
         if (*line) status = read_line(x, line, number) ? EXIT_TROUBLE : EXIT_SAME;
     }
-    if (!status && (!x->first || count_unique(x))) status = cli_usage("--trace: there are no requests in %s", path);
+    if (!status && (!x->n || count_unique(x))) {
+        cli_warn("%s: there are no requests with blocks in it", path);
+        status = EXIT_TROUBLE;
+    }
     if (!status) x->first[x->requests] = x->n;
     free(text);
     kvc_input_close(&in);
@@ -190,11 +200,16 @@ static int replay_one(struct replay *r, const uint64_t *id, size_t n, struct kvc
 }
 
 static int replay(struct store_tool *t, const struct trace *x, double per_cent) {
-    char folder[] = "/tmp/kvc-trace-XXXXXX", path[64];
+    const char *temporary = getenv("TMPDIR");
+    char folder[4096], path[4120];
     struct replay r = {.trace = x, .limit = (uint64_t)(per_cent / 100 * (double)x->unique) * BLOCK};
     struct kvc_error e;
     int made, status = EXIT_SAME;
-    if (!mkdtemp(folder)) return cli_usage("no temporary folder can be made");
+    const int length = snprintf(folder, sizeof folder, "%s/kvc-trace-XXXXXX", temporary && *temporary ? temporary : "/tmp");
+    if (length >= (int)sizeof folder || !mkdtemp(folder)) {
+        cli_warn("%s: no temporary folder can be made: %s", folder, strerror(errno));
+        return EXIT_TROUBLE;
+    }
     if (!(r.index = kvc_index_open(folder, 0, &made, &e))) status = store_trouble(&e);
     for (size_t i = 0; i < x->requests && !status; i++)
         if (replay_one(&r, x->id + x->first[i], x->first[i + 1] - x->first[i], &e)) status = store_trouble(&e);
@@ -218,20 +233,28 @@ static int replay(struct store_tool *t, const struct trace *x, double per_cent) 
     return EXIT_SAME;
 }
 
+/* Refuses a list of per cents that is none, before anything is printed. */
+static int check_capacities(const char *p) {
+    for (char *end; *p; p = *end ? end + 1 : end) {
+        const double per_cent = strtod(p, &end);
+        if (end == p || !(per_cent > 0 && per_cent <= 1000) || (*end && *end != ','))
+            return cli_usage("--capacity takes per cents up to 1000, as 1,3,10, and not '%s'", p);
+    }
+    return EXIT_SAME;
+}
+
 static int bench_trace(struct store_tool *t) {
     struct trace x = {.n = 0};
-    const char *p = t->capacity ? t->capacity : "1,3,10,30";
-    int status = read_trace(&x, t->trace);
+    const char *p = t->capacity && *t->capacity ? t->capacity : "1,3,10,30";
+    int status = check_capacities(p) ? EXIT_TROUBLE : read_trace(&x, t->trace);
     if (!status && t->json) cli_json_open(&t->report, "results", '[');
     else if (!status)
         printf("%zu requests of %zu blocks, %" PRIu64 " of them different\ncapacity    hits (%%)  written\n", x.requests, x.n,
                x.unique);
     while (!status && *p) {
         char *end;
-        const double per_cent = strtod(p, &end);
-        if (end == p || !(per_cent > 0 && per_cent <= 1000)) status = cli_usage("--capacity takes per cents, as 1,3,10");
-        else status = replay(t, &x, per_cent);
-        p = *end == ',' ? end + 1 : end;
+        status = replay(t, &x, strtod(p, &end));
+        p = *end ? end + 1 : end;
     }
     if (t->json && x.first) cli_json_close(&t->report);
     free(x.id);

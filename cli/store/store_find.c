@@ -1,15 +1,13 @@
-/* store_find.c: kvc-store put, get, find and why. */
+/* store_find.c: kvc-store put, get and find. */
 #include "cli/store/store_tool.h"
 #include "cli/text.h"
 #include "cli/token_ids.h"
-#include "formats/store/dir/dir.h"
-#include "formats/store/space_text.h"
+#include "codecs/recipe.h"
 #include "formats/store/store.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 int store_trouble(const struct kvc_error *e) {
     cli_error(e);
@@ -75,6 +73,10 @@ static int see_name(void *state, unsigned level, const char *name, uint64_t byte
     return 0;
 }
 
+static int by_name(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
 /* Opens all namespaces of the store that the caller can read: not those of other tenants. */
 static int take_all(struct store_tool *t, struct store_spaces *spaces) {
     struct kvc_error e;
@@ -85,21 +87,34 @@ static int take_all(struct store_tool *t, struct store_spaces *spaces) {
         if (!names.n) status = EXIT_TROUBLE;
     }
     if (names.failed) status = EXIT_TROUBLE;
+    if (names.n) qsort(names.name, names.n, sizeof *names.name, by_name);
     for (size_t i = 0; i < names.n && !status; i++) {
         struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space, &e);
         if (space && add_space(spaces, space)) status = EXIT_TROUBLE;
-        if (!space && e.code != KVC_ERR_USAGE) status = store_trouble(&e);
-        if (!space && e.code == KVC_ERR_USAGE && t->verbose) cli_error(&e);
+        if (space) continue;
+        const int damaged = e.code == KVC_ERR_DAMAGED; /* or not signed: one that anybody wrote must not hide the others */
+        if (damaged) kvc_error_prefix(&e, names.name[i]);
+        if (!damaged && e.code != KVC_ERR_USAGE) status = store_trouble(&e);
+        else if (damaged ? !t->quiet : t->verbose) cli_error(&e);
     }
     free(names.name);
     return status;
+}
+
+/* Refuses a recipe that is none: no namespace would have it, and the search would only find nothing. */
+static int check_recipe(const struct store_tool *t) {
+    struct kvc_recipe recipe;
+    struct kvc_error e;
+    return t->of_space.recipe && kvc_recipe_parse(t->of_space.recipe, &recipe, &e) ? store_trouble(&e) : EXIT_SAME;
 }
 
 int store_take_spaces(struct store_tool *t, struct store_spaces *spaces) {
     struct kvc_error e;
     struct kvc_store_space *space = NULL;
     *spaces = (struct store_spaces){.n = 0};
+    if (check_recipe(t)) return EXIT_TROUBLE;
     if (!t->space && !t->like) return take_all(t, spaces);
+    if (t->space && t->like) return cli_usage("name one namespace: --space=NAME or --like=FILE");
     if (t->space) {
         space = kvc_store_space_named(t->s, t->space, &t->of_space, &e);
     } else {
@@ -114,7 +129,7 @@ int store_take_spaces(struct store_tool *t, struct store_spaces *spaces) {
 
 /* --- finding --- */
 
-static int take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
+int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
     struct kvc_error e;
     if (!t->tokens) return cli_usage("name the tokens: --tokens=FILE");
     if (!cli_token_ids(ids, t->tokens, &t->input.import, &e)) return EXIT_SAME;
@@ -125,10 +140,10 @@ static int take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
 int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit) {
     const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
     struct kvc_error e;
-    struct cli_token_ids ids;
+    struct cli_token_ids ids = {.id = NULL};
     uint64_t best = 0;
     *hit = NULL;
-    int status = take_tokens(t, &ids);
+    int status = store_take_tokens(t, &ids);
     if (status) return status;
     for (size_t i = 0; i < spaces->n && !status; i++) {
         struct kvc_store_hit *h = kvc_store_find(spaces->item[i], ids.id, ids.n, &o, &e);
@@ -138,7 +153,8 @@ int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, 
             break;
         }
         kvc_store_hit_info(h, &info);
-        if (info.tokens > best) {
+        /* of equal prefixes, an exact one */
+        if (info.tokens > best || (*hit && info.tokens == best && spaces->item[i]->lossless && !(*hit)->space->lossless)) {
             kvc_store_hit_free(*hit);
             *hit = h;
             best = info.tokens;
@@ -163,22 +179,64 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
         cli_json_bool(&t->report, "late", info.late);
         cli_json_text(&t->report, "levels", info.levels);
         cli_json_text(&t->report, "namespace", hit ? kvc_store_space_name(hit->space) : NULL);
+        cli_json_bool(&t->report, "lossless", hit && hit->space->lossless);
         return;
     }
+    if (t->quiet) return;
     cli_size_text(info.bytes, size);
     if (hit)
-        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s\n", info.tokens, info.chunks, size,
-               info.levels, kvc_store_space_name(hit->space));
+        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s%s%s\n", info.tokens, info.chunks, size,
+               info.levels, kvc_store_space_name(hit->space),
+               hit->space->lossless ? "" : ", lossy: ", hit->space->lossless ? "" : hit->space->recipe);
     else printf("0 tokens\n");
+}
+
+/* Finds the longest cache that cannot be cut. NULL, without a message, if there is none. */
+static struct kvc_file *find_whole(struct store_tool *t, const struct store_spaces *spaces, const struct kvc_store_space **of) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    struct cli_token_ids ids;
+    struct kvc_file *best = NULL;
+    uint64_t most = 0, n;
+    if (store_take_tokens(t, &ids)) return NULL;
+    for (size_t i = 0; i < spaces->n; i++) {
+        struct kvc_file *f = kvc_store_get_whole(spaces->item[i], ids.id, ids.n, &o, NULL);
+        if (f) kvc_file_tokens(f, &n);
+        if (f && n > most) {
+            kvc_file_close(best);
+            best = f;
+            most = n;
+            *of = spaces->item[i];
+        } else {
+            kvc_file_close(f);
+        }
+    }
+    free(ids.id);
+    return best;
+}
+
+static void print_whole(struct store_tool *t, const struct kvc_file *f, const struct kvc_store_space *space) {
+    uint64_t n = 0;
+    kvc_file_tokens(f, &n);
+    if (t->json) {
+        cli_json_u64(&t->report, "tokens", n);
+        cli_json_bool(&t->report, "whole", 1);
+        cli_json_text(&t->report, "namespace", kvc_store_space_name(space));
+    } else {
+        printf("%" PRIu64 " tokens in one object, namespace %.16s\n", n, kvc_store_space_name(space));
+    }
 }
 
 int store_find(struct store_tool *t) {
     struct store_spaces spaces;
     struct kvc_store_hit *hit = NULL;
+    const struct kvc_store_space *space = NULL;
     int status = store_take_spaces(t, &spaces);
     if (!status) status = store_find_longest(t, &spaces, &hit);
-    if (!status) print_hit(t, hit);
-    if (!status && !hit) status = EXIT_DIFFER;
+    struct kvc_file *whole = !status && !hit ? find_whole(t, &spaces, &space) : NULL;
+    if (whole) print_whole(t, whole, space);
+    else if (!status) print_hit(t, hit);
+    if (!status && !hit && !whole) status = EXIT_DIFFER;
+    kvc_file_close(whole);
     kvc_store_hit_free(hit);
     store_free_spaces(&spaces);
     return status;
@@ -186,43 +244,54 @@ int store_find(struct store_tool *t) {
 
 /* --- getting --- */
 
+/* Where a file is written, and why it could not be. */
+struct writing {
+    struct cli_output out;
+    struct kvc_error why;
+    int failed;
+};
+
 static int write_output(void *state, const void *data, size_t n) {
-    struct cli_output *o = state;
-    return o->sink.write(o->sink.state, data, n, NULL);
+    struct writing *w = state;
+    w->failed = kvc_sink_write(&w->out.sink, data, n, &w->why) != 0;
+    return w->failed;
 }
 
 static int write_file(struct store_tool *t, const struct kvc_file *f) {
     struct kvc_error e;
-    struct cli_output out = {.fd = -1};
-    const struct kvc_write_options how = {.size = sizeof how, .lossy_metadata = t->lossy_metadata};
-    if (cli_output_open(&out, t->output, t->force, 0666, &e)) return store_trouble(&e);
-    int status = t->to && strcmp(t->to, "kvc") != 0 ? kvc_file_unpack(f, t->to, &how, write_output, &out, &e)
-                                                    : kvc_file_pack(f, &how, write_output, &out, &e);
-    if (!status) status = cli_output_commit(&out, &e);
+    struct writing w = {.out.fd = -1};
+    const struct kvc_write_options how = {.size = sizeof how, .lossy_metadata = t->lossy_metadata, .no_verify = 1};
+    if (cli_output_open(&w.out, t->output, t->force, 0666, &e)) return store_trouble(&e);
+    int status = t->to && strcmp(t->to, "kvc") != 0 ? kvc_file_unpack(f, t->to, &how, write_output, &w, &e)
+                                                    : kvc_file_pack(f, &how, write_output, &w, &e);
+    if (!status) status = cli_output_commit(&w.out, &e);
     if (!status) return EXIT_SAME;
-    cli_output_abandon(&out);
-    return store_trouble(&e);
+    cli_output_abandon(&w.out);
+    return store_trouble(w.failed ? &w.why : &e);
+}
+
+/* Reads what was found. NULL: a message was printed. */
+static struct kvc_file *read_hit(struct kvc_store_hit *hit) {
+    const struct kvc_store_load_options o = {.size = sizeof o, .deadline = 600000000};
+    struct kvc_error e;
+    struct kvc_file *f = kvc_store_get(hit, &o, &e);
+    if (!f && kvc_error_code(&e)) cli_error(&e);
+    else if (!f) cli_warn("what was found is not there any more");
+    return f;
 }
 
 int store_get(struct store_tool *t) {
-    const struct kvc_store_load_options o = {.size = sizeof o, .deadline = 600000000};
     struct store_spaces spaces;
     struct kvc_store_hit *hit = NULL;
-    struct kvc_error e;
+    const struct kvc_store_space *space = NULL;
     int status = store_take_spaces(t, &spaces);
     if (!status) status = store_find_longest(t, &spaces, &hit);
-    if (!status && !hit) {
-        if (!t->quiet) cli_warn("the store has no prefix of these tokens; kvc-store why says more");
-        status = EXIT_DIFFER;
-    }
-    struct kvc_file *f = hit ? kvc_store_get(hit, &o, &e) : NULL;
-    if (hit && !f) {
-        if (kvc_error_code(&e)) cli_error(&e);
-        else cli_warn("what was found is not there any more");
-        status = EXIT_DIFFER;
-    }
-    if (f) status = write_file(t, f);
-    if (f && !status && t->output) print_hit(t, hit);
+    struct kvc_file *f = status ? NULL : hit ? read_hit(hit) : find_whole(t, &spaces, &space);
+    if (!status && !hit && !f && !t->quiet) cli_warn("the store has no prefix of these tokens; kvc-store why says more");
+    if (!status) status = f ? write_file(t, f) : EXIT_DIFFER;
+    if (f && !status && t->output && hit) print_hit(t, hit);
+    else if (f && !status && t->output) print_whole(t, f, space);
+    else if (t->json) print_hit(t, NULL);
     kvc_file_close(f);
     kvc_store_hit_free(hit);
     store_free_spaces(&spaces);
@@ -231,119 +300,89 @@ int store_get(struct store_tool *t) {
 
 /* --- putting --- */
 
-static int put_one(struct store_tool *t, const char *path, uint64_t *stored) {
-    struct kvc_error e;
-    struct kvc_file *f = store_open_file(t, path);
+/* How many tokens of a cache the store has. */
+static uint64_t tokens_there(struct kvc_store_space *space, const int32_t *tokens, uint64_t n) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    struct kvc_store_hit_info info = {.size = sizeof info};
+    struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &o, NULL);
+    if (hit) kvc_store_hit_info(hit, &info);
+    kvc_store_hit_free(hit);
+    if (info.tokens) return info.tokens;
+    struct kvc_file *whole = kvc_store_get_whole(space, tokens, n, &o, NULL);
+    uint64_t there = 0;
+    if (whole) kvc_file_tokens(whole, &there);
+    kvc_file_close(whole);
+    return there;
+}
+
+/* Returns 1 if no chunk can be cut out of a cache. */
+static int is_whole(const struct kvc_file *f) {
+    struct kvc_tensor_info info = {.size = sizeof info};
+    for (uint32_t i = 0; !kvc_file_tensor(f, i, &info); i++)
+        if (strcmp(info.part, "sliding") == 0 || strcmp(info.part, "recurrent") == 0) return 1;
+    return 0;
+}
+
+static void report_put(struct store_tool *t, const char *path, const struct kvc_store_space *space, uint64_t n, uint64_t there) {
+    if (t->json) {
+        cli_json_open(&t->report, NULL, '{');
+        cli_json_text(&t->report, "file", path);
+        cli_json_u64(&t->report, "tokens", n);
+        cli_json_u64(&t->report, "stored", there);
+        cli_json_u64(&t->report, "chunk", kvc_store_space_chunk(space));
+        cli_json_text(&t->report, "namespace", kvc_store_space_name(space));
+        cli_json_close(&t->report);
+    } else if (!t->quiet) {
+        cli_print_safe(stdout, path);
+        printf(": %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", there, n, kvc_store_space_name(space));
+    }
+}
+
+/* Puts an open cache, and asks the store what it has of it then: levels may refuse chunks, or fail. */
+static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space,
+                    struct kvc_error *e) {
     const struct kvc_store_put_options o = {.size = sizeof o, .wait = 1, .seconds = t->seconds, .pin = t->pin};
+    const uint64_t chunk = kvc_store_space_chunk(space);
+    uint64_t n = 0;
+    const int32_t *tokens = kvc_file_tokens(f, &n);
+    const int whole_cache = is_whole(f);
+    if (tokens && n < chunk && !whole_cache) {
+        cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s", path, n, chunk,
+                 n < 256 ? "" : "; --chunk makes chunks smaller");
+        return EXIT_DIFFER;
+    }
+    if (kvc_store_put(space, f, &o, e)) return EXIT_TROUBLE;
+    const uint64_t there = tokens_there(space, tokens, n), whole = whole_cache ? n : n / chunk * chunk;
+    report_put(t, path, space, n, there);
+    if (there >= whole) return EXIT_SAME;
+    if (kvc_error_code(e)) cli_error(e);
+    cli_warn("%s: of %" PRIu64 " tokens in whole chunks the store has %" PRIu64, path, whole, there);
+    return EXIT_DIFFER;
+}
+
+static int put_one(struct store_tool *t, const char *path) {
+    struct kvc_error e = {.code = KVC_OK};
+    struct kvc_file *f = store_open_file(t, path);
     if (!f) return EXIT_TROUBLE;
     struct kvc_store_space *space = kvc_store_space_like(t->s, f, &t->of_space, &e);
-    int status = space ? kvc_store_put(space, f, &o, &e) : -1;
-    uint64_t n = 0;
-    kvc_file_tokens(f, &n);
-    if (!status && n < kvc_store_space_chunk(space))
-        cli_warn("%s: nothing is stored: it has %" PRIu64 " tokens, and a chunk %" PRIu64, path, n, kvc_store_space_chunk(space));
-    else if (!status && !t->quiet && !t->json)
-        printf("%s: %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", path,
-               n / kvc_store_space_chunk(space) * kvc_store_space_chunk(space), n, kvc_store_space_name(space));
-    if (status) {
+    const int status = space ? put_file(t, path, f, space, &e) : EXIT_TROUBLE;
+    if (status == EXIT_TROUBLE) {
         cli_error_about(&e, path);
         store_trouble(&e);
     }
-    *stored += !status;
     kvc_store_space_close(space);
     kvc_file_close(f);
-    return status ? EXIT_TROUBLE : EXIT_SAME;
+    return status;
 }
 
 int store_put(struct store_tool *t) {
-    uint64_t stored = 0;
     int worst = EXIT_SAME;
     if (!t->n) return cli_usage("name the files that are put");
+    if (t->json) cli_json_open(&t->report, "files", '[');
     for (int i = 0; i < t->n; i++) {
-        const int status = put_one(t, t->operand[i], &stored);
+        const int status = put_one(t, t->operand[i]);
         if (status > worst) worst = status;
     }
-    if (t->json) cli_json_u64(&t->report, "files", stored);
+    if (t->json) cli_json_close(&t->report);
     return worst;
-}
-
-/* --- why --- */
-
-void store_age_text(int64_t seconds, char text[32]) {
-    if (seconds < 120) snprintf(text, 32, "%" PRId64 " s", seconds);
-    else if (seconds < 7200) snprintf(text, 32, "%" PRId64 " min", seconds / 60);
-    else if (seconds < 172800) snprintf(text, 32, "%" PRId64 " h", seconds / 3600);
-    else snprintf(text, 32, "%" PRId64 " d", seconds / 86400);
-}
-
-/* Says what a directory remembers of an object that it does not have. */
-static void explain_object(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size) {
-    struct kvc_index_record r;
-    char age[32];
-    snprintf(text, size, "never stored, or forgotten");
-    for (unsigned i = 0; i < s->n_levels; i++) {
-        const struct kvc_dir *d = s->level[i].ops == &kvc_level_dir ? (const struct kvc_dir *)s->level[i].level : NULL;
-        struct kvc_index_txn *txn = d && d->index ? kvc_index_begin(d->index, 0, NULL) : NULL;
-        if (txn && kvc_index_get(txn, o->key, &r, NULL) > 0) {
-            store_age_text((int64_t)time(NULL) - r.used, age);
-            snprintf(text, size,
-                     r.ghost ? "evicted or refused by %s; it was last asked for %s ago" : "too old for %s: last used %s ago",
-                     s->level[i].url, age);
-        }
-        kvc_index_abort(txn);
-    }
-}
-
-/* Prints what a namespace has of the tokens, and where it ends. Returns the tokens it has. */
-static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *space, const struct cli_token_ids *ids,
-                              const char *wanted) {
-    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
-    struct kvc_error e;
-    struct kvc_store_hit *hit = kvc_store_find(space, ids->id, ids->n, &o, &e);
-    char reason[256] = "", difference[256];
-    if (!hit) {
-        store_trouble(&e);
-        return 0;
-    }
-    const uint64_t tokens = hit->chunks * space->chunk;
-    if (hit->chunks * space->chunk < hit->asked) explain_object(t->s, &hit->object[hit->chunks], reason, sizeof reason);
-    else if (ids->n % space->chunk)
-        snprintf(reason, sizeof reason, "less than a chunk of %" PRIu64 " tokens is left", space->chunk);
-    printf("namespace %.16s: %" PRIu64 " of %" PRIu64 " tokens%s%s\n", space->name, tokens, ids->n, *reason ? "; then: " : "",
-           reason);
-    size_t at = 0;
-    while (wanted && kvc_space_text_differ(wanted, space->facts, &at, difference, sizeof difference)) {
-        printf("  differs in ");
-        cli_print_safe(stdout, difference);
-        printf("\n");
-    }
-    kvc_store_hit_free(hit);
-    return tokens;
-}
-
-int store_why(struct store_tool *t) {
-    struct store_spaces wanted = {.n = 0}, all = {.n = 0};
-    struct cli_token_ids ids = {.id = NULL};
-    int status = take_tokens(t, &ids);
-    uint64_t best = 0;
-    if (status) return status;
-    if (t->like) status = store_take_spaces(t, &wanted);
-    const char *like = t->like;
-    t->like = NULL;
-    if (!status) status = store_take_spaces(t, &all);
-    t->like = like;
-    if (!status && !all.n) printf("the store has no namespace that can be read\n");
-    for (size_t i = 0; i < wanted.n && !status; i++) {
-        int there = 0;
-        for (size_t k = 0; k < all.n; k++) there |= strcmp(wanted.item[i]->name, all.item[k]->name) == 0;
-        if (!there) printf("namespace %.16s, which these facts give, is not in the store\n", wanted.item[i]->name);
-    }
-    for (size_t i = 0; i < all.n && !status; i++) {
-        const uint64_t tokens = explain_space(t, all.item[i], &ids, wanted.n ? wanted.item[0]->facts : NULL);
-        if (tokens > best) best = tokens;
-    }
-    store_free_spaces(&wanted);
-    store_free_spaces(&all);
-    free(ids.id);
-    return status ? status : best ? EXIT_SAME : EXIT_DIFFER;
 }

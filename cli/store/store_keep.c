@@ -18,6 +18,7 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
     cli_size_text(c->evicted_bytes, evicted);
     cli_size_text(c->trash_bytes, trash);
     if (t->json) {
+        cli_json_open(&t->report, NULL, '{');
         cli_json_u64(&t->report, "objects", c->objects);
         cli_json_u64(&t->report, "bytes", c->bytes);
         cli_json_u64(&t->report, "adopted", c->adopted);
@@ -27,10 +28,14 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
         cli_json_u64(&t->report, "expired", c->expired);
         cli_json_u64(&t->report, "trash_bytes", c->trash_bytes);
         cli_json_u64(&t->report, "strangers", c->strangers);
+        cli_json_close(&t->report);
         return;
     }
-    printf("%" PRIu64 " objects, %s; %s%" PRIu64 " (%s, %" PRIu64 " of them expired); %s in the trash\n", c->objects, size,
-           t->dry_run ? "would evict " : "evicted ", c->evicted, evicted, c->expired, trash);
+    if (t->quiet) return;
+    printf("%" PRIu64 " objects, %s; ", c->objects, size);
+    if (t->dry_run) printf("would evict %s, %" PRIu64 " objects have expired", evicted, c->expired);
+    else printf("evicted %" PRIu64 " (%s), %" PRIu64 " of them expired", c->evicted, evicted, c->expired);
+    printf("; %s in the trash\n", trash);
     if (c->adopted || c->missing)
         printf("the index lacked %" PRIu64 " files, and %" PRIu64 " of its records had none\n", c->adopted, c->missing);
     if (c->strangers) printf("%" PRIu64 " files in the store's folders are no objects\n", c->strangers);
@@ -38,22 +43,25 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
 
 int store_gc(struct store_tool *t) {
     const struct kvc_dir_clean how = {.max_size = t->max_size, .older = t->older, .dry_run = t->dry_run};
-    int any = 0;
-    for (unsigned i = 0; i < t->s->n_levels; i++) {
+    int any = 0, status = EXIT_SAME;
+    if (t->json) cli_json_open(&t->report, "directories", '[');
+    for (unsigned i = 0; i < t->s->n_levels && !status; i++) {
         struct kvc_dir_counts counts;
         struct kvc_error e;
         if (t->s->level[i].ops != &kvc_level_dir) continue;
         any = 1;
-        if (kvc_dir_clean((struct kvc_dir *)t->s->level[i].level, &how, &counts, &e)) return store_trouble(&e);
-        print_counts(t, &counts);
+        if (kvc_dir_clean((struct kvc_dir *)t->s->level[i].level, &how, &counts, &e)) status = store_trouble(&e);
+        else print_counts(t, &counts);
     }
-    return any ? EXIT_SAME : cli_usage("kvc-store gc is for directories; Redis and S3 expire objects by themselves");
+    if (t->json) cli_json_close(&t->report);
+    return any ? status : cli_usage("kvc-store gc is for directories; Redis and S3 expire objects by themselves");
 }
 
 /* --- verify --- */
 
 struct verifying {
     struct store_tool *t;
+    struct store_spaces spaces; /* those that can be read */
     unsigned level;
     struct kvc_object *bad;
     size_t n_bad;
@@ -62,22 +70,37 @@ struct verifying {
     struct kvc_error why; /* of the object that is being read */
 };
 
-/* Checks an object by itself: that it is whole, and that its own tokens and facts give its name. */
-static int check_chunk(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size,
+/* Checks that the tokens of a chunk give its name, if its namespace can be read: that of a tenant cannot. */
+static int check_name(const struct verifying *v, const struct kvc_object *o, const struct kvc_cache *c, struct kvc_error *e) {
+    struct kvc_object own;
+    for (size_t i = 0; i < v->spaces.n; i++) {
+        const struct kvc_store_space *space = v->spaces.item[i];
+        if (memcmp(space->ns, o->space, sizeof o->space) != 0) continue;
+        const int chunk = c->n_prefix_keys == space->chunk / KVC_PREFIX_TOKENS;
+        if (chunk && kvc_chunk_object(space, c->prefix_keys, 0, &own, e)) return -1;
+        if (!chunk || !kvc_object_equal(&own, o)) return kvc_fail(e, KVC_ERR_DAMAGED, "its tokens are of another name");
+    }
+    return 0;
+}
+
+/* Checks an object by itself: that it is whole, and that its own tokens give its name. */
+static int check_chunk(const struct verifying *v, const struct kvc_object *o, const void *data, size_t size,
                        struct kvc_error *e) {
     const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
-    if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
+    if (kvc_chunk_signature(v->t->s, o, data, &size, e)) return -1;
     struct kvc_file *f = kvc_file_open_memory(data, size, &open, e);
     if (!f) return -1;
     int status = kvc_container_check_hashes(f->cache, e) || kvc_prefix_verify(f->cache, e) ? -1 : 0;
+    if (!status && o->kind == KVC_OBJECT_CHUNK) status = check_name(v, o, f->cache, e);
     kvc_file_close(f);
     return status;
 }
 
-static int check_bytes(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size,
+static int check_bytes(const struct verifying *v, const struct kvc_object *o, const void *data, size_t size,
                        struct kvc_error *e) {
+    const struct kvc_store *s = v->t->s;
     struct kvc_space_facts facts;
-    if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE) return check_chunk(s, o, data, size, e);
+    if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE) return check_chunk(v, o, data, size, e);
     if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
     if (o->kind == KVC_OBJECT_SPACE_FACTS) {
         if (kvc_space_text_read(data, size, &facts, e)) return -1;
@@ -108,7 +131,7 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     (void)bytes, (void)used;
     int status = l->ops->get(l, o, 1, kvc_now() + 60000000, take_bytes, to, &e);
     if (!status && !to[0] && !e.code) return 0; /* it has just gone */
-    if (!status && to[0]) status = check_bytes(v->t->s, o, to[0], size, &e);
+    if (!status && to[0]) status = check_bytes(v, o, to[0], size, &e);
     free(to[0]);
     v->n++;
     v->bytes += size;
@@ -123,20 +146,31 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     return 0;
 }
 
+/* Reads the objects of all levels. */
+static int verify_levels(struct verifying *v) {
+    struct kvc_error e;
+    for (; v->level < v->t->s->n_levels; v->level++) {
+        struct kvc_level *l = v->t->s->level[v->level].level;
+        const size_t before = v->n_bad;
+        if (l->ops->walk(l, NULL, see, v, &e)) return store_trouble(&e);
+        if (v->failed) return EXIT_TROUBLE;
+        for (size_t i = before; i < v->n_bad && v->t->repair; i++)
+            if (l->ops->quarantine && l->ops->quarantine(l, &v->bad[i], &e)) store_trouble(&e);
+    }
+    return EXIT_SAME;
+}
+
 int store_verify(struct store_tool *t) {
     struct verifying v = {.t = t};
-    struct kvc_error e;
+    const int quiet = t->quiet;
     char size[32];
-    for (; v.level < t->s->n_levels; v.level++) {
-        struct kvc_level *l = t->s->level[v.level].level;
-        const size_t before = v.n_bad;
-        if (l->ops->walk(l, NULL, see, &v, &e) || v.failed) {
-            free(v.bad);
-            return store_trouble(&e);
-        }
-        for (size_t i = before; i < v.n_bad && t->repair; i++)
-            if (l->ops->quarantine && l->ops->quarantine(l, &v.bad[i], &e)) store_trouble(&e);
-    }
+    t->quiet = 1; /* damaged facts are reported as objects */
+    int status = store_take_spaces(t, &v.spaces);
+    t->quiet = quiet;
+    if (!status) status = verify_levels(&v);
+    store_free_spaces(&v.spaces);
+    free(v.bad);
+    if (status) return status;
     cli_size_text(v.bytes, size);
     if (t->json) {
         cli_json_u64(&t->report, "objects", v.n);
@@ -145,9 +179,7 @@ int store_verify(struct store_tool *t) {
     } else if (!t->quiet) {
         printf("%" PRIu64 " objects, %s: %zu bad%s\n", v.n, size, v.n_bad, v.n_bad && t->repair ? ", put aside" : "");
     }
-    const int bad = v.n_bad != 0;
-    free(v.bad);
-    return bad ? EXIT_DIFFER : EXIT_SAME;
+    return v.n_bad ? EXIT_DIFFER : EXIT_SAME;
 }
 
 /* --- pins --- */
@@ -163,6 +195,7 @@ static int change_pin(struct store_tool *t, int pin) {
         status = EXIT_DIFFER;
     }
     if (hit && (pin ? kvc_store_pin(hit, t->seconds, &e) : kvc_store_unpin(hit, &e))) status = store_trouble(&e);
+    if (hit && t->json) cli_json_u64(&t->report, "tokens", hit->chunks * hit->space->chunk);
     if (hit && !status && !t->quiet && !t->json)
         printf("%" PRIu64 " tokens %s\n", (uint64_t)(hit->chunks * hit->space->chunk), pin ? "pinned" : "unpinned");
     kvc_store_hit_free(hit);
@@ -190,6 +223,7 @@ int store_drop(struct store_tool *t) {
         if (n < 0) status = store_trouble(&e);
         else if (t->json) cli_json_i64(&t->report, "objects", n);
         else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
+        if (!n) status = EXIT_DIFFER;
     }
     store_free_spaces(&spaces);
     return status;

@@ -123,12 +123,14 @@ static int stat_object(struct store_tool *t, const char *name) {
     kvc_index_abort(txn);
     if (found < 0) return store_trouble(&e);
     if (!found) {
-        if (!t->quiet) printf("%s: not in the index\n", name);
+        if (!t->quiet)
+            cli_warn("%s: the index does not know it%s", name, o.kind == KVC_OBJECT_CHUNK ? "" : ": it has chunks only");
         return EXIT_DIFFER;
     }
     kvc_root_path(&o, path);
     store_age_text((int64_t)time(NULL) - r.used, age);
     if (t->json) {
+        cli_json_open(&t->report, NULL, '{');
         cli_json_text(&t->report, "name", name);
         cli_json_text(&t->report, "path", path);
         cli_json_bool(&t->report, "resident", !r.ghost);
@@ -139,6 +141,7 @@ static int stat_object(struct store_tool *t, const char *name) {
         cli_json_i64(&t->report, "used", r.used);
         cli_json_i64(&t->report, "pinned", r.pinned);
         cli_json_i64(&t->report, "expires", r.expires);
+        cli_json_close(&t->report);
         return EXIT_SAME;
     }
     printf("%s\n  %s, %" PRIu64 " bytes, chunk %" PRIu32 " of its chain, %" PRIu32
@@ -152,10 +155,12 @@ static int stat_object(struct store_tool *t, const char *name) {
 int store_stat(struct store_tool *t) {
     int worst = EXIT_SAME;
     if (!t->n) return cli_usage("name the objects");
+    if (t->json) cli_json_open(&t->report, "objects", '[');
     for (int i = 0; i < t->n; i++) {
         const int status = stat_object(t, t->operand[i]);
         if (status > worst) worst = status;
     }
+    if (t->json) cli_json_close(&t->report);
     return worst;
 }
 
@@ -243,7 +248,7 @@ int store_config(struct store_tool *t) {
     if (t->n && kvc_root_configure(&d->root, &c, &e)) return store_trouble(&e);
     kvc_conf_print(&c, text, sizeof text);
     if (t->json) cli_json_text(&t->report, "config", text);
-    else fputs(text, stdout);
+    else if (!t->quiet || !t->n) fputs(text, stdout);
     return EXIT_SAME;
 }
 

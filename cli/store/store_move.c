@@ -77,8 +77,10 @@ static int say(struct moving *m, const char *done) {
         cli_json_u64(&m->t->report, "objects", m->n);
         cli_json_u64(&m->t->report, "bytes", m->bytes);
         cli_json_u64(&m->t->report, "there", m->there);
+    } else if (!m->t->quiet && m->to) {
+        cli_warn("%" PRIu64 " objects, %s, %s; %" PRIu64 " of them were there already", m->n, size, done, m->there);
     } else if (!m->t->quiet) {
-        cli_warn("%" PRIu64 " objects, %s, %s; %" PRIu64 " were there already", m->n, size, done, m->there);
+        cli_warn("%" PRIu64 " objects, %s, %s", m->n, size, done);
     }
     return EXIT_SAME;
 }
@@ -137,5 +139,5 @@ int store_sync(struct store_tool *t) {
     struct moving m = {.t = t, .from = t->s->level[0].level, .to = to->level[0].level};
     const int status = walk(&m);
     kvc_store_close(to);
-    return status ? status : say(&m, "copied");
+    return status ? status : say(&m, "read");
 }

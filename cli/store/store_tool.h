@@ -3,6 +3,7 @@
 #define KVC_STORE_TOOL_H
 
 #include "cli/cli.h"
+#include "cli/token_ids.h"
 #include "formats/api/kvc_store.h"
 
 struct store_tool {
@@ -37,6 +38,8 @@ struct store_spaces {
 };
 int store_take_spaces(struct store_tool *t, struct store_spaces *spaces);
 void store_free_spaces(struct store_spaces *spaces);
+/* Reads --tokens. The caller frees ids->id. */
+int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids);
 /* Finds the longest prefix of --tokens in these namespaces. *hit is NULL, without a message, if there is none. */
 int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit);
 /* Seconds as "3 min". */

@@ -122,6 +122,12 @@ typedef int kvc_store_chunk_fn(void *state, uint64_t first, uint64_t tokens, con
 KVC_STORE_API uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
                                         kvc_store_chunk_fn *take, void *state, struct kvc_error *e);
 
+/* Finds and reads the longest cache that n tokens begin with, of those that cannot be cut into chunks because layers keep a window or a
+ * state. It is one object; of several that share all whole runs of 256 tokens the store keeps the last one. NULL if there is none. *e
+ * tells then what was bad, or is 0. */
+KVC_STORE_API struct kvc_file *kvc_store_get_whole(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                                                   const struct kvc_store_find_options *options, struct kvc_error *e);
+
 /* --- putting --- */
 
 struct kvc_store_put_options {
@@ -137,8 +143,10 @@ struct kvc_store_put_options {
     void (*done)(void *state, int stored);
     void *state;
 };
-/* Puts the whole chunks of a cache that begins at position 0 and has its token ids. Chunks that the store has are not packed again.
- * Returns 0; 1 if the queue is full and it was dropped (counted); -1 if f does not belong to the namespace, or cannot be cut. */
+/* Puts the whole chunks of a cache that begins at position 0 and has its token ids. Chunks that the store has are not packed again. A cache
+ * with layers that keep a window or a state is put as it is, for kvc_store_get_whole().
+ * Returns 0; 1 if the queue is full and it was dropped (counted); -1 if f does not belong to the namespace, or cannot be cut. If it waited
+ * and a level failed, *e tells why after 0 too; kvc_store_find() tells what is there. */
 KVC_STORE_API int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struct kvc_store_put_options *options,
                                 struct kvc_error *e);
 /* Waits until everything that was put is stored. 0, or -1 at the deadline (microseconds from now; 0: no deadline). */

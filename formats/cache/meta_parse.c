@@ -9,19 +9,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_KEY = 255, MOST_BYTES = 64 };
+enum { MOST_KEY = 255, MOST_BYTES = 512 };
 
 /* Keys that are no text; a key that ends with a dot stands for all that begin so. */
 static const struct {
     const char *key;
     enum kvc_meta_type type;
 } types[] = {
-    {KVC_KEY_MODEL_LAYERS, KVC_META_U64},   {KVC_KEY_MODEL_HEADS, KVC_META_U64},      {KVC_KEY_MODEL_KV_HEADS, KVC_META_U64},
-    {KVC_KEY_MODEL_HEAD_DIM, KVC_META_U64}, {KVC_KEY_MODEL_HEAD_DIM_V, KVC_META_U64}, {KVC_KEY_FINGERPRINT, KVC_META_BYTES},
-    {KVC_KEY_TOKENIZER, KVC_META_BYTES},    {KVC_KEY_ROPE_ASSUMED, KVC_META_BOOL},    {KVC_KEY_ROPE_THETA, KVC_META_F64},
-    {KVC_KEY_ROPE_DIM, KVC_META_U64},       {KVC_KEY_ROPE_FACTOR, KVC_META_F64},      {KVC_KEY_HADAMARD_K, KVC_META_U64},
-    {KVC_KEY_HADAMARD_V, KVC_META_U64},     {KVC_KEY_WINDOW, KVC_META_U64},           {KVC_KEY_PAGE_SIZE, KVC_META_U64},
-    {KVC_KEY_HEADS_KNOWN, KVC_META_BOOL},   {KVC_KEY_LAYERS_KNOWN, KVC_META_BOOL},    {KVC_KEY_VALUES_PROFILE, KVC_META_BYTES},
+    {KVC_KEY_MODEL_LAYERS, KVC_META_U64},
+    {KVC_KEY_MODEL_HEADS, KVC_META_U64},
+    {KVC_KEY_MODEL_KV_HEADS, KVC_META_U64},
+    {KVC_KEY_MODEL_HEAD_DIM, KVC_META_U64},
+    {KVC_KEY_MODEL_HEAD_DIM_V, KVC_META_U64},
+    {KVC_KEY_FINGERPRINT, KVC_META_BYTES},
+    {KVC_KEY_TOKENIZER, KVC_META_BYTES},
+    {KVC_KEY_ROPE_ASSUMED, KVC_META_BOOL},
+    {KVC_KEY_ROPE_THETA, KVC_META_F64},
+    {KVC_KEY_ROPE_DIM, KVC_META_U64},
+    {KVC_KEY_ROPE_FACTOR, KVC_META_F64},
+    {KVC_KEY_HADAMARD_K, KVC_META_U64},
+    {KVC_KEY_HADAMARD_V, KVC_META_U64},
+    {KVC_KEY_WINDOW, KVC_META_U64},
+    {KVC_KEY_PAGE_SIZE, KVC_META_U64},
+    {KVC_KEY_HEADS_KNOWN, KVC_META_BOOL},
+    {KVC_KEY_LAYERS_KNOWN, KVC_META_BOOL},
+    {KVC_KEY_VALUES_PROFILE, KVC_META_BYTES},
+    {KVC_KEY_MODEL_ADAPTERS_HASH, KVC_META_BYTES},
 };
 
 /* Keys that the container keeps for itself; as above. */
@@ -53,7 +66,7 @@ static int set_bytes(struct kvc_meta *m, const char *key, const char *value, str
         bytes[i] = (uint8_t)(high * 16 + low);
     }
     return good ? kvc_meta_set_bytes(m, key, bytes, n / 2, e)
-                : kvc_fail(e, KVC_ERR_USAGE, "%s: is not up to 64 bytes in hex", key);
+                : kvc_fail(e, KVC_ERR_USAGE, "%s: is not up to %d bytes in hex", key, MOST_BYTES);
 }
 
 static int set_number(struct kvc_meta *m, const char *key, const char *value, int is_float, struct kvc_error *e) {

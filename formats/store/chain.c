@@ -1,4 +1,4 @@
-/* chain.c: opens a chain of levels; counts what waits. Spec: STORE.md. Not for what is done in the background (errands.c). */
+/* chain.c: opens a chain of levels. Spec: STORE.md. Not for what is done in the background (errands.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
@@ -77,9 +77,15 @@ struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_opti
     int status = kvc_sized_take(&s->options, sizeof s->options, options, "kvc_store_options", e);
     set_defaults(&s->options);
     if (!status) status = fill(s, levels, e);
+    for (unsigned i = 0; i < s->n_levels && !status; i++) kvc_store_greet(s, i);
     if (!status) return s;
     kvc_store_close(s);
     return NULL;
+}
+
+void kvc_event_free(struct kvc_event *x) {
+    free(x->tokens);
+    free(x);
 }
 
 void kvc_store_close(struct kvc_store *s) {
@@ -95,41 +101,12 @@ void kvc_store_close(struct kvc_store *s) {
         free(s->level[i].url);
     }
     if (s->event_fd >= 0) close(s->event_fd);
-    kvc_store_free_events(s);
+    for (struct kvc_event *x = s->events, *next; x; x = next) {
+        next = x->next;
+        kvc_event_free(x);
+    }
     pthread_cond_destroy(&s->idle);
     pthread_mutex_destroy(&s->lock);
     OPENSSL_cleanse(s->secret, sizeof s->secret);
     free(s);
-}
-
-/* --- what waits --- */
-
-int kvc_store_enter(struct kvc_store *s, uint64_t bytes) {
-    pthread_mutex_lock(&s->lock);
-    /* One that is larger than the queue has its turn when nothing else waits. */
-    const int full = s->waiting &&
-                     (s->waiting_bytes > s->options.queue_bytes || bytes > s->options.queue_bytes - s->waiting_bytes);
-    if (!full) {
-        s->waiting++;
-        s->waiting_bytes += bytes;
-    }
-    pthread_mutex_unlock(&s->lock);
-    return full;
-}
-
-void kvc_store_leave(struct kvc_store *s, uint64_t bytes) {
-    pthread_mutex_lock(&s->lock);
-    s->waiting--;
-    s->waiting_bytes -= bytes;
-    if (!s->waiting) pthread_cond_broadcast(&s->idle);
-    pthread_mutex_unlock(&s->lock);
-}
-
-int kvc_store_flush(struct kvc_store *s, int64_t deadline) {
-    const kvc_instant until = deadline ? kvc_now() + deadline : INT64_MAX;
-    pthread_mutex_lock(&s->lock);
-    while (s->waiting && kvc_wait_until(&s->idle, &s->lock, until)) continue;
-    const int status = s->waiting ? -1 : 0;
-    pthread_mutex_unlock(&s->lock);
-    return status;
 }

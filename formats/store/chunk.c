@@ -1,4 +1,5 @@
-/* chunk.c: proves that bytes are the chunk that was asked for; signs objects. Spec: STORE.md, "Proof". Not for reading or writing them. */
+/* chunk.c: proves that bytes are the chunk that was asked for. Spec: STORE.md, "Proof". Not for signatures (signature.c), nor for reading or
+ * writing objects. */
 #include "formats/store/store.h"
 
 #include "formats/cache/facts.h"
@@ -7,61 +8,8 @@
 #include "formats/container/container.h"
 #include "formats/model/profile.h"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* --- signatures --- */
-
-#define MARK "kvc-hmac" /* begins the signature after an object */
-#define MARK_BYTES 8
-#define SIGNATURE (MARK_BYTES + 32)
-
-/* Computes the signature of an object's name and bytes. */
-static int sign(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, uint8_t out[32],
-                struct kvc_error *e) {
-    char name[KVC_OBJECT_NAME];
-    uint8_t hash[32], text[KVC_OBJECT_NAME + 32];
-    unsigned length = 0;
-    kvc_object_name(o, name);
-    if (kvc_sha256(data, size, hash, e)) return -1;
-    const size_t n = strlen(name);
-    memcpy(text, name, n);
-    memcpy(text + n, hash, sizeof hash);
-    if (HMAC(EVP_sha256(), s->secret, (int)sizeof s->secret, text, n + sizeof hash, out, &length) && length == 32) return 0;
-    return kvc_fail_memory(e, "a signature");
-}
-
-int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size, struct kvc_error *e) {
-    if (!s->is_signed) return 0;
-    uint8_t *more = realloc(*data, *size + SIGNATURE);
-    if (!more) return kvc_fail_memory(e, "a signature");
-    *data = more;
-    memcpy(more + *size, MARK, MARK_BYTES);
-    if (sign(s, o, more, *size, more + *size + MARK_BYTES, e)) return -1;
-    *size += SIGNATURE;
-    return 0;
-}
-
-int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t *size,
-                        struct kvc_error *e) {
-    const uint8_t *end = (const uint8_t *)data + *size;
-    uint8_t own[32];
-    const int has = *size >= SIGNATURE && memcmp(end - SIGNATURE, MARK, MARK_BYTES) == 0;
-    if (!s->is_signed) {
-        if (has) *size -= SIGNATURE; /* who has no secret reads the objects of those who have one, unproved */
-        return 0;
-    }
-    if (!has) return kvc_fail(e, KVC_ERR_DAMAGED, "the object is not signed");
-    if (sign(s, o, data, *size - SIGNATURE, own, e)) return -1;
-    if (CRYPTO_memcmp(own, end - 32, sizeof own) != 0) return kvc_fail(e, KVC_ERR_DAMAGED, "the object's signature is wrong");
-    *size -= SIGNATURE;
-    return 0;
-}
-
-/* --- proof --- */
 
 static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
     const uint64_t tokens = x->space->chunk, first = x->i * tokens;
@@ -84,6 +32,18 @@ static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, st
              kvc_cells_position(&c->part[p].cells, 0) != (int64_t)first ||
              kvc_cells_position(&c->part[p].cells, tokens - 1) != (int64_t)(first + tokens - 1)))
             return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other positions than its name stands for");
+    return kvc_prefix_verify(c, e);
+}
+
+/* The same of a cache that cannot be cut: it may be longer than its last key, but not than what was asked for. */
+static int check_whole(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
+    if (kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT) || kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || !c->n_parts ||
+        c->n_tokens / KVC_PREFIX_TOKENS != x->i || c->n_prefix_keys != x->i)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other positions than its name stands for");
+    if (x->i && memcmp(c->prefix_keys, x->keys, x->i * KVC_KEY_BYTES) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object has other prefix keys than its name stands for");
+    if (c->n_tokens > x->whole || memcmp(c->tokens, x->tokens, (size_t)c->n_tokens * sizeof *c->tokens) != 0)
+        return kvc_fail(e, KVC_ERR_MODEL, "the cache goes on with other tokens"); /* of another prompt, and sound */
     return kvc_prefix_verify(c, e);
 }
 
@@ -111,13 +71,14 @@ static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct k
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e) {
     struct kvc_object o;
     const struct kvc_open_options options = {.size = sizeof options, .format = "kvc"};
-    if (kvc_chunk_object(chunk->space, chunk->keys, chunk->i, &o, e) ||
+    if ((chunk->whole ? kvc_whole_object(chunk->space, chunk->keys, chunk->i, &o, e)
+                      : kvc_chunk_object(chunk->space, chunk->keys, chunk->i, &o, e)) ||
         kvc_chunk_signature(chunk->space->store, &o, data, size, e))
         return NULL;
     struct kvc_file *f = kvc_file_open_memory(data, *size, &options, e);
     if (!f) return NULL;
-    if (!check_tokens(chunk, f->cache, e) && !check_space(chunk, f->cache, e) && !find_profile(chunk, f->cache, e) &&
-        (!hashes || !kvc_container_check_hashes(f->cache, e)))
+    if (!(chunk->whole ? check_whole : check_tokens)(chunk, f->cache, e) && !check_space(chunk, f->cache, e) &&
+        !find_profile(chunk, f->cache, e) && (!hashes || !kvc_container_check_hashes(f->cache, e)))
         return f;
     kvc_file_close(f);
     return NULL;

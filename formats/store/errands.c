@@ -7,6 +7,7 @@
 
 #define BAD_TIME 60000000 /* a bad key counts as missing */
 #define DEADLINE 30000000
+#define GREETING 2000000 /* to connect */
 
 /* An errand is a request that nobody needs to wait for. */
 struct errand {
@@ -44,14 +45,19 @@ static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *
     case KVC_ASIDE: return l->ops->quarantine(l, x->object, e);
     case KVC_PIN: return l->ops->pin(l, x->object, x->n, x->value, e);
     case KVC_EXPECT: return l->ops->expect(l, x->object, x->n, x->value, e);
+    case KVC_GREET: {
+        struct kvc_level_facts facts;
+        return l->ops->facts(l, &facts, base->deadline, e);
+    }
     case KVC_COPY: break;
     }
     return copy(x, l, e);
 }
 
 static int can(const struct kvc_level_ops *ops, enum kvc_errand what) {
-    return what == KVC_COPY || (what == KVC_TOUCH && ops->touch) || (what == KVC_MISSED && ops->missed) ||
-           (what == KVC_ASIDE && ops->quarantine) || (what == KVC_PIN && ops->pin) || (what == KVC_EXPECT && ops->expect);
+    return what == KVC_COPY || (what == KVC_GREET && ops->remote) || (what == KVC_TOUCH && ops->touch) ||
+           (what == KVC_MISSED && ops->missed) || (what == KVC_ASIDE && ops->quarantine) || (what == KVC_PIN && ops->pin) ||
+           (what == KVC_EXPECT && ops->expect);
 }
 
 static struct errand *new_errand(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
@@ -79,6 +85,15 @@ void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, c
     struct errand *x = new_errand(s, level, what, o, n, 0);
     if (!x) return;
     x->value = value;
+    kvc_request_start(&x->base);
+    kvc_request_release(&x->base);
+}
+
+void kvc_store_greet(struct kvc_store *s, unsigned level) {
+    static const struct kvc_object nothing = {.kind = KVC_OBJECT_CHUNK};
+    struct errand *x = new_errand(s, level, KVC_GREET, &nothing, 1, 0);
+    if (!x) return;
+    x->base.deadline = kvc_now() + GREETING;
     kvc_request_start(&x->base);
     kvc_request_release(&x->base);
 }

@@ -7,31 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A request, and later its event. */
-struct kvc_event {
-    struct kvc_task task;
-    struct kvc_store_space *space;
-    int32_t *tokens;
-    uint64_t n, end;
-    struct kvc_memory memory;
-    struct kvc_store_load_options options;
-    int64_t number;
-    int code;
-    struct kvc_event *next;
-};
-
-static void free_event(struct kvc_event *x) {
-    free(x->tokens);
-    free(x);
-}
-
-void kvc_store_free_events(struct kvc_store *s) {
-    for (struct kvc_event *x = s->events, *next; x; x = next) {
-        next = x->next;
-        free_event(x);
-    }
-}
-
 static void run(struct kvc_task *task) {
     struct kvc_event *x = (struct kvc_event *)task;
     struct kvc_store *s = x->space->store;
@@ -91,6 +66,6 @@ int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *event) {
     if (!x) return 0;
     const struct kvc_store_event own = {.size = sizeof own, .number = x->number, .end = x->end, .code = x->code};
     kvc_sized_give(event, &own, sizeof own, "kvc_store_event", NULL);
-    free_event(x);
+    kvc_event_free(x);
     return 1;
 }

@@ -15,6 +15,7 @@ struct find_request {
     size_t n, found;
     struct kvc_object *object;
     uint64_t *bytes;
+    int failed;
 };
 
 static void clear(struct kvc_request *base) {
@@ -25,7 +26,8 @@ static void clear(struct kvc_request *base) {
 
 static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct find_request *r = (struct find_request *)base;
-    return l->ops->find(l, r->object, r->n, base->deadline, &r->found, r->bytes, e);
+    r->failed = l->ops->find(l, r->object, r->n, base->deadline, &r->found, r->bytes, e) != 0;
+    return r->failed && !r->found ? -1 : 0; /* a level of which a part answers is of use, and is not to be left alone */
 }
 
 static struct find_request *ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline) {
@@ -55,9 +57,10 @@ static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t fro
     /* A level that failed may have said what it knows; one that is late still writes. */
     pthread_mutex_lock(&r->base.lock);
     const size_t found = r->base.done ? r->found : 0;
-    hit->late |= !r->base.done;
+    hit->late |= !r->base.done || r->failed;
     pthread_mutex_unlock(&r->base.lock);
     hit->late |= status != 0;
+    if (status) kvc_store_greet(hit->space->store, level);
     for (size_t i = hit->chunks; i < from + found; i++) {
         hit->bytes[i] = r->bytes[i - from];
         hit->level[i] = (uint8_t)level;
@@ -67,6 +70,16 @@ static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t fro
         hit->chunks = from + found;
     }
     kvc_request_release(&r->base);
+}
+
+int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                    size_t *found, struct kvc_error *e) {
+    struct find_request *r = ask(s, level, o, n, deadline);
+    if (!r) return kvc_fail_memory(e, "a request");
+    const int status = kvc_request_wait(&r->base, e);
+    *found = status ? 0 : r->found;
+    kvc_request_release(&r->base);
+    return status;
 }
 
 /* Directories are asked first, one after the other; then all others at the same time, for what is left. */
@@ -85,9 +98,10 @@ static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadli
 }
 
 /* Says how many tokens come from which level. */
-static void list_levels(struct kvc_store_hit *hit) {
+void kvc_hit_list_levels(struct kvc_store_hit *hit) {
     const struct kvc_store *s = hit->space->store;
     size_t at = 0;
+    hit->levels[0] = '\0';
     for (size_t i = 0, end; i < hit->chunks; i = end) {
         for (end = i + 1; end < hit->chunks && hit->level[end] == hit->level[i];) end++;
         const int n = snprintf(hit->levels + at, sizeof hit->levels - at, "%s%s %" PRIu64, at ? ", " : "",
@@ -138,7 +152,7 @@ struct kvc_store_hit *kvc_store_find(struct kvc_store_space *space, const int32_
         if (kvc_store_is_bad(s, hit->object[i].key)) chunks = i;
     search(hit, chunks, now + (o.deadline ? o.deadline : s->options.local_deadline),
            now + (o.deadline ? o.deadline : s->options.deadline));
-    list_levels(hit);
+    kvc_hit_list_levels(hit);
     hit->took = kvc_now() - now;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, hit->asked);

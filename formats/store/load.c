@@ -35,7 +35,10 @@ static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used
     kvc_count(s, KVC_COUNT_SHORT, (r->end - r->first - used) * chunk);
     for (unsigned i = 0; i < s->n_levels; i++)
         if (used) kvc_store_tell(s, i, KVC_TOUCH, hit->object, r->first + used, 0);
-    if (r->first + used < hit->chunks && used < r->end - r->first) hit->chunks = r->first + used; /* the rest is not there */
+    if (r->first + used < hit->chunks && used < r->end - r->first) { /* the rest is not there */
+        hit->chunks = r->first + used;
+        kvc_hit_list_levels(hit);
+    }
 }
 
 /* Copies the facts of a namespace to the faster levels, once: chunks there would be of a namespace that nobody can name. */
@@ -63,17 +66,18 @@ struct giving {
     kvc_store_chunk_fn *take;
     void *state;
     uint64_t bytes;
+    int stopped;
 };
 
 static int give(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
     struct giving *g = state;
     const uint64_t chunk = g->hit->space->chunk;
     (void)e;
-    const int stop = g->take(g->state, i * chunk, chunk, data, size);
+    g->stopped = g->take(g->state, i * chunk, chunk, data, size) != 0;
     g->bytes += size;
     kvc_file_close(f);
     keep_or_free(g->hit, i, data);
-    return stop;
+    return g->stopped;
 }
 
 uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options, kvc_store_chunk_fn *take,
@@ -84,6 +88,7 @@ uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&r, hit, &o, e)) return 0;
     const size_t used = kvc_fetch(hit, r.first, r.end, r.deadline, 1, give, &g, e);
+    if (g.stopped) r.end = r.first + used; /* the rest is not asked for */
     finish(hit, &r, used, g.bytes);
     return used * hit->space->chunk;
 }
@@ -145,6 +150,11 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store
     finish(hit, &r, p->n, p->bytes);
     if (p->n) f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
     if (f) {
+        char *name = strdup("the prefix"); /* of messages: its pieces have no names */
+        if (name) {
+            free(f->joined_name);
+            f->name = f->joined_name = name;
+        }
         f->owned = p;
         f->free_owned = free_pieces;
     } else {

@@ -51,20 +51,35 @@ static struct object_request *new_request(struct kvc_store *s, unsigned level, c
     return r;
 }
 
+void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t *size, struct kvc_error *e) {
+    struct object_request *r = new_request(s, level, o, kvc_now() + DEADLINE, e);
+    void *data = NULL;
+    if (!r) return NULL;
+    kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
+    r->base.run = run_get;
+    kvc_request_start(&r->base);
+    if (!kvc_request_wait(&r->base, e) && r->data) {
+        data = r->data;
+        *size = r->size;
+        r->data = NULL;
+    }
+    kvc_request_release(&r->base);
+    return data;
+}
+
 void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size, struct kvc_error *e) {
     void *data = NULL;
-    kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
     for (unsigned i = 0; i < s->n_levels && !data; i++) {
-        struct object_request *r = new_request(s, i, o, kvc_now() + DEADLINE, e);
-        if (!r) return NULL;
-        r->base.run = run_get;
-        kvc_request_start(&r->base);
-        if (!kvc_request_wait(&r->base, e) && r->data && !kvc_chunk_signature(s, o, r->data, &r->size, e)) {
-            data = r->data;
-            *size = r->size;
-            r->data = NULL;
+        data = kvc_store_read_level(s, i, o, size, e);
+        if (!data) continue;
+        const size_t stored = *size; /* with its signature */
+        if (kvc_chunk_signature(s, o, data, size, e)) {
+            free(data);
+            data = NULL;
+            continue;
         }
-        kvc_request_release(&r->base);
+        void *copy = i ? malloc(stored + 1) : NULL; /* faster levels lack it */
+        if (copy) kvc_store_backfill(s, i, o, NULL, memcpy(copy, data, stored), stored);
     }
     return data;
 }

@@ -16,22 +16,18 @@ struct put_job {
     struct kvc_task task;
     struct kvc_store_space *space;
     struct kvc_file *file;
+    struct kvc_file *given; /* `file` with the caller's extras; NULL: it has its own */
     struct kvc_store_put_options options;
     uint8_t *keys;
+    struct kvc_object *object;
     size_t n;       /* chunks */
+    uint64_t whole; /* tokens of a cache that cannot be cut; 0: it is cut into chunks */
     uint64_t bytes; /* that it counts in the queue */
     struct kvc_error error;
     int status, waits, done; /* done: under `lock` */
     pthread_mutex_t lock;
     pthread_cond_t changed;
 };
-
-/* How many chunks of the chain are on this level or a faster one. A level that could not be asked counts as lacking them. */
-static size_t count_there(const struct kvc_store_hit *asked, unsigned level) {
-    size_t found = 0;
-    while (found < asked->chunks && asked->level[found] <= level) found++;
-    return found;
-}
 
 /* Packs chunk i. */
 static int pack(struct put_job *job, size_t i, void **data, size_t *size, struct kvc_error *e) {
@@ -60,10 +56,9 @@ static int prove(struct put_job *job, size_t i, const void *data, size_t size, s
 }
 
 /* Writes chunk i to the levels that lack it. Returns 1 if any level has it now. missing[l] is the first chunk that level l lacks; SIZE_MAX after a failure. */
-static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, size_t i, const void *data, size_t size,
-                        size_t *missing, struct kvc_error *e) {
+static int write_levels(struct put_job *job, size_t i, const void *data, size_t size, size_t *missing, struct kvc_error *e) {
     struct kvc_store *s = job->space->store;
-    const struct kvc_level_put how = {.parent = i ? &asked->object[i - 1] : NULL,
+    const struct kvc_level_put how = {.parent = i ? &job->object[i - 1] : NULL,
                                       .seconds = job->options.seconds,
                                       .pin = job->options.pin,
                                       .cost = job->options.cost};
@@ -75,7 +70,7 @@ static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, 
             any |= missing[l] != SIZE_MAX;
             continue;
         }
-        if (kvc_store_put_level(s, l, &asked->object[i], data, size, &how, kvc_now() + DEADLINE, &there, &why)) {
+        if (kvc_store_put_level(s, l, &job->object[i], data, size, &how, kvc_now() + DEADLINE, &there, &why)) {
             missing[l] = SIZE_MAX;
             kvc_count(s, KVC_COUNT_FAILED, 1);
             if (e) *e = why;
@@ -84,7 +79,7 @@ static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, 
         if (there == KVC_PUT_LATER) { /* what follows has no parent then */
             missing[l] = SIZE_MAX;
             kvc_count(s, KVC_COUNT_LATER, 1);
-            kvc_store_tell(s, l, KVC_MISSED, &asked->object[i + 1], job->n - i - 1, (int64_t)size);
+            kvc_store_tell(s, l, KVC_MISSED, &job->object[i + 1], job->n - i - 1, (int64_t)size);
             continue;
         }
         any = 1;
@@ -94,54 +89,91 @@ static int write_levels(struct put_job *job, const struct kvc_store_hit *asked, 
     return any;
 }
 
-static int put_chunks(struct put_job *job, struct kvc_store_hit *asked, struct kvc_error *e) {
+static int put_chunks(struct put_job *job, struct kvc_error *e) {
     struct kvc_store *s = job->space->store;
     size_t missing[KVC_MAX_LEVELS], first = job->n;
     for (unsigned l = 0; l < s->n_levels; l++) {
-        missing[l] = count_there(asked, l); /* what slower levels have, this one lacks: it is packed anew, to the same bytes */
+        if (kvc_store_count(s, l, job->object, job->n, kvc_now() + DEADLINE, &missing[l], e)) missing[l] = SIZE_MAX;
         if (missing[l] < first) first = missing[l];
     }
     int status = 0;
     for (size_t i = first; i < job->n && !status; i++) {
-        struct kvc_object o = asked->object[i];
         void *data = NULL;
         size_t size;
-        status = pack(job, i, &data, &size, e) || kvc_chunk_sign(s, &o, &data, &size, e);
+        status = pack(job, i, &data, &size, e) || kvc_chunk_sign(s, &job->object[i], &data, &size, e);
         if (!status && i == first) status = prove(job, i, data, size, e);
-        const int any = !status && write_levels(job, asked, i, data, size, missing, e);
+        const int any = !status && write_levels(job, i, data, size, missing, e);
         free(data);
         if (s->closing || !any) break;
     }
     return status ? -1 : 0;
 }
 
-static int run_put(struct put_job *job, struct kvc_error *e) {
+/* Puts a cache that cannot be cut. It takes the place of an earlier one with the same last key. */
+static int put_whole(struct put_job *job, struct kvc_error *e) {
+    struct kvc_store *s = job->space->store;
+    const struct kvc_level_put put = {.seconds = job->options.seconds,
+                                      .pin = job->options.pin,
+                                      .cost = job->options.cost,
+                                      .replace = 1};
+    const struct kvc_write_options how = {.size = sizeof how,
+                                          .recipe = job->space->recipe,
+                                          .shared_profile = job->space->packs_with,
+                                          .no_companions = 1};
     uint64_t n;
-    const int32_t *tokens = kvc_file_tokens(job->file, &n);
-    const struct kvc_store_find_options find = {.size = sizeof find,
-                                                .deadline = DEADLINE,
-                                                .extras = job->options.extras,
-                                                .n_extras = job->options.n_extras};
-    if (kvc_space_store(job->space, e)) return -1;
-    struct kvc_store_hit *asked = kvc_store_find(job->space, tokens, job->n * job->space->chunk, &find, e);
-    const int status = asked ? put_chunks(job, asked, e) : -1;
-    kvc_store_hit_free(asked);
-    return status;
+    const struct kvc_chunk chunk = {.space = job->space,
+                                    .i = (size_t)(job->whole / KVC_PREFIX_TOKENS),
+                                    .tokens = kvc_file_tokens(job->file, &n),
+                                    .keys = job->keys,
+                                    .whole = job->whole};
+    struct kvc_object o;
+    void *data = NULL;
+    size_t size = 0;
+    int there, stored = 0;
+    int status = kvc_whole_object(job->space, job->keys, chunk.i, &o, e) ||
+                 kvc_file_pack_memory(job->file, &how, &data, &size, e) || kvc_chunk_sign(s, &o, &data, &size, e);
+    size_t bare = size;
+    struct kvc_file *proof = status ? NULL : kvc_chunk_open(&chunk, data, &bare, 0, e);
+    kvc_file_close(proof);
+    for (unsigned l = 0; l < s->n_levels && proof; l++) {
+        const int failed = kvc_store_put_level(s, l, &o, data, size, &put, kvc_now() + DEADLINE, &there, e);
+        kvc_count(s, failed ? KVC_COUNT_FAILED : KVC_COUNT_PUT, 1);
+        stored += !failed;
+    }
+    free(data);
+    return stored ? 0 : -1;
 }
 
-static void free_job(struct put_job *job) {
-    kvc_store_leave(job->space->store, job->bytes);
+static int run_put(struct put_job *job, struct kvc_error *e) {
+    if (job->whole) return kvc_space_store(job->space, e) || put_whole(job, e) ? -1 : 0;
+    if (!job->n) return 0;
+    if (!(job->object = calloc(job->n, sizeof *job->object))) return kvc_fail_memory(e, "what is put");
+    for (size_t i = 0; i < job->n; i++)
+        if (kvc_chunk_object(job->space, job->keys, i, &job->object[i], e)) return -1;
+    return kvc_space_store(job->space, e) || put_chunks(job, e) ? -1 : 0;
+}
+
+static void drop_job(struct put_job *job) {
+    kvc_file_close(job->given);
     kvc_store_space_close(job->space);
     pthread_cond_destroy(&job->changed);
     pthread_mutex_destroy(&job->lock);
     free(job->keys);
+    free(job->object);
     free(job);
+}
+
+static void free_job(struct put_job *job) {
+    kvc_store_leave(job->space->store, job->bytes);
+    drop_job(job);
 }
 
 static void run(struct kvc_task *task) {
     struct put_job *job = (struct put_job *)task;
     const int status = job->space->store->closing ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
                                                   : run_put(job, &job->error);
+    kvc_file_close(job->given); /* it reads from what the caller may close then */
+    job->given = NULL;
     if (job->options.done) job->options.done(job->options.state, !status);
     if (!job->waits) {
         free_job(job);
@@ -154,6 +186,15 @@ static void run(struct kvc_task *task) {
     pthread_mutex_unlock(&job->lock);
 }
 
+/* Gives the cache the caller's extras: chunks carry what their keys take. */
+static int take_extras(struct put_job *job, struct kvc_error *e) {
+    const struct kvc_part_options all = {.size = sizeof all};
+    if (!job->options.n_extras) return 0;
+    if (!(job->given = kvc_file_select(job->file, &all, e))) return -1;
+    job->file = job->given;
+    return kvc_space_extras(&job->given->cache->meta, job->options.extras, job->options.n_extras, e);
+}
+
 /* Refuses a cache that cannot be cut into chunks of the namespace. */
 static int check_file(struct put_job *job, struct kvc_error *e) {
     const struct kvc_store_space *space = job->space;
@@ -163,14 +204,12 @@ static int check_file(struct put_job *job, struct kvc_error *e) {
     if (!tokens) return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found", job->file->name);
     if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", job->file->name);
-    for (uint32_t p = 0; p < c->n_parts; p++)
-        if (c->part[p].kind == KVC_PART_SLIDING || c->part[p].kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_SLICE, "%s: it has layers that keep a window or a state, and cannot be cut into chunks",
-                            job->file->name);
+    int cut = 1;
+    for (uint32_t p = 0; p < c->n_parts; p++) cut &= c->part[p].kind != KVC_PART_SLIDING && c->part[p].kind != KVC_PART_RECURRENT;
     if (c->n_parts && c->part[0].cells.n < n) n = c->part[0].cells.n; /* the last token may have no row yet */
-    job->n = (size_t)(n / space->chunk);
-    if (kvc_space_keys(space, tokens, job->n * space->chunk, job->options.extras, job->options.n_extras, &job->keys, e))
-        return -1;
+    job->n = cut ? (size_t)(n / space->chunk) : 0;
+    job->whole = cut ? 0 : n;
+    if (kvc_space_keys_of(space, tokens, cut ? job->n * space->chunk : n, &c->meta, &job->keys, e)) return -1;
     for (uint32_t t = 0; t < c->n_tensors; t++) job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
     return 0;
 }
@@ -180,7 +219,7 @@ static int wait_for(struct put_job *job, struct kvc_error *e) {
     while (!job->done) pthread_cond_wait(&job->changed, &job->lock);
     pthread_mutex_unlock(&job->lock);
     const int status = job->status;
-    if (status && e) *e = job->error;
+    if (e) *e = job->error;
     free_job(job);
     return status;
 }
@@ -196,15 +235,13 @@ int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struc
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->changed, NULL);
     kvc_space_hold(space);
-    int status = check_file(job, e);
+    int status = take_extras(job, e) || check_file(job, e) ? -1 : 0;
     if (!status && kvc_store_enter(space->store, job->bytes)) {
         kvc_count(space->store, KVC_COUNT_DROPPED, 1);
         status = 1;
     }
     if (status) {
-        job->bytes = 0;
-        kvc_store_enter(space->store, 0);
-        free_job(job);
+        drop_job(job);
         return status;
     }
     kvc_workers_add(space->store->jobs, &job->task);

@@ -2,6 +2,7 @@
  * (space_text.c). */
 #include "formats/store/store.h"
 
+#include "codecs/code.h"
 #include "codecs/recipe.h"
 #include "formats/api/sized.h"
 #include "formats/cache/facts.h"
@@ -12,37 +13,42 @@
 #include "formats/model/profile.h"
 #include "formats/store/space_text.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define OBJECT_TAG "kvc object 1\n"
 #define TENANT_TAG "kvc tenant 1"
 
 /* --- keys --- */
 
-int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
-                     struct kvc_error *e) {
+static int name_object(const struct kvc_store_space *space, enum kvc_object_kind kind, const uint8_t *key, struct kvc_object *o,
+                       struct kvc_error *e) {
     uint8_t text[sizeof OBJECT_TAG - 1 + KVC_KEY_BYTES + 1 + KVC_KEY_BYTES], *p = text;
-    const size_t per_chunk = (size_t)(space->chunk / KVC_PREFIX_TOKENS);
-    o->kind = KVC_OBJECT_CHUNK;
+    o->kind = kind;
     memcpy(o->space, space->ns, sizeof o->space);
     memcpy(p, OBJECT_TAG, sizeof OBJECT_TAG - 1);
     p += sizeof OBJECT_TAG - 1;
     memcpy(p, space->ns, KVC_KEY_BYTES);
     p += KVC_KEY_BYTES;
-    *p++ = (uint8_t)o->kind;
-    memcpy(p, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, KVC_KEY_BYTES);
+    *p++ = (uint8_t)kind;
+    memcpy(p, key, KVC_KEY_BYTES);
     return kvc_sha256(text, sizeof text, o->key, e);
 }
 
-/* Writes the metadata of extras, which the chain of keys takes. */
-static int extras_meta(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e) {
+int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
+                     struct kvc_error *e) {
+    const size_t per_chunk = (size_t)(space->chunk / KVC_PREFIX_TOKENS);
+    return name_object(space, KVC_OBJECT_CHUNK, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, o, e);
+}
+
+int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
+                     struct kvc_error *e) {
+    struct kvc_prefix p;
+    if (!i && kvc_prefix_begin(&p, space->identity, e)) return -1;
+    return name_object(space, KVC_OBJECT_STATE, i ? keys + (i - 1) * KVC_KEY_BYTES : p.start, o, e);
+}
+
+int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e) {
     struct kvc_extra *item = calloc(n, sizeof *item);
     if (!item) return kvc_fail_memory(e, "extras");
     int status = 0;
@@ -59,42 +65,29 @@ static int extras_meta(struct kvc_meta *meta, const struct kvc_store_extra *extr
     return status;
 }
 
-int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
-                   size_t n_extras, uint8_t **keys, struct kvc_error *e) {
+int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_meta *meta,
+                      uint8_t **keys, struct kvc_error *e) {
     struct kvc_prefix p;
-    struct kvc_meta meta = {0};
     *keys = NULL;
-    if (n / KVC_PREFIX_TOKENS > SIZE_MAX / KVC_KEY_BYTES) return kvc_fail_memory(e, "keys");
+    if (n / KVC_PREFIX_TOKENS > SIZE_MAX / KVC_KEY_BYTES - 1) return kvc_fail_memory(e, "keys");
     if (!(*keys = malloc((size_t)(n / KVC_PREFIX_TOKENS) * KVC_KEY_BYTES + 1))) return kvc_fail_memory(e, "keys");
     int status = kvc_prefix_begin(&p, space->identity, e);
-    if (!status && n_extras) status = extras_meta(&meta, extras, n_extras, e) || kvc_extras_of(&meta, &p.extras, e) ? -1 : 0;
+    if (!status) status = kvc_extras_of(meta, &p.extras, e);
     if (!status) status = kvc_prefix_keys(&p, tokens, n, *keys, e);
-    kvc_meta_free(&meta);
     if (!status) return 0;
     free(*keys);
     *keys = NULL;
     return -1;
 }
 
-/* --- secrets --- */
-
-int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES], struct kvc_error *e) {
-    uint8_t bytes[4096];
-    struct stat st;
-    unsigned length = 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0 || fstat(fd, &st)) {
-        if (fd >= 0) close(fd);
-        return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    const ssize_t n = read(fd, bytes, sizeof bytes);
-    close(fd);
-    if (st.st_mode & 077) return kvc_fail(e, KVC_ERR_USAGE, "%s: others can read the secret: chmod 600 it", path);
-    if (n < 16 || n == (ssize_t)sizeof bytes)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: a secret has 16 to %zu bytes", path, sizeof bytes - 1);
-    const void *done = HMAC(EVP_sha256(), bytes, (int)n, (const uint8_t *)tag, strlen(tag), key, &length);
-    OPENSSL_cleanse(bytes, sizeof bytes);
-    return done && length == KVC_KEY_BYTES ? 0 : kvc_fail_memory(e, "a secret");
+int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
+                   size_t n_extras, uint8_t **keys, struct kvc_error *e) {
+    struct kvc_meta meta = {0};
+    *keys = NULL;
+    int status = n_extras ? kvc_space_extras(&meta, extras, n_extras, e) : 0;
+    if (!status) status = kvc_space_keys_of(space, tokens, n, &meta, keys, e);
+    kvc_meta_free(&meta);
+    return status;
 }
 
 /* --- opening --- */
@@ -159,6 +152,23 @@ static uint64_t choose_chunk(const struct kvc_cache *c, int lossless) {
     uint64_t runs = 1;
     while (runs < MAX_RUNS && runs * packed < GOOD_OBJECT) runs++;
     return runs * KVC_PREFIX_TOKENS;
+}
+
+#define NO_STEP 1. /* stands for every step, where they are not compared */
+
+/* Compares a recipe that was asked for with the text of a settled one. A step that packing finds is no difference. */
+static int is_fidelity(const char *asked, const char *settled) {
+    struct kvc_recipe a, b;
+    char x[KVC_MAX_RECIPE_TEXT], y[KVC_MAX_RECIPE_TEXT];
+    double kld;
+    if (kvc_recipe_parse(asked, &a, NULL) || kvc_recipe_parse(settled, &b, NULL)) return 0;
+    for (unsigned i = 0; i < a.n && i < b.n; i++) {
+        if (a.item[i].stage != &kvc_stage_code || b.item[i].stage != &kvc_stage_code || kvc_code_step(&a.item[i].args, &kld) > 0)
+            continue;
+        kvc_code_set_step(&a.item[i].args, NO_STEP);
+        kvc_code_set_step(&b.item[i].args, NO_STEP);
+    }
+    return !kvc_recipe_print(&a, x, sizeof x) && !kvc_recipe_print(&b, y, sizeof y) && strcmp(x, y) == 0;
 }
 
 /* Sets what decides about the fidelity: the recipe, with its step settled as packing settles it, and the profile. */
@@ -250,6 +260,11 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     struct kvc_recipe recipe;
     size_t size;
     if (!(space->facts = kvc_store_read_object(space->store, object, &size, e))) return -1;
+    char *text = realloc(space->facts, size + 1); /* a signature followed, or nothing */
+    if (!text) return kvc_fail_memory(e, "the facts of a namespace");
+    space->facts = text;
+    text[size] = '\0';
+    if (strlen(text) + 1 < size) return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are no text", space->name);
     if (kvc_space_text_read(space->facts, size, &facts, e)) return -1;
     if (memcmp(facts.ns, object->key, sizeof facts.ns) != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are not those that its name stands for", space->name);
@@ -265,7 +280,10 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     if (!o->recipe && space->lossless) return 0;
     if (!o->recipe && kvc_recipe_parse(facts.fidelity, &recipe, NULL)) return 0; /* of values with a past; to be read */
     if (!(space->recipe = strdup(o->recipe ? o->recipe : facts.fidelity))) return kvc_fail_memory(e, "a recipe");
-    return kvc_recipe_parse(space->recipe, &recipe, e);
+    if (kvc_recipe_parse(space->recipe, &recipe, e)) return -1;
+    if (space->lossless ? !kvc_recipe_is_lossy(&recipe) : !o->recipe || is_fidelity(o->recipe, facts.fidelity)) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'", o->recipe,
+                    space->name, facts.fidelity);
 }
 
 struct kvc_store_space *kvc_store_space_named(struct kvc_store *s, const char *name,

@@ -204,7 +204,11 @@ int kvc_space_text_differ(const char *a, const char *b, size_t *at, char *text, 
             continue;
         const char *word = (const char *)memchr(p, ' ', (size_t)(end - p)) + 1;
         const int n_word = (int)(mine - 1 - word), n_mine = (int)(end - mine), n_its = other ? (int)(other_end - its) : 0;
+        uint8_t here[8], there[8];
         if (tag == 5) snprintf(text, size, "layers, heads, channels or dtypes");
+        else if (tag == CHUNK && n_mine == 16 && n_its == 16 && decode(mine, end, 0, here) == 8 &&
+                 decode(its, other_end, 0, there) == 8)
+            snprintf(text, size, "chunk (%" PRIu64 " tokens here, %" PRIu64 " there)", get_u64(here), get_u64(there));
         else
             snprintf(text, size, "%.*s (%.*s here, %.*s there)", n_word, word, n_mine ? n_mine : 7, n_mine ? mine : "unknown",
                      n_its ? n_its : 7, n_its ? its : "unknown");

@@ -138,14 +138,22 @@ int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant unti
 /* A condition whose waits end by CLOCK_MONOTONIC. */
 void kvc_condition_init(pthread_cond_t *cond);
 
-/* --- keys and namespaces (space.c, space_text.c) --- */
+/* --- keys, namespaces and secrets (space.c, space_text.c, signature.c) --- */
 
 /* Names object i of a chain: the chunk that ends at prefix key (i + 1) * chunk / 256. keys[j] is H_(j+1). */
 int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
                      struct kvc_error *e);
+/* Names a cache that cannot be cut: by its last prefix key, number i, or by the start of the chain (i = 0). */
+int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
+                     struct kvc_error *e);
 /* Computes the prefix keys of tokens from position 0 on. The caller frees *keys. */
 int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
                    size_t n_extras, uint8_t **keys, struct kvc_error *e);
+/* The same with the extras of a cache's metadata. */
+int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_meta *meta,
+                      uint8_t **keys, struct kvc_error *e);
+/* Writes extras into metadata. */
+int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e);
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES], struct kvc_error *e);
 void kvc_space_hold(struct kvc_store_space *space);
@@ -156,7 +164,7 @@ int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
 /* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
 struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256, struct kvc_error *e);
 
-/* --- objects (chunk.c) --- */
+/* --- objects (chunk.c, signature.c) --- */
 
 /* A chunk as it was read. */
 struct kvc_chunk {
@@ -164,6 +172,7 @@ struct kvc_chunk {
     size_t i;              /* in the chain */
     const int32_t *tokens; /* of the whole prefix */
     const uint8_t *keys;
+    uint64_t whole; /* not 0: a cache that cannot be cut, of at most so many tokens, of which the first 256 i have keys */
 };
 /* Opens the bytes of a chunk, which must outlive the handle, and proves that they are this chunk: signature, checksums of records (with
  * `hashes`), namespace, parent, tokens and keys. *size becomes that without the signature. */
@@ -178,6 +187,8 @@ int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, c
 
 /* Reads an object from the first level that has it. NULL with *e. The caller frees it. */
 void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size, struct kvc_error *e);
+/* The same of one level, with its signature. */
+void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t *size, struct kvc_error *e);
 /* Writes an object to every level that lacks it. -1 if no level took it. */
 int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, struct kvc_error *e);
 /* Writes signed bytes to one level; *there as in level.h. */
@@ -199,17 +210,25 @@ struct kvc_store_hit {
     int late;
     char levels[256];
 };
+/* Writes which levels its chunks come from. */
+void kvc_hit_list_levels(struct kvc_store_hit *hit);
 /* Reads chunks [first, end) of a hit one after the other, proves them, and gives each to `use`, which owns data then. Returns how many were
  * used. *e is filled if a chunk was bad or a level failed. */
 typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e);
 size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline, int hashes, kvc_use_chunk *use,
                  void *state, struct kvc_error *e);
+/* Counts the objects of a chain that a level has, from the first one on. -1 if it cannot be asked. */
+int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                    size_t *found, struct kvc_error *e);
+
 /* --- in the background (errands.c) --- */
 
-enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_COPY };
+enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_COPY };
 /* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what is told. */
 void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
                     int64_t value);
+/* Has a level connect, by a longer deadline than finding has: a connection that takes longer than that would never come about. */
+void kvc_store_greet(struct kvc_store *s, unsigned level);
 /* Tells all levels, and waits for them. */
 int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o, size_t n, int64_t value,
                        struct kvc_error *e);
@@ -220,11 +239,24 @@ void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_ob
 void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o);
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
 
-/* --- what waits (chain.c, events.c) --- */
+/* --- what waits (queue.c, events.c) --- */
 
 /* Adds to what waits, unless it would be more than the queue holds. 1: there is no room. */
 int kvc_store_enter(struct kvc_store *s, uint64_t bytes);
 void kvc_store_leave(struct kvc_store *s, uint64_t bytes);
-void kvc_store_free_events(struct kvc_store *s);
+
+/* A request in the background, and later its event. */
+struct kvc_event {
+    struct kvc_task task;
+    struct kvc_store_space *space;
+    int32_t *tokens;
+    uint64_t n, end;
+    struct kvc_memory memory;
+    struct kvc_store_load_options options;
+    int64_t number;
+    int code;
+    struct kvc_event *next;
+};
+void kvc_event_free(struct kvc_event *x);
 
 #endif

@@ -3,32 +3,63 @@
 STORE_SRC := $(sort $(wildcard formats/store/*.c formats/store/dir/*.c))
 STORE_OBJ := $(STORE_SRC:%.c=$B/%.o)
 STORE_LIBS = $(shell $(PKG_CONFIG) --libs lmdb 2>/dev/null)
+STORE_SO := libkvc_store.so.$(VERSION)
+BACKENDSDIR ?= $(LIBDIR)/kvc
+
+# where backends are installed is compiled in; LIBDIR may have changed
+$B/backends-folder: FORCE
+	@mkdir -p $(@D) && { echo '$(BACKENDSDIR)' | cmp -s - $@ || echo '$(BACKENDSDIR)' >$@; }
+.PHONY: FORCE
+$B/formats/store/levels.o: ISA := '-DKVC_BACKENDS="$(BACKENDSDIR)"'
+$B/formats/store/levels.o: $B/backends-folder
 
 $B/libkvc_store.a: $(STORE_OBJ)
 	$(SAY) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
+# self-contained: libkvc is inside and not to be seen from outside
+$B/$(STORE_SO): $(STORE_OBJ) $B/libkvc.a $B/kvc_store.map
+	$(SAY) LD $@
+	$(LINK) -shared -Wl,-soname,libkvc_store.so.$(SOVERSION) -Wl,-z,defs -Wl,--exclude-libs,ALL -Wl,--version-script=$B/kvc_store.map $(filter-out %.map,$^) $(STORE_LIBS) $(LIBS)
+
 $B/kvc-store: $B/cli/kvc-store.o $B/libcli.a $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $(PIE) $< $B/libcli.a $B/libkvc_store.a $B/libkvc.a $(STORE_LIBS) $(LIBS)
-kvc-store: $B/kvc-store
-	$(Q)cp -f $< $@
-.PHONY: kvc-store
 
 # A backend: kvc_store_NAME.so of formats/store/NAME/. What it uses of libkvc is inside and not to be seen from outside.
+BACKENDS := redis s3
 include formats/store/redis/redis.mk formats/store/s3/s3.mk
-BACKENDS := $(if $(HAVE_REDIS),redis) $(if $(HAVE_S3),s3)
+BUILT_BACKENDS := $(if $(HAVE_REDIS),redis) $(if $(HAVE_S3),s3)
 $B/kvc_store_%.so: $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) -shared -Wl,-z,defs -Wl,--exclude-libs,ALL $(filter-out %.a,$^) $B/libkvc_store.a $B/libkvc.a $($*_LIBS) $(LIBS)
 $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildcard formats/store/$b/*.c))))
 
-BACKEND_SO := $(BACKENDS:%=kvc_store_%.so)
-.PHONY: backends $(BACKEND_SO)
-backends: $(BACKEND_SO)
-	@$(if $(HAVE_REDIS),,echo "  kvc-store is built without redis://, for lack of hiredis: sh tests/deps.sh check redis")
-	@$(if $(HAVE_S3),,echo "  kvc-store is built without s3://, for lack of libcurl or expat: sh tests/deps.sh check s3")
-$(BACKEND_SO): %: $B/%
-	$(Q)cp -f $< $@
+BACKENDS_SO := $(BUILT_BACKENDS:%=kvc_store_%.so)
 
--include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard formats/store/redis/*.c formats/store/s3/*.c))
+## store: libkvc_store and the backends whose packages are there (libhiredis-dev; libcurl4-openssl-dev, libexpat1-dev)
+.PHONY: store
+store: libkvc_store.a $(STORE_SO) kvc_store.pc $(BACKENDS_SO)
+	@$(foreach b,$(filter-out $(BUILT_BACKENDS),$(BACKENDS)),echo "  the backend $b is not built: sh tests/deps.sh check $b names what it needs";)
+libkvc_store.a $(STORE_SO) $(BACKENDS_SO): %: $B/%
+	$(Q)cp -f $< $@
+.PHONY: libkvc_store.a $(STORE_SO) $(BACKENDS_SO)
+
+.PHONY: kvc_store.pc
+kvc_store.pc:
+	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: kvc_store' \
+	  'Description: prefix store of KV caches' 'Version: $(VERSION)' 'Requires: kvc' 'Requires.private: lmdb' \
+	  'Libs: -L$${libdir} -lkvc_store' 'Cflags: -I$${includedir}' > $@
+
+-include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard $(BACKENDS:%=formats/store/%/*.c)))
+
+$B/tests/bench/store/find: $B/tests/bench/store/find.o $B/libkvc_store.a $B/libkvc.a
+	$(SAY) LD $@
+	$(LINK) $^ $(STORE_LIBS) $(LIBS)
+
+BENCH_STORE_FILE ?= $(firstword $(BENCH_FILES))
+## bench-store: finding among a million objects; putting, finding, reading and loading BENCH_STORE_FILE in a directory
+.PHONY: bench-store
+bench-store: kvc-store $B/tests/bench/store/find
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $B/tests/bench/store/find $$scratch/find && \
+	  for r in store fast split; do echo "recipe $$r:" && ./kvc-store -s dir:$$scratch/$$r -r $$r bench $(BENCH_STORE_FILE) || exit 1; done

@@ -72,7 +72,10 @@ int kvc_url_parse(struct kvc_url *u, const char *text, struct kvc_error *e) {
     if (options) *options++ = '\0';
     u->place = place;
     int status = 0;
-    if (strcmp(u->scheme, "dir") != 0 && strchr(place, '@')) /* the text is not repeated: it may hold a password */
+    if (!scheme && strstr(text, "://"))
+        status = kvc_fail(e, KVC_ERR_USAGE, "'%.*s': there is no such backend: write dir:FOLDER, redis://HOST or s3://BUCKET",
+                          (int)strcspn(text, ":"), text);
+    else if (strcmp(u->scheme, "dir") != 0 && strchr(place, '@')) /* the text is not repeated: it may hold a password */
         status = kvc_fail(e, KVC_ERR_USAGE,
                           "%s: a user name and password do not belong into the name of a store: "
                           "kvc-store(1) says where they are read from",
@@ -104,7 +107,7 @@ int kvc_url_bytes(struct kvc_url *u, const char *key, uint64_t *value, struct kv
     if (!text) return 0;
     const double v = strtod(text, &end);
     unsigned shift = 0;
-    if (*end && (found = strchr(unit, *end)) != NULL) {
+    if (end != text && *end && (found = strchr(unit, *end)) != NULL) {
         shift = 10 * (unsigned)(found - unit + 1);
         end++;
     }

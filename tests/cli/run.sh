@@ -15,14 +15,14 @@ PYTHON=${PYTHON:-python3}
 CLI_TESTS=$here
 PATH=$bin:$PATH
 export SAMPLES CLI_TESTS PYTHON PATH
-unset KVC_BIN KVC_CUDA_LIBRARY KVC_KERNEL KVC_MODEL KVC_PROFILE_PATH
+unset KVC_BIN KVC_CUDA_LIBRARY KVC_KERNEL KVC_MODEL KVC_PROFILE_PATH KVC_STORE KVC_STORE_BACKENDS
 
 bless=0
 if [ "${1-}" = -u ]; then
     bless=1
     shift
 fi
-for tool in kvc-pack kvc-unpack kvc-dump kvc-diff; do
+for tool in kvc-pack kvc-unpack kvc-dump kvc-diff kvc-store; do
     [ -x "$bin/$tool" ] || { echo "run.sh: $bin/$tool is missing: run make, or set KVC_BIN" >&2; exit 2; }
 done
 # shellcheck disable=SC2046

@@ -28,6 +28,10 @@ import server
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.append(os.path.join(ROOT, "tests", "store"))
+import redis_servers  # noqa: E402
+import s3_servers  # noqa: E402
+
 PROMPT, QUESTION, LONG = 448, 12, 2000  # tokens in a slot, tokens asked after it, tokens in the long slot
 QUARTER = PROMPT // 4
 ANSWER = 32  # greedy tokens that must be the same
@@ -502,6 +506,51 @@ def test_token_prefix_becomes_a_slot(bench):
     n, *from_prefix = bench.restored("prefix.bin", asked)
     assert n == prefix and from_prefix == whole_slot, f"{n} restored, {from_prefix}, expected {whole_slot}"
     return f"{ANSWER} tokens as from the whole slot, {prefix} prompt tokens from the prefix"
+
+
+def start_stores(bench, folder):
+    """Yields the name and the URL of each store that can be had here, and stops its server."""
+    yield "directory", "dir:" + bench.path("store"), {}
+    if shutil.which("redis-server") and os.path.exists(os.path.join(bench.tools, "kvc_store_redis.so")):
+        cluster = redis_servers.Cluster(folder)
+        try:
+            yield "Redis Cluster", cluster.url(), {}
+        finally:
+            cluster.kill()
+    servers, _ = s3_servers.environment(os.path.join(ROOT, "build", "store-s3"))
+    if servers and os.path.exists(os.path.join(bench.tools, "kvc_store_s3.so")):
+        s = s3_servers.seaweedfs(servers, folder)
+        try:
+            s.wait()
+            s3_servers.request(s.port, "PUT", "/" + s3_servers.BUCKET)
+            url = f"s3://{s3_servers.BUCKET}/kvc?endpoint=http://127.0.0.1:{s.port}&region=us-east-1"
+            yield "S3", url, {"AWS_ACCESS_KEY_ID": s3_servers.KEY, "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET}
+        finally:
+            s.stop()
+
+
+def test_prefix_comes_back_from_stores(bench):
+    """kvc-store put of a slot, get of a longer prompt's prefix from a directory, Redis and S3: the server goes on from it"""
+    prefix = 256
+    asked = bench.tokens[:prefix] + bench.tokens[PROMPT : PROMPT + QUESTION]
+    with open(bench.path("asked.json"), "w", encoding="utf-8") as f:
+        json.dump(asked, f)
+    n, *whole_slot = bench.restored(bench.f16[0], asked)
+    assert n == PROMPT and whole_slot[1:] == [prefix, QUESTION], (n, whole_slot)
+    done = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, url, environment in start_stores(bench, folder):
+            bench.env.update(environment, KVC_STORE=url, KVC_STORE_BACKENDS=bench.tools)
+            bench.kvc("store", "-q", "--model", bench.model, "put", bench.path(bench.f16[0]))
+            found = json.loads(bench.kvc("store", "--json", "find", "--tokens", bench.path("asked.json")))
+            assert found["tokens"] == prefix, found
+            bench.kvc("store", "-f", "get", "--tokens", bench.path("asked.json"), "--to", "llama", "-o", bench.path("found.bin"))
+            n, *from_store = bench.restored("found.bin", asked)
+            assert n == prefix and from_store == whole_slot, f"{name}: {n} restored, {from_store}, expected {whole_slot}"
+            done.append(name)
+    if len(done) < 3:
+        raise Skip(f"only {', '.join(done)} could be had; there {ANSWER} tokens as from the whole slot")
+    return f"{', '.join(done)}: {ANSWER} tokens as from the whole slot"
 
 
 def second_reader_agrees(pack, source):

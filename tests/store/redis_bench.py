@@ -13,7 +13,7 @@ BYTES = 512 * MIB
 
 
 def benchmark(port, size, n, connections):
-    command = f"redis-benchmark -p {port} -d {size} -n {n} -c {connections} -r 64 --csv -t set,get"
+    command = f"redis-benchmark -p {port} -d {size} -n {n} -c {connections} -r {n} --csv -t set,get"
     rows = subprocess.run(command.split(), check=True, capture_output=True, text=True).stdout.splitlines()
     rates = {row.split(",")[0].strip('"').lower(): float(row.split(",")[1].strip('"')) for row in rows[1:]}
     return {kind: rate * size / 1e9 for kind, rate in rates.items()}

@@ -123,11 +123,13 @@ static int join(const struct kvc_cache *c, struct kvc_error *e) {
     int left_out, status = -1;
     for (int i = 0; i < 2; i++)
         if (!(block[i] = kvc_view_select(c, &half[i], e))) goto end;
-    const struct kvc_join_operand both[] = {{block[0], "a"}, {block[1], "b"}};
+    const struct kvc_join_operand both[] = {{.cache = block[0], .name = "a"}, {.cache = block[1], .name = "b"}};
     if (!(blocks = kvc_view_join(both, 2, &report, e))) goto end;
     for (uint32_t i = 0; i < 3; i++)
         if (!(rank[i] = kvc_view_shard(blocks, i, 3, &left_out, e))) goto end;
-    const struct kvc_join_operand ranks[] = {{rank[0], "0"}, {rank[1], "1"}, {rank[2], "2"}};
+    const struct kvc_join_operand ranks[] = {{.cache = rank[0], .name = "0"},
+                                             {.cache = rank[1], .name = "1"},
+                                             {.cache = rank[2], .name = "2"}};
     if (!(heads = kvc_view_join_heads(ranks, 3, &report, e))) goto end;
     uint8_t row[4096];
     assert_true(kvc_row_bytes(&heads->tensor[0].shape) <= sizeof row);

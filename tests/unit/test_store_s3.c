@@ -1,6 +1,7 @@
 /* test_store_s3.c: what the S3 backend does without a server: signatures, XML, headers, search, memory. */
 #include "formats/store/s3/s3_answer.h"
 #include "formats/store/s3/s3_search.h"
+#include "formats/store/s3/s3_setup.h"
 #include "formats/store/s3/s3_xml.h"
 #include "formats/store/s3/sigv4.h"
 
@@ -392,12 +393,66 @@ static void test_memory(void **state) {
     kvc_s3_memory_free(m);
 }
 
+/* --- names of levels --- */
+
+static const struct {
+    const char *url, *base, *path, *prefix; /* base NULL: refused */
+} names[] = {
+    {"s3://bucket/a/b", "https://bucket.s3.eu-west-1.amazonaws.com", "", "a/b/"},
+    {"s3://bucket", "https://bucket.s3.eu-west-1.amazonaws.com", "", ""},
+    {"s3://bucket/?region=us-west-2", "https://bucket.s3.us-west-2.amazonaws.com", "", ""},
+    {"s3://with.dot/p/", "https://s3.eu-west-1.amazonaws.com", "/with.dot", "p/"},
+    {"s3://bucket/p?endpoint=http://127.0.0.1:9000", "http://127.0.0.1:9000", "/bucket", "p/"},
+    {"s3://bucket?endpoint=http://host:80/", "http://host", "/bucket", ""},
+    {"s3://bucket?endpoint=https://host:443/base/", "https://host", "/base/bucket", ""},
+    {"s3://bucket?endpoint=https://host:80", "https://host:80", "/bucket", ""},
+    {"s3://bucket?endpoint=host:9000&style=host", "https://bucket.host:9000", "", ""},
+    {"s3://bucket?endpoint=http://[::1]:9000", "http://[::1]:9000", "/bucket", ""},
+    {"s3://bucket?endpoint=ftp://host", NULL, NULL, NULL},
+    {"s3://bucket?endpoint=http://me:secret%40host", NULL, NULL, NULL},
+    {"s3://bucket?endpoint=http://", NULL, NULL, NULL},
+    {"s3://bu%63ket", NULL, NULL, NULL},
+    {"s3://.bucket", NULL, NULL, NULL},
+    {"s3:///prefix", NULL, NULL, NULL},
+    {"s3://bucket?connections=0", NULL, NULL, NULL},
+};
+
+static void test_names(void **state) {
+    (void)state;
+    static const char *const variables[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"};
+    for (size_t i = 0; i < N(variables); i++) unsetenv(variables[i]);
+    setenv("AWS_REGION", "eu-west-1", 1);
+    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "not to be seen", 1);
+    for (size_t i = 0; i < N(names); i++) {
+        struct kvc_url u;
+        struct kvc_s3_setup s;
+        struct kvc_error e;
+        assert_int_equal(kvc_url_parse(&u, names[i].url, &e), 0);
+        const int status = kvc_s3_setup(&s, &u, &e);
+        kvc_url_free(&u);
+        assert_int_equal(status, names[i].base ? 0 : -1);
+        if (status) {
+            assert_null(strstr(e.message, "secret"));
+            continue;
+        }
+        assert_string_equal(s.base, names[i].base);
+        assert_string_equal(s.path, names[i].path);
+        assert_string_equal(s.prefix, names[i].prefix);
+        assert_string_equal(s.host, strstr(s.base, "//") + 2);
+        assert_int_equal(s.tls, strncmp(s.base, "https", 5) == 0);
+        assert_int_equal(s.sign_payload, !s.tls);
+        assert_string_equal(s.key.id, "AKIDEXAMPLE");
+        kvc_s3_setup_free(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_signatures), cmocka_unit_test(test_canonical),   cmocka_unit_test(test_encoding),
         cmocka_unit_test(test_headers),    cmocka_unit_test(test_bad_headers), cmocka_unit_test(test_listing),
         cmocka_unit_test(test_bad_xml),    cmocka_unit_test(test_error_xml),   cmocka_unit_test(test_search),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,8 @@
 const struct kvc_conf kvc_conf_default = {
     .max_size = UINT64_C(20) << 30, .min_free = 5, .grace = 30, .durability = KVC_DURABLE_DATA, .indexed = 1};
 
-static const char *const keys[] = {"max-size",  "min-free", "max-age", "max-namespace-size", "grace", "durability",
-                                   "admission", "index",    "shared"};
+static const char *const keys[] = {"max-size", "min-free",   "max-age", "max-namespace-size",
+                                   "grace",    "durability", "index",   "shared"};
 static const char *const durability[] = {"none", "data", "full"};
 
 const char *kvc_conf_key(size_t i) {
@@ -36,7 +36,7 @@ static int take_word(struct kvc_url *url, const char *key, const char *const *wo
             *value = (int)i;
             return 0;
         }
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no '%s'; choose %s or %s", key, text, word[0], word[n - 1]);
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no '%s'; choose none, data or full", key, text);
 }
 
 static int take_seconds(struct kvc_url *url, const char *key, int64_t *value, struct kvc_error *e) {

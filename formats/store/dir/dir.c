@@ -25,6 +25,12 @@ static void close_dir(struct kvc_level *l) {
     free(d);
 }
 
+/* Fills a new index from the files that are there already. */
+static int fill(struct kvc_dir *d, struct kvc_error *e) {
+    struct kvc_dir_counts counts;
+    return kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, e);
+}
+
 static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
     struct kvc_dir *d = calloc(1, sizeof *d);
     int made = 0;
@@ -40,13 +46,17 @@ static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
         d->index = kvc_index_open(d->root.path, d->root.conf.durability != KVC_DURABLE_NONE, &made, e);
         status = d->index ? 0 : -1;
     }
-    if (!status && made) { /* files that are there already */
-        struct kvc_dir_counts counts;
-        status = kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, e);
-    }
+    if (!status && made) status = fill(d, e);
     if (!status) return &d->level;
     close_dir(&d->level);
     return NULL;
+}
+
+/* Takes what has changed since the last call: the configuration, and an index that was deleted. */
+static int refresh(struct kvc_dir *d, struct kvc_error *e) {
+    int made = 0;
+    if (kvc_root_refresh(&d->root, e) || (d->index && kvc_index_renew(d->index, &made, e))) return -1;
+    return made ? fill(d, e) : 0;
 }
 
 /* --- finding --- */
@@ -72,13 +82,15 @@ static int find_indexed(struct kvc_dir *d, const struct kvc_object *o, size_t n,
     return status < 0 ? -1 : 0;
 }
 
-static int adopt_one(struct kvc_dir *d, const struct kvc_object *o, const struct kvc_object *parent, const struct stat *st,
-                     struct kvc_error *e) {
+/* Files come and go while the index is locked for writing: only then is known whether there is one. */
+static int adopt_one(struct kvc_dir *d, const struct kvc_object *o, const struct kvc_object *parent, struct kvc_error *e) {
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
+    struct stat st;
     if (!t) return -1;
-    if (!kvc_dir_adopt(t, o, parent, st, e)) return kvc_index_commit(t, e);
+    const int gone = kvc_root_stat(&d->root, o, &st);
+    if (!gone && !kvc_dir_adopt(t, o, parent, &st, e)) return kvc_index_commit(t, e);
     kvc_index_abort(t);
-    return -1;
+    return gone ? 0 : -1;
 }
 
 /* Counts the files. */
@@ -94,7 +106,7 @@ static int find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_i
     int dead = 0;
     (void)deadline;
     *found = 0;
-    if (kvc_root_refresh(&d->root, e)) return -1;
+    if (refresh(d, e)) return -1;
     if (!d->index || (n && o->kind == KVC_OBJECT_SPACE_FACTS)) {
         find_files(d, o, n, found, size);
         return 0;
@@ -103,7 +115,7 @@ static int find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_i
         if (find_indexed(d, o, n, found, size, &dead, e)) return -1;
         /* A file that the index lacks was written by a process that was killed before it could say so. */
         if (*found == n || dead || kvc_root_stat(&d->root, &o[*found], &st)) return 0;
-        if (adopt_one(d, &o[*found], *found ? &o[*found - 1] : NULL, &st, e)) return -1;
+        if (adopt_one(d, &o[*found], *found ? &o[*found - 1] : NULL, e)) return -1;
     }
 }
 
@@ -137,12 +149,14 @@ static void *read_object(struct kvc_dir *d, const struct kvc_object *o, size_t *
     return data;
 }
 
-/* Removes the record of a file that is gone. */
+/* Removes the record of a file that is gone, unless it has been put again. */
 static void forget(struct kvc_dir *d, const struct kvc_object *o) {
     struct kvc_index_record r;
+    struct stat st;
     struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 1, NULL) : NULL;
     if (!t) return;
-    if (kvc_index_get(t, o->key, &r, NULL) > 0 && !r.ghost && !kvc_index_change(t, o->key, &r, NULL, NULL))
+    if (kvc_root_stat(&d->root, o, &st) && kvc_index_get(t, o->key, &r, NULL) > 0 && !r.ghost &&
+        !kvc_index_change(t, o->key, &r, NULL, NULL))
         kvc_index_commit(t, NULL);
     else kvc_index_abort(t);
 }
@@ -201,6 +215,12 @@ static int sync_name(struct kvc_dir *d, const struct kvc_object *o, struct kvc_e
     return kvc_root_sync(&d->root, path, e);
 }
 
+/* Fails for this object: the level itself is well. */
+static int refuse(struct kvc_error *e) {
+    if (e) e->severity = KVC_SEVERITY_ITEM;
+    return -1;
+}
+
 /* Refuses a chunk whose parent is gone: nobody could find it. */
 static int check_parent(struct kvc_dir *d, struct kvc_index_txn *t, const struct kvc_object *parent, struct kvc_error *e) {
     struct kvc_index_record r;
@@ -209,7 +229,8 @@ static int check_parent(struct kvc_dir *d, struct kvc_index_txn *t, const struct
     if (found < 0) return -1;
     if (found && !r.ghost) return 0;
     if (!kvc_root_stat(&d->root, parent, &st)) return kvc_dir_adopt(t, parent, NULL, &st, e);
-    return kvc_fail(e, KVC_ERR_IO, "%s: the chunk before it has been evicted", d->root.path);
+    kvc_fail(e, KVC_ERR_IO, "%s: the chunk before it has been evicted", d->root.path);
+    return refuse(e);
 }
 
 /* What a put knows of its object. */
@@ -218,6 +239,8 @@ struct putting {
     const struct kvc_level_put *how;
     uint64_t size;
     struct kvc_root_file file;
+    const struct kvc_index_record *old; /* what is known of the key; NULL: nothing */
+    int resident;                       /* it has a file */
     int *there, taken_back;
 };
 
@@ -238,24 +261,40 @@ static struct kvc_index_record record_of(const struct putting *p) {
     return r;
 }
 
-/* Removes the record of an object that got no file. What was evicted for it stays evicted, so the transaction is to be committed. */
+/* Takes back the record of an object that got no file. What was evicted for it stays evicted, so the transaction is to be committed. */
 static int take_back(struct kvc_index_txn *t, struct putting *p) {
-    struct kvc_index_record r;
+    struct kvc_index_record r, before;
     struct kvc_error second;
-    if (kvc_index_get(t, p->o->key, &r, &second) <= 0 || kvc_index_change(t, p->o->key, &r, NULL, &second)) return -1;
+    if (kvc_index_get(t, p->o->key, &r, &second) <= 0) return -1;
+    if (p->resident) { /* the old file is still there */
+        before = *p->old;
+        before.children = r.children;
+    }
+    if (kvc_index_change(t, p->o->key, &r, p->resident ? &before : NULL, &second)) return -1;
     p->taken_back = 1;
     return 0;
 }
 
-/* Adds the record, makes room, and names the file. `old` is what is known of the key, or NULL. */
-static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct putting *p, const struct kvc_index_record *old,
-                           uint64_t limit, struct kvc_error *e) {
+/* Takes the size of a file that was there, which the index did not know. */
+static int take_size(struct kvc_dir *d, struct kvc_index_txn *t, const struct putting *p, struct kvc_error *e) {
+    struct kvc_index_record r, next;
+    struct stat st;
+    if (kvc_root_stat(&d->root, p->o, &st) || (uint64_t)st.st_size == p->size) return 0;
+    if (kvc_index_get(t, p->o->key, &r, e) <= 0) return -1;
+    next = r;
+    next.size = (uint64_t)st.st_size;
+    return kvc_index_change(t, p->o->key, &r, &next, e);
+}
+
+/* Adds the record, makes room, and names the file. */
+static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct putting *p, uint64_t limit, struct kvc_error *e) {
     struct kvc_index_record r = record_of(p);
-    const uint8_t *own = p->o->kind == KVC_OBJECT_CHUNK && !p->how->pin ? p->o->key : NULL;
+    /* Chunks may turn out to be worth less than what is there; those that have a file already stay. */
+    const uint8_t *own = p->o->kind == KVC_OBJECT_CHUNK && !p->how->pin && !p->resident ? p->o->key : NULL;
     struct kvc_policy_choice choice = {.keep = p->o->key, .own = own, .now = r.used};
     if (p->how->parent && check_parent(d, t, p->how->parent, e)) return -1;
     kvc_policy_tick(t, r.size);
-    if (kvc_policy_insert(t, p->o->key, old, &r, e)) return -1;
+    if (kvc_policy_insert(t, p->o->key, p->old, &r, e)) return -1;
     int gone = kvc_dir_make_room(d, t, limit, &choice, e);
     if (!gone && d->root.conf.max_space) {
         choice.space = p->o->space;
@@ -266,8 +305,18 @@ static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct pu
         kvc_index_sums(t)->refused++;
         return 0;
     }
-    if (gone || kvc_root_link(&d->root, p->o, &p->file, p->how->replace, p->there, e)) return take_back(t, p);
-    return 0;
+    const int replace = p->how->replace || p->resident;
+    if (gone || kvc_root_link(&d->root, p->o, &p->file, replace, p->there, e)) return take_back(t, p);
+    return *p->there ? take_size(d, t, p, e) : 0;
+}
+
+/* Refuses what would take the place of everything. */
+static int check_size(const struct kvc_dir *d, const struct putting *p, uint64_t limit, struct kvc_error *e) {
+    const uint64_t most = d->root.conf.max_space && d->root.conf.max_space < limit ? d->root.conf.max_space : limit;
+    if (p->size <= most) return 0;
+    kvc_fail(e, KVC_ERR_IO, "%s: an object of %" PRIu64 " bytes is larger than the limit, %" PRIu64 " bytes", d->root.path,
+             p->size, most);
+    return refuse(e);
 }
 
 static int put_indexed(struct kvc_dir *d, struct putting *p, struct kvc_error *e) {
@@ -276,10 +325,12 @@ static int put_indexed(struct kvc_dir *d, struct putting *p, struct kvc_error *e
     if (!t) return -1;
     const uint64_t limit = kvc_dir_limit(d, kvc_index_sums(t)->bytes);
     const int known = kvc_index_get(t, p->o->key, &old, e);
-    int status = known < 0 ? -1 : 0;
+    int status = known < 0 || check_size(d, p, limit, e) ? -1 : 0;
     kvc_policy_begin(t, limit);
-    if (!status && known && !old.ghost && !p->how->replace) *p->there = 1;
-    else if (!status) status = link_and_record(d, t, p, known ? &old : NULL, limit, e);
+    p->old = known > 0 ? &old : NULL;
+    p->resident = known > 0 && !old.ghost;
+    if (!status && p->resident && !p->how->replace && is_alive(&old, (int64_t)time(NULL), d->root.conf.max_age)) *p->there = 1;
+    else if (!status) status = link_and_record(d, t, p, limit, e);
     if (!status) status = kvc_index_commit(t, p->taken_back ? NULL : e);
     else kvc_index_abort(t);
     if (!status) kvc_dir_tidy(d, limit / 20, NULL);
@@ -296,7 +347,7 @@ static int is_there(struct kvc_dir *d, const struct putting *p, struct kvc_error
     if (!t) return -1;
     const int found = kvc_index_get(t, p->o->key, &r, e);
     kvc_index_abort(t);
-    return found > 0 ? !r.ghost : found;
+    return found > 0 ? is_alive(&r, (int64_t)time(NULL), d->root.conf.max_age) : found;
 }
 
 static int put(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
@@ -305,7 +356,7 @@ static int put(struct kvc_level *l, const struct kvc_object *o, const void *data
     struct putting p = {.o = o, .how = how, .size = size, .file = {.fd = -1}, .there = there};
     (void)deadline;
     *there = 0;
-    if (kvc_root_refresh(&d->root, e)) return -1;
+    if (refresh(d, e)) return -1;
     int status = *there = is_there(d, &p, e);
     if (status) return status < 0 ? -1 : 0;
     if (kvc_root_create(&d->root, o, &p.file, e)) return -1;
@@ -313,7 +364,7 @@ static int put(struct kvc_level *l, const struct kvc_object *o, const void *data
     if (!status && d->index && o->kind != KVC_OBJECT_SPACE_FACTS) status = put_indexed(d, &p, e);
     else if (!status) status = kvc_root_link(&d->root, o, &p.file, how->replace, there, e);
     kvc_root_drop(&d->root, &p.file);
-    if (!status) status = sync_name(d, o, e);
+    if (!status && !*there) status = sync_name(d, o, e);
     if (!status && !d->index && !*there) kvc_dir_keep_limit(d, size, NULL);
     return status;
 }
@@ -359,7 +410,7 @@ static int walk(struct kvc_level *l, const uint8_t *space, kvc_level_seen *see, 
 static int facts(struct kvc_level *l, struct kvc_level_facts *f, kvc_instant deadline, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     (void)deadline;
-    if (kvc_root_refresh(&d->root, e)) return -1;
+    if (refresh(d, e)) return -1;
     *f = (struct kvc_level_facts){.objects = -1,
                                   .bytes = -1,
                                   .limit = d->root.conf.max_size ? (int64_t)d->root.conf.max_size : -1};

@@ -7,6 +7,16 @@
 #include <string.h>
 #include <time.h>
 
+/* Gives an object its parent, which the record of a file that was found, or copied from another store, lacks. */
+static int set_parent(struct kvc_index_txn *t, const struct kvc_object *chain, size_t i, struct kvc_index_record *r,
+                      struct kvc_error *e) {
+    const struct kvc_index_record old = *r;
+    r->has_parent = 1;
+    r->depth = (uint32_t)i;
+    memcpy(r->parent, chain[i - 1].key, sizeof r->parent);
+    return kvc_index_change(t, chain[i].key, &old, NULL, e) || kvc_index_change(t, chain[i].key, NULL, r, e) ? -1 : 0;
+}
+
 /* Notes that the chain was read: all of it at the same time. */
 static int touch_records(struct kvc_dir *d, const struct kvc_object *o, size_t n, struct kvc_error *e) {
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
@@ -23,7 +33,10 @@ static int touch_records(struct kvc_dir *d, const struct kvc_object *o, size_t n
     if (!status) kvc_policy_tick(t, bytes);
     for (size_t i = 0; i < n && !status; i++) {
         const int found = kvc_index_get(t, o[i].key, &r, e);
-        status = found > 0 && !r.ghost ? kvc_policy_touch(t, o[i].key, &r, now, e) : found < 0 ? -1 : 0;
+        if (found < 0) status = -1;
+        if (found <= 0 || r.ghost) continue;
+        if (i && !r.has_parent) status = set_parent(t, o, i, &r, e);
+        if (!status) status = kvc_policy_touch(t, o[i].key, &r, now, e);
     }
     if (!status) return kvc_index_commit(t, e);
     kvc_index_abort(t);

@@ -11,15 +11,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define VERSION UINT64_C(0x6b76632073746f02)
+#define VERSION UINT64_C(0x6b76632073746f03)
 #define MAP_BYTES (UINT64_C(16) << 30) /* of address space; some 30 million records */
 #define SMALL_MAP (UINT64_C(1) << 30)  /* where address space is limited */
 
 struct kvc_index {
-    MDB_env *env;
+    char *folder;
+    int sync;
+    mode_t mode;          /* of the files: who can write the folder can write the index */
+    pthread_rwlock_t use; /* of transactions; written while the environment is opened anew */
+    MDB_env *env;         /* NULL: it could not be opened anew */
     MDB_dbi records, order, spaces, notes;
     dev_t device; /* of the folder */
     ino_t inode;
@@ -32,16 +37,26 @@ struct kvc_index_txn {
     struct kvc_index *ix;
     MDB_txn *txn;
     int writes;
+    int locks; /* it holds ix->use */
     struct kvc_index_sums sums;
 };
+
+static struct kvc_index_txn *begin(struct kvc_index *ix, int writes, struct kvc_error *e);
 
 /* LMDB forbids to open an environment twice in a process, so open ones are shared. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvc_index *open_ones;
 
+/* What functions that open return for an index that must be deleted, beside -1: its file is damaged, or of another version. */
+#define BROKEN (-2)
+
 static int failed(int code, const char *what, struct kvc_error *e) {
     const enum kvc_code kind = code == ENOMEM ? KVC_ERR_MEMORY : KVC_ERR_IO;
-    return kvc_fail(e, kind, "the index of the store: %s: %s", what, mdb_strerror(code));
+    kvc_fail(e, kind, "the index of the store: %s: %s", what, mdb_strerror(code));
+    return code == MDB_INVALID || code == MDB_CORRUPTED || code == MDB_VERSION_MISMATCH || code == MDB_PAGE_NOTFOUND ||
+                   code == MDB_INCOMPATIBLE || code == ENOENT /* it is deleted at this instant */
+               ? BROKEN
+               : -1;
 }
 
 static int open_tables(struct kvc_index *ix, struct kvc_error *e) {
@@ -57,23 +72,30 @@ static int open_tables(struct kvc_index *ix, struct kvc_error *e) {
     return code ? failed(code, "cannot open its tables", e) : 0;
 }
 
-static int open_environment(struct kvc_index *ix, const char *folder, int sync, struct kvc_error *e) {
-    const unsigned flags = MDB_NOSUBDIR | MDB_NOTLS | MDB_NORDAHEAD | (sync ? MDB_NOMETASYNC : MDB_NOSYNC);
+static int open_environment(struct kvc_index *ix, struct kvc_error *e) {
+    const unsigned flags = MDB_NOSUBDIR | MDB_NOTLS | MDB_NORDAHEAD | (ix->sync ? MDB_NOMETASYNC : MDB_NOSYNC);
     char path[4096];
     int code = 0;
-    if (snprintf(path, sizeof path, "%s/index.mdb", folder) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/index.mdb", ix->folder) >= (int)sizeof path)
         return kvc_fail(e, KVC_ERR_USAGE, "the path of the store is too long");
+    struct stat was, is;
+    int fd;
+    const int existed = !stat(path, &was);
     const uint64_t sizes[] = {MAP_BYTES, SMALL_MAP};
     for (size_t i = 0; i < 2; i++) {
         if ((code = mdb_env_create(&ix->env)) != 0) return failed(code, "cannot be made", e);
         mdb_env_set_maxdbs(ix->env, 8);
         mdb_env_set_maxreaders(ix->env, 1024);
         mdb_env_set_mapsize(ix->env, sizes[i]);
-        if ((code = mdb_env_open(ix->env, path, flags, 0600)) != ENOMEM) break;
+        if ((code = mdb_env_open(ix->env, path, flags, ix->mode)) == 0) break;
         mdb_env_close(ix->env);
         ix->env = NULL;
+        if (code != ENOMEM) break;
     }
     if (code) return failed(code, "cannot be opened", e);
+    /* If the data have been deleted meanwhile, these are new ones with the locks of the old ones. */
+    if (existed && (mdb_env_get_fd(ix->env, &fd) || fstat(fd, &is) || is.st_ino != was.st_ino))
+        return failed(ENOENT, "cannot be opened", e);
     int dead;
     mdb_reader_check(ix->env, &dead); /* slots of processes that were killed */
     return open_tables(ix, e);
@@ -88,26 +110,26 @@ static void boot(char text[64]) {
     if (f) fclose(f);
 }
 
-/* Says whether the records can be used: 1, 0 if the index is new, -1 if it must be deleted. */
-static int settle(struct kvc_index *ix, int sync, struct kvc_error *e) {
+/* Says whether the records can be used: 1, 0 if the index is not filled yet, BROKEN if it must be deleted, -1. */
+static int settle(struct kvc_index *ix, struct kvc_error *e) {
     const uint64_t version = VERSION;
     char now[64];
     size_t n = 0, n_boot = 0;
     boot(now);
-    struct kvc_index_txn *t = kvc_index_begin(ix, 1, e);
+    struct kvc_index_txn *t = begin(ix, 1, e);
     if (!t) return -1;
     const void *is = kvc_index_noted(t, "version", &n);
     const char *then = kvc_index_noted(t, "boot", &n_boot);
-    const int known = is != NULL;
-    int status = known && (n != sizeof version || memcmp(is, &version, n) != 0);
-    if (then && (n_boot != strlen(now) || memcmp(then, now, n_boot) != 0)) status = 1;
+    const int filled = kvc_index_noted(t, "filled", &(size_t){0}) != NULL;
+    int status = is && (n != sizeof version || memcmp(is, &version, n) != 0) ? BROKEN : 0;
+    if (then && (n_boot != strlen(now) || memcmp(then, now, n_boot) != 0)) status = BROKEN;
     if (!status) status = kvc_index_note(t, "version", &version, sizeof version, e);
-    if (!status && !sync) status = kvc_index_note(t, "boot", now, strlen(now), e);
+    if (!status && !ix->sync) status = kvc_index_note(t, "boot", now, strlen(now), e);
     if (status) {
         kvc_index_abort(t);
-        return -1;
+        return status;
     }
-    return kvc_index_commit(t, e) ? -1 : known;
+    return kvc_index_commit(t, e) ? -1 : filled;
 }
 
 static void close_environment(struct kvc_index *ix) {
@@ -115,31 +137,94 @@ static void close_environment(struct kvc_index *ix) {
     ix->env = NULL;
 }
 
-/* Deletes the files of the index. Processes that have them open go on with theirs until they open the store again. */
-static void delete_files(const char *folder) {
-    char path[4096];
-    if (snprintf(path, sizeof path, "%s/index.mdb", folder) < (int)sizeof path) unlink(path);
-    if (snprintf(path, sizeof path, "%s/index.mdb-lock", folder) < (int)sizeof path) unlink(path);
+/* Deletes the files of the index; with `half`, if one of them lacks the other, which is of no use and could be another
+ * index's. Processes that have the old ones open notice it (is_deleted). */
+static void delete_files(const char *folder, int half) {
+    char data[4096], locks[4096];
+    if (snprintf(data, sizeof data, "%s/index.mdb", folder) >= (int)sizeof data ||
+        snprintf(locks, sizeof locks, "%s/index.mdb-lock", folder) >= (int)sizeof locks)
+        return;
+    if (half && !access(data, F_OK) == !access(locks, F_OK)) return;
+    unlink(data);
+    unlink(locks);
 }
 
-static int open_new(struct kvc_index *ix, const char *folder, int sync, int *made, struct kvc_error *e) {
-    for (int tries = 0; tries < 2; tries++) {
-        int known = -1;
-        if (!open_environment(ix, folder, sync, e)) known = settle(ix, sync, e);
-        if (known >= 0) {
-            *made = !known;
-            return 0;
+#define TRIES 4
+
+/* Opens the environment while no other process does: one that finds the index broken would delete the other's new one. */
+static int open_new(struct kvc_index *ix, int *made, struct kvc_error *e) {
+    const int fd = open(ix->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int known = fd < 0 ? kvc_fail(e, KVC_ERR_IO, "%s: %s", ix->folder, strerror(errno)) : 0;
+    if (fd >= 0) {
+        flock(fd, LOCK_EX);
+        delete_files(ix->folder, 1);
+        for (int tries = 0; tries < TRIES; tries++) {
+            known = open_environment(ix, e);
+            if (!known) known = settle(ix, e);
+            if (known >= 0) break;
+            close_environment(ix);
+            if (known != BROKEN) break;
+            delete_files(ix->folder, 0);
         }
-        close_environment(ix);
-        if (!tries) delete_files(folder);
+        close(fd);
     }
-    return -1;
+    *made = !known;
+    return known < 0 ? -1 : 0;
+}
+
+/* Whether somebody has deleted the file that is open. */
+static int is_deleted(const struct kvc_index *ix) {
+    struct stat st;
+    int fd;
+    return !ix->env || mdb_env_get_fd(ix->env, &fd) || fstat(fd, &st) || !st.st_nlink;
+}
+
+int kvc_index_renew(struct kvc_index *ix, int *made, struct kvc_error *e) {
+    int status = 0;
+    *made = 0;
+    pthread_rwlock_rdlock(&ix->use);
+    const int deleted = is_deleted(ix);
+    pthread_rwlock_unlock(&ix->use);
+    if (!deleted || ix->process != getpid()) return 0;
+    pthread_rwlock_wrlock(&ix->use);
+    if (is_deleted(ix)) { /* no other thread has been here before */
+        close_environment(ix);
+        status = open_new(ix, made, e);
+    }
+    pthread_rwlock_unlock(&ix->use);
+    return status;
 }
 
 static struct kvc_index *find_open(const struct stat *st) {
     struct kvc_index *ix = open_ones;
     while (ix && (ix->device != st->st_dev || ix->inode != st->st_ino || ix->process != getpid())) ix = ix->next;
     return ix;
+}
+
+static void free_index(struct kvc_index *ix) {
+    pthread_rwlock_destroy(&ix->use);
+    free(ix->folder);
+    free(ix);
+}
+
+static struct kvc_index *new_index(const char *folder, const struct stat *st, int sync, int *made, struct kvc_error *e) {
+    struct kvc_index *ix = calloc(1, sizeof *ix);
+    if (!ix) {
+        kvc_fail_memory(e, "an index");
+        return NULL;
+    }
+    *ix = (struct kvc_index){.sync = sync,
+                             .mode = 0600 | (st->st_mode & 0060),
+                             .device = st->st_dev,
+                             .inode = st->st_ino,
+                             .process = getpid(),
+                             .users = 1};
+    pthread_rwlock_init(&ix->use, NULL);
+    /* the program may change its folder before the index has to be opened anew */
+    if (!(ix->folder = realpath(folder, NULL))) kvc_fail(e, KVC_ERR_IO, "%s: %s", folder, strerror(errno));
+    else if (!open_new(ix, made, e)) return ix;
+    free_index(ix);
+    return NULL;
 }
 
 struct kvc_index *kvc_index_open(const char *folder, int sync, int *made, struct kvc_error *e) {
@@ -153,17 +238,9 @@ struct kvc_index *kvc_index_open(const char *folder, int sync, int *made, struct
     *made = 0;
     if (ix) {
         ix->users++;
-    } else if ((ix = calloc(1, sizeof *ix)) != NULL) {
-        *ix = (struct kvc_index){.device = st.st_dev, .inode = st.st_ino, .process = getpid(), .users = 1};
-        if (open_new(ix, folder, sync, made, e)) {
-            free(ix);
-            ix = NULL;
-        } else {
-            ix->next = open_ones;
-            open_ones = ix;
-        }
-    } else {
-        kvc_fail_memory(e, "an index");
+    } else if ((ix = new_index(folder, &st, sync, made, e)) != NULL) {
+        ix->next = open_ones;
+        open_ones = ix;
     }
     pthread_mutex_unlock(&lock);
     return ix;
@@ -177,31 +254,45 @@ void kvc_index_close(struct kvc_index *ix) {
         while (*p != ix) p = &(*p)->next;
         *p = ix->next;
         if (ix->process == getpid()) close_environment(ix);
-        free(ix);
+        free_index(ix);
     }
     pthread_mutex_unlock(&lock);
 }
 
 /* --- transactions --- */
 
-struct kvc_index_txn *kvc_index_begin(struct kvc_index *ix, int writes, struct kvc_error *e) {
+static struct kvc_index_txn *begin(struct kvc_index *ix, int writes, struct kvc_error *e) {
     struct kvc_index_txn *t = calloc(1, sizeof *t);
     if (!t) {
         kvc_fail_memory(e, "a transaction");
         return NULL;
     }
     *t = (struct kvc_index_txn){.ix = ix, .writes = writes};
-    int code = ix->process == getpid() ? 0 : EINVAL;
+    MDB_val k = {sizeof "sums" - 1, (void *)(uintptr_t) "sums"}, v = {0, NULL};
+    int code = ix->env && ix->process == getpid() ? 0 : EINVAL;
     if (!code) code = mdb_txn_begin(ix->env, NULL, writes ? 0 : MDB_RDONLY, &t->txn);
-    if (code) {
-        failed(code, "cannot begin", e);
-        free(t);
-        return NULL;
+    if (!code && (code = mdb_get(t->txn, ix->notes, &k, &v)) == MDB_NOTFOUND) code = 0; /* a new index */
+    if (!code) {
+        if (v.mv_size == sizeof t->sums) memcpy(&t->sums, v.mv_data, sizeof t->sums);
+        return t;
     }
-    size_t n;
-    const void *sums = kvc_index_noted(t, "sums", &n);
-    if (sums && n == sizeof t->sums) memcpy(&t->sums, sums, n);
+    failed(code, "cannot begin", e);
+    if (t->txn) mdb_txn_abort(t->txn);
+    free(t);
+    return NULL;
+}
+
+struct kvc_index_txn *kvc_index_begin(struct kvc_index *ix, int writes, struct kvc_error *e) {
+    pthread_rwlock_rdlock(&ix->use);
+    struct kvc_index_txn *t = begin(ix, writes, e);
+    if (t) t->locks = 1;
+    else pthread_rwlock_unlock(&ix->use);
     return t;
+}
+
+static void end(struct kvc_index_txn *t) {
+    if (t->locks) pthread_rwlock_unlock(&t->ix->use);
+    free(t);
 }
 
 int kvc_index_commit(struct kvc_index_txn *t, struct kvc_error *e) {
@@ -212,13 +303,18 @@ int kvc_index_commit(struct kvc_index_txn *t, struct kvc_error *e) {
         const int code = mdb_txn_commit(t->txn);
         if (code) status = failed(code, "cannot commit", e);
     }
-    free(t);
+    end(t);
     return status;
 }
 
 void kvc_index_abort(struct kvc_index_txn *t) {
-    if (t) mdb_txn_abort(t->txn);
-    free(t);
+    if (!t) return;
+    mdb_txn_abort(t->txn);
+    end(t);
+}
+
+int kvc_index_set_filled(struct kvc_index_txn *t, struct kvc_error *e) {
+    return kvc_index_note(t, "filled", "1", 1, e);
 }
 
 struct kvc_index_sums *kvc_index_sums(struct kvc_index_txn *t) {

@@ -48,9 +48,11 @@ struct kvc_index_sums {
 
 struct kvc_index;
 
-/* Opens the index in a folder, once a process: later calls get the same handle. `made` is set to 1 if it has no records because it is
- * new. sync 0: commits are not forced to the disk, and an index of another boot is deleted. */
+/* Opens the index in a folder, once a process: later calls get the same handle. `made` is set to 1 if it is new, and until somebody has
+ * filled it from the files. sync 0: commits are not forced to the disk, and an index of another boot is deleted. */
 struct kvc_index *kvc_index_open(const char *folder, int sync, int *made, struct kvc_error *e);
+/* Opens another one if its file was deleted. No transaction may be open in the calling thread. */
+int kvc_index_renew(struct kvc_index *ix, int *made, struct kvc_error *e);
 void kvc_index_close(struct kvc_index *ix);
 
 /* A transaction. One that writes waits for those of other threads and processes. */
@@ -60,6 +62,8 @@ int kvc_index_commit(struct kvc_index_txn *t, struct kvc_error *e); /* ends it i
 void kvc_index_abort(struct kvc_index_txn *t);                      /* NULL is legal */
 
 struct kvc_index_sums *kvc_index_sums(struct kvc_index_txn *t);
+/* Notes that all files have their records. */
+int kvc_index_set_filled(struct kvc_index_txn *t, struct kvc_error *e);
 /* Returns 1 and the record, 0 if there is none, -1. */
 int kvc_index_get(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r, struct kvc_error *e);
 /* Changes a record from `old` (NULL: there is none) to `r` (NULL: it goes). Lists, sums and the children of the parent follow. */

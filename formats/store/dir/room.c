@@ -48,9 +48,12 @@ int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit
     while ((choice->space ? kvc_index_space_bytes(t, choice->space) : kvc_index_sums(t)->bytes) > limit) {
         const int found = kvc_policy_victim(t, choice, key, &r, e);
         if (found < 0) return -1;
-        if (!found)
-            return kvc_fail(e, KVC_ERR_IO, "%s: there is no room: the limit is %" PRIu64 " bytes, and what is there is pinned",
-                            d->root.path, limit);
+        if (!found) {
+            kvc_fail(e, KVC_ERR_IO, "%s: there is no room: the limit is %" PRIu64 " bytes, and what is there is pinned",
+                     d->root.path, limit);
+            if (e) e->severity = KVC_SEVERITY_ITEM; /* of this object: the level itself is well */
+            return -1;
+        }
         if (choice->own && memcmp(key, choice->own, sizeof key) == 0) return kvc_policy_evicted(t, key, &r, e) ? -1 : 1;
         if (kvc_dir_evict(d, t, key, &r, e)) return -1;
     }
@@ -59,15 +62,15 @@ int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit
 
 int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e) {
     const int64_t now = (int64_t)time(NULL);
-    uint64_t gone = 0, left = 0, trash = 0;
+    uint64_t gone = 0, left = 0, before = 0;
     if (d->index) {
         struct kvc_index_txn *t = kvc_index_begin(d->index, 0, e);
         if (!t) return -1;
-        trash = kvc_index_sums(t)->trash;
+        before = kvc_index_sums(t)->trash;
         kvc_index_abort(t);
-        if (!trash) return 0;
+        if (!before) return 0;
     }
-    const int all = trash > most;
+    const int all = before > most;
     if (!all && __atomic_load_n(&d->trash_seen, __ATOMIC_RELAXED) == now) return 0;
     __atomic_store_n(&d->trash_seen, now, __ATOMIC_RELAXED);
     const int fd = openat(d->root.fd, "trash", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -75,10 +78,10 @@ int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e) {
     int status = 0;
     if (!flock(fd, LOCK_EX | LOCK_NB)) { /* else somebody else does it */
         status = kvc_root_empty_trash(&d->root, all ? -1 : d->root.conf.grace, &gone, &left, e);
-        struct kvc_index_txn *t = !status && d->index && gone ? kvc_index_begin(d->index, 1, e) : NULL;
-        if (t) {
+        struct kvc_index_txn *t = !status && d->index ? kvc_index_begin(d->index, 1, e) : NULL;
+        if (t) { /* what is left, and what others have evicted meanwhile; an object that was evicted twice has one file */
             struct kvc_index_sums *sums = kvc_index_sums(t);
-            sums->trash -= gone < sums->trash ? gone : sums->trash;
+            sums->trash = left + (sums->trash > before ? sums->trash - before : 0);
             status = kvc_index_commit(t, e);
         }
     }
@@ -321,5 +324,7 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
     struct kvc_index_txn *t = !status && d->index && !how->dry_run ? kvc_index_begin(d->index, 1, e) : NULL;
     if (!t) return status;
     kvc_index_sums(t)->trash = counts->trash_bytes;
-    return kvc_index_commit(t, e);
+    if (!kvc_index_set_filled(t, e)) return kvc_index_commit(t, e);
+    kvc_index_abort(t);
+    return -1;
 }

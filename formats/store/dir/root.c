@@ -84,29 +84,34 @@ int kvc_root_refresh(struct kvc_root *r, struct kvc_error *e) {
     return status;
 }
 
-int kvc_root_configure(struct kvc_root *r, const struct kvc_conf *c, struct kvc_error *e) {
+/* Writes the configuration. `replace` 0: unless there is one, for another process may make the store at the same time. */
+static int write_conf(struct kvc_root *r, const struct kvc_conf *c, int replace, struct kvc_error *e) {
     char text[2048], name[64];
     kvc_conf_print(c, text, sizeof text);
-    snprintf(name, sizeof name, "." KVC_CONF_NAME ".%ld", (long)getpid());
-    const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    snprintf(name, sizeof name, "." KVC_CONF_NAME ".%lx%lx", (long)getpid(), (long)pthread_self());
+    const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, c->shared ? 0660 : 0600);
     if (fd < 0) return kvc_root_fail(r, errno, "cannot write " KVC_CONF_NAME, e);
     int code = kvc_write_all(fd, text, strlen(text)) || fsync(fd) ? errno : 0;
     close(fd);
-    if (!code && renameat(r->fd, name, r->fd, KVC_CONF_NAME)) code = errno;
-    if (code) {
-        unlinkat(r->fd, name, 0);
-        return kvc_root_fail(r, code, "cannot write " KVC_CONF_NAME, e);
-    }
-    return kvc_root_refresh(r, e);
+    if (!code && replace && renameat(r->fd, name, r->fd, KVC_CONF_NAME)) code = errno;
+    if (!code && !replace && linkat(r->fd, name, r->fd, KVC_CONF_NAME, 0) && errno != EEXIST) code = errno;
+    if (code || !replace) unlinkat(r->fd, name, 0);
+    return code ? kvc_root_fail(r, code, "cannot write " KVC_CONF_NAME, e) : 0;
 }
 
-/* Returns 1 if the folder has nothing in it. */
+int kvc_root_configure(struct kvc_root *r, const struct kvc_conf *c, struct kvc_error *e) {
+    return write_conf(r, c, 1, e) ? -1 : kvc_root_refresh(r, e);
+}
+
+/* Returns 1 if the folder has nothing in it but configurations that are being written. */
 static int is_empty(int fd) {
     const int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = copy < 0 ? NULL : fdopendir(copy);
     int empty = d != NULL;
     const struct dirent *entry;
-    while (empty && (entry = readdir(d)) != NULL) empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    while (empty && (entry = readdir(d)) != NULL)
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+                strncmp(entry->d_name, "." KVC_CONF_NAME ".", sizeof "." KVC_CONF_NAME) == 0;
     if (d) closedir(d);
     else if (copy >= 0) close(copy);
     return empty;
@@ -120,27 +125,32 @@ static int make_folders(const struct kvc_root *r, struct kvc_error *e) {
     return 0;
 }
 
-/* Reads the configuration, or writes that of a new store. */
+/* Reads the configuration, which the options must not contradict. Returns 1 if there is none. */
+static int settle_old(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
+    const int fd = openat(r->fd, KVC_CONF_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? 1 : kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+    int status = read_conf(r, fd, e);
+    close(fd);
+    struct kvc_conf wanted = r->conf;
+    if (!status && kvc_conf_take(&wanted, url, e) < 0) status = -1;
+    if (!status && !kvc_conf_equal(&wanted, &r->conf))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: the store is there already, with other limits: change them for all with kvc-store config", r->path);
+    return status;
+}
+
+/* Reads the configuration, or writes that of a new store and reads what is there then: processes of an engine make their store together. */
 static int settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
     struct kvc_conf wanted = kvc_conf_default;
-    const int fd = openat(r->fd, KVC_CONF_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0) {
-        int status = read_conf(r, fd, e);
-        close(fd);
-        wanted = r->conf;
-        if (!status && kvc_conf_take(&wanted, url, e) < 0) status = -1;
-        if (!status && !kvc_conf_equal(&wanted, &r->conf))
-            return kvc_fail(e, KVC_ERR_USAGE,
-                            "%s: the store is there already, with other limits: change them for all with kvc-store config",
-                            r->path);
-        return status;
-    }
-    if (errno != ENOENT) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
-    if (!is_empty(r->fd))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
+    int status = settle_old(r, url, e);
+    if (status <= 0) return status;
     if (kvc_conf_take(&wanted, url, e) < 0) return -1;
     r->conf = wanted;
-    return make_folders(r, e) || kvc_root_configure(r, &wanted, e) ? -1 : 0;
+    if (check_owner(r, e)) return -1;
+    if (is_empty(r->fd) && write_conf(r, &wanted, 0, e)) return -1;
+    status = settle_old(r, url, e);
+    if (status <= 0) return status;
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
 }
 
 int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
@@ -213,8 +223,9 @@ int kvc_root_link(const struct kvc_root *r, const struct kvc_object *o, struct k
     char path[KVC_ROOT_PATH];
     kvc_root_path(o, path);
     *there = 0;
-    int status = name_file(r, f, path, replace);
-    if (status && errno == ENOENT && !make_parents(r, path)) status = name_file(r, f, path, replace);
+    /* A file that has had a name and lost it gets no other one: what replaces is named once, in a folder that is there. */
+    int status = replace && make_parents(r, path) ? -1 : name_file(r, f, path, replace);
+    if (status && errno == ENOENT && !replace && !make_parents(r, path)) status = name_file(r, f, path, replace);
     if (status && errno == EEXIST) {
         *there = 1;
         return 0;
@@ -309,8 +320,10 @@ static int each_name(const struct kvc_root *r, const char *folder, int (*one)(vo
     int status = 0;
     const struct dirent *entry;
     if (!d) {
+        const int code = errno;
         if (fd >= 0) close(fd);
-        return errno == ENOENT ? 0 : NO_LISTING;
+        errno = code;
+        return code == ENOENT ? 0 : NO_LISTING;
     }
     while (!status && (entry = readdir(d)) != NULL)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) status = one(state, fd, entry->d_name);
@@ -357,21 +370,29 @@ int kvc_root_quarantine(const struct kvc_root *r, const struct kvc_object *o) {
 }
 
 struct emptying {
-    int64_t before;
+    int64_t now, before;
     uint64_t gone, left;
 };
 
+/* Files that are being written or named have names of their own here. Nobody works on one for so long, in seconds, without changing it. */
+#define KEEP_TEMPORARY 60
+
 static int empty_one(void *state, int fd, const char *name) {
     struct emptying *x = state;
+    struct kvc_object o;
     struct stat st;
+    const int64_t old = x->now - KEEP_TEMPORARY;
+    const int64_t limit = kvc_object_parse(name, &o) && old < x->before ? old : x->before;
     if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) || S_ISDIR(st.st_mode)) return 0;
-    if (st.st_ctim.tv_sec <= x->before && !unlinkat(fd, name, 0)) x->gone += (uint64_t)st.st_size;
+    if (st.st_ctim.tv_sec <= limit && !unlinkat(fd, name, 0)) x->gone += (uint64_t)st.st_size;
     else x->left += (uint64_t)st.st_size;
     return 0;
 }
 
 int kvc_root_empty_trash(const struct kvc_root *r, int64_t seconds, uint64_t *gone, uint64_t *left, struct kvc_error *e) {
-    struct emptying x = {.before = (int64_t)time(NULL) - seconds};
+    struct timespec now; /* time() may be some milliseconds before the times of files */
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct emptying x = {.now = now.tv_sec, .before = now.tv_sec - seconds};
     if (each_name(r, "trash", empty_one, &x)) return kvc_root_fail(r, errno, "trash", e);
     *gone = x.gone;
     *left = x.left;
@@ -406,8 +427,8 @@ static int walk_one(void *state, int fd, const char *name) {
     struct kvc_object o;
     struct stat st;
     char path[KVC_ROOT_PATH], is[KVC_ROOT_PATH];
-    if (w->depth < 2 && strlen(name) == 2) return walk_folder(w, name);
     if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) return 0; /* it has just gone */
+    if (w->depth < 2 && strlen(name) == 2 && S_ISDIR(st.st_mode)) return walk_folder(w, name);
     if (!S_ISREG(st.st_mode) || kvc_object_parse(name, &o)) {
         if (w->strangers) ++*w->strangers;
         return 0;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Objects that are begun, and bytes of memory for them: the object that is next in turn may exceed these alone. */
-enum { MAX_BEGUN = 32, MEMORY = 64 << 20, FIRST_MEMORY = KVC_REDIS_SLICE };
+enum { MAX_BEGUN = 32, FIRST_BEGUN = 4, FIRST_GUESS = 64 << 10, MEMORY = 64 << 20, FIRST_MEMORY = KVC_REDIS_SLICE };
 
 struct object {
     size_t i;      /* of the call */
@@ -42,6 +42,7 @@ struct get {
     size_t n, begun, handed;
     struct object object[MAX_BEGUN]; /* object i is in place i % MAX_BEGUN */
     uint64_t memory;
+    uint64_t guess; /* bytes of the first slice of an object whose size is not known: those of the last known one; 0: none is */
     struct kvc_error e;
     int failed;
 };
@@ -121,7 +122,7 @@ static void ask(struct get *g, struct object *o, uint64_t offset, uint64_t size,
     s->size = size;
     s->q.done = done;
     s->q.place = size ? place : NULL;
-    s->q.expected = size;
+    s->q.expected = o->known || !size ? size : g->guess ? g->guess : FIRST_GUESS;
     o->requests++;
     kvc_redis_run_add(&g->run, &s->q);
 }
@@ -192,6 +193,7 @@ static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
         ask(g, o, 0, KVC_REDIS_MAX_REPLY, whole_done);
     } else {
         o->size = (uint64_t)size;
+        g->guess = o->size < KVC_REDIS_SLICE ? o->size : KVC_REDIS_SLICE;
         if (o->size <= KVC_REDIS_SLICE) hold(g, o, o->size);
     }
 }
@@ -211,7 +213,8 @@ static void go_on(struct get *g) {
             ask(g, o, at, o->size - at < KVC_REDIS_SLICE ? o->size - at : KVC_REDIS_SLICE, slice_done);
         if (!o->failed) ask(g, o, 0, 0, size_done);
     }
-    while (g->begun < g->n && g->begun - g->handed < MAX_BEGUN && g->memory + KVC_REDIS_SLICE <= MEMORY && !g->failed) {
+    while (g->begun < g->n && g->begun - g->handed < (g->guess ? MAX_BEGUN : FIRST_BEGUN) &&
+           g->memory + KVC_REDIS_SLICE <= MEMORY && !g->failed) {
         struct object *o = object_of(g, g->begun);
         *o = (struct object){.i = g->begun++};
         hold(g, o, KVC_REDIS_SLICE);

@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-/* Bytes of replies that are under way on one connection: enough for any network, and few for the server's memory. */
-enum { WINDOW = 8 << 20, PIECES = 96 };
+/* Bytes of replies that are under way on one connection: the next slice is asked for shortly before the last one is complete. More would
+ * only fill the server's memory, and its processor's caches. */
+enum { WINDOW = (1 << 20) + (256 << 10), PIECES = 96 };
 
 static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
 
@@ -75,10 +76,17 @@ void kvc_redis_lane_start(struct kvc_redis_run *run, struct kvc_redis_lane *lane
     lane->greetings = lane->fresh ? run->l->o.greeting_replies : 0;
 }
 
+/* Bytes that are expected and have not come. */
+static uint64_t under_way(const struct kvc_redis_lane *lane) {
+    const struct kvc_redis_reader *in = &lane->link->in;
+    const uint64_t came = in->left ? in->size - (in->left > 2 ? in->left - 2 : 0) : 0;
+    return came < lane->under_way ? lane->under_way - came : 0;
+}
+
 /* 1: the next request may be sent. */
 static int may_send(const struct kvc_redis_lane *lane) {
     const struct kvc_redis_request *q = lane->unsent.first;
-    return q && (lane->offset || !lane->sent.first || lane->under_way + q->expected <= WINDOW);
+    return q && (lane->offset || !lane->sent.first || under_way(lane) + q->expected <= WINDOW);
 }
 
 int kvc_redis_lane_wants(const struct kvc_redis_lane *lane, struct pollfd *p) {
@@ -94,12 +102,12 @@ int kvc_redis_lane_wants(const struct kvc_redis_lane *lane, struct pollfd *p) {
 /* Lists what is to be sent: the rest of the greeting and of the first request, and further ones. */
 static size_t list_pieces(const struct kvc_redis_run *run, const struct kvc_redis_lane *lane, struct iovec *v) {
     size_t n = 0, skip = lane->offset;
-    uint64_t under_way = lane->under_way;
+    uint64_t bytes = under_way(lane);
     if (lane->greeting < run->l->o.greeting_size)
         v[n++] = (struct iovec){run->l->o.greeting + lane->greeting, run->l->o.greeting_size - lane->greeting};
     for (const struct kvc_redis_request *q = lane->unsent.first; q && n + 4 <= PIECES; q = q->next) {
-        if (n && q != lane->unsent.first && under_way + q->expected > WINDOW) break;
-        under_way += q->expected;
+        if (n && q != lane->unsent.first && bytes + q->expected > WINDOW) break;
+        bytes += q->expected;
         struct iovec piece[4];
         size_t pieces = 0;
         if (q->asking) piece[pieces++] = (struct iovec){(char *)(uintptr_t)asking, sizeof asking - 1};

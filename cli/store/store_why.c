@@ -1,0 +1,124 @@
+/* store_why.c: kvc-store why: what namespaces lack of a prompt, and in what they differ. */
+#include "cli/store/store_tool.h"
+#include "cli/text.h"
+#include "formats/store/dir/dir.h"
+#include "formats/store/space_text.h"
+#include "formats/store/store.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+void store_age_text(int64_t seconds, char text[32]) {
+    if (seconds < 120) snprintf(text, 32, "%" PRId64 " s", seconds);
+    else if (seconds < 7200) snprintf(text, 32, "%" PRId64 " min", seconds / 60);
+    else if (seconds < 172800) snprintf(text, 32, "%" PRId64 " h", seconds / 3600);
+    else snprintf(text, 32, "%" PRId64 " d", seconds / 86400);
+}
+
+/* Says what a directory remembers of an object that it does not have. */
+static void explain_object(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size) {
+    struct kvc_index_record r;
+    char age[32];
+    snprintf(text, size, "never stored, or forgotten");
+    for (unsigned i = 0; i < s->n_levels; i++) {
+        const struct kvc_dir *d = s->level[i].ops == &kvc_level_dir ? (const struct kvc_dir *)s->level[i].level : NULL;
+        struct kvc_index_txn *txn = d && d->index ? kvc_index_begin(d->index, 0, NULL) : NULL;
+        if (txn && kvc_index_get(txn, o->key, &r, NULL) > 0) {
+            store_age_text((int64_t)time(NULL) - r.used, age);
+            snprintf(text, size,
+                     r.ghost ? "evicted or refused by %s; it was last asked for %s ago" : "too old for %s: last used %s ago",
+                     s->level[i].url, age);
+        }
+        kvc_index_abort(txn);
+    }
+}
+
+/* Prints what a namespace has of the tokens, and where it ends. Returns the tokens it has. */
+static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *space, const struct cli_token_ids *ids,
+                              const char *wanted) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    struct kvc_error e;
+    struct kvc_store_hit *hit = kvc_store_find(space, ids->id, ids->n, &o, &e);
+    char reason[256] = "", difference[256];
+    if (!hit) {
+        store_trouble(&e);
+        return 0;
+    }
+    const uint64_t tokens = hit->chunks * space->chunk;
+    if (tokens < hit->asked) explain_object(t->s, &hit->object[hit->chunks], reason, sizeof reason);
+    else if (ids->n % space->chunk)
+        snprintf(reason, sizeof reason, "less than a chunk of %" PRIu64 " tokens is left", space->chunk);
+    if (t->json) {
+        cli_json_open(&t->report, NULL, '{');
+        cli_json_text(&t->report, "namespace", space->name);
+        cli_json_u64(&t->report, "tokens", tokens);
+        cli_json_u64(&t->report, "of", ids->n);
+        cli_json_text(&t->report, "then", *reason ? reason : NULL);
+        cli_json_open(&t->report, "differs", '[');
+    } else {
+        printf("namespace %.16s: %" PRIu64 " of %" PRIu64 " tokens%s%s\n", space->name, tokens, ids->n, *reason ? "; then: " : "",
+               reason);
+    }
+    size_t at = 0;
+    while (wanted && kvc_space_text_differ(wanted, space->facts, &at, difference, sizeof difference)) {
+        if (t->json) {
+            cli_json_text(&t->report, NULL, difference);
+            continue;
+        }
+        printf("  differs in ");
+        cli_print_safe(stdout, difference);
+        printf("\n");
+    }
+    if (t->json) {
+        cli_json_close(&t->report);
+        cli_json_close(&t->report);
+    }
+    kvc_store_hit_free(hit);
+    return tokens;
+}
+
+/* Opens all namespaces, of every fidelity. */
+static int take_every(struct store_tool *t, struct store_spaces *all) {
+    const char *like = t->like, *recipe = t->of_space.recipe;
+    t->like = t->of_space.recipe = NULL;
+    const int status = store_take_spaces(t, all);
+    t->like = like;
+    t->of_space.recipe = recipe;
+    return status;
+}
+
+/* Says whether the store has the namespace that the facts of --like give. */
+static void explain_wanted(struct store_tool *t, const struct kvc_store_space *wanted, const struct store_spaces *all) {
+    int there = 0;
+    for (size_t i = 0; i < all->n; i++) there |= strcmp(wanted->name, all->item[i]->name) == 0;
+    if (t->json) {
+        cli_json_text(&t->report, "wanted", wanted->name);
+        cli_json_bool(&t->report, "there", there);
+    } else if (!there) {
+        printf("namespace %.16s, which these facts give, is not in the store\n", wanted->name);
+    }
+}
+
+int store_why(struct store_tool *t) {
+    struct store_spaces wanted = {.n = 0}, all = {.n = 0};
+    struct cli_token_ids ids = {.id = NULL};
+    int status = store_take_tokens(t, &ids);
+    uint64_t best = 0;
+    if (status) return status;
+    if (t->like) status = store_take_spaces(t, &wanted);
+    if (!status) status = take_every(t, &all);
+    if (!status && !all.n && !t->json) printf("the store has no namespace that can be read\n");
+    if (!status && wanted.n) explain_wanted(t, wanted.item[0], &all);
+    if (t->json) cli_json_open(&t->report, "namespaces", '[');
+    for (size_t i = 0; i < all.n && !status; i++) {
+        const uint64_t tokens = explain_space(t, all.item[i], &ids, wanted.n ? wanted.item[0]->facts : NULL);
+        if (tokens > best) best = tokens;
+    }
+    if (t->json) cli_json_close(&t->report);
+    store_free_spaces(&wanted);
+    store_free_spaces(&all);
+    free(ids.id);
+    return status ? status : best ? EXIT_SAME : EXIT_DIFFER;
+}

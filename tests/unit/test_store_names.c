@@ -1,0 +1,270 @@
+/* test_store_names.c: texts of a store: names of objects, URLs, chains of levels, the configuration, the facts of a namespace; and the keys of
+ * its chunks beside a computation of the test's own. */
+#include "store_support.h"
+
+#include "formats/store/dir/conf.h"
+#include "formats/store/space_text.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+static void names(void **state) {
+    (void)state;
+    char text[KVC_OBJECT_NAME], wrong[2 * KVC_OBJECT_NAME];
+    struct kvc_object o = {.space = {1, 0x23, 0xab}}, p;
+    for (unsigned i = 0; i < sizeof o.key; i++) o.key[i] = (uint8_t)(i * 37);
+    static const char *const end[] = {".kv", ".state", ".space", ".kvcp"};
+    for (unsigned kind = 0; kind < KVC_OBJECT_KINDS; kind++) {
+        o.kind = (enum kvc_object_kind)kind;
+        kvc_object_name(&o, text);
+        assert_int_equal(strlen(text), 81 + strlen(end[kind]));
+        assert_string_equal(text + 81, end[kind]);
+        assert_memory_equal(text, "0123ab0000000000-00254a6f94b9", 29);
+        assert_int_equal(kvc_object_parse(text, &p), 0);
+        assert_true(kvc_object_equal(&o, &p));
+    }
+    o.kind = KVC_OBJECT_CHUNK;
+    kvc_object_name(&o, text);
+    const size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++) { /* cut, doubled, and each character another one */
+        memcpy(wrong, text, n + 1);
+        wrong[i] = '\0';
+        assert_int_equal(kvc_object_parse(wrong, &p), -1);
+        memcpy(wrong + i, text + i, n - i + 1);
+        memmove(wrong + i + 1, wrong + i, n - i + 1);
+        assert_int_equal(kvc_object_parse(wrong, &p), -1);
+        for (const char *c = "GgxA/. %\n\x80-_"; *c; c++) {
+            memcpy(wrong, text, n + 1);
+            if (wrong[i] == *c) continue;
+            wrong[i] = *c;
+            assert_int_equal(kvc_object_parse(wrong, &p), -1);
+        }
+    }
+    for (const char *const *more = (const char *const[]){"x", ".kv", "/", "\n", NULL}; *more; more++) {
+        snprintf(wrong, sizeof wrong, "%s%s", text, *more);
+        assert_int_equal(kvc_object_parse(wrong, &p), -1);
+    }
+    assert_int_equal(kvc_object_parse("", &p), -1);
+    assert_int_equal(kvc_object_parse("../kvc-store.conf", &p), -1);
+}
+
+static void refuse_url(const char *text, const char *words) {
+    struct kvc_url u;
+    struct kvc_error e;
+    assert_int_equal(kvc_url_parse(&u, text, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    if (!strstr(e.message, words)) fail_msg("%s", e.message);
+}
+
+static void urls(void **state) {
+    (void)state;
+    struct kvc_url u;
+    struct kvc_error e;
+    assert_int_equal(kvc_url_parse(&u, "dir:/a/b?max-size=1.5K&grace=90s&x=%41%2fb&flag=no&empty", &e), 0);
+    uint64_t bytes = 7;
+    int64_t time = 7;
+    int flag = 1;
+    assert_string_equal(u.scheme, "dir");
+    assert_string_equal(u.place, "/a/b");
+    assert_int_equal(kvc_url_bytes(&u, "max-size", &bytes, &e), 0);
+    assert_int_equal(bytes, 1536);
+    assert_int_equal(kvc_url_bytes(&u, "absent", &bytes, &e), 0);
+    assert_int_equal(bytes, 1536);
+    assert_int_equal(kvc_url_time(&u, "grace", &time, &e), 0);
+    assert_int_equal(time, 90000000);
+    assert_int_equal(kvc_url_rest(&u, &e), -1);
+    assert_non_null(strstr(e.message, "'x'"));
+    assert_string_equal(kvc_url_text(&u, "x", NULL), "A/b");
+    assert_int_equal(kvc_url_flag(&u, "flag", &flag, &e), 0);
+    assert_int_equal(flag, 0);
+    assert_string_equal(kvc_url_text(&u, "empty", NULL), "");
+    assert_int_equal(kvc_url_rest(&u, &e), 0);
+    kvc_url_free(&u);
+    assert_int_equal(kvc_url_parse(&u, "a:b/c", &e), 0); /* a path */
+    assert_string_equal(u.scheme, "dir");
+    assert_string_equal(u.place, "a:b/c");
+    kvc_url_free(&u);
+    assert_int_equal(kvc_url_parse(&u, "redis://h1:7000,h2", &e), 0);
+    assert_string_equal(u.scheme, "redis");
+    assert_string_equal(u.place, "h1:7000,h2");
+    kvc_url_free(&u);
+    refuse_url("", "names no store");
+    refuse_url("dir:", "names no store");
+    refuse_url("redis://?a=b", "names no store");
+    refuse_url("redis://user:secret@h", "user name");
+    refuse_url("s3://key:secret@bucket", "user name");
+    refuse_url("d?=x", "KEY=VALUE");
+    refuse_url("d?a=%4", "KEY=VALUE");
+    refuse_url("d?a=%g0", "KEY=VALUE");
+    refuse_url("d?a=%00", "KEY=VALUE");
+    char many[300] = "d?";
+    for (int i = 0; i < 33; i++) strcat(many, "a=b&");
+    refuse_url(many, "more than");
+    assert_int_equal(kvc_url_parse(&u, "redis://user:secret@h", &e), -1);
+    assert_null(strstr(e.message, "secret"));
+}
+
+static void values(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t bytes, time; /* -1: refused */
+    } cases[] = {
+        {"0", 0, 0},       {"1", 1, 1000000},     {"1K", 1024, -1},      {"2M", 2097152, -1},    {"1G", 1073741824, -1},
+        {"5ms", -1, 5000}, {"1.5s", -1, 1500000}, {"2m", -1, 120000000}, {"1h", -1, 3600000000}, {"7d", -1, 604800000000},
+        {"", -1, -1},      {"x", -1, -1},         {"-1", -1, -1},        {"1KB", -1, -1},        {"1 K", -1, -1},
+        {"nan", -1, -1},   {"inf", -1, -1},       {"1e30", -1, -1},      {"9000000T", -1, -1},   {"1e300d", -1, -1},
+        {"K", -1, -1},     {"s", -1, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kvc_url u = {.option[0] = {.key = "k", .value = cases[i].text}, .n = 1};
+        struct kvc_error e;
+        uint64_t bytes = 0;
+        int64_t time = 0;
+        const int b = kvc_url_bytes(&u, "k", &bytes, &e), t = kvc_url_time(&u, "k", &time, &e);
+        if (b != (cases[i].bytes < 0 ? -1 : 0) || t != (cases[i].time < 0 ? -1 : 0)) fail_msg("'%s'", cases[i].text);
+        if (!b) assert_int_equal(bytes, cases[i].bytes);
+        if (!t) assert_int_equal(time, cases[i].time);
+    }
+}
+
+static void chains(void **state) {
+    (void)state;
+    struct kvc_error e;
+    char **list;
+    assert_int_equal(kvc_url_split("dir:/a,b,redis://h1,h2:7,s3://b/p,x", &list, &e), 3);
+    assert_string_equal(list[0], "dir:/a,b");
+    assert_string_equal(list[1], "redis://h1,h2:7");
+    assert_string_equal(list[2], "s3://b/p,x");
+    free(list);
+    assert_int_equal(kvc_url_split("", &list, &e), 1);
+    assert_string_equal(list[0], "");
+    free(list);
+    assert_int_equal(kvc_url_split("/a,dir:/b,", &list, &e), 2);
+    assert_string_equal(list[1], "dir:/b,");
+    free(list);
+}
+
+static void refuse_conf(const char *text, const char *words) {
+    struct kvc_conf c;
+    struct kvc_error e;
+    assert_int_equal(kvc_conf_parse(&c, text, &e), -1);
+    if (!strstr(e.message, words)) fail_msg("%s", e.message);
+}
+
+static void configuration(void **state) {
+    (void)state;
+    struct kvc_conf c, d;
+    struct kvc_error e;
+    char text[2048];
+    assert_int_equal(kvc_conf_parse(&c, "", &e), 0);
+    assert_true(kvc_conf_equal(&c, &kvc_conf_default));
+    assert_int_equal(kvc_conf_parse(&c,
+                                    "# x\r\n\n version=1 \n max-size =\t3G\r\nmin-free = 2.5%\nmax-age=2d\ngrace = 1m\n"
+                                    "durability = full\nindex = no\nshared = yes\nmax-namespace-size = 7K",
+                                    &e),
+                     0);
+    assert_int_equal(c.max_size, UINT64_C(3) << 30);
+    assert_true(c.min_free >= 2.5 && c.min_free <= 2.5);
+    assert_int_equal(c.max_age, 172800);
+    assert_int_equal(c.grace, 60);
+    assert_int_equal(c.durability, KVC_DURABLE_FULL);
+    assert_int_equal(c.indexed, 0);
+    assert_int_equal(c.shared, 1);
+    assert_int_equal(c.max_space, 7168);
+    kvc_conf_print(&c, text, sizeof text);
+    assert_int_equal(kvc_conf_parse(&d, text, &e), 0);
+    assert_true(kvc_conf_equal(&c, &d));
+    for (size_t i = 0; kvc_conf_key(i); i++)
+        if (strcmp(kvc_conf_key(i), "admission") != 0) assert_non_null(strstr(text, kvc_conf_key(i)));
+    refuse_conf("max-size = 1G\nnonsense\n", "line 2");
+    refuse_conf("max-size = -1\n", "max-size");
+    refuse_conf("min-free = 101\n", "min-free");
+    refuse_conf("min-free = 5%%\n", "min-free");
+    refuse_conf("durability = some\n", "durability");
+    refuse_conf("index = maybe\n", "index");
+    refuse_conf("max-sise = 1G\n", "max-sise");
+    refuse_conf("version = 2\n", "later");
+    refuse_conf("= 3\n", "'");
+}
+
+/* --- keys --- */
+
+static void sha256(const void *text, size_t n, uint8_t *out) {
+    assert_int_equal(EVP_Digest(text, n, out, NULL, EVP_sha256(), NULL), 1);
+}
+
+/* Computes H_j and K_i as the documents say, byte by byte. */
+static void keys(void **state) {
+    (void)state;
+    const uint64_t wide = 2 * CHUNK; /* one chunk of two runs */
+    struct made *x = make(4 * CHUNK, 5, NULL);
+    struct kvc_store *s = open_store("k", "");
+    const struct kvc_store_space_options o = {.size = sizeof o, .chunk = wide};
+    struct kvc_store_space *space = open_space_with(s, x, &o);
+    struct kvc_store_hit *hit = find_n(space, x->ids, 4 * CHUNK + 0);
+    uint8_t h[32], text[2048], due[32], ns[32];
+    /* H_0 and the form of a step are checked against FORMAT.md's examples in test_prefix.c; here only what the store adds */
+    for (unsigned i = 0; i < 32; i++) {
+        unsigned byte;
+        assert_int_equal(sscanf(kvc_store_space_name(space) + 2 * i, "%2x", &byte), 1);
+        ns[i] = (uint8_t)byte;
+    }
+    uint8_t chain[4 * 32];
+    struct kvc_error e;
+    assert_int_equal(kvc_prefix_chain(space->identity, x->ids, 4 * CHUNK, chain, &e), 0);
+    assert_int_equal(found_of(hit), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        memcpy(h, chain + (2 * i + 1) * 32, 32);
+        memcpy(text, "kvc object 1\n", 13);
+        memcpy(text + 13, ns, 32);
+        text[45] = 0;
+        memcpy(text + 46, h, 32);
+        sha256(text, 78, due);
+        assert_memory_equal(hit->object[i].key, due, 32);
+        assert_memory_equal(hit->object[i].space, ns, 8);
+        assert_int_equal(hit->object[i].kind, KVC_OBJECT_CHUNK);
+    }
+    kvc_store_hit_free(hit);
+    kvc_store_space_close(space);
+    kvc_store_close(s);
+    unmake(x);
+}
+
+/* The namespace is the hash of the items that its text lists. */
+static void namespaces(void **state) {
+    (void)state;
+    struct made *x = make(CHUNK, 5, NULL);
+    struct kvc_store *s = open_store("n", "");
+    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_space_facts facts;
+    struct kvc_error e;
+    const char *text = kvc_store_space_facts(space);
+    assert_int_equal(kvc_space_text_read(text, strlen(text), &facts, &e), 0);
+    assert_memory_equal(facts.ns, space->ns, 32);
+    assert_int_equal(facts.chunk, CHUNK);
+    assert_string_equal(facts.identity, space->identity);
+    char *wrong = strdup(text);
+    for (size_t i = 0; text[i]; i++) { /* what is changed is refused, is another namespace, or is a comment */
+        wrong[i] ^= 1;
+        const int status = kvc_space_text_read(wrong, strlen(wrong), &facts, &e);
+        const char *line = text + i;
+        while (line > text && line[-1] != '\n') line--;
+        const int word = *line != '#' && i > (size_t)(strchr(line, ' ') - text) && text + i < strchr(strchr(line, ' ') + 1, ' ');
+        if (!status && *line != '#' && line != text && !word) assert_memory_not_equal(facts.ns, space->ns, 32);
+        wrong[i] ^= 1;
+    }
+    for (size_t i = 0; text[i]; i++) kvc_space_text_read(text, i, &facts, &e);
+    free(wrong);
+    kvc_store_space_close(space);
+    kvc_store_close(s);
+    unmake(x);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names),         cmocka_unit_test(urls), cmocka_unit_test(values),     cmocka_unit_test(chains),
+        cmocka_unit_test(configuration), cmocka_unit_test(keys), cmocka_unit_test(namespaces),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
