@@ -76,7 +76,7 @@ run_suites() {
     run "GPU's tests, on the host" "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc
     [ "$what" = all ] || return 0
     [ ! -e "$build/kvc_store_redis.so" ] || run "store in Redis" python3 tests/store/redis.py "$build"
-    for t in check-layers check-layers-test check-words check-symbols check-memory check-install check-vars check-target check-deps check-simde check-cuda man-lint bench-smoke; do
+    for t in check-layers check-layers-test check-words check-symbols check-memory check-python check-install check-vars check-target check-deps check-simde check-cuda man-lint bench-smoke; do
         run "$t" "${MAKE:-make}" -s $t
     done
 }

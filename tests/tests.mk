@@ -92,6 +92,7 @@ ENGINE_TESTS ?=
 .PHONY: test-engine
 test-engine: all $(FAKE_CUDA)
 	@sh tests/engine/run.sh $B $(ENGINE_TESTS)
+	@$(if $(ENGINE_TESTS),,$(MAKE) --no-print-directory check-python PYTHON="$${KVC_ENGINE_VENV:-build/engine-venv}/bin/python")
 
 ## test-mlx, test-lmcache, test-vllm: files of these engines, written and read by the engine itself, from PyPI
 .PHONY: test-mlx test-lmcache test-vllm
@@ -285,6 +286,12 @@ check-symbols: libkvc.a libkvc.so.$(VERSION) libkvc_store.a $(STORE_SO) $(if $(H
 .PHONY: check-memory
 check-memory: libkvc.so.$(VERSION)
 	@"$(PYTHON)" tests/memory-numpy.py ./libkvc.so.$(VERSION)
+
+## check-python: the Python package: with numpy where $(PYTHON) has it, with torch and transformers likewise
+.PHONY: check-python
+check-python: libkvc.so.$(VERSION) $(STORE_SO)
+	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)" CC="$(CC)" \
+	  PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" python/tests/run.py
 
 ## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit
 .PHONY: check-abi

@@ -1,0 +1,31 @@
+"""kvc: KV caches of language models as numpy arrays, torch tensors and .kvc files, and a store of prompts' prefixes.
+
+    with kvc.open("prompt.kvc") as f:
+        f.meta["model.name"], f.tokens, f.arrays()
+
+`kvc.save`, `kvc.load` and `kvc.Prefix` are for transformers and need torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._lib import VERSION as __version__
+from .arrays import RawArray, dtype_name
+from .compare import Comparison, compare
+from .errors import Code, Error
+from .file import File, Tensor, join, model_identity, open
+from .pack import open_arrays, pack
+from .store import Hit, Space, Store
+
+__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Space", "Store", "Tensor", "compare", "dtype_name", "join",
+           "load", "model_identity", "open", "open_arrays", "pack", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports torch and transformers only for those who use them."""
+    if name in ("save", "load", "Prefix"):
+        from . import hf
+
+        return getattr(hf, name)
+    raise AttributeError(f"module 'kvc' has no attribute '{name}'")

@@ -1,0 +1,320 @@
+"""Loads libkvc and libkvc_store, and declares what kvc.h and kvc_store.h declare. Not for users of the package."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from .errors import Code, Error
+
+VERSION = "0.1.0"
+FOLDER = Path(__file__).resolve().parent / "lib"  # of the libraries that a wheel brings
+
+u32, u64, i64, pointer, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.c_char_p
+META_FN = c.CFUNCTYPE(None, pointer, text, text, text)
+DONE_FN = c.CFUNCTYPE(None, pointer, c.c_int)
+WRITE_FN = c.CFUNCTYPE(c.c_int, pointer, pointer, c.c_size_t)
+PROGRESS_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64)
+
+
+class Sized(c.Structure):
+    """A struct that begins with its size."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(size=c.sizeof(type(self)), **fields)
+
+
+class OpenOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("format", text), ("set", pointer), ("model", text), ("kv_heads", u32), ("pairing", text),
+                ("weights", text), ("profile", text), ("profile_folders", text), ("damaged", c.c_int), ("shared_profile", pointer),
+                ("token_ids", pointer), ("n_token_ids", u64)]
+
+
+class PartOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("layers", pointer), ("n_layers", u32), ("no_companions", c.c_int),
+                ("whole", c.c_int)]
+
+
+class TensorInfo(Sized):
+    _fields_ = [("size", c.c_size_t), ("part", text), ("role", text), ("dtype", text), ("layer", u32), ("stream", u32),
+                ("checkpoint", u32), ("rows", u64), ("heads", u64), ("dim", u64), ("row_bytes", u64)]
+
+
+class CompareHow(Sized):
+    _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("layers", pointer), ("n_layers", u32), ("abs", c.c_double),
+                ("rel", c.c_double), ("meta", c.c_int), ("meta_differs", META_FN), ("meta_state", pointer), ("attention", c.c_int),
+                ("queries", pointer)]
+
+
+class Comparison(Sized):
+    _fields_ = [("size", c.c_size_t), ("tensors", u64), ("lone", u64), ("rows_only", u64 * 2), ("values", u64), ("differ", u64),
+                ("unequal", u64), ("max_abs", c.c_double), ("rms", c.c_double), ("frobenius", c.c_double), ("cosine", c.c_double),
+                ("tokens_differ", c.c_int), ("meta_differ", u64), ("queries", u64), ("logit_rms", c.c_double), ("kl", c.c_double),
+                ("output_median", c.c_double), ("output_p99", c.c_double)]
+
+
+class MemoryArray(c.Structure):
+    _fields_ = [("role", text), ("layer", u32), ("dtype", text), ("heads", u64), ("dim", u64), ("data", pointer), ("page", u64),
+                ("token", u64), ("head", u64), ("channel", u64), ("tokens", u64)]
+
+
+class Memory(Sized):
+    _fields_ = [("size", c.c_size_t), ("array_size", c.c_size_t), ("arrays", c.POINTER(MemoryArray)), ("n_arrays", c.c_size_t),
+                ("tokens", u64), ("first_position", i64), ("page_size", u64), ("table", pointer), ("n_table", u64),
+                ("first_slot", u64), ("positions", pointer), ("token_ids", pointer), ("n_token_ids", u64), ("facts", pointer)]
+
+
+class LoadHow(Sized):
+    _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("convert", c.c_int), ("pairing", text)]
+
+
+class WriteOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("progress", PROGRESS_FN), ("progress_state", pointer), ("recipe", text),
+                ("align", c.c_uint), ("no_verify", c.c_int), ("queries", pointer), ("dequantize", c.c_int), ("profile", text),
+                ("embed_profile", c.c_int), ("force_profile", c.c_int), ("target_kld", c.c_double), ("target_ratio", c.c_double),
+                ("max_output_error", c.c_double), ("max_logit_error", c.c_double), ("no_tokens", c.c_int), ("no_companions", c.c_int),
+                ("pairing", text), ("set", pointer), ("lossy_metadata", c.c_int), ("shared_profile", pointer)]
+
+
+class StoreOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("queue_bytes", u64), ("local_deadline", i64), ("deadline", i64),
+                ("load_deadline", i64), ("key_file", text), ("backends", text)]
+
+
+class StoreSpaceOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("recipe", text), ("profile", text), ("chunk", u64), ("tenant_file", text)]
+
+
+class StoreExtra(c.Structure):
+    _fields_ = [("position", u64), ("tag", c.c_uint), ("bytes", text), ("size", c.c_size_t)]
+
+
+class StoreFindOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("deadline", i64), ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t)]
+
+
+class StoreHitInfo(Sized):
+    _fields_ = [("size", c.c_size_t), ("tokens", u64), ("chunks", u64), ("bytes", u64), ("asked", u64), ("seconds_us", i64),
+                ("late", c.c_int), ("levels", text)]
+
+
+class StoreLoadOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("deadline", i64), ("threads", c.c_uint), ("convert", c.c_int),
+                ("pairing", text)]
+
+
+class StorePutOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("wait", c.c_int), ("seconds", i64), ("pin", c.c_int), ("cost", c.c_double),
+                ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer)]
+
+
+# function: result, parameters; e is the struct kvc_error
+_e, _f = pointer, pointer
+KVC = {
+    "kvc_version": (text,),
+    "kvc_version_of_format": (c.c_uint,),
+    "kvc_error_new": (pointer,),
+    "kvc_error_free": (None, _e),
+    "kvc_error_code": (c.c_int, _e),
+    "kvc_error_severity": (c.c_int, _e),
+    "kvc_error_offset": (u64, _e),
+    "kvc_error_need": (c.c_int, _e),
+    "kvc_error_message": (text, _e),
+    "kvc_file_open": (_f, text, c.POINTER(OpenOptions), _e),
+    "kvc_file_open_members": (_f, c.POINTER(text), c.c_size_t, c.POINTER(OpenOptions), _e),
+    "kvc_file_open_memory": (_f, pointer, c.c_size_t, c.POINTER(OpenOptions), _e),
+    "kvc_file_open_arrays": (_f, c.POINTER(Memory), _e),
+    "kvc_file_select": (_f, _f, c.POINTER(PartOptions), _e),
+    "kvc_file_join": (_f, c.POINTER(pointer), c.c_size_t, text, _e),
+    "kvc_file_close": (None, _f),
+    "kvc_file_format": (text, _f),
+    "kvc_file_meta_key": (text, _f, c.c_size_t),
+    "kvc_file_meta_size": (c.c_size_t, _f, text),
+    "kvc_file_meta": (pointer, _f, text, pointer, c.c_size_t),
+    "kvc_file_tokens": (pointer, _f, c.POINTER(u64)),
+    "kvc_file_match": (c.c_int, _f, pointer, u64, c.POINTER(u64), _e),
+    "kvc_file_tensors": (u32, _f),
+    "kvc_file_tensor": (c.c_int, _f, u32, c.POINTER(TensorInfo)),
+    "kvc_file_position": (i64, _f, u32, u64),
+    "kvc_file_read": (c.c_int, _f, u32, u64, u64, pointer, _e),
+    "kvc_file_check": (c.c_int, _f, c.c_uint, _e),
+    "kvc_file_load": (c.c_int, _f, c.POINTER(Memory), c.POINTER(LoadHow), _e),
+    "kvc_file_compare": (c.c_int, _f, _f, c.POINTER(CompareHow), c.POINTER(Comparison), _e),
+    "kvc_file_pack_memory": (c.c_int, _f, c.POINTER(WriteOptions), c.POINTER(pointer), c.POINTER(c.c_size_t), _e),
+    "kvc_file_pack_fd": (c.c_int, _f, c.POINTER(WriteOptions), c.c_int, _e),
+    "kvc_file_unpack": (c.c_int, _f, text, c.POINTER(WriteOptions), WRITE_FN, pointer, _e),
+    "kvc_model_identity": (c.c_int, text, pointer, c.c_size_t, _e),
+}
+_s, _space, _hit = pointer, pointer, pointer
+STORE = {
+    "kvc_store_version": (text,),
+    "kvc_store_open": (_s, text, c.POINTER(StoreOptions), _e),
+    "kvc_store_close": (None, _s),
+    "kvc_store_space_like": (_space, _s, _f, c.POINTER(StoreSpaceOptions), _e),
+    "kvc_store_space_named": (_space, _s, text, c.POINTER(StoreSpaceOptions), _e),
+    "kvc_store_space_close": (None, _space),
+    "kvc_store_space_name": (text, _space),
+    "kvc_store_space_facts": (text, _space),
+    "kvc_store_space_chunk": (u64, _space),
+    "kvc_store_find": (_hit, _space, pointer, u64, c.POINTER(StoreFindOptions), _e),
+    "kvc_store_hit_free": (None, _hit),
+    "kvc_store_hit_info": (c.c_int, _hit, c.POINTER(StoreHitInfo)),
+    "kvc_store_get": (_f, _hit, c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_load": (u64, _hit, c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_put": (c.c_int, _space, _f, c.POINTER(StorePutOptions), _e),
+    "kvc_store_flush": (c.c_int, _s, i64),
+    "kvc_store_pin": (c.c_int, _hit, i64, _e),
+    "kvc_store_unpin": (c.c_int, _hit, _e),
+    "kvc_store_expect": (None, _hit, i64),
+    "kvc_store_done": (None, _hit),
+    "kvc_store_drop": (i64, _space, _e),
+    "kvc_store_stats": (c.c_size_t, _s, text, pointer, c.c_size_t),
+}
+
+
+def _load(variable: str, name: str, functions: dict, version: str) -> c.CDLL:
+    """Loads the library that the environment names, else the one of the wheel, else the system's."""
+    own = FOLDER / name
+    path = os.environ.get(variable) or (str(own) if own.exists() else name)
+    try:
+        library = c.CDLL(path)
+        for function, (result, *parameters) in functions.items():
+            f = getattr(library, function)
+            f.restype, f.argtypes = result, parameters
+    except (OSError, AttributeError) as problem:
+        raise Error(Code.UNSUPPORTED, f"{path} cannot be loaded: {problem}. Install libkvc ('make install' in kvc's source), or name "
+                                      f"the library in {variable}") from None
+    found = getattr(library, version)().decode()
+    if found.split(".")[:2] != VERSION.split(".")[:2]:
+        raise Error(Code.UNSUPPORTED, f"{path} is version {found}, and this package is for {VERSION}: install the same version of both")
+    return library
+
+
+kvc = _load("KVC_LIBRARY", "libkvc.so.0", KVC, "kvc_version")
+_store: Optional[c.CDLL] = None
+_store_lock = threading.Lock()
+
+
+def store() -> c.CDLL:
+    """Returns libkvc_store, loaded at the first call: not everybody has it."""
+    global _store
+    with _store_lock:
+        if _store is None:
+            library = _load("KVC_STORE_LIBRARY", "libkvc_store.so.0", STORE, "kvc_store_version")
+            own, other = kvc.kvc_version().decode(), library.kvc_store_version().decode()
+            if own != other:  # they hand each other's handles around
+                raise Error(Code.UNSUPPORTED, f"libkvc is {own} and libkvc_store {other}: install the same version of both")
+            _store = library
+    return _store
+
+
+class ErrorSlot:
+    """A struct kvc_error for one call."""
+
+    def __enter__(self) -> "ErrorSlot":
+        self._as_parameter_ = kvc.kvc_error_new()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        kvc.kvc_error_free(self._as_parameter_)
+
+    @property
+    def code(self) -> int:
+        return kvc.kvc_error_code(self._as_parameter_)
+
+    def error(self) -> Error:
+        e = self._as_parameter_
+        offset = kvc.kvc_error_offset(e)
+        return Error(self.code, kvc.kvc_error_message(e).decode(errors="replace"), severity=kvc.kvc_error_severity(e),
+                     need=kvc.kvc_error_need(e), offset=None if offset == 2**64 - 1 else offset)
+
+
+def call(function: Callable, *arguments: Any) -> Any:
+    """Calls a function whose last parameter is the struct kvc_error. Raises the error if the result is NULL or negative."""
+    with ErrorSlot() as e:
+        result = function(*arguments, e)
+        if (result is None or result < 0) and e.code:
+            raise e.error()
+        return result
+
+
+def encode(value: Any) -> Optional[bytes]:
+    """Returns a text or a path as the library takes it."""
+    return None if value is None else os.fsencode(value)
+
+
+def texts(items: Any) -> Optional[c.Array]:
+    """Returns KEY=VALUE texts of a mapping as a NULL-terminated array."""
+    if not items:
+        return None
+    lines = [f"{key}={_value(value)}".encode() for key, value in dict(items).items()]
+    return (text * (len(lines) + 1))(*lines, None)
+
+
+def address(items: Optional[c.Array]) -> Optional[c.c_void_p]:
+    """Returns the address of an array, for a field that is NULL without one."""
+    return None if items is None else c.cast(items, c.c_void_p)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def flags(layers: Any) -> Optional[c.Array]:
+    """Returns layer numbers as the array of flags that selections take."""
+    if layers is None:
+        return None
+    chosen = set(layers)
+    if any(not isinstance(i, int) or i < 0 for i in chosen):
+        raise Error(Code.USAGE, "layers are whole numbers from 0 on")
+    return (c.c_uint8 * (max(chosen, default=0) + 1))(*(i in chosen for i in range(max(chosen, default=0) + 1)))
+
+
+class Handle:
+    """A handle of the library. It is closed by close(), at the end of a `with`, or when nobody uses it any more.
+
+    Handles that were made from it are closed before it.
+    """
+
+    def __init__(self, address: int, close: Callable, *keep: Any) -> None:
+        self._address: Optional[int] = address
+        self._keep = keep  # what the handle reads from
+        self._made: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+        self._taken = False  # by a store, which closes it
+        self._finalizer = weakref.finalize(self, close, address)
+        for other in keep:
+            if isinstance(other, Handle):
+                other._made.add(self)
+
+    @property
+    def pointer(self) -> c.c_void_p:
+        """The address of the library's struct, for its functions."""
+        if self._address is None:
+            raise Error(Code.USAGE, f"this {type(self).__name__} is closed")
+        return c.c_void_p(self._address)
+
+    @property
+    def closed(self) -> bool:
+        return self._address is None
+
+    def close(self) -> None:
+        """Closes the handle, and those that were made from it. Closing twice is allowed."""
+        if self._taken:
+            return
+        for other in list(self._made):
+            other.close()
+        self._address = None
+        self._finalizer()
+        self._keep = ()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,194 @@
+"""Numpy arrays and torch tensors as memory of libkvc: by address and strides, without a copy."""
+
+from __future__ import annotations
+
+import ctypes as c
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _lib
+from .errors import Code, Error
+
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None  # type: ignore[assignment]
+
+Key = Tuple[int, str]  # layer and role
+
+_NUMPY = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "u8": np.dtype(np.uint8), "i8": np.dtype(np.int8)}
+_BITS = {"bf16": np.dtype(np.uint16), "f8e4m3": np.dtype(np.uint8), "f8e5m2": np.dtype(np.uint8)}  # without ml_dtypes
+BLOCKS = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "iq4_nl": 18}  # bytes of 32 values
+_TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "u8": "uint8",
+          "i8": "int8"}
+if ml_dtypes is not None:
+    _NUMPY.update(bf16=np.dtype(ml_dtypes.bfloat16), f8e4m3=np.dtype(ml_dtypes.float8_e4m3fn), f8e5m2=np.dtype(ml_dtypes.float8_e5m2))
+_NAMES = {dtype: name for name, dtype in _NUMPY.items()}
+_ROLES = {"keys": "K", "values": "V"}
+
+
+class RawArray(np.ndarray):
+    """Bits of a type that numpy does not have; `dtype_name` says which: "bf16" in uint16, "f8e4m3" in uint8, "q8_0" in blocks of bytes."""
+
+    dtype_name: Optional[str] = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.dtype_name = getattr(other, "dtype_name", None)
+
+
+def dtype_name(array: Any) -> str:
+    """Returns kvc's name of the type of an array's values: "bf16", "f16" and so on."""
+    if is_torch(array):
+        name = str(array.dtype).replace("torch.", "")
+        for own, theirs in _TORCH.items():
+            if theirs == name:
+                return own
+    elif getattr(array, "dtype_name", None):
+        return array.dtype_name
+    elif array.dtype in _NAMES:
+        return _NAMES[array.dtype]
+    raise Error(Code.UNSUPPORTED, f"values of type {array.dtype} are not supported; say what uint16 or uint8 bits are with dtype=")
+
+
+def is_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def empty(shape: Sequence[int], dtype: str, torch: bool = False) -> Any:
+    """Returns an array for values of kvc's type `dtype`; the last axis of block types is cut into blocks of bytes."""
+    if dtype in BLOCKS:
+        shape, own = (*shape[:-1], shape[-1] // 32, BLOCKS[dtype]), np.dtype(np.uint8)
+    else:
+        own = _NUMPY.get(dtype) or _BITS.get(dtype)  # type: ignore[assignment]
+    if torch:
+        return _empty_tensor(shape, dtype)
+    if own is None:
+        raise Error(Code.UNSUPPORTED, f"this package does not know the type {dtype}")
+    if dtype in _NUMPY:
+        return np.empty(shape, own)
+    array = np.empty(shape, own).view(RawArray)
+    array.dtype_name = dtype
+    return array
+
+
+def _empty_tensor(shape: Sequence[int], dtype: str) -> Any:
+    import torch
+
+    if dtype not in _TORCH:
+        raise Error(Code.UNSUPPORTED, f"torch has no type {dtype}; ask for another with dtype='f16'")
+    return torch.empty(tuple(shape), dtype=getattr(torch, _TORCH[dtype]))
+
+
+@dataclass(frozen=True)
+class Plane:
+    """K or V of a layer as it lies in memory."""
+
+    owner: Any  # keeps the memory
+    data: int
+    dtype: str
+    tokens: int
+    heads: int
+    dim: int
+    strides: Tuple[int, int, int]  # bytes from a token, a head, a channel (a block, of block types) to the next
+
+
+def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = None, to_fill: bool = False) -> Plane:
+    """Describes an array or CPU tensor. `layout` names its axes: T tokens, H heads, D channels, B a batch of one."""
+    if is_torch(array):
+        if array.device.type != "cpu":
+            raise Error(Code.UNSUPPORTED, f"a tensor is on the device '{array.device}'; this package takes memory of the CPU only")
+        if array.layout != sys.modules["torch"].strided:
+            raise Error(Code.UNSUPPORTED, f"a tensor has the layout {array.layout}, which has no strides")
+        array = array.detach()
+        size = array.element_size()
+        address, strides = array.data_ptr(), [s * size for s in array.stride()]
+    else:
+        array = array if to_fill else np.asanyarray(array)
+        if not isinstance(array, np.ndarray):
+            raise Error(Code.USAGE, f"what is filled is a numpy array or a torch tensor, not a {type(array).__name__}")
+        if to_fill and (not array.flags.writeable or any(s < 0 for s in array.strides)):
+            raise Error(Code.USAGE, "an array that is to be filled is read-only or has negative strides")
+        if any(s < 0 for s in array.strides):
+            array = array.copy()
+        address, strides = array.ctypes.data, list(array.strides)
+    name = dtype or dtype_name(array)
+    shape = list(array.shape)
+    if name in BLOCKS:
+        if len(shape) < 2 or shape[-1] != BLOCKS[name] or strides[-1] != 1:
+            raise Error(Code.USAGE, f"the last axis of {name} is the {BLOCKS[name]} bytes of a block, one after the other")
+        shape, strides = [*shape[:-2], shape[-2] * 32], strides[:-1]
+    elif name not in _TORCH:
+        raise Error(Code.UNSUPPORTED, f"this package does not know the type {name}")
+    elif array.dtype.itemsize != (_NUMPY.get(name) or _BITS[name]).itemsize:  # type: ignore[attr-defined]
+        raise Error(Code.USAGE, f"values of type {array.dtype} cannot be the bits of {name}")
+    axes = (layout or {2: "TD", 3: "THD", 4: "BHTD"}.get(len(shape), "")).upper()
+    if len(axes) != len(shape) or len(set(axes)) != len(axes) or not {"T", "D"} <= set(axes) <= set("BTHD"):
+        raise Error(Code.USAGE, f"an array of {len(shape)} axes cannot have the layout '{axes}': name each axis, as in 'THD' or 'BHTD'")
+    at = {axis: i for i, axis in enumerate(axes)}
+    if "B" in at and shape[at["B"]] != 1:
+        raise Error(Code.UNSUPPORTED, f"an array has a batch of {shape[at['B']]} sequences; a cache is one sequence")
+
+    def of(axis: str, values: List[int], default: int) -> int:
+        return values[at[axis]] if axis in at else default
+
+    return Plane(array, address, name, of("T", shape, 1), of("H", shape, 1), of("D", shape, 1),
+                 (of("T", strides, 0), of("H", strides, 0), of("D", strides, 0)))
+
+
+def flatten(arrays: Any) -> Dict[Key, Any]:
+    """Returns arrays by layer and role: of a mapping with such keys or with names as "layers.0.keys", or of (K, V) for each layer."""
+    if not isinstance(arrays, Mapping):
+        return {(i, role): array for i, pair in enumerate(arrays) for role, array in zip("KV", pair)}
+    flat: Dict[Key, Any] = {}
+    for key, array in arrays.items():
+        if isinstance(key, str):
+            match = re.fullmatch(r"(?:layers\.)?(\d+)\.(\w+)", key)
+            if not match:
+                raise Error(Code.USAGE, f"'{key}' names no layer and role: 'layers.0.keys', or the key (0, 'K')")
+            key = (int(match[1]), _ROLES.get(match[2], match[2]))
+        flat[key] = array
+    return flat
+
+
+def planes(arrays: Any, layout: Optional[str] = None, dtype: Optional[str] = None, to_fill: bool = False) -> Dict[Key, Plane]:
+    return {key: describe(array, layout, dtype, to_fill) for key, array in flatten(arrays).items()}
+
+
+def token_ids(tokens: Any) -> np.ndarray:
+    """Returns token ids of a list, an array or a tensor as a row of int32."""
+    if is_torch(tokens):
+        tokens = tokens.detach().cpu().numpy()
+    ids = np.asarray(tokens)
+    if ids.ndim == 2 and ids.shape[0] == 1:
+        ids = ids[0]
+    if ids.ndim != 1:
+        raise Error(Code.USAGE, f"token ids are one sequence, not an array of shape {ids.shape}")
+    if ids.size and (ids.dtype.kind not in "iu" or ids.min() < -(2**31) or ids.max() >= 2**31):
+        raise Error(Code.USAGE, "token ids are whole numbers of 32 bits")
+    return np.ascontiguousarray(ids, np.int32)
+
+
+def memory(views: Mapping[Key, Plane], *, tokens: Optional[int] = None, first: int = 0, ids: Optional[np.ndarray] = None,
+           facts: Any = None) -> _lib.Memory:
+    """Returns the struct kvc_memory of planes; it keeps alive what it refers to. Arrays with fewer tokens have the last ones."""
+    items = (_lib.MemoryArray * len(views))()
+    total = max((v.tokens for v in views.values()), default=0) if tokens is None else tokens
+    for item, ((layer, role), v) in zip(items, views.items()):
+        item.role, item.layer, item.dtype, item.heads, item.dim = role.encode(), layer, v.dtype.encode(), v.heads, v.dim
+        item.data, (item.token, item.head, item.channel) = v.data, v.strides
+        item.tokens = v.tokens if v.tokens < total else 0
+        if total and not v.tokens:
+            raise Error(Code.USAGE, f"{role} of layer {layer} has no tokens, and others have {total}")
+    lines = _lib.texts(facts)
+    m = _lib.Memory(array_size=c.sizeof(_lib.MemoryArray), arrays=items, n_arrays=len(views), tokens=total, first_position=first)
+    if ids is not None:
+        m.token_ids, m.n_token_ids = ids.ctypes.data, ids.size
+    m.facts = _lib.address(lines)
+    m.keep = (items, lines, ids, [v.owner for v in views.values()])  # type: ignore[attr-defined]
+    return m
+

@@ -1,0 +1,313 @@
+"""Caches of transformers: save() and load() of a DynamicCache, and Prefix, a store of prefixes around generate(). Needs torch."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+from transformers import cache_utils
+
+from . import arrays, file
+from ._lib import call, kvc
+from .arrays import Key, Plane
+from .errors import Code, Error
+from .file import File, Path
+from .store import Hit, Space, Store
+
+_WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in tokens; 0: full attention, -1: no cache
+
+
+# --- facts of a model ---
+
+
+def _config(model: Any) -> Any:
+    """Returns the configuration of the text model, of a model or of a configuration."""
+    config = getattr(model, "config", model)
+    return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+
+
+def facts_of(model: Any) -> Dict[str, Any]:
+    """Returns what a model or its configuration tells of its caches, as metadata (kvc(5))."""
+    config = _config(model)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if any(isinstance(value, Mapping) for value in rope.values()):
+        rope = {}  # layers of several kinds: no one value is true for all
+    facts = {
+        "model.name": getattr(config, "_name_or_path", "") or getattr(getattr(model, "config", model), "_name_or_path", ""),
+        "model.architecture": getattr(config, "model_type", None),
+        "model.layers": getattr(config, "num_hidden_layers", None),
+        "model.heads": getattr(config, "num_attention_heads", None),
+        "model.kv-heads": getattr(config, "num_key_value_heads", None),
+        "model.head-dim": getattr(config, "head_dim", None),
+        "rope.theta": rope.get("rope_theta"),
+        "rope.type": rope.get("rope_type") if rope.get("rope_type") in ("default", "linear", "yarn", "llama3", "longrope") else None,
+        "rope.factor": rope.get("factor"),
+        "rope.k": "post",
+        "rope.pairing": "halves",
+        "rope.pairing-assumed": True,
+    }
+    return {key: value for key, value in facts.items() if value not in (None, "")}
+
+
+def _digest(model: Any) -> str:
+    """Returns a digest of samples of all parameters, as they are in memory: of other weights or adapters it is another."""
+    h = hashlib.sha256(type(model).__name__.encode())
+    for name, p in model.named_parameters():
+        if p.device.type == "meta":
+            raise Error(Code.UNSUPPORTED, f"parameter {name} is not in memory; name the model's files with weights=")
+        flat = p.detach().reshape(-1)
+        at = torch.linspace(0, flat.numel() - 1, min(64, flat.numel()), dtype=torch.float64).long()
+        h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
+        h.update(flat[at.to(flat.device)].cpu().view(torch.uint8).numpy().tobytes())
+    return h.hexdigest()
+
+
+# --- a DynamicCache as planes ---
+
+
+def _window(i: int, layer: Any) -> int:
+    """Returns the window of a layer, 0 for full attention, -1 for no cache. Refuses other classes by name."""
+    kind = type(layer).__name__
+    if kind == "DummyLayer":
+        return -1
+    if type(layer) is cache_utils.DynamicLayer:
+        return 0
+    if type(layer) is cache_utils.DynamicSlidingWindowLayer:
+        return int(layer.sliding_window)
+    raise Error(Code.UNSUPPORTED, f"layer {i} of the cache is a {kind}, which is not supported: DynamicLayer and "
+                                  "DynamicSlidingWindowLayer are")
+
+
+def _windows(cache: Any) -> List[int]:
+    if type(cache) is not cache_utils.DynamicCache or cache.offloading:
+        what = "a DynamicCache that is offloaded" if type(cache) is cache_utils.DynamicCache else f"a {type(cache).__name__}"
+        raise Error(Code.UNSUPPORTED, f"the cache is {what}, which is not supported: a DynamicCache is")
+    return [_window(i, layer) for i, layer in enumerate(cache.layers)]
+
+
+def _layers_of(cache: Any) -> List[Tuple[Any, int]]:
+    windows = _windows(cache)
+    return list(zip(cache.layers, windows))
+
+
+def _length(cache: Any) -> int:
+    return max((layer.get_seq_length() for layer, window in _layers_of(cache) if window >= 0), default=0)
+
+
+def _planes(cache: Any) -> Dict[Key, Plane]:
+    """Returns K and V of all layers. Nothing is copied from a cache in the CPU's memory."""
+    found: Dict[Key, Plane] = {}
+    for i, (layer, window) in enumerate(_layers_of(cache)):
+        if window < 0 or not layer.is_initialized or not layer.keys.numel():
+            continue
+        for role, tensor in (("K", layer.keys), ("V", layer.values)):
+            found[i, role] = arrays.describe(tensor.detach().cpu(), "BHTD")
+    return found
+
+
+def _facts(cache: Any, facts: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    windows = _windows(cache)
+    sizes = {w for w in windows if w > 0}
+    own: Dict[str, Any] = {"rope.k": "post", "rope.pairing": "halves", "rope.pairing-assumed": True,
+                           _WINDOWS: ",".join(map(str, windows))}
+    if len(sizes) == 1:
+        own["sliding.window"] = sizes.pop()
+    return {**own, **(facts or {})}
+
+
+def open_cache(cache: Any, *, tokens: Any = None, first: int = 0, facts: Optional[Mapping[str, Any]] = None) -> File:
+    """Returns a handle of a DynamicCache, for kvc.open_arrays()."""
+    ids = None if tokens is None else arrays.token_ids(tokens)
+    planes, length = _planes(cache), _length(cache)
+    if ids is not None and ids.size < length:
+        raise Error(Code.USAGE, f"the cache has {length} tokens, and tokens= names {ids.size}")
+    m = arrays.memory(planes, tokens=length, first=first, ids=ids, facts=_facts(cache, facts))
+    return File(call(kvc.kvc_file_open_arrays, m), m)
+
+
+def save(cache: Any, path: Path, tokens: Any = None, *, model: Any = None, facts: Optional[Mapping[str, Any]] = None,
+         **options: Any) -> int:
+    """Saves a DynamicCache as a .kvc, and returns its bytes.
+
+    `tokens` are the token ids, which may be one more than the cache has; `model`, a model or its configuration, adds its name, geometry and
+    RoPE. Options are those of pack(): recipe, profile and so on.
+    """
+    with open_cache(cache, tokens=tokens, facts={**(facts_of(model) if model is not None else {}), **(facts or {})}) as f:
+        return int(f.pack(path, **options))
+
+
+def _check_device(device: Any) -> None:
+    if torch.device(device).type != "cpu":
+        raise Error(Code.UNSUPPORTED, f"loading to the device '{device}' is not supported: load to 'cpu', and move the tensors")
+
+
+def _fill(layer: Any, window: int, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
+    """Gives a new layer K and V [tokens, heads, channels] of the last tokens of a cache of `length` tokens. Nothing is copied."""
+    keys, values = (t.transpose(0, 1).unsqueeze(0) for t in (keys, values))
+    layer.lazy_initialization(keys, values)
+    if window > 0:
+        layer.cumulative_length = length
+        if not getattr(layer, "record_past", False):
+            kept = min(length, window - 1)
+            keys, values = (t[:, :, t.shape[2] - kept:] for t in (keys, values))
+    layer.keys, layer.values = keys, values
+
+
+def _layers(windows: Sequence[int]) -> List[Any]:
+    return [cache_utils.DummyLayer() if w < 0 else cache_utils.DynamicSlidingWindowLayer(sliding_window=w) if w else
+            cache_utils.DynamicLayer() for w in windows]
+
+
+def _new_cache(windows: Sequence[int]) -> Any:
+    cache = cache_utils.DynamicCache()
+    cache.layers = _layers(windows)
+    if windows:
+        cache.layer_class_to_replicate = None
+    return cache
+
+
+def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Optional[torch.dtype] = None, config: Any = None,
+         threads: int = 0, **options: Any) -> Any:
+    """Loads a cache file of any format as a DynamicCache, of positions [0, end).
+
+    generate(ids, past_key_values=cache) computes the tokens that the cache lacks, of which there must be one. Layers are those that save()
+    wrote, else those of `config`, a model or its configuration, else of full attention. Values of another type are rounded to `dtype`. Options
+    are those of open(): profile, model, format, kv_heads, pairing. Fewer tokens of a cache with sliding windows cannot be had: error 33, Code.NOT_SLICEABLE.
+    """
+    _check_device(device)
+    rounded = None if dtype is None else arrays.dtype_name(torch.empty(0, dtype=dtype))
+    with file.open(path, **options) as f:
+        layers = {t.layer: t.part for t in f.tensors if t.role in "KV" and t.part in ("live", "sliding") and t.stream == 0}
+        rotated = any(f.meta.get(key, "0") != "0" for key in ("hadamard.k", "hadamard.v"))
+        if rotated and not any(t.dtype in arrays.BLOCKS for t in f.tensors):  # those are rotated back as they are rounded to `dtype`
+            raise Error(Code.UNSUPPORTED, "the file has Hadamard-rotated values, which transformers does not read")
+        # models of transformers rotate halves; what save() wrote is as the model needs it
+        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else "halves"
+        if f.meta.get(_WINDOWS):
+            windows = [int(w) for w in f.meta[_WINDOWS].split(",")]
+        elif config is not None:
+            windows = _windows(cache_utils.DynamicCache(config=_config(config)))
+        elif "sliding" in layers.values():
+            raise Error(Code.USAGE, "the file has layers with a sliding window; name the model's configuration with config=")
+        else:
+            windows = [0] * (max(layers, default=-1) + 1)
+        if any(i >= len(windows) or windows[i] < 0 for i in layers):
+            raise Error(Code.OTHER_MODEL, f"the file has layers up to {max(layers)}, and the model has {len(windows)}")
+        cache = _new_cache(windows)
+        found = f.arrays(end=end, dtype=rounded, pairing=pairing, threads=threads, torch=True)
+        length = max((a.shape[0] for a in found.values()), default=0)
+        for i, part in layers.items():
+            held = found[i, "K"].shape[0]
+            if held < min(length, windows[i] - 1 if windows[i] else length):
+                raise Error(Code.NOT_SLICEABLE, f"layer {i} has the last {held} of {length} tokens only, which are too few for it")
+            _fill(cache.layers[i], windows[i], found[i, "K"], found[i, "V"], length)
+        return cache
+
+
+# --- prefixes ---
+
+
+class Prefix:
+    """The prefixes of prompts of one model, in a store.
+
+        with kvc.Store("dir:/var/cache/kvc") as store:
+            prefix = kvc.Prefix(store, model)
+            out = model.generate(ids, past_key_values=prefix.get(ids), return_dict_in_generate=True)
+            prefix.put(out.past_key_values, out.sequences)
+
+    The model is told apart by a digest of its parameters in memory, or by its `weights` file or folder, as all programs of kvc do. Make
+    a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and `tenant_file` are those of Store.space(). A model
+    with sliding windows keeps all tokens in memory while it is used with `keep_windows`: without them put() stores nothing of a prompt
+    that is longer than the window.
+
+    `hit` is the last Hit, with the figures of what was found; `loaded` the tokens that get() returned last.
+    """
+
+    def __init__(self, store: Store, model: Any, *, weights: Optional[Path] = None, recipe: Optional[str] = None,
+                 profile: Optional[Path] = None, chunk: int = 0, tenant_file: Optional[Path] = None, keep_windows: bool = True,
+                 facts: Optional[Mapping[str, Any]] = None) -> None:
+        device = next(model.parameters()).device
+        if device.type != "cpu":
+            raise Error(Code.UNSUPPORTED, f"the model is on the device '{device}', which is not supported: 'cpu' is")
+        self.model, self.keep_windows = model, keep_windows
+        self.hit: Optional[Hit] = None
+        self.loaded = 0
+        self._facts = {**facts_of(model), **self._identity(model, weights), **(facts or {})}
+        self._shapes, self._like = self._probe()
+        self.space: Space = store.space(self._like, recipe=recipe, profile=profile, chunk=chunk, tenant_file=tenant_file)
+
+    @staticmethod
+    def _identity(model: Any, weights: Optional[Path]) -> Dict[str, str]:
+        if weights is None:
+            return {"model.name": f"{type(model).__name__} {_digest(model)}"}
+        key, _, value = file.model_identity(weights).rpartition(":")
+        if not key.startswith("model.fingerprint."):
+            raise Error(Code.UNSUPPORTED, f"{weights} gives no fingerprint of the weights")
+        return {key: value}
+
+    def _probe(self) -> Tuple[Dict[Key, Tuple[str, int, int]], File]:
+        """Computes one token, to see the layers, types and shapes that the model's cache has."""
+        cache = cache_utils.DynamicCache(config=_config(self.model))
+        with torch.no_grad():
+            self.model(input_ids=torch.zeros((1, 1), dtype=torch.long), past_key_values=cache, use_cache=True)
+        self._windows = _windows(cache)
+        planes = _planes(cache)
+        shapes = {key: (p.dtype, p.heads, p.dim) for key, p in planes.items()}
+        m = arrays.memory(planes, tokens=1, facts=_facts(cache, self._facts))
+        return shapes, File(call(kvc.kvc_file_open_arrays, m), m)
+
+    def get(self, ids: Any) -> Any:
+        """Returns a DynamicCache with the longest prefix of `ids` that the store has: none of them, if there is none, and never all."""
+        tokens = arrays.token_ids(ids)[:-1]  # the last one must be computed
+        cache = _new_cache(self._windows)
+        if self.keep_windows and any(w > 0 for w in self._windows):
+            for layer, window in zip(cache.layers, self._windows):
+                if window > 0:
+                    layer.activate_past_recording()
+        self.loaded = 0
+        self.hit = self.space.find(tokens)
+        if self.hit.tokens:
+            into = {key: arrays.empty((self.hit.tokens, heads, dim), dtype, torch=True)
+                    for key, (dtype, heads, dim) in self._shapes.items()}
+            self.loaded = self.hit.load(into)
+            for i in {layer for layer, _ in into} if self.loaded else ():
+                _fill(cache.layers[i], self._windows[i], into[i, "K"][:self.loaded], into[i, "V"][:self.loaded], self.loaded)
+        return cache
+
+    def put(self, cache: Any, ids: Any, *, wait: bool = False, seconds: int = 0, pin: bool = False) -> int:
+        """Puts the whole chunks of a cache, of which `ids` are the tokens or the first ones. Returns how many tokens these are.
+
+        The cache may be used further. Without `wait` the store works in the background; Store.close() waits for it.
+        """
+        tokens = arrays.token_ids(ids)
+        windows = _windows(cache)
+        if windows != self._windows:
+            raise Error(Code.OTHER_MODEL, "the cache has other layers than the model")
+        n = min(_length(cache), tokens.size) // self.space.chunk * self.space.chunk
+        if not n:
+            return 0
+        length, planes = _length(cache), {}
+        for key, p in _planes(cache).items():
+            if p.tokens < length:
+                raise Error(Code.NOT_SLICEABLE, f"layer {key[0]} has the last {p.tokens} of {length} tokens only: begin with the cache "
+                                                "that get() returns, which keeps all")
+            planes[key] = Plane(p.owner, p.data, p.dtype, n, p.heads, p.dim, p.strides)
+        m = arrays.memory(planes, tokens=n, ids=tokens[:n].copy(), facts=_facts(cache, self._facts))
+        f = File(call(kvc.kvc_file_open_arrays, m), m)
+        try:
+            done = self.space.put(f, wait=wait, seconds=seconds, pin=pin)
+        finally:
+            f.close()
+        return n if done else 0
+
+    def close(self) -> None:
+        """Closes the namespace; the store stays open."""
+        self.space.close()
+        self._like.close()
+
+    def __enter__(self) -> "Prefix":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,225 @@
+"""The prefix store: prefixes of prompts in a directory, Redis or S3, found again by their tokens."""
+
+from __future__ import annotations
+
+import ctypes as c
+import itertools
+import json
+import os
+import threading
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from . import _lib, arrays
+from ._lib import call, encode
+from .errors import Code, Error
+from .file import File, Path
+
+def _microseconds(seconds: Optional[float]) -> int:
+    return 0 if seconds is None else max(1, int(seconds * 1e6))
+
+
+class Store(_lib.Handle):
+    """A chain of levels, the fastest first: Store("dir:/var/cache/kvc,redis://h1"). kvc-store(1) lists the options of each.
+
+    Whatever fails in a store makes a prefix shorter and is counted (`stats`). `deadline` and `load_deadline` are seconds. Several threads may
+    use a store; a process that was forked must open its own.
+    """
+
+    def __init__(self, levels: str, *, threads: int = 0, queue_bytes: int = 0, local_deadline: Optional[float] = None,
+                 deadline: Optional[float] = None, load_deadline: Optional[float] = None, key_file: Optional[Path] = None,
+                 backends: Optional[Path] = None) -> None:
+        self._library = _lib.store()
+        if backends is None and any(_lib.FOLDER.glob("kvc_store_*.so")):
+            backends = _lib.FOLDER
+        o = _lib.StoreOptions(threads=threads, queue_bytes=queue_bytes, local_deadline=_microseconds(local_deadline),
+                              deadline=_microseconds(deadline), load_deadline=_microseconds(load_deadline), key_file=encode(key_file),
+                              backends=encode(backends))
+        self._putting = _Putting()
+        super().__init__(call(self._library.kvc_store_open, levels.encode(), c.byref(o)), _closer(self._library, self._putting))
+
+    def space(self, like: Any, *, recipe: Optional[str] = None, profile: Optional[Path] = None, chunk: int = 0,
+              tenant_file: Optional[Path] = None) -> "Space":
+        """Opens a namespace: that of caches that can stand for the File `like`, or one that is there, by the first digits of its name.
+
+        `recipe` packs the chunks (lossless by default), `chunk` is their tokens (a multiple of 256).
+        """
+        o = _lib.StoreSpaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file))
+        if isinstance(like, File):
+            address = call(self._library.kvc_store_space_like, self.pointer, like.pointer, c.byref(o))
+        else:
+            address = call(self._library.kvc_store_space_named, self.pointer, like.encode(), c.byref(o))
+        return Space(address, self)
+
+    def flush(self, deadline: Optional[float] = None) -> bool:
+        """Waits until everything that was put is stored, at most so many seconds. False: the time was over."""
+        return self._library.kvc_store_flush(self.pointer, _microseconds(deadline)) == 0
+
+    @property
+    def stats(self) -> Dict[str, Any]:
+        """Counters since the store was opened: lookups, hit_tokens, bad_objects and so on."""
+        return json.loads(self._stats("json"))
+
+    def prometheus(self) -> str:
+        """The counters in the text form of Prometheus."""
+        return self._stats("prometheus")
+
+    def _stats(self, form: str) -> str:
+        size = 4096
+        while True:
+            text = c.create_string_buffer(size)
+            needed = self._library.kvc_store_stats(self.pointer, form.encode(), text, size)
+            if needed <= size:
+                return text.value.decode()
+            size = needed + 256  # counters may have grown
+
+    def close(self, deadline: Optional[float] = 10) -> None:
+        """Waits until everything that was put is stored, at most so many seconds (None: without end), and closes the store."""
+        self._putting.deadline = _microseconds(deadline)
+        super().close()
+
+
+def _closer(library: c.CDLL, putting: "_Putting") -> Callable[[int], None]:
+    """Returns what closes a store, which needs `putting` until then. Not in a forked process: the store's threads are not there."""
+    process = os.getpid()
+
+    def close(address: int) -> None:
+        if os.getpid() == process:
+            library.kvc_store_flush(address, putting.deadline)
+            library.kvc_store_close(address)
+
+    return close
+
+
+class Space(_lib.Handle):
+    """A namespace of a store: caches of one model that can stand for each other."""
+
+    def __init__(self, address: int, store: Store) -> None:
+        self._library = store._library
+        self.store = store
+        super().__init__(address, self._library.kvc_store_space_close, store)
+
+    @property
+    def name(self) -> str:
+        return self._library.kvc_store_space_name(self.pointer).decode()
+
+    @property
+    def facts(self) -> str:
+        """The facts that its caches have in common, a line each."""
+        return self._library.kvc_store_space_facts(self.pointer).decode()
+
+    @property
+    def chunk(self) -> int:
+        """The tokens of a chunk: only whole chunks are found."""
+        return self._library.kvc_store_space_chunk(self.pointer)
+
+    def find(self, tokens: Any, *, deadline: Optional[float] = None) -> "Hit":
+        """Finds the longest prefix of the tokens that the store has. A hit of 0 tokens is none."""
+        ids, o = arrays.token_ids(tokens), _lib.StoreFindOptions(deadline=_microseconds(deadline))
+        return Hit(call(self._library.kvc_store_find, self.pointer, ids.ctypes.data, ids.size, c.byref(o)), self)
+
+    def put(self, file: File, *, wait: bool = True, seconds: int = 0, pin: bool = False, cost: float = 0) -> bool:
+        """Puts the whole chunks of a cache with token ids that begins at position 0. False: the queue was full, and it was dropped.
+
+        Without `wait` the file passes to the store, which closes it when it is packed; until then the arrays of the file must stay as
+        they are.
+        """
+        o = _lib.StorePutOptions(wait=wait, seconds=seconds, pin=pin, cost=cost)
+        if wait:
+            return call(self._library.kvc_store_put, self.pointer, file.pointer, c.byref(o)) == 0
+        putting = self.store._putting
+        number = putting.begin(file, self)
+        o.done, o.state = putting.done, number
+        status = -1
+        try:
+            status = call(self._library.kvc_store_put, self.pointer, file.pointer, c.byref(o))
+        finally:
+            if status:
+                putting.give_back(number)
+        return status == 0
+
+    def drop(self) -> int:
+        """Removes everything of the namespace. Returns the number of objects: its chunks and its facts."""
+        return call(self._library.kvc_store_drop, self.pointer)
+
+
+class _Putting:
+    """Files that a store reads in the background, by number. The library's callback refers to this object only."""
+
+    def __init__(self) -> None:
+        self.deadline = _microseconds(10)  # of closing the store
+        self._held: Dict[int, Tuple[Any, ...]] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self.done = _lib.DONE_FN(lambda state, stored: self.give_back(state).close())
+
+    def begin(self, file: File, *held: Any) -> int:
+        """Takes a file away from its owner: neither close() nor the end of the program closes it now."""
+        if file._taken or len(file._made) or any(isinstance(other, _lib.Handle) for other in file._keep):
+            raise Error(Code.USAGE, "a file that is being put, that has selections, or that is one or a join is put with wait=True")
+        with self._lock:
+            number = next(self._numbers)
+            self._held[number] = (file, *held)
+        file._taken, file._finalizer.atexit = True, False
+        return number
+
+    def give_back(self, number: int) -> File:
+        with self._lock:
+            file = self._held.pop(number)[0]
+        file._taken, file._finalizer.atexit = False, True
+        return file
+
+
+class Hit(_lib.Handle):
+    """What a store has of a prompt. It is to be used soon (30 s in a directory), and by one thread."""
+
+    def __init__(self, address: int, space: Space) -> None:
+        self._library = space._library
+        super().__init__(address, self._library.kvc_store_hit_free, space)
+        info = _lib.StoreHitInfo()
+        self._library.kvc_store_hit_info(self.pointer, c.byref(info))
+        self.tokens: int = info.tokens
+        self.chunks: int = info.chunks
+        self.bytes: int = info.bytes
+        self.asked: int = info.asked  # tokens in whole chunks that were looked for
+        self.seconds: float = info.seconds_us / 1e6
+        self.late = bool(info.late)  # the deadline ended the search
+        self.levels: str = (info.levels or b"").decode()  # "dir 1024, redis 512": tokens by level
+
+    def __repr__(self) -> str:
+        return f"<kvc.Hit {self.tokens} of {self.asked} tokens{f' ({self.levels})' if self.levels else ''}>"
+
+    def get(self, *, first: int = 0, end: int = 0, deadline: Optional[float] = None, threads: int = 0) -> Optional[File]:
+        """Returns what was found as one cache, whose rows are decoded when they are read. None: it is not there any more."""
+        o = _lib.StoreLoadOptions(first=first, end=end, deadline=_microseconds(deadline), threads=threads)
+        address = call(self._library.kvc_store_get, self.pointer, c.byref(o))
+        return None if address is None else File(address)
+
+    def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Optional[str] = None, convert: bool = False,
+             pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> int:
+        """Decodes straight into arrays or CPU tensors (File.load()), of which index 0 gets position `first`.
+
+        Returns the position up to which everything is there: `first` if nothing is. What lies after it in the arrays is rubbish.
+        """
+        m = arrays.memory(arrays.planes(into, layout, dtype, to_fill=True), first=first)
+        o = _lib.StoreLoadOptions(first=first, end=first + m.tokens, deadline=_microseconds(deadline), threads=threads, convert=convert,
+                                  pairing=encode(pairing))
+        with _lib.ErrorSlot() as e:
+            there = self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e)
+            if there <= first and e.code in (Code.USAGE, Code.NOT_SLICEABLE):
+                raise e.error()
+            return there
+
+    def pin(self, seconds: int = 0) -> None:
+        """Keeps what was found for so many seconds; 0: for good."""
+        call(self._library.kvc_store_pin, self.pointer, seconds)
+
+    def unpin(self) -> None:
+        call(self._library.kvc_store_unpin, self.pointer)
+
+    def expect(self, seconds: int) -> None:
+        """Says that the prefix will be asked for again within so many seconds."""
+        self._library.kvc_store_expect(self.pointer, seconds)
+
+    def done(self) -> None:
+        """Says that what no other prompt shares will not be asked for again."""
+        self._library.kvc_store_done(self.pointer)

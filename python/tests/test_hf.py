@@ -1,0 +1,210 @@
+"""transformers: tiny models with random weights go on as if nothing had been saved and loaded. Without downloads."""
+
+import unittest
+
+from common import Case, SAMPLES, needs_store
+
+import kvc
+
+try:
+    import torch
+    import transformers
+    from transformers import DynamicCache
+
+    MISSING = "" if int(transformers.__version__.split(".")[0]) >= 5 else "transformers is older than 5"
+except ImportError as problem:
+    MISSING = f"transformers is not tested: {problem}"
+if not MISSING:
+    torch.set_num_threads(1)
+NEW = 8
+CHUNK = 256
+
+
+def sizes():
+    return dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                max_position_embeddings=2048, pad_token_id=0, eos_token_id=None, bos_token_id=None)
+
+
+def llama(seed=0, **more):
+    torch.manual_seed(seed)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=3, **sizes(), **more)).eval()
+
+
+def gemma(seed=0):
+    """A model with sliding windows of 32 tokens in all layers but one."""
+    torch.manual_seed(seed)
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
+        num_hidden_layers=4, layer_types=kinds, sliding_window=32, **sizes())).eval()
+
+
+def generate(model, ids, cache=None):
+    return model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache, max_new_tokens=NEW, min_new_tokens=NEW,
+                          do_sample=False, return_dict_in_generate=True)
+
+
+def prompt(n, seed=1):
+    return torch.randint(1, 128, (1, n), generator=torch.Generator().manual_seed(seed))
+
+
+def cache_of(model, ids):
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+    return cache
+
+
+@unittest.skipIf(MISSING, MISSING)
+class TestFiles(Case):
+    def goes_on(self, model, saved, total):
+        ids = prompt(total)
+        due = generate(model, ids).sequences
+        cache = cache_of(model, ids[:, :saved])
+        path = self.path(f"{saved}.kvc")
+        kvc.save(cache, path, tokens=ids[:, :saved], model=model)
+        again = kvc.load(path)
+        for a, b in zip(cache.layers, again.layers):
+            self.assertIs(type(a), type(b))
+            self.assertEqual(a.get_seq_length(), b.get_seq_length())
+            self.assertTrue(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values))
+        self.assertTrue(torch.equal(generate(model, ids, again).sequences, due))
+        return path
+
+    def test_full(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            model = llama().to(dtype)
+            path = self.goes_on(model, 90, 100)
+            with kvc.open(path) as f:
+                self.assertEqual(f.meta["model.architecture"], "llama")
+                self.assertEqual(f.meta["rope.theta"], "10000")
+                self.assertEqual(f.tokens.size, 90)
+                tensors = f.arrays(torch=True)
+                self.assertEqual(tensors[0, "K"].dtype, dtype)
+            cut = kvc.load(path, end=64)
+            self.assertEqual(cut.get_seq_length(), 64)
+            ids = prompt(100)
+            self.assertTrue(torch.equal(generate(model, ids, cut).sequences, generate(model, ids).sequences))
+
+    def test_sliding(self):
+        for saved in (20, 31, 32, 33, 90):  # shorter than the window, as long, longer
+            path = self.goes_on(gemma(), saved, 100)
+        self.fails(kvc.Code.NOT_SLICEABLE, "layer 0", kvc.load, path, end=64)
+        self.assertEqual(kvc.load(self.path("20.kvc"), end=10).get_seq_length(), 10)
+
+    def test_pack_takes_a_cache(self):
+        model, ids = llama(), prompt(40)
+        cache = cache_of(model, ids)
+        with kvc.open(kvc.pack(cache, tokens=ids)) as f, kvc.open_arrays(cache, tokens=ids) as g:
+            self.assertTrue(kvc.compare(f, g))
+        tensors = {(i, role): t[0] for i, layer in enumerate(cache.layers) for role, t in (("K", layer.keys), ("V", layer.values))}
+        with kvc.open_arrays(tensors, layout="HTD") as f, kvc.open_arrays(cache) as g:
+            self.assertTrue(kvc.compare(f, g))
+
+    def test_tokens(self):
+        out = generate(llama(), prompt(30))
+        kvc.save(out.past_key_values, self.path("a.kvc"), tokens=out.sequences)  # the last token has no row yet
+        self.fails(kvc.Code.USAGE, "names 5", kvc.save, out.past_key_values, self.path("b.kvc"), tokens=[1, 2, 3, 4, 5])
+
+    def test_files_of_engines(self):
+        mine = kvc.load(SAMPLES / "slot-f16.bin", dtype=torch.float32, kv_heads=3, pairing="interleaved")
+        theirs = kvc.load(SAMPLES / "transformers-16.safetensors", dtype=torch.float32)
+        self.assertEqual(len(mine.layers), 30)
+        for a, b in zip(mine.layers, theirs.layers):  # K has another RoPE pairing in the slot
+            self.assertLess(float((a.keys - b.keys).norm() / b.keys.norm()), 0.05)
+        rounded = kvc.load(SAMPLES / "slot-q4_1-q5_0.bin", dtype=torch.float16, kv_heads=3, pairing="interleaved")
+        self.assertLess(float((rounded.layers[9].values.float() - theirs.layers[9].values).norm() / theirs.layers[9].values.norm()), 0.2)
+        self.fails(kvc.Code.UNSUPPORTED, "q4_1", kvc.load, SAMPLES / "slot-q4_1-q5_0.bin", kv_heads=3, pairing="interleaved")
+        self.fails(kvc.Code.USAGE, "pairing", kvc.load, SAMPLES / "slot-f16.bin", kv_heads=3)
+
+    def test_refused(self):
+        model, ids = llama(), prompt(20)
+        cache = cache_of(model, ids)
+        path = self.path("a.kvc")
+        kvc.save(cache, path)
+        self.fails(kvc.Code.UNSUPPORTED, "'cuda'", kvc.load, path, device="cuda")
+        static = transformers.StaticCache(config=model.config, max_cache_len=64)
+        self.fails(kvc.Code.UNSUPPORTED, "StaticCache", kvc.save, static, path)
+        self.fails(kvc.Code.UNSUPPORTED, "EncoderDecoderCache", kvc.save, transformers.EncoderDecoderCache(cache, cache), path)
+        from transformers.cache_utils import DynamicIndexedLayer, LinearAttentionLayer
+        for kind in (DynamicIndexedLayer, LinearAttentionLayer):
+            other = DynamicCache()
+            other.layers = [*cache.layers, kind()]
+            self.fails(kvc.Code.UNSUPPORTED, f"layer 3 of the cache is a {kind.__name__}", kvc.save, other, path)
+        self.fails(kvc.Code.UNSUPPORTED, "batch of 2", kvc.save, cache_of(model, ids.repeat(2, 1)), path)
+        meta = {(0, "K"): torch.empty(4, 2, 8, device="meta")}
+        self.fails(kvc.Code.UNSUPPORTED, "'meta'", kvc.pack, meta)
+
+
+@needs_store
+@unittest.skipIf(MISSING, MISSING)
+class TestPrefix(Case):
+    def open(self, model, **options):
+        store = kvc.Store(f"dir:{self.path('store')}", local_deadline=10)
+        self.addCleanup(store.close)
+        return store, kvc.Prefix(store, model, chunk=CHUNK, **options)
+
+    def round_trip(self, make):
+        model, ids = make(), prompt(600)
+        due = generate(model, ids).sequences
+        store, prefix = self.open(model)
+        out = generate(model, ids, prefix.get(ids))
+        self.assertEqual((prefix.loaded, prefix.hit.tokens), (0, 0))
+        self.assertTrue(torch.equal(out.sequences, due))
+        self.assertEqual(prefix.put(out.past_key_values, out.sequences), 2 * CHUNK)
+        store.close()
+        store, prefix = self.open(make())  # as another process would
+        again = generate(prefix.model, ids, prefix.get(ids))
+        self.assertEqual((prefix.loaded, prefix.hit.levels), (2 * CHUNK, f"dir {2 * CHUNK}"))
+        self.assertTrue(torch.equal(again.sequences, due))
+        self.assertEqual(prefix.put(again.past_key_values, again.sequences, wait=True), 2 * CHUNK)
+        self.assertEqual(store.stats["put_objects"], 0)  # they are there
+        longer = torch.cat([ids[:, :300], prompt(100, seed=2)], dim=1)  # another prompt, which begins alike
+        self.assertTrue(torch.equal(generate(model, longer, prefix.get(longer)).sequences, generate(model, longer).sequences))
+        self.assertEqual(prefix.loaded, CHUNK)
+        exact = ids[:, :CHUNK]  # never the whole prompt
+        self.assertEqual(prefix.get(exact).get_seq_length(), 0)
+        return store, prefix, ids
+
+    def test_full(self):
+        store, prefix, ids = self.round_trip(llama)
+        other = kvc.Prefix(store, llama(seed=5), chunk=CHUNK)  # other weights of the same shape
+        self.assertEqual(other.get(ids).get_seq_length(), 0)
+        self.fails(kvc.Code.OTHER_MODEL, "other layers", prefix.put, cache_of(gemma(), ids), ids)
+        prefix.close()
+        self.assertTrue(prefix.space.closed)
+
+    def test_sliding(self):
+        store, prefix, ids = self.round_trip(gemma)
+        narrow = kvc.Prefix(store, prefix.model, chunk=CHUNK, keep_windows=False)
+        cache = narrow.get(ids)
+        self.assertEqual([layer.keys.shape[2] for layer in cache.layers], [31, 31, 2 * CHUNK, 31])
+        out = generate(prefix.model, ids, cache)
+        self.assertTrue(torch.equal(out.sequences, generate(prefix.model, ids).sequences))
+        self.fails(kvc.Code.NOT_SLICEABLE, "layer 0", narrow.put, out.past_key_values, out.sequences)
+
+    def test_weights_file(self):
+        model, ids = llama(), prompt(300)
+        model.save_pretrained(self.path("model"))
+        store, prefix = self.open(model, weights=self.path("model"))
+        self.assertIn("safetensors.sampled", prefix.space.facts)
+        self.assertEqual(prefix.put(cache_of(model, ids), ids, wait=True), CHUNK)
+        again = transformers.LlamaForCausalLM.from_pretrained(self.path("model"))
+        self.assertEqual(kvc.Prefix(store, again, weights=self.path("model"), chunk=CHUNK).get(ids).get_seq_length(), CHUNK)
+
+    def test_damage(self):
+        """A damaged chunk is computed again."""
+        model, ids = llama(), prompt(600)
+        store, prefix = self.open(model)
+        prefix.put(cache_of(model, ids), ids, wait=True)
+        from pathlib import Path
+        for path in Path(self.path("store")).rglob("*.kv"):
+            data = bytearray(path.read_bytes())
+            data[3000] ^= 4
+            path.write_bytes(data)
+        out = generate(model, ids, prefix.get(ids))
+        self.assertEqual((prefix.hit.tokens, prefix.loaded), (2 * CHUNK, 0))
+        self.assertTrue(torch.equal(out.sequences, generate(model, ids).sequences))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,40 @@
+"""The examples of README.md, as they stand: each block goes on where the one before it ended."""
+
+import doctest
+import os
+import re
+import unittest
+
+from common import NO_STORE, ROOT, SAMPLES, Case
+
+README = (ROOT / "python/README.md").read_text()
+MARK = r"<!-- run by python/tests/test_readme\.py(: transformers)? -->\n```pycon\n(.*?)```"
+
+
+class TestReadme(Case):
+    def test_examples(self):
+        import kvc
+
+        try:
+            import transformers
+            usable = int(transformers.__version__.split(".")[0]) >= 5 and not NO_STORE
+        except ImportError:
+            usable = False
+        names, before = {"kvc": kvc}, os.getcwd()
+        os.symlink(SAMPLES, self.path("samples"))
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, before)
+        blocks = re.findall(MARK, README, re.S)
+        self.assertEqual(len(blocks), 3)
+        report = []
+        runner = doctest.DocTestRunner(verbose=False)
+        for needs_transformers, text in blocks:
+            if usable or not needs_transformers:
+                test = doctest.DocTestParser().get_doctest(text, names, "README.md", None, None)
+                runner.run(test, out=report.append, clear_globs=False)
+                names = test.globs
+        self.assertEqual("".join(report), "")
+
+
+if __name__ == "__main__":
+    unittest.main()

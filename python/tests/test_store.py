@@ -1,0 +1,132 @@
+"""The prefix store in a directory, with numpy alone."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy as np
+from common import ROOT, Case, needs_store
+
+import kvc
+
+random = np.random.default_rng(2)
+FACTS = {"model.name": "a model", "rope.pairing": "halves"}
+TOKENS = 700
+KV = {(i, role): random.normal(size=(TOKENS, 2, 16)).astype(np.float16) for i in range(2) for role in "KV"}
+IDS = random.integers(0, 1000, TOKENS)
+
+
+@needs_store
+class TestStore(Case):
+    def setUp(self):
+        super().setUp()
+        self.store = kvc.Store(f"dir:{self.path('store')}", deadline=10, local_deadline=10)
+        self.addCleanup(self.store.close)
+        with kvc.open_arrays(KV, tokens=IDS, facts=FACTS) as f:
+            self.space = self.store.space(f, chunk=256)
+
+    def open_arrays(self, **options):
+        return kvc.open_arrays(KV, tokens=IDS, facts=FACTS, **options)
+
+    def put(self):
+        with self.open_arrays() as f:
+            self.assertTrue(self.space.put(f))
+
+    def test_round_trip(self):
+        self.assertEqual(self.space.find(IDS).tokens, 0)
+        self.put()
+        with self.space.find(IDS) as hit:
+            self.assertEqual((hit.tokens, hit.chunks, hit.asked, hit.late, hit.levels), (512, 2, 512, False, "dir 512"))
+            into = {key: np.zeros((2, 512, 16), np.float16).transpose(1, 0, 2) for key in KV}
+            self.assertEqual(hit.load(into), 512)
+            self.assertTrue(all(np.array_equal(into[key], KV[key][:512]) for key in KV))
+            self.assertEqual(hit.load({key: a[300:] for key, a in into.items()}, first=300), 512)
+            file = hit.get()
+        with file:
+            self.assertEqual(file.tokens.tolist(), IDS[:512].tolist())
+            self.assertTrue(np.array_equal(file.arrays()[1, "V"], KV[1, "V"][:512]))
+        other = IDS.copy()
+        other[400] += 1
+        self.assertEqual(self.space.find(other).tokens, 256)
+        stats = self.store.stats
+        self.assertEqual((stats["put_objects"], stats["loaded_tokens"] > 0), (2, True))
+        self.assertIn("kvc_store_lookups", self.store.prometheus())
+
+    def test_background(self):
+        f = self.open_arrays()
+        self.assertTrue(self.space.put(f, wait=False))
+        f.close()  # it is the store's now
+        self.assertTrue(self.store.flush(10))
+        self.assertTrue(f.closed)
+        self.assertEqual(self.space.find(IDS).tokens, 512)
+        with self.open_arrays() as f, f.select(0, 512) as part:
+            self.fails(kvc.Code.USAGE, "wait=True", self.space.put, part, wait=False)
+
+    def test_names_and_hints(self):
+        self.put()
+        with self.store.space(self.space.name[:16]) as again:
+            self.assertEqual((again.name, again.chunk), (self.space.name, 256))
+            self.assertTrue(again.facts.startswith("kvc namespace 1\n"))
+        hit = self.space.find(IDS)
+        hit.pin(60)
+        hit.unpin()
+        hit.expect(30)
+        hit.done()
+        self.assertEqual(self.space.drop(), 3)
+        self.assertEqual(self.space.find(IDS).tokens, 0)
+        self.fails(kvc.Code.USAGE, "", self.store.space, "ffff")
+
+    def test_damage(self):
+        """A chunk with a flipped bit is a shorter prefix, and counted."""
+        self.put()
+        chunks = [os.path.join(folder, name) for folder, _, names in os.walk(self.path("store")) for name in names if name.endswith(".kv")]
+        self.assertEqual(len(chunks), 2)
+        for path in chunks:
+            with open(path, "r+b") as f:
+                f.seek(2000)
+                byte = f.read(1)
+                f.seek(2000)
+                f.write(bytes([byte[0] ^ 1]))
+        hit = self.space.find(IDS)
+        self.assertEqual(hit.tokens, 512)
+        self.assertEqual(hit.load({key: np.zeros((512, 2, 16), np.float16) for key in KV}), 0)
+        self.assertIsNone(self.space.find(IDS).get())
+        self.assertGreater(self.store.stats["bad_objects"], 0)
+
+    def test_errors(self):
+        self.fails(kvc.Code.IO, "cannot be made", kvc.Store, "dir:/proc/nowhere")
+        with kvc.open_arrays(KV, facts=FACTS) as f:
+            self.fails(kvc.Code.USAGE, "token ids", self.space.put, f)
+        sliding = {**KV, (1, "K"): KV[1, "K"][-5:], (1, "V"): KV[1, "V"][-5:]}
+        with kvc.open_arrays(sliding, tokens=IDS, facts=FACTS) as f:
+            self.fails(kvc.Code.NOT_SLICEABLE, "window", self.space.put, f)
+        self.put()
+        hit = self.space.find(IDS)
+        self.fails(kvc.Code.NOT_SLICEABLE, "last tokens", hit.load, sliding)
+        self.store.close()
+        self.assertTrue(hit.closed and self.space.closed)
+        self.fails(kvc.Code.USAGE, "closed", self.space.find, IDS)
+
+    def test_end_of_a_program(self):
+        """What was put in the background is stored by a program that closes nothing, and a forked process does not hang."""
+        code = f"""
+import os, sys, kvc, numpy as np
+kv = {{(0, role): np.ones((600, 2, 16), np.float32) for role in "KV"}}
+store = kvc.Store("dir:{self.path('other')}")
+f = kvc.open_arrays(kv, tokens=range(600), facts={{"model.name": "m"}})
+space = store.space(f, chunk=256)
+space.put(f, wait=False)
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+"""
+        where = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=where)
+        with kvc.Store(f"dir:{self.path('other')}", local_deadline=10) as store:
+            with kvc.open_arrays({(0, r): np.ones((1, 2, 16), np.float32) for r in "KV"}, facts={"model.name": "m"}) as f:
+                self.assertEqual(store.space(f, chunk=256).find(range(600)).tokens, 512)
+
+
+if __name__ == "__main__":
+    unittest.main()
