@@ -195,6 +195,18 @@ static int take_extras(struct put_job *job, struct kvc_error *e) {
     return kvc_space_extras(&job->given->cache->meta, job->options.extras, job->options.n_extras, e);
 }
 
+/* The position after the last row of any part. */
+static uint64_t end_of(const struct kvc_cache *c) {
+    uint64_t end = 0;
+    for (uint32_t p = 0; p < c->n_parts; p++) {
+        const struct kvc_cells *cells = &c->part[p].cells;
+        if (c->part[p].kind > KVC_PART_RECURRENT || !cells->n) continue;
+        const uint64_t own = (uint64_t)kvc_cells_position(cells, cells->n - 1) + 1;
+        if (own > end) end = own;
+    }
+    return end;
+}
+
 /* Refuses a cache that cannot be cut into chunks of the namespace. */
 static int check_file(struct put_job *job, struct kvc_error *e) {
     const struct kvc_store_space *space = job->space;
@@ -206,7 +218,10 @@ static int check_file(struct put_job *job, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", job->file->name);
     int cut = 1;
     for (uint32_t p = 0; p < c->n_parts; p++) cut &= c->part[p].kind != KVC_PART_SLIDING && c->part[p].kind != KVC_PART_RECURRENT;
-    if (c->n_parts && c->part[0].cells.n < n) n = c->part[0].cells.n; /* the last token may have no row yet */
+    if (!cut && n < end_of(c))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: it has rows of tokens whose ids it does not have, and cannot be cut before them",
+                        job->file->name);
+    if (cut && end_of(c) < n) n = end_of(c); /* the last token may have no row yet */
     job->n = cut ? (size_t)(n / space->chunk) : 0;
     job->whole = cut ? 0 : n;
     if (kvc_space_keys_of(space, tokens, cut ? job->n * space->chunk : n, &c->meta, &job->keys, e)) return -1;

@@ -164,6 +164,7 @@ STORE = {
     "kvc_store_hit_free": (None, _hit),
     "kvc_store_hit_info": (c.c_int, _hit, c.POINTER(StoreHitInfo)),
     "kvc_store_get": (_f, _hit, c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_get_whole": (_f, _space, pointer, u64, c.POINTER(StoreFindOptions), _e),
     "kvc_store_load": (u64, _hit, c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
     "kvc_store_put": (c.c_int, _space, _f, c.POINTER(StorePutOptions), _e),
     "kvc_store_flush": (c.c_int, _s, i64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -13,7 +14,7 @@ from ._lib import call, kvc
 from .arrays import Key, Plane
 from .errors import Code, Error
 from .file import File, Path
-from .store import Hit, Space, Store
+from .store import Extra, Hit, Space, Store
 
 _WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in tokens; 0: full attention, -1: no cache
 
@@ -182,27 +183,34 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Op
         rotated = any(f.meta.get(key, "0") != "0" for key in ("hadamard.k", "hadamard.v"))
         if rotated and not any(t.dtype in arrays.BLOCKS for t in f.tensors):  # those are rotated back as they are rounded to `dtype`
             raise Error(Code.UNSUPPORTED, "the file has Hadamard-rotated values, which transformers does not read")
-        # models of transformers rotate halves; what save() wrote is as the model needs it
-        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else "halves"
         if f.meta.get(_WINDOWS):
             windows = [int(w) for w in f.meta[_WINDOWS].split(",")]
         elif config is not None:
             windows = _windows(cache_utils.DynamicCache(config=_config(config)))
-        elif "sliding" in layers.values():
+        elif any(t.part == "sliding" for t in f.tensors):
             raise Error(Code.USAGE, "the file has layers with a sliding window; name the model's configuration with config=")
         else:
-            windows = [0] * (max(layers, default=-1) + 1)
-        if any(i >= len(windows) or windows[i] < 0 for i in layers):
-            raise Error(Code.OTHER_MODEL, f"the file has layers up to {max(layers)}, and the model has {len(windows)}")
+            windows = [0] * (1 + max((t.layer for t in f.tensors if t.role in "KV"), default=-1))
+        # models of transformers rotate halves; what save() wrote is as the model needs it
+        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else "halves"
         cache = _new_cache(windows)
-        found = f.arrays(end=end, dtype=rounded, pairing=pairing, threads=threads, torch=True)
-        length = max((a.shape[0] for a in found.values()), default=0)
-        for i, part in layers.items():
-            held = found[i, "K"].shape[0]
-            if held < min(length, windows[i] - 1 if windows[i] else length):
-                raise Error(Code.NOT_SLICEABLE, f"layer {i} has the last {held} of {length} tokens only, which are too few for it")
-            _fill(cache.layers[i], windows[i], found[i, "K"], found[i, "V"], length)
+        _take(f, cache, windows, end=end, dtype=rounded, pairing=pairing, threads=threads)
         return cache
+
+
+def _take(f: File, cache: Any, windows: Sequence[int], **options: Any) -> int:
+    """Decodes a file into the layers of a new cache. Returns the number of its tokens."""
+    found = f.arrays(torch=True, **options)
+    length = max((a.shape[0] for a in found.values()), default=0)
+    layers = sorted({layer for layer, role in found if role in "KV"})
+    if any(i >= len(windows) or windows[i] < 0 for i in layers):
+        raise Error(Code.OTHER_MODEL, f"the file has layers up to {layers[-1]}, and the model has {len(windows)}")
+    for i in layers:
+        held = found[i, "K"].shape[0]
+        if held < min(length, windows[i] - 1 if windows[i] else length):
+            raise Error(Code.NOT_SLICEABLE, f"layer {i} has the last {held} of {length} tokens only, which are too few for it")
+        _fill(cache.layers[i], windows[i], found[i, "K"], found[i, "V"], length)
+    return length
 
 
 # --- prefixes ---
@@ -217,11 +225,12 @@ class Prefix:
             prefix.put(out.past_key_values, out.sequences)
 
     The model is told apart by a digest of its parameters in memory, or by its `weights` file or folder, as all programs of kvc do. Make
-    a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and `tenant_file` are those of Store.space(). A model
-    with sliding windows keeps all tokens in memory while it is used with `keep_windows`: without them put() stores nothing of a prompt
-    that is longer than the window.
+    a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and `tenant_file` are those of Store.space().
 
-    `hit` is the last Hit, with the figures of what was found; `loaded` the tokens that get() returned last.
+    Layers with a sliding window keep all tokens in memory while the cache of get() is used, so that prompts which begin alike share chunks.
+    Without `keep_windows` they keep their window, and a cache longer than that is stored as a whole: for prompts that go on from its end.
+
+    `loaded` are the tokens that get() returned last, `hit` is what it found in chunks, with the figures.
     """
 
     def __init__(self, store: Store, model: Any, *, weights: Optional[Path] = None, recipe: Optional[str] = None,
@@ -234,8 +243,15 @@ class Prefix:
         self.hit: Optional[Hit] = None
         self.loaded = 0
         self._facts = {**facts_of(model), **self._identity(model, weights), **(facts or {})}
-        self._shapes, self._like = self._probe()
-        self.space: Space = store.space(self._like, recipe=recipe, profile=profile, chunk=chunk, tenant_file=tenant_file)
+        cache = self._probe()
+        self._windows = _windows(cache)
+        self._shapes = {key: (p.dtype, p.heads, p.dim) for key, p in _planes(cache).items()}
+        self._facts = _facts(cache, self._facts)
+        options: Dict[str, Any] = dict(recipe=recipe, profile=profile, chunk=chunk, tenant_file=tenant_file)
+        self.space: Space = self._open_space(store, 2, options)
+        self.whole: Optional[Space] = None  # of caches in which layers have a window's tokens only
+        if any(w > 0 for w in self._windows):
+            self.whole = self._open_space(store, 1, options)
 
     @staticmethod
     def _identity(model: Any, weights: Optional[Path]) -> Dict[str, str]:
@@ -246,27 +262,39 @@ class Prefix:
             raise Error(Code.UNSUPPORTED, f"{weights} gives no fingerprint of the weights")
         return {key: value}
 
-    def _probe(self) -> Tuple[Dict[Key, Tuple[str, int, int]], File]:
+    def _probe(self) -> Any:
         """Computes one token, to see the layers, types and shapes that the model's cache has."""
         cache = cache_utils.DynamicCache(config=_config(self.model))
         with torch.no_grad():
             self.model(input_ids=torch.zeros((1, 1), dtype=torch.long), past_key_values=cache, use_cache=True)
-        self._windows = _windows(cache)
-        planes = _planes(cache)
-        shapes = {key: (p.dtype, p.heads, p.dim) for key, p in planes.items()}
-        m = arrays.memory(planes, tokens=1, facts=_facts(cache, self._facts))
-        return shapes, File(call(kvc.kvc_file_open_arrays, m), m)
+        return cache
 
-    def get(self, ids: Any) -> Any:
-        """Returns a DynamicCache with the longest prefix of `ids` that the store has: none of them, if there is none, and never all."""
+    def _open_space(self, store: Store, held: int, options: Mapping[str, Any]) -> Space:
+        """Opens the namespace of caches of this model, of which layers with a window hold so many of 2 tokens."""
+        like = {key: arrays.describe(arrays.empty((held if self._windows[key[0]] else 2, heads, dim), dtype, torch=True))
+                for key, (dtype, heads, dim) in self._shapes.items()}
+        m = arrays.memory(like, tokens=2, facts=self._facts)
+        with File(call(kvc.kvc_file_open_arrays, m), m) as f:
+            return store.space(f, **options)
+
+    def get(self, ids: Any, *, extras: Sequence[Extra] = ()) -> Any:
+        """Returns a DynamicCache with the longest prefix of `ids` that the store has: empty if there is none, and never all of them.
+
+        `extras` tell prompts apart whose tokens are equal, by hashes of images and the like: (position, 1, bytes).
+        """
         tokens = arrays.token_ids(ids)[:-1]  # the last one must be computed
         cache = _new_cache(self._windows)
-        if self.keep_windows and any(w > 0 for w in self._windows):
-            for layer, window in zip(cache.layers, self._windows):
-                if window > 0:
-                    layer.activate_past_recording()
+        for layer, window in zip(cache.layers, self._windows):
+            if window > 0 and self.keep_windows:
+                layer.activate_past_recording()
         self.loaded = 0
-        self.hit = self.space.find(tokens)
+        self.hit = self.space.find(tokens, extras=extras)
+        whole = self.whole.get_whole(tokens, extras=extras) if self.whole is not None else None
+        if whole is not None:
+            with whole:
+                if whole.tokens is not None and len(whole.tokens) > self.hit.tokens:
+                    self.loaded = _take(whole, cache, self._windows)
+                    return cache
         if self.hit.tokens:
             into = {key: arrays.empty((self.hit.tokens, heads, dim), dtype, torch=True)
                     for key, (dtype, heads, dim) in self._shapes.items()}
@@ -275,36 +303,38 @@ class Prefix:
                 _fill(cache.layers[i], self._windows[i], into[i, "K"][:self.loaded], into[i, "V"][:self.loaded], self.loaded)
         return cache
 
-    def put(self, cache: Any, ids: Any, *, wait: bool = False, seconds: int = 0, pin: bool = False) -> int:
+    def put(self, cache: Any, ids: Any, *, wait: bool = False, seconds: int = 0, pin: bool = False,
+            extras: Sequence[Extra] = ()) -> int:
         """Puts the whole chunks of a cache, of which `ids` are the tokens or the first ones. Returns how many tokens these are.
 
         The cache may be used further. Without `wait` the store works in the background; Store.close() waits for it.
         """
-        tokens = arrays.token_ids(ids)
-        windows = _windows(cache)
-        if windows != self._windows:
+        tokens, length = arrays.token_ids(ids), _length(cache)
+        if _windows(cache) != self._windows:
             raise Error(Code.OTHER_MODEL, "the cache has other layers than the model")
-        n = min(_length(cache), tokens.size) // self.space.chunk * self.space.chunk
+        planes, space, n = _planes(cache), self.space, min(length, tokens.size)
+        if any(p.tokens < length for p in planes.values()):
+            if n < length:
+                raise Error(Code.NOT_SLICEABLE, f"the cache has {length} tokens, ids names {n}, and layers with a window have the last ones only")
+            space = self.whole or space
+        else:
+            n = n // space.chunk * space.chunk
+            planes = {key: replace(p, tokens=n) for key, p in planes.items()}
         if not n:
             return 0
-        length, planes = _length(cache), {}
-        for key, p in _planes(cache).items():
-            if p.tokens < length:
-                raise Error(Code.NOT_SLICEABLE, f"layer {key[0]} has the last {p.tokens} of {length} tokens only: begin with the cache "
-                                                "that get() returns, which keeps all")
-            planes[key] = Plane(p.owner, p.data, p.dtype, n, p.heads, p.dim, p.strides)
-        m = arrays.memory(planes, tokens=n, ids=tokens[:n].copy(), facts=_facts(cache, self._facts))
+        m = arrays.memory(planes, tokens=n, ids=tokens[:n].copy(), facts=self._facts)
         f = File(call(kvc.kvc_file_open_arrays, m), m)
         try:
-            done = self.space.put(f, wait=wait, seconds=seconds, pin=pin)
+            done = space.put(f, wait=wait, seconds=seconds, pin=pin, extras=extras)
         finally:
             f.close()
         return n if done else 0
 
     def close(self) -> None:
-        """Closes the namespace; the store stays open."""
-        self.space.close()
-        self._like.close()
+        """Closes the namespaces; the store stays open."""
+        for space in (self.space, self.whole):
+            if space is not None:
+                space.close()
 
     def __enter__(self) -> "Prefix":
         return self

@@ -7,15 +7,21 @@ import itertools
 import json
 import os
 import threading
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from . import _lib, arrays
 from ._lib import call, encode
 from .errors import Code, Error
 from .file import File, Path
+Extra = Tuple[int, int, bytes]  # position, tag (1 media, 2 embeddings, 3 your own), a hash of 16 bytes or more
+
 
 def _microseconds(seconds: Optional[float]) -> int:
     return 0 if seconds is None else max(1, int(seconds * 1e6))
+
+
+def _extras(extras: Sequence[Extra]) -> Any:
+    return (_lib.StoreExtra * len(extras))(*(_lib.StoreExtra(at, tag, value, len(value)) for at, tag, value in extras)) if extras else None
 
 
 class Store(_lib.Handle):
@@ -112,22 +118,40 @@ class Space(_lib.Handle):
         """The tokens of a chunk: only whole chunks are found."""
         return self._library.kvc_store_space_chunk(self.pointer)
 
-    def find(self, tokens: Any, *, deadline: Optional[float] = None) -> "Hit":
-        """Finds the longest prefix of the tokens that the store has. A hit of 0 tokens is none."""
-        ids, o = arrays.token_ids(tokens), _lib.StoreFindOptions(deadline=_microseconds(deadline))
+    def find(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> "Hit":
+        """Finds the longest prefix of the tokens that the store has, in whole chunks. A hit of 0 tokens is none.
+
+        `extras` tell prompts apart whose tokens are equal, as those with images: they have the position and a hash of each.
+        """
+        ids = arrays.token_ids(tokens)
+        o = _lib.StoreFindOptions(deadline=_microseconds(deadline), extras=_extras(extras), n_extras=len(extras))
         return Hit(call(self._library.kvc_store_find, self.pointer, ids.ctypes.data, ids.size, c.byref(o)), self)
 
-    def put(self, file: File, *, wait: bool = True, seconds: int = 0, pin: bool = False, cost: float = 0) -> bool:
+    def get_whole(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> Optional[File]:
+        """Reads the longest cache that the tokens begin with, of those that are put whole because layers keep a window. None: there is none."""
+        ids = arrays.token_ids(tokens)
+        o = _lib.StoreFindOptions(deadline=_microseconds(deadline), extras=_extras(extras), n_extras=len(extras))
+        with _lib.ErrorSlot() as e:
+            address = self._library.kvc_store_get_whole(self.pointer, ids.ctypes.data, ids.size, c.byref(o), e)
+            if address is None and e.code == Code.USAGE:
+                raise e.error()
+            return None if address is None else File(address)
+
+    def put(self, file: File, *, wait: bool = True, seconds: int = 0, pin: bool = False, cost: float = 0,
+            extras: Sequence[Extra] = ()) -> bool:
         """Puts the whole chunks of a cache with token ids that begins at position 0. False: the queue was full, and it was dropped.
+
+        A cache with layers that keep a window is put as it is, for get_whole().
 
         Without `wait` the file passes to the store, which closes it when it is packed; until then the arrays of the file must stay as
         they are.
         """
-        o = _lib.StorePutOptions(wait=wait, seconds=seconds, pin=pin, cost=cost)
+        items = _extras(extras)
+        o = _lib.StorePutOptions(wait=wait, seconds=seconds, pin=pin, cost=cost, extras=items, n_extras=len(extras))
         if wait:
             return call(self._library.kvc_store_put, self.pointer, file.pointer, c.byref(o)) == 0
         putting = self.store._putting
-        number = putting.begin(file, self)
+        number = putting.begin(file, items, self)
         o.done, o.state = putting.done, number
         status = -1
         try:

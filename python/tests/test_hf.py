@@ -30,12 +30,12 @@ def llama(seed=0, **more):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=3, **sizes(), **more)).eval()
 
 
-def gemma(seed=0):
-    """A model with sliding windows of 32 tokens in all layers but one."""
+def gemma(seed=0, window=32):
+    """A model with sliding windows in all layers but one."""
     torch.manual_seed(seed)
     kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
     return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
-        num_hidden_layers=4, layer_types=kinds, sliding_window=32, **sizes())).eval()
+        num_hidden_layers=4, layer_types=kinds, sliding_window=window, **sizes())).eval()
 
 
 def generate(model, ids, cache=None):
@@ -180,7 +180,24 @@ class TestPrefix(Case):
         self.assertEqual([layer.keys.shape[2] for layer in cache.layers], [31, 31, 2 * CHUNK, 31])
         out = generate(prefix.model, ids, cache)
         self.assertTrue(torch.equal(out.sequences, generate(prefix.model, ids).sequences))
-        self.fails(kvc.Code.NOT_SLICEABLE, "layer 0", narrow.put, out.past_key_values, out.sequences)
+        # it is put as a whole, and found by a prompt that goes on from it
+        self.assertEqual(narrow.put(out.past_key_values, out.sequences, wait=True), 600 + NEW - 1)
+        longer = torch.cat([out.sequences, prompt(50, seed=3)], dim=1)
+        due = generate(prefix.model, longer).sequences
+        for again in (narrow, prefix):
+            self.assertTrue(torch.equal(generate(prefix.model, longer, again.get(longer)).sequences, due))
+            self.assertEqual(again.loaded, 600 + NEW - 1)
+        self.fails(kvc.Code.NOT_SLICEABLE, "the last ones only", narrow.put, out.past_key_values, ids)
+
+    def test_short_windows(self):
+        """A cache that is shorter than its windows is cut into chunks as any other."""
+        model = gemma(window=1024)
+        ids = prompt(300)
+        store, prefix = self.open(model, keep_windows=False)
+        self.assertEqual(prefix.put(cache_of(model, ids), ids, wait=True), CHUNK)
+        out = generate(model, ids, prefix.get(ids))
+        self.assertEqual(prefix.loaded, CHUNK)
+        self.assertTrue(torch.equal(out.sequences, generate(model, ids).sequences))
 
     def test_weights_file(self):
         model, ids = llama(), prompt(300)
@@ -190,6 +207,12 @@ class TestPrefix(Case):
         self.assertEqual(prefix.put(cache_of(model, ids), ids, wait=True), CHUNK)
         again = transformers.LlamaForCausalLM.from_pretrained(self.path("model"))
         self.assertEqual(kvc.Prefix(store, again, weights=self.path("model"), chunk=CHUNK).get(ids).get_seq_length(), CHUNK)
+
+    def test_extras(self):
+        model, ids, image = llama(), prompt(300), [(5, 1, bytes(16))]
+        store, prefix = self.open(model)
+        prefix.put(cache_of(model, ids), ids, wait=True, extras=image)
+        self.assertEqual((prefix.get(ids).get_seq_length(), prefix.get(ids, extras=image).get_seq_length()), (0, CHUNK))
 
     def test_damage(self):
         """A damaged chunk is computed again."""

@@ -77,6 +77,30 @@ class TestStore(Case):
         self.assertEqual(self.space.find(IDS).tokens, 0)
         self.fails(kvc.Code.USAGE, "", self.store.space, "ffff")
 
+    def test_extras(self):
+        image = [(3, 1, bytes(range(32)))]
+        with self.open_arrays() as f:
+            self.space.put(f, extras=image)
+        self.assertEqual(self.space.find(IDS).tokens, 0)
+        self.assertEqual(self.space.find(IDS, extras=image).tokens, 512)
+
+    def test_whole(self):
+        """A cache with a window is one object, for prompts that go on from its end."""
+        for layer in range(2):
+            sliding = {key: a[-5:] if key[0] == layer else a for key, a in KV.items()}
+            with kvc.open_arrays(sliding, tokens=IDS, facts=FACTS) as f, self.store.space(f) as space:
+                self.assertIsNone(space.get_whole(IDS))
+                self.assertTrue(space.put(f))
+                self.assertIsNone(space.get_whole(IDS[:-1]))
+                with space.get_whole([*IDS, 7, 8, 9]) as found:
+                    self.assertTrue(kvc.compare(f, found))
+                with kvc.open_arrays(sliding, tokens=[*IDS, 7], facts=FACTS) as longer:  # the last token has no row yet
+                    self.assertTrue(space.put(longer))
+                self.assertIsNone(space.get_whole(IDS))
+                self.assertEqual(len(space.get_whole([*IDS, 7, 8]).tokens), TOKENS + 1)
+                with kvc.open_arrays(sliding, tokens=IDS[:-1], facts=FACTS) as unknown:
+                    self.fails(kvc.Code.USAGE, "whose ids", space.put, unknown)
+
     def test_damage(self):
         """A chunk with a flipped bit is a shorter prefix, and counted."""
         self.put()
@@ -99,8 +123,6 @@ class TestStore(Case):
         with kvc.open_arrays(KV, facts=FACTS) as f:
             self.fails(kvc.Code.USAGE, "token ids", self.space.put, f)
         sliding = {**KV, (1, "K"): KV[1, "K"][-5:], (1, "V"): KV[1, "V"][-5:]}
-        with kvc.open_arrays(sliding, tokens=IDS, facts=FACTS) as f:
-            self.fails(kvc.Code.NOT_SLICEABLE, "window", self.space.put, f)
         self.put()
         hit = self.space.find(IDS)
         self.fails(kvc.Code.NOT_SLICEABLE, "last tokens", hit.load, sliding)

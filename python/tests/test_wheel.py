@@ -35,9 +35,12 @@ class TestWheel(Case):
         with zipfile.ZipFile(self.path(wheel)) as z:
             self.assertIn("kvc/lib/libkvc.so.0", z.namelist())
             self.assertIn("kvc/py.typed", z.namelist())
+            stored = "kvc/lib/libkvc_store.so.0" in z.namelist()
             z.extractall(self.path("site"))
         where = {key: value for key, value in os.environ.items() if not key.startswith("KVC_")}
         code = f"import kvc; print(kvc.__file__); kvc.open({str(ROOT / 'samples/tiny.kvc')!r}).check()"
+        if stored:
+            code += "; kvc.Store('dir:store').close()"
         out = subprocess.run([sys.executable, "-c", code], env={**where, "PYTHONPATH": self.path("site")}, check=True,
                              stdout=subprocess.PIPE, text=True, cwd=self.folder)
         self.assertTrue(out.stdout.startswith(self.path("site")))
