@@ -66,7 +66,7 @@ run_suites() {
     [ "$what" != unit ] || return 0
     run golden "$build/tests/golden/golden" tests/golden
     run_all replay tests/fuzz/corpus "$build"/replay/fuzz_*
-    for t in model kill faults; do run "attack_$t" "$build/tests/store/attack_$t"; done
+    run attack_model "$build/tests/store/attack_model"
     run "command line" env KVC_BIN="$(cd "$build" && pwd)" sh tests/cli/run.sh
     if [ -n "${KVC_TEST_DATA:-}" ]; then
         run "real files" python3 tests/cli/check_index.py "$build/kvc-dump" "$KVC_TEST_DATA"
@@ -75,6 +75,7 @@ run_suites() {
     [ "$what" != san ] || return 0
     run "GPU's tests, on the host" "$build/tests/cuda/test_cuda_fake" tests/golden/*.kvc samples/*.kvc
     [ "$what" = all ] || return 0
+    for t in kill faults; do run "attack_$t" "$build/tests/store/attack_$t"; done
     [ ! -e "$build/kvc_store_redis.so" ] || run "store in Redis" python3 tests/store/redis.py "$build"
     for t in check-layers check-layers-test check-words check-symbols check-memory check-python check-install check-vars check-target check-deps check-simde check-cuda man-lint bench-smoke; do
         run "$t" "${MAKE:-make}" -s $t
