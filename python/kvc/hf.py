@@ -180,7 +180,6 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Op
     _check_device(device)
     rounded = None if dtype is None else arrays.dtype_name(torch.empty(0, dtype=dtype))
     with file.open(path, **options) as f:
-        layers = {t.layer: t.part for t in f.tensors if t.role in "KV" and t.part in ("live", "sliding") and t.stream == 0}
         rotated = any(f.meta.get(key, "0") != "0" for key in ("hadamard.k", "hadamard.v"))
         if rotated and not any(t.dtype in arrays.BLOCKS for t in f.tensors):  # those are rotated back as they are rounded to `dtype`
             raise Error(Code.UNSUPPORTED, "the file has Hadamard-rotated values, which transformers does not read")
