@@ -33,7 +33,7 @@ def libraries():
     kvc, store = f"libkvc.so.{version()}", f"libkvc_store.so.{version()}"
     if not (SOURCE / kvc).exists() and not make(kvc):
         sys.exit(f"{kvc} could not be built: see above, and README.md, 'Install'")
-    if not (SOURCE / store).exists() and not make(store):
+    if not (SOURCE / store).exists() and not make("store"):
         print("the wheel has no libkvc_store, and thus no prefix store: see above", file=sys.stderr)
     found = {"libkvc.so.0": SOURCE / kvc, "libkvc_store.so.0": SOURCE / store, **{p.name: p for p in SOURCE.glob("kvc_store_*.so")}}
     return {name: path for name, path in found.items() if path.exists()}

@@ -121,12 +121,12 @@ class File(_lib.Handle):
             call(kvc.kvc_file_read, self.pointer, tensor, first, rows, out.data_ptr() if torch else out.ctypes.data)
         return out
 
-    def arrays(self, *, first: Optional[int] = None, end: Optional[int] = None, layers: Optional[Sequence[int]] = None, dtype: Optional[str] = None,
-               pairing: Optional[str] = None, threads: int = 0, torch: bool = False) -> Dict[Key, Any]:
+    def arrays(self, *, first: Optional[int] = None, end: Optional[int] = None, layers: Optional[Sequence[int]] = None,
+               dtype: Optional[str] = None, pairing: Optional[str] = None, threads: int = 0, torch: bool = False) -> Dict[Key, Any]:
         """Returns K and V as new arrays [tokens, heads, channels] by (layer, role).
 
-        They hold positions [first, end), by default all; a layer with a sliding window has the last ones only. `dtype` is "f32", "f16" or "bf16" to have
-        all values rounded to it. `torch` makes tensors.
+        They hold positions [first, end), by default all; a layer with a sliding window has the last ones only. `dtype` is "f32", "f16"
+        or "bf16" to have all values rounded to it. `torch` makes tensors.
         """
         chosen = {}
         found = [t for t in self.tensors if t.part in ("live", "sliding") and t.stream == 0]

@@ -172,14 +172,14 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Op
          threads: int = 0, **options: Any) -> Any:
     """Loads a cache file of any format as a DynamicCache, of positions [0, end).
 
-    generate(ids, past_key_values=cache) computes the tokens that the cache lacks, of which there must be one. Layers are those that save()
-    wrote, else those of `config`, a model or its configuration, else of full attention. Values of another type are rounded to `dtype`. Options
-    are those of open(): profile, model, format, kv_heads, pairing. Fewer tokens of a cache with sliding windows cannot be had: error 33, Code.NOT_SLICEABLE.
+    generate(ids, past_key_values=cache) computes the tokens that the cache lacks, of which there must be one. Layers are those that
+    save() wrote, else those of `config`, a model or its configuration, else of full attention. Values of another type are rounded to
+    `dtype`. Options are those of open(): profile, model, format, kv_heads, pairing. Fewer tokens of a cache with sliding windows cannot
+    be had: Code.NOT_SLICEABLE.
     """
     _check_device(device)
     rounded = None if dtype is None else arrays.dtype_name(torch.empty(0, dtype=dtype))
     with file.open(path, **options) as f:
-        layers = {t.layer: t.part for t in f.tensors if t.role in "KV" and t.part in ("live", "sliding") and t.stream == 0}
         rotated = any(f.meta.get(key, "0") != "0" for key in ("hadamard.k", "hadamard.v"))
         if rotated and not any(t.dtype in arrays.BLOCKS for t in f.tensors):  # those are rotated back as they are rounded to `dtype`
             raise Error(Code.UNSUPPORTED, "the file has Hadamard-rotated values, which transformers does not read")
@@ -315,7 +315,8 @@ class Prefix:
         planes, space, n = _planes(cache), self.space, min(length, tokens.size)
         if any(p.tokens < length for p in planes.values()):
             if n < length:
-                raise Error(Code.NOT_SLICEABLE, f"the cache has {length} tokens, ids names {n}, and layers with a window have the last ones only")
+                raise Error(Code.NOT_SLICEABLE, f"the cache has {length} tokens, ids names {n}, and layers with a window have the "
+                                                "last ones only")
             space = self.whole or space
         else:
             n = n // space.chunk * space.chunk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as c
 from typing import Any, Mapping, Optional, Union
 
-from . import _lib, arrays, file
+from . import arrays, file
 from ._lib import call, kvc
 from .file import File, Path
 

@@ -128,7 +128,10 @@ class Space(_lib.Handle):
         return Hit(call(self._library.kvc_store_find, self.pointer, ids.ctypes.data, ids.size, c.byref(o)), self)
 
     def get_whole(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> Optional[File]:
-        """Reads the longest cache that the tokens begin with, of those that are put whole because layers keep a window. None: there is none."""
+        """Reads the longest cache that the tokens begin with, of those that are put whole because layers keep a window.
+
+        None: there is none.
+        """
         ids = arrays.token_ids(tokens)
         o = _lib.StoreFindOptions(deadline=_microseconds(deadline), extras=_extras(extras), n_extras=len(extras))
         with _lib.ErrorSlot() as e:

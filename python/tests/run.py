@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the tests of the Python package. Prints what was skipped and why, and the number that passed as the last line."""
+"""run.py [NAME]: runs the tests of the Python package, or those in test_NAME.py.
+
+Prints what was skipped and why, and the number that passed as the last line.
+"""
 
 import sys
 import unittest
@@ -13,7 +16,8 @@ except ImportError:
     sys.exit(0)
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-result = unittest.TextTestRunner(stream=sys.stdout).run(unittest.defaultTestLoader.discover(str(HERE), pattern=f"test_{'*'.join(sys.argv[1:])}*.py"))
+pattern = f"test_{''.join(sys.argv[1:2])}*.py"
+result = unittest.TextTestRunner(stream=sys.stdout).run(unittest.defaultTestLoader.discover(str(HERE), pattern))
 failed, skipped = len(result.failures) + len(result.errors), len(result.skipped)
 for reason in sorted({reason for _, reason in result.skipped}):
     print(f"SKIPPED: {reason}")
