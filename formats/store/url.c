@@ -127,7 +127,7 @@ int kvc_url_time(struct kvc_url *u, const char *key, int64_t *microseconds, stru
     if (!text) return 0;
     const double v = strtod(text, &end);
     for (size_t i = 0; end != text && i < sizeof unit / sizeof unit[0]; i++)
-        if (strcmp(end, unit[i].name) == 0 && v >= 0 && v * unit[i].factor < 0x1p62) {
+        if (strcmp(end, unit[i].name) == 0 && v >= 0 && v * unit[i].factor < 0x1p53) { /* exact, 285 years */
             *microseconds = (int64_t)(v * unit[i].factor);
             return 0;
         }

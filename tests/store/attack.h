@@ -93,10 +93,11 @@ static inline void attack_remove(void) {
     if (*attack_folder) nftw(attack_folder, attack_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Makes a scratch folder. */
+/* Makes a scratch folder, in memory if nothing else is asked for: no attack needs a disk. */
 static inline void attack_scratch(void) {
     const char *tmp = getenv("TMPDIR");
-    snprintf(attack_folder, sizeof attack_folder, "%.90s/kvc-attack-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!tmp || !*tmp) tmp = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
+    snprintf(attack_folder, sizeof attack_folder, "%.90s/kvc-attack-XXXXXX", tmp);
     if (!mkdtemp(attack_folder)) DIE("%s: %s", attack_folder, strerror(errno));
 }
 

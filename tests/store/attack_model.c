@@ -250,7 +250,7 @@ static void run_crowd(uint64_t operations) {
 }
 
 int main(int argc, char **argv) {
-    const uint64_t operations = attack_number(argc, argv, 1, 5000);
+    const uint64_t operations = attack_number(argc, argv, 1, 4000);
     attack_seed = rng.state = attack_number(argc, argv, 2, 1);
     processes = (unsigned)attack_number(argc, argv, 3, 8);
     const uint64_t part = attack_number(argc, argv, 4, 0);
