@@ -37,7 +37,8 @@ struct kvc_index_txn {
     struct kvc_index *ix;
     MDB_txn *txn;
     int writes;
-    int locks; /* it holds ix->use */
+    int locks;   /* it holds ix->use */
+    int spoiled; /* a change was made in part: it must not be committed */
     struct kvc_index_sums sums;
 };
 
@@ -296,7 +297,8 @@ static void end(struct kvc_index_txn *t) {
 }
 
 int kvc_index_commit(struct kvc_index_txn *t, struct kvc_error *e) {
-    int status = t->writes ? kvc_index_note(t, "sums", &t->sums, sizeof t->sums, e) : 0;
+    int status = t->spoiled ? kvc_fail(e, KVC_ERR_IO, "the index of the store: a change failed before") : 0;
+    if (!status && t->writes) status = kvc_index_note(t, "sums", &t->sums, sizeof t->sums, e);
     if (status) {
         mdb_txn_abort(t->txn);
     } else {
@@ -373,10 +375,16 @@ uint64_t kvc_index_space_bytes(struct kvc_index_txn *t, const uint8_t *space) {
     return bytes;
 }
 
-static int change_space(struct kvc_index_txn *t, const uint8_t *space, uint64_t add, uint64_t remove, struct kvc_error *e) {
-    uint64_t bytes = kvc_index_space_bytes(t, space) + add - remove;
-    MDB_val k = {KVC_OBJECT_SPACE, (void *)(uintptr_t)space}, v = {sizeof bytes, &bytes};
-    const int code = bytes ? mdb_put(t->txn, t->ix->spaces, &k, &v, 0) : mdb_del(t->txn, t->ix->spaces, &k, NULL);
+static int change_space(struct kvc_index_txn *t, const uint8_t *space, uint64_t more, uint64_t less, struct kvc_error *e) {
+    MDB_val k = {KVC_OBJECT_SPACE, (void *)(uintptr_t)space}, v;
+    uint64_t bytes = 0;
+    int code = mdb_get(t->txn, t->ix->spaces, &k, &v);
+    if (!code && v.mv_size == sizeof bytes) memcpy(&bytes, v.mv_data, sizeof bytes);
+    if (!code || code == MDB_NOTFOUND) {
+        bytes += more - less;
+        v = (MDB_val){sizeof bytes, &bytes};
+        code = bytes ? mdb_put(t->txn, t->ix->spaces, &k, &v, 0) : mdb_del(t->txn, t->ix->spaces, &k, NULL);
+    }
     return code && code != MDB_NOTFOUND ? failed(code, "cannot write", e) : 0;
 }
 
@@ -414,8 +422,8 @@ static void change_sums(struct kvc_index_sums *s, const struct kvc_index_record 
     *records = more ? *records + 1 : *records - 1;
 }
 
-int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old,
-                     const struct kvc_index_record *r, struct kvc_error *e) {
+static int change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old,
+                  const struct kvc_index_record *r, struct kvc_error *e) {
     const uint64_t was = old && !old->ghost ? old->size : 0, is = r && !r->ghost ? r->size : 0;
     const int was_here = old && !old->ghost, is_here = r && !r->ghost;
     MDB_val k = {KVC_OBJECT_KEY, (void *)(uintptr_t)key}, v = {sizeof *r, (void *)(uintptr_t)r};
@@ -428,14 +436,25 @@ int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key, const struct k
     return was_here != is_here ? change_parent(t, r ? r : old, is_here, e) : 0;
 }
 
+int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old,
+                     const struct kvc_index_record *r, struct kvc_error *e) {
+    if (!change(t, key, old, r, e)) return 0;
+    t->spoiled = 1;
+    return -1;
+}
+
 /* --- walking --- */
 
-static int see_key(struct kvc_index_txn *t, const uint8_t *at, kvc_index_see *see, void *state, struct kvc_error *e) {
+/* Shows a record that is on the list. An entry that does not fit its record, of an index that is damaged, is not shown: whoever evicts would
+ * meet it again and again. */
+static int see_key(struct kvc_index_txn *t, unsigned list, const uint8_t *at, kvc_index_see *see, void *state,
+                   struct kvc_error *e) {
     struct kvc_index_record r;
     uint8_t key[KVC_OBJECT_KEY];
     memcpy(key, at, sizeof key);
     const int found = kvc_index_get(t, key, &r, e);
-    return found <= 0 ? found : see(state, key, &r, e);
+    if (found <= 0) return found;
+    return list == KVC_LISTS || list_of(&r) == (int)list ? see(state, key, &r, e) : 0;
 }
 
 int kvc_index_walk(struct kvc_index_txn *t, unsigned list, kvc_index_see *see, void *state, struct kvc_error *e) {
@@ -449,7 +468,7 @@ int kvc_index_walk(struct kvc_index_txn *t, unsigned list, kvc_index_see *see, v
     code = mdb_cursor_get(cursor, &k, &v, all ? MDB_FIRST : MDB_SET_RANGE);
     while (!code && !status && (all || *(const uint8_t *)k.mv_data == list)) {
         if (k.mv_size != size) status = failed(MDB_CORRUPTED, "cannot read", e);
-        else status = see_key(t, (const uint8_t *)k.mv_data + size - KVC_OBJECT_KEY, see, state, e);
+        else status = see_key(t, list, (const uint8_t *)k.mv_data + size - KVC_OBJECT_KEY, see, state, e);
         if (!status) code = mdb_cursor_get(cursor, &k, &v, MDB_NEXT);
     }
     mdb_cursor_close(cursor);
