@@ -233,7 +233,7 @@ int store_config(struct store_tool *t) {
     struct kvc_error e;
     char text[2048];
     if (!d) return cli_usage("only directories have a configuration");
-    struct kvc_conf c = d->root.conf;
+    struct kvc_conf c = *d->root.conf;
     for (int i = 0; i < t->n; i++) {
         struct kvc_url url = {.scheme = "config"};
         char *item = strdup(t->operand[i]), *value = item ? strchr(item, '=') : NULL;
@@ -282,11 +282,11 @@ static void examine_folder(struct doctor *x, const struct kvc_dir *d) {
     if (can) close(fd);
     say(x, 1, can ? "files without names (O_TMPFILE)" : "no files without names", can ? "" : "temporary names are used");
     say(x, r->local, "file system of this machine", r->local ? "" : "no index: limits are kept by kvc-store gc only");
-    say(x, d->index || !r->conf.indexed, "index", d->index ? "" : "none");
+    say(x, d->index || !r->conf->indexed, "index", d->index ? "" : "none");
     if (fstatvfs(r->fd, &fs)) return;
     const double free_share = fs.f_blocks ? 100. * (double)fs.f_bavail / (double)fs.f_blocks : 0;
-    snprintf(text, sizeof text, "%.1f %% free, %g %% are to stay free", free_share, r->conf.min_free);
-    say(x, free_share > r->conf.min_free, "room on the file system", text);
+    snprintf(text, sizeof text, "%.1f %% free, %g %% are to stay free", free_share, r->conf->min_free);
+    say(x, free_share > r->conf->min_free, "room on the file system", text);
     snprintf(text, sizeof text, "%" PRIu64 " left", (uint64_t)fs.f_favail);
     say(x, !fs.f_files || fs.f_favail > 10000, "inodes", fs.f_files ? text : "");
 }

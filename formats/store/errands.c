@@ -144,7 +144,8 @@ void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object 
     s->next_bad = (s->next_bad + 1) % KVC_BAD_KEYS;
     if (s->n_bad < KVC_BAD_KEYS) s->n_bad++;
     pthread_mutex_unlock(&s->lock);
-    if (why->code != KVC_ERR_UNSUPPORTED) kvc_store_tell(s, level, KVC_ASIDE, o, 1, 0); /* else it is of a later kvc */
+    /* It may be of a later kvc, or this process may have the wrong key: then it is others' good object. */
+    if (why->code != KVC_ERR_UNSUPPORTED && why->code != KVC_ERR_VERIFY) kvc_store_tell(s, level, KVC_ASIDE, o, 1, 0);
 }
 
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key) {

@@ -69,9 +69,9 @@ int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, c
         if (has) *size -= SIGNATURE; /* who has no secret reads the objects of those who have one, unproved */
         return 0;
     }
-    if (!has) return kvc_fail(e, KVC_ERR_DAMAGED, "the object is not signed");
+    if (!has) return kvc_fail(e, KVC_ERR_VERIFY, "the object is not signed");
     if (sign(s, o, data, *size - SIGNATURE, own, e)) return -1;
-    if (CRYPTO_memcmp(own, end - 32, sizeof own) != 0) return kvc_fail(e, KVC_ERR_DAMAGED, "the object's signature is wrong");
+    if (CRYPTO_memcmp(own, end - 32, sizeof own) != 0) return kvc_fail(e, KVC_ERR_VERIFY, "the object's signature is wrong");
     *size -= SIGNATURE;
     return 0;
 }

@@ -42,8 +42,8 @@ static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
     d->root.fd = -1;
     int status = kvc_root_open(&d->root, url, e);
     if (!status) status = kvc_url_rest(url, e);
-    if (!status && d->root.local && d->root.conf.indexed) {
-        d->index = kvc_index_open(d->root.path, d->root.conf.durability != KVC_DURABLE_NONE, &made, e);
+    if (!status && d->root.local && d->root.conf->indexed) {
+        d->index = kvc_index_open(d->root.path, d->root.conf->durability != KVC_DURABLE_NONE, &made, e);
         status = d->index ? 0 : -1;
     }
     if (!status && made) status = fill(d, e);
@@ -74,8 +74,8 @@ static int find_indexed(struct kvc_dir *d, const struct kvc_object *o, size_t n,
     int status = t ? 1 : -1;
     while (*found < n && status > 0) {
         status = kvc_index_get(t, o[*found].key, &r, e);
-        *dead = status > 0 && !r.ghost && !is_alive(&r, now, d->root.conf.max_age);
-        if (status > 0 && !is_alive(&r, now, d->root.conf.max_age)) status = 0;
+        *dead = status > 0 && !r.ghost && !is_alive(&r, now, d->root.conf->max_age);
+        if (status > 0 && !is_alive(&r, now, d->root.conf->max_age)) status = 0;
         if (status > 0) size[(*found)++] = r.size;
     }
     kvc_index_abort(t);
@@ -202,7 +202,7 @@ static int write_object(struct kvc_dir *d, const struct kvc_root_file *f, const 
                         size_t size, struct kvc_error *e) {
     if (kvc_write_all(f->fd, data, size)) return kvc_root_fail(&d->root, errno, "cannot write an object", e);
     if (!d->index && parent) make_older(d, f, parent);
-    if (d->root.conf.durability != KVC_DURABLE_NONE && fdatasync(f->fd))
+    if (d->root.conf->durability != KVC_DURABLE_NONE && fdatasync(f->fd))
         return kvc_root_fail(&d->root, errno, "cannot write an object", e);
     return 0;
 }
@@ -210,7 +210,7 @@ static int write_object(struct kvc_dir *d, const struct kvc_root_file *f, const 
 /* Makes the folder durable that the object's name is in. */
 static int sync_name(struct kvc_dir *d, const struct kvc_object *o, struct kvc_error *e) {
     char path[KVC_ROOT_PATH];
-    if (d->root.conf.durability != KVC_DURABLE_FULL) return 0;
+    if (d->root.conf->durability != KVC_DURABLE_FULL) return 0;
     kvc_root_path(o, path);
     return kvc_root_sync(&d->root, path, e);
 }
@@ -296,9 +296,9 @@ static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct pu
     kvc_policy_tick(t, r.size);
     if (kvc_policy_insert(t, p->o->key, p->old, &r, e)) return -1;
     int gone = kvc_dir_make_room(d, t, limit, &choice, e);
-    if (!gone && d->root.conf.max_space) {
+    if (!gone && d->root.conf->max_space) {
         choice.space = p->o->space;
-        gone = kvc_dir_make_room(d, t, d->root.conf.max_space, &choice, e);
+        gone = kvc_dir_make_room(d, t, d->root.conf->max_space, &choice, e);
     }
     if (gone > 0) { /* it is worth less than everything that is there */
         *p->there = KVC_PUT_LATER;
@@ -312,7 +312,7 @@ static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct pu
 
 /* Refuses what would take the place of everything. */
 static int check_size(const struct kvc_dir *d, const struct putting *p, uint64_t limit, struct kvc_error *e) {
-    const uint64_t most = d->root.conf.max_space && d->root.conf.max_space < limit ? d->root.conf.max_space : limit;
+    const uint64_t most = d->root.conf->max_space && d->root.conf->max_space < limit ? d->root.conf->max_space : limit;
     if (p->size <= most) return 0;
     kvc_fail(e, KVC_ERR_IO, "%s: an object of %" PRIu64 " bytes is larger than the limit, %" PRIu64 " bytes", d->root.path,
              p->size, most);
@@ -329,7 +329,7 @@ static int put_indexed(struct kvc_dir *d, struct putting *p, struct kvc_error *e
     kvc_policy_begin(t, limit);
     p->old = known > 0 ? &old : NULL;
     p->resident = known > 0 && !old.ghost;
-    if (!status && p->resident && !p->how->replace && is_alive(&old, (int64_t)time(NULL), d->root.conf.max_age)) *p->there = 1;
+    if (!status && p->resident && !p->how->replace && is_alive(&old, (int64_t)time(NULL), d->root.conf->max_age)) *p->there = 1;
     else if (!status) status = link_and_record(d, t, p, limit, e);
     if (!status) status = kvc_index_commit(t, p->taken_back ? NULL : e);
     else kvc_index_abort(t);
@@ -347,7 +347,7 @@ static int is_there(struct kvc_dir *d, const struct putting *p, struct kvc_error
     if (!t) return -1;
     const int found = kvc_index_get(t, p->o->key, &r, e);
     kvc_index_abort(t);
-    return found > 0 ? is_alive(&r, (int64_t)time(NULL), d->root.conf.max_age) : found;
+    return found > 0 ? is_alive(&r, (int64_t)time(NULL), d->root.conf->max_age) : found;
 }
 
 static int put(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
@@ -413,7 +413,7 @@ static int facts(struct kvc_level *l, struct kvc_level_facts *f, kvc_instant dea
     if (refresh(d, e)) return -1;
     *f = (struct kvc_level_facts){.objects = -1,
                                   .bytes = -1,
-                                  .limit = d->root.conf.max_size ? (int64_t)d->root.conf.max_size : -1};
+                                  .limit = d->root.conf->max_size ? (int64_t)d->root.conf->max_size : -1};
     snprintf(f->text, sizeof f->text, "%.200s%s", d->root.path, d->index ? "" : ", without an index");
     struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 0, e) : NULL;
     if (!t) return d->index ? -1 : 0;

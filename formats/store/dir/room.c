@@ -21,7 +21,7 @@ static struct kvc_object object_of(const uint8_t *key, const struct kvc_index_re
 }
 
 uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes) {
-    const struct kvc_conf *c = &d->root.conf;
+    const struct kvc_conf *c = d->root.conf;
     uint64_t limit = c->max_size ? c->max_size : UINT64_MAX;
     struct statvfs fs;
     if (c->min_free > 0 && !fstatvfs(d->root.fd, &fs) && fs.f_blocks) {
@@ -77,7 +77,7 @@ int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e) {
     if (fd < 0) return kvc_root_fail(&d->root, errno, "trash", e);
     int status = 0;
     if (!flock(fd, LOCK_EX | LOCK_NB)) { /* else somebody else does it */
-        status = kvc_root_empty_trash(&d->root, all ? -1 : d->root.conf.grace, &gone, &left, e);
+        status = kvc_root_empty_trash(&d->root, all ? -1 : d->root.conf->grace, &gone, &left, e);
         struct kvc_index_txn *t = !status && d->index ? kvc_index_begin(d->index, 1, e) : NULL;
         if (t) { /* what is left, and what others have evicted meanwhile; an object that was evicted twice has one file */
             struct kvc_index_sums *sums = kvc_index_sums(t);
@@ -178,7 +178,7 @@ static int see_lost(void *state, const uint8_t *key, const struct kvc_index_reco
 
 static int see_old(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
     struct cleaning *c = state;
-    const int64_t now = (int64_t)time(NULL), age = c->how->older ? c->how->older : c->d->root.conf.max_age;
+    const int64_t now = (int64_t)time(NULL), age = c->how->older ? c->how->older : c->d->root.conf->max_age;
     if (r->ghost || r->pinned > now) return 0;
     const int expired = r->expires && r->expires <= now;
     return expired || (age && r->used < now - age) ? keep_victim(c, key, r, e) : 0;
@@ -283,7 +283,7 @@ static int by_use(const void *a, const void *b) {
 /* Evicts by age alone. Reading makes parents younger than their children, so chains go from their ends. */
 static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts, struct kvc_error *e) {
     struct files f = {.counts = counts};
-    const int64_t now = (int64_t)time(NULL), age = how->older ? how->older : d->root.conf.max_age;
+    const int64_t now = (int64_t)time(NULL), age = how->older ? how->older : d->root.conf->max_age;
     int status = kvc_root_walk(&d->root, list_file, &f, &counts->strangers, e);
     uint64_t bytes = counts->bytes;
     const uint64_t limit = how->max_size == UINT64_MAX ? kvc_dir_limit(d, bytes) : how->max_size;
@@ -307,8 +307,8 @@ static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how, struc
 int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e) {
     const struct kvc_dir_clean how = {.max_size = UINT64_MAX};
     struct kvc_dir_counts counts;
-    const uint64_t sum = __atomic_add_fetch(&d->written, written, __ATOMIC_RELAXED), most = d->root.conf.max_size / SHARE;
-    if (!d->root.conf.max_size || sum < most) return 0;
+    const uint64_t sum = __atomic_add_fetch(&d->written, written, __ATOMIC_RELAXED), most = d->root.conf->max_size / SHARE;
+    if (!d->root.conf->max_size || sum < most) return 0;
     __atomic_store_n(&d->written, 0, __ATOMIC_RELAXED);
     return kvc_dir_clean(d, &how, &counts, e);
 }
@@ -320,7 +320,7 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
     if (kvc_root_refresh(&d->root, e)) return -1;
     int status = d->index ? clean_index(&c, e) : clean_files(d, how, counts, e);
     free(c.victims.item);
-    if (!status && !how->dry_run) status = kvc_root_empty_trash(&d->root, d->root.conf.grace, &gone, &counts->trash_bytes, e);
+    if (!status && !how->dry_run) status = kvc_root_empty_trash(&d->root, d->root.conf->grace, &gone, &counts->trash_bytes, e);
     struct kvc_index_txn *t = !status && d->index && !how->dry_run ? kvc_index_begin(d->index, 1, e) : NULL;
     if (!t) return status;
     kvc_index_sums(t)->trash = counts->trash_bytes;

@@ -51,13 +51,28 @@ static int is_local(int fd) {
 static int check_owner(const struct kvc_root *r, struct kvc_error *e) {
     struct stat st;
     if (fstat(r->fd, &st)) return kvc_root_fail(r, errno, "cannot be looked at", e);
-    if (r->conf.shared) return 0;
+    if (r->conf->shared) return 0;
     if (st.st_uid != geteuid())
         return kvc_fail(e, KVC_ERR_USAGE, "%s: the folder belongs to another user; a store that users share has shared=yes",
                         r->path);
     if (st.st_mode & 022)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "%s: others can write the folder: chmod 700 it; a store that users share has shared=yes", r->path);
+    return 0;
+}
+
+/* A configuration that was read. */
+struct kvc_root_conf {
+    struct kvc_conf conf;
+    struct kvc_root_conf *next;
+};
+
+static int set_conf(struct kvc_root *r, const struct kvc_conf *c, struct kvc_error *e) {
+    struct kvc_root_conf *x = malloc(sizeof *x);
+    if (!x) return kvc_fail_memory(e, KVC_CONF_NAME);
+    *x = (struct kvc_root_conf){.conf = *c, .next = r->confs};
+    r->confs = x;
+    r->conf = &x->conf;
     return 0;
 }
 
@@ -68,14 +83,14 @@ static int read_conf(struct kvc_root *r, int fd, struct kvc_error *e) {
     if (!fstat(fd, &st)) n = pread(fd, text, sizeof text - 1, 0);
     if (n < 0) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
     text[n] = '\0';
-    struct kvc_conf conf; /* others use the old one meanwhile */
+    struct kvc_conf conf;
     if (kvc_conf_parse(&conf, text, e)) return kvc_error_prefix(e, r->path);
-    r->conf = conf;
+    if (set_conf(r, &conf, e)) return -1;
     r->conf_time = st.st_mtim;
     return 0;
 }
 
-int kvc_root_refresh(struct kvc_root *r, struct kvc_error *e) {
+static int refresh(struct kvc_root *r, struct kvc_error *e) {
     struct stat st;
     if (fstatat(r->fd, KVC_CONF_NAME, &st, AT_SYMLINK_NOFOLLOW)) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
     if (st.st_mtim.tv_sec == r->conf_time.tv_sec && st.st_mtim.tv_nsec == r->conf_time.tv_nsec) return 0;
@@ -83,6 +98,13 @@ int kvc_root_refresh(struct kvc_root *r, struct kvc_error *e) {
     if (fd < 0) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
     const int status = read_conf(r, fd, e);
     close(fd);
+    return status;
+}
+
+int kvc_root_refresh(struct kvc_root *r, struct kvc_error *e) {
+    pthread_mutex_lock(&r->lock);
+    const int status = refresh(r, e);
+    pthread_mutex_unlock(&r->lock);
     return status;
 }
 
@@ -122,7 +144,7 @@ static int is_empty(int fd) {
 static int make_folders(const struct kvc_root *r, struct kvc_error *e) {
     static const char *const folder[] = {"obj", "ns", "trash", "bad"};
     for (size_t i = 0; i < sizeof folder / sizeof folder[0]; i++)
-        if (mkdirat(r->fd, folder[i], r->conf.shared ? 0770 : 0700) && errno != EEXIST)
+        if (mkdirat(r->fd, folder[i], r->conf->shared ? 0770 : 0700) && errno != EEXIST)
             return kvc_root_fail(r, errno, "cannot make its folders", e);
     return 0;
 }
@@ -133,9 +155,9 @@ static int settle_old(struct kvc_root *r, struct kvc_url *url, struct kvc_error 
     if (fd < 0) return errno == ENOENT ? 1 : kvc_root_fail(r, errno, KVC_CONF_NAME, e);
     int status = read_conf(r, fd, e);
     close(fd);
-    struct kvc_conf wanted = r->conf;
+    struct kvc_conf wanted = status ? kvc_conf_default : *r->conf;
     if (!status && kvc_conf_take(&wanted, url, e) < 0) status = -1;
-    if (!status && !kvc_conf_equal(&wanted, &r->conf))
+    if (!status && !kvc_conf_equal(&wanted, r->conf))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "%s: the store is there already, with other limits: change them for all with kvc-store config", r->path);
     return status;
@@ -147,8 +169,7 @@ static int settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) 
     int status = settle_old(r, url, e);
     if (status <= 0) return status;
     if (kvc_conf_take(&wanted, url, e) < 0) return -1;
-    r->conf = wanted;
-    if (check_owner(r, e)) return -1;
+    if (set_conf(r, &wanted, e) || check_owner(r, e)) return -1;
     if (is_empty(r->fd) && write_conf(r, &wanted, 0, e)) return -1;
     status = settle_old(r, url, e);
     if (status <= 0) return status;
@@ -156,7 +177,8 @@ static int settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) 
 }
 
 int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
-    *r = (struct kvc_root){.fd = -1, .path = strdup(url->place)};
+    *r = (struct kvc_root){.fd = -1, .conf = &kvc_conf_default, .path = strdup(url->place)};
+    pthread_mutex_init(&r->lock, NULL);
     if (!r->path) return kvc_fail_memory(e, "a path");
     int status = 0;
     if (mkdir(r->path, 0700) && errno != EEXIST) status = kvc_root_fail(r, errno, "cannot be made", e);
@@ -173,6 +195,10 @@ int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) 
 
 void kvc_root_close(struct kvc_root *r) {
     if (r->fd >= 0) close(r->fd);
+    for (struct kvc_root_conf *x = r->confs, *next; x; x = next) {
+        next = x->next;
+        free(x);
+    }
     free(r->path);
     *r = (struct kvc_root){.fd = -1};
 }
@@ -185,13 +211,13 @@ static int make_parents(const struct kvc_root *r, const char *path) {
     for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
         memcpy(part, path, (size_t)(slash - path));
         part[slash - path] = '\0';
-        if (mkdirat(r->fd, part, r->conf.shared ? 0770 : 0700) && errno != EEXIST) return -1;
+        if (mkdirat(r->fd, part, r->conf->shared ? 0770 : 0700) && errno != EEXIST) return -1;
     }
     return 0;
 }
 
 int kvc_root_create(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f, struct kvc_error *e) {
-    const mode_t mode = r->conf.shared ? 0660 : 0600;
+    const mode_t mode = r->conf->shared ? 0660 : 0600;
     char path[KVC_ROOT_PATH];
     kvc_root_path(o, path);
     *f = (struct kvc_root_file){.fd = openat(r->fd, "obj", O_TMPFILE | O_RDWR | O_CLOEXEC, mode)};

@@ -7,15 +7,18 @@
 #include "formats/store/dir/conf.h"
 #include "formats/store/object.h"
 
+#include <pthread.h>
 #include <sys/stat.h>
 
+struct kvc_root_conf;
 struct kvc_root {
-    int fd;     /* of the folder */
-    char *path; /* for messages */
-    struct kvc_conf conf;
+    int fd;                              /* of the folder */
+    char *path;                          /* for messages */
+    const struct kvc_conf *_Atomic conf; /* the last that was read; earlier ones stay, as other threads may be using them */
+    struct kvc_root_conf *confs;
+    pthread_mutex_t lock;      /* of the two above and below */
     struct timespec conf_time; /* when the file changed that `conf` was read from */
     int local;                 /* the file system is this machine's: an index can lie in it */
-    int read_only;
 };
 
 /* Opens a store's folder; makes it if it does not exist or is empty. Refuses a folder that is no store, that is a link, or that others own
