@@ -9,8 +9,8 @@
  *
  * Whatever fails in a store makes a prefix shorter, and is counted: finding and loading return errors only for requests that make no
  * sense. All that is delivered has been checked against the tokens that were asked for, the facts of the namespace, and the
- * checksums of the container. No call waits longer than its deadline. Handles may be used by several threads at once, but a hit only by one. After fork() the
- * child must not use them. */
+ * checksums of the container. No call waits longer than its deadline. Handles may be used by several threads at once, but a hit
+ * only by one. After fork() the child must not use them. */
 #ifndef KVC_STORE_H
 #define KVC_STORE_H
 
@@ -157,8 +157,8 @@ KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t deadline);
 /* Keeps what was found for so many seconds; 0: for good. kvc_store_unpin() ends that. Both wait for the levels. */
 KVC_STORE_API int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e);
 KVC_STORE_API int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e);
-/* Say that the prefix will be asked for again within so many seconds (an hour at most), or, of what no other prompt shares, never again. They
- * do not wait. */
+/* Say that the prefix will be asked for again within so many seconds (an hour at most), or, of what no other prompt shares, never
+ * again. They do not wait. */
 KVC_STORE_API void kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds);
 KVC_STORE_API void kvc_store_done(struct kvc_store_hit *hit);
 

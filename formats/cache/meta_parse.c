@@ -2,6 +2,7 @@
 #include "formats/cache/meta_parse.h"
 
 #include "formats/cache/keys.h"
+#include "formats/io/hash.h"
 
 #include <errno.h>
 #include <math.h>
@@ -51,17 +52,12 @@ static enum kvc_meta_type type_of(const char *key) {
     return KVC_META_TEXT;
 }
 
-static int digit(char c) {
-    const char *const digits = "0123456789abcdef", *at = c ? strchr(digits, c | 32) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
 static int set_bytes(struct kvc_meta *m, const char *key, const char *value, struct kvc_error *e) {
     uint8_t bytes[MOST_BYTES];
     const size_t n = strlen(value);
     int good = n && n % 2 == 0 && n / 2 <= sizeof bytes;
     for (size_t i = 0; i < n / 2 && good; i++) {
-        const int high = digit(value[2 * i]), low = digit(value[2 * i + 1]);
+        const int high = kvc_hex_digit(value[2 * i]), low = kvc_hex_digit(value[2 * i + 1]);
         good = high >= 0 && low >= 0;
         bytes[i] = (uint8_t)(high * 16 + low);
     }

@@ -52,3 +52,9 @@ void kvc_hex(const uint8_t *bytes, size_t n, char *text) {
     }
     *text = '\0';
 }
+
+int kvc_hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}

@@ -27,6 +27,9 @@ void kvc_sha256_drop(struct kvc_sha256 *h);
 /* Hashes n bytes in one call. */
 int kvc_sha256(const void *data, size_t n, uint8_t out[KVC_SHA256_BYTES], struct kvc_error *e);
 
+/* Returns the value of a hexadecimal digit of either case, or -1. */
+int kvc_hex_digit(char c);
+
 /* Writes 2 * n lower-case hexadecimal digits and a NUL. */
 void kvc_hex(const uint8_t *bytes, size_t n, char *text);
 

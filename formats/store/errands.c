@@ -1,5 +1,5 @@
-/* errands.c: what a store tells its levels without waiting for them: what was read or missed, copies to faster levels, bad objects. Not for what
- * a program waits for (fetch.c, put.c). */
+/* errands.c: what a store tells its levels without waiting for them: what was read or missed, copies to faster levels, bad
+ * objects. Not for what a program waits for (fetch.c, put.c). */
 #include "formats/store/store.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* level.h: what keeps the objects of a store: a directory, Redis, S3. Each backend is a row of functions. The store (store.h) calls them from
- * its worker threads, several at once, and never from the program's threads. Not for what objects hold: a level moves bytes. */
+/* level.h: what keeps the objects of a store: a directory, Redis, S3. Each backend is a row of functions. The store (store.h)
+ * calls them from its worker threads, several at once, and never from the program's threads. Not for what objects hold: a level
+ * moves bytes. */
 #ifndef KVC_LEVEL_H
 #define KVC_LEVEL_H
 

@@ -18,9 +18,9 @@ void kvc_object_name(const struct kvc_object *o, char text[KVC_OBJECT_NAME]) {
     memcpy(text, word[o->kind], strlen(word[o->kind]) + 1);
 }
 
+/* Names have lower-case digits only. */
 static int digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= 'A' && c <= 'F' ? -1 : kvc_hex_digit(c);
 }
 
 /* Reads 2 * n digits. A NUL is no digit, so that no byte after it is read. */

@@ -55,7 +55,8 @@ static int prove(struct put_job *job, size_t i, const void *data, size_t size, s
     return f ? 0 : -1;
 }
 
-/* Writes chunk i to the levels that lack it. Returns 1 if any level has it now. missing[l] is the first chunk that level l lacks; SIZE_MAX after a failure. */
+/* Writes chunk i to the levels that lack it. Returns 1 if any level has it now. missing[l] is the first chunk that level l lacks;
+ * SIZE_MAX after a failure. */
 static int write_levels(struct put_job *job, size_t i, const void *data, size_t size, size_t *missing, struct kvc_error *e) {
     struct kvc_store *s = job->space->store;
     const struct kvc_level_put how = {.parent = i ? &job->object[i - 1] : NULL,

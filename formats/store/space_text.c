@@ -92,11 +92,6 @@ static int is_text(unsigned tag) {
     return tag == 1 || tag == 3 || tag == 6 || tag == 7 || tag == 8 || tag == 15 || tag == FIDELITY;
 }
 
-static int digit(int c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decodes the value of a line into `bytes`, which has room for its characters. Returns how many there are, or -1. */
 static ptrdiff_t decode(const char *p, const char *end, int text, uint8_t *bytes) {
     uint8_t *to = bytes;
@@ -106,8 +101,8 @@ static ptrdiff_t decode(const char *p, const char *end, int text, uint8_t *bytes
             continue;
         }
         p += text;
-        if (end - p < 2 || digit(p[0]) < 0 || digit(p[1]) < 0) return -1;
-        *to++ = (uint8_t)(digit(p[0]) << 4 | digit(p[1]));
+        if (end - p < 2 || kvc_hex_digit(p[0]) < 0 || kvc_hex_digit(p[1]) < 0) return -1;
+        *to++ = (uint8_t)(kvc_hex_digit(p[0]) << 4 | kvc_hex_digit(p[1]));
         p += 2;
     }
     return to - bytes;

@@ -224,7 +224,8 @@ int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object
 /* --- in the background (errands.c) --- */
 
 enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_COPY };
-/* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what is told. */
+/* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what
+ * is told. */
 void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
                     int64_t value);
 /* Has a level connect, by a longer deadline than finding has: a connection that takes longer than that would never come about. */

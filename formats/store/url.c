@@ -1,6 +1,8 @@
 /* url.c: reads the texts that name levels. Spec: STORE.md, "Levels". */
 #include "formats/store/url.h"
 
+#include "formats/io/hash.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,12 +19,6 @@ static size_t scheme_length(const char *text) {
     return 0;
 }
 
-static int digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* Decodes %XX in place. */
 static int decode(char *text) {
     char *to = text;
@@ -31,7 +27,7 @@ static int decode(char *text) {
             *to++ = *p;
             continue;
         }
-        const int high = digit(p[1]), low = high < 0 ? -1 : digit(p[2]);
+        const int high = kvc_hex_digit(p[1]), low = high < 0 ? -1 : kvc_hex_digit(p[2]);
         if (low < 0 || !(high | low)) return -1;
         *to++ = (char)(high << 4 | low);
         p += 2;

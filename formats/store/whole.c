@@ -1,5 +1,5 @@
-/* whole.c: caches that cannot be cut into chunks, as those of sliding windows and recurrent states: one object each, found by the tokens that
- * a prompt begins with. Spec: STORE.md, "Whole caches". Not for putting them (put.c). */
+/* whole.c: caches that cannot be cut into chunks, as those of sliding windows and recurrent states: one object each, found by the
+ * tokens that a prompt begins with. Spec: STORE.md, "Whole caches". Not for putting them (put.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"

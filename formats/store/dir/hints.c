@@ -1,5 +1,5 @@
-/* hints.c: what a directory store is told of objects: that they were read, missed, pinned, are expected or done with. Not for choosing what is
- * evicted (policy.c). */
+/* hints.c: what a directory store is told of objects: that they were read, missed, pinned, are expected or done with. Not for
+ * choosing what is evicted (policy.c). */
 #include "formats/store/dir/dir.h"
 #include "formats/store/dir/policy.h"
 

@@ -1,6 +1,6 @@
-/* index.h: the index of a directory store: records of its objects, ordered lists of those that can go, and sums. It lies in LMDB, which many processes read
- * and one at a time writes. It is a cache: files are the truth, and an index that is deleted is made again from them. Not for files
- * (dir.c), nor for what is evicted (policy.h). STORE.md, "Index". */
+/* index.h: the index of a directory store: records of its objects, ordered lists of those that can go, and sums. It lies in LMDB,
+ * which many processes read and one at a time writes. It is a cache: files are the truth, and an index that is deleted is made
+ * again from them. Not for files (dir.c), nor for what is evicted (policy.h). STORE.md, "Index". */
 #ifndef KVC_STORE_INDEX_H
 #define KVC_STORE_INDEX_H
 

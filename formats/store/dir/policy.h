@@ -1,5 +1,5 @@
-/* policy.h: what a directory store evicts: the leaf whose bytes have the lowest chance to be asked for again while they are kept. Not for moving
- * files (room.c). STORE.md, "Eviction". */
+/* policy.h: what a directory store evicts: the leaf whose bytes have the lowest chance to be asked for again while they are kept.
+ * Not for moving files (room.c). STORE.md, "Eviction". */
 #ifndef KVC_STORE_POLICY_H
 #define KVC_STORE_POLICY_H
 
@@ -18,8 +18,8 @@ int kvc_policy_missed(struct kvc_index_txn *t, const uint8_t *key, const struct 
 /* Notes that a resident object was read. */
 int kvc_policy_touch(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, int64_t now,
                      struct kvc_error *e);
-/* Chooses a leaf to be evicted, which is not pinned, not `keep` and, if `space` is not NULL, of that namespace. `own`: a new leaf that is in
- * question too, though it is young. NULL: none. 1, 0: there is none, -1. */
+/* Chooses a leaf to be evicted, which is not pinned, not `keep` and, if `space` is not NULL, of that namespace. `own`: a new leaf
+ * that is in question too, though it is young. NULL: none. 1, 0: there is none, -1. */
 struct kvc_policy_choice {
     const uint8_t *keep, *own, *space;
     int64_t now;

@@ -2,6 +2,7 @@
 #include "formats/store/s3/s3_xml.h"
 
 #include "codecs/memory.h"
+#include "formats/io/hash.h"
 #include "formats/store/s3/s3_answer.h"
 
 #include <expat.h>
@@ -148,17 +149,11 @@ static int on_listing(void *state, const char *path, const char *text) {
     return 0;
 }
 
-static int digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* Decodes %XX and '+' in place; what is no code stays as it is. */
 static void decode(char *text) {
     char *to = text;
     for (const char *p = text; *p; p++) {
-        const int high = *p == '%' ? digit(p[1]) : -1, low = high < 0 ? -1 : digit(p[2]);
+        const int high = *p == '%' ? kvc_hex_digit(p[1]) : -1, low = high < 0 ? -1 : kvc_hex_digit(p[2]);
         if (low >= 0 && (high | low)) {
             *to++ = (char)(high << 4 | low);
             p += 2;
