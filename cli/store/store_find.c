@@ -92,7 +92,8 @@ static int take_all(struct store_tool *t, struct store_spaces *spaces) {
         struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space, &e);
         if (space && add_space(spaces, space)) status = EXIT_TROUBLE;
         if (space) continue;
-        const int damaged = e.code == KVC_ERR_DAMAGED; /* or not signed: one that anybody wrote must not hide the others */
+        const int damaged = e.code == KVC_ERR_DAMAGED ||
+                            e.code == KVC_ERR_VERIFY; /* or not signed: one that anybody wrote must not hide the others */
         if (damaged) kvc_error_prefix(&e, names.name[i]);
         if (!damaged && e.code != KVC_ERR_USAGE) status = store_trouble(&e);
         else if (damaged ? !t->quiet : t->verbose) cli_error(&e);
