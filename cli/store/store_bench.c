@@ -1,5 +1,6 @@
 /* store_bench.c: kvc-store bench: the hit ratio of a trace, and the rates of a store. */
 #include "cli/store/store_tool.h"
+#include "codecs/memory.h"
 #include "formats/store/dir/dir.h"
 #include "formats/store/dir/policy.h"
 #include "formats/store/store.h"
@@ -17,33 +18,32 @@
 /* Requests of a trace: the ids of their blocks, one after another. */
 struct trace {
     uint64_t *id;
-    size_t n, room; /* ids */
-    size_t *first;  /* of each request, and the end */
-    size_t requests, room_requests;
+    size_t n;      /* ids */
+    size_t *first; /* of each request, and the end */
+    size_t requests;
     uint64_t unique;
 };
 
 static int keep_id(struct trace *x, uint64_t id) {
-    if (x->n == x->room) {
-        const size_t room = x->room ? 2 * x->room : 65536;
-        uint64_t *more = realloc(x->id, room * sizeof *more);
-        if (!more) return -1;
-        x->id = more;
-        x->room = room;
-    }
+    uint64_t *more = kvc_room_for_one(x->id, x->n, sizeof *more);
+    if (!more) return -1;
+    x->id = more;
     x->id[x->n++] = id;
     return 0;
 }
 
+/* Notes where a request begins, or after the last one, where it ends. */
+static int keep_start(struct trace *x, size_t request) {
+    size_t *more = kvc_room_for_one(x->first, request, sizeof *more);
+    if (!more) return -1;
+    x->first = more;
+    x->first[request] = x->n;
+    return 0;
+}
+
 static int keep_request(struct trace *x) {
-    if (x->requests + 1 >= x->room_requests) {
-        const size_t room = x->room_requests ? 2 * x->room_requests : 4096;
-        size_t *more = realloc(x->first, room * sizeof *more);
-        if (!more) return -1;
-        x->first = more;
-        x->room_requests = room;
-    }
-    x->first[x->requests++] = x->n;
+    if (keep_start(x, x->requests)) return -1;
+    x->requests++;
     return 0;
 }
 
@@ -101,7 +101,7 @@ static int read_trace(struct trace *x, const char *path) {
         cli_warn("%s: there are no requests with blocks in it", path);
         status = EXIT_TROUBLE;
     }
-    if (!status) x->first[x->requests] = x->n;
+    if (!status && keep_start(x, x->requests)) status = EXIT_TROUBLE;
     free(text);
     kvc_input_close(&in);
     return status;
@@ -112,7 +112,6 @@ static int read_trace(struct trace *x, const char *path) {
 #define BLOCK UINT64_C(1048576) /* bytes that a block stands for */
 
 struct replay {
-    const struct trace *trace;
     struct kvc_index *index;
     uint64_t limit, asked, hit, written;
 };
@@ -202,7 +201,7 @@ static int replay_one(struct replay *r, const uint64_t *id, size_t n, struct kvc
 static int replay(struct store_tool *t, const struct trace *x, double per_cent) {
     const char *temporary = getenv("TMPDIR");
     char folder[4096], path[4120];
-    struct replay r = {.trace = x, .limit = (uint64_t)(per_cent / 100 * (double)x->unique) * BLOCK};
+    struct replay r = {.limit = (uint64_t)(per_cent / 100 * (double)x->unique) * BLOCK};
     struct kvc_error e;
     int made, status = EXIT_SAME;
     const int length = snprintf(folder, sizeof folder, "%s/kvc-trace-XXXXXX", temporary && *temporary ? temporary : "/tmp");

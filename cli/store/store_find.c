@@ -3,6 +3,7 @@
 #include "cli/text.h"
 #include "cli/token_ids.h"
 #include "codecs/recipe.h"
+#include "codecs/memory.h"
 #include "formats/store/store.h"
 
 #include <inttypes.h>
@@ -40,7 +41,7 @@ void store_free_spaces(struct store_spaces *spaces) {
 }
 
 static int add_space(struct store_spaces *spaces, struct kvc_store_space *space) {
-    struct kvc_store_space **more = realloc(spaces->item, (spaces->n + 1) * sizeof(struct kvc_store_space *));
+    struct kvc_store_space **more = kvc_room_for_one(spaces->item, spaces->n, sizeof *more);
     if (!more) {
         kvc_store_space_close(space);
         return -1;
@@ -65,7 +66,7 @@ static int see_name(void *state, unsigned level, const char *name, uint64_t byte
     kvc_hex(o.key, sizeof o.key, hex);
     for (size_t i = 0; i < x->n; i++)
         if (strcmp(x->name[i], hex) == 0) return 0;
-    void *more = realloc(x->name, (x->n + 1) * sizeof *x->name);
+    void *more = kvc_room_for_one(x->name, x->n, sizeof *x->name);
     x->failed = !more;
     if (!more) return 1;
     x->name = more;

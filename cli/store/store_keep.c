@@ -1,5 +1,6 @@
 /* store_keep.c: kvc-store gc, verify, pin, unpin and drop. */
 #include "cli/store/store_tool.h"
+#include "codecs/memory.h"
 #include "formats/container/container.h"
 #include "formats/model/profile.h"
 #include "formats/store/dir/dir.h"
@@ -138,7 +139,7 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     if (!status && !e.code) return 0;
     kvc_object_name(o, name);
     cli_warn("%s: %s", name, e.message);
-    struct kvc_object *more = realloc(v->bad, (v->n_bad + 1) * sizeof *more);
+    struct kvc_object *more = kvc_room_for_one(v->bad, v->n_bad, sizeof *more);
     v->failed |= !more;
     if (!more) return 1;
     v->bad = more;

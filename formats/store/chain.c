@@ -23,12 +23,12 @@ static int open_level(struct kvc_store *s, const char *text, struct kvc_error *e
     struct kvc_url url;
     if (s->n_levels == KVC_MAX_LEVELS) return kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d levels", KVC_MAX_LEVELS);
     if (kvc_url_parse(&url, text, e)) return -1;
-    int status = kvc_level_find(url.scheme, s->options.backends, &l->ops, &l->library, e);
+    int status = kvc_level_find(url.scheme, s->options.backends, &l->ops, &l->handle, e);
     if (!status && !(l->url = strdup(text))) status = kvc_fail_memory(e, "a level");
     if (!status && !(l->level = l->ops->open(&url, e))) status = -1;
     kvc_url_free(&url);
     if (status) {
-        kvc_level_unload(l->library);
+        kvc_level_unload(l->handle);
         free(l->url);
         *l = (struct kvc_store_level){.level = NULL};
         return -1;
@@ -97,7 +97,7 @@ void kvc_store_close(struct kvc_store *s) {
     for (unsigned i = 0; i < s->n_levels; i++) {
         s->level[i].ops->close(s->level[i].level);
         pthread_mutex_destroy(&s->level[i].breaker.lock);
-        kvc_level_unload(s->level[i].library);
+        kvc_level_unload(s->level[i].handle);
         free(s->level[i].url);
     }
     if (s->event_fd >= 0) close(s->event_fd);

@@ -112,13 +112,13 @@ void kvc_hit_list_levels(struct kvc_store_hit *hit) {
 
 static int prepare(struct kvc_store_hit *hit, const int32_t *tokens, const struct kvc_store_find_options *o, size_t n,
                    struct kvc_error *e) {
-    hit->tokens = malloc((size_t)hit->n_tokens * sizeof *tokens + 1);
+    hit->tokens = malloc((size_t)hit->asked * sizeof *tokens + 1);
     hit->object = calloc(n + 1, sizeof *hit->object);
     hit->bytes = calloc(n + 1, sizeof *hit->bytes);
     hit->level = calloc(n + 1, 1);
     if (!hit->tokens || !hit->object || !hit->bytes || !hit->level) return kvc_fail_memory(e, "a hit");
-    memcpy(hit->tokens, tokens, (size_t)hit->n_tokens * sizeof *tokens);
-    if (kvc_space_keys(hit->space, tokens, hit->n_tokens, o->extras, o->n_extras, &hit->keys, e)) return -1;
+    memcpy(hit->tokens, tokens, (size_t)hit->asked * sizeof *tokens);
+    if (kvc_space_keys(hit->space, tokens, hit->asked, o->extras, o->n_extras, &hit->keys, e)) return -1;
     for (size_t i = 0; i < n; i++)
         if (kvc_chunk_object(hit->space, hit->keys, i, &hit->object[i], e)) return -1;
     return 0;
@@ -142,8 +142,7 @@ struct kvc_store_hit *kvc_store_find(struct kvc_store_space *space, const int32_
     }
     hit->space = space;
     kvc_space_hold(space);
-    hit->n_tokens = chunks * space->chunk;
-    hit->asked = hit->n_tokens;
+    hit->asked = chunks * space->chunk;
     if (prepare(hit, tokens, &o, chunks, e)) {
         kvc_store_hit_free(hit);
         return NULL;

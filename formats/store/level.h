@@ -1,6 +1,6 @@
 /* level.h: what keeps the objects of a store: a directory, Redis, S3. Each backend is a row of functions. The store (store.h)
- * calls them from its worker threads, several at once, and never from the program's threads. Not for what objects hold: a level
- * moves bytes. */
+ * calls them from its worker threads, several at once, and from the program's threads only to look after a store (walks, facts,
+ * drops). Not for what objects hold: a level moves bytes. */
 #ifndef KVC_LEVEL_H
 #define KVC_LEVEL_H
 
@@ -34,7 +34,7 @@ struct kvc_level_put {
     double cost;                     /* to compute it anew, relative to others of its size; 0: 1 */
 };
 
-#define KVC_PUT_LATER 2
+#define KVC_PUT_REFUSED 2
 
 /* Counters of a level; -1: it does not know. */
 struct kvc_level_facts {
@@ -61,7 +61,7 @@ struct kvc_level_ops {
      * read. */
     int (*get)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take, void *state,
                struct kvc_error *e);
-    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already, to KVC_PUT_LATER if the level
+    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already, to KVC_PUT_REFUSED if the level
      * does not keep it now: it expects less of it than of what it has. */
     int (*put)(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
                kvc_instant deadline, int *there, struct kvc_error *e);

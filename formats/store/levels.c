@@ -25,34 +25,33 @@ static const struct {
     const char *scheme, *file;
 } loaded[] = {{"redis", "kvc_store_redis.so"}, {"rediss", "kvc_store_redis.so"}, {"s3", "kvc_store_s3.so"}};
 
-static int load(const char *file, const char *folder, const struct kvc_level_ops **ops, void **library, struct kvc_error *e) {
+static int load(const char *file, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e) {
     char path[4096], own[2048];
     kvc_level_entry *entry = NULL;
     own_folder(own, sizeof own);
     if (!folder) folder = access(KVC_BACKENDS, F_OK) == 0 ? KVC_BACKENDS : own;
     if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path)
         return kvc_fail(e, KVC_ERR_USAGE, "the folder of backends has too long a name");
-    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!*library) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the backend cannot be loaded: %s", dlerror());
-    void *symbol = dlsym(*library, KVC_LEVEL_ENTRY);
+    *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!*handle) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the backend cannot be loaded: %s", dlerror());
+    void *symbol = dlsym(*handle, KVC_LEVEL_ENTRY);
     memcpy(&entry, &symbol, sizeof entry); /* C has no conversion from an object's address to a function's */
     *ops = entry ? entry() : NULL;
     if (*ops && (*ops)->abi == KVC_LEVEL_ABI) return 0;
-    kvc_level_unload(*library);
-    *library = NULL;
+    kvc_level_unload(*handle);
+    *handle = NULL;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: it is of another version of kvc", path);
 }
 
-int kvc_level_find(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **library,
-                   struct kvc_error *e) {
-    *library = NULL;
+int kvc_level_find(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e) {
+    *handle = NULL;
     *ops = &kvc_level_dir;
     if (strcmp(scheme, kvc_level_dir.scheme) == 0) return 0;
     for (size_t i = 0; i < sizeof loaded / sizeof loaded[0]; i++)
-        if (strcmp(scheme, loaded[i].scheme) == 0) return load(loaded[i].file, folder, ops, library, e);
+        if (strcmp(scheme, loaded[i].scheme) == 0) return load(loaded[i].file, folder, ops, handle, e);
     return kvc_fail(e, KVC_ERR_USAGE, "there is no backend '%s'", scheme);
 }
 
-void kvc_level_unload(void *library) {
-    if (library) dlclose(library);
+void kvc_level_unload(void *handle) {
+    if (handle) dlclose(handle);
 }

@@ -4,8 +4,8 @@
 
 #include "formats/store/level.h"
 
-/* Finds the backend of a scheme. `folder`: of shared objects; NULL: where kvc was installed. *library is NULL of one that is built in. */
-int kvc_level_find(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **library, struct kvc_error *e);
-void kvc_level_unload(void *library); /* NULL is legal */
+/* Finds the backend of a scheme. `folder`: of shared objects; NULL: where kvc was installed. *handle is NULL of one that is built in. */
+int kvc_level_find(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e);
+void kvc_level_unload(void *handle); /* NULL is legal */
 
 #endif

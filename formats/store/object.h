@@ -1,4 +1,4 @@
-/* object.h: names of what a prefix store keeps: chunks of caches, states, namespaces, profiles. Not for how keys come about (keys.h), nor
+/* object.h: names of what a prefix store keeps: chunks of caches, states, namespaces, profiles. Not for how keys come about (space.c), nor
  * for where objects lie (level.h). STORE.md, "Objects". */
 #ifndef KVC_OBJECT_H
 #define KVC_OBJECT_H

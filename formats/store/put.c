@@ -77,9 +77,9 @@ static int write_levels(struct put_job *job, size_t i, const void *data, size_t 
             if (e) *e = why;
             continue;
         }
-        if (there == KVC_PUT_LATER) { /* what follows has no parent then */
+        if (there == KVC_PUT_REFUSED) { /* what follows has no parent then */
             missing[l] = SIZE_MAX;
-            kvc_count(s, KVC_COUNT_LATER, 1);
+            kvc_count(s, KVC_COUNT_REFUSED, 1);
             kvc_store_tell(s, l, KVC_MISSED, &job->object[i + 1], job->n - i - 1, (int64_t)size);
             continue;
         }

@@ -29,7 +29,7 @@ enum kvc_counter {
     KVC_COUNT_PUT,   /* objects that were stored */
     KVC_COUNT_PUT_BYTES,
     KVC_COUNT_SHARED,   /* objects that were there already */
-    KVC_COUNT_LATER,    /* objects that were not admitted yet */
+    KVC_COUNT_REFUSED,  /* objects of which a level expects less than of what it has */
     KVC_COUNT_DROPPED,  /* puts for which the queue had no room */
     KVC_COUNT_FAILED,   /* puts that failed */
     KVC_COUNT_BACKFILL, /* objects that were copied to a faster level */
@@ -51,7 +51,7 @@ struct kvc_store_level {
     struct kvc_level *level;
     const struct kvc_level_ops *ops;
     char *url;
-    void *library; /* NULL: built in */
+    void *handle; /* NULL: built in */
     struct kvc_breaker breaker;
     atomic_uint_fast64_t count[KVC_LEVEL_COUNTERS];
 };
@@ -200,7 +200,7 @@ int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_ob
 struct kvc_store_hit {
     struct kvc_store_space *space;
     int32_t *tokens;
-    uint64_t n_tokens, asked;
+    uint64_t asked; /* tokens in whole chunks, which `tokens` holds */
     uint8_t *keys;
     size_t chunks; /* found */
     struct kvc_object *object;

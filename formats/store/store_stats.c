@@ -1,6 +1,8 @@
 /* store_stats.c: the counters of a store as text, and lists of what it keeps. */
 #include "formats/store/store.h"
 
+#include "codecs/memory.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,7 +26,7 @@ static const struct {
     [KVC_COUNT_PUT] = {"put_objects", "objects that were written"},
     [KVC_COUNT_PUT_BYTES] = {"put_bytes", "bytes of them"},
     [KVC_COUNT_SHARED] = {"shared_objects", "objects that somebody else had written already"},
-    [KVC_COUNT_LATER] = {"refused_objects", "objects of which a level expects less than of what it has"},
+    [KVC_COUNT_REFUSED] = {"refused_objects", "objects of which a level expects less than of what it has"},
     [KVC_COUNT_DROPPED] = {"dropped_puts", "caches for which the queue had no room"},
     [KVC_COUNT_FAILED] = {"failed_puts", "objects that a level did not take"},
     [KVC_COUNT_BACKFILL] = {"backfilled_objects", "objects that were copied to a faster level"},
@@ -108,23 +110,17 @@ int kvc_store_walk(struct kvc_store *s, const struct kvc_store_space *space, kvc
 
 struct dropping {
     struct kvc_object *object;
-    size_t n, room;
+    size_t n;
     int failed;
 };
 
 static int keep(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
     struct dropping *d = state;
     (void)size, (void)used;
-    if (d->n == d->room) {
-        const size_t room = d->room ? 2 * d->room : 1024;
-        struct kvc_object *more = realloc(d->object, room * sizeof *more);
-        if (!more) {
-            d->failed = 1;
-            return 1;
-        }
-        d->object = more;
-        d->room = room;
-    }
+    struct kvc_object *more = kvc_room_for_one(d->object, d->n, sizeof *more);
+    d->failed = !more;
+    if (!more) return 1;
+    d->object = more;
     d->object[d->n++] = *o;
     return 0;
 }

@@ -111,8 +111,8 @@ static void bounded_put(struct kvc_dir *d, unsigned chain) {
     for (size_t i = found; i < ATTACK_DEPTH; i++) {
         const struct kvc_level_put how = {.pin = pin, .cost = pick(3)};
         if (attack_put(d, chain, (unsigned)i, &how, &there, &e)) DIE("put: %s", e.message);
-        if (there == KVC_PUT_LATER && pin) DIE("an object to be pinned is refused");
-        if (there == KVC_PUT_LATER) break;
+        if (there == KVC_PUT_REFUSED && pin) DIE("an object to be pinned is refused");
+        if (there == KVC_PUT_REFUSED) break;
         model.pinned[chain][i] = (uint8_t)pin;
         check_limit(d, LIMIT);
     }
@@ -188,7 +188,7 @@ static void crowd_member(uint64_t operations, uint64_t seed, const char *options
                 const struct kvc_level_put how = {.replace = !pick(10)};
                 const int status = attack_put(d, chain, (unsigned)i, &how, &there, &e);
                 if (status && !i) DIE("put: %s", e.message); /* else its parent may have gone meanwhile */
-                if (status || there == KVC_PUT_LATER) break;
+                if (status || there == KVC_PUT_REFUSED) break;
             }
         } else if (what < 70) {
             attack_get(d, o, found);

@@ -301,7 +301,7 @@ static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct pu
         gone = kvc_dir_make_room(d, t, d->root.conf->max_space, &choice, e);
     }
     if (gone > 0) { /* it is worth less than everything that is there */
-        *p->there = KVC_PUT_LATER;
+        *p->there = KVC_PUT_REFUSED;
         kvc_index_sums(t)->refused++;
         return 0;
     }

@@ -1,6 +1,7 @@
 /* room.c: makes room in a directory store: eviction, the trash, files and index brought together. Spec: STORE.md, "Eviction". Not for the
  * choice of what goes (policy.c). */
 #include "formats/store/dir/dir.h"
+#include "codecs/memory.h"
 #include "formats/store/dir/policy.h"
 
 #include <errno.h>
@@ -121,7 +122,7 @@ struct cleaning {
             uint8_t key[KVC_OBJECT_KEY];
             struct kvc_index_record record;
         } * item;
-        size_t n, room;
+        size_t n;
     } victims;
 };
 
@@ -156,13 +157,9 @@ static int see_file(void *state, const struct kvc_object *o, const struct stat *
 
 static int keep_victim(struct cleaning *c, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
     struct victims *v = &c->victims;
-    if (v->n == v->room) {
-        const size_t room = v->room ? 2 * v->room : 256;
-        struct victim *item = realloc(v->item, room * sizeof *item);
-        if (!item) return kvc_fail_memory(e, "a list of objects");
-        v->item = item;
-        v->room = room;
-    }
+    struct victim *item = kvc_room_for_one(v->item, v->n, sizeof *item);
+    if (!item) return kvc_fail_memory(e, "a list of objects");
+    v->item = item;
     memcpy(v->item[v->n].key, key, KVC_OBJECT_KEY);
     v->item[v->n++].record = *r;
     return 0;
@@ -254,7 +251,7 @@ struct files {
         struct timespec used;
         uint64_t size;
     } * item;
-    size_t n, room;
+    size_t n;
     struct kvc_dir_counts *counts;
 };
 
@@ -263,13 +260,9 @@ static int list_file(void *state, const struct kvc_object *o, const struct stat 
     f->counts->objects++;
     f->counts->bytes += (uint64_t)st->st_size;
     if (o->kind == KVC_OBJECT_SPACE_FACTS || o->kind == KVC_OBJECT_PROFILE) return 0;
-    if (f->n == f->room) {
-        const size_t room = f->room ? 2 * f->room : 1024;
-        struct file *item = realloc(f->item, room * sizeof *item);
-        if (!item) return kvc_fail_memory(e, "a list of objects");
-        f->item = item;
-        f->room = room;
-    }
+    struct file *item = kvc_room_for_one(f->item, f->n, sizeof *item);
+    if (!item) return kvc_fail_memory(e, "a list of objects");
+    f->item = item;
     f->item[f->n++] = (struct file){.object = *o, .used = st->st_mtim, .size = (uint64_t)st->st_size};
     return 0;
 }

@@ -11,13 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statfs.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#ifndef RENAME_NOREPLACE
-#define RENAME_NOREPLACE 1
-#endif
 
 int kvc_root_fail(const struct kvc_root *r, int code, const char *what, struct kvc_error *e) {
     kvc_fail(e, code == ENOMEM ? KVC_ERR_MEMORY : KVC_ERR_IO, "%s: %s: %s", r->path, what, strerror(code));
@@ -304,13 +299,6 @@ int kvc_root_trash(const struct kvc_root *r, const struct kvc_object *o) {
     kvc_root_path(o, path);
     trash_path("trash", o, to);
     return renameat(r->fd, path, r->fd, to);
-}
-
-int kvc_root_untrash(const struct kvc_root *r, const struct kvc_object *o) {
-    char path[KVC_ROOT_PATH], from[KVC_ROOT_PATH];
-    kvc_root_path(o, path);
-    trash_path("trash", o, from);
-    return (int)syscall(SYS_renameat2, r->fd, from, r->fd, path, RENAME_NOREPLACE);
 }
 
 int kvc_root_remove(const struct kvc_root *r, const struct kvc_object *o) {

@@ -48,9 +48,8 @@ void kvc_root_drop(const struct kvc_root *r, struct kvc_root_file *f); /* closes
 /* Opens an object to be read, also one in the trash. Returns a descriptor; -1 with errno. */
 int kvc_root_read(const struct kvc_root *r, const struct kvc_object *o, struct stat *st);
 int kvc_root_stat(const struct kvc_root *r, const struct kvc_object *o, struct stat *st);
-/* Move an object to the trash or to bad/, or back. 0, or -1 with errno. */
+/* Move an object to the trash or to bad/. 0, or -1 with errno. */
 int kvc_root_trash(const struct kvc_root *r, const struct kvc_object *o);
-int kvc_root_untrash(const struct kvc_root *r, const struct kvc_object *o);
 int kvc_root_quarantine(const struct kvc_root *r, const struct kvc_object *o);
 int kvc_root_remove(const struct kvc_root *r, const struct kvc_object *o);
 int kvc_root_touch(const struct kvc_root *r, const struct kvc_object *o, const struct timespec times[2]);
