@@ -61,18 +61,25 @@ class Geometry:
         """Returns the number of tokens that so many bytes hold; 0 if they are no whole tokens."""
         return 0 if size % self.token_bytes else size // self.token_bytes
 
-    def views(self, buffer: Any, order: str = "lcthd") -> Dict[Key, np.ndarray]:
-        """Returns K and V in a buffer as arrays [tokens, heads, channels] of bits, without a copy.
+    def bits(self, buffer: Any) -> np.ndarray:
+        """Returns the values in a buffer as bits, without a copy: numpy has no bfloat16."""
+        return np.frombuffer(buffer, np.uint8).view(_BITS[self.dtype])
 
-        `order` names the axes of the buffer, the slowest first: l layers, c K and V, t tokens, h heads, d channels.
+    def arrange(self, bits: np.ndarray, order: str, tokens: int) -> np.ndarray:
+        """Returns a view whose axes are in the order l layers, c K and V, t tokens, h heads, d channels, without those that `order` lacks.
+
+        `order` names the axes as they lie in memory, the slowest first.
         """
-        bits = np.frombuffer(buffer, np.uint8).view(_BITS[self.dtype])
-        sizes = {"l": self.layers, "c": 2, "t": self.tokens(bits.nbytes), "h": self.heads, "d": self.dim}
-        if sorted(order) != sorted(sizes):
-            raise Error(Code.USAGE, f"the order '{order}' must have each of the axes l, c, t, h, d once")
-        if not sizes["t"]:
+        sizes = {"l": self.layers, "c": 2, "t": tokens, "h": self.heads, "d": self.dim}
+        return bits.reshape([sizes[axis] for axis in order]).transpose([order.index(axis) for axis in sizes if axis in order])
+
+    def views(self, buffer: Any, order: str = "lcthd") -> Dict[Key, np.ndarray]:
+        """Returns K and V of whole tokens in a buffer as arrays [tokens, heads, channels] of bits, without a copy."""
+        bits = self.bits(buffer)
+        tokens = self.tokens(bits.nbytes)
+        if not tokens:
             raise Error(Code.USAGE, f"{bits.nbytes} bytes are no whole tokens of {self.token_bytes} bytes")
-        whole = bits.reshape([sizes[axis] for axis in order]).transpose([order.index(axis) for axis in "lcthd"])
+        whole = self.arrange(bits, order, tokens)
         return {(i, role): whole[i, c] for i in range(self.layers) for c, role in enumerate("KV")}
 
 
