@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from common import Case, needs_store
+from common import SAMPLES, Case, needs_store
 
 import kvc
 from kvc import _lib
@@ -147,7 +147,7 @@ class TestLmcache(Case):
         other = self.client(heads=1, dim=2 * DIM)  # the same bytes
         self.assertEqual(other.exists(KEYS), [False] * len(KEYS))
         self.assertEqual(other.get(KEYS), {})
-        for options in ({"dtype": "bfloat16"}, {"weights": None, "pairing": "pairs"}, {"rope_theta": 5e5}):
+        for options in ({"dtype": "bfloat16"}, {"pairing": "pairs"}, {"weights": SAMPLES / "tiny.safetensors"}):
             self.assertEqual(self.client(**options).get(KEYS), {})
 
     def test_wrong_sizes(self):
@@ -178,6 +178,15 @@ class TestLmcache(Case):
         there = dict(zip(KEYS, call.exists(KEYS)))
         self.assertTrue(0 < sum(there.values()) < len(KEYS))
         self.assertEqual(call.get(KEYS), {k: CHUNKS[k] for k in KEYS if there[k]})
+
+    def test_full_store_keeps_the_beginning(self):
+        """Of a prompt whose chunks do not all fit, the first ones stay: the others are of no use without them."""
+        call = self.client(f"dir:{self.path('store')}?max-size=300K", threads=1)
+        data = {key(i): chunk() for i in range(8)}
+        call.put(data)
+        there = call.exists(list(data))
+        self.assertTrue(0 < sum(there) < len(data))
+        self.assertEqual(there, sorted(there, reverse=True))
 
     def test_broken_directory(self):
         call = self.client()

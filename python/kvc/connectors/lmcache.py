@@ -33,6 +33,11 @@ def name_of(key: str) -> bytes:
     return name if len(name) <= _LONGEST_NAME else b"sha256:" + hashlib.sha256(name).hexdigest().encode()
 
 
+def _last_first(keys: Sequence[str]) -> range:
+    """Returns the order in which chunks are used: what a prompt begins with comes last, and is thus evicted last."""
+    return range(len(keys) - 1, -1, -1)
+
+
 class _Batch:
     """The keys of one submitted call. The last key that is done reports the call."""
 
@@ -85,18 +90,18 @@ class KvcClient:
     """
 
     def __init__(self, levels: str, layers: int, heads: int, dim: int, dtype: str, *, layout: str = "2ltd", chunk: Optional[int] = None,
-                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: Optional[str] = None, profile: Optional[Path] = None,
-                 weights: Optional[Path] = None, pairing: Optional[str] = None, rope_theta: Optional[float] = None,
-                 tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4, waiting: int = 1024,
-                 deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0, log_seconds: float = 300.0) -> None:
+                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: Optional[str] = None, weights: Optional[Path] = None,
+                 pairing: Optional[str] = None, tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4,
+                 waiting: int = 1024, deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0,
+                 log_seconds: float = 300.0) -> None:
         if layout not in _ORDERS:
             raise Error(Code.USAGE, f"the layout '{layout}' is not known: {', '.join(_ORDERS)} are")
         own = {"layers": layers, "heads": heads, "dim": dim, "dtype": dtype}
         self._geometries = {0: Geometry(**own)}
         self._geometries.update({int(str(group), 16): Geometry(**{**own, **other}) for group, other in (groups or {}).items()})
         self._order, self._chunk, self._seconds, self._log_seconds = _ORDERS[layout], chunk, seconds, log_seconds
-        self._space_options = {"recipe": recipe, "profile": profile, "tenant_file": tenant_file}
-        self._about = {"pairing": pairing, "rope_theta": rope_theta, "weights": weights}
+        self._space_options = {"recipe": recipe, "tenant_file": tenant_file}
+        self._about = {"pairing": pairing, "weights": weights}
         self._log = _logger()
         self._counters = Counters(self._log, "lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys",
                                   "stored_keys", "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
@@ -120,15 +125,15 @@ class KvcClient:
     def submit_batch_set(self, keys: Sequence[str], buffers: Sequence[Any]) -> int:
         self._counters.add("store_keys", len(keys))
         batch = self._batch(len(keys), each=False)
-        for i, (key, buffer) in enumerate(zip(keys, buffers)):
-            self._submit(batch, i, 1, lambda key=key, buffer=buffer: [self._put(key, buffer)], store=True)
+        for i in _last_first(keys):
+            self._submit(batch, i, 1, lambda key=keys[i], buffer=buffers[i]: [self._put(key, buffer)], store=True)
         return batch.number
 
     def submit_batch_get(self, keys: Sequence[str], buffers: Sequence[Any]) -> int:
         self._counters.add("load_keys", len(keys))
         batch = self._batch(len(keys), each=True)
-        for i, (key, buffer) in enumerate(zip(keys, buffers)):
-            self._submit(batch, i, 1, lambda key=key, buffer=buffer: [self._load(key, buffer)])
+        for i in _last_first(keys):
+            self._submit(batch, i, 1, lambda key=keys[i], buffer=buffers[i]: [self._load(key, buffer)])
         return batch.number
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:

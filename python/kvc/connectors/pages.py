@@ -87,7 +87,7 @@ class Geometry:
 
 
 def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Optional[Path] = None, pairing: Optional[str] = None,
-             rope_theta: Optional[float] = None, shard: Optional[str] = None) -> Dict[str, Any]:
+             shard: Optional[str] = None) -> Dict[str, Any]:
     """Returns what is known of an engine's caches as metadata (kvc(5)).
 
     K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name does. `pairing` is assumed to be that
@@ -95,7 +95,7 @@ def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Option
     """
     facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "model.kv-heads": geometry.heads,
                              "model.head-dim": geometry.dim, "rope.k": "post", "rope.pairing": pairing or "halves",
-                             "rope.pairing-assumed": None if pairing else True, "rope.theta": rope_theta, "shard": shard}
+                             "rope.pairing-assumed": None if pairing else True, "shard": shard}
     if weights is not None:
         key, _, value = model_identity(weights).rpartition(":")
         if not key.startswith("model.fingerprint."):
@@ -105,7 +105,10 @@ def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Option
 
 
 def open_space(store: Store, geometry: Geometry, facts: Mapping[str, Any], **options: Any) -> Space:
-    """Opens the namespace of caches of a geometry and facts. Options are those of Store.space(): recipe, profile, tenant_file."""
+    """Opens the namespace of caches of a geometry and facts. Options are those of Store.space().
+
+    A profile needs the positions of tokens: pages that begin elsewhere than they say do not fit it.
+    """
     like = geometry.views(bytes(geometry.token_bytes))
     with open_arrays(like, dtype=geometry.dtype, facts=facts) as f:
         return store.space(f, **options)

@@ -30,8 +30,7 @@ except ImportError:  # without SGLang, for tests
 
 _LAYERS_APART = "layer_first"  # a page is K and V of each layer, [tokens, heads, channels]
 _ORDERS = {"page_first": "tlhd", "page_first_direct": "lthd", "page_head": "htld"}  # a page is K, then V, of all layers
-_OPTIONS = {"levels", "recipe", "profile", "weights", "pairing", "rope_theta", "tenant_file", "key_file", "threads", "deadline",
-            "load_deadline", "seconds"}
+_OPTIONS = {"levels", "recipe", "weights", "pairing", "tenant_file", "key_file", "threads", "deadline", "load_deadline", "seconds"}
 _OF_SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "prefetch_threshold", "prefetch_timeout_base",
               "prefetch_timeout_per_ki_token", "hicache_storage_pass_prefix_keys", "tp_lcm_size"}
 _LONGEST_NAME = 256
@@ -88,9 +87,8 @@ class KvcStorage(HiCacheStorage):
         geometry = _geometry(pool, self._config)
         o = self._options
         self._facts = facts_of(geometry, model=self._config.model_name, weights=o.get("weights"), pairing=o.get("pairing"),
-                               rope_theta=o.get("rope_theta"), shard=_shard(self._config))
-        self._space: Space = open_space(self._store, geometry, self._facts, recipe=o.get("recipe"), profile=o.get("profile"),
-                                        tenant_file=o.get("tenant_file"))
+                               shard=_shard(self._config))
+        self._space: Space = open_space(self._store, geometry, self._facts, recipe=o.get("recipe"), tenant_file=o.get("tenant_file"))
         self._geometry, self._pool, self.mem_pool_host = geometry, pool, pool
         self._pieces = 2 * geometry.layers if pool.layout == _LAYERS_APART else 2
         self._page_bytes = geometry.token_bytes * pool.page_size
@@ -139,13 +137,17 @@ class KvcStorage(HiCacheStorage):
     def batch_get_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         """Decodes pages into the pool. False: it is not there, or damaged, and the page holds rubbish."""
         self._counters.add("load_pages", len(keys))
-        return list(self._loaders.map(self._load, keys, self._pages(keys, host_indices)))
+        return self._each(self._loaders, self._load, keys, host_indices)
 
     @_attempt(lambda self, keys: [False] * len(keys))
     def batch_set_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         """Stores pages of the pool, and waits until each is stored or was not."""
         self._counters.add("store_pages", len(keys))
-        return list(self._storers.map(self._put, keys, self._pages(keys, host_indices)))
+        return self._each(self._storers, self._put, keys, host_indices)
+
+    def _each(self, threads: ThreadPoolExecutor, work: Callable[..., bool], keys: List[str], host_indices: Any) -> List[bool]:
+        """Does the work for each page. What a prompt begins with comes last, and is thus evicted last."""
+        return list(threads.map(work, reversed(keys), reversed(self._pages(keys, host_indices))))[::-1]
 
     @_attempt(lambda self, key: False)
     def _load(self, key: str, page: Dict[Key, np.ndarray]) -> bool:
