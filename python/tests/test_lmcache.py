@@ -68,6 +68,34 @@ class Caller:
         return self("submit_batch_exists", keys)[2]
 
 
+class TestWorkers(unittest.TestCase):
+    def test_loads_go_first(self):
+        """Stores that hang leave a thread to loads, and what was not begun is handed back."""
+        workers = pages.Workers(2, 3, "test")
+        hang, begun, done = threading.Event(), threading.Event(), []
+
+        def store():
+            begun.set()
+            hang.wait(30)
+
+        self.assertTrue(workers.submit(store, store=True))
+        self.assertTrue(begun.wait(30))
+        late = [lambda: done.append("store") for _ in range(4)]
+        self.assertEqual([workers.submit(job, store=True) for job in late], [True, True, True, False])
+        loaded = threading.Event()
+        self.assertTrue(workers.submit(loaded.set))
+        self.assertTrue(loaded.wait(30))
+        self.assertEqual(done, [])
+        threading.Timer(0.05, hang.set).start()
+        left = workers.close()
+        self.assertEqual(len(left) + len(done), 3)
+        self.assertFalse(workers.submit(loaded.set))
+
+    def test_usage(self):
+        self.assertRaises(kvc.Error, pages.Workers, 0, 1, "test")
+        self.assertEqual([pages.dtype_of(name) for name in ("torch.bfloat16", "BF16", "half", "fp8_e5m2")], ["bf16", "bf16", "f16", "f8e5m2"])
+
+
 @needs_store
 @unittest.skipIf(not hasattr(os, "eventfd"), "LMCache's adapter needs Python 3.10, which has os.eventfd")
 class TestLmcache(Case):

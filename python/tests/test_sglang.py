@@ -190,6 +190,10 @@ class TestSglang(Case):
         other = Pool("page_first")
         other.v_head_dim = 8
         refuses("one width", other)
+        other = Pool("page_first")
+        other.get_page_buffer_meta = lambda i: (Pool.get_page_buffer_meta(other, i)[0][::2], [1])
+        refuses("not of the geometry", other, kvc.Code.USAGE)
+        refuses("'weights'", Pool("page_first"), kvc.Code.USAGE, model_name=None)
         storage = self.storage(Pool("page_first"))
         storage.register_mem_host_pool_v2(Pool("page_first"), "kv")
         self.fails(kvc.Code.UNSUPPORTED, "mamba", storage.register_mem_host_pool_v2, Pool("page_first"), "mamba")

@@ -31,7 +31,7 @@ from kvc import _lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOKENS, LAYERS, HEADS, DIM = 256, 30, 3, 64
-WAIT, REPEATS = 60, 5
+WAIT, REPEATS = 60, 3
 
 
 def made_cache():

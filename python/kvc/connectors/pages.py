@@ -93,6 +93,8 @@ def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Option
     K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name does. `pairing` is assumed to be that
     of transformers, "halves", if it is not given. `shard` is "rank/size".
     """
+    if not model and weights is None:
+        raise Error(Code.USAGE, "the engine does not tell the model's name: name its files in 'weights'")
     facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "model.kv-heads": geometry.heads,
                              "model.head-dim": geometry.dim, "rope.k": "post", "rope.pairing": pairing or "halves",
                              "rope.pairing-assumed": None if pairing else True, "shard": shard}

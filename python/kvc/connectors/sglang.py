@@ -92,6 +92,7 @@ class KvcStorage(HiCacheStorage):
         self._geometry, self._pool, self.mem_pool_host = geometry, pool, pool
         self._pieces = 2 * geometry.layers if pool.layout == _LAYERS_APART else 2
         self._page_bytes = geometry.token_bytes * pool.page_size
+        self._pages([""], np.arange(pool.page_size))  # refuses pools whose pages have other pieces
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Refuses pools beside that of K and V: they need interface v2."""
