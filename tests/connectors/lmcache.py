@@ -55,10 +55,13 @@ def read_cache(path):
 
 
 class Chunks:
-    """Chunks of a cache with their keys."""
+    """Chunks of a cache with their keys: [2, layers, tokens, heads * dim], or fused [layers, tokens, heads * 2 * dim]."""
 
-    def __init__(self, kv):
-        self.data = [kv[:, :, i:i + TOKENS].contiguous() for i in range(0, kv.shape[2] - TOKENS + 1, TOKENS)]
+    def __init__(self, kv, fused=False):
+        if fused:
+            kv = kv.unflatten(3, (HEADS, DIM)).permute(1, 2, 3, 0, 4).flatten(2)
+        axis = kv.dim() - 2
+        self.data = [part.contiguous() for part in kv.split(TOKENS, axis) if part.shape[axis] == TOKENS]
         self.layout = MemoryLayoutDesc([self.data[0].shape], [torch.bfloat16])
         rank = ObjectKey.ComputeKVRank(1, 0, 1, 0)
         self.keys = [ObjectKey(chunk_hash=bytes([i]) * 32, model_name="org/model", kv_rank=rank) for i in range(len(self.data))]
@@ -157,6 +160,15 @@ def check_round_trip(folder, chunks):
     print(f"figure: until stored: kvc {ours_put:.3f} s, LMCache's fs {theirs_put:.3f} s")
 
 
+def check_fused(folder, chunks):
+    """The order in which LMCache keeps the caches of vLLM with K and V of a head side by side."""
+    adapter = kvc_adapter(f"dir:{folder / 'fused'}", layout="fused")
+    store(adapter, chunks, lambda: len(objects(folder / "fused", ".named")) == len(chunks.keys))
+    load(adapter, chunks, len(chunks.keys))
+    size = sum(p.stat().st_size for p in objects(folder / "fused", ".named"))
+    print(f"ok: fused chunks come back byte for byte, ratio {chunks.bytes / size:.2f}")
+
+
 def check_damage(folder, chunks):
     """A chunk with a flipped byte ends the prefix before it; storing again puts it right."""
     adapter = kvc_adapter(f"dir:{folder / 'kvc'}")
@@ -211,11 +223,13 @@ def main():
     options.add_argument("--cache", type=pathlib.Path)
     options = options.parse_args()
     _lib.FOLDER = options.tools.resolve()  # of the store's backends, as in a wheel
-    chunks = Chunks(read_cache(options.cache) if options.cache else made_cache())
+    kv = read_cache(options.cache) if options.cache else made_cache()
+    chunks = Chunks(kv)
     with contextlib.ExitStack() as ends:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="kvc-lmcache-"))
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
         check_round_trip(folder, chunks)
+        check_fused(folder, Chunks(kv, fused=True))
         check_damage(folder, chunks)
         check_lossy(folder, chunks)
         check_failures(folder, chunks)

@@ -113,6 +113,8 @@ class KvcClient:
         self._closed = False
         self._logged = time.monotonic()
         self._store = Store(levels, deadline=deadline, local_deadline=deadline, load_deadline=load_deadline, key_file=key_file)
+        for geometry in self._geometries.values():  # a wrong recipe or file is said now, and not at each chunk
+            open_space(self._store, geometry, facts_of(geometry, model="any", **self._about), **self._space_options).close()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._workers = Workers(threads, waiting, "kvc-lmcache")
 
