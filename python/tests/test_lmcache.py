@@ -10,8 +10,6 @@ import select
 import socket
 import threading
 import unittest
-from pathlib import Path
-from unittest import mock
 
 import numpy as np
 from common import ROOT, SAMPLES, Case, needs_store
@@ -20,7 +18,6 @@ import kvc
 from kvc import _lib
 from kvc.connectors import lmcache, pages
 
-LIBRARIES = Path(os.environ.get("KVC_STORE_LIBRARY", "")).parent  # with the store's backends, in a checkout
 random = np.random.default_rng(5)
 LAYERS, HEADS, DIM, TOKENS = 3, 2, 64, 128
 GEOMETRY = dict(layers=LAYERS, heads=HEADS, dim=DIM, dtype="float16")
@@ -231,14 +228,11 @@ class TestLmcache(Case):
         stats = call.client.stats()
         self.assertEqual((stats["stored_keys"], stats["not_stored"] + stats["errors"]), (0, len(KEYS)))
 
-    @unittest.skipIf(not (LIBRARIES / "kvc_store_redis.so").exists(), "there is no kvc_store_redis.so beside libkvc_store")
+    @unittest.skipIf(not (_lib.store_folder() / "kvc_store_redis.so").exists(), "there is no kvc_store_redis.so beside libkvc_store")
     def test_store_down(self):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]  # closed again: nobody listens
-        backends = mock.patch.object(_lib, "FOLDER", LIBRARIES)
-        backends.start()
-        self.addCleanup(backends.stop)
         call = self.client(f"dir:{self.path('store')},redis://127.0.0.1:{port}", deadline=1)
         call.put(CHUNKS)
         self.assertEqual(call.exists([*KEYS, key(99)]), [True] * len(KEYS) + [False])

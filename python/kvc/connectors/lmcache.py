@@ -90,7 +90,7 @@ class KvcClient:
     """
 
     def __init__(self, levels: str, layers: int, heads: int, dim: int, dtype: str, *, layout: str = "2ltd", chunk: Optional[int] = None,
-                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: Optional[str] = None, weights: Optional[Path] = None,
+                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast", weights: Optional[Path] = None,
                  pairing: Optional[str] = None, tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4,
                  waiting: int = 1024, deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0,
                  log_seconds: float = 300.0) -> None:
