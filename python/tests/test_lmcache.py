@@ -1,22 +1,23 @@
 """The adapter of LMCache, called as LMCache calls it, with buffers of its own and without LMCache."""
 
+import importlib
+import inspect
+import json
 import logging
 import os
+import re
 import select
 import socket
 import threading
 import unittest
-from pathlib import Path
-from unittest import mock
 
 import numpy as np
-from common import SAMPLES, Case, needs_store
+from common import ROOT, SAMPLES, Case, needs_store
 
 import kvc
 from kvc import _lib
 from kvc.connectors import lmcache, pages
 
-LIBRARIES = Path(os.environ.get("KVC_STORE_LIBRARY", "")).parent  # with the store's backends, in a checkout
 random = np.random.default_rng(5)
 LAYERS, HEADS, DIM, TOKENS = 3, 2, 64, 128
 GEOMETRY = dict(layers=LAYERS, heads=HEADS, dim=DIM, dtype="float16")
@@ -175,7 +176,7 @@ class TestLmcache(Case):
         other = self.client(heads=1, dim=2 * DIM)  # the same bytes
         self.assertEqual(other.exists(KEYS), [False] * len(KEYS))
         self.assertEqual(other.get(KEYS), {})
-        for options in ({"dtype": "bfloat16"}, {"pairing": "pairs"}, {"weights": SAMPLES / "tiny.safetensors"}):
+        for options in ({"dtype": "bfloat16"}, {"pairing": "interleaved"}, {"weights": SAMPLES / "tiny.safetensors"}):
             self.assertEqual(self.client(**options).get(KEYS), {})
 
     def test_wrong_sizes(self):
@@ -227,14 +228,11 @@ class TestLmcache(Case):
         stats = call.client.stats()
         self.assertEqual((stats["stored_keys"], stats["not_stored"] + stats["errors"]), (0, len(KEYS)))
 
-    @unittest.skipIf(not (LIBRARIES / "kvc_store_redis.so").exists(), "there is no kvc_store_redis.so beside libkvc_store")
+    @unittest.skipIf(not (_lib.store_folder() / "kvc_store_redis.so").exists(), "there is no kvc_store_redis.so beside libkvc_store")
     def test_store_down(self):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]  # closed again: nobody listens
-        backends = mock.patch.object(_lib, "FOLDER", LIBRARIES)
-        backends.start()
-        self.addCleanup(backends.stop)
         call = self.client(f"dir:{self.path('store')},redis://127.0.0.1:{port}", deadline=1)
         call.put(CHUNKS)
         self.assertEqual(call.exists([*KEYS, key(99)]), [True] * len(KEYS) + [False])
@@ -322,10 +320,24 @@ class TestLmcache(Case):
         self.assertIn("computed again", log.output[0])
         self.assertIn(f"not_loaded {len(KEYS)}", log.output[1])
 
+    def test_page(self):
+        """The example of LMCACHE.md works, and its table has every option."""
+        page = (ROOT / "python/LMCACHE.md").read_text()
+        adapter = json.loads(re.search(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S)[1])
+        options = {**adapter["adapter_params"], "levels": f"dir:{self.path('page')}"}
+        made = getattr(importlib.import_module(adapter["module_path"]), adapter["class_name"])(**options)
+        made.close()
+        for name in list(inspect.signature(lmcache.KvcClient.__init__).parameters)[1:]:
+            self.assertRegex(page, rf"\n\| [^|]*`{name}`")
+
     def test_usage(self):
         self.fails(kvc.Code.USAGE, "layout", self.client, layout="mla")
         self.fails(kvc.Code.UNSUPPORTED, "int4", self.client, dtype="int4")
         self.fails(kvc.Code.USAGE, "heads", self.client, heads=0)
+        self.fails(kvc.Code.USAGE, "nonsense", self.client, recipe="nonsense")
+        self.fails(kvc.Code.IO, "nowhere", self.client, weights=self.path("nowhere"))
+        self.fails(kvc.Code.IO, "cannot be made", self.client, "dir:/proc/nowhere")
+        self.fails(kvc.Code.USAGE, "pairing 'pairs'", pages.facts_of, pages.Geometry(**GEOMETRY), model="m", pairing="pairs")
 
 
 if __name__ == "__main__":

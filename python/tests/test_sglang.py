@@ -1,12 +1,14 @@
 """The storage backend for SGLang's HiCache, with a host pool of its own and without SGLang."""
 
+import json
 import logging
 import os
+import re
 import types
 import unittest
 
 import numpy as np
-from common import Case, needs_store
+from common import ROOT, Case, needs_store
 
 import kvc
 from kvc.connectors import sglang
@@ -197,6 +199,15 @@ class TestSglang(Case):
         storage = self.storage(Pool("page_first"))
         storage.register_mem_host_pool_v2(Pool("page_first"), "kv")
         self.fails(kvc.Code.UNSUPPORTED, "mamba", storage.register_mem_host_pool_v2, Pool("page_first"), "mamba")
+
+    def test_page(self):
+        """The example of SGLANG.md works, and its table has every option."""
+        page = (ROOT / "python/SGLANG.md").read_text()
+        extra = json.loads(re.search(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S)[1])
+        self.assertEqual(set(extra) - sglang._OPTIONS, {"backend_name", "module_path", "class_name", "interface_v1"})
+        self.storage(Pool("page_first"), {**extra, "levels": f"dir:{self.path('page')}"})
+        for name in sglang._OPTIONS:
+            self.assertRegex(page, rf"\n\| [^|]*`{name}`")
 
     def test_clear(self):
         storage = self.storage(Pool("page_first", CONTENT))

@@ -27,7 +27,6 @@ from lmcache.v1.distributed.l2_adapters.config import add_l2_adapters_args, pars
 from lmcache.v1.distributed.storage_manager import StorageManager
 
 import kvc
-from kvc import _lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOKENS, LAYERS, HEADS, DIM = 256, 30, 3, 64
@@ -55,10 +54,13 @@ def read_cache(path):
 
 
 class Chunks:
-    """Chunks of a cache with their keys."""
+    """Chunks of a cache with their keys: [2, layers, tokens, heads * dim], or fused [layers, tokens, heads * 2 * dim]."""
 
-    def __init__(self, kv):
-        self.data = [kv[:, :, i:i + TOKENS].contiguous() for i in range(0, kv.shape[2] - TOKENS + 1, TOKENS)]
+    def __init__(self, kv, fused=False):
+        if fused:
+            kv = kv.unflatten(3, (HEADS, DIM)).permute(1, 2, 3, 0, 4).flatten(2)
+        axis = kv.dim() - 2
+        self.data = [part.contiguous() for part in kv.split(TOKENS, axis) if part.shape[axis] == TOKENS]
         self.layout = MemoryLayoutDesc([self.data[0].shape], [torch.bfloat16])
         rank = ObjectKey.ComputeKVRank(1, 0, 1, 0)
         self.keys = [ObjectKey(chunk_hash=bytes([i]) * 32, model_name="org/model", kv_rank=rank) for i in range(len(self.data))]
@@ -132,41 +134,55 @@ def load(adapter, chunks, expected=None, exact=True):
 
 
 def check_round_trip(folder, chunks):
-    kvc_folder, raw_folder = folder / "kvc", folder / "fs"
-    raw_folder.mkdir()
-    ours, theirs = kvc_adapter(f"dir:{kvc_folder}"), {"type": "fs", "base_path": str(raw_folder)}
+    """All chunks come back. Prints figures beside those of LMCache's own adapter for files."""
     n = len(chunks.keys)
-    ours_put = store(ours, chunks, lambda: len(objects(kvc_folder, ".named")) == n)
-    theirs_put = store(theirs, chunks, lambda: sum(p.stat().st_size for p in objects(raw_folder, ".data")) == chunks.bytes)
-    missing = {name: statistics.median(load(adapter, chunks, 0)[1] for _ in range(REPEATS)) for name, adapter in
-               (("kvc", kvc_adapter(f"dir:{folder / 'empty'}")), ("fs", {**theirs, "base_path": str(folder / "none")}))}
-    print(f"figure: prefetch of {n} chunks that are not there: kvc {1000 * missing['kvc']:.1f} ms, LMCache's fs {1000 * missing['fs']:.1f} ms")
+    folders = {name: folder / name for name in ("fs", "fast", "split")}
+    adapters = {name: kvc_adapter(f"dir:{where}", recipe=name) for name, where in folders.items()}
+    adapters["fs"] = {"type": "fs", "base_path": str(folders["fs"])}
+    for name, adapter in adapters.items():
+        missing = statistics.median(load(adapter, chunks, 0)[1] for _ in range(REPEATS))
+        print(f"figure: {name}: prefetch of {n} chunks that are not there: {1000 * missing:.1f} ms")
+
+    def size(name):
+        return sum(p.stat().st_size for end in (".named", ".data") for p in objects(folders[name], end))
+
+    for name, adapter in adapters.items():
+        took = store(adapter, chunks, lambda: size(name) >= chunks.bytes // 2 and
+                     len(objects(folders[name], ".data" if name == "fs" else ".named")) == n and (name != "fs" or size(name) == chunks.bytes))
+        print(f"figure: {name}: {size(name)} bytes of {chunks.bytes} (ratio {chunks.bytes / size(name):.2f}), stored in {took:.3f} s")
     for what in "page cache", "disk":
-        seconds = {"kvc": [], "fs": []}
+        seconds = {name: [] for name in adapters}
         for _ in range(REPEATS):
-            for name, adapter, where in ("fs", theirs, raw_folder), ("kvc", ours, kvc_folder):
+            for name, adapter in adapters.items():
                 if what == "disk":
-                    forget(where)
+                    forget(folders[name])
                 seconds[name].append(load(adapter, chunks, n)[1])
-        own, other = statistics.median(seconds["kvc"]), statistics.median(seconds["fs"])
-        print(f"figure: prefetch of {n} chunks from the {what}: kvc {own:.3f} s, LMCache's fs {other:.3f} s: ratio {own / other:.2f} "
-              f"({len(os.sched_getaffinity(0))} CPUs, medians of {REPEATS})")
-    print(f"ok: {n} chunks came back byte for byte, {2 * REPEATS} times, each in a new manager")
-    size = sum(p.stat().st_size for p in objects(kvc_folder, ".named"))
-    print(f"figure: bytes: {chunks.bytes} raw, {size} in kvc: ratio {chunks.bytes / size:.2f}")
-    print(f"figure: until stored: kvc {ours_put:.3f} s, LMCache's fs {theirs_put:.3f} s")
+        median = {name: statistics.median(values) for name, values in seconds.items()}
+        for name in "fast", "split":
+            print(f"figure: {name}: prefetch of {n} chunks from the {what}: {median[name]:.3f} s, LMCache's fs {median['fs']:.3f} s: "
+                  f"ratio {median[name] / median['fs']:.2f} ({len(os.sched_getaffinity(0))} CPUs)")
+    print(f"ok: {n} chunks came back byte for byte, {6 * REPEATS} times, each in a new manager")
+
+
+def check_fused(folder, chunks):
+    """The order in which LMCache keeps the caches of vLLM with K and V of a head side by side."""
+    adapter = kvc_adapter(f"dir:{folder / 'fused'}", layout="fused")
+    store(adapter, chunks, lambda: len(objects(folder / "fused", ".named")) == len(chunks.keys))
+    load(adapter, chunks, len(chunks.keys))
+    size = sum(p.stat().st_size for p in objects(folder / "fused", ".named"))
+    print(f"ok: fused chunks come back byte for byte, ratio {chunks.bytes / size:.2f}")
 
 
 def check_damage(folder, chunks):
     """A chunk with a flipped byte ends the prefix before it; storing again puts it right."""
-    adapter = kvc_adapter(f"dir:{folder / 'kvc'}")
-    path = objects(folder / "kvc", ".named")[2]
+    adapter = kvc_adapter(f"dir:{folder / 'fast'}")
+    path = objects(folder / "fast", ".named")[2]
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     found, _ = load(adapter, chunks)
     assert found < len(chunks.keys), "a damaged chunk was loaded"
-    store(adapter, chunks, lambda: len(objects(folder / "kvc", ".named")) == len(chunks.keys))
+    store(adapter, chunks, lambda: len(objects(folder / "fast", ".named")) == len(chunks.keys))
     load(adapter, chunks, len(chunks.keys))
     print(f"ok: with a flipped byte in a chunk {found} chunks come back, all right; stored again, all do")
 
@@ -199,7 +215,7 @@ def check_failures(folder, chunks):
     assert found < len(chunks.keys)
     assert sum(p.stat().st_size for p in objects(folder / "full", ".named")) <= 10 << 20
     print(f"ok: a store that is full keeps {found} chunks, all right")
-    foreign = kvc_adapter(f"dir:{folder / 'kvc'}", layers=LAYERS - 1)
+    foreign = kvc_adapter(f"dir:{folder / 'fast'}", layers=LAYERS - 1)
     store(foreign, chunks)
     load(foreign, chunks, 0)
     print("ok: chunks of another geometry than adapter_params say are neither stored nor found")
@@ -210,12 +226,13 @@ def main():
     options.add_argument("--tools", type=pathlib.Path, required=True)
     options.add_argument("--cache", type=pathlib.Path)
     options = options.parse_args()
-    _lib.FOLDER = options.tools.resolve()  # of the store's backends, as in a wheel
-    chunks = Chunks(read_cache(options.cache) if options.cache else made_cache())
+    kv = read_cache(options.cache) if options.cache else made_cache()
+    chunks = Chunks(kv)
     with contextlib.ExitStack() as ends:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="kvc-lmcache-"))
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
         check_round_trip(folder, chunks)
+        check_fused(folder, Chunks(kv, fused=True))
         check_damage(folder, chunks)
         check_lossy(folder, chunks)
         check_failures(folder, chunks)

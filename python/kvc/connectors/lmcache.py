@@ -90,7 +90,7 @@ class KvcClient:
     """
 
     def __init__(self, levels: str, layers: int, heads: int, dim: int, dtype: str, *, layout: str = "2ltd", chunk: Optional[int] = None,
-                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: Optional[str] = None, weights: Optional[Path] = None,
+                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast", weights: Optional[Path] = None,
                  pairing: Optional[str] = None, tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4,
                  waiting: int = 1024, deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0,
                  log_seconds: float = 300.0) -> None:
@@ -113,6 +113,8 @@ class KvcClient:
         self._closed = False
         self._logged = time.monotonic()
         self._store = Store(levels, deadline=deadline, local_deadline=deadline, load_deadline=load_deadline, key_file=key_file)
+        for geometry in self._geometries.values():  # a wrong recipe or file is said now, and not at each chunk
+            open_space(self._store, geometry, facts_of(geometry, model="any", **self._about), **self._space_options).close()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._workers = Workers(threads, waiting, "kvc-lmcache")
 

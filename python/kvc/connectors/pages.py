@@ -23,6 +23,7 @@ from ..store import Space, Store
 _BITS = {"f32": np.uint32, "f16": np.uint16, "bf16": np.uint16, "f8e4m3": np.uint8, "f8e5m2": np.uint8, "u8": np.uint8, "i8": np.uint8}
 _OTHER_NAMES = {"float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
                 "fp8_e4m3": "f8e4m3", "fp8": "f8e4m3", "float8_e5m2": "f8e5m2", "fp8_e5m2": "f8e5m2", "uint8": "u8", "int8": "i8"}
+_PAIRINGS = ("halves", "interleaved", "none")
 _QUIET = 60.0  # seconds for which the same trouble is counted and not logged again
 
 
@@ -93,6 +94,8 @@ def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Option
     K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name does. `pairing` is assumed to be that
     of transformers, "halves", if it is not given. `shard` is "rank/size".
     """
+    if pairing not in (None, *_PAIRINGS):
+        raise Error(Code.USAGE, f"the pairing '{pairing}' is not known: {', '.join(_PAIRINGS)} are")
     if not model and weights is None:
         raise Error(Code.USAGE, "the engine does not tell the model's name: name its files in 'weights'")
     facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "model.kv-heads": geometry.heads,

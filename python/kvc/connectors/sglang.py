@@ -88,7 +88,7 @@ class KvcStorage(HiCacheStorage):
         o = self._options
         self._facts = facts_of(geometry, model=self._config.model_name, weights=o.get("weights"), pairing=o.get("pairing"),
                                shard=_shard(self._config))
-        self._space: Space = open_space(self._store, geometry, self._facts, recipe=o.get("recipe"), tenant_file=o.get("tenant_file"))
+        self._space: Space = open_space(self._store, geometry, self._facts, recipe=o.get("recipe", "fast"), tenant_file=o.get("tenant_file"))
         self._geometry, self._pool, self.mem_pool_host = geometry, pool, pool
         self._pieces = 2 * geometry.layers if pool.layout == _LAYERS_APART else 2
         self._page_bytes = geometry.token_bytes * pool.page_size
