@@ -18,6 +18,7 @@ u32, u64, i64, pointer, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.
 META_FN = c.CFUNCTYPE(None, pointer, text, text, text)
 DONE_FN = c.CFUNCTYPE(None, pointer, c.c_int)
 WRITE_FN = c.CFUNCTYPE(c.c_int, pointer, pointer, c.c_size_t)
+CHUNK_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64, pointer, c.c_size_t)
 PROGRESS_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64)
 
 
@@ -166,6 +167,7 @@ STORE = {
     "kvc_store_get": (_f, _hit, c.POINTER(StoreLoadOptions), _e),
     "kvc_store_get_whole": (_f, _space, pointer, u64, c.POINTER(StoreFindOptions), _e),
     "kvc_store_load": (u64, _hit, c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_chunks": (u64, _hit, c.POINTER(StoreLoadOptions), CHUNK_FN, pointer, _e),
     "kvc_store_put": (c.c_int, _space, _f, c.POINTER(StorePutOptions), _e),
     "kvc_store_flush": (c.c_int, _s, i64),
     "kvc_store_pin": (c.c_int, _hit, i64, _e),
