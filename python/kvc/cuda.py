@@ -141,50 +141,57 @@ def in_memory(data: int, size: int, **options: Any) -> Iterator[Source]:
 # --- plans ---
 
 
+@dataclass(frozen=True)
+class _Range:
+    """Positions that are decoded into planes of which slot 0 is the position `origin`."""
+
+    origin: int
+    first: int
+    end: int
+
+
 def _groups(views: Mapping[Key, Plane]) -> List[Dict[Key, Plane]]:
     """Returns planes that one destination can describe: equal sizes, types and strides, on one device."""
     groups: Dict[Any, Dict[Key, Plane]] = {}
     for key, v in views.items():
-        if v.tokens:
-            groups.setdefault((v.device, v.tokens, v.heads, v.dim, v.dtype, v.strides), {})[key] = v
+        alike = (v.device, v.tokens, v.heads, v.dim, v.dtype, v.strides, v.page, v.page_stride)
+        groups.setdefault(alike, {})[key] = v
     return list(groups.values())
 
 
-def _destination(group: Mapping[Key, Plane], convert: bool) -> CudaDestination:
-    """Returns the struct of planes of a group: one page of all tokens, and a base for K and V of each layer."""
+def _destination(group: Mapping[Key, Plane], slot: int, convert: bool) -> CudaDestination:
+    """Returns the struct of planes of a group: pages, or one page of all tokens, and a base for K and V of each layer."""
     v, low = next(iter(group.values())), min(layer for layer, _ in group)
     layers = max(layer for layer, _ in group) - low + 1
     bases = (u64 * (2 * layers))()
     for (layer, role), plane in group.items():
         bases[2 * (layer - low) + (role == "V")] = plane.data
-    token, head, dim = v.strides
+    page, (token, head, dim) = v.page or v.tokens, v.strides
     rounded = v.dtype.encode() if convert and v.dtype in ("f32", "f16", "bf16") else None  # as the CPU does it
-    return CudaDestination(pool=Pool(layers, 1, v.tokens, v.heads, v.dim), strides=PoolStrides(0, 0, 0, token, head, dim), bases=bases,
-                           n_bases=len(bases), dtype=rounded, first_layer=low)
+    return CudaDestination(pool=Pool(layers, v.tokens // page, page, v.heads, v.dim), bases=bases, n_bases=len(bases), dtype=rounded,
+                           strides=PoolStrides(0, 0, v.page_stride, token, head, dim), first=slot, first_layer=low)
 
 
-def _check(plan: int, group: Mapping[Key, Plane], first: int) -> None:
+def _check(plan: int, group: Mapping[Key, Plane], at: _Range) -> None:
     """Refuses a plan that would not write each row of the planes: the CPU's decoder then tells what is wrong."""
     found, i, t = {}, 0, CudaTensor()
     while library().kvc_cuda_plan_tensor(plan, i, c.byref(t)) == 0:
         found[t.layer, t.role.decode()] = (t.tokens, t.position, t.dtype.decode())
         i += 1
-    due = {key: (v.tokens, first, v.dtype) for key, v in group.items()}
-    if found != due:
+    if found != {key: (at.end - at.first, at.first, v.dtype) for key, v in group.items()}:
         raise Error(Code.UNSUPPORTED, "the file's tensors at these positions are not those of the arrays, or of another type")
 
 
-def _run(source: Source, group: Mapping[Key, Plane], first: int, convert: bool, stream: Optional[int]) -> None:
-    """Decodes positions from `first` on into the planes of a group, and waits for the device."""
-    cuda, v = library(), next(iter(group.values()))
-    number = v.device or 0
+def _run(source: Source, group: Mapping[Key, Plane], at: _Range, convert: bool, stream: Optional[int]) -> None:
+    """Decodes into the planes of a group, and waits for the device."""
+    cuda, number = library(), next(iter(group.values())).device or 0
     chosen = _lib.flags({layer for layer, _ in group})
-    o = CudaOptions(device=number, verify=1, first=first, end=first + v.tokens, layers=_lib.address(chosen), n_layers=len(chosen),
+    o = CudaOptions(device=number, verify=1, first=at.first, end=at.end, layers=_lib.address(chosen), n_layers=len(chosen),
                     profile=source.profile, model=source.model, weights=source.weights, profile_folders=source.profile_folders)
-    to = _destination(group, convert)
+    to = _destination(group, at.first - at.origin, convert)
     plan = call(cuda.kvc_cuda_plan_new, encode(source.path), c.byref(o), c.byref(to))
     try:
-        _check(plan, group, first)
+        _check(plan, group, at)
         source.check()
         call(cuda.kvc_cuda_load, plan, devices.place.stream(number) if stream is None else stream)
         call(cuda.kvc_cuda_finish, plan)
@@ -195,17 +202,20 @@ def _run(source: Source, group: Mapping[Key, Plane], first: int, convert: bool, 
     count(device_bytes=info.decoded, on_host=info.on_host)
 
 
+def run(source: Source, views: Mapping[Key, Plane], *, first: int, end: int, part: Optional[Tuple[int, int]] = None,
+        convert: bool = False, stream: Optional[int] = None) -> None:
+    """Decodes into planes of devices that hold positions [first, end), or the last of them, the positions of `part` only."""
+    for group in _groups(views):
+        origin = max(first, end - next(iter(group.values())).tokens)
+        at = _Range(origin, max(origin, part[0]), min(end, part[1])) if part else _Range(origin, origin, end)
+        if at.first < at.end:
+            _run(source, group, at, convert, stream)
+
+
 def count(**numbers: int) -> None:
     with _lock:
         for name, n in numbers.items():
             stats[name] += n
-
-
-def run(source: Source, views: Mapping[Key, Plane], *, first: int, end: int, convert: bool = False, stream: Optional[int] = None) -> None:
-    """Decodes the positions that end with `end` into planes of devices, of which the longest begins at `first`."""
-    for group in _groups(views):
-        n = next(iter(group.values())).tokens
-        _run(source, group, max(first, end - n), convert, stream)
 
 
 def decode(file: "File", into: Any, *, first: int = 0, tokens: Optional[int] = None, layout: Optional[str] = None,

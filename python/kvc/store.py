@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import threading
-from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import _lib, arrays, cuda
@@ -167,9 +166,60 @@ class Space(_lib.Handle):
                 putting.give_back(number)
         return status == 0
 
+    # --- caches by names that the program chose, for engines that hand out hashes instead of tokens ---
+
+    def find_names(self, names: Sequence[bytes], *, deadline: Optional[float] = None) -> List[bool]:
+        """Says of each name whether the store has a cache of it. What is not known at the deadline counts as missing."""
+        if not names:
+            return []
+        o = _lib.StoreFindOptions(deadline=_microseconds(deadline))
+        there = (c.c_uint8 * len(names))()
+        call(self._library.kvc_store_find_names, self.pointer, _names(names), len(names), there, c.byref(o))
+        return [bool(x) for x in there]
+
+    def put_name(self, name: bytes, file: File, *, seconds: int = 0, pin: bool = False, cost: float = 0) -> bool:
+        """Puts a cache under a name of 1 to 256 bytes, as one object, and returns when it is stored. It needs no tokens.
+
+        Caches of one name must be the same. False: no level keeps it, which `stats` counts.
+        """
+        o = _lib.StorePutOptions(seconds=seconds, pin=pin, cost=cost)
+        return call(self._library.kvc_store_put_name, self.pointer, _names([name]), file.pointer, c.byref(o)) == 0
+
+    def get_name(self, name: bytes, *, deadline: Optional[float] = None) -> Optional[File]:
+        """Reads the cache of a name. None: there is none, or it is damaged."""
+        o = _lib.StoreLoadOptions(deadline=_microseconds(deadline))
+        with _lib.ErrorSlot() as e:
+            address = self._library.kvc_store_get_name(self.pointer, _names([name]), c.byref(o), e)
+            if address is None and e.code == Code.USAGE:
+                raise e.error()
+            return None if address is None else File(address)
+
+    def load_name(self, name: bytes, into: Any, *, layout: Optional[str] = None, dtype: Optional[str] = None, convert: bool = False,
+                  pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> bool:
+        """Decodes the cache of a name straight into arrays or CPU tensors (File.load()), whose index 0 gets its first position.
+
+        False: there is none, or it is damaged; the arrays hold rubbish then.
+        """
+        m = arrays.memory(arrays.planes(into, layout, dtype, to_fill=True))
+        o = _lib.StoreLoadOptions(deadline=_microseconds(deadline), threads=threads, convert=convert, pairing=encode(pairing))
+        with _lib.ErrorSlot() as e:
+            status = self._library.kvc_store_load_name(self.pointer, _names([name]), c.byref(m), c.byref(o), e)
+            if status < 0:
+                raise e.error()
+            return status == 1
+
+    def drop_names(self, names: Sequence[bytes]) -> None:
+        """Removes the caches of names; those that are not there are no error."""
+        if names:
+            call(self._library.kvc_store_drop_names, self.pointer, _names(names), len(names))
+
     def drop(self) -> int:
         """Removes everything of the namespace. Returns the number of objects: its chunks and its facts."""
         return call(self._library.kvc_store_drop, self.pointer)
+
+
+def _names(names: Sequence[bytes]) -> Any:
+    return (_lib.StoreName * len(names))(*(_lib.StoreName(name, len(name)) for name in names))
 
 
 class _Putting:
@@ -257,20 +307,23 @@ class Hit(_lib.Handle):
         cuda.library()  # before anything is read
         if pairing is not None or not total or first > self.asked or any(v.device is None or v.tokens != total for v in views.values()):
             raise Error(Code.UNSUPPORTED, "devices decode chunks as they are, into arrays of one length on devices")
-        there, failed = [first], []  # type: List[int], List[Exception]
+        there, failed = [first], []  # type: List[int], List[BaseException]
 
         def take(_: Any, at: int, tokens: int, data: int, size: int) -> int:
             try:
                 with cuda.in_memory(data, size, profile=encode(self._space.profile)) as source:
-                    there[0] = _decode_chunk(source, views, first, at, at + tokens, convert)
+                    cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
+                there[0] = min(at + tokens, first + total)
                 return 0
-            except (Error, OSError) as problem:
+            except BaseException as problem:  # nothing passes through the library
                 failed.append(problem)
                 return 1
 
         o = _lib.StoreLoadOptions(first=first, end=first + total, deadline=_microseconds(deadline))
         with _lib.ErrorSlot() as e:
             self._library.kvc_store_chunks(self.pointer, c.byref(o), _lib.CHUNK_FN(take), None, e)
+        if failed and not isinstance(failed[0], (Error, OSError)):
+            raise failed[0]
         if failed:
             raise Error(Code.UNSUPPORTED, f"a chunk cannot be decoded by the device: {failed[0]}")
         cuda.count(device=1)
@@ -290,13 +343,3 @@ class Hit(_lib.Handle):
     def done(self) -> None:
         """Says that what no other prompt shares will not be asked for again."""
         self._library.kvc_store_done(self.pointer)
-
-
-def _decode_chunk(source: cuda.Source, views: Mapping[Key, Plane], first: int, begins: int, ends: int, convert: bool) -> int:
-    """Decodes the positions that a chunk and the planes share. Returns where they end."""
-    total = max(v.tokens for v in views.values())
-    begin, end = max(begins, first), min(ends, first + total)
-    if begin < end:
-        parts = {key: replace(v, data=v.data + (begin - first) * v.strides[0], tokens=end - begin) for key, v in views.items()}
-        cuda.run(source, parts, first=begin, end=end, convert=convert)
-    return max(end, first)

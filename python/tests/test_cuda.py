@@ -135,13 +135,24 @@ class TestDevice(DeviceCase):
         kv = {(i, role): np.random.default_rng(i).normal(size=(9 if i else 50, 2, 8)).astype(np.float16) for i in range(2) for role in "KV"}
         kvc.pack(kv, self.path("w.kvc"), facts={"sliding.window": 10})
         pool = np.zeros((2, 2, 50, 2, 16), np.float16)
-        into = {(i, role): arrays.Plane(pool, pool[i, "KV".index(role)].ctypes.data, "f16", len(kv[i, role]), 2, 8, (64, 32, 4), 0)
+        into = {(i, role): arrays.Plane(pool, pool[i, "KV".index(role)].ctypes.data, "f16", len(kv[i, role]), 2, 8, (64, 32, 4), device=0)
                 for i, role in kv}
         with kvc.open(self.path("w.kvc")) as f:
             cuda.decode(f, into, stream=0)
         for (i, role), a in kv.items():
             self.assertTrue(np.array_equal(pool[i, "KV".index(role), :len(a), :, ::2], a))
         self.assertEqual(pool[..., 1::2].max(), 0)
+
+    def test_pages(self):
+        """Pages of tokens, as engines keep them, from any position on, and more memory than tokens."""
+        with kvc.open(SAMPLES / "prompt.safetensors.kvc") as f:
+            due = f.arrays(first=3, end=103)
+            pools = {key: np.zeros((7, a.shape[1], 16, a.shape[2]), np.uint16) for key, a in due.items()}
+            f.load({key: Memory(a) for key, a in pools.items()}, first=3, tokens=100, layout="PHTD", dtype="bf16")
+            self.assertEqual(f.decoded, "cuda:0")
+            for key, a in due.items():
+                got = pools[key].transpose(0, 2, 1, 3).reshape(112, *a.shape[1:])
+                self.assertTrue(np.array_equal(bits(got[:100]), bits(a)) and not got[100:].any())
 
     def test_cannot(self):
         """What a device cannot do raises in kvc.cuda, with the reason."""
