@@ -55,7 +55,12 @@ class Place:
 
     def tensor(self, array: Any) -> Any:
         """Returns an array of a device as a tensor of the same memory."""
-        return array if is_torch(array) else _torch("a copy to a device").as_tensor(array, device=f"cuda:{self.number(array)}")
+        if is_torch(array):
+            return array.detach()
+        number = self.number(array)
+        if number is None:
+            raise Error(Code.UNSUPPORTED, "memory of a device that is given by its address cannot be copied to")
+        return _torch("a copy to a device").as_tensor(array, device=f"cuda:{number}")
 
     def stage(self, tensor: Any) -> Any:
         """Returns a new tensor of the CPU with the shape and type of one of a device."""
@@ -63,7 +68,7 @@ class Place:
 
     def to_host(self, array: Any) -> Any:
         """Returns a copy of an array of a device in the CPU's memory."""
-        return self.tensor(array).detach().cpu()
+        return self.tensor(array).cpu()
 
 
 class Foreign:

@@ -169,6 +169,8 @@ class TestDevice(DeviceCase):
         with mock.patch.dict(os.environ, KVC_FAKE_DEVICES="0"):
             self.fails(kvc.Code.UNSUPPORTED, "there is none", cuda.decode, source, mine, dtype=name)
         self.assertEqual(len(cuda.list_devices()), 1)
+        by_address = {key: arrays.Plane(None, 0, name, 4, 3, 64, (384, 128, 2), device=0) for key in due}
+        self.fails(kvc.Code.UNSUPPORTED, "and the CPU cannot: memory of a device that is given by its address", source.load, by_address)
         one = {(0, "K"): mine[0, "K"]}
         self.fails(kvc.Code.USAGE, "address 0", cuda.decode, source, one, dtype=name)
 

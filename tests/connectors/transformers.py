@@ -40,6 +40,7 @@ class Run:
     """The model, the prompt and a store in one process."""
 
     def __init__(self, work):
+        torch.set_num_threads(1)  # threads that wait for each other measure the other programs of a busy machine
         work = Path(work)
         self.work, self.prompt = work, torch.tensor([json.loads((work / "prompt.json").read_text())])
         self.new = int((work / "new").read_text())
@@ -191,10 +192,6 @@ def check_failures(check, due, whole):
     missing = check.run("hit")
     assert missing["loaded"] < whole and missing["tokens"] == due["tokens"], missing
     ok(f"a chunk that is missing shortens the prefix to {missing['loaded']} tokens, and the tokens are the same")
-    shutil.rmtree(check.work / "store")
-    gone = check.run("hit")
-    assert (gone["loaded"], gone["tokens"]) == (0, due["tokens"])
-    ok("a store that was removed is a miss with the same tokens")
     full = check.run("full")
     assert full["loaded"] == 0 and full["failed"] > 0 and full["same"], full
     ok("a store that cannot be written is counted, and the tokens are the same")
