@@ -295,8 +295,9 @@ check-memory: libkvc.so.$(VERSION)
 
 ## check-python: the Python package: with numpy where $(PYTHON) has it, with torch and transformers likewise
 .PHONY: check-python
-check-python: libkvc.so.$(VERSION) $(STORE_SO)
+check-python: libkvc.so.$(VERSION) $(STORE_SO) $(FAKE_CUDA)
 	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)" CC="$(CC)" \
+	  KVC_FAKE_CUDA="$(CURDIR)/$(FAKE_CUDA)" \
 	  PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" python/tests/run.py
 
 ## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit
