@@ -169,8 +169,9 @@ def open_space(store: Store, options: Options, geometry: Geometry, facts: Dict[s
     like = {(layer, role): arrays.empty((1, geometry.heads, geometry.dim), geometry.dtype) for layer in geometry.layers for role in "KV"}
     with open_arrays(like, facts=facts) as f:
         space = store.space(f, recipe=options.recipe, profile=options.profile, chunk=options.chunk, tenant_file=options.tenant_file)
-    if space.chunk % geometry.block:
+    chunk = space.chunk
+    if chunk % geometry.block:
         space.close()
-        raise Error(Code.USAGE, f"chunks of {space.chunk} tokens are not whole blocks of {geometry.block}: set vLLM's block_size to a power of two "
+        raise Error(Code.USAGE, f"chunks of {chunk} tokens are not whole blocks of {geometry.block}: set vLLM's block_size to a power of two "
                                 "up to 256")
     return space
