@@ -36,18 +36,18 @@ class FullAttentionSpec(SimpleNamespace):
 
 
 def cache_config(**changes: Any) -> SimpleNamespace:
-    spec = FullAttentionSpec(**{"block_size": BLOCK, "num_kv_heads": HEADS, "head_size": DIM, "head_size_v": DIM, "dtype": "torch.float16",
-                                "sliding_window": None, "attention_chunk_size": None, **changes})
+    spec = FullAttentionSpec(**{"block_size": BLOCK, "num_kv_heads": HEADS, "head_size": DIM, "head_size_v": DIM,
+                                "dtype": "torch.float16", "sliding_window": None, "attention_chunk_size": None, **changes})
     names = [f"model.layers.{i}.self_attn.attn" for i in range(LAYERS)]
     return SimpleNamespace(num_blocks=BLOCKS, kv_cache_groups=[SimpleNamespace(layer_names=names, kv_cache_spec=spec)])
 
 
 def vllm_config(extra: Dict[str, Any], role: str = "kv_both", tp: int = 1, **model: Any) -> SimpleNamespace:
-    text = SimpleNamespace(model_type="llama", num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=HEADS * tp, head_dim=DIM,
-                           rope_parameters={"rope_theta": 1e4, "rope_type": "default"})
+    text = SimpleNamespace(model_type="llama", num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=HEADS * tp,
+                           head_dim=DIM, rope_parameters={"rope_theta": 1e4, "rope_type": "default"})
     return SimpleNamespace(
-        model_config=SimpleNamespace(**{"model": "a/model", "revision": None, "dtype": "torch.float16", "hf_text_config": text, "quantization": None,
-                                        "is_encoder_decoder": False, **model}),
+        model_config=SimpleNamespace(**{"model": "a/model", "revision": None, "dtype": "torch.float16", "hf_text_config": text,
+                                        "quantization": None, "is_encoder_decoder": False, **model}),
         parallel_config=SimpleNamespace(tensor_parallel_size=tp, pipeline_parallel_size=1, decode_context_parallel_size=1,
                                         prefill_context_parallel_size=1),
         cache_config=SimpleNamespace(cache_dtype="auto", block_size=BLOCK), load_config=SimpleNamespace(load_format="auto"),
@@ -59,9 +59,9 @@ def vllm_config(extra: Dict[str, Any], role: str = "kv_both", tp: int = 1, **mod
 class Request(SimpleNamespace):
     def __init__(self, name: str, tokens: List[int], **changes: Any) -> None:
         super().__init__(**{"request_id": name, "prompt_token_ids": tokens, "num_prompt_tokens": len(tokens), "num_tokens": len(tokens),
-                            "num_computed_tokens": 0, "prompt_embeds": None, "prompt_is_token_ids": None, "mm_features": [], "lora_request": None,
-                            "pooling_params": None, "cache_salt": None, "skip_reading_prefix_cache": False, "blocks": [], "state": "waiting",
-                            "external": 0, **changes})
+                            "num_computed_tokens": 0, "prompt_embeds": None, "prompt_is_token_ids": None, "mm_features": [],
+                            "lora_request": None, "pooling_params": None, "cache_salt": None, "skip_reading_prefix_cache": False,
+                            "blocks": [], "state": "waiting", "external": 0, **changes})
 
 
 def rows(tokens: List[int], layer: int, role: str) -> np.ndarray:

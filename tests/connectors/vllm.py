@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """vllm.py --tools BUILD_DIR [CHECK...]: the connector of kvc in a real vLLM on a CPU (AVX2 or AVX-512), end to end.
 
-Each check compares greedy continuations with that of an engine without a store. A small Llama with random weights in float32 shows that the right
-tokens come, SmolLM2 what it saves. Each run of an engine is a new process.
+Each check compares greedy continuations with that of an engine without a store. A small Llama with random weights in float32 shows
+that the right tokens come, SmolLM2 what it saves. Each run of an engine is a new process.
 """
 
 import argparse
@@ -92,6 +92,19 @@ class Checks:
         warm = self.run(connector(store), variables={"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, distributed_executor_backend="mp")
         self.expect(warm, 512, "scheduler and worker in processes of their own save and load")
 
+    def check_ranks(self):
+        """Two ranks of tensor parallelism, each with one of the two KV heads."""
+        ranks = {"variables": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, "distributed_executor_backend": "mp", "tensor_parallel_size": 2}
+        store = self.store()
+        cold = self.run(connector(store), **ranks)
+        assert len(self.objects(store)) == 2 * (TOKENS // CHUNK), self.objects(store)
+        self.expect(self.run(connector(store), **ranks), 512, "two ranks save and load their own heads", cold.outputs[0].tokens)
+        for path in self.objects(store)[:1]:
+            path.unlink()
+        again = self.run(connector(store), **ranks).outputs[0]
+        assert again.cached < 512 and again.tokens == cold.outputs[0].tokens, again
+        ok("what one of two ranks lacks is computed by both")
+
     def check_chunked(self):
         small = {"max_num_batched_tokens": 192, "max_num_seqs": 2}
         store = self.new_saved(**small)
@@ -170,7 +183,7 @@ class Checks:
     def check_misses(self):
         """Requests that are looked up and miss, between requests that are not looked up, in one engine."""
         model, pairs, n = vllm_engine.make_model(self.folder), 12, 512
-        prompts = [Prompt([(11 * i * i + 13 * k) % 4000 + 20 for i in range(n)], new=1, skip=k % 2 == 1) for k in range(2 * pairs)]
+        prompts = [Prompt([(11 * i * i + 13 * k) % 4000 + 20 for i in range(n)], 1, skip=k % 2 == 1) for k in range(2 * pairs)]
         out = self.run(connector(self.store(), role="kv_consumer"), prompts, model, dtype="bfloat16").outputs
         assert all(o.cached == 0 for o in out), out
         ratios = [out[k].ttft / out[k + 1].ttft for k in range(0, 2 * pairs, 2)]
@@ -186,7 +199,7 @@ def main():
     o = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="kvc-vllm-") as name:
         checks = Checks(pathlib.Path(name))
-        for check in o.checks or ["reload", "processes", "chunked", "damage", "trouble", "lossy", "transformers", "gain", "misses"]:
+        for check in o.checks or ["reload", "processes", "ranks", "chunked", "damage", "trouble", "lossy", "transformers", "gain", "misses"]:
             getattr(checks, f"check_{check}")()
 
 

@@ -80,7 +80,10 @@ def make_model(folder, random=False):
 
 
 def run(model, prompts, connector=None, timeout=600, variables=None, **arguments):
-    """Runs an engine on prompts, one after the other, and ends it. Its own prefix cache is emptied before each. Arguments are those of vllm.LLM."""
+    """Runs an engine on prompts, one after the other, and ends it. Its own prefix cache is emptied before each.
+
+    `arguments` are those of vllm.LLM.
+    """
     request = {"model": str(model), "prompts": [dataclasses.asdict(p) for p in prompts], "connector": connector, "arguments": arguments}
     answer, log = child("engine", request, timeout, **(variables or {}))
     return Result([Output(**o) for o in answer["outputs"]], log, answer["rss"])
@@ -88,7 +91,8 @@ def run(model, prompts, connector=None, timeout=600, variables=None, **arguments
 
 def text_tokens(model, count):
     """Returns so many tokens of a long English text."""
-    return child("tokens", [str(model), str(ROOT / "README.md"), str(ROOT / "CONTRIBUTING.md"), str(ROOT / "formats/container/FORMAT.md")])[0][:count]
+    texts = [str(ROOT / name) for name in ("README.md", "CONTRIBUTING.md", "formats/container/FORMAT.md")]
+    return child("tokens", [str(model), *texts])[0][:count]
 
 
 # --- in a process of its own ---
@@ -98,8 +102,8 @@ def random_model(path):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(1)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
-                                         num_key_value_heads=2, max_position_embeddings=4096))
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=3,
+                                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096))
     model.float().save_pretrained(path)
 
 
