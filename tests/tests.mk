@@ -99,11 +99,11 @@ test-engine: all $(FAKE_CUDA)
 test-mlx test-lmcache test-vllm: all
 	@sh tests/engine/run_files.sh $(@:test-%=%) $B
 
-## test-connectors: the connectors with the real engines, from PyPI; CONNECTORS: transformers llama lmcache vllm vllm_tier, or some of them
+## test-connectors: the connectors with the real engines, from PyPI; CONNECTORS: some of them; QUICK=1: less of vLLM
 CONNECTORS ?= transformers llama lmcache vllm vllm_tier
 .PHONY: test-connectors
 test-connectors: all
-	@sh tests/connectors/run.sh $B $(CONNECTORS)
+	@sh tests/connectors/run.sh $(if $(QUICK),--quick) $B $(CONNECTORS)
 
 ## golden: compare decoders with the stored files and digests of tests/golden
 .PHONY: golden

@@ -224,6 +224,12 @@ def store() -> c.CDLL:
     return _store
 
 
+def store_folder() -> Path:
+    """Returns the folder of libkvc_store as far as it is known, beside which its backends may be."""
+    named = os.environ.get("KVC_STORE_LIBRARY")
+    return Path(named).resolve().parent if named else FOLDER
+
+
 class ErrorSlot:
     """A struct kvc_error for one call."""
 

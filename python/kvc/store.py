@@ -37,8 +37,9 @@ class Store(_lib.Handle):
                  deadline: Optional[float] = None, load_deadline: Optional[float] = None, key_file: Optional[Path] = None,
                  backends: Optional[Path] = None) -> None:
         self._library = _lib.store()
-        if backends is None and any(_lib.FOLDER.glob("kvc_store_*.so")):
-            backends = _lib.FOLDER
+        beside = _lib.store_folder()
+        if backends is None and any(beside.glob("kvc_store_*.so")):
+            backends = beside
         o = _lib.StoreOptions(threads=threads, queue_bytes=queue_bytes, local_deadline=_microseconds(local_deadline),
                               deadline=_microseconds(deadline), load_deadline=_microseconds(load_deadline), key_file=encode(key_file),
                               backends=encode(backends))

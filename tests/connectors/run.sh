@@ -1,12 +1,17 @@
 #!/bin/sh
-# run.sh BUILD_DIR NAME...: tests connectors with the real engines, each with NAME.py: transformers, llama, lmcache, vllm, vllm_tier. Engines come
+# run.sh [--quick] BUILD_DIR NAME...: tests connectors with the real engines, each with NAME.py: transformers, llama, lmcache, vllm, vllm_tier. Engines come
 # from PyPI into environments below build/, once; without a registry a test is skipped with a message. README.md says more.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
 root=$(dirname "$(dirname "$here")")
+quick=
+if [ "${1-}" = --quick ]; then
+    quick=--quick # of vLLM: a small model, no measurements
+    shift
+fi
 build=$(cd "${1-/nowhere}" 2>/dev/null && pwd)
 if [ $# -lt 2 ] || [ ! -x "$build/kvc-store" ]; then
-    echo "Usage: run.sh BUILD_DIR NAME...    BUILD_DIR holds the libraries and kvc-store" >&2
+    echo "Usage: run.sh [--quick] BUILD_DIR NAME...    BUILD_DIR holds the libraries and kvc-store" >&2
     exit 2
 fi
 shift
@@ -52,6 +57,10 @@ prepare() {
     esac
 }
 
+quick_of() {
+    case $1 in vllm*) echo --quick ;; esac
+}
+
 for name in "$@"; do
     echo "$name:"
     if ! prepare "$name"; then
@@ -59,7 +68,7 @@ for name in "$@"; do
         skipped=$((skipped + 1))
         continue
     fi
-    PYTHONPATH=$root/python${packages:+:$packages} "$venv/bin/python" "$here/$name.py" --tools "$build" >"$log" 2>&1
+    PYTHONPATH=$root/python${packages:+:$packages} "$venv/bin/python" "$here/$name.py" --tools "$build" ${quick:+$(quick_of "$name")} >"$log" 2>&1
     status=$?
     if [ $status = 0 ]; then
         grep -E '^(ok|figure|SKIPPED): ' "$log"

@@ -48,9 +48,9 @@ def flip(path):
 
 
 class Test:
-    def __init__(self, folder):
-        self.folder, self.model = folder, make_model(folder)
-        self.prompt = text_tokens(self.model, TOKENS)
+    def __init__(self, folder, quick):
+        self.folder, self.model = folder, make_model(folder, random=quick)
+        self.prompt = [7 * i * i % 997 + 2 for i in range(TOKENS)] if quick else text_tokens(self.model, TOKENS)
         self.whole = (TOKENS - 1) // CHUNK * CHUNK
         plain = run(self.model, [Prompt(self.prompt, NEW)]).outputs[0]
         self.tokens, self.cold = plain.tokens, plain.ttft
@@ -65,6 +65,12 @@ class Test:
         assert cached is None or out.cached == cached, (what, out.cached, cached)
         print(f"ok: {what}: {out.cached} of {TOKENS} tokens from the tier, the same {NEW} tokens", flush=True)
         return result
+
+    def again(self):
+        """Stores with `split` and loads in a new process."""
+        kv = tier(self.levels("split"), recipe="split")
+        self.run(kv, "first run", 0)
+        self.run(kv, "new process", self.whole)
 
     def recipes(self):
         """Stores and loads with lossless recipes, and with vLLM's own tier for comparison."""
@@ -92,7 +98,7 @@ class Test:
         assert own["not_loaded"] == 1, own
         own, _ = counters(self.run(tier(self.levels("split"), recipe="near-lossless"), "lossless chunks are not those of a lossy recipe", 0))
         assert own["hits"] == 0, own
-        own, _ = counters(self.run(tier(f"dir:{self.folder / 'small'}?max-size=1M&min-free=0"), "a store that is too small"))
+        own, _ = counters(self.run(tier(f"dir:{self.folder / 'small'}?max-size=100K&min-free=0"), "a store that is too small"))
         assert own["not_stored"] > 0, own
         own, _ = counters(self.run(tier("redis://127.0.0.1:1"), "a store that is down", 0))
         assert own["stored"] == own["hits"] == 0 < own["not_stored"], own
@@ -109,12 +115,16 @@ class Test:
 def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--tools", type=pathlib.Path)
-    options.parse_args()
+    options.add_argument("--quick", action="store_true", help="a small model with random weights, no measurements")
+    quick = options.parse_args().quick
     with tempfile.TemporaryDirectory() as name:
-        test = Test(pathlib.Path(name))
-        test.recipes()
+        test = Test(pathlib.Path(name), quick)
+        if quick:
+            test.again()
+        else:
+            test.recipes()
+            test.lossy()
         test.trouble()
-        test.lossy()
 
 
 main()
