@@ -12,11 +12,10 @@ import resource
 import subprocess
 import sys
 
-import cuda_stubs
-
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-MODULE_FOLDERS = (ROOT / "python", HERE)
+if __name__ != "vllm_engine":  # in a process of its own, the engine is to be found, and not vllm.py beside this file
+    sys.path[:] = [path for path in sys.path if pathlib.Path(path).resolve() != HERE]
 
 
 @dataclasses.dataclass
@@ -24,6 +23,7 @@ class Prompt:
     tokens: list
     new: int = 8
     salt: str = ""
+    skip: bool = False  # read no cache
 
 
 @dataclasses.dataclass
@@ -49,12 +49,13 @@ def environment():
     stubs = pathlib.Path(sys.prefix) / "cuda-stubs"
     torch_lib = next(pathlib.Path(sys.prefix).glob("lib/python*/site-packages/torch/lib"))
     if not stubs.exists() and not any(torch_lib.parents[1].glob("nvidia/cu*")) and any(torch_lib.glob("libtorch_cuda.so")):
+        import cuda_stubs
         building = stubs.with_suffix(f".{os.getpid()}")
         cuda_stubs.make(torch_lib, building)
         building.rename(stubs)
     found = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1",
              "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "INFO",
-             "PYTHONPATH": os.pathsep.join([*map(str, MODULE_FOLDERS), os.environ.get("PYTHONPATH", "")])}
+             "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])}
     found["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(stubs) if stubs.exists() else "", os.environ.get("LD_LIBRARY_PATH")]))
     return found
 
@@ -78,18 +79,20 @@ def make_model(folder, random=False):
     return path
 
 
-def run(model, prompts, connector=None, timeout=600, variables=None, after=None, **arguments):
-    """Runs an engine on prompts, one after the other, and ends it. `after` maps the number of a prompt to a command of the shell that is run when
-    its answer is there. Arguments are those of vllm.LLM."""
-    request = {"model": str(model), "prompts": [dataclasses.asdict(p) for p in prompts], "connector": connector, "after": after or {},
-               "arguments": arguments}
+def run(model, prompts, connector=None, timeout=600, variables=None, **arguments):
+    """Runs an engine on prompts, one after the other, and ends it. Its own prefix cache is emptied before each.
+
+    `arguments` are those of vllm.LLM.
+    """
+    request = {"model": str(model), "prompts": [dataclasses.asdict(p) for p in prompts], "connector": connector, "arguments": arguments}
     answer, log = child("engine", request, timeout, **(variables or {}))
     return Result([Output(**o) for o in answer["outputs"]], log, answer["rss"])
 
 
 def text_tokens(model, count):
     """Returns so many tokens of a long English text."""
-    return child("tokens", [str(model), str(ROOT / "README.md"), str(ROOT / "CONTRIBUTING.md"), str(ROOT / "formats/container/FORMAT.md")])[0][:count]
+    texts = [str(ROOT / name) for name in ("README.md", "CONTRIBUTING.md", "formats/container/FORMAT.md")]
+    return child("tokens", [str(model), *texts])[0][:count]
 
 
 # --- in a process of its own ---
@@ -99,8 +102,8 @@ def random_model(path):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(1)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
-                                         num_key_value_heads=2, max_position_embeddings=4096))
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=3,
+                                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096))
     model.float().save_pretrained(path)
 
 
@@ -125,6 +128,22 @@ def tokens(arguments):
     return AutoTokenizer.from_pretrained(arguments[0])(text).input_ids
 
 
+def prefix(arguments):
+    """Continues a prompt with transformers and kvc.Prefix, and puts its cache. Returns the tokens that were loaded, and the new ones."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    import kvc
+    folder, levels, prompt, new, chunk = arguments
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with kvc.Store(levels) as store, kvc.Prefix(store, model, weights=folder, chunk=chunk) as cached:
+        ids = torch.tensor([prompt])
+        out = model.generate(ids, past_key_values=cached.get(ids), max_new_tokens=new, do_sample=False, return_dict_in_generate=True,
+                             eos_token_id=None, pad_token_id=0)
+        cached.put(out.past_key_values, out.sequences, wait=True)
+        return [cached.loaded, out.sequences[0, len(prompt):].tolist()]
+
+
 def engine(request):
     from vllm import LLM, SamplingParams
     from vllm.config import KVTransferConfig
@@ -135,21 +154,21 @@ def engine(request):
     llm = LLM(model=request["model"], **arguments)
     outputs = []
 
-    def generate(prompt, new):
+    def generate(prompt):
         item = {"prompt_token_ids": prompt["tokens"]}
         if prompt["salt"]:
             item["cache_salt"] = prompt["salt"]
-        how = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, detokenize=False)
+        how = SamplingParams(temperature=0, max_tokens=prompt["new"], ignore_eos=True, detokenize=False)
+        how.skip_reading_prefix_cache = prompt["skip"]
         return llm.generate([item], how, use_tqdm=False)[0]
 
-    generate({"tokens": [7, 8, 9], "salt": ""}, 2)  # the first steps of an engine are slow
-    for number, prompt in enumerate(request["prompts"]):
-        out = generate(prompt, prompt["new"])
+    generate(dataclasses.asdict(Prompt([7, 8, 9], 2)))  # the first steps of an engine are slow
+    for prompt in request["prompts"]:
+        llm.reset_prefix_cache()
+        out = generate(prompt)
         m = out.metrics
         outputs.append({"tokens": list(out.outputs[0].token_ids), "cached": out.num_cached_tokens or 0,
                         "ttft": m.first_token_latency if m else 0})
-        if str(number) in request["after"]:
-            subprocess.run(request["after"][str(number)], shell=True, check=True)
     llm.llm_engine.engine_core.shutdown()
     return {"outputs": outputs, "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
 

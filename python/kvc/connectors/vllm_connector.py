@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple, TypeVar
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole,
                                                                KVConnectorWorkerMetadata, SupportsHMA)
@@ -24,7 +24,6 @@ from .vllm_scheduler import SchedulerSide
 from .vllm_worker import WorkerSide
 
 log = logging.getLogger("vllm.kvc")
-_T = TypeVar("_T")
 
 
 @dataclass
@@ -53,7 +52,7 @@ class KvcStats(KVConnectorStats):
     """Counters since they were read last; vLLM logs them."""
 
     def reset(self) -> None:
-        self.data = {}
+        self.data.clear()
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         for name, n in other.data.items():
@@ -105,7 +104,11 @@ class KvcConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
         assert self._scheduler is not None
-        return _quietly(lambda: self._scheduler.matched(request, num_computed_tokens), 0), False
+        try:
+            return self._scheduler.matched(request, num_computed_tokens), False
+        except Exception as problem:  # a failure is a miss
+            log.warning("kvc: a prompt was not looked up: %s", problem)
+            return 0, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         assert self._scheduler is not None
@@ -186,12 +189,3 @@ def _rank(vllm_config: Any) -> int:
     from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
     return int(get_tensor_model_parallel_rank())
-
-
-def _quietly(call: Callable[[], _T], otherwise: _T) -> _T:
-    """Returns what a call returns, or, where it fails, something else: a failure is a miss."""
-    try:
-        return call()
-    except Exception as problem:
-        log.warning("kvc: a prompt was not looked up: %s", problem)
-        return otherwise

@@ -64,10 +64,10 @@ def refuse(vllm_config: Any) -> None:
         if getattr(parallel, name, 1) > 1:
             raise Error(Code.UNSUPPORTED, f"{name} above 1 is not supported: tensor_parallel_size is")
     if vllm_config.cache_config.cache_dtype not in ("auto", "float16", "bfloat16", "float32"):
-        raise Error(Code.UNSUPPORTED, f"a cache of type {vllm_config.cache_config.cache_dtype} is not supported, because its scales are not in it: "
-                                      "leave kv_cache_dtype at auto")
+        raise Error(Code.UNSUPPORTED, f"a cache of type {vllm_config.cache_config.cache_dtype} is not supported, because its scales are not in "
+                                      "it: leave kv_cache_dtype at auto")
     if getattr(vllm_config.load_config, "load_format", None) == "dummy":
-        raise Error(Code.UNSUPPORTED, "load_format=dummy is not supported: its weights are random, and their caches would be those of the model")
+        raise Error(Code.UNSUPPORTED, "load_format=dummy is not supported: weights are random, and their caches would pass for the model's")
     if getattr(model, "is_encoder_decoder", False):
         raise Error(Code.UNSUPPORTED, "encoder-decoder models are not supported")
 
@@ -99,8 +99,8 @@ class Geometry:
     def views(self, buffer: Any, blocks: int) -> Dict[Key, Any]:
         """Returns K and V in a buffer [layers][blocks][page_bytes], of the layout vllm_pages.AXES."""
         size = len(self.layers) * blocks * self.page_bytes
-        found = vllm_pages.views(memoryview(buffer).cast("B")[:size], len(self.layers), self.heads, self.dim, blocks * self.block, self.dtype,
-                                 self.layout, page=self.block)
+        found = vllm_pages.views(memoryview(buffer).cast("B")[:size], len(self.layers), self.heads, self.dim, blocks * self.block,
+                                 self.dtype, self.layout, page=self.block)
         if blocks == 1:  # one page has no axis of pages
             found = {key: array[None] for key, array in found.items()}
         return {(self.layers[i], role): array for (i, role), array in found.items()}
@@ -117,8 +117,8 @@ def layer_number(name: str) -> int:
 def geometry_of(vllm_config: Any, kv_cache_config: Any) -> Geometry:
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
-        raise Error(Code.UNSUPPORTED, f"the model has {len(groups)} groups of layers with caches of different kinds, which this connector does not "
-                                      "support: use the secondary tier (VLLM.md)")
+        raise Error(Code.UNSUPPORTED, f"the model has {len(groups)} groups of layers with caches of different kinds, which this connector "
+                                      "does not support: use the secondary tier (VLLM.md)")
     spec = groups[0].kv_cache_spec
     if type(spec).__name__ != "FullAttentionSpec" or getattr(spec, "sliding_window", None) or getattr(spec, "attention_chunk_size", None):
         raise Error(Code.UNSUPPORTED, f"layers of {type(spec).__name__} with a window or without full attention are not supported by this "
@@ -138,8 +138,8 @@ def _cpu_layout(spec: Any) -> str:
 
     isa = _get_attn_isa(spec.dtype, spec.block_size, spec.head_size)
     if isa not in ("vec", "vec16"):
-        raise Error(Code.UNSUPPORTED, f"vLLM's kernels for '{isa}' order K and V in a way that kvc does not know; those for vec and vec16 (AVX2, "
-                                      "AVX-512) are supported")
+        raise Error(Code.UNSUPPORTED, f"vLLM's kernels for '{isa}' order K and V in a way that kvc does not know; those for vec and vec16 "
+                                      "(AVX2, AVX-512) are supported")
     return isa
 
 
@@ -169,8 +169,9 @@ def open_space(store: Store, options: Options, geometry: Geometry, facts: Dict[s
     like = {(layer, role): arrays.empty((1, geometry.heads, geometry.dim), geometry.dtype) for layer in geometry.layers for role in "KV"}
     with open_arrays(like, facts=facts) as f:
         space = store.space(f, recipe=options.recipe, profile=options.profile, chunk=options.chunk, tenant_file=options.tenant_file)
-    if space.chunk % geometry.block:
+    chunk = space.chunk
+    if chunk % geometry.block:
         space.close()
-        raise Error(Code.USAGE, f"chunks of {space.chunk} tokens are not whole blocks of {geometry.block}: set vLLM's block_size to a power of two "
-                                "up to 256")
+        raise Error(Code.USAGE, f"chunks of {chunk} tokens are not whole blocks of {geometry.block}: set vLLM's block_size to a power of "
+                                "two up to 256")
     return space

@@ -9,8 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-import numpy as np
-
 from ..store import Extra, Space
 from . import vllm_pages
 from .vllm_jobs import Counts, Lent, Load, Save
@@ -69,6 +67,7 @@ class SchedulerSide:
         self._lent: Dict[str, Tuple[int, Found]] = {}  # ranks that have not taken it yet
         self._requests: Dict[str, Any] = {}
         self._stored: Dict[str, int] = {}
+        self._later: List[str] = []  # prompts that are to be saved in the next step
         self.counts = Counts()
         self._readers = ThreadPoolExecutor(2, "kvc-read")
 
@@ -168,28 +167,38 @@ class SchedulerSide:
     def jobs(self, output: Any) -> Tuple[List[Load], List[Save]]:
         """Returns what the workers are to do in this step. It does not raise: what was promised must reach them."""
         loads, self._promised = self._promised, []
+        saves: List[Save] = []
         try:
-            saves = list(self._to_save(output)) if self._saves else []
+            if self._saves:
+                names, self._later = [*self._later, *self._complete(output)], []
+                if loads and len(self._spaces) > 1:  # a rank does not know in this step whether another one could load
+                    names, self._later = [], names
+                saves = [self._save(name, output) for name in names if name in output.num_scheduled_tokens]
         except Exception as problem:
-            saves = []
             self.counts.add("save_failures")
             log.warning("kvc: prompts of this step are not saved: %s", problem)
         return loads, saves
 
-    def _to_save(self, output: Any) -> Iterable[Save]:
+    def _complete(self, output: Any) -> Iterable[str]:
         """Yields prompts whose last whole chunk is computed in this step: after a recomputation or a resumption, again."""
         cached = output.scheduled_cached_reqs
-        steps = [(r.req_id, r.num_computed_tokens) for r in output.scheduled_new_reqs] + list(zip(cached.req_ids, cached.num_computed_tokens))
-        for name, computed in steps:
+        steps = [(r.req_id, r.num_computed_tokens) for r in output.scheduled_new_reqs]
+        for name, computed in [*steps, *zip(cached.req_ids, cached.num_computed_tokens)]:
             request = self._requests.get(name)
-            if request is None or passed_by(request):
+            if request is None or passed_by(request) or self._stored.get(name, 0) >= self._whole(request):
                 continue
-            n = request.num_prompt_tokens // self._chunk * self._chunk
-            if not computed < n <= computed + output.num_scheduled_tokens.get(name, 0) or self._stored.get(name, 0) >= n:
-                continue
-            ids = output.kv_connector_block_state.get_block_ids(name)[0]
-            extras = [extra for extra in extras_of(request) if extra[0] < n]
-            yield Save(name, list(request.prompt_token_ids[:n]), list(ids[:n // self._geometry.block]), extras)
+            if computed < self._whole(request) <= computed + output.num_scheduled_tokens.get(name, 0):
+                yield name
+
+    def _whole(self, request: Any) -> int:
+        """Returns the tokens of a prompt's whole chunks."""
+        return int(request.num_prompt_tokens // self._chunk * self._chunk)
+
+    def _save(self, name: str, output: Any) -> Save:
+        request = self._requests[name]
+        n = self._whole(request)
+        blocks = output.kv_connector_block_state.get_block_ids(name)[0][:n // self._geometry.block]
+        return Save(name, list(request.prompt_token_ids[:n]), list(blocks), [extra for extra in extras_of(request) if extra[0] < n])
 
     # --- what the workers say ---
 

@@ -145,9 +145,10 @@ def _pages(name: str, tensor: Any, g: Geometry) -> np.ndarray:
         raise Error(Code.UNSUPPORTED, f"the cache of {name} is on the device '{device}': use the secondary tier (VLLM.md)")
     inner = (g.heads, g.block, 2 * g.dim)
     shape, strides, size = tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size()
-    if len(shape) != 4 or shape[1:] != inner or strides[1:] != (inner[1] * inner[2], inner[2], 1) or inner[0] * inner[1] * inner[2] * size != g.page_bytes:
-        raise Error(Code.UNSUPPORTED, f"the cache of {name} is {shape} of {tensor.dtype} with the strides {strides}, and [blocks, {g.heads}, {g.block}, "
-                                      f"{2 * g.dim}] of {g.dtype} was expected")
+    dense = (inner[1] * inner[2], inner[2], 1)
+    if len(shape) != 4 or shape[1:] != inner or strides[1:] != dense or inner[0] * dense[0] * size != g.page_bytes:
+        raise Error(Code.UNSUPPORTED, f"the cache of {name} is {shape} of {tensor.dtype} with the strides {strides}, and [blocks, {g.heads}, "
+                                      f"{g.block}, {2 * g.dim}] of {g.dtype} was expected")
     span = (shape[0] - 1) * strides[0] * size + g.page_bytes
     data = np.frombuffer((ctypes.c_uint8 * span).from_address(tensor.data_ptr()), np.uint8)
     return np.lib.stride_tricks.as_strided(data, (shape[0], g.page_bytes), (strides[0] * size, 1))
