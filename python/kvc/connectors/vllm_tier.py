@@ -59,7 +59,7 @@ def head_dim_of(model: str) -> int:
     try:
         from transformers import AutoConfig
 
-        text = AutoConfig.from_pretrained(model).get_text_config()
+        text = AutoConfig.from_pretrained(model, local_files_only=True).get_text_config()
         return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
     except Exception as problem:  # a model without such a configuration
         log.info("kvc: the head size of %s is not known: %s", model, problem)
