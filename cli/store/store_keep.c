@@ -1,6 +1,7 @@
 /* store_keep.c: kvc-store gc, verify, pin, unpin and drop. */
 #include "cli/store/store_tool.h"
 #include "codecs/memory.h"
+#include "formats/cache/keys.h"
 #include "formats/container/container.h"
 #include "formats/model/profile.h"
 #include "formats/store/dir/dir.h"
@@ -84,6 +85,21 @@ static int check_name(const struct verifying *v, const struct kvc_object *o, con
     return 0;
 }
 
+/* The same of a named cache, which says its name. */
+static int check_chosen_name(const struct verifying *v, const struct kvc_object *o, const struct kvc_cache *c,
+                             struct kvc_error *e) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(&c->meta, KVC_KEY_STORE_NAME);
+    struct kvc_object own;
+    if (!entry) return kvc_fail(e, KVC_ERR_DAMAGED, "it does not say its name");
+    const struct kvc_store_name name = {entry->value, entry->size};
+    for (size_t i = 0; i < v->spaces.n; i++) {
+        if (memcmp(v->spaces.item[i]->ns, o->space, sizeof o->space) != 0) continue;
+        if (kvc_named_object(v->spaces.item[i], &name, &own, e)) return -1;
+        if (!kvc_object_equal(&own, o)) return kvc_fail(e, KVC_ERR_DAMAGED, "it is of another name");
+    }
+    return 0;
+}
+
 /* Checks an object by itself: that it is whole, and that its own tokens give its name. */
 static int check_chunk(const struct verifying *v, const struct kvc_object *o, const void *data, size_t size,
                        struct kvc_error *e) {
@@ -93,6 +109,7 @@ static int check_chunk(const struct verifying *v, const struct kvc_object *o, co
     if (!f) return -1;
     int status = kvc_container_check_hashes(f->cache, e) || kvc_prefix_verify(f->cache, e) ? -1 : 0;
     if (!status && o->kind == KVC_OBJECT_CHUNK) status = check_name(v, o, f->cache, e);
+    if (!status && o->kind == KVC_OBJECT_NAMED) status = check_chosen_name(v, o, f->cache, e);
     kvc_file_close(f);
     return status;
 }
@@ -101,7 +118,8 @@ static int check_bytes(const struct verifying *v, const struct kvc_object *o, co
                        struct kvc_error *e) {
     const struct kvc_store *s = v->t->s;
     struct kvc_space_facts facts;
-    if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE) return check_chunk(v, o, data, size, e);
+    if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE || o->kind == KVC_OBJECT_NAMED)
+        return check_chunk(v, o, data, size, e);
     if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
     if (o->kind == KVC_OBJECT_SPACE_FACTS) {
         if (kvc_space_text_read(data, size, &facts, e)) return -1;

@@ -152,6 +152,37 @@ KVC_STORE_API int kvc_store_put(struct kvc_store_space *space, struct kvc_file *
 /* Waits until everything that was put is stored. 0, or -1 at the deadline (microseconds from now; 0: no deadline). */
 KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t deadline);
 
+/* --- caches by names --- */
+
+/* A name that the program chose, for engines that hand out hashes instead of tokens (vLLM's tiers, LMCache's adapters, HiCache).
+ * Whoever chooses names answers for it that caches of one name and namespace are the same. Nothing finds them by tokens. */
+#define KVC_STORE_MAX_NAME 256
+struct kvc_store_name {
+    const void *bytes;
+    size_t size; /* 1 to KVC_STORE_MAX_NAME */
+};
+/* Sets there[i] to 1 for each of n names that the store has a cache of, else to 0. What is not known at the deadline counts as
+ * missing. Returns how many are there, or -1 for a request that makes no sense. */
+KVC_STORE_API int64_t kvc_store_find_names(struct kvc_store_space *space, const struct kvc_store_name *names, size_t n,
+                                           uint8_t *there, const struct kvc_store_find_options *options, struct kvc_error *e);
+/* Puts a cache under a name, as one object; it needs no tokens, and may begin at any position. Packs it in the calling thread, and
+ * returns when it is stored: 0 if a level has it now, 1 if none keeps it (counted; *e tells why, code 0: it is expected to be asked for
+ * less than what is there), -1 if f does not belong to the namespace. Of the options `seconds`, `pin` and `cost` count. */
+KVC_STORE_API int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_file *f,
+                                     const struct kvc_store_put_options *options, struct kvc_error *e);
+/* Reads the cache of a name; its rows are decoded when they are read. NULL if there is none. *e tells then what was bad, or is 0. Of the
+ * options `deadline` counts. */
+KVC_STORE_API struct kvc_file *kvc_store_get_name(struct kvc_store_space *space, const struct kvc_store_name *name,
+                                                  const struct kvc_store_load_options *options, struct kvc_error *e);
+/* Decodes the cache of a name into memory, whose index 0 gets its first position. Returns 1, or 0 if there is none: memory is rubbish
+ * then, and *e as above. -1 for a request that makes no sense. `first` and `end` of the options do not count. */
+KVC_STORE_API int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_name *name,
+                                      const struct kvc_memory *m, const struct kvc_store_load_options *options,
+                                      struct kvc_error *e);
+/* Removes the caches of n names. Returns 0, or -1 if a level failed. */
+KVC_STORE_API int kvc_store_drop_names(struct kvc_store_space *space, const struct kvc_store_name *names, size_t n,
+                                       struct kvc_error *e);
+
 /* --- hints --- */
 
 /* Keeps what was found for so many seconds; 0: for good. kvc_store_unpin() ends that. Both wait for the levels. */

@@ -51,6 +51,8 @@
 #define KVC_KEY_PREFIX_EXTRAS "prefix.extras"     /* bytes: what prefix keys take beside token ids (prefix_extras.h) */
 #define KVC_KEY_PREFIX_SPACE "prefix.space"       /* bytes (32): the namespace of the file (prefix_space.h) */
 
+#define KVC_KEY_STORE_NAME "store.name" /* bytes (1 to 256): the name under which a prefix store keeps the cache */
+
 #define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form"     /* text: "plain", "server" or "none" */
 #define KVC_KEY_LLAMA_STREAMS "llama.streams"           /* u64 */
 #define KVC_KEY_LLAMA_CELL_EXT "llama.cell-ext"         /* u64: extension words before the sequence ids of a cell */

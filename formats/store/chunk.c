@@ -47,6 +47,13 @@ static int check_whole(const struct kvc_chunk *x, const struct kvc_cache *c, str
     return kvc_prefix_verify(c, e);
 }
 
+static int check_name(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_meta_entry *name = kvc_meta_find(&c->meta, KVC_KEY_STORE_NAME);
+    if (!name || name->size != x->name->size || memcmp(name->value, x->name->bytes, x->name->size) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the object is of another name than the one it is kept under");
+    return kvc_prefix_verify(c, e);
+}
+
 static int check_space(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_space facts = {.lossless = kvc_container_lossless(c),
                                     .chunk = x->space->chunk,
@@ -68,17 +75,22 @@ static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct k
     return 0;
 }
 
+static int name_of(const struct kvc_chunk *x, struct kvc_object *o, struct kvc_error *e) {
+    if (x->name) return kvc_named_object(x->space, x->name, o, e);
+    return x->whole ? kvc_whole_object(x->space, x->keys, x->i, o, e) : kvc_chunk_object(x->space, x->keys, x->i, o, e);
+}
+
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e) {
     struct kvc_object o;
     const struct kvc_open_options options = {.size = sizeof options, .format = "kvc"};
-    if ((chunk->whole ? kvc_whole_object(chunk->space, chunk->keys, chunk->i, &o, e)
-                      : kvc_chunk_object(chunk->space, chunk->keys, chunk->i, &o, e)) ||
-        kvc_chunk_signature(chunk->space->store, &o, data, size, e))
-        return NULL;
+    if (name_of(chunk, &o, e) || kvc_chunk_signature(chunk->space->store, &o, data, size, e)) return NULL;
     struct kvc_file *f = kvc_file_open_memory(data, *size, &options, e);
     if (!f) return NULL;
-    if (!(chunk->whole ? check_whole : check_tokens)(chunk, f->cache, e) && !check_space(chunk, f->cache, e) &&
-        !find_profile(chunk, f->cache, e) && (!hashes || !kvc_container_check_hashes(f->cache, e)))
+    if (!(chunk->name    ? check_name
+          : chunk->whole ? check_whole
+                         : check_tokens)(chunk, f->cache, e) &&
+        !check_space(chunk, f->cache, e) && !find_profile(chunk, f->cache, e) &&
+        (!hashes || !kvc_container_check_hashes(f->cache, e)))
         return f;
     kvc_file_close(f);
     return NULL;

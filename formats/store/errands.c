@@ -156,3 +156,10 @@ int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key) {
     pthread_mutex_unlock(&s->lock);
     return bad;
 }
+
+void kvc_store_mended(struct kvc_store *s, const uint8_t *key) {
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; i < s->n_bad; i++)
+        if (memcmp(s->bad[i].key, key, sizeof s->bad[i].key) == 0) s->bad[i].until = 0;
+    pthread_mutex_unlock(&s->lock);
+}

@@ -41,20 +41,10 @@ static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used
     }
 }
 
-/* Copies the facts of a namespace to the faster levels, once: chunks there would be of a namespace that nobody can name. */
-static void keep_facts(struct kvc_store_space *space, unsigned level) {
-    const struct kvc_object o = kvc_space_object(space);
-    size_t size = strlen(space->facts);
-    void *data = atomic_exchange(&space->is_copied, 1) ? NULL : strdup(space->facts);
-    if (data && !kvc_chunk_sign(space->store, &o, &data, &size, NULL))
-        kvc_store_backfill(space->store, level, &o, NULL, data, size);
-    else free(data);
-}
-
 /* Copies the bytes of a chunk that came from a slower level, with their signature, to the faster ones; else frees them. */
 static void keep_or_free(struct kvc_store_hit *hit, size_t i, void *data) {
     const struct kvc_object *o = &hit->object[i];
-    if (hit->level[i]) keep_facts(hit->space, hit->level[i]);
+    if (hit->level[i]) kvc_space_copy_facts(hit->space, hit->level[i]);
     if (hit->level[i]) kvc_store_backfill(hit->space->store, hit->level[i], o, i ? o - 1 : NULL, data, (size_t)hit->bytes[i]);
     else free(data);
 }

@@ -5,8 +5,11 @@
 
 #include <string.h>
 
-static const char *const word[KVC_OBJECT_KINDS] = {
-    [KVC_OBJECT_CHUNK] = "kv", [KVC_OBJECT_STATE] = "state", [KVC_OBJECT_SPACE_FACTS] = "space", [KVC_OBJECT_PROFILE] = "kvcp"};
+static const char *const word[KVC_OBJECT_KINDS] = {[KVC_OBJECT_CHUNK] = "kv",
+                                                   [KVC_OBJECT_STATE] = "state",
+                                                   [KVC_OBJECT_SPACE_FACTS] = "space",
+                                                   [KVC_OBJECT_PROFILE] = "kvcp",
+                                                   [KVC_OBJECT_NAMED] = "named"};
 
 void kvc_object_name(const struct kvc_object *o, char text[KVC_OBJECT_NAME]) {
     kvc_hex(o->space, sizeof o->space, text);

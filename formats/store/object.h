@@ -13,9 +13,10 @@ enum kvc_object_kind {
     KVC_OBJECT_CHUNK,       /* a .kvc of the tokens of one chunk: "kv" */
     KVC_OBJECT_STATE,       /* a .kvc of a whole cache that cannot be cut: "state" */
     KVC_OBJECT_SPACE_FACTS, /* the facts of a namespace, as text: "space" */
-    KVC_OBJECT_PROFILE      /* a profile: "kvcp" */
+    KVC_OBJECT_PROFILE,     /* a profile: "kvcp" */
+    KVC_OBJECT_NAMED        /* a .kvc under a name that the program chose: "named" */
 };
-#define KVC_OBJECT_KINDS 4
+#define KVC_OBJECT_KINDS 5
 
 struct kvc_object {
     enum kvc_object_kind kind;

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEADLINE 30000000 /* of a whole read or write */
-
 struct object_request {
     struct kvc_request base;
     struct kvc_object object;
@@ -51,8 +49,9 @@ static struct object_request *new_request(struct kvc_store *s, unsigned level, c
     return r;
 }
 
-void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t *size, struct kvc_error *e) {
-    struct object_request *r = new_request(s, level, o, kvc_now() + DEADLINE, e);
+void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, kvc_instant deadline, size_t *size,
+                           struct kvc_error *e) {
+    struct object_request *r = new_request(s, level, o, deadline, e);
     void *data = NULL;
     if (!r) return NULL;
     kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
@@ -70,7 +69,7 @@ void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc
 void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size, struct kvc_error *e) {
     void *data = NULL;
     for (unsigned i = 0; i < s->n_levels && !data; i++) {
-        data = kvc_store_read_level(s, i, o, size, e);
+        data = kvc_store_read_level(s, i, o, kvc_now() + KVC_OBJECT_TIME, size, e);
         if (!data) continue;
         const size_t stored = *size; /* with its signature */
         if (kvc_chunk_signature(s, o, data, size, e)) {
@@ -115,7 +114,7 @@ int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, cons
     memcpy(bytes, data, size);
     if (kvc_chunk_sign(s, o, &bytes, &size, e)) status = -1;
     for (unsigned i = 0; i < s->n_levels && !status; i++)
-        if (!kvc_store_put_level(s, i, o, bytes, size, &how, kvc_now() + DEADLINE, &there, e)) stored++;
+        if (!kvc_store_put_level(s, i, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there, e)) stored++;
     free(bytes);
     return stored ? 0 : -1;
 }

@@ -48,6 +48,14 @@ int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, s
     return name_object(space, KVC_OBJECT_STATE, i ? keys + (i - 1) * KVC_KEY_BYTES : p.start, o, e);
 }
 
+int kvc_named_object(const struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_object *o,
+                     struct kvc_error *e) {
+    uint8_t hash[KVC_KEY_BYTES];
+    if (!name->size || name->size > KVC_STORE_MAX_NAME)
+        return kvc_fail(e, KVC_ERR_USAGE, "the name of a cache has 1 to %d bytes", KVC_STORE_MAX_NAME);
+    return kvc_sha256(name->bytes, name->size, hash, e) || name_object(space, KVC_OBJECT_NAMED, hash, o, e) ? -1 : 0;
+}
+
 int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e) {
     struct kvc_extra *item = calloc(n, sizeof *item);
     if (!item) return kvc_fail_memory(e, "extras");
@@ -346,6 +354,15 @@ static struct kvc_profile *known_profile(const struct kvc_store_space *space, co
     for (unsigned i = 0; i < space->n_profiles; i++)
         if (memcmp(kvc_profile_sha256(space->profile[i]), sha256, KVC_SHA256_BYTES) == 0) return space->profile[i];
     return NULL;
+}
+
+void kvc_space_copy_facts(struct kvc_store_space *space, unsigned level) {
+    const struct kvc_object o = kvc_space_object(space);
+    size_t size = strlen(space->facts);
+    void *data = atomic_exchange(&space->is_copied, 1) ? NULL : strdup(space->facts);
+    if (data && !kvc_chunk_sign(space->store, &o, &data, &size, NULL))
+        kvc_store_backfill(space->store, level, &o, NULL, data, size);
+    else free(data);
 }
 
 struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256, struct kvc_error *e) {

@@ -146,6 +146,9 @@ int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, s
 /* Names a cache that cannot be cut: by its last prefix key, number i, or by the start of the chain (i = 0). */
 int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
                      struct kvc_error *e);
+/* Names a cache by the name that the program chose. */
+int kvc_named_object(const struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_object *o,
+                     struct kvc_error *e);
 /* Computes the prefix keys of tokens from position 0 on. The caller frees *keys. */
 int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
                    size_t n_extras, uint8_t **keys, struct kvc_error *e);
@@ -161,6 +164,8 @@ void kvc_space_hold(struct kvc_store_space *space);
 struct kvc_object kvc_space_object(const struct kvc_store_space *space);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
+/* Copies the facts of a namespace to the levels before `level`, once: objects there would be of a namespace that nobody can name. */
+void kvc_space_copy_facts(struct kvc_store_space *space, unsigned level);
 /* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
 struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256, struct kvc_error *e);
 
@@ -173,6 +178,7 @@ struct kvc_chunk {
     const int32_t *tokens; /* of the whole prefix */
     const uint8_t *keys;
     uint64_t whole; /* not 0: a cache that cannot be cut, of at most so many tokens, of which the first 256 i have keys */
+    const struct kvc_store_name *name; /* not NULL: a named cache, which needs none of the above but the namespace */
 };
 /* Opens the bytes of a chunk, which must outlive the handle, and proves that they are this chunk: signature, checksums of records (with
  * `hashes`), namespace, parent, tokens and keys. *size becomes that without the signature. */
@@ -188,7 +194,9 @@ int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, c
 /* Reads an object from the first level that has it. NULL with *e. The caller frees it. */
 void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size, struct kvc_error *e);
 /* The same of one level, with its signature. */
-void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t *size, struct kvc_error *e);
+void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, kvc_instant deadline, size_t *size,
+                           struct kvc_error *e);
+#define KVC_OBJECT_TIME 30000000 /* microseconds, of a whole read or write that nobody waits for in a hurry */
 /* Writes an object to every level that lacks it. -1 if no level took it. */
 int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, struct kvc_error *e);
 /* Writes signed bytes to one level; *there as in level.h. */
@@ -239,6 +247,8 @@ void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_ob
 /* Takes what is wrong with an object: remembers a bad one as missing, and has its level put it aside. */
 void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_error *why);
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
+/* Notes that a sound object was written in place of a bad one. */
+void kvc_store_mended(struct kvc_store *s, const uint8_t *key);
 
 /* --- what waits (queue.c, events.c) --- */
 

@@ -71,7 +71,7 @@ static struct kvc_file *search_level(struct kvc_store_space *space, unsigned lev
         struct kvc_error why;
         chunk->i = found - 1;
         if (kvc_store_is_bad(s, o[chunk->i].key)) continue;
-        void *data = kvc_store_read_level(s, level, &o[chunk->i], &size, &why);
+        void *data = kvc_store_read_level(s, level, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME, &size, &why);
         if (!data) continue;
         struct kvc_file *f = open_whole(chunk, data, size, &why);
         if (f) {

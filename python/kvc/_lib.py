@@ -107,6 +107,10 @@ class StoreLoadOptions(Sized):
                 ("pairing", text)]
 
 
+class StoreName(c.Structure):
+    _fields_ = [("bytes", text), ("size", c.c_size_t)]
+
+
 class StorePutOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("wait", c.c_int), ("seconds", i64), ("pin", c.c_int), ("cost", c.c_double),
                 ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer)]
@@ -167,6 +171,11 @@ STORE = {
     "kvc_store_get_whole": (_f, _space, pointer, u64, c.POINTER(StoreFindOptions), _e),
     "kvc_store_load": (u64, _hit, c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
     "kvc_store_put": (c.c_int, _space, _f, c.POINTER(StorePutOptions), _e),
+    "kvc_store_find_names": (i64, _space, c.POINTER(StoreName), c.c_size_t, pointer, c.POINTER(StoreFindOptions), _e),
+    "kvc_store_put_name": (c.c_int, _space, c.POINTER(StoreName), _f, c.POINTER(StorePutOptions), _e),
+    "kvc_store_get_name": (_f, _space, c.POINTER(StoreName), c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_load_name": (c.c_int, _space, c.POINTER(StoreName), c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_drop_names": (c.c_int, _space, c.POINTER(StoreName), c.c_size_t, _e),
     "kvc_store_flush": (c.c_int, _s, i64),
     "kvc_store_pin": (c.c_int, _hit, i64, _e),
     "kvc_store_unpin": (c.c_int, _hit, _e),

@@ -95,10 +95,13 @@ class Plane:
     heads: int
     dim: int
     strides: Tuple[int, int, int]  # bytes from a token, a head, a channel (a block, of block types) to the next
+    page: int = 0  # tokens of a page; 0: no pages, of which `tokens` are all
+    page_stride: int = 0  # bytes from a page to the next
 
 
 def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = None, to_fill: bool = False) -> Plane:
-    """Describes an array or CPU tensor. `layout` names its axes: T tokens, H heads, D channels, B a batch of one."""
+    """Describes an array or CPU tensor. `layout` names its axes: T tokens, H heads, D channels, B a batch of one, P pages of
+    T tokens each, as engines keep them."""
     if is_torch(array):
         if array.device.type != "cpu":
             raise Error(Code.UNSUPPORTED, f"a tensor is on the device '{array.device}'; this package takes memory of the CPU only")
@@ -127,7 +130,7 @@ def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = No
     elif array.dtype.itemsize != (_NUMPY.get(name) or _BITS[name]).itemsize:  # type: ignore[attr-defined]
         raise Error(Code.USAGE, f"values of type {array.dtype} cannot be the bits of {name}")
     axes = (layout or {2: "TD", 3: "THD", 4: "BHTD"}.get(len(shape), "")).upper()
-    if len(axes) != len(shape) or len(set(axes)) != len(axes) or not {"T", "D"} <= set(axes) <= set("BTHD"):
+    if len(axes) != len(shape) or len(set(axes)) != len(axes) or not {"T", "D"} <= set(axes) <= set("BPTHD"):
         raise Error(Code.USAGE, f"an array of {len(shape)} axes cannot have the layout '{axes}': name each axis, as in 'THD' or 'BHTD'")
     at = {axis: i for i, axis in enumerate(axes)}
     if "B" in at and shape[at["B"]] != 1:
@@ -136,8 +139,9 @@ def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = No
     def of(axis: str, values: List[int], default: int) -> int:
         return values[at[axis]] if axis in at else default
 
-    return Plane(array, address, name, of("T", shape, 1), of("H", shape, 1), of("D", shape, 1),
-                 (of("T", strides, 0), of("H", strides, 0), of("D", strides, 0)))
+    page = of("T", shape, 1) if "P" in at else 0
+    return Plane(array, address, name, of("P", shape, 1) * of("T", shape, 1), of("H", shape, 1), of("D", shape, 1),
+                 (of("T", strides, 0), of("H", strides, 0), of("D", strides, 0)), page, of("P", strides, 0))
 
 
 def flatten(arrays: Any) -> Dict[Key, Any]:
@@ -180,12 +184,16 @@ def memory(views: Mapping[Key, Plane], *, tokens: Optional[int] = None, first: i
     total = max((v.tokens for v in views.values()), default=0) if tokens is None else tokens
     for item, ((layer, role), v) in zip(items, views.items()):
         item.role, item.layer, item.dtype, item.heads, item.dim = role.encode(), layer, v.dtype.encode(), v.heads, v.dim
-        item.data, (item.token, item.head, item.channel) = v.data, v.strides
+        item.data, (item.token, item.head, item.channel), item.page = v.data, v.strides, v.page_stride
         item.tokens = v.tokens if v.tokens < total else 0
         if total and not v.tokens:
             raise Error(Code.USAGE, f"{role} of layer {layer} has no tokens, and others have {total}")
+    pages = {v.page for v in views.values()}
+    if len(pages) > 1:
+        raise Error(Code.USAGE, "arrays of one cache have pages of the same number of tokens, or none has pages")
     lines = _lib.texts(facts)
-    m = _lib.Memory(array_size=c.sizeof(_lib.MemoryArray), arrays=items, n_arrays=len(views), tokens=total, first_position=first)
+    m = _lib.Memory(array_size=c.sizeof(_lib.MemoryArray), arrays=items, n_arrays=len(views), tokens=total, first_position=first,
+                    page_size=max(pages, default=0))
     if ids is not None:
         m.token_ids, m.n_token_ids = ids.ctypes.data, ids.size
     m.facts = _lib.address(lines)

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import threading
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _lib, arrays
 from ._lib import call, encode
@@ -164,9 +164,60 @@ class Space(_lib.Handle):
                 putting.give_back(number)
         return status == 0
 
+    # --- caches by names that the program chose, for engines that hand out hashes instead of tokens ---
+
+    def find_names(self, names: Sequence[bytes], *, deadline: Optional[float] = None) -> List[bool]:
+        """Says of each name whether the store has a cache of it. What is not known at the deadline counts as missing."""
+        if not names:
+            return []
+        o = _lib.StoreFindOptions(deadline=_microseconds(deadline))
+        there = (c.c_uint8 * len(names))()
+        call(self._library.kvc_store_find_names, self.pointer, _names(names), len(names), there, c.byref(o))
+        return [bool(x) for x in there]
+
+    def put_name(self, name: bytes, file: File, *, seconds: int = 0, pin: bool = False, cost: float = 0) -> bool:
+        """Puts a cache under a name of 1 to 256 bytes, as one object, and returns when it is stored. It needs no tokens.
+
+        Caches of one name must be the same. False: no level keeps it, which `stats` counts.
+        """
+        o = _lib.StorePutOptions(seconds=seconds, pin=pin, cost=cost)
+        return call(self._library.kvc_store_put_name, self.pointer, _names([name]), file.pointer, c.byref(o)) == 0
+
+    def get_name(self, name: bytes, *, deadline: Optional[float] = None) -> Optional[File]:
+        """Reads the cache of a name. None: there is none, or it is damaged."""
+        o = _lib.StoreLoadOptions(deadline=_microseconds(deadline))
+        with _lib.ErrorSlot() as e:
+            address = self._library.kvc_store_get_name(self.pointer, _names([name]), c.byref(o), e)
+            if address is None and e.code == Code.USAGE:
+                raise e.error()
+            return None if address is None else File(address)
+
+    def load_name(self, name: bytes, into: Any, *, layout: Optional[str] = None, dtype: Optional[str] = None, convert: bool = False,
+                  pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> bool:
+        """Decodes the cache of a name straight into arrays or CPU tensors (File.load()), whose index 0 gets its first position.
+
+        False: there is none, or it is damaged; the arrays hold rubbish then.
+        """
+        m = arrays.memory(arrays.planes(into, layout, dtype, to_fill=True))
+        o = _lib.StoreLoadOptions(deadline=_microseconds(deadline), threads=threads, convert=convert, pairing=encode(pairing))
+        with _lib.ErrorSlot() as e:
+            status = self._library.kvc_store_load_name(self.pointer, _names([name]), c.byref(m), c.byref(o), e)
+            if status < 0:
+                raise e.error()
+            return status == 1
+
+    def drop_names(self, names: Sequence[bytes]) -> None:
+        """Removes the caches of names; those that are not there are no error."""
+        if names:
+            call(self._library.kvc_store_drop_names, self.pointer, _names(names), len(names))
+
     def drop(self) -> int:
         """Removes everything of the namespace. Returns the number of objects: its chunks and its facts."""
         return call(self._library.kvc_store_drop, self.pointer)
+
+
+def _names(names: Sequence[bytes]) -> Any:
+    return (_lib.StoreName * len(names))(*(_lib.StoreName(name, len(name)) for name in names))
 
 
 class _Putting:

@@ -53,6 +53,25 @@ class TestStore(Case):
         self.assertEqual((stats["put_objects"], stats["loaded_tokens"] > 0), (2, True))
         self.assertIn("kvc_store_lookups", self.store.prometheus())
 
+    def test_names(self):
+        names = [b"model@0@\x00\xff", b"other"]
+        pages = {key: np.ascontiguousarray(a[:100].transpose(1, 2, 0)) for key, a in KV.items()}  # heads, channels, tokens
+        with kvc.open_arrays(pages, layout="HDT", facts=FACTS) as f:
+            self.assertTrue(self.space.put_name(names[0], f))
+        self.assertEqual(self.space.find_names(names), [True, False])
+        into = {key: np.zeros_like(a) for key, a in pages.items()}
+        self.assertTrue(self.space.load_name(names[0], into, layout="HDT"))
+        self.assertTrue(all(np.array_equal(into[key], pages[key]) for key in pages))
+        self.assertFalse(self.space.load_name(names[1], into, layout="HDT"))
+        with self.space.get_name(names[0]) as f:
+            self.assertTrue(np.array_equal(f.arrays()[1, "V"], KV[1, "V"][:100]))
+        self.assertIsNone(self.space.get_name(names[1]))
+        self.fails(kvc.Code.USAGE, "1 to 256 bytes", self.space.find_names, [b""])
+        tool = [ROOT / "kvc-store", "-s", f"dir:{self.path('store')}", "verify"]
+        self.assertEqual(subprocess.run(tool, capture_output=True).returncode, 0)
+        self.space.drop_names(names)
+        self.assertEqual(self.space.find_names(names), [False, False])
+
     def test_background(self):
         f = self.open_arrays()
         self.assertTrue(self.space.put(f, wait=False))

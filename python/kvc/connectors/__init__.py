@@ -1,1 +1,1 @@
-"""Connectors: programs and classes by which engines keep prefixes of prompts in a store of kvc."""
+"""Connectors of inference engines, a module each. None is imported by `import kvc`."""

@@ -1,0 +1,199 @@
+"""What connectors of engines that hand out pages by name share: geometry and views of a page, namespaces, workers, counters.
+
+Such an engine gives bytes and a key, which says neither layers nor types nor positions: the engine's configuration does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
+
+import numpy as np
+
+from ..arrays import Key
+from ..errors import Code, Error
+from ..file import Path, model_identity
+from ..pack import open_arrays
+from ..store import Space, Store
+
+_BITS = {"f32": np.uint32, "f16": np.uint16, "bf16": np.uint16, "f8e4m3": np.uint8, "f8e5m2": np.uint8, "u8": np.uint8, "i8": np.uint8}
+_OTHER_NAMES = {"float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
+                "fp8_e4m3": "f8e4m3", "fp8": "f8e4m3", "float8_e5m2": "f8e5m2", "fp8_e5m2": "f8e5m2", "uint8": "u8", "int8": "i8"}
+_QUIET = 60.0  # seconds for which the same trouble is counted and not logged again
+
+
+def dtype_of(name: Any) -> str:
+    """Returns kvc's name of a type that engines call "torch.bfloat16", "BF16", "fp8_e4m3" and so on."""
+    text = str(name).replace("torch.", "").lower()
+    text = _OTHER_NAMES.get(text, text)
+    if text not in _BITS:
+        raise Error(Code.UNSUPPORTED, f"K and V of type {name} are not supported: {', '.join(_BITS)} are")
+    return text
+
+
+# --- geometry ---
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """K and V of a token: `layers`, KV `heads` of this rank, channels `dim` of a head, and the type of a value."""
+
+    layers: int
+    heads: int
+    dim: int
+    dtype: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
+        for name in ("layers", "heads", "dim"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) <= 0:
+                raise Error(Code.USAGE, f"{name} must be a whole number above 0, not {getattr(self, name)!r}")
+
+    @property
+    def token_bytes(self) -> int:
+        return 2 * self.layers * self.heads * self.dim * np.dtype(_BITS[self.dtype]).itemsize
+
+    def tokens(self, size: int) -> int:
+        """Returns the number of tokens that so many bytes hold; 0 if they are no whole tokens."""
+        return 0 if size % self.token_bytes else size // self.token_bytes
+
+    def views(self, buffer: Any, order: str = "lcthd") -> Dict[Key, np.ndarray]:
+        """Returns K and V in a buffer as arrays [tokens, heads, channels] of bits, without a copy.
+
+        `order` names the axes of the buffer, the slowest first: l layers, c K and V, t tokens, h heads, d channels.
+        """
+        bits = np.frombuffer(buffer, np.uint8).view(_BITS[self.dtype])
+        sizes = {"l": self.layers, "c": 2, "t": self.tokens(bits.nbytes), "h": self.heads, "d": self.dim}
+        if sorted(order) != sorted(sizes):
+            raise Error(Code.USAGE, f"the order '{order}' must have each of the axes l, c, t, h, d once")
+        if not sizes["t"]:
+            raise Error(Code.USAGE, f"{bits.nbytes} bytes are no whole tokens of {self.token_bytes} bytes")
+        whole = bits.reshape([sizes[axis] for axis in order]).transpose([order.index(axis) for axis in "lcthd"])
+        return {(i, role): whole[i, c] for i in range(self.layers) for c, role in enumerate("KV")}
+
+
+# --- namespaces ---
+
+
+def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Optional[Path] = None, pairing: Optional[str] = None,
+             rope_theta: Optional[float] = None, shard: Optional[str] = None) -> Dict[str, Any]:
+    """Returns what is known of an engine's caches as metadata (kvc(5)).
+
+    K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name does. `pairing` is assumed to be that
+    of transformers, "halves", if it is not given. `shard` is "rank/size".
+    """
+    facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "model.kv-heads": geometry.heads,
+                             "model.head-dim": geometry.dim, "rope.k": "post", "rope.pairing": pairing or "halves",
+                             "rope.pairing-assumed": None if pairing else True, "rope.theta": rope_theta, "shard": shard}
+    if weights is not None:
+        key, _, value = model_identity(weights).rpartition(":")
+        if not key.startswith("model.fingerprint."):
+            raise Error(Code.UNSUPPORTED, f"{weights} gives no fingerprint of the weights")
+        facts[key] = value
+    return {key: value for key, value in facts.items() if value not in (None, "")}
+
+
+def open_space(store: Store, geometry: Geometry, facts: Mapping[str, Any], **options: Any) -> Space:
+    """Opens the namespace of caches of a geometry and facts. Options are those of Store.space(): recipe, profile, tenant_file."""
+    like = geometry.views(bytes(geometry.token_bytes))
+    with open_arrays(like, dtype=geometry.dtype, facts=facts) as f:
+        return store.space(f, **options)
+
+
+# --- workers ---
+
+
+class Workers:
+    """A few threads, and two bounded queues. Loads, for which requests wait, go before stores, and have a thread to themselves."""
+
+    def __init__(self, threads: int, waiting: int, name: str) -> None:
+        if threads < 1 or waiting < 1:
+            raise Error(Code.USAGE, "threads and waiting must be 1 or more")
+        self._storing_at_most = max(1, threads - 1)
+        self._waiting = waiting
+        self._queues: Tuple[Deque[Callable[[], None]], Deque[Callable[[], None]]] = (deque(), deque())  # loads, stores
+        self._storing = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, job: Callable[[], None], *, store: bool = False) -> bool:
+        """Gives a job, which must not raise, to a thread. False: its queue is full, or closed."""
+        with self._changed:
+            queue = self._queues[store]
+            if self._closed or len(queue) >= self._waiting:
+                return False
+            queue.append(job)
+            self._changed.notify()
+            return True
+
+    def close(self) -> List[Callable[[], None]]:
+        """Waits for the jobs under way, and returns those that were not begun."""
+        with self._changed:
+            self._closed = True
+            left = [job for queue in self._queues for job in queue]
+            for queue in self._queues:
+                queue.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        return left
+
+    def _take(self) -> Optional[Tuple[Callable[[], None], bool]]:
+        """Waits for a job, and tells whether it is a store. None: there will be none."""
+        with self._changed:
+            while True:
+                for store, queue in enumerate(self._queues):
+                    if queue and not (store and self._storing >= self._storing_at_most):
+                        self._storing += store
+                        return queue.popleft(), bool(store)
+                if self._closed:
+                    return None
+                self._changed.wait()
+
+    def _work(self) -> None:
+        while (taken := self._take()) is not None:
+            job, store = taken
+            job()
+            if store:
+                with self._changed:
+                    self._storing -= 1
+                    self._changed.notify()
+
+
+# --- counters ---
+
+
+class Counters:
+    """Counts by name, and logs: each trouble once a minute at most, so that a store that is down does not fill the log."""
+
+    def __init__(self, logger: logging.Logger, *names: str) -> None:
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._counts: Dict[str, int] = dict.fromkeys(names, 0)
+        self._logged: Dict[str, float] = {}
+
+    def add(self, name: str, n: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += n
+
+    def trouble(self, name: str, message: str, n: int = 1) -> None:
+        """Counts what went wrong, and says so unless the same was said lately."""
+        now = time.monotonic()
+        with self._lock:
+            self._counts[name] += n
+            say = now - self._logged.get(name, -_QUIET) >= _QUIET
+            if say:
+                self._logged[name] = now
+        if say:
+            self._logger.warning("%s (counted as '%s'; said once a minute)", message, name)
+
+    def read(self) -> Dict[str, int]:
+        with self._lock:
+            return dict(self._counts)

@@ -1,0 +1,8 @@
+class _Platform:
+    cpu = False
+
+    def is_cpu(self):
+        return self.cpu
+
+
+current_platform = _Platform()

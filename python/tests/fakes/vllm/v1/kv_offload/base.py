@@ -1,0 +1,29 @@
+"""Names and signatures of vLLM 0.32, vllm/v1/kv_offload/base.py, as far as the tier uses them."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+def get_offload_block_hash(key):
+    return key[:-4]
+
+
+def get_offload_group_idx(key):
+    return int.from_bytes(key[-4:], "big")
+
+
+class Medium(Enum):
+    CPU = "CPU"
+    STORAGE = "STORAGE"
+
+
+class LookupResult(Enum):
+    MISS = auto()
+    HIT = auto()
+    HIT_PENDING = auto()
+    RETRY = auto()
+
+
+@dataclass
+class RequestOffloadingContext:
+    policy: str = "chunk_level"

@@ -1,0 +1,235 @@
+"""The secondary tier of vLLM, with stand-ins for vLLM's classes and numpy memory. tests/connectors/vllm_tier.py has the real engine."""
+
+import glob
+import os
+import shutil
+import sys
+import unittest
+from types import SimpleNamespace as Fake
+
+import numpy as np
+from common import Case, needs_store
+
+import kvc
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes"))
+from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
+from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402
+
+from kvc.connectors import vllm_pages  # noqa: E402
+from kvc.connectors.vllm_tier import KvcTier, layer_numbers  # noqa: E402
+
+LAYERS, HEADS, DIM, PAGE = 3, 2, 16, 32
+REQUEST = Fake(req_id="r")
+
+
+def key(i, group=0):
+    return bytes([i]) * 32 + group.to_bytes(4, "big")
+
+
+def spec(*, groups=1, blocks=1, workers=1, canonical=False, model="a/model", dtype="bfloat16", layout="LBNHC"):
+    """What vLLM tells a tier. A group has the layers i, i + groups, i + 2 * groups."""
+    block = LAYERS * vllm_pages.page_bytes(HEADS, DIM, PAGE, dtype)
+    names = [tuple(f"model.layers.{i * groups + g}.self_attn.attn" for i in range(LAYERS)) for g in range(groups)]
+    config = Fake(groups=[Fake(tokens_per_block=PAGE, layer_names=n, group_id=g) for g, n in enumerate(names)],
+                  worker_kv_bytes_per_block=block, model=Fake(name=model, dtype=dtype), cache=Fake(blocks_per_chunk=blocks, tokens_per_hash=PAGE),
+                  parallel=Fake(world_size=workers), canonical_layout=canonical, replicated_layout=False, kv_cache_layout=layout)
+    return Fake(config=config, cpu_page_size_per_worker=block * blocks)
+
+
+def memory(s, chunks=8, seed=None):
+    """Host memory of a spec, with 64 bytes after each chunk that are not the tier's."""
+    size = s.cpu_page_size_per_worker * s.config.parallel.world_size + 64
+    if seed is None:
+        return np.zeros((chunks, size), np.uint8)
+    values = np.random.default_rng(seed).normal(size=(chunks, size // 2)).astype(np.float32)
+    return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+
+
+@needs_store
+class TestTier(Case):
+    def tier(self, s, rows, store=None, **options):
+        tier = KvcTier(s, memoryview(rows), "KvcTier", **{"store": store or f"dir:{self.path('store')}?min-free=0", "dim": DIM, "threads": 2,
+                                                         "load_deadline": 30, "deadline": 30, **options})
+        self.addCleanup(self.end, tier)
+        return tier
+
+    @staticmethod
+    def end(tier):
+        if tier._rows.size:
+            tier.shutdown()
+
+    def run_job(self, tier, keys, chunks, store):
+        job = TransferJob(7, keys, np.array(chunks), not store, REQUEST)
+        (tier.submit_store if store else tier.submit_load)(job)
+        tier.drain_jobs()
+        [result] = tier.get_finished_jobs()
+        self.assertEqual(result.job_id, 7)
+        return result
+
+    def lookups(self, tier, keys, request=REQUEST):
+        found = [tier.lookup(k, request) for k in keys]
+        tier.on_schedule_end(None)
+        return found, [tier.lookup(k, request) for k in keys]
+
+    def objects(self):
+        return sorted(glob.glob(self.path("store/obj/*/*/*.named")))
+
+    def there_and_back(self, s, keys, **options):
+        """Stores chunks 0, 1, ... and loads them into other places of a new tier's memory."""
+        rows, n = memory(s, seed=1), len(keys)
+        self.assertTrue(self.run_job(self.tier(s, rows, **options), keys, range(n), True).success)
+        into = memory(s)
+        tier = self.tier(s, into, **options)
+        self.assertEqual(self.lookups(tier, keys), ([LookupResult.RETRY] * n, [LookupResult.HIT] * n))
+        result = self.run_job(tier, keys, range(7, 7 - n, -1), False)
+        self.assertTrue(result.success)
+        self.assertIsNone(result.successful_keys)
+        self.assertEqual(result.transfer_bytes, n * (into.shape[1] - 64))
+        self.assertTrue(np.array_equal(into[7:7 - n:-1, :-64], rows[:n, :-64]))
+        self.assertFalse(into[:, -64:].any() or into[:8 - n].any())
+
+    def test_layouts(self):
+        for i, layout in enumerate(vllm_pages.LAYOUTS):
+            for blocks in (1, 4):
+                with self.subTest(layout=layout, blocks=blocks):
+                    shutil.rmtree(self.path("store"), ignore_errors=True)
+                    self.there_and_back(spec(blocks=blocks), [key(1), key(2), key(3)], layout=layout)
+        self.there_and_back(spec(layout="LBHNC", dtype="float32", model="another"), [key(1)])
+
+    def test_workers(self):
+        """Without the canonical layout each worker's heads are an object; with it the heads of all are one."""
+        store = f"dir:{self.path('store')}?min-free=0&index=no"
+        self.there_and_back(spec(workers=2), [key(1), key(2)], store=store)
+        self.assertEqual(len(self.objects()), 4)
+        shutil.rmtree(self.path("store"))
+        self.there_and_back(spec(workers=2, canonical=True), [key(1), key(2)], store=store)
+        self.assertEqual(len(self.objects()), 2)
+
+    def test_a_part_that_is_missing(self):
+        s = spec(workers=2)
+        tier = self.tier(s, memory(s, seed=1), store=f"dir:{self.path('store')}?min-free=0&index=no")
+        self.run_job(tier, [key(1)], [0], True)
+        os.unlink(self.objects()[0])
+        self.assertEqual(self.lookups(tier, [key(1)])[1], [LookupResult.MISS])
+        self.assertFalse(self.run_job(tier, [key(1)], [1], False).success)
+        self.assertTrue(self.run_job(tier, [key(1)], [0], True).success)  # it is put again
+        self.assertTrue(self.run_job(tier, [key(1)], [1], False).success)
+
+    def test_groups(self):
+        self.there_and_back(spec(groups=2, blocks=2), [key(1, 0), key(1, 1), key(2, 0)])
+        with kvc.open(self.objects()[0]) as f:
+            self.assertIn({t.layer for t in f.tensors}, ({0, 2, 4}, {1, 3, 5}))
+            self.assertEqual(f.meta["model.name"], "a/model")
+
+    def test_damage(self):
+        """The other chunks of the job are kept, the bad one is missing from then on, and storing it again mends it."""
+        s, keys = spec(), [key(1), key(2), key(3)]
+        rows = memory(s, seed=2)
+        tier = self.tier(s, rows)
+        self.run_job(tier, keys, [0, 1, 2], True)
+        sizes = {path: os.path.getsize(path) for path in self.objects()}
+        path = self.objects()[1]
+        os.chmod(path, 0o600)
+        with open(path, "r+b") as f:
+            f.seek(sizes[path] // 2)
+            byte = f.read(1)
+            f.seek(-1, 1)
+            f.write(bytes([byte[0] ^ 4]))
+        self.assertEqual(self.lookups(tier, keys)[1], [LookupResult.HIT] * 3)
+        result = self.run_job(tier, keys, [5, 6, 7], False)
+        self.assertFalse(result.success)
+        self.assertEqual(len(result.successful_keys), 2)
+        [bad] = set(keys) - set(result.successful_keys)
+        for request in (REQUEST, Fake(req_id="another")):  # or vLLM would load it again and again
+            self.assertEqual(self.lookups(tier, [bad], request)[1], [LookupResult.MISS])
+        self.assertEqual(tier.counters.read()["not_loaded"], 1)
+        self.assertEqual(tier._store.stats["bad_objects"], 1)
+        tier.on_request_finished(REQUEST)
+        tier.on_request_finished(Fake(req_id="another"))
+        self.assertTrue(self.run_job(tier, [bad], [keys.index(bad)], True).success)
+        self.assertEqual(self.lookups(tier, [bad])[1], [LookupResult.HIT])
+        self.assertTrue(self.run_job(tier, [bad], [7], False).success)
+        self.assertTrue(np.array_equal(rows[7, :-64], rows[keys.index(bad), :-64]))
+
+    def test_gone_between(self):
+        s = spec()
+        tier = self.tier(s, memory(s, seed=1))
+        self.run_job(tier, [key(1)], [0], True)
+        self.assertEqual(self.lookups(tier, [key(1)])[1], [LookupResult.HIT])
+        os.unlink(self.objects()[0])
+        result = self.run_job(tier, [key(1)], [1], False)
+        self.assertEqual((result.success, result.successful_keys), (False, None))
+        self.assertEqual(self.lookups(tier, [key(1)])[1], [LookupResult.MISS])
+
+    def test_foreign(self):
+        """Chunks of another model, type, size, layout of workers or recipe are not found under the same hash."""
+        s = spec()
+        self.run_job(self.tier(s, memory(s, seed=1)), [key(1)], [0], True)
+        for other, options in ((spec(model="b"), {}), (spec(dtype="float16"), {}), (spec(blocks=2), {}), (spec(workers=2), {}),
+                               (spec(), {"recipe": "kivi4"}), (spec(), {"heads": HEADS // 2, "dim": 2 * DIM})):
+            self.assertEqual(self.lookups(self.tier(other, memory(other), **options), [key(1)])[1], [LookupResult.MISS])
+        self.assertEqual(self.lookups(self.tier(s, memory(s)), [key(1), key(2)])[1], [LookupResult.HIT, LookupResult.MISS])
+
+    def test_lossy(self):
+        s = spec(dtype="float16", blocks=4)
+        rows = memory(s)
+        rows[:4] = np.random.default_rng(1).normal(size=(4, rows.shape[1] // 2)).astype(np.float16).view(np.uint8)
+        tier = self.tier(s, rows, recipe="kivi4")
+        self.assertTrue(self.run_job(tier, [key(1)], [0], True).success)
+        self.assertTrue(self.run_job(tier, [key(1)], [5], False).success)
+        a, b = (rows[i, :-64].view(np.float16).astype(np.float32) for i in (0, 5))
+        self.assertFalse(np.array_equal(a, b))
+        self.assertLess(np.abs(a - b).max(), 0.5)
+
+    def test_nobody_keeps_it(self):
+        """A level that is too small, one that is down, and a folder that is gone: the job ends, and it is counted."""
+        s = spec()
+        for store in (f"dir:{self.path('small')}?max-size=64&min-free=0", f"dir:{self.path('gone')}?min-free=0"):
+            tier = self.tier(s, memory(s, seed=1), store=store)
+            shutil.rmtree(self.path("gone"), ignore_errors=True)
+            self.assertFalse(self.run_job(tier, [key(1), key(2)], [0, 1], True).success)
+            self.assertEqual(tier.counters.read()["not_stored"], 2)
+            self.assertFalse(self.run_job(tier, [key(1)], [0], False).success)
+            self.assertEqual(self.lookups(tier, [key(1)])[1], [LookupResult.MISS])
+
+    def test_queue(self):
+        s = spec()
+        tier = self.tier(s, memory(s, 64, seed=1), threads=1, waiting=2)
+        for n in range(8):
+            tier.submit_store(TransferJob(n, [key(n, 0), key(n + 100, 0)], np.array([n, n + 8]), False, REQUEST))
+        tier.drain_jobs()
+        done = {result.job_id: result for result in tier.get_finished_jobs()}
+        self.assertEqual(sorted(done), list(range(8)))
+        counts = tier.counters.read()
+        self.assertGreater(counts["dropped"], 0)
+        self.assertEqual(counts["dropped"] + counts["stored"], 16)
+        self.assertEqual(len(self.objects()), counts["stored"])
+        self.assertEqual(self.run_job(tier, [], [], False).success, True)
+
+    def test_shutdown(self):
+        """What was submitted is stored, and vLLM can release its memory."""
+        s = spec()
+        rows = memory(s, seed=1)
+        view = memoryview(rows)
+        tier = KvcTier(s, view, "KvcTier", store=f"dir:{self.path('store')}?min-free=0", dim=DIM)
+        tier.submit_store(TransferJob(1, [key(i) for i in range(8)], np.arange(8), False, REQUEST))
+        tier.shutdown()
+        self.assertEqual(len(self.objects()), 8)
+        view.release()
+
+    def test_refused(self):
+        s = spec()
+        self.fails(kvc.Code.UNSUPPORTED, "BHLNC", self.tier, spec(layout="BHLNC"), memory(s))
+        self.fails(kvc.Code.USAGE, '"dim"', self.tier, s, memory(s), dim=0)
+        s.config.worker_kv_bytes_per_block += 2
+        self.fails(kvc.Code.UNSUPPORTED, "MLA", self.tier, s, memory(s))
+
+    def test_layer_numbers(self):
+        self.assertEqual(layer_numbers(["model.layers.3.self_attn.attn", "model.layers.11.self_attn.attn"]), [3, 11])
+        self.assertEqual(layer_numbers(["a.1.self", "a.1.cross"]), [0, 1])
+        self.assertEqual(layer_numbers(["attn", "x.2.y"]), [0, 1])
+
+
+if __name__ == "__main__":
+    unittest.main()

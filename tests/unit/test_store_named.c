@@ -1,0 +1,245 @@
+/* test_store_named.c: caches under names that a program chose: finding, putting, reading, damage, forgeries, several levels. */
+#include "store_support.h"
+
+#include "formats/store/dir/dir.h"
+
+#define OF(text) ((const struct kvc_store_name){text, sizeof text - 1})
+#define N 37 /* tokens of a named cache: no multiple of anything */
+
+/* A cache without token ids that begins at a position of its own. */
+static struct made *make_nameless(int32_t seed, int64_t first) {
+    struct made *x = make(N, seed, NULL);
+    kvc_file_close(x->f);
+    x->m.token_ids = NULL;
+    x->m.n_token_ids = 0;
+    x->m.first_position = first;
+    open_made(x, NULL);
+    return x;
+}
+
+static int put_as(struct kvc_store_space *space, const struct kvc_store_name *name, const struct made *x) {
+    struct kvc_error e = {.code = KVC_OK};
+    const int status = kvc_store_put_name(space, name, x->f, NULL, &e);
+    if (status < 0) fail_msg("%s", e.message);
+    return status;
+}
+
+static int is_found(struct kvc_store_space *space, const struct kvc_store_name *name) {
+    uint8_t there;
+    assert_true(kvc_store_find_names(space, name, 1, &there, NULL, NULL) >= 0);
+    return there;
+}
+
+/* Loads a name: 1 if the rows of x came, 0 if nothing did. */
+static int loads(struct kvc_store_space *space, const struct kvc_store_name *name, const struct made *x) {
+    struct made *y = calloc(1, sizeof *y);
+    struct kvc_error e;
+    assert_non_null(y);
+    describe(y, N);
+    const int status = kvc_store_load_name(space, name, &y->m, NULL, &e);
+    if (status < 0) fail_msg("%s", e.message);
+    for (unsigned i = 0; i < ARRAYS && status; i++) assert_memory_equal(y->rows[i], x->rows[i], N * ROW);
+    free(y);
+    return status;
+}
+
+static void object_path(const struct kvc_store_space *space, const struct kvc_store_name *name, const char *level, char *path,
+                        size_t size) {
+    struct kvc_object o;
+    char text[KVC_OBJECT_NAME];
+    assert_int_equal(kvc_named_object(space, name, &o, NULL), 0);
+    kvc_object_name(&o, text);
+    snprintf(path, size, "%s/%s/obj/%.2s/%.2s/%s", folder, level, text + 17, text + 19, text);
+}
+
+static void round_trip(void **state) {
+    (void)state;
+    struct made *x = make_nameless(3, 0), *y = make_nameless(4, 4096);
+    struct kvc_store *s = open_store("rt", "");
+    struct kvc_store_space *space = open_space(s, x);
+    const struct kvc_store_name names[] = {OF("none"), OF("a"), OF("b\0c"), OF("b"), OF("a")};
+    uint8_t there[5];
+    struct kvc_error e;
+    assert_int_equal(put_as(space, &names[1], x), 0);
+    assert_int_equal(put_as(space, &names[2], y), 0);
+    assert_int_equal(kvc_store_find_names(space, names, 5, there, NULL, &e), 3);
+    assert_memory_equal(there, ((uint8_t[]){0, 1, 1, 0, 1}), 5);
+    assert_int_equal(loads(space, &names[1], x), 1);
+    assert_int_equal(loads(space, &names[2], y), 1); /* whatever its position */
+    assert_int_equal(loads(space, &names[3], x), 0);
+    struct kvc_file *f = kvc_store_get_name(space, &names[2], NULL, &e);
+    assert_non_null(f);
+    assert_int_equal(kvc_file_position(f, 0, 0), 4096);
+    kvc_file_close(f);
+    assert_null(kvc_store_get_name(space, &names[0], NULL, &e));
+    assert_int_equal(e.code, KVC_OK);
+    /* what is there is not written again */
+    assert_int_equal(counted(s, KVC_COUNT_PUT), 2);
+    assert_int_equal(put_as(space, &names[1], y), 0);
+    assert_int_equal(counted(s, KVC_COUNT_PUT), 2);
+    assert_int_equal(counted(s, KVC_COUNT_SHARED), 1);
+    assert_int_equal(loads(space, &names[1], x), 1);
+    assert_int_equal(kvc_store_drop_names(space, names, 2, &e), 0);
+    assert_int_equal(kvc_store_find_names(space, names, 5, there, NULL, &e), 1);
+    kvc_store_space_close(space);
+    kvc_store_close(s);
+    unmake(x);
+    unmake(y);
+}
+
+static void refused(void **state) {
+    (void)state;
+    struct made *x = make_nameless(3, 0), *z;
+    struct kvc_store *s = open_store("no", "");
+    struct kvc_store_space *space = open_space(s, x);
+    char text[KVC_STORE_MAX_NAME + 1] = "";
+    const struct kvc_store_name empty = {"", 0}, longest = {text, KVC_STORE_MAX_NAME}, longer = {text, sizeof text}, a = OF("a");
+    struct kvc_error e;
+    uint8_t there;
+    assert_int_equal(kvc_store_put_name(space, &empty, x->f, NULL, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    assert_int_equal(kvc_store_put_name(space, &longer, x->f, NULL, &e), -1);
+    assert_int_equal(kvc_store_find_names(space, &longer, 1, &there, NULL, &e), -1);
+    assert_int_equal(put_as(space, &longest, x), 0);
+    assert_int_equal(loads(space, &longest, x), 1);
+    /* a cache of another model is not put, and arrays of other shapes are not filled */
+    static const char *const facts[] = {"model.name=n", "model.architecture=llama", "rope.pairing=halves", NULL};
+    z = make(N, 3, facts);
+    assert_int_equal(kvc_store_put_name(space, &a, z->f, NULL, &e), -1);
+    assert_int_equal(is_found(space, &a), 0);
+    describe(z, N + 1);
+    assert_int_equal(kvc_store_load_name(space, &longest, &z->m, NULL, &e), -1);
+    kvc_store_space_close(space);
+    kvc_store_close(s);
+    unmake(x);
+    unmake(z);
+}
+
+/* Flips a byte: nothing comes, it is counted once and put aside, and a put heals it. */
+static void damaged(void **state) {
+    (void)state;
+    char path[400];
+    size_t n = 1;
+    struct made *x = make_nameless(3, 0);
+    const struct kvc_store_name a = OF("a");
+    for (size_t at = 0; at < n; at += 61) {
+        struct kvc_store *s = open_store("bad", "");
+        struct kvc_store_space *space = open_space(s, x);
+        assert_int_equal(put_as(space, &a, x), 0);
+        object_path(space, &a, "bad", path, sizeof path);
+        uint8_t *data = read_file(path, &n);
+        data[at] ^= 0x20;
+        write_file(path, data, n);
+        free(data);
+        assert_int_equal(loads(space, &a, x), 0);
+        assert_int_equal(is_found(space, &a), 0); /* not again, so that no engine loops */
+        assert_int_equal(loads(space, &a, x), 0);
+        assert_int_equal(counted(s, KVC_COUNT_BAD), 1);
+        wait_for_all(s);
+        assert_int_equal(put_as(space, &a, x), 0);
+        assert_int_equal(is_found(space, &a), 1);
+        assert_int_equal(loads(space, &a, x), 1);
+        kvc_store_space_close(space);
+        kvc_store_close(s);
+    }
+    unmake(x);
+}
+
+/* An object under another name, and one of another namespace, are not delivered. */
+static void forged(void **state) {
+    (void)state;
+    static const char *const facts[] = {"model.name=n", "model.architecture=llama", "rope.pairing=halves", NULL};
+    struct made *x = make_nameless(3, 0), *z = make(N, 3, facts);
+    struct kvc_store *s = open_store("forged", "&index=no");
+    struct kvc_store_space *space = open_space(s, x), *other = open_space(s, z);
+    const struct kvc_store_name a = OF("a"), b = OF("b"), c = OF("c");
+    char from[400], to[400];
+    size_t n;
+    assert_int_equal(put_as(space, &a, x), 0);
+    assert_int_equal(put_as(space, &b, x), 0);
+    assert_int_equal(put_as(space, &c, x), 0);
+    assert_int_equal(put_as(other, &c, z), 0);
+    object_path(space, &a, "forged", from, sizeof from);
+    object_path(space, &b, "forged", to, sizeof to);
+    uint8_t *data = read_file(from, &n);
+    write_file(to, data, n);
+    free(data);
+    assert_int_equal(loads(space, &b, x), 0);
+    object_path(other, &c, "forged", from, sizeof from);
+    object_path(space, &c, "forged", to, sizeof to);
+    data = read_file(from, &n);
+    write_file(to, data, n);
+    free(data);
+    assert_int_equal(loads(space, &c, x), 0);
+    assert_int_equal(counted(s, KVC_COUNT_BAD), 2);
+    assert_int_equal(loads(space, &a, x), 1);
+    kvc_store_space_close(space);
+    kvc_store_space_close(other);
+    kvc_store_close(s);
+    unmake(x);
+    unmake(z);
+}
+
+/* Two levels: what the first lacks comes from the second; one that takes nothing does not matter; none at all is 1. */
+static void levels(void **state) {
+    (void)state;
+    char url[700], one[300], two[300], path[400];
+    struct made *x = make_nameless(3, 0);
+    const struct kvc_store_name a = OF("a"), b = OF("b");
+    level_url(one, sizeof one, "l1", "");
+    level_url(two, sizeof two, "l2", "");
+    snprintf(url, sizeof url, "%s,%s", one, two);
+    struct kvc_store *s = open_store_with(url, &patient);
+    struct kvc_store_space *space = open_space(s, x);
+    assert_int_equal(put_as(space, &a, x), 0);
+    assert_int_equal(counted(s, KVC_COUNT_PUT), 2);
+    object_path(space, &a, "l1", path, sizeof path);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(loads(space, &a, x), 1);
+    wait_for_all(s);
+    assert_int_equal(access(path, F_OK), 0); /* it is back */
+    kvc_store_space_close(space);
+    kvc_store_close(s);
+    s = open_store_with(level_url(url, sizeof url, "tiny", "&max-size=64"), &patient);
+    space = open_space(s, x);
+    struct kvc_error e;
+    assert_int_equal(kvc_store_put_name(space, &b, x->f, NULL, &e), 1);
+    assert_true(counted(s, KVC_COUNT_REFUSED) + counted(s, KVC_COUNT_FAILED) == 1);
+    assert_int_equal(is_found(space, &b), 0);
+    kvc_store_space_close(space);
+    kvc_store_close(s);
+    unmake(x);
+}
+
+/* With a key file, objects of others are not taken. */
+static void signed_ones(void **state) {
+    (void)state;
+    char url[300], key[200];
+    struct made *x = make_nameless(3, 0);
+    const struct kvc_store_name a = OF("a"), b = OF("b");
+    snprintf(key, sizeof key, "%s/key", folder);
+    write_file(key, "0123456789abcdef", 16);
+    struct kvc_store_options o = patient;
+    level_url(url, sizeof url, "signed", "");
+    struct kvc_store *plain = open_store_with(url, &patient);
+    struct kvc_store_space *space = open_space(plain, x);
+    assert_int_equal(put_as(space, &a, x), 0);
+    o.key_file = key;
+    struct kvc_store *s = open_store_with(url, &o);
+    struct kvc_store_space *own = open_space(s, x);
+    assert_int_equal(loads(own, &a, x), 0);
+    assert_int_equal(put_as(own, &b, x), 0);
+    assert_int_equal(loads(own, &b, x), 1);
+    assert_int_equal(loads(space, &b, x), 1); /* who has no key strips the signature */
+    kvc_store_space_close(own);
+    kvc_store_close(s);
+    kvc_store_space_close(space);
+    kvc_store_close(plain);
+    unmake(x);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(refused), cmocka_unit_test(damaged),
+                                       cmocka_unit_test(forged),     cmocka_unit_test(levels),  cmocka_unit_test(signed_ones)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
