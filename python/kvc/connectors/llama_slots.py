@@ -166,16 +166,18 @@ class SlotFolder:
 
 def open_slot(path: str, model: str) -> File:
     """Opens a saved slot as the cache of one sequence, whatever the number of the slot."""
+    return file.open(path if count_streams(path) == 1 else _open_stream(path), format="llama", model=model)
+
+
+def _open_stream(path: str) -> memoryview:
+    """Returns a slot file as if its server had one stream. Nothing is copied but its head."""
     with open(path, "rb") as f:
         at, streams = _streams(f)
-        if streams == 1:
-            return file.open(path, format="llama", model=model)
         data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
     before = next((i for i in range(streams) if data[at + 4 + 4 * i:at + 8 + 4 * i] != bytes(4)), streams - 1)
     head = data[:at] + struct.pack("<I", 1)
     data[4 * before:4 * before + len(head)] = head  # the words of the empty streams before it are left out
-    part = memoryview(data)[4 * before:len(data) - 4 * (streams - 1 - before)]
-    return file.open(part, format="llama", model=model)
+    return memoryview(data)[4 * before:len(data) - 4 * (streams - 1 - before)]
 
 
 def add_streams(path: str, streams: int) -> None:
