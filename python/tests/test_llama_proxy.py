@@ -434,7 +434,10 @@ class TestFailures(ProxyCase):
         self.assertIn("--slot-save-path", self.proxy.stats()["off"])
 
     def test_key(self):
-        """The proxy's own calls have the key of the client."""
+        """The proxy's own calls have the key of the client; one without a key does not keep others from the store."""
+        self.server.answers = {"/slots": (401, {"error": {"code": 401, "message": "Invalid API Key"}})}
+        self.assertEqual(self.ask().headers["x-kvc-passed"], "refused")
+        self.server.answers = {}
         headers = []
         answer = fake.Handler.answer
         self.addCleanup(setattr, fake.Handler, "do_GET", fake.Handler.do_GET)
@@ -522,7 +525,7 @@ class TestProgram(ProxyCase):
                                     f"--slots={self.folder_of_slots}", f"--server={self.server.url}", f"--listen=127.0.0.1:{port}", "-v"],
                                    stderr=subprocess.PIPE, text=True, env=where)
         self.addCleanup(program.kill)
-        self.assertIn(f"http://127.0.0.1:{port}", program.stderr.readline())
+        self.assertIn(f"127.0.0.1:{port} in front of", program.stderr.readline())
         self.assertIn("namespace", program.stderr.readline())
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         connection.request("POST", "/completion", json.dumps({"prompt": LONG}))

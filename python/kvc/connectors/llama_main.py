@@ -90,7 +90,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     threading.Thread(target=front.serve_forever, daemon=True).start()
-    proxy.say(f"http://{host}:{front.server_address[1]} in front of {o.server}")
+    proxy.say(f"{o.listen} in front of {o.server}")
     look_ahead(proxy)
     ended.wait()
     front.shutdown()

@@ -17,6 +17,7 @@ from .llama_http import Caller, Refused
 from .llama_slots import Slot, SlotFolder, Slots, add_streams, count_streams, open_slot
 
 _RETRY = 10  # seconds until what failed is tried again
+_NOT_NOW = (401, 403, 502, 503)  # a client without the key, a server that starts: the next request may do better
 _PROBE = [1]  # the prompt of one token that shows what a slot of this server is like
 
 
@@ -79,6 +80,8 @@ class Prefixes:
                 try:
                     self._namespace = self._open(caller, props)
                 except (Off, Error, Refused, OSError, ValueError, KeyError) as problem:
+                    if isinstance(problem, Refused) and problem.status in _NOT_NOW:
+                        raise
                     self._why = str(problem)
                     self._again = time.monotonic() + _RETRY
             if self._namespace is None:

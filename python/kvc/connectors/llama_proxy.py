@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 import threading
 import time
@@ -38,6 +39,7 @@ COUNTERS = {
     "prompt_tokens": "Tokens of prompts for which the store was asked",
     "restored_tokens": "Tokens that were restored from the store",
     "restored_bytes": "Bytes of slot files that were written for this",
+    "restore_microseconds": "Time that finding and restoring took",
     "slot_tokens": "Tokens that slots held already",
     "unused_restores": "Restored prefixes that the server did not use",
     "saves": "Slots that were saved for the store",
@@ -222,7 +224,7 @@ class Proxy:
 
     def _restore(self, task: Task) -> None:
         """Restores the prefix that the store has, unless the slot holds as much. A failure leaves a slot that is computed anew."""
-        slot = task.slot
+        slot, began = task.slot, time.monotonic()
         try:
             task.found = self.prefixes.fetch(task.namespace, task.tokens, task.held)
             if task.found.name:
@@ -236,6 +238,7 @@ class Proxy:
             self.counters["hits"] += task.restored > 0
             self.counters["restored_tokens"] += task.restored
             self.counters["restored_bytes"] += task.found.bytes if task.restored else 0
+            self.counters["restore_microseconds"] += int(1e6 * (time.monotonic() - began))
 
     def _load(self, task: Task, name: str) -> int:
         slot, task.held = task.slot, 0
@@ -375,6 +378,8 @@ class Front(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, address: Tuple[str, int], proxy: Proxy) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
         super().__init__(address, type("Handler", (Handler,), {"proxy": proxy}))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
