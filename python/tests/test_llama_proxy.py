@@ -467,6 +467,7 @@ class TestWindow(ProxyCase):
         self.assertEqual(self.count("failures"), 0)
 
 
+@needs_store
 class TestParts(Case):
     def test_streams(self):
         """A slot of a server with several streams is the cache of the one that has cells, and gets streams to be restored."""
@@ -512,6 +513,20 @@ class TestParts(Case):
                 self.assertEqual(llama_main.main(options), 2)
             self.assertIn(words, said.getvalue())
         self.fails(kvc.Code.USAGE, "address", Server, "ftp://x", 1)
+
+
+    def test_documents(self):
+        """Every option is in the page and in the manual, with its default."""
+        page, manual = (ROOT / "python/LLAMA-SERVER.md").read_text(), (ROOT / "man/kvc-llama-proxy.1").read_text()
+        for action in llama_main.parser()._actions:
+            if action.dest in ("help", "version"):
+                continue
+            name = action.option_strings[-1]
+            self.assertIn(f"`{name}=" if action.nargs is None else f"`{action.option_strings[0]}`", page)
+            self.assertIn(f"Fl -{name[2:]}", manual)
+            if action.default and action.nargs is None:
+                self.assertIn(str(action.default), page)
+                self.assertIn(str(action.default), manual)
 
 
 class TestProgram(ProxyCase):

@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add("--server", default="http://127.0.0.1:8080", metavar="URL", help="the llama-server (%(default)s)")
     add("--listen", default="127.0.0.1:8081", metavar="HOST:PORT", help="where clients connect (%(default)s)")
     add("--model", metavar="FILE", help="the weights, if the path that the server tells cannot be read here")
-    add("-r", "--recipe", help="how chunks are coded; kvc-recipes(7) (lossless)")
+    add("-r", "--recipe", default="fast", help="how chunks are coded; kvc-recipes(7) (%(default)s, which is lossless)")
     add("--profile", metavar="FILE", help="a profile that the recipe needs")
     add("--chunk", type=int, default=0, metavar="N", help="tokens of a chunk, a multiple of 256 (by the size of a token)")
     add("--tenant-file", metavar="FILE", help="a secret that keeps caches apart from those of others")
