@@ -1,4 +1,4 @@
-"""Puts libkvc, and libkvc_store where it can be built, into the wheel. The rest is in pyproject.toml.
+"""Puts libkvc, libkvc_store where it can be built, and libkvc_cuda where make built it, into the wheel. The rest is in pyproject.toml.
 
 In kvc's source, the libraries are those that make built in the parent folder; make is run if there is no libkvc. Elsewhere the wheel has
 none, and the package uses the system's.
@@ -35,7 +35,8 @@ def libraries():
         sys.exit(f"{kvc} could not be built: see above, and README.md, 'Install'")
     if not (SOURCE / store).exists() and not make("store"):
         print("the wheel has no libkvc_store, and thus no prefix store: see above", file=sys.stderr)
-    found = {"libkvc.so.0": SOURCE / kvc, "libkvc_store.so.0": SOURCE / store, **{p.name: p for p in SOURCE.glob("kvc_store_*.so")}}
+    found = {"libkvc.so.0": SOURCE / kvc, "libkvc_store.so.0": SOURCE / store,
+             "libkvc_cuda.so.0": SOURCE / f"libkvc_cuda.so.{version()}", **{p.name: p for p in SOURCE.glob("kvc_store_*.so")}}
     return {name: path for name, path in found.items() if path.exists()}
 
 

@@ -99,6 +99,12 @@ test-engine: all $(FAKE_CUDA)
 test-mlx test-lmcache test-vllm: all
 	@sh tests/engine/run_files.sh $(@:test-%=%) $B
 
+## test-connectors: the connectors with the real engines, from PyPI; CONNECTORS: some of them; QUICK=1: less of vLLM
+CONNECTORS ?= transformers llama lmcache vllm vllm_tier
+.PHONY: test-connectors
+test-connectors: all
+	@sh tests/connectors/run.sh $(if $(QUICK),--quick) $B $(CONNECTORS)
+
 ## golden: compare decoders with the stored files and digests of tests/golden
 .PHONY: golden
 golden: $B/tests/golden/golden
@@ -289,8 +295,9 @@ check-memory: libkvc.so.$(VERSION)
 
 ## check-python: the Python package: with numpy where $(PYTHON) has it, with torch and transformers likewise
 .PHONY: check-python
-check-python: libkvc.so.$(VERSION) $(STORE_SO)
+check-python: libkvc.so.$(VERSION) $(STORE_SO) $(FAKE_CUDA)
 	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)" CC="$(CC)" \
+	  KVC_FAKE_CUDA="$(CURDIR)/$(FAKE_CUDA)" \
 	  PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" python/tests/run.py
 
 ## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit

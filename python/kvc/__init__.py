@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import cuda
 from ._lib import VERSION as __version__
 from .arrays import RawArray, dtype_name
 from .compare import Comparison, compare
@@ -18,8 +19,8 @@ from .file import File, Tensor, join, model_identity, open
 from .pack import open_arrays, pack
 from .store import Hit, Space, Store
 
-__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Space", "Store", "Tensor", "compare", "dtype_name", "join",
-           "load", "model_identity", "open", "open_arrays", "pack", "save"]
+__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Space", "Store", "Tensor", "compare", "cuda",
+           "dtype_name", "join", "load", "model_identity", "open", "open_arrays", "pack", "save"]
 
 
 def __getattr__(name: str) -> Any:

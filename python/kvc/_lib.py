@@ -18,6 +18,7 @@ u32, u64, i64, pointer, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.
 META_FN = c.CFUNCTYPE(None, pointer, text, text, text)
 DONE_FN = c.CFUNCTYPE(None, pointer, c.c_int)
 WRITE_FN = c.CFUNCTYPE(c.c_int, pointer, pointer, c.c_size_t)
+CHUNK_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64, pointer, c.c_size_t)
 PROGRESS_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64)
 
 
@@ -170,6 +171,7 @@ STORE = {
     "kvc_store_get": (_f, _hit, c.POINTER(StoreLoadOptions), _e),
     "kvc_store_get_whole": (_f, _space, pointer, u64, c.POINTER(StoreFindOptions), _e),
     "kvc_store_load": (u64, _hit, c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_chunks": (u64, _hit, c.POINTER(StoreLoadOptions), CHUNK_FN, pointer, _e),
     "kvc_store_put": (c.c_int, _space, _f, c.POINTER(StorePutOptions), _e),
     "kvc_store_find_names": (i64, _space, c.POINTER(StoreName), c.c_size_t, pointer, c.POINTER(StoreFindOptions), _e),
     "kvc_store_put_name": (c.c_int, _space, c.POINTER(StoreName), _f, c.POINTER(StorePutOptions), _e),
@@ -220,6 +222,12 @@ def store() -> c.CDLL:
                 raise Error(Code.UNSUPPORTED, f"libkvc is {own} and libkvc_store {other}: install the same version of both")
             _store = library
     return _store
+
+
+def store_folder() -> Path:
+    """Returns the folder of libkvc_store as far as it is known, beside which its backends may be."""
+    named = os.environ.get("KVC_STORE_LIBRARY")
+    return Path(named).resolve().parent if named else FOLDER
 
 
 class ErrorSlot:

@@ -10,7 +10,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import _lib
+from . import _lib, devices
+from .devices import is_torch
 from .errors import Code, Error
 
 try:
@@ -54,19 +55,14 @@ def dtype_name(array: Any) -> str:
     raise Error(Code.UNSUPPORTED, f"values of type {array.dtype} are not supported; say what uint16 or uint8 bits are with dtype=")
 
 
-def is_torch(array: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
-
-
-def empty(shape: Sequence[int], dtype: str, torch: bool = False) -> Any:
-    """Returns an array for values of kvc's type `dtype`; the last axis of block types is cut into blocks of bytes."""
+def empty(shape: Sequence[int], dtype: str, torch: bool = False, device: Optional[int] = None) -> Any:
+    """Returns an array for values of kvc's type `dtype`, on a device a tensor; the last axis of block types is cut into blocks of bytes."""
     if dtype in BLOCKS:
         shape, own = (*shape[:-1], shape[-1] // 32, BLOCKS[dtype]), np.dtype(np.uint8)
     else:
         own = _NUMPY.get(dtype) or _BITS.get(dtype)  # type: ignore[assignment]
-    if torch:
-        return _empty_tensor(shape, dtype)
+    if torch or device is not None:
+        return _empty_tensor(shape, dtype, device)
     if own is None:
         raise Error(Code.UNSUPPORTED, f"this package does not know the type {dtype}")
     if dtype in _NUMPY:
@@ -76,11 +72,13 @@ def empty(shape: Sequence[int], dtype: str, torch: bool = False) -> Any:
     return array
 
 
-def _empty_tensor(shape: Sequence[int], dtype: str) -> Any:
+def _empty_tensor(shape: Sequence[int], dtype: str, device: Optional[int]) -> Any:
     import torch
 
     if dtype not in _TORCH:
         raise Error(Code.UNSUPPORTED, f"torch has no type {dtype}; ask for another with dtype='f16'")
+    if device is not None:
+        return devices.place.empty(shape, getattr(torch, _TORCH[dtype]), device)
     return torch.empty(tuple(shape), dtype=getattr(torch, _TORCH[dtype]))
 
 
@@ -97,28 +95,44 @@ class Plane:
     strides: Tuple[int, int, int]  # bytes from a token, a head, a channel (a block, of block types) to the next
     page: int = 0  # tokens of a page; 0: no pages, of which `tokens` are all
     page_stride: int = 0  # bytes from a page to the next
+    device: Optional[int] = None  # number of the CUDA device whose memory it is; None: the CPU's
+
+
+def _locate(array: Any, to_fill: bool) -> Tuple[Any, int, List[int]]:
+    """Returns an array whose memory can be taken as it lies, its address, and its strides in bytes."""
+    if is_torch(array):
+        if array.layout != sys.modules["torch"].strided:
+            raise Error(Code.UNSUPPORTED, f"a tensor has the layout {array.layout}, which has no strides")
+        array, size = array.detach(), array.element_size()
+        return array, array.data_ptr(), [s * size for s in array.stride()]
+    if isinstance(array, devices.Foreign):
+        return array, array.address, list(array.strides)
+    array = array if to_fill else np.asanyarray(array)
+    if not isinstance(array, np.ndarray):
+        raise Error(Code.USAGE, f"what is filled is a numpy array or a torch tensor, not a {type(array).__name__}")
+    if to_fill and (not array.flags.writeable or any(s < 0 for s in array.strides)):
+        raise Error(Code.USAGE, "an array that is to be filled is read-only or has negative strides")
+    if any(s < 0 for s in array.strides):
+        array = array.copy()
+    return array, array.ctypes.data, list(array.strides)
 
 
 def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = None, to_fill: bool = False) -> Plane:
-    """Describes an array or CPU tensor. `layout` names its axes: T tokens, H heads, D channels, B a batch of one, P pages of
-    T tokens each, as engines keep them."""
-    if is_torch(array):
-        if array.device.type != "cpu":
-            raise Error(Code.UNSUPPORTED, f"a tensor is on the device '{array.device}'; this package takes memory of the CPU only")
-        if array.layout != sys.modules["torch"].strided:
-            raise Error(Code.UNSUPPORTED, f"a tensor has the layout {array.layout}, which has no strides")
-        array = array.detach()
-        size = array.element_size()
-        address, strides = array.data_ptr(), [s * size for s in array.stride()]
-    else:
-        array = array if to_fill else np.asanyarray(array)
-        if not isinstance(array, np.ndarray):
-            raise Error(Code.USAGE, f"what is filled is a numpy array or a torch tensor, not a {type(array).__name__}")
-        if to_fill and (not array.flags.writeable or any(s < 0 for s in array.strides)):
-            raise Error(Code.USAGE, "an array that is to be filled is read-only or has negative strides")
-        if any(s < 0 for s in array.strides):
-            array = array.copy()
-        address, strides = array.ctypes.data, list(array.strides)
+    """Describes an array or tensor. `layout` names its axes: T tokens, H heads, D channels, B a batch of one, P pages of
+    T tokens each, as engines keep them.
+
+    Those on a device are copied to the CPU, unless they are to be filled, which is for CUDA devices only.
+    """
+    device = devices.place.number(array)
+    if device is not None and not to_fill:
+        array, device = devices.place.to_host(array), None
+    elif device is not None and not is_torch(array):
+        array = devices.Foreign(array)
+    elif device is None and is_torch(array) and array.device.type != "cpu":
+        if to_fill or array.device.type == "meta":
+            raise Error(Code.UNSUPPORTED, f"a tensor is on the device '{array.device}'; the CPU and CUDA devices are supported")
+        array = array.detach().cpu()
+    array, address, strides = _locate(array, to_fill)
     name = dtype or dtype_name(array)
     shape = list(array.shape)
     if name in BLOCKS:
@@ -141,7 +155,7 @@ def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = No
 
     page = of("T", shape, 1) if "P" in at else 0
     return Plane(array, address, name, of("P", shape, 1) * of("T", shape, 1), of("H", shape, 1), of("D", shape, 1),
-                 (of("T", strides, 0), of("H", strides, 0), of("D", strides, 0)), page, of("P", strides, 0))
+                 (of("T", strides, 0), of("H", strides, 0), of("D", strides, 0)), page, of("P", strides, 0), device)
 
 
 def flatten(arrays: Any) -> Dict[Key, Any]:
@@ -160,7 +174,8 @@ def flatten(arrays: Any) -> Dict[Key, Any]:
 
 
 def planes(arrays: Any, layout: Optional[str] = None, dtype: Optional[str] = None, to_fill: bool = False) -> Dict[Key, Plane]:
-    return {key: describe(array, layout, dtype, to_fill) for key, array in flatten(arrays).items()}
+    """Describes all arrays of a cache; what is described already stays as it is."""
+    return {key: array if isinstance(array, Plane) else describe(array, layout, dtype, to_fill) for key, array in flatten(arrays).items()}
 
 
 def token_ids(tokens: Any) -> np.ndarray:
@@ -183,6 +198,8 @@ def memory(views: Mapping[Key, Plane], *, tokens: Optional[int] = None, first: i
     items = (_lib.MemoryArray * len(views))()
     total = max((v.tokens for v in views.values()), default=0) if tokens is None else tokens
     for item, ((layer, role), v) in zip(items, views.items()):
+        if v.device is not None:
+            raise Error(Code.USAGE, f"{role} of layer {layer} is memory of a device, which the CPU cannot use")
         item.role, item.layer, item.dtype, item.heads, item.dim = role.encode(), layer, v.dtype.encode(), v.heads, v.dim
         item.data, (item.token, item.head, item.channel), item.page = v.data, v.strides, v.page_stride
         item.tokens = v.tokens if v.tokens < total else 0

@@ -10,9 +10,9 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from . import _lib, arrays
+from . import _lib, arrays, cuda, devices
 from ._lib import call, encode, kvc
-from .arrays import Key
+from .arrays import Key, Plane
 from .errors import Code, Error
 
 Path = Union[str, "os.PathLike[str]"]
@@ -64,10 +64,15 @@ class Meta(Mapping[str, str]):
 
 
 class File(_lib.Handle):
-    """An open cache: a file of any format that kvc reads, a selection, or arrays in memory. Use it in a `with`, or close() it."""
+    """An open cache: a file of any format that kvc reads, a selection, or arrays in memory. Use it in a `with`, or close() it.
+
+    `decoded` tells what the last load() onto a device was decoded by: "cuda:0", or "cpu: " and why; empty before.
+    """
 
     def __init__(self, address: int, *keep: Any) -> None:
         super().__init__(address, kvc.kvc_file_close, *keep)
+        self.source: Optional[cuda.Source] = None  # a .kvc that a device can open too
+        self.decoded = ""
 
     # --- looking ---
 
@@ -122,13 +127,16 @@ class File(_lib.Handle):
         return out
 
     def arrays(self, *, first: Optional[int] = None, end: Optional[int] = None, layers: Optional[Sequence[int]] = None,
-               dtype: Optional[str] = None, pairing: Optional[str] = None, threads: int = 0, torch: bool = False) -> Dict[Key, Any]:
+               dtype: Optional[str] = None, pairing: Optional[str] = None, threads: int = 0, torch: bool = False,
+               device: Any = None) -> Dict[Key, Any]:
         """Returns K and V as new arrays [tokens, heads, channels] by (layer, role).
 
         They hold positions [first, end), by default all; a layer with a sliding window has the last ones only. `dtype` is "f32", "f16"
-        or "bf16" to have all values rounded to it. `torch` makes tensors.
+        or "bf16" to have all values rounded to it. `torch` makes tensors, on `device` ("cpu", "cuda", "cuda:1").
         """
-        chosen = {}
+        chosen, number = {}, devices.place.find(device)
+        if number is not None and not torch:
+            raise Error(Code.USAGE, f"arrays on the device '{device}' are tensors: torch=True makes them")
         found = [t for t in self.tensors if t.part in ("live", "sliding") and t.stream == 0]
         if not found:
             raise Error(Code.UNSUPPORTED, "the file has no K and V of tokens")
@@ -143,22 +151,35 @@ class File(_lib.Handle):
         for t in found:
             if layers is None or t.layer in layers:
                 n = end - first if t.part == "live" else min(end - first, t.rows)
-                chosen[t.layer, t.role] = arrays.empty((n, t.heads, t.dim), dtype or t.dtype, torch)
+                chosen[t.layer, t.role] = arrays.empty((n, t.heads, t.dim), dtype or t.dtype, torch, number)
         if end > first:
             self.load(chosen, first=first, tokens=end - first, convert=dtype is not None, pairing=pairing, threads=threads)
         return chosen
 
     def load(self, into: Any, *, first: int = 0, tokens: Optional[int] = None, layout: Optional[str] = None, dtype: Optional[str] = None,
              convert: bool = False, pairing: Optional[str] = None, threads: int = 0) -> None:
-        """Decodes straight into the caller's arrays or CPU tensors, whatever their strides.
+        """Decodes straight into the caller's arrays or tensors, whatever their strides.
 
         `into` has them by (layer, role), or a (K, V) for each layer; `layout` names their axes ("THD", "HTD", "BHTD", "TD"). Array
         index 0 gets position `first`. Arrays with fewer tokens than the others get the last ones, as of a sliding window. `convert`
         rounds values to the arrays' type. After an error the arrays hold rubbish.
+
+        Arrays may be on CUDA devices: tensors, or what has __cuda_array_interface__. The device decodes if it can (kvc.cuda), else the
+        CPU does and torch copies; `decoded` tells. The values are the same.
         """
-        m = arrays.memory(arrays.planes(into, layout, dtype, to_fill=True), first=first, tokens=tokens)
+        views = arrays.planes(into, layout, dtype, to_fill=True)
         how = _lib.LoadHow(threads=threads, convert=convert, pairing=encode(pairing))
-        call(kvc.kvc_file_load, self.pointer, c.byref(m), c.byref(how))
+
+        def by_cpu(planes: Mapping[Key, Plane]) -> None:
+            call(kvc.kvc_file_load, self.pointer, c.byref(arrays.memory(planes, first=first, tokens=tokens)), c.byref(how))
+
+        def by_device() -> None:
+            cuda.decode(self, views, first=first, tokens=tokens, convert=convert, pairing=pairing)
+
+        if cuda.on_devices(views):
+            _, self.decoded = cuda.either(into, layout, dtype, by_device, by_cpu)
+        else:
+            by_cpu(views)
 
     # --- parts and comparisons ---
 
@@ -278,7 +299,11 @@ def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mappin
     if ids is not None:
         o.token_ids, o.n_token_ids = ids.ctypes.data, ids.size
     if isinstance(source, (str, os.PathLike)):
-        return File(call(kvc.kvc_file_open, encode(source), c.byref(o)))
+        state = cuda.file_state(source)
+        f = File(call(kvc.kvc_file_open, encode(source), c.byref(o)))
+        if state and f.format == "kvc" and not (damaged or settings or ids is not None):
+            f.source = cuda.Source(os.path.abspath(source), o.profile, o.model, o.weights, o.profile_folders, state)
+        return f
     if isinstance(source, (list, tuple)):
         paths = (c.c_char_p * len(source))(*map(os.fsencode, source))
         return File(call(kvc.kvc_file_open_members, paths, len(source), c.byref(o)))

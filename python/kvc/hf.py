@@ -9,46 +9,18 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 from transformers import cache_utils
 
-from . import arrays, file
+from . import arrays, devices, file
 from ._lib import call, kvc
 from .arrays import Key, Plane
 from .errors import Code, Error
+from .facts import config_of as _config, facts_of
 from .file import File, Path
 from .store import Extra, Hit, Space, Store
 
 _WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in tokens; 0: full attention, -1: no cache
 
 
-# --- facts of a model ---
-
-
-def _config(model: Any) -> Any:
-    """Returns the configuration of the text model, of a model or of a configuration."""
-    config = getattr(model, "config", model)
-    return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-
-
-def facts_of(model: Any) -> Dict[str, Any]:
-    """Returns what a model or its configuration tells of its caches, as metadata (kvc(5))."""
-    config = _config(model)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if any(isinstance(value, Mapping) for value in rope.values()):
-        rope = {}  # layers of several kinds: no one value is true for all
-    facts = {
-        "model.name": getattr(config, "_name_or_path", "") or getattr(getattr(model, "config", model), "_name_or_path", ""),
-        "model.architecture": getattr(config, "model_type", None),
-        "model.layers": getattr(config, "num_hidden_layers", None),
-        "model.heads": getattr(config, "num_attention_heads", None),
-        "model.kv-heads": getattr(config, "num_key_value_heads", None),
-        "model.head-dim": getattr(config, "head_dim", None),
-        "rope.theta": rope.get("rope_theta"),
-        "rope.type": rope.get("rope_type") if rope.get("rope_type") in ("default", "linear", "yarn", "llama3", "longrope") else None,
-        "rope.factor": rope.get("factor"),
-        "rope.k": "post",
-        "rope.pairing": "halves",
-        "rope.pairing-assumed": True,
-    }
-    return {key: value for key, value in facts.items() if value not in (None, "")}
+# --- identity of a model ---
 
 
 def _digest(model: Any) -> str:
@@ -97,13 +69,13 @@ def _length(cache: Any) -> int:
 
 
 def _planes(cache: Any) -> Dict[Key, Plane]:
-    """Returns K and V of all layers. Nothing is copied from a cache in the CPU's memory."""
+    """Returns K and V of all layers. Nothing is copied but a cache on a device, to the CPU."""
     found: Dict[Key, Plane] = {}
     for i, (layer, window) in enumerate(_layers_of(cache)):
         if window < 0 or not layer.is_initialized or not layer.keys.numel():
             continue
         for role, tensor in (("K", layer.keys), ("V", layer.values)):
-            found[i, role] = arrays.describe(tensor.detach().cpu(), "BHTD")
+            found[i, role] = arrays.describe(tensor.detach(), "BHTD")
     return found
 
 
@@ -138,11 +110,6 @@ def save(cache: Any, path: Path, tokens: Any = None, *, model: Any = None, facts
         return int(f.pack(path, **options))
 
 
-def _check_device(device: Any) -> None:
-    if torch.device(device).type != "cpu":
-        raise Error(Code.UNSUPPORTED, f"loading to the device '{device}' is not supported: load to 'cpu', and move the tensors")
-
-
 def _fill(layer: Any, window: int, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
     """Gives a new layer K and V [tokens, heads, channels] of the last tokens of a cache of `length` tokens. Nothing is copied."""
     keys, values = (t.transpose(0, 1).unsqueeze(0) for t in (keys, values))
@@ -170,14 +137,16 @@ def _new_cache(windows: Sequence[int]) -> Any:
 
 def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Optional[torch.dtype] = None, config: Any = None,
          threads: int = 0, **options: Any) -> Any:
-    """Loads a cache file of any format as a DynamicCache, of positions [0, end).
+    """Loads a cache file of any format as a DynamicCache on a device ("cpu", "cuda", "cuda:1"), of positions [0, end).
+
+    A CUDA device decodes the file if it can, else the CPU does and torch copies: `kvc.cuda.stats` counts both.
 
     generate(ids, past_key_values=cache) computes the tokens that the cache lacks, of which there must be one. Layers are those that
     save() wrote, else those of `config`, a model or its configuration, else of full attention. Values of another type are rounded to
     `dtype`. Options are those of open(): profile, model, format, kv_heads, pairing. Fewer tokens of a cache with sliding windows cannot
     be had: Code.NOT_SLICEABLE.
     """
-    _check_device(device)
+    devices.place.find(device)  # refuses those that are not there
     rounded = None if dtype is None else arrays.dtype_name(torch.empty(0, dtype=dtype))
     with file.open(path, **options) as f:
         rotated = any(f.meta.get(key, "0") != "0" for key in ("hadamard.k", "hadamard.v"))
@@ -194,7 +163,7 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Op
         # models of transformers rotate halves; what save() wrote is as the model needs it
         pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else "halves"
         cache = _new_cache(windows)
-        _take(f, cache, windows, end=end, dtype=rounded, pairing=pairing, threads=threads)
+        _take(f, cache, windows, end=end, dtype=rounded, pairing=pairing, threads=threads, device=device)
         return cache
 
 
@@ -230,22 +199,21 @@ class Prefix:
     Layers with a sliding window keep all tokens in memory while the cache of get() is used, so that prompts which begin alike share chunks.
     Without `keep_windows` they keep their window, and a cache longer than that is stored as a whole: for prompts that go on from its end.
 
-    `loaded` are the tokens that get() returned last, `hit` is what it found in chunks, with the figures.
+    `loaded` are the tokens that get() returned last, `hit` is what it found in chunks, with the figures. Caches are on the device of the
+    model: on CUDA devices those decode, or the CPU does and torch copies; `decoded` tells ("cuda:0", or "cpu: " and why).
     """
 
     def __init__(self, store: Store, model: Any, *, weights: Optional[Path] = None, recipe: Optional[str] = None,
                  profile: Optional[Path] = None, chunk: int = 0, tenant_file: Optional[Path] = None, keep_windows: bool = True,
                  facts: Optional[Mapping[str, Any]] = None) -> None:
-        device = next(model.parameters()).device
-        if device.type != "cpu":
-            raise Error(Code.UNSUPPORTED, f"the model is on the device '{device}', which is not supported: 'cpu' is")
         self.model, self.keep_windows = model, keep_windows
         self.hit: Optional[Hit] = None
-        self.loaded = 0
+        self.loaded, self.decoded = 0, ""
         self._facts = {**facts_of(model), **self._identity(model, weights), **(facts or {})}
         cache = self._probe()
         self._windows = _windows(cache)
         self._shapes = {key: (p.dtype, p.heads, p.dim) for key, p in _planes(cache).items()}
+        self._device = self._only_device(cache)
         self._facts = _facts(cache, self._facts)
         options: Dict[str, Any] = dict(recipe=recipe, profile=profile, chunk=chunk, tenant_file=tenant_file)
         self.space: Space = self._open_space(store, 2, options)
@@ -262,16 +230,25 @@ class Prefix:
             raise Error(Code.UNSUPPORTED, f"{weights} gives no fingerprint of the weights")
         return {key: value}
 
+    @staticmethod
+    def _only_device(cache: Any) -> Optional[int]:
+        """Returns the number of the CUDA device that all layers are on; None: the CPU."""
+        found = {layer.keys.device for layer in cache.layers if layer.is_initialized}
+        if len(found) > 1 or any(device.type not in ("cpu", "cuda") for device in found):
+            names = ", ".join(sorted(map(str, found)))
+            raise Error(Code.UNSUPPORTED, f"the model's caches are on {names}, which is not supported: the CPU or one CUDA device is")
+        return next((devices.place.number(layer.keys) for layer in cache.layers if layer.is_initialized), None)
+
     def _probe(self) -> Any:
         """Computes one token, to see the layers, types and shapes that the model's cache has."""
         cache = cache_utils.DynamicCache(config=_config(self.model))
         with torch.no_grad():
-            self.model(input_ids=torch.zeros((1, 1), dtype=torch.long), past_key_values=cache, use_cache=True)
+            self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.model.device), past_key_values=cache, use_cache=True)
         return cache
 
     def _open_space(self, store: Store, held: int, options: Mapping[str, Any]) -> Space:
         """Opens the namespace of caches of this model, of which layers with a window hold so many of 2 tokens."""
-        like = {key: arrays.describe(arrays.empty((held if self._windows[key[0]] else 2, heads, dim), dtype, torch=True))
+        like = {key: arrays.describe(arrays.empty((held if self._windows[key[0]] else 2, heads, dim), dtype))
                 for key, (dtype, heads, dim) in self._shapes.items()}
         m = arrays.memory(like, tokens=2, facts=self._facts)
         with File(call(kvc.kvc_file_open_arrays, m), m) as f:
@@ -287,18 +264,20 @@ class Prefix:
         for layer, window in zip(cache.layers, self._windows):
             if window > 0 and self.keep_windows:
                 layer.activate_past_recording()
-        self.loaded = 0
+        self.loaded, self.decoded = 0, ""
         self.hit = self.space.find(tokens, extras=extras)
         whole = self.whole.get_whole(tokens, extras=extras) if self.whole is not None else None
         if whole is not None:
             with whole:
                 if whole.tokens is not None and len(whole.tokens) > self.hit.tokens:
-                    self.loaded = _take(whole, cache, self._windows)
+                    self.loaded = _take(whole, cache, self._windows, device=self._device)
+                    self.decoded = whole.decoded
                     return cache
         if self.hit.tokens:
-            into = {key: arrays.empty((self.hit.tokens, heads, dim), dtype, torch=True)
+            into = {key: arrays.empty((self.hit.tokens, heads, dim), dtype, True, self._device)
                     for key, (dtype, heads, dim) in self._shapes.items()}
             self.loaded = self.hit.load(into)
+            self.decoded = self.hit.decoded
             for i in {layer for layer, _ in into} if self.loaded else ():
                 _fill(cache.layers[i], self._windows[i], into[i, "K"][:self.loaded], into[i, "V"][:self.loaded], self.loaded)
         return cache

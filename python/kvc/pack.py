@@ -12,9 +12,9 @@ from .file import File, Path
 
 def open_arrays(cache: Any, *, tokens: Any = None, first: int = 0, facts: Optional[Mapping[str, Any]] = None,
                 layout: Optional[str] = None, dtype: Optional[str] = None) -> File:
-    """Returns a handle of arrays, which can be packed, read, compared and put as any other. Nothing is copied.
+    """Returns a handle of arrays, which can be packed, read, compared and put as any other. Only what is on a device is copied, to the CPU.
 
-    `cache` has numpy arrays or CPU tensors by (layer, role) or by names as "layers.0.keys", or a (K, V) for each layer, or is a
+    `cache` has numpy arrays or tensors by (layer, role) or by names as "layers.0.keys", or a (K, V) for each layer, or is a
     DynamicCache of transformers. The arrays must stay as they are until the handle is closed. `layout` names their axes: "THD" for
     [tokens, heads, channels], "BHTD" for transformers' [1, heads, tokens, channels]; by default by the number of axes. `dtype` says what
     bits in uint16 or uint8 are ("bf16"). `first` is the position of the first token, `tokens` are ids from there on, `facts` are metadata

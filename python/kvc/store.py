@@ -7,12 +7,14 @@ import itertools
 import json
 import os
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import _lib, arrays
+from . import _lib, arrays, cuda
 from ._lib import call, encode
+from .arrays import Key, Plane
 from .errors import Code, Error
 from .file import File, Path
+
 Extra = Tuple[int, int, bytes]  # position, tag (1 media, 2 embeddings, 3 your own), a hash of 16 bytes or more
 
 
@@ -35,8 +37,9 @@ class Store(_lib.Handle):
                  deadline: Optional[float] = None, load_deadline: Optional[float] = None, key_file: Optional[Path] = None,
                  backends: Optional[Path] = None) -> None:
         self._library = _lib.store()
-        if backends is None and any(_lib.FOLDER.glob("kvc_store_*.so")):
-            backends = _lib.FOLDER
+        beside = _lib.store_folder()
+        if backends is None and any(beside.glob("kvc_store_*.so")):
+            backends = beside
         o = _lib.StoreOptions(threads=threads, queue_bytes=queue_bytes, local_deadline=_microseconds(local_deadline),
                               deadline=_microseconds(deadline), load_deadline=_microseconds(load_deadline), key_file=encode(key_file),
                               backends=encode(backends))
@@ -54,7 +57,7 @@ class Store(_lib.Handle):
             address = call(self._library.kvc_store_space_like, self.pointer, like.pointer, c.byref(o))
         else:
             address = call(self._library.kvc_store_space_named, self.pointer, like.encode(), c.byref(o))
-        return Space(address, self)
+        return Space(address, self, profile)
 
     def flush(self, deadline: Optional[float] = None) -> bool:
         """Waits until everything that was put is stored, at most so many seconds. False: the time was over."""
@@ -99,9 +102,9 @@ def _closer(library: c.CDLL, putting: "_Putting") -> Callable[[int], None]:
 class Space(_lib.Handle):
     """A namespace of a store: caches of one model that can stand for each other."""
 
-    def __init__(self, address: int, store: Store) -> None:
+    def __init__(self, address: int, store: Store, profile: Optional[Path] = None) -> None:
         self._library = store._library
-        self.store = store
+        self.store, self.profile = store, profile
         super().__init__(address, self._library.kvc_store_space_close, store)
 
     @property
@@ -251,8 +254,9 @@ class Hit(_lib.Handle):
     """What a store has of a prompt. It is to be used soon (30 s in a directory), and by one thread."""
 
     def __init__(self, address: int, space: Space) -> None:
-        self._library = space._library
+        self._library, self._space = space._library, space
         super().__init__(address, self._library.kvc_store_hit_free, space)
+        self.decoded = ""  # what load() onto a device was decoded by: "cuda:0", or "cpu: " and why
         info = _lib.StoreHitInfo()
         self._library.kvc_store_hit_info(self.pointer, c.byref(info))
         self.tokens: int = info.tokens
@@ -274,18 +278,57 @@ class Hit(_lib.Handle):
 
     def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Optional[str] = None, convert: bool = False,
              pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> int:
-        """Decodes straight into arrays or CPU tensors (File.load()), of which index 0 gets position `first`.
+        """Decodes straight into arrays or tensors (File.load()), of which index 0 gets position `first`.
 
-        Returns the position up to which everything is there: `first` if nothing is. What lies after it in the arrays is rubbish.
+        Returns the position up to which everything is there: `first` if nothing is. What lies after it in the arrays is rubbish. Tensors
+        may be on CUDA devices, as for File.load(); `decoded` tells who decoded.
         """
-        m = arrays.memory(arrays.planes(into, layout, dtype, to_fill=True), first=first)
-        o = _lib.StoreLoadOptions(first=first, end=first + m.tokens, deadline=_microseconds(deadline), threads=threads, convert=convert,
-                                  pairing=encode(pairing))
+        views = arrays.planes(into, layout, dtype, to_fill=True)
+
+        def by_cpu(planes: Mapping[Key, Plane]) -> int:
+            m = arrays.memory(planes, first=first)
+            o = _lib.StoreLoadOptions(first=first, end=first + m.tokens, deadline=_microseconds(deadline), threads=threads,
+                                      convert=convert, pairing=encode(pairing))
+            with _lib.ErrorSlot() as e:
+                there = self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e)
+                if there <= first and e.code in (Code.USAGE, Code.NOT_SLICEABLE):
+                    raise e.error()
+                return there
+
+        if not cuda.on_devices(views):
+            return by_cpu(views)
+        there, self.decoded = cuda.either(into, layout, dtype, lambda: self._load_on_device(views, first, convert, pairing, deadline),
+                                          by_cpu)
+        return there
+
+    def _load_on_device(self, views: Mapping[Key, Plane], first: int, convert: bool, pairing: Optional[str],
+                        deadline: Optional[float]) -> int:
+        """Decodes the checked bytes of each chunk on devices. Raises kvc.Error if they cannot."""
+        total = max((v.tokens for v in views.values()), default=0)
+        cuda.library()  # before anything is read
+        if pairing is not None or not total or first > self.asked or any(v.device is None or v.tokens != total for v in views.values()):
+            raise Error(Code.UNSUPPORTED, "devices decode chunks as they are, into arrays of one length on devices")
+        there, failed = [first], []  # type: List[int], List[BaseException]
+
+        def take(_: Any, at: int, tokens: int, data: int, size: int) -> int:
+            try:
+                with cuda.in_memory(data, size, profile=encode(self._space.profile)) as source:
+                    cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
+                there[0] = min(at + tokens, first + total)
+                return 0
+            except BaseException as problem:  # nothing passes through the library
+                failed.append(problem)
+                return 1
+
+        o = _lib.StoreLoadOptions(first=first, end=first + total, deadline=_microseconds(deadline))
         with _lib.ErrorSlot() as e:
-            there = self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e)
-            if there <= first and e.code in (Code.USAGE, Code.NOT_SLICEABLE):
-                raise e.error()
-            return there
+            self._library.kvc_store_chunks(self.pointer, c.byref(o), _lib.CHUNK_FN(take), None, e)
+        if failed and not isinstance(failed[0], (Error, OSError)):
+            raise failed[0]
+        if failed:
+            raise Error(Code.UNSUPPORTED, f"a chunk cannot be decoded by the device: {failed[0]}")
+        cuda.count(device=1)
+        return there[0]
 
     def pin(self, seconds: int = 0) -> None:
         """Keeps what was found for so many seconds; 0: for good."""

@@ -23,6 +23,7 @@ from ..store import Space, Store
 _BITS = {"f32": np.uint32, "f16": np.uint16, "bf16": np.uint16, "f8e4m3": np.uint8, "f8e5m2": np.uint8, "u8": np.uint8, "i8": np.uint8}
 _OTHER_NAMES = {"float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
                 "fp8_e4m3": "f8e4m3", "fp8": "f8e4m3", "float8_e5m2": "f8e5m2", "fp8_e5m2": "f8e5m2", "uint8": "u8", "int8": "i8"}
+_PAIRINGS = ("halves", "interleaved", "none")
 _QUIET = 60.0  # seconds for which the same trouble is counted and not logged again
 
 
@@ -61,18 +62,25 @@ class Geometry:
         """Returns the number of tokens that so many bytes hold; 0 if they are no whole tokens."""
         return 0 if size % self.token_bytes else size // self.token_bytes
 
-    def views(self, buffer: Any, order: str = "lcthd") -> Dict[Key, np.ndarray]:
-        """Returns K and V in a buffer as arrays [tokens, heads, channels] of bits, without a copy.
+    def bits(self, buffer: Any) -> np.ndarray:
+        """Returns the values in a buffer as bits, without a copy: numpy has no bfloat16."""
+        return np.frombuffer(buffer, np.uint8).view(_BITS[self.dtype])
 
-        `order` names the axes of the buffer, the slowest first: l layers, c K and V, t tokens, h heads, d channels.
+    def arrange(self, bits: np.ndarray, order: str, tokens: int) -> np.ndarray:
+        """Returns a view whose axes are in the order l layers, c K and V, t tokens, h heads, d channels, without those that `order` lacks.
+
+        `order` names the axes as they lie in memory, the slowest first.
         """
-        bits = np.frombuffer(buffer, np.uint8).view(_BITS[self.dtype])
-        sizes = {"l": self.layers, "c": 2, "t": self.tokens(bits.nbytes), "h": self.heads, "d": self.dim}
-        if sorted(order) != sorted(sizes):
-            raise Error(Code.USAGE, f"the order '{order}' must have each of the axes l, c, t, h, d once")
-        if not sizes["t"]:
+        sizes = {"l": self.layers, "c": 2, "t": tokens, "h": self.heads, "d": self.dim}
+        return bits.reshape([sizes[axis] for axis in order]).transpose([order.index(axis) for axis in sizes if axis in order])
+
+    def views(self, buffer: Any, order: str = "lcthd") -> Dict[Key, np.ndarray]:
+        """Returns K and V of whole tokens in a buffer as arrays [tokens, heads, channels] of bits, without a copy."""
+        bits = self.bits(buffer)
+        tokens = self.tokens(bits.nbytes)
+        if not tokens:
             raise Error(Code.USAGE, f"{bits.nbytes} bytes are no whole tokens of {self.token_bytes} bytes")
-        whole = bits.reshape([sizes[axis] for axis in order]).transpose([order.index(axis) for axis in "lcthd"])
+        whole = self.arrange(bits, order, tokens)
         return {(i, role): whole[i, c] for i in range(self.layers) for c, role in enumerate("KV")}
 
 
@@ -80,15 +88,19 @@ class Geometry:
 
 
 def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Optional[Path] = None, pairing: Optional[str] = None,
-             rope_theta: Optional[float] = None, shard: Optional[str] = None) -> Dict[str, Any]:
+             shard: Optional[str] = None) -> Dict[str, Any]:
     """Returns what is known of an engine's caches as metadata (kvc(5)).
 
     K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name does. `pairing` is assumed to be that
     of transformers, "halves", if it is not given. `shard` is "rank/size".
     """
+    if pairing not in (None, *_PAIRINGS):
+        raise Error(Code.USAGE, f"the pairing '{pairing}' is not known: {', '.join(_PAIRINGS)} are")
+    if not model and weights is None:
+        raise Error(Code.USAGE, "the engine does not tell the model's name: name its files in 'weights'")
     facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "model.kv-heads": geometry.heads,
                              "model.head-dim": geometry.dim, "rope.k": "post", "rope.pairing": pairing or "halves",
-                             "rope.pairing-assumed": None if pairing else True, "rope.theta": rope_theta, "shard": shard}
+                             "rope.pairing-assumed": None if pairing else True, "shard": shard}
     if weights is not None:
         key, _, value = model_identity(weights).rpartition(":")
         if not key.startswith("model.fingerprint."):
@@ -98,7 +110,10 @@ def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Option
 
 
 def open_space(store: Store, geometry: Geometry, facts: Mapping[str, Any], **options: Any) -> Space:
-    """Opens the namespace of caches of a geometry and facts. Options are those of Store.space(): recipe, profile, tenant_file."""
+    """Opens the namespace of caches of a geometry and facts. Options are those of Store.space().
+
+    A profile needs the positions of tokens: pages that begin elsewhere than they say do not fit it.
+    """
     like = geometry.views(bytes(geometry.token_bytes))
     with open_arrays(like, dtype=geometry.dtype, facts=facts) as f:
         return store.space(f, **options)

@@ -43,7 +43,8 @@ def page_bytes(heads: int, dim: int, page: int, dtype: Any) -> int:
     return 2 * heads * dim * page * arrays.empty((0,), dtype_of(dtype)).itemsize
 
 
-def views(buffer: Any, layers: int, heads: int, dim: int, tokens: int, dtype: Any, layout: str, *, page: int = 0) -> Dict[Key, np.ndarray]:
+def views(buffer: Any, layers: int, heads: int, dim: int, tokens: int, dtype: Any, layout: str, *,
+          page: int = 0) -> Dict[Key, np.ndarray]:
     """Returns K and V of each layer in a buffer of pages, by layer and role, as [tokens, heads, channels].
 
     The buffer has all pages of layer 0, then those of layer 1 and so on; bytes after them are left alone. `page` is the tokens of a
@@ -71,8 +72,8 @@ def _ordered(values: np.ndarray, axes: str, sizes: Dict[str, int]) -> np.ndarray
 
 def _axes(layout: str) -> Tuple[str, str]:
     if layout not in _PAGES:
-        raise Error(Code.UNSUPPORTED, f"pages of the layout '{layout}' are not supported, because kvc does not know the order of their values; "
-                                      f"{', '.join(LAYOUTS)} are")
+        raise Error(Code.UNSUPPORTED, f"pages of the layout '{layout}' are not supported, because kvc does not know the order of their "
+                                      f"values; {', '.join(LAYOUTS)} are")
     return _PAGES[layout]
 
 
@@ -81,7 +82,8 @@ def _values(buffer: Any, dtype: str, n: int) -> np.ndarray:
     like = arrays.empty((0,), dtype)
     data = np.frombuffer(buffer, np.uint8)
     if data.size < n * like.itemsize:
-        raise Error(Code.USAGE, f"a buffer of {data.size} bytes is too small for {n} values of {dtype}: heads, dim, tokens or dtype are others")
+        raise Error(Code.USAGE, f"a buffer of {data.size} bytes is too small for {n} values of {dtype}: heads, dim, tokens or dtype are "
+                                "others")
     found = data[:n * like.itemsize].view(like.dtype)
     if isinstance(like, arrays.RawArray):
         found = found.view(arrays.RawArray)

@@ -161,7 +161,7 @@ class KvcTier(SecondaryTierManager):
     medium: ClassVar[Medium] = Medium.STORAGE
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *, store: str,
-                 recipe: Optional[str] = None, profile: Optional[str] = None, weights: Optional[str] = None, heads: int = 0, dim: int = 0,
+                 recipe: str = "fast", profile: Optional[str] = None, weights: Optional[str] = None, heads: int = 0, dim: int = 0,
                  layout: str = "", pairing: Optional[str] = None, threads: int = 4, waiting: int = 4096, deadline: Optional[float] = None,
                  load_deadline: Optional[float] = None, key_file: Optional[str] = None, tenant_file: Optional[str] = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)

@@ -1,0 +1,300 @@
+"""LMCache: chunks of its second level in a kvc store, by LMCache's adapter "native_plugin".
+
+    {"type": "native_plugin", "module_path": "kvc.connectors.lmcache", "class_name": "KvcClient",
+     "adapter_params": {"levels": "dir:/var/cache/kvc", "layers": 30, "heads": 3, "dim": 64, "dtype": "bfloat16"}}
+
+LMCache hands out flat bytes and a key `model@rank@group@hash[@salt]`; adapter_params say what the bytes are. LMCache is not imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..errors import Code, Error
+from ..file import Path
+from ..pack import open_arrays
+from ..store import Space, Store
+from .pages import Counters, Geometry, Workers, facts_of, open_space
+
+Completion = Tuple[int, bool, str, Optional[List[bool]]]  # number, success, error, result of each key
+_ORDERS = {"2ltd": "clthd", "fused": "lthcd"}  # [2, layers, tokens, heads * dim], [layers, tokens, heads * 2 * dim]
+_LONGEST_NAME = 256
+
+
+def name_of(key: str) -> bytes:
+    """Returns the name of a key's cache in the store: the key itself, or a digest of one that is too long."""
+    name = key.encode()
+    return name if len(name) <= _LONGEST_NAME else b"sha256:" + hashlib.sha256(name).hexdigest().encode()
+
+
+def _last_first(keys: Sequence[str]) -> range:
+    """Returns the order in which chunks are used: what a prompt begins with comes last, and is thus evicted last."""
+    return range(len(keys) - 1, -1, -1)
+
+
+class _Batch:
+    """The keys of one submitted call. The last key that is done reports the call."""
+
+    def __init__(self, number: int, size: int, each: bool, report: Callable[[Completion], None]) -> None:
+        self.number, self._each, self._report = number, each, report
+        self._results = [False] * size
+        self._left = size
+        self._error = ""
+        self._lock = threading.Lock()
+        if not size:
+            report((number, True, "", [] if each else None))
+
+    def done(self, at: int, results: Sequence[bool], error: str = "") -> None:
+        """Takes the results of the keys from number `at` on."""
+        with self._lock:
+            self._results[at:at + len(results)] = results
+            self._left -= len(results)
+            self._error = self._error or error
+            if self._left:
+                return
+        ok = self._each or all(self._results)
+        self._report((self.number, ok, self._error, self._results if self._each else None))
+
+
+class _Job:
+    """Some keys of a batch, for a worker."""
+
+    def __init__(self, batch: _Batch, at: int, size: int, work: Callable[[], Sequence[bool]], counters: Counters) -> None:
+        self._batch, self._at, self._size, self._work, self._counters = batch, at, size, work, counters
+
+    def __call__(self) -> None:
+        try:
+            self._batch.done(self._at, self._work())
+        except Exception as problem:  # a worker must live, and LMCache must get its answer
+            self._counters.trouble("errors", str(problem))
+            self._batch.done(self._at, [False] * self._size, str(problem))
+
+    def drop(self, why: str) -> None:
+        """Answers that nothing was done."""
+        self._counters.trouble("dropped", f"a chunk was neither stored nor loaded: {why}", self._size)
+        self._batch.done(self._at, [False] * self._size, why)
+
+
+class KvcClient:
+    """What LMCache's NativeConnectorL2Adapter calls. No method waits, and none raises because of the store.
+
+    `levels` is a store (kvc-store(1)). `layers`, `heads` (KV heads of a rank), `dim` and `dtype` are the geometry of a chunk, `layout` its
+    order; `groups` has the geometry of other object groups, by their numbers: {"1": {"layers": 4}}. `chunk`, if given, are the tokens
+    of every chunk. `weights` are the model's files; without them the name in the keys identifies the model.
+    """
+
+    def __init__(self, levels: str, layers: int, heads: int, dim: int, dtype: str, *, layout: str = "2ltd", chunk: Optional[int] = None,
+                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast", weights: Optional[Path] = None,
+                 pairing: Optional[str] = None, tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4,
+                 waiting: int = 1024, deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0,
+                 log_seconds: float = 300.0) -> None:
+        if layout not in _ORDERS:
+            raise Error(Code.USAGE, f"the layout '{layout}' is not known: {', '.join(_ORDERS)} are")
+        own = {"layers": layers, "heads": heads, "dim": dim, "dtype": dtype}
+        self._geometries = {0: Geometry(**own)}
+        self._geometries.update({int(str(group), 16): Geometry(**{**own, **other}) for group, other in (groups or {}).items()})
+        self._order, self._chunk, self._seconds, self._log_seconds = _ORDERS[layout], chunk, seconds, log_seconds
+        self._space_options = {"recipe": recipe, "tenant_file": tenant_file}
+        self._about = {"pairing": pairing, "weights": weights}
+        self._log = _logger()
+        self._counters = Counters(self._log, "lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys",
+                                  "stored_keys", "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
+        self._spaces: Dict[Tuple[str, int], Tuple[Space, Dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._completions: List[Completion] = []
+        self._number = 0
+        self._closed = False
+        self._logged = time.monotonic()
+        self._store = Store(levels, deadline=deadline, local_deadline=deadline, load_deadline=load_deadline, key_file=key_file)
+        for geometry in self._geometries.values():  # a wrong recipe or file is said now, and not at each chunk
+            open_space(self._store, geometry, facts_of(geometry, model="any", **self._about), **self._space_options).close()
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._workers = Workers(threads, waiting, "kvc-lmcache")
+
+    # --- what LMCache calls ---
+
+    def event_fd(self) -> int:
+        """Returns a descriptor that is readable while there are completions."""
+        return self._fd
+
+    def submit_batch_set(self, keys: Sequence[str], buffers: Sequence[Any]) -> int:
+        self._counters.add("store_keys", len(keys))
+        batch = self._batch(len(keys), each=False)
+        for i in _last_first(keys):
+            self._submit(batch, i, 1, lambda key=keys[i], buffer=buffers[i]: [self._put(key, buffer)], store=True)
+        return batch.number
+
+    def submit_batch_get(self, keys: Sequence[str], buffers: Sequence[Any]) -> int:
+        self._counters.add("load_keys", len(keys))
+        batch = self._batch(len(keys), each=True)
+        for i in _last_first(keys):
+            self._submit(batch, i, 1, lambda key=keys[i], buffer=buffers[i]: [self._load(key, buffer)])
+        return batch.number
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        self._counters.add("lookup_keys", len(keys))
+        batch = self._batch(len(keys), each=True)
+        self._submit(batch, 0, len(keys), lambda keys=list(keys): self._find(keys))
+        return batch.number
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        batch = self._batch(len(keys), each=True)
+        self._submit(batch, 0, len(keys), lambda keys=list(keys): self._drop(keys))
+        return batch.number
+
+    def drain_completions(self) -> List[Completion]:
+        """Returns what was completed since the last call."""
+        with self._lock:
+            if not self._closed:
+                try:
+                    os.eventfd_read(self._fd)
+                except BlockingIOError:
+                    pass
+            done, self._completions = self._completions, []
+        return done
+
+    def close(self) -> None:
+        """Waits for chunks under way, whose buffers LMCache frees afterwards, answers the others, and closes the store."""
+        with self._lock:
+            if self._closed:
+                return
+        for job in self._workers.close():
+            job.drop("the adapter was closed")  # type: ignore[attr-defined]
+        with self._lock:
+            self._closed = True
+            os.close(self._fd)
+        self._log.info("%s", self._summary())
+        for space, _ in self._spaces.values():
+            space.close()
+        self._store.close()
+
+    def stats(self) -> Dict[str, Any]:
+        """Returns the counters of this adapter, and those of the store while it is open."""
+        return {**self._counters.read(), "store": None if self._store.closed else self._store.stats}
+
+    # --- jobs ---
+
+    def _batch(self, size: int, each: bool) -> _Batch:
+        with self._lock:
+            self._number += 1
+            number = self._number
+        return _Batch(number, size, each, self._report)
+
+    def _submit(self, batch: _Batch, at: int, size: int, work: Callable[[], Sequence[bool]], store: bool = False) -> None:
+        if size:
+            job = _Job(batch, at, size, work, self._counters)
+            if not self._workers.submit(job, store=store):
+                job.drop("too many chunks wait")
+
+    def _report(self, completion: Completion) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._completions.append(completion)
+            if not self._closed:
+                os.eventfd_write(self._fd, 1)
+            say = now - self._logged >= self._log_seconds > 0
+            if say:
+                self._logged = now
+        if say:
+            self._log.info("%s", self._summary())
+
+    def _summary(self) -> str:
+        return "kvc: " + ", ".join(f"{name} {n}" for name, n in self._counters.read().items() if n)
+
+    # --- one chunk ---
+
+    def _geometry(self, key: str) -> Tuple[str, int, Geometry]:
+        """Returns model, group and geometry of a key."""
+        parts = key.split("@")
+        if len(parts) not in (4, 5):
+            raise Error(Code.USAGE, f"the key '{key}' is not model@rank@group@hash")
+        group = int(parts[2], 16)
+        if group not in self._geometries:
+            raise Error(Code.USAGE, f"chunks of object group {group:x} have no geometry: name its layers in 'groups'")
+        return parts[0], group, self._geometries[group]
+
+    def _space(self, key: str) -> Tuple[Space, Dict[str, Any], Geometry]:
+        """Returns the namespace of a key, which is opened at the first key of its model and group."""
+        model, group, geometry = self._geometry(key)
+        with self._opening:
+            if (model, group) not in self._spaces:
+                facts = facts_of(geometry, model=model, **self._about)
+                self._spaces[model, group] = open_space(self._store, geometry, facts, **self._space_options), facts
+            space, facts = self._spaces[model, group]
+        return space, facts, geometry
+
+    def _fits(self, geometry: Geometry, key: str, buffer: Any) -> bool:
+        size = memoryview(buffer).nbytes
+        tokens = geometry.tokens(size)
+        if tokens and (self._chunk is None or tokens == self._chunk):
+            return True
+        self._counters.trouble("foreign", f"chunk {key} has {size} bytes, which are not "
+                                          f"{self._chunk or 'whole'} tokens of {geometry.token_bytes} bytes: see adapter_params")
+        return False
+
+    def _put(self, key: str, buffer: Any) -> bool:
+        space, facts, geometry = self._space(key)
+        if not self._fits(geometry, key, buffer):
+            return False
+        with open_arrays(geometry.views(buffer, self._order), dtype=geometry.dtype, facts=facts) as f:
+            stored = space.put_name(name_of(key), f, seconds=self._seconds)
+        if stored:
+            self._counters.add("stored_keys")
+            self._counters.add("stored_bytes", memoryview(buffer).nbytes)
+        else:
+            self._counters.trouble("not_stored", f"no level of the store keeps chunk {key}")
+        return stored
+
+    def _load(self, key: str, buffer: Any) -> bool:
+        space, _, geometry = self._space(key)
+        if not self._fits(geometry, key, buffer):
+            return False
+        loaded = space.load_name(name_of(key), geometry.views(buffer, self._order), dtype=geometry.dtype, threads=1)
+        if loaded:
+            self._counters.add("loaded_keys")
+            self._counters.add("loaded_bytes", memoryview(buffer).nbytes)
+        else:
+            self._counters.trouble("not_loaded", f"chunk {key} is not in the store, or damaged: it is computed again")
+        return loaded
+
+    def _by_space(self, keys: Sequence[str]) -> Dict[Space, List[int]]:
+        """Returns the numbers of keys by namespace, without those that have no geometry."""
+        found: Dict[Space, List[int]] = {}
+        for i, key in enumerate(keys):
+            try:
+                found.setdefault(self._space(key)[0], []).append(i)
+            except (Error, ValueError) as problem:
+                self._counters.trouble("foreign", str(problem))
+        return found
+
+    def _find(self, keys: Sequence[str]) -> List[bool]:
+        results = [False] * len(keys)
+        for space, numbers in self._by_space(keys).items():
+            for i, there in zip(numbers, space.find_names([name_of(keys[i]) for i in numbers])):
+                results[i] = there
+        self._counters.add("found_keys", sum(results))
+        return results
+
+    def _drop(self, keys: Sequence[str]) -> List[bool]:
+        """Removes chunks. All that are in no level afterwards count as removed, as LMCache counts what it frees."""
+        results = [False] * len(keys)
+        for space, numbers in self._by_space(keys).items():
+            names = [name_of(keys[i]) for i in numbers]
+            space.drop_names(names)
+            for i, there in zip(numbers, space.find_names(names)):
+                results[i] = not there
+        self._counters.add("deleted_keys", sum(results))
+        return results
+
+
+def _logger() -> logging.Logger:
+    """Returns a logger that appears where LMCache's own do, or the usual one without LMCache."""
+    own = sys.modules.get("lmcache.logging")
+    return own.init_logger(__name__) if own is not None else logging.getLogger(__name__)

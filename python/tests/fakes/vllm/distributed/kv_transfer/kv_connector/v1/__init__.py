@@ -1,0 +1,3 @@
+from .base import KVConnectorRole, SupportsHMA
+
+__all__ = ["KVConnectorRole", "SupportsHMA"]

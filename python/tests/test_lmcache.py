@@ -1,0 +1,344 @@
+"""The adapter of LMCache, called as LMCache calls it, with buffers of its own and without LMCache."""
+
+import importlib
+import inspect
+import json
+import logging
+import os
+import re
+import select
+import socket
+import threading
+import unittest
+
+import numpy as np
+from common import ROOT, SAMPLES, Case, needs_store
+
+import kvc
+from kvc import _lib
+from kvc.connectors import lmcache, pages
+
+random = np.random.default_rng(5)
+LAYERS, HEADS, DIM, TOKENS = 3, 2, 64, 128
+GEOMETRY = dict(layers=LAYERS, heads=HEADS, dim=DIM, dtype="float16")
+SIZE = 2 * LAYERS * TOKENS * HEADS * DIM * 2
+
+
+def chunk(tokens=TOKENS, layers=LAYERS):
+    return bytearray(random.normal(size=(2, layers, tokens, HEADS * DIM)).astype(np.float16).tobytes())
+
+
+def key(i, model="org/model", rank=0x01010000, group=0, salt=""):
+    return f"{model}@{rank:08x}@{group:x}@{i:064x}" + (f"@{salt}" if salt else "")
+
+
+CHUNKS = {key(i): chunk() for i in range(5)}
+CHUNKS.update({key(1, model="other"): chunk(), key(1, rank=0x02010001): chunk(), key(1, salt="tenant"): chunk(),
+               key(1, salt="s" * 128, model="m" * 200): chunk(), key(7): chunk(40)})  # the last is a shorter one
+KEYS = list(CHUNKS)
+
+
+class Caller:
+    """Calls a client and waits for its answers, as LMCache's adapter does."""
+
+    def __init__(self, client):
+        self.client = client
+        self.answers = {}
+        self.poll = select.poll()
+        self.poll.register(client.event_fd(), select.POLLIN)
+
+    def __call__(self, method, *arguments):
+        number = getattr(self.client, method)(*arguments)
+        while number not in self.answers:
+            assert self.poll.poll(30_000), f"{method} did not answer"
+            for done, *answer in self.client.drain_completions():
+                self.answers[done] = answer
+        return self.answers.pop(number)
+
+    def put(self, chunks):
+        return self("submit_batch_set", list(chunks), [memoryview(b) for b in chunks.values()])
+
+    def get(self, keys, size=None):
+        """Returns the chunks that were loaded, by key."""
+        buffers = [bytearray(size or len(CHUNKS.get(k, bytes(SIZE)))) for k in keys]
+        ok, error, each = self("submit_batch_get", keys, [memoryview(b) for b in buffers])
+        assert ok and len(each) == len(keys)
+        return {k: b for k, b, loaded in zip(keys, buffers, each) if loaded}
+
+    def exists(self, keys):
+        return self("submit_batch_exists", keys)[2]
+
+
+class TestWorkers(unittest.TestCase):
+    def test_loads_go_first(self):
+        """Stores that hang leave a thread to loads, and what was not begun is handed back."""
+        workers = pages.Workers(2, 3, "test")
+        hang, begun, done = threading.Event(), threading.Event(), []
+
+        def store():
+            begun.set()
+            hang.wait(30)
+
+        self.assertTrue(workers.submit(store, store=True))
+        self.assertTrue(begun.wait(30))
+        late = [lambda: done.append("store") for _ in range(4)]
+        self.assertEqual([workers.submit(job, store=True) for job in late], [True, True, True, False])
+        loaded = threading.Event()
+        self.assertTrue(workers.submit(loaded.set))
+        self.assertTrue(loaded.wait(30))
+        self.assertEqual(done, [])
+        threading.Timer(0.05, hang.set).start()
+        left = workers.close()
+        self.assertEqual(len(left) + len(done), 3)
+        self.assertFalse(workers.submit(loaded.set))
+
+    def test_usage(self):
+        self.assertRaises(kvc.Error, pages.Workers, 0, 1, "test")
+        self.assertEqual([pages.dtype_of(name) for name in ("torch.bfloat16", "BF16", "half", "fp8_e5m2")], ["bf16", "bf16", "f16", "f8e5m2"])
+
+
+@needs_store
+@unittest.skipIf(not hasattr(os, "eventfd"), "LMCache's adapter needs Python 3.10, which has os.eventfd")
+class TestLmcache(Case):
+    def setUp(self):
+        super().setUp()
+        logging.getLogger("kvc").setLevel(logging.CRITICAL)
+        self.addCleanup(logging.getLogger("kvc").setLevel, logging.NOTSET)
+
+    def client(self, levels=None, **options):
+        client = lmcache.KvcClient(levels or f"dir:{self.path('store')}", **{**GEOMETRY, "deadline": 10, **options})
+        self.addCleanup(client.close)
+        return Caller(client)
+
+    def objects(self):
+        return [os.path.join(folder, n) for folder, _, names in os.walk(self.path("store")) for n in names if n.endswith(".named")]
+
+    def test_round_trip(self):
+        call = self.client()
+        self.assertEqual(call.exists(KEYS), [False] * len(KEYS))
+        self.assertEqual(call.get(KEYS), {})
+        self.assertEqual(call.put(CHUNKS), [True, "", None])
+        self.assertEqual(call.exists([*KEYS, key(99)]), [True] * len(KEYS) + [False])
+        self.assertEqual(call.get([*KEYS, key(99)]), CHUNKS)
+        call.client.close()
+        again = self.client()  # another process would see the same
+        self.assertEqual(again.get(KEYS), CHUNKS)
+        stats = again.client.stats()
+        self.assertEqual((stats["loaded_keys"], stats["loaded_bytes"]), (len(KEYS), sum(map(len, CHUNKS.values()))))
+        self.assertEqual((stats["not_loaded"], stats["store"]["bad_objects"]), (0, 0))
+        self.assertEqual(again.put({}), [True, "", None])
+        self.assertEqual(again.get([]), {})
+
+    def test_types_and_layouts(self):
+        for dtype, size in (("bfloat16", 2), ("float32", 4), ("uint8", 1), ("float8_e4m3fn", 1)):
+            for layout in ("2ltd", "fused"):
+                data = {key(1): bytearray(random.bytes(SIZE // 2 * size))}  # NaN and all other bits
+                call = self.client(dtype=dtype, layout=layout)
+                self.assertEqual(call.put(data)[0], True)
+                self.assertEqual(call.get(list(data), len(data[key(1)])), data)
+                call("submit_batch_delete", list(data))
+
+    def test_views(self):
+        """K and V are labelled as they lie in LMCache's chunk."""
+        x = random.normal(size=(2, LAYERS, TOKENS, HEADS, DIM)).astype(np.float16)
+        views = pages.Geometry(**GEOMETRY).views(x.tobytes(), "clthd")
+        self.assertTrue(all(np.array_equal(views[i, role].view(np.float16), x[c, i]) for i in range(LAYERS) for c, role in enumerate("KV")))
+
+    def test_delete(self):
+        call = self.client()
+        call.put(CHUNKS)
+        self.assertEqual(call("submit_batch_delete", KEYS[:2]), [True, "", [True, True]])
+        self.assertEqual(call.exists(KEYS[:3]), [False, False, True])
+        self.assertEqual(call.put({KEYS[0]: CHUNKS[KEYS[0]]})[0], True)
+        self.assertEqual(call.get(KEYS[:1]), {KEYS[0]: CHUNKS[KEYS[0]]})
+
+    def test_damage(self):
+        """A flipped byte is a chunk that is not there, and storing it again puts it right."""
+        call = self.client()
+        one = {KEYS[0]: CHUNKS[KEYS[0]]}
+        call.put(one)
+        [path] = self.objects()
+        with open(path, "r+b") as f:
+            f.seek(SIZE // 2)
+            byte = f.read(1)
+            f.seek(SIZE // 2)
+            f.write(bytes([byte[0] ^ 1]))
+        self.assertEqual(call.get(KEYS[:1]), {})
+        stats = call.client.stats()
+        self.assertEqual((stats["not_loaded"], stats["store"]["bad_objects"]), (1, 1))
+        self.assertEqual(call.exists(KEYS[:1]), [False])  # else LMCache would ask for it again and again
+        self.assertEqual(call.put(one)[0], True)
+        self.assertEqual(call.get(KEYS[:1]), one)
+
+    def test_foreign_geometry(self):
+        call = self.client()
+        call.put(CHUNKS)
+        other = self.client(heads=1, dim=2 * DIM)  # the same bytes
+        self.assertEqual(other.exists(KEYS), [False] * len(KEYS))
+        self.assertEqual(other.get(KEYS), {})
+        for options in ({"dtype": "bfloat16"}, {"pairing": "interleaved"}, {"weights": SAMPLES / "tiny.safetensors"}):
+            self.assertEqual(self.client(**options).get(KEYS), {})
+
+    def test_wrong_sizes(self):
+        call = self.client(chunk=TOKENS)
+        self.assertEqual(call.put({key(1): chunk()[:-2], key(2): chunk()})[0], False)
+        self.assertEqual(call.put({key(3): chunk(40)})[0], False)  # whole tokens, but not `chunk`
+        self.assertEqual(call.exists([key(1), key(2), key(3)]), [False, True, False])
+        self.assertEqual(call.get([key(2)], SIZE - 2), {})
+        self.assertEqual(call.get([key(2)], SIZE * 2), {})
+        self.assertEqual(call.client.stats()["foreign"], 4)
+        self.assertEqual(self.client().get([key(2)], SIZE * 2), {})  # whole tokens, but more than the chunk has
+
+    def test_groups(self):
+        data = {key(1, group=10): chunk(layers=1)}
+        call = self.client()
+        self.assertEqual(call.put(data)[0], False)
+        self.assertEqual(call.exists([*data, "no key"]), [False, False])
+        self.assertGreater(call.client.stats()["foreign"], 0)
+        call = self.client(groups={"a": {"layers": 1}})
+        self.assertEqual(call.put(data)[0], True)
+        self.assertEqual(call.get(list(data), SIZE // LAYERS), data)
+
+    def test_full_store(self):
+        """What does not fit is not stored, and what is there stays right."""
+        call = self.client(f"dir:{self.path('store')}?max-size=300K")
+        for k in KEYS:
+            call.put({k: CHUNKS[k]})
+        there = dict(zip(KEYS, call.exists(KEYS)))
+        self.assertTrue(0 < sum(there.values()) < len(KEYS))
+        self.assertEqual(call.get(KEYS), {k: CHUNKS[k] for k in KEYS if there[k]})
+
+    def test_full_store_keeps_the_beginning(self):
+        """Of a prompt whose chunks do not all fit, the first ones stay: the others are of no use without them."""
+        call = self.client(f"dir:{self.path('store')}?max-size=300K", threads=1)
+        data = {key(i): chunk() for i in range(8)}
+        call.put(data)
+        there = call.exists(list(data))
+        self.assertTrue(0 < sum(there) < len(data))
+        self.assertEqual(there, sorted(there, reverse=True))
+
+    def test_broken_directory(self):
+        call = self.client()
+        os.rename(self.path("store/obj"), self.path("gone"))
+        with open(self.path("store/obj"), "w"):
+            pass  # no folder can be made there, not even by root
+        ok, error, each = call.put(CHUNKS)
+        self.assertEqual((ok, each), (False, None))
+        self.assertEqual(call.get(KEYS), {})
+        stats = call.client.stats()
+        self.assertEqual((stats["stored_keys"], stats["not_stored"] + stats["errors"]), (0, len(KEYS)))
+
+    @unittest.skipIf(not (_lib.store_folder() / "kvc_store_redis.so").exists(), "there is no kvc_store_redis.so beside libkvc_store")
+    def test_store_down(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]  # closed again: nobody listens
+        call = self.client(f"dir:{self.path('store')},redis://127.0.0.1:{port}", deadline=1)
+        call.put(CHUNKS)
+        self.assertEqual(call.exists([*KEYS, key(99)]), [True] * len(KEYS) + [False])
+        self.assertEqual(call.get(KEYS), CHUNKS)
+        call = self.client(f"redis://127.0.0.1:{port}", deadline=1)
+        self.assertEqual(call.put(CHUNKS)[0], False)
+        self.assertEqual(call.exists(KEYS), [False] * len(KEYS))
+        self.assertEqual(call.get(KEYS), {})
+
+    def test_threads(self):
+        """Several threads submit; each number is answered once."""
+        call = self.client(threads=3)
+        numbers, lock = [], threading.Lock()
+
+        def submit():
+            for k, buffer in CHUNKS.items():
+                number = call.client.submit_batch_set([k], [memoryview(buffer)])
+                with lock:
+                    numbers.append(number)
+
+        threads = [threading.Thread(target=submit) for _ in range(4)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        done = []
+        while len(done) < len(numbers):
+            self.assertTrue(call.poll.poll(30_000))
+            done += call.client.drain_completions()
+        self.assertEqual(sorted(d[0] for d in done), sorted(numbers))
+        self.assertTrue(all(d[1] for d in done), done)
+        self.assertEqual(call.get(KEYS), CHUNKS)
+
+    def test_events(self):
+        call = self.client()
+        self.assertEqual(call.poll.poll(0), [])
+        call.client.submit_batch_exists(KEYS)
+        self.assertEqual(len(call.poll.poll(30_000)), 1)
+        self.assertEqual(len(call.client.drain_completions()), 1)
+        self.assertEqual((call.poll.poll(0), call.client.drain_completions()), ([], []))
+
+    def test_close(self):
+        """Every call gets its answer, also those that close() finds waiting, and nothing touches a buffer afterwards."""
+        call = self.client(threads=1)
+        many = [call.client.submit_batch_set([key(i)], [memoryview(chunk())]) for i in range(40)]
+        call.client.close()
+        call.client.close()
+        answers = {number: ok for number, ok, _, _ in call.client.drain_completions()}
+        self.assertEqual(sorted(answers), many)
+        stats = call.client.stats()
+        self.assertEqual(stats["stored_keys"] + stats["dropped"], 40)
+        self.assertEqual(stats["stored_keys"], sum(answers.values()))
+        number = call.client.submit_batch_get(KEYS[:1], [memoryview(chunk())])
+        self.assertEqual(call.client.drain_completions()[0][::3], (number, [False]))
+
+    def test_full_queue(self):
+        call = self.client(threads=1, waiting=2)
+        numbers = [call.client.submit_batch_set([key(i)], [memoryview(chunk())]) for i in range(30)]
+        done = {}
+        while len(done) < len(numbers):
+            self.assertTrue(call.poll.poll(30_000))
+            done.update({d[0]: d[1] for d in call.client.drain_completions()})
+        self.assertEqual(call.client.stats()["dropped"], list(done.values()).count(False))
+
+    def test_lossy(self):
+        """A lossy recipe is a namespace of its own: who asks for exact chunks does not get its chunks."""
+        lossy, exact = self.client(recipe="near-lossless"), self.client()
+        one = {KEYS[0]: CHUNKS[KEYS[0]]}
+        self.assertEqual(lossy.put(one)[0], True)
+        found = np.frombuffer(lossy.get(KEYS[:1])[KEYS[0]], np.float16).astype(np.float32)
+        was = np.frombuffer(one[KEYS[0]], np.float16).astype(np.float32)
+        self.assertGreater(np.dot(found, was) / np.linalg.norm(found) / np.linalg.norm(was), 0.99)
+        self.assertEqual(exact.exists(KEYS[:1]), [False])
+        self.assertEqual(exact.get(KEYS[:1]), {})
+        self.assertEqual(exact.put(one)[0], True)
+        self.assertEqual(exact.get(KEYS[:1]), one)
+
+    def test_log(self):
+        """Trouble is logged once, and counted each time."""
+        logging.getLogger("kvc").setLevel(logging.NOTSET)
+        call = self.client()
+        with self.assertLogs("kvc.connectors.lmcache") as log:
+            for k in KEYS:
+                call.get([k])
+            call.client.close()
+        self.assertEqual([r.levelname for r in log.records], ["WARNING", "INFO"])
+        self.assertIn("computed again", log.output[0])
+        self.assertIn(f"not_loaded {len(KEYS)}", log.output[1])
+
+    def test_page(self):
+        """The example of LMCACHE.md works, and its table has every option."""
+        page = (ROOT / "python/LMCACHE.md").read_text()
+        adapter = json.loads(re.search(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S)[1])
+        options = {**adapter["adapter_params"], "levels": f"dir:{self.path('page')}"}
+        made = getattr(importlib.import_module(adapter["module_path"]), adapter["class_name"])(**options)
+        made.close()
+        for name in list(inspect.signature(lmcache.KvcClient.__init__).parameters)[1:]:
+            self.assertRegex(page, rf"\n\| [^|]*`{name}`")
+
+    def test_usage(self):
+        self.fails(kvc.Code.USAGE, "layout", self.client, layout="mla")
+        self.fails(kvc.Code.UNSUPPORTED, "int4", self.client, dtype="int4")
+        self.fails(kvc.Code.USAGE, "heads", self.client, heads=0)
+        self.fails(kvc.Code.USAGE, "nonsense", self.client, recipe="nonsense")
+        self.fails(kvc.Code.IO, "nowhere", self.client, weights=self.path("nowhere"))
+        self.fails(kvc.Code.IO, "cannot be made", self.client, "dir:/proc/nowhere")
+        self.fails(kvc.Code.USAGE, "pairing 'pairs'", pages.facts_of, pages.Geometry(**GEOMETRY), model="m", pairing="pairs")
+
+
+if __name__ == "__main__":
+    unittest.main()

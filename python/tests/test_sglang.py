@@ -1,0 +1,220 @@
+"""The storage backend for SGLang's HiCache, with a host pool of its own and without SGLang."""
+
+import json
+import logging
+import os
+import re
+import types
+import unittest
+
+import numpy as np
+from common import ROOT, Case, needs_store
+
+import kvc
+from kvc.connectors import sglang
+
+random = np.random.default_rng(6)
+LAYERS, HEADS, DIM, PAGE, PAGES = 3, 2, 32, 16, 6
+LAYOUTS = {"layer_first": "cl(pt)hd", "page_first": "c(pt)lhd", "page_first_direct": "cplthd", "page_head": "cphtld"}
+CONTENT = random.integers(0, 2**16, (2, LAYERS, PAGES, PAGE, HEADS, DIM)).astype(np.uint16)  # clpthd; all bits, NaN too
+KEYS = [f"{i:064x}" for i in range(PAGES)]
+
+
+class Pool:
+    """A host pool as MHATokenToKVPoolHost of SGLang 0.5.23 has it: one buffer, and addresses of pieces."""
+
+    def __init__(self, layout, content=None):
+        order = LAYOUTS[layout].replace("(", "").replace(")", "")
+        empty = np.zeros_like(CONTENT) if content is None else content
+        self.kv_buffer = np.ascontiguousarray(empty.transpose(["clpthd".index(axis) for axis in order]))
+        self.order, self.layout, self.page_size, self.size = order, layout, PAGE, PAGE * PAGES
+        self.layer_num, self.head_num, self.head_dim, self.v_head_dim, self.dtype = LAYERS, HEADS, DIM, DIM, "torch.bfloat16"
+
+    def content(self):
+        return self.kv_buffer.transpose([self.order.index(axis) for axis in "clpthd"])
+
+    def get_page_buffer_meta(self, indices):
+        assert len(indices) % PAGE == 0
+        base, token = self.kv_buffer.ctypes.data, HEADS * DIM * 2
+        v = LAYERS * self.size * token
+        addresses = []
+        for first in indices.tolist()[::PAGE]:
+            if self.layout == "layer_first":
+                for layer in range(LAYERS):
+                    k = base + first * token + layer * self.size * token
+                    addresses += [k, k + v]
+            else:
+                k = base + first * LAYERS * token
+                addresses += [k, k + v]
+        return addresses, [PAGE * token * (1 if self.layout == "layer_first" else LAYERS)] * len(addresses)
+
+
+def indices(*numbers):
+    return np.concatenate([np.arange(PAGE) + n * PAGE for n in numbers])
+
+
+ALL = indices(*range(PAGES))
+
+
+@needs_store
+class TestSglang(Case):
+    def setUp(self):
+        super().setUp()
+        logging.getLogger("kvc").setLevel(logging.CRITICAL)
+        self.addCleanup(logging.getLogger("kvc").setLevel, logging.NOTSET)
+
+    def storage(self, pool=None, extra=None, **config):
+        config = {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0, "attn_cp_size": 1, "is_mla_model": False,
+                  "model_name": "org/model", "should_split_heads": False, **config}
+        extra = {"backend_name": "kvc", "module_path": "kvc.connectors.sglang", "class_name": "KvcStorage", "interface_v1": 1,
+                 "levels": f"dir:{self.path('store')}", "deadline": 10, **(extra or {})}
+        storage = sglang.KvcStorage(types.SimpleNamespace(extra_config=extra, **config), {})
+        self.addCleanup(storage.close)
+        if pool is not None:
+            storage.register_mem_pool_host(pool)
+        return storage
+
+    def test_round_trip(self):
+        """Pages come back bit by bit, in the same layout and in every other: the store has none."""
+        for n, layout in enumerate(LAYOUTS):
+            where = {"levels": f"dir:{self.path(layout)}"}
+            pool = Pool(layout, CONTENT)
+            storage = self.storage(pool, where)
+            self.assertEqual(storage.batch_exists(KEYS), 0)
+            self.assertEqual(storage.batch_set_v1(KEYS, ALL), [True] * PAGES)
+            self.assertEqual(storage.batch_exists(KEYS), PAGES)
+            self.assertTrue(storage.exists(KEYS[2]))
+            self.assertTrue(np.array_equal(pool.content(), CONTENT))
+            for other in LAYOUTS:
+                pool = Pool(other)
+                storage = self.storage(pool, where)
+                self.assertEqual(storage.batch_get_v1(KEYS[3:5], indices(0, 5)), [True, True])
+                self.assertTrue(np.array_equal(pool.content()[:, :, 0], CONTENT[:, :, 3]))
+                self.assertTrue(np.array_equal(pool.content()[:, :, 5], CONTENT[:, :, 4]))
+                self.assertFalse(pool.content()[:, :, 1:5].any())
+        counts = storage.counters()
+        self.assertEqual((counts["loaded_pages"], counts["loaded_bytes"]), (2, CONTENT.nbytes // PAGES * 2))
+
+    def test_missing(self):
+        pool = Pool("page_first_direct", CONTENT)
+        storage = self.storage(pool)
+        self.assertEqual(storage.batch_set_v1([KEYS[i] for i in (0, 1, 3)], indices(0, 1, 3)), [True] * 3)
+        self.assertEqual(storage.batch_exists(KEYS), 2)  # as many as there are without a gap
+        self.assertEqual(storage.batch_exists(KEYS[2:]), 0)
+        self.assertEqual(storage.batch_exists([]), 0)
+        self.assertEqual(storage.batch_get_v1(KEYS[:4], indices(0, 1, 2, 3)), [True, True, False, True])
+        self.assertEqual((storage.get(KEYS[0]), storage.set(KEYS[5]), storage.batch_get(KEYS[:2]), storage.batch_set(KEYS[:2])),
+                         (None, False, [None, None], False))
+
+    def test_damage(self):
+        pool = Pool("page_first_direct", CONTENT)
+        storage = self.storage(pool)
+        storage.batch_set_v1(KEYS, ALL)
+        paths = [os.path.join(folder, n) for folder, _, names in os.walk(self.path("store")) for n in names if n.endswith(".named")]
+        self.assertEqual(len(paths), PAGES)
+        with open(paths[0], "r+b") as f:
+            f.seek(3000)
+            byte = f.read(1)
+            f.seek(3000)
+            f.write(bytes([byte[0] ^ 1]))
+        pool.kv_buffer[:] = 0
+        loaded = storage.batch_get_v1(KEYS, ALL)
+        self.assertEqual(sorted(loaded), [False] + [True] * (PAGES - 1))
+        bad = loaded.index(False)
+        good = [i for i in range(PAGES) if i != bad]
+        self.assertTrue(np.array_equal(pool.content()[:, :, good], CONTENT[:, :, good]))
+        self.assertEqual((storage.counters()["not_loaded"], storage.counters()["store"]["bad_objects"]), (1, 1))
+        self.assertEqual(storage.batch_exists(KEYS), bad)
+        self.assertEqual(self.storage(Pool("page_first", CONTENT)).batch_set_v1(KEYS, ALL), [True] * PAGES)  # writes it again
+
+    def test_a_page_fails(self):
+        """A page that cannot be stored leaves the others of its batch alone."""
+        storage = self.storage(Pool("page_first", CONTENT))
+        put = storage._space.put_name
+
+        def failing(name, file, **options):
+            if name.startswith(KEYS[2].encode()):
+                raise kvc.Error(kvc.Code.IO, "the disk is gone")
+            return put(name, file, **options)
+
+        storage._space.put_name = failing
+        self.assertEqual(storage.batch_set_v1(KEYS, ALL), [True, True, False, True, True, True])
+        self.assertEqual(storage.batch_exists(KEYS), 2)
+        self.assertEqual(storage.counters()["errors"], 1)
+
+    def test_broken_directory(self):
+        storage = self.storage(Pool("page_first", CONTENT))
+        os.rename(self.path("store/obj"), self.path("gone"))
+        with open(self.path("store/obj"), "w"):
+            pass
+        self.assertEqual(storage.batch_set_v1(KEYS, ALL), [False] * PAGES)
+        self.assertEqual((storage.batch_get_v1(KEYS, ALL), storage.batch_exists(KEYS)), ([False] * PAGES, 0))
+
+    def test_ranks_and_models(self):
+        self.storage(Pool("page_head", CONTENT)).batch_set_v1(KEYS, ALL)
+        for config in ({"tp_rank": 1, "tp_size": 2}, {"pp_rank": 1, "pp_size": 2}, {"attn_cp_rank": 1, "attn_cp_size": 2}, {"model_name": "x"}):
+            self.assertEqual(self.storage(Pool("page_head"), **config).batch_exists(KEYS), 0)
+        wider = Pool("page_head")
+        wider.dtype = "torch.float16"
+        self.assertEqual(self.storage(wider).batch_exists(KEYS), 0)
+        self.assertEqual(self.storage(Pool("page_head"), {"recipe": "kivi4"}).batch_exists(KEYS), 0)
+
+    def test_wrong_sizes(self):
+        """Nothing raises, and nothing is written where a page does not belong."""
+        pool = Pool("page_first", CONTENT)
+        storage = self.storage(pool)
+        self.assertEqual(storage.batch_set_v1(KEYS, ALL[:-1]), [False] * PAGES)
+        self.assertEqual(storage.batch_get_v1(KEYS, indices(0)), [False] * PAGES)
+        whole = pool.get_page_buffer_meta
+        pool.get_page_buffer_meta = lambda i: (whole(i)[0], [size // 2 for size in whole(i)[1]])
+        self.assertEqual(storage.batch_set_v1(KEYS, ALL), [False] * PAGES)
+        pool.get_page_buffer_meta = lambda i: (whole(i)[0][:-1], whole(i)[1][:-1])
+        self.assertEqual(storage.batch_set_v1(KEYS, ALL), [False] * PAGES)
+        self.assertEqual((storage.counters()["foreign"], storage.counters()["errors"]), (2 * PAGES, 4))
+        self.assertEqual(self.storage().batch_exists(KEYS), 0)  # no pool was registered
+        storage.close()
+        self.assertEqual((storage.batch_get_v1(KEYS, ALL), storage.batch_exists(KEYS)), ([False] * PAGES, 0))
+
+    def test_refused(self):
+        def refuses(words, pool, code=kvc.Code.UNSUPPORTED, extra=None, **config):
+            self.fails(code, words, self.storage, pool, extra, **config)
+
+        class MLATokenToKVPoolHost(Pool):
+            pass
+
+        refuses("MLATokenToKVPoolHost", MLATokenToKVPoolHost("page_first"))
+        refuses("MLA", Pool("page_first"), is_mla_model=True)
+        refuses("split by heads", Pool("page_head"), should_split_heads=True)
+        refuses("unknown keys: level;", Pool("page_first"), kvc.Code.USAGE, {"level": "dir:x"})
+        other = Pool("page_first")
+        other.layout = "page_unified"
+        refuses("page_unified", other)
+        other = Pool("page_first")
+        other.v_head_dim = 8
+        refuses("one width", other)
+        other = Pool("page_first")
+        other.get_page_buffer_meta = lambda i: (Pool.get_page_buffer_meta(other, i)[0][::2], [1])
+        refuses("not of the geometry", other, kvc.Code.USAGE)
+        refuses("'weights'", Pool("page_first"), kvc.Code.USAGE, model_name=None)
+        storage = self.storage(Pool("page_first"))
+        storage.register_mem_host_pool_v2(Pool("page_first"), "kv")
+        self.fails(kvc.Code.UNSUPPORTED, "mamba", storage.register_mem_host_pool_v2, Pool("page_first"), "mamba")
+
+    def test_page(self):
+        """The example of SGLANG.md works, and its table has every option."""
+        page = (ROOT / "python/SGLANG.md").read_text()
+        extra = json.loads(re.search(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S)[1])
+        self.assertEqual(set(extra) - sglang._OPTIONS, {"backend_name", "module_path", "class_name", "interface_v1"})
+        self.storage(Pool("page_first"), {**extra, "levels": f"dir:{self.path('page')}"})
+        for name in sglang._OPTIONS:
+            self.assertRegex(page, rf"\n\| [^|]*`{name}`")
+
+    def test_clear(self):
+        storage = self.storage(Pool("page_first", CONTENT))
+        storage.batch_set_v1(KEYS, ALL)
+        storage.clear()
+        self.assertEqual(storage.batch_exists(KEYS), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
