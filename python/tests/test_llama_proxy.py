@@ -274,6 +274,17 @@ class TestStreams(ProxyCase):
         self.stored()
         self.assertEqual(self.count("clients_gone"), 2)
 
+    def test_client_has_all(self):
+        """A client that closes its connection as it has the whole answer did not go away."""
+        self.addCleanup(setattr, fake.Handler, "finish", fake.Handler.finish)
+        finish = fake.Handler.finish
+        fake.Handler.finish = lambda handler: (time.sleep(0.3), finish(handler))
+        connection, answer = self.open({"prompt": LONG})
+        answer.read()
+        connection.close()
+        self.stored()
+        self.assertEqual((self.count("clients_gone"), self.count("saves")), (0, 1))
+
     def test_server_ends_early(self):
         """A stream that is cut is cut for the client too."""
         end = fake.Handler.event

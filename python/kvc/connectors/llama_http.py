@@ -230,7 +230,8 @@ def _wait_for_more(answer: http.client.HTTPResponse, server: socket.socket, clie
 
 def _relay(handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, outcome: Outcome, extra: Sequence[Tuple[str, str]],
            wait: Callable[[], None]) -> None:
-    length = answer.getheader("Content-Length")
+    text = answer.getheader("Content-Length")
+    length = int(text) if text is not None and text.isdecimal() else None
     empty = handler.command == "HEAD" or answer.status in (204, 304)
     chunked = length is None and not empty and handler.request_version != "HTTP/1.0"
     handler.send_response_only(answer.status, answer.reason)
@@ -243,7 +244,7 @@ def _relay(handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, ou
         handler.close_connection = True
     _end_headers(handler)
     received = 0
-    while not empty:
+    while not empty and received != length:  # a client that has all of it may be gone
         try:
             wait()
             piece = answer.read1(_PIECE)
@@ -255,7 +256,7 @@ def _relay(handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, ou
         received += len(piece)
         outcome.tail = (outcome.tail + piece)[-_TAIL:]
         _write(handler, b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-    if not empty and length is not None and received < int(length):
+    if not empty and length is not None and received < length:
         handler.close_connection = True
         return
     if chunked:
