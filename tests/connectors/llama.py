@@ -5,6 +5,7 @@ the server alone. Prints `ok: ...` for each check and `figure: ...` for what was
 """
 
 import argparse
+import concurrent.futures
 import http.client
 import importlib.util
 import json
@@ -16,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -231,9 +231,10 @@ def check_prefix(bench):
     bench.ask(tokens)
     bench.proxy_idle()
     again = bench.ask(tokens)
-    assert (again.text, again.prefix) == (right.text, 0) and again.slot >= LONG, vars(again)
-    ok("a slot that holds the prompt is not restored over")
     bench.proxy_idle()
+    own = Answer(bench.server.port, tokens, id_slot=0)  # computes one token, too: a batch of many may round otherwise
+    assert (again.text, again.prefix, again.cached) == (own.text, 0, own.cached) and again.slot >= LONG, vars(again)
+    ok("a slot that holds the prompt is not restored over")
     bench.erase()
     almost = bench.ask(tokens[:warm.prefix + 8])
     assert almost.prefix == warm.prefix, vars(almost)
@@ -330,7 +331,7 @@ def check_failures(bench, tokens, right):
     assert bench.ask(tokens).text == right
     ok("the server started again beneath the proxy: the right text")
     assert request(bench.proxy.port, "POST", "/completion", {"prompt": tokens * 5, "n_predict": 1})[0] == 400
-    assert bench.ask(tokens).text == right
+    assert bench.ask(tokens[100:200]).text == bench.alone(tokens[100:200]).text
     ok("an error of the server is passed on, and the next prompt is right")
 
 
@@ -342,16 +343,8 @@ def check_slots(unified):
         prompts = [tokens[:300], tokens[700:1000]]
         right = [bench.alone(p).text for p in prompts]
         for state in ("cold", "stored"):
-            answers = [None, None]
-
-            def ask(i):
-                answers[i] = bench.ask(prompts[i])
-
-            threads = [threading.Thread(target=ask, args=(i,)) for i in range(2)]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                answers = list(pool.map(bench.ask, prompts))
             # two sequences in one batch may round otherwise than one alone: the first tokens must agree
             assert [a.text[:16] for a in answers] == [t[:16] for t in right], (state, [a.text for a in answers], right)
             assert [a.prefix for a in answers] == ([0, 0] if state == "cold" else [256, 256]), [vars(a) for a in answers]

@@ -23,7 +23,7 @@ from .. import arrays
 from . import llama_http as http
 from .llama_http import Caller, ClientGone, Outcome, Refused, Server
 from .llama_model import Found, Namespace, Off, Prefixes, restore, save, state_of
-from .llama_slots import Busy, Slot, SlotFolder
+from .llama_slots import Busy, Mark, Slot, SlotFolder
 
 CHAT = ("/chat/completions", "/v1/chat/completions")
 COMPLETIONS = ("/completion", "/completions", "/v1/completions", *CHAT)
@@ -280,10 +280,11 @@ class Proxy:
             slot.forget()
             self.failed(f"slot {slot.number} is not stored", problem)
         finally:
+            mark = slot.mark
             self.slots.give_back(slot)
         if name:
             try:
-                self._put(task, name)
+                self._put(task, name, mark)
             except Exception as problem:
                 self.failed(f"slot {slot.number} is not stored", problem)
             finally:
@@ -324,10 +325,9 @@ class Proxy:
         chunk = task.namespace.space.chunk
         return total // chunk * chunk > task.found.tokens
 
-    def _put(self, task: Task, name: str) -> None:
+    def _put(self, task: Task, name: str, mark: Optional[Mark]) -> None:
         self.count("saves")
         self.count("saved_bytes", self.folder.size(name))
-        mark = task.slot.mark
         taken, tokens = self.prefixes.put(task.namespace, name, task.tokens)
         self.slots.learn(task.slot, mark, tokens)
         if not taken:
