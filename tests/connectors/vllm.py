@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""vllm.py --tools BUILD_DIR [CHECK...]: the connector of kvc in a real vLLM on a CPU (AVX2 or AVX-512), end to end.
+"""vllm.py --tools BUILD_DIR [--quick] [CHECK...]: the connector of kvc in a real vLLM on a CPU (AVX2 or AVX-512), end to end.
 
 Each check compares greedy continuations with that of an engine without a store. A small Llama with random weights in float32 shows
 that the right tokens come, SmolLM2 what it saves. Each run of an engine is a new process.
@@ -18,6 +18,8 @@ from vllm_engine import Prompt
 TOKENS, CHUNK, BLOCK = 700, 256, 128
 PROMPT = [7 * i * i % 997 + 2 for i in range(TOKENS)]
 FLOAT = {"dtype": "float32"}
+QUICK = ["reload", "damage", "transformers"]
+REST = ["processes", "ranks", "chunked", "trouble", "lossy", "gain", "misses"]
 
 
 def connector(store, role="kv_both", policy="fail", **extra):
@@ -195,11 +197,17 @@ class Checks:
 def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--tools", type=pathlib.Path, help="folder of kvc-pack and the other tools; not used")
+    options.add_argument("--quick", action="store_true", help="reload, damage and transformers only")
     options.add_argument("checks", nargs="*", help="some of: " + ", ".join(n[6:] for n in dir(Checks) if n.startswith("check_")))
     o = options.parse_args()
+    if vllm_engine.unsupported("float32"):
+        return print(f"SKIPPED: {vllm_engine.unsupported('float32')}")
     with tempfile.TemporaryDirectory(prefix="kvc-vllm-") as name:
         checks = Checks(pathlib.Path(name))
-        for check in o.checks or ["reload", "processes", "ranks", "chunked", "damage", "trouble", "lossy", "transformers", "gain", "misses"]:
+        for check in o.checks or (QUICK if o.quick else [*QUICK, *REST]):
+            if check in ("gain", "misses") and vllm_engine.unsupported("bfloat16"):
+                print(f"SKIPPED: {check}: {vllm_engine.unsupported('bfloat16')}")
+                continue
             getattr(checks, f"check_{check}")()
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import platform
 import resource
 import subprocess
 import sys
@@ -42,6 +43,18 @@ class Result:
     def lines(self, *words):
         """Returns the lines of the log that have all these words."""
         return [line for line in self.log.splitlines() if all(word in line for word in words)]
+
+
+def unsupported(dtype):
+    """Returns why kvc cannot be tested with vLLM on this CPU and a cache of this type, or nothing."""
+    if platform.machine() != "x86_64":
+        return f"vLLM orders K and V on {platform.machine()} in a way that kvc does not know"
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    if "avx2" not in flags:
+        return "vLLM needs a CPU with AVX2"
+    if dtype == "bfloat16" and "amx_tile" in flags:
+        return "vLLM orders K and V in bfloat16 on a CPU with AMX in a way that kvc does not know"
+    return ""
 
 
 def environment():
