@@ -169,18 +169,30 @@ class Checks:
         self.expect(self.run(connector(store)), 512, "vLLM loads 512 tokens that transformers saved, and continues alike")
 
     def check_gain(self):
-        """TTFT of 2000 tokens of SmolLM2, in one run each."""
-        model, dtype = vllm_engine.make_model(self.folder), {"dtype": "bfloat16"}
-        text = vllm_engine.text_tokens(model, 2000)
-        prompts, store = [Prompt(text, new=24)], self.store()
-        cold = self.run(None, prompts, model, **dtype).outputs[0]
-        saved = self.run(connector(store), prompts, model, **dtype)
-        warm = self.run(connector(store), prompts, model, **dtype)
-        self.expect(warm, 1792, "SmolLM2, 2000 tokens of text: the same 24 tokens", cold.tokens)
-        figure(f"TTFT of 2000 tokens: {cold.ttft:.2f} s without the store, {saved.outputs[0].ttft:.2f} s saving, {warm.outputs[0].ttft:.2f} s "
-               f"loading 1792: ratio {warm.outputs[0].ttft / cold.ttft:.3f}")
-        for line in saved.lines("kvc: saved") + warm.lines("kvc:", "are stored") + warm.lines("kvc: loaded"):
-            figure(line.partition("] ")[2])
+        """SmolLM2 and a text, in float32 and in the bfloat16 that it is meant for.
+
+        vLLM's kernels for bfloat16 do not give the same bits for a prompt at once and for its parts: the first token after a hit in vLLM's
+        own prefix cache may be another. So the measure for bfloat16 is that cache with as many tokens, and in float32 the whole
+        computation.
+        """
+        model = vllm_engine.make_model(self.folder)
+        text, cached = vllm_engine.text_tokens(model, 2100), 2048
+        for dtype in ("float32", "bfloat16"):
+            if vllm_engine.unsupported(dtype):
+                print(f"SKIPPED: SmolLM2: {vllm_engine.unsupported(dtype)}")
+                continue
+            store = self.store()
+            cold, own = self.run(None, [Prompt(text, 24), Prompt(text, 24, keep=True)], model, dtype=dtype).outputs
+            saved = self.run(connector(store), [Prompt(text, 24)], model, dtype=dtype)
+            warm = self.run(connector(store), [Prompt(text, 24)], model, dtype=dtype)
+            assert own.cached == cached and (dtype == "bfloat16" or own.tokens == cold.tokens), (own, cold)
+            self.expect(warm, cached, f"SmolLM2 in {dtype}, {len(text)} tokens of text: the same 24 tokens", own.tokens)
+            ttft, out = warm.outputs[0].ttft, saved.outputs[0]
+            figure(f"{dtype}: TTFT {cold.ttft:.2f} s without the store, {out.ttft:.2f} s saving, {ttft:.2f} s loading {cached} of "
+                   f"{len(text)} tokens: ratio {ttft / cold.ttft:.3f}; {own.ttft:.2f} s with vLLM's own prefix cache")
+            for line in saved.lines("kvc: saved") + warm.lines("kvc:", "are stored") + warm.lines("kvc: loaded"):
+                figure(f"{dtype}: " + line.partition("] ")[2])
+            figure(f"{dtype}: {sum(path.stat().st_size for path in self.objects(store)) / 1e6:.1f} MB stored")
 
     def check_misses(self):
         """Requests that are looked up and miss, between requests that are not looked up, in one engine."""
@@ -189,7 +201,8 @@ class Checks:
         out = self.run(connector(self.store(), role="kv_consumer"), prompts, model, dtype="bfloat16").outputs
         assert all(o.cached == 0 for o in out), out
         ratios = [out[k].ttft / out[k + 1].ttft for k in range(0, 2 * pairs, 2)]
-        figure(f"TTFT of a miss relative to a request that is not looked up, {n} tokens: median {statistics.median(ratios):.4f} of {pairs} pairs")
+        figure(f"TTFT of a miss relative to a request that is not looked up, {n} tokens: median {statistics.median(ratios):.4f} of {pairs} "
+               "pairs")
         both = self.run(connector(self.store()), prompts[:2], model, dtype="bfloat16")
         figure("saving a miss: " + both.lines("kvc: saved")[0].partition("] ")[2] + f"; TTFT {both.outputs[0].ttft:.2f} s")
 
@@ -205,7 +218,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="kvc-vllm-") as name:
         checks = Checks(pathlib.Path(name))
         for check in o.checks or (QUICK if o.quick else [*QUICK, *REST]):
-            if check in ("gain", "misses") and vllm_engine.unsupported("bfloat16"):
+            if check == "misses" and vllm_engine.unsupported("bfloat16"):
                 print(f"SKIPPED: {check}: {vllm_engine.unsupported('bfloat16')}")
                 continue
             getattr(checks, f"check_{check}")()

@@ -25,6 +25,7 @@ class Prompt:
     new: int = 8
     salt: str = ""
     skip: bool = False  # read no cache
+    keep: bool = False  # use vLLM's own cache of the prompts before
 
 
 @dataclasses.dataclass
@@ -93,7 +94,7 @@ def make_model(folder, random=False):
 
 
 def run(model, prompts, connector=None, timeout=600, variables=None, **arguments):
-    """Runs an engine on prompts, one after the other, and ends it. Its own prefix cache is emptied before each.
+    """Runs an engine on prompts, one after the other, and ends it. Its own prefix cache is emptied before each but those that keep it.
 
     `arguments` are those of vllm.LLM.
     """
@@ -177,7 +178,8 @@ def engine(request):
 
     generate(dataclasses.asdict(Prompt([7, 8, 9], 2)))  # the first steps of an engine are slow
     for prompt in request["prompts"]:
-        llm.reset_prefix_cache()
+        if not prompt["keep"]:
+            llm.reset_prefix_cache()
         out = generate(prompt)
         m = out.metrics
         outputs.append({"tokens": list(out.outputs[0].token_ids), "cached": out.num_cached_tokens or 0,
