@@ -313,8 +313,9 @@ class TestConnector(Case):
         lent.map[:3] = b"abc"
         name, found = lent.name, vllm_jobs.borrow(lent.name, 5000)
         self.assertEqual(bytes(found[:3]), b"abc")
-        with self.assertRaises(OSError):
-            vllm_jobs.borrow(name, 9000)
+        for wrong in (name, 9000), (name.replace("kvc-", "kvc-1"), 5000), ("/proc/self/fd/999999 kvc-1", 5000):
+            with self.assertRaises(OSError):
+                vllm_jobs.borrow(*wrong)
         before = len(os.listdir("/proc/self/fd"))
         del lent
         gc.collect()

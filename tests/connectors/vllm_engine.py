@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import platform
 import resource
 import subprocess
 import sys
@@ -24,6 +25,7 @@ class Prompt:
     new: int = 8
     salt: str = ""
     skip: bool = False  # read no cache
+    keep: bool = False  # use vLLM's own cache of the prompts before
 
 
 @dataclasses.dataclass
@@ -42,6 +44,18 @@ class Result:
     def lines(self, *words):
         """Returns the lines of the log that have all these words."""
         return [line for line in self.log.splitlines() if all(word in line for word in words)]
+
+
+def unsupported(dtype):
+    """Returns why kvc cannot be tested with vLLM on this CPU and a cache of this type, or nothing."""
+    if platform.machine() != "x86_64":
+        return f"vLLM orders K and V on {platform.machine()} in a way that kvc does not know"
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    if "avx2" not in flags:
+        return "vLLM needs a CPU with AVX2"
+    if dtype == "bfloat16" and "amx_tile" in flags:
+        return "vLLM orders K and V in bfloat16 on a CPU with AMX in a way that kvc does not know"
+    return ""
 
 
 def environment():
@@ -80,7 +94,7 @@ def make_model(folder, random=False):
 
 
 def run(model, prompts, connector=None, timeout=600, variables=None, **arguments):
-    """Runs an engine on prompts, one after the other, and ends it. Its own prefix cache is emptied before each.
+    """Runs an engine on prompts, one after the other, and ends it. Its own prefix cache is emptied before each but those that keep it.
 
     `arguments` are those of vllm.LLM.
     """
@@ -164,7 +178,8 @@ def engine(request):
 
     generate(dataclasses.asdict(Prompt([7, 8, 9], 2)))  # the first steps of an engine are slow
     for prompt in request["prompts"]:
-        llm.reset_prefix_cache()
+        if not prompt["keep"]:
+            llm.reset_prefix_cache()
         out = generate(prompt)
         m = out.metrics
         outputs.append({"tokens": list(out.outputs[0].token_ids), "cached": out.num_cached_tokens or 0,

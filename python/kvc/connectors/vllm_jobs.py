@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import threading
@@ -13,18 +14,24 @@ import numpy as np
 from ..store import Extra
 
 
+_numbers = itertools.count(1)
+
+
 class Lent:
     """Memory that another process of this machine maps, by the number of a descriptor. It lives as long as someone has it mapped."""
 
+    _fd = -1
+
     def __init__(self, size: int) -> None:
         self.size = size
-        self._fd = os.memfd_create("kvc")
+        self._title = f"kvc-{next(_numbers)}"
+        self._fd = os.memfd_create(self._title)
         os.posix_fallocate(self._fd, 0, size)  # an error here, rather than a signal when it is written
         self.map = mmap.mmap(self._fd, size)
 
     @property
     def name(self) -> str:
-        return f"/proc/{os.getpid()}/fd/{self._fd}"
+        return f"/proc/{os.getpid()}/fd/{self._fd} {self._title}"
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -33,11 +40,12 @@ class Lent:
 
 
 def borrow(name: str, size: int) -> np.ndarray:
-    """Maps memory that was lent."""
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    """Maps memory that was lent. It is told by its title too, because numbers of descriptors are used again."""
+    path, _, title = name.partition(" ")
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if os.fstat(fd).st_size < size:
-            raise OSError(f"{name} has fewer than {size} bytes")
+        if os.readlink(f"/proc/self/fd/{fd}").split()[0] != f"/memfd:{title}" or os.fstat(fd).st_size < size:
+            raise OSError(f"{path} is not the memory {title} of {size} bytes")
         return np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), np.uint8)
     finally:
         os.close(fd)

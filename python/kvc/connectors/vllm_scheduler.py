@@ -216,12 +216,12 @@ class SchedulerSide:
         self._loads = self._saves = False
 
     def finished(self, name: str) -> None:
-        """Forgets a request, which may be one that was never scheduled."""
+        """Forgets a request, which may be one that was never scheduled. What was lent for it stays until the workers have taken it."""
         reading = self._reading.pop(name, None)
         if reading is not None:
             reading.future.cancel()
-        for table in (self._requests, self._stored, self._lent):
-            table.pop(name, None)  # type: ignore[attr-defined]
+        self._requests.pop(name, None)
+        self._stored.pop(name, None)
 
     def close(self) -> None:
         self._readers.shutdown(cancel_futures=True)
