@@ -107,6 +107,7 @@ static int put_chunks(struct put_job *job, struct kvc_error *e) {
         free(data);
         if (s->closing || !any) break;
     }
+    if (status) kvc_count(s, KVC_COUNT_FAILED, 1); /* nobody may wait for the error */
     return status ? -1 : 0;
 }
 
@@ -136,6 +137,7 @@ static int put_whole(struct put_job *job, struct kvc_error *e) {
     size_t bare = size;
     struct kvc_file *proof = status ? NULL : kvc_chunk_open(&chunk, data, &bare, 0, e);
     kvc_file_close(proof);
+    if (!proof) kvc_count(s, KVC_COUNT_FAILED, 1);
     for (unsigned l = 0; l < s->n_levels && proof; l++) {
         const int failed = kvc_store_put_level(s, l, &o, data, size, &put, kvc_now() + DEADLINE, &there, e);
         kvc_count(s, failed ? KVC_COUNT_FAILED : KVC_COUNT_PUT, 1);

@@ -31,7 +31,7 @@ enum kvc_counter {
     KVC_COUNT_SHARED,   /* objects that were there already */
     KVC_COUNT_REFUSED,  /* objects of which a level expects less than of what it has */
     KVC_COUNT_DROPPED,  /* puts for which the queue had no room */
-    KVC_COUNT_FAILED,   /* puts that failed */
+    KVC_COUNT_FAILED,   /* objects that could not be packed, or that a level did not take */
     KVC_COUNT_BACKFILL, /* objects that were copied to a faster level */
     KVC_COUNTERS
 };

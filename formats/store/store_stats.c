@@ -28,7 +28,7 @@ static const struct {
     [KVC_COUNT_SHARED] = {"shared_objects", "objects that somebody else had written already"},
     [KVC_COUNT_REFUSED] = {"refused_objects", "objects of which a level expects less than of what it has"},
     [KVC_COUNT_DROPPED] = {"dropped_puts", "caches for which the queue had no room"},
-    [KVC_COUNT_FAILED] = {"failed_puts", "objects that a level did not take"},
+    [KVC_COUNT_FAILED] = {"failed_puts", "objects that could not be packed, or that a level did not take"},
     [KVC_COUNT_BACKFILL] = {"backfilled_objects", "objects that were copied to a faster level"},
 };
 static const char *const level_counters[KVC_LEVEL_COUNTERS] = {

@@ -15,6 +15,7 @@ from ..file import model_identity
 from ..pack import open_arrays
 from ..store import Space, Store
 from . import vllm_pages
+from .pages import dtype_of
 
 _DEFAULTS: Dict[str, Any] = {"store": None, "recipe": None, "profile": None, "chunk": 0, "min_tokens": 0, "weights": None, "deadline": None,
                              "load_deadline": None, "key_file": None, "tenant_file": None, "memory": 4.0}
@@ -129,7 +130,7 @@ def geometry_of(vllm_config: Any, kv_cache_config: Any) -> Geometry:
     if len({number for number, _ in numbers}) != len(numbers):
         raise Error(Code.UNSUPPORTED, "two layers have the same number, as with a draft model, which is not supported")
     return Geometry(tuple(name for _, name in numbers), tuple(number for number, _ in numbers), spec.num_kv_heads, spec.head_size,
-                    vllm_pages.dtype_of(spec.dtype), spec.block_size, _cpu_layout(spec))
+                    dtype_of(spec.dtype), spec.block_size, _cpu_layout(spec))
 
 
 def _cpu_layout(spec: Any) -> str:

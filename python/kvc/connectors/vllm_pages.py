@@ -14,6 +14,7 @@ import numpy as np
 from .. import arrays
 from ..arrays import Key
 from ..errors import Code, Error
+from .pages import dtype_of
 
 AXES = "PTHD"  # of views with several pages: the `layout` that kvc.open_arrays() and Hit.load() are to be told
 
@@ -27,15 +28,6 @@ _PAGES: Dict[str, Tuple[str, str]] = {
     "vec16": ("H2DT", "H2TD"),
 }
 LAYOUTS = tuple(_PAGES)
-
-_DTYPES = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32", "float": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3",
-           "float8_e4m3fn": "f8e4m3", "fp8_e5m2": "f8e5m2", "float8_e5m2": "f8e5m2"}
-
-
-def dtype_of(name: Any) -> str:
-    """Returns kvc's name of a type as vLLM or torch names it: "bf16" of "bfloat16" or torch.bfloat16."""
-    text = str(name).replace("torch.", "")
-    return _DTYPES.get(text, text)
 
 
 def page_bytes(heads: int, dim: int, page: int, dtype: Any) -> int:

@@ -29,7 +29,7 @@ from ..errors import Code, Error
 from ..pack import open_arrays
 from ..store import Space, Store
 from . import vllm_pages
-from .pages import Counters, Geometry, Workers, facts_of
+from .pages import Counters, Geometry, Workers, dtype_of, facts_of
 
 log = logging.getLogger("vllm.kvc")  # below vLLM's own, whose level and handlers it has
 
@@ -114,7 +114,7 @@ def host_layout(spec: Any, heads: int, dim: int, layout: str) -> Host:
     workers = 1 if config.canonical_layout or config.replicated_layout else parallel.world_size
     most = max(len(group.layer_names) for group in config.groups)
     bytes_per_block = config.worker_kv_bytes_per_block * (parallel.world_size if config.canonical_layout else 1)
-    dtype = vllm_pages.dtype_of(config.model.dtype)
+    dtype = dtype_of(config.model.dtype)
     per_head = vllm_pages.page_bytes(1, dim, config.groups[0].tokens_per_block, dtype) * most
     heads = heads or bytes_per_block // per_head
     groups = [Pages(group, heads, dim, dtype, layout or layout_of(config, dim), blocks) for group in config.groups]
