@@ -5,6 +5,7 @@
 #include "formats/api/sized.h"
 #include "formats/cache/keys.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,10 +167,16 @@ struct kvc_file *kvc_store_get_name(struct kvc_store_space *space, const struct 
     return f;
 }
 
-/* The position of the first row. */
-static int64_t first_of(const struct kvc_cache *c) {
-    for (uint32_t p = 0; p < c->n_parts; p++)
-        if (c->part[p].kind == KVC_PART_LIVE && c->part[p].cells.n) return kvc_cells_position(&c->part[p].cells, 0);
+/* Has memory begin where the cache does. Refuses memory for another number of tokens. */
+static int begin_with(struct kvc_memory *m, const struct kvc_cache *c, struct kvc_error *e) {
+    for (uint32_t p = 0; p < c->n_parts; p++) {
+        const struct kvc_cells *cells = &c->part[p].cells;
+        if (c->part[p].kind != KVC_PART_LIVE) continue;
+        if (cells->n != m->tokens)
+            return kvc_fail(e, KVC_ERR_USAGE, "the cache of this name has %" PRIu64 " tokens, and memory is for %" PRIu64,
+                            cells->n, m->tokens);
+        if (cells->n) m->first_position = kvc_cells_position(cells, 0);
+    }
     return 0;
 }
 
@@ -187,8 +194,7 @@ int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_na
     if (f) {
         const kvc_instant began = kvc_now();
         const struct kvc_load_how how = {.size = sizeof how, .threads = o.threads, .convert = o.convert, .pairing = o.pairing};
-        memory.first_position = first_of(f->cache);
-        if (kvc_file_load(f, &memory, &how, &why)) {
+        if (begin_with(&memory, f->cache, &why) || kvc_file_load(f, &memory, &how, &why)) {
             kvc_file_close(f);
             f = NULL;
         } else {

@@ -20,7 +20,19 @@ from kvc.connectors import vllm_pages  # noqa: E402
 from kvc.connectors.vllm_tier import KvcTier, layer_numbers  # noqa: E402
 
 LAYERS, HEADS, DIM, PAGE = 3, 2, 16, 32
-REQUEST = Fake(req_id="r")
+
+
+class Request:
+    """vLLM's ReqContext: it knows at which token each chunk ends."""
+
+    def __init__(self, name, ends=None):
+        self.req_id, self._ends = name, ends or {}
+
+    def get_offload_key_position(self, key):
+        return self._ends.get(key)
+
+
+REQUEST = Request("r")
 
 
 def key(i, group=0):
@@ -122,6 +134,17 @@ class TestTier(Case):
             self.assertIn({t.layer for t in f.tensors}, ({0, 2, 4}, {1, 3, 5}))
             self.assertEqual(f.meta["model.name"], "a/model")
 
+    def test_positions(self):
+        """A chunk has the positions that vLLM tells, and is loaded without them."""
+        s = spec(blocks=2)
+        tier = self.tier(s, memory(s, seed=1))
+        tier.submit_store(TransferJob(1, [key(1)], np.array([0]), False, Request("x", {key(1): 640})))
+        tier.drain_jobs()
+        self.assertTrue(next(iter(tier.get_finished_jobs())).success)
+        with kvc.open(self.objects()[0]) as f:
+            self.assertEqual(f.position(0, 0), 640 - 2 * PAGE)
+        self.assertTrue(self.run_job(tier, [key(1)], [3], False).success)
+
     def test_damage(self):
         """The other chunks of the job are kept, the bad one is missing from then on, and storing it again mends it."""
         s, keys = spec(), [key(1), key(2), key(3)]
@@ -141,12 +164,12 @@ class TestTier(Case):
         self.assertFalse(result.success)
         self.assertEqual(len(result.successful_keys), 2)
         [bad] = set(keys) - set(result.successful_keys)
-        for request in (REQUEST, Fake(req_id="another")):  # or vLLM would load it again and again
+        for request in (REQUEST, Request("another")):  # or vLLM would load it again and again
             self.assertEqual(self.lookups(tier, [bad], request)[1], [LookupResult.MISS])
         self.assertEqual(tier.counters.read()["not_loaded"], 1)
         self.assertEqual(tier._store.stats["bad_objects"], 1)
         tier.on_request_finished(REQUEST)
-        tier.on_request_finished(Fake(req_id="another"))
+        tier.on_request_finished(Request("another"))
         self.assertTrue(self.run_job(tier, [bad], [keys.index(bad)], True).success)
         self.assertEqual(self.lookups(tier, [bad])[1], [LookupResult.HIT])
         self.assertTrue(self.run_job(tier, [bad], [7], False).success)

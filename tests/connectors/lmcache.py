@@ -86,7 +86,7 @@ def kvc_adapter(levels, **options):
 
 
 def objects(folder, end):
-    return sorted(p for p in pathlib.Path(folder).rglob("*" + end) if p.is_file() and "bad" not in p.parts)
+    return sorted(p for p in pathlib.Path(folder).rglob("*" + end) if p.is_file() and not {"bad", "trash"} & set(p.parts))
 
 
 def forget(folder):

@@ -59,7 +59,7 @@ def head_dim_of(model: str) -> int:
     try:
         from transformers import AutoConfig
 
-        text = AutoConfig.from_pretrained(model).get_text_config()
+        text = AutoConfig.from_pretrained(model, local_files_only=True).get_text_config()
         return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
     except Exception as problem:  # a model without such a configuration
         log.info("kvc: the head size of %s is not known: %s", model, problem)
@@ -259,7 +259,8 @@ class KvcTier(SecondaryTierManager):
             return
         with self._changed:
             self._jobs[job.job.job_id] = job
-        for key, chunk in zip(job.keys, job.job.chunk_ids):
+        # The beginning of a prompt last: named caches are evicted by themselves, and without it the rest is of no use.
+        for key, chunk in reversed(list(zip(job.keys, job.job.chunk_ids))):
             if not self._workers.submit(functools.partial(self._transfer, job, key, int(chunk)), store=job.store):
                 self.counters.trouble("dropped", "too many chunks wait to be stored or loaded")
                 self._done(job, key, False)
@@ -268,19 +269,20 @@ class KvcTier(SecondaryTierManager):
         """Stores or loads a chunk. Never raises: what goes wrong is a chunk that was not stored, or that is computed again."""
         good = False
         try:
-            good = all([self._part(job.store, key, name, chunk, i) for i, name in enumerate(self._names(key))])
+            good = all([self._part(job, key, name, chunk, i) for i, name in enumerate(self._names(key))])
             self.counters.add(("stored" if good else "not_stored") if job.store else "loaded" if good else "not_loaded")
         except Exception as problem:
             self.counters.trouble("not_stored" if job.store else "not_loaded", f"kvc: {problem}")
         self._done(job, key, good)
 
-    def _part(self, store: bool, key: bytes, name: bytes, chunk: int, worker: int) -> bool:
+    def _part(self, job: _Job, key: bytes, name: bytes, chunk: int, worker: int) -> bool:
         group = get_offload_group_idx(key)
         pages, space = self._host.groups[group], self._spaces[group]
         views = pages.views(self._rows[chunk, worker * self._host.cell:])
-        if not store:
+        if not job.store:
             return space.load_name(name, views, layout=pages.axes, dtype=pages.geometry.dtype, threads=1)
-        with open_arrays(views, layout=pages.axes, dtype=pages.geometry.dtype, facts=self._facts[group]) as f:
+        end = job.job.req_context.get_offload_key_position(key) or pages.tokens  # recipes with a profile need true positions
+        with open_arrays(views, first=end - pages.tokens, layout=pages.axes, dtype=pages.geometry.dtype, facts=self._facts[group]) as f:
             return space.put_name(name, f)
 
     def _done(self, job: _Job, key: bytes, good: bool) -> None:

@@ -1,0 +1,193 @@
+"""kvc-llama-proxy when something fails: the request is answered all the same, and right."""
+
+import json
+import shutil
+import unittest
+from pathlib import Path
+
+from llama_case import LONG, OTHER, ProxyCase, fake
+
+
+class TestFailures(ProxyCase):
+    def fill(self):
+        self.ask()
+        self.stored()
+        self.empty_slots()
+
+    def chunks(self):
+        return sorted(path for path in Path(self.path("store")).rglob("*.kv"))
+
+    def test_store_gone(self):
+        self.fill()
+        shutil.rmtree(self.path("store"))
+        self.assertEqual(self.ask().text, self.right())
+        self.stored()
+        self.assertEqual(self.ask(OTHER).text, self.right(OTHER))
+
+    def test_store_fails(self):
+        """Any exception of the store: the request is passed on."""
+        self.fill()
+        self.proxy.prefixes._namespace.space.find = lambda *_: 1 / 0
+        answer = self.ask()
+        self.assertEqual((answer.prefix, answer.text, self.count("failures")), (0, self.right(), 1))
+        self.stored()
+        self.proxy.prefixes.current = lambda *_: 1 / 0
+        answer = self.ask()
+        self.assertEqual((answer.headers["x-kvc-passed"], answer.text, self.count("failures")), ("failure", self.right(), 2))
+
+    def test_damaged(self):
+        self.fill()
+        for path in self.chunks():
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        answer = self.ask()
+        self.assertEqual((answer.prefix, answer.text), (0, self.right()))
+        self.assertGreater(self.proxy.stats()["store"]["bad_objects"], 0)
+
+    def test_restore_refused(self):
+        self.fill()
+        for n in range(2):
+            self.server.answers[f"/slots/{n}?action=restore"] = (400, {"error": {"code": 400, "message": "no"}})
+        answer = self.ask()
+        self.assertEqual((answer.status, answer.prefix, answer.text), (200, 0, self.right()))
+        self.assertEqual((self.count("failures"), self.server.bodies[-1]["cache_prompt"]), (1, False))
+        self.stored()
+
+    def test_save_refused(self):
+        self.ask("short")
+        for n in range(2):
+            self.server.answers[f"/slots/{n}?action=save"] = (501, {"error": {"code": 501, "message": "no"}})
+        self.assertEqual(self.ask().text, self.right())
+        self.stored()
+        self.assertEqual((self.count("failures"), self.count("saves")), (1, 0))
+
+    def test_errors_of_the_server(self):
+        for path in ("/completion", "/tokenize", "/props"):
+            self.server.answers = {path: (503, {"error": {"code": 503, "message": "Loading model"}})}
+            answer = self.ask()
+            expected = (503, {"error": {"code": 503, "message": "Loading model"}}) if path == "/completion" else (200, None)
+            self.assertEqual(answer.status, expected[0])
+            if expected[1]:
+                self.assertEqual(answer.json, expected[1])
+        self.server.answers = {}
+        self.stored()
+        self.assertEqual((self.count("server_errors"), self.count("failures")), (1, 0))
+        self.server.stop()
+        self.server.server_close()
+        answer = self.ask()
+        self.assertEqual((answer.status, answer.json["error"]["code"]), (502, 502))
+        self.assertEqual(self.ask("not JSON at all").status, 502)
+
+    def test_bad_requests(self):
+        proxy, front = self.start_proxy("--max-body=1K")
+        self.assertEqual(self.ask("a" * 2000, front=front).status, 413)
+        self.assertEqual(self.request("POST", "/x", b"", {"Content-Length": "many"}, front=front).status, 400)
+        self.assertEqual(self.ask("a" * 500, front=front).status, 200)
+
+    def test_queue_full(self):
+        """What the store has no room for is dropped and counted."""
+        self.proxy.prefixes.current(self.proxy.server.caller({})).space.put = lambda *_, **__: False
+        self.assertEqual(self.ask().text, self.right())
+        self.stored()
+        self.assertEqual((self.count("dropped"), self.count("failures")), (1, 0))
+
+    def test_server_started_again(self):
+        """Another model beneath the proxy has another namespace, and nothing of the first reaches it."""
+        self.fill()
+        before = self.proxy.prefixes.name
+        port = self.server.server_address[1]
+        self.server.stop()
+        self.assertEqual(self.ask().status, 502)
+        self.server = self.start_server(port=port)
+        hit = self.ask()
+        self.assertEqual((hit.prefix, hit.text), (512, self.right()))
+        self.stored()
+        self.server.stop()
+        fake.write_model(self.model, "other")
+        self.server = self.start_server(port=port)
+        answer = self.ask()
+        self.assertEqual((answer.prefix, answer.text), (0, self.right()))
+        self.assertNotEqual(self.proxy.prefixes.name, before)
+
+    def test_started_again_between(self):
+        """A server that is another after the restore, or the save."""
+        self.fill()
+        take = self.proxy.prefixes.fetch
+
+        def fetch(*arguments):
+            found = take(*arguments)
+            self.server.boot = "another"
+            return found
+
+        self.proxy.prefixes.fetch = fetch
+        answer = self.ask()
+        self.assertEqual((answer.prefix, answer.text, self.server.bodies[-1]["cache_prompt"]), (0, self.right(), False))
+        self.stored()
+        self.assertGreater(self.count("failures"), 0)
+
+    def test_shifted_context(self):
+        """A slot whose context may have been shifted is not stored."""
+        self.server.context = 604
+        self.ask()
+        self.stored()
+        self.assertEqual(self.count("saves"), 0)
+
+    def test_other_slot(self):
+        """A slot that does not begin with the prompt is not stored."""
+        save = self.server.save
+        self.server.save = lambda n, path: (self.server.compute(n, [1, 2, 3], False), save(n, path))
+        self.assertEqual(self.ask().text, self.right())
+        self.proxy.finish(10)
+        self.assertEqual((self.count("failures"), self.proxy.stats()["store"]["put_objects"]), (1, 0))
+
+    def test_off(self):
+        """Why the store is not used for a server at all."""
+        self.server.adapters = [{"id": 0, "path": "a.gguf", "scale": 1}]
+        answer = self.ask()
+        self.assertEqual((answer.headers["x-kvc-passed"], answer.text), ("off", self.right()))
+        self.assertIn("adapters", self.proxy.stats()["off"])
+        self.server.adapters, self.server.boot = [], "again"
+        self.server.model = self.path("not there")
+        self.assertEqual(self.ask().headers["x-kvc-passed"], "off")
+        self.assertIn("--model", self.proxy.stats()["off"])
+        self.server.model, self.server.folder = self.model, self.folder
+        self.ask()
+        self.assertIn("--slot-save-path", self.proxy.stats()["off"])
+
+    def test_key(self):
+        """The proxy's own calls have the key of the client; one without a key does not keep others from the store."""
+        self.server.answers = {"/slots": (401, {"error": {"code": 401, "message": "Invalid API Key"}})}
+        self.assertEqual(self.ask().headers["x-kvc-passed"], "refused")
+        self.server.answers = {}
+        headers = []
+        answer = fake.Handler.answer
+        self.addCleanup(setattr, fake.Handler, "do_GET", fake.Handler.do_GET)
+        fake.Handler.do_GET = lambda handler: (headers.append(handler.headers.get("Authorization")), answer(handler))
+        self.request("POST", "/completion", json.dumps({"prompt": LONG}), {"Authorization": "Bearer x"})
+        self.stored()
+        self.assertEqual(set(headers), {"Bearer x"})
+
+
+class TestWindow(ProxyCase):
+    """Layers with a sliding window: the whole slot, for prompts that go on from its end."""
+    window = True
+
+    def test_whole(self):
+        for n in range(self.slots):
+            self.server.compute(n, range(20), False)  # shorter than the window, a stand-in's slot would look like one without
+        first = self.ask()
+        self.stored()
+        self.empty_slots()
+        prompt = LONG + first.text + "and on"
+        hit = self.ask(prompt)
+        self.assertEqual((hit.prefix, hit.text), (603, self.right(prompt)))
+        self.stored()
+        self.empty_slots()
+        answer = self.ask(LONG)  # it does not go on from the end
+        self.assertEqual((answer.prefix, answer.text), (0, self.right()))
+        self.assertEqual(self.count("failures"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
