@@ -105,7 +105,7 @@ def run(model, prompts, connector=None, timeout=600, variables=None, **arguments
 
 def text_tokens(model, count):
     """Returns so many tokens of a long English text."""
-    texts = [str(ROOT / name) for name in ("README.md", "CONTRIBUTING.md", "formats/container/FORMAT.md")]
+    texts = [str(ROOT / name) for name in ("LICENSE", "formats/container/FORMAT.md")]
     return child("tokens", [str(model), *texts])[0][:count]
 
 

@@ -17,14 +17,14 @@ from vllm_engine import Prompt, make_model, run, text_tokens
 TOKENS, NEW, CHUNK = 2000, 16, 256
 
 
-def connector(*tiers):
-    extra = {"spec_name": "CpuSpec", "spec_module_path": "kvc.connectors.vllm_cpu", "cpu_bytes_to_use": 300_000_000, "block_size": CHUNK,
+def connector(*tiers, chunk=CHUNK):
+    extra = {"spec_name": "CpuSpec", "spec_module_path": "kvc.connectors.vllm_cpu", "cpu_bytes_to_use": 300_000_000, "block_size": chunk,
              "secondary_tiers": list(tiers)}
     return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
 
-def tier(levels, **options):
-    return connector({"type": "KvcTier", "module_path": "kvc.connectors.vllm_tier", "store": levels, **options})
+def tier(levels, chunk=CHUNK, **options):
+    return connector({"type": "KvcTier", "module_path": "kvc.connectors.vllm_tier", "store": levels, **options}, chunk=chunk)
 
 
 def counters(result):
@@ -74,16 +74,19 @@ class Test:
 
     def recipes(self):
         """Stores and loads with lossless recipes, and with vLLM's own tier for comparison."""
-        fs = connector({"type": "fs", "root_dir": str(self.folder / "fs")})
-        self.run(fs, "vLLM's own tier, first run")
-        raw = self.run(fs, "vLLM's own tier, new process").outputs[0].ttft
-        for recipe in ("split", "fast", "store"):
-            kv = tier(self.levels(recipe), recipe=recipe)
-            first = self.run(kv, f"{recipe}, first run", 0)
-            ttft = self.run(kv, f"{recipe}, new process", self.whole).outputs[0].ttft
-            print(f"figure: {recipe}: first token after {ttft:.2f} s, {ttft / self.cold:.3f} of {self.cold:.2f} s without a cache, "
-                  f"{ttft / raw:.2f} of vLLM's own tier; {stored_bytes(self.folder / recipe)} bytes; "
-                  f"the first run {first.outputs[0].ttft / self.cold:.3f}", flush=True)
+        raw = {}
+        for recipe, chunk in (("split", CHUNK), ("fast", CHUNK), ("fast", CHUNK // 2)):
+            folder, whole = f"{recipe}-{chunk}" if chunk != CHUNK else recipe, (TOKENS - 1) // chunk * chunk
+            if chunk not in raw:
+                fs = connector({"type": "fs", "root_dir": str(self.folder / f"fs-{chunk}")}, chunk=chunk)
+                self.run(fs, f"vLLM's own tier, chunks of {chunk}, first run")
+                raw[chunk] = self.run(fs, f"vLLM's own tier, chunks of {chunk}, new process", whole).outputs[0].ttft
+            kv = tier(self.levels(folder), chunk, recipe=recipe)
+            first = self.run(kv, f"{recipe}, chunks of {chunk}, first run", 0)
+            ttft = self.run(kv, f"{recipe}, chunks of {chunk}, new process", whole).outputs[0].ttft
+            print(f"figure: {recipe}, chunks of {chunk}: first token after {ttft:.2f} s, {ttft / self.cold:.3f} of {self.cold:.2f} s without a "
+                  f"cache, {ttft / raw[chunk]:.2f} of vLLM's own tier; {stored_bytes(self.folder / folder)} bytes; the first run "
+                  f"{first.outputs[0].ttft / self.cold:.3f}", flush=True)
 
     def trouble(self):
         """Damages, removes and hides what `split` stored."""
