@@ -99,7 +99,7 @@ test-engine: all $(FAKE_CUDA)
 test-mlx test-lmcache test-vllm: all
 	@sh tests/engine/run_files.sh $(@:test-%=%) $B
 
-## test-connectors: the connectors with the real engines, from PyPI; CONNECTORS: some of them; QUICK=1: less of vLLM
+## test-connectors: the connectors with the real engines, from PyPI; CONNECTORS: some of them; QUICK=1: shorter prompts
 CONNECTORS ?= transformers llama lmcache vllm vllm_tier
 .PHONY: test-connectors
 test-connectors: all

@@ -375,10 +375,13 @@ def check_sample(tools):
 
 
 def main():
+    global LONG
     p = argparse.ArgumentParser()
     p.add_argument("--tools")
+    p.add_argument("--quick", action="store_true", help="a shorter prompt")
     p.add_argument("--serve", nargs=4)
     o = p.parse_args()
+    LONG = 800 if o.quick else LONG
     if o.serve:
         port, folder, slots, unified = o.serve
         return serve(int(port), folder, int(slots), unified == "1")

@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd) || exit 2
 root=$(dirname "$(dirname "$here")")
 quick=
 if [ "${1-}" = --quick ]; then
-    quick=--quick # of vLLM: a small model, no measurements
+    quick=--quick # shorter prompts, of vLLM a small model; figures are no measurements
     shift
 fi
 build=$(cd "${1-/nowhere}" 2>/dev/null && pwd)
@@ -58,7 +58,7 @@ prepare() {
 }
 
 quick_of() {
-    case $1 in vllm*) echo --quick ;; esac
+    case $1 in vllm* | llama | transformers) echo --quick ;; esac
 }
 
 for name in "$@"; do

@@ -205,11 +205,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tools", help="folder of the build, as for the other tests; not used")
     parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--quick", action="store_true", help="a shorter prompt")
     parser.add_argument("--new", type=int, default=16, help="greedy tokens that are compared")
     parser.add_argument("--run", nargs=2, metavar=("FUNCTION", "FOLDER"), help=argparse.SUPPRESS)
     a = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    a.tokens = 1100 if a.quick else a.tokens
     if a.run:
         print(json.dumps(getattr(Run(a.run[1]), a.run[0])()))
         return
