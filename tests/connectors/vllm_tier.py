@@ -12,7 +12,7 @@ import pathlib
 import re
 import tempfile
 
-from vllm_engine import Prompt, make_model, run, text_tokens
+from vllm_engine import Prompt, make_model, run, text_tokens, unsupported
 
 TOKENS, NEW, CHUNK = 2000, 16, 256
 
@@ -120,6 +120,9 @@ def main():
     options.add_argument("--tools", type=pathlib.Path)
     options.add_argument("--quick", action="store_true", help="a small model with random weights, no measurements")
     quick = options.parse_args().quick
+    reason = unsupported("float32" if quick else "bfloat16")
+    if reason:
+        return print(f"SKIPPED: {reason}")
     with tempfile.TemporaryDirectory() as name:
         test = Test(pathlib.Path(name), quick)
         if quick:
