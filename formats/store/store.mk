@@ -63,3 +63,9 @@ BENCH_STORE_FILE ?= $(firstword $(BENCH_FILES))
 bench-store: kvc-store $B/tests/bench/store/find
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $B/tests/bench/store/find $$scratch/find && \
 	  for r in store fast split; do echo "recipe $$r:" && ./kvc-store -s dir:$$scratch/$$r -r $$r bench $(BENCH_STORE_FILE) || exit 1; done
+
+## bench-link: BENCH_STORE_FILE from Redis over links of 1 and .5 GB/s, packed and as it is; needs root
+.PHONY: bench-link
+bench-link: all
+	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)" PYTHON="$(PYTHON)" \
+	  sh tests/bench/store/link.sh $(BENCH_STORE_FILE) 8gbit 4gbit
