@@ -73,7 +73,7 @@ _lock = threading.Lock()
 stats: Dict[str, int] = {"device": 0, "device_bytes": 0, "on_host": 0, "cpu": 0, "cpu_bytes": 0}
 
 
-def library() -> c.CDLL:
+def kvc_cuda() -> c.CDLL:
     """Returns libkvc_cuda, loaded at the first call: $KVC_CUDA_LIBRARY, the wheel's, or the system's."""
     global _library
     with _lock:
@@ -88,7 +88,7 @@ def library() -> c.CDLL:
 
 def list_devices() -> List[str]:
     """Returns what libkvc_cuda says about each CUDA device: "NVIDIA H200, 139 GiB, sm_90"."""
-    cuda, found = library(), []
+    cuda, found = kvc_cuda(), []
     for i in range(call(cuda.kvc_cuda_devices)):
         about = c.create_string_buffer(256)
         call(cuda.kvc_cuda_device_text, i, about, len(about))
@@ -175,7 +175,7 @@ def _destination(group: Mapping[Key, Plane], slot: int, convert: bool) -> CudaDe
 def _check(plan: int, group: Mapping[Key, Plane], at: _Range) -> None:
     """Refuses a plan that would not write each row of the planes: the CPU's decoder then tells what is wrong."""
     found, i, t = {}, 0, CudaTensor()
-    while library().kvc_cuda_plan_tensor(plan, i, c.byref(t)) == 0:
+    while kvc_cuda().kvc_cuda_plan_tensor(plan, i, c.byref(t)) == 0:
         found[t.layer, t.role.decode()] = (t.tokens, t.position, t.dtype.decode())
         i += 1
     if found != {key: (at.end - at.first, at.first, v.dtype) for key, v in group.items()}:
@@ -184,7 +184,7 @@ def _check(plan: int, group: Mapping[Key, Plane], at: _Range) -> None:
 
 def _run(source: Source, group: Mapping[Key, Plane], at: _Range, convert: bool, stream: Optional[int]) -> None:
     """Decodes into the planes of a group, and waits for the device."""
-    cuda, number = library(), next(iter(group.values())).device or 0
+    cuda, number = kvc_cuda(), next(iter(group.values())).device or 0
     chosen = _lib.flags({layer for layer, _ in group})
     o = CudaOptions(device=number, verify=1, first=at.first, end=at.end, layers=_lib.address(chosen), n_layers=len(chosen),
                     profile=source.profile, model=source.model, weights=source.weights, profile_folders=source.profile_folders)

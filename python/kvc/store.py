@@ -305,7 +305,7 @@ class Hit(_lib.Handle):
                         deadline: Optional[float]) -> int:
         """Decodes the checked bytes of each chunk on devices. Raises kvc.Error if they cannot."""
         total = max((v.tokens for v in views.values()), default=0)
-        cuda.library()  # before anything is read
+        cuda.kvc_cuda()  # before anything is read
         if pairing is not None or not total or first > self.asked or any(v.device is None or v.tokens != total for v in views.values()):
             raise Error(Code.UNSUPPORTED, "devices decode chunks as they are, into arrays of one length on devices")
         there, failed = [first], []  # type: List[int], List[BaseException]
