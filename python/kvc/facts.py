@@ -1,8 +1,11 @@
-"""Facts of a model that change its caches, from its configuration as transformers and vLLM have it."""
+"""Facts of a model that change its caches, from its weights and from its configuration as transformers and vLLM have it."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Mapping
+
+from .errors import Code, Error
+from .file import Path, model_identity
 
 
 def config_of(model: Any) -> Any:
@@ -32,3 +35,11 @@ def facts_of(model: Any) -> Dict[str, Any]:
         "rope.pairing-assumed": True,
     }
     return {key: value for key, value in facts.items() if value not in (None, "")}
+
+
+def fingerprint_of(weights: Path) -> Dict[str, str]:
+    """Returns the fact that identifies a model by the files of its weights. Refuses files that give no fingerprint of the weights."""
+    key, _, value = model_identity(weights).rpartition(":")
+    if not key.startswith("model.fingerprint."):
+        raise Error(Code.UNSUPPORTED, f"{weights} gives no fingerprint of the weights")
+    return {key: value}

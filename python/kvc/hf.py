@@ -13,7 +13,7 @@ from . import arrays, devices, file
 from ._lib import call, kvc
 from .arrays import Key, Plane
 from .errors import Code, Error
-from .facts import config_of as _config, facts_of
+from .facts import config_of as _config, facts_of, fingerprint_of
 from .file import File, Path
 from .store import Extra, Hit, Space, Store
 
@@ -225,10 +225,7 @@ class Prefix:
     def _identity(model: Any, weights: Optional[Path]) -> Dict[str, str]:
         if weights is None:
             return {"model.name": f"{type(model).__name__} {_digest(model)}"}
-        key, _, value = file.model_identity(weights).rpartition(":")
-        if not key.startswith("model.fingerprint."):
-            raise Error(Code.UNSUPPORTED, f"{weights} gives no fingerprint of the weights")
-        return {key: value}
+        return fingerprint_of(weights)
 
     @staticmethod
     def _only_device(cache: Any) -> Optional[int]:

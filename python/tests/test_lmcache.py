@@ -337,7 +337,7 @@ class TestLmcache(Case):
         self.fails(kvc.Code.USAGE, "nonsense", self.client, recipe="nonsense")
         self.fails(kvc.Code.IO, "nowhere", self.client, weights=self.path("nowhere"))
         self.fails(kvc.Code.IO, "cannot be made", self.client, "dir:/proc/nowhere")
-        self.fails(kvc.Code.USAGE, "pairing 'pairs'", pages.facts_of, pages.Geometry(**GEOMETRY), model="m", pairing="pairs")
+        self.fails(kvc.Code.USAGE, "pairing 'pairs'", pages.facts_of_pages, pages.Geometry(**GEOMETRY), model="m", pairing="pairs")
 
 
 if __name__ == "__main__":

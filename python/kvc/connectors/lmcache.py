@@ -8,7 +8,6 @@ LMCache hands out flat bytes and a key `model@rank@group@hash[@salt]`; adapter_p
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import sys
@@ -20,17 +19,10 @@ from ..errors import Code, Error
 from ..file import Path
 from ..pack import open_arrays
 from ..store import Space, Store
-from .pages import Counters, Geometry, Workers, facts_of, open_space
+from .pages import Counters, Geometry, Workers, facts_of_pages, name_of, open_space
 
 Completion = Tuple[int, bool, str, Optional[List[bool]]]  # number, success, error, result of each key
 _ORDERS = {"2ltd": "clthd", "fused": "lthcd"}  # [2, layers, tokens, heads * dim], [layers, tokens, heads * 2 * dim]
-_LONGEST_NAME = 256
-
-
-def name_of(key: str) -> bytes:
-    """Returns the name of a key's cache in the store: the key itself, or a digest of one that is too long."""
-    name = key.encode()
-    return name if len(name) <= _LONGEST_NAME else b"sha256:" + hashlib.sha256(name).hexdigest().encode()
 
 
 def _last_first(keys: Sequence[str]) -> range:
@@ -114,7 +106,7 @@ class KvcClient:
         self._logged = time.monotonic()
         self._store = Store(levels, deadline=deadline, local_deadline=deadline, load_deadline=load_deadline, key_file=key_file)
         for geometry in self._geometries.values():  # a wrong recipe or file is said now, and not at each chunk
-            open_space(self._store, geometry, facts_of(geometry, model="any", **self._about), **self._space_options).close()
+            open_space(self._store, geometry, facts_of_pages(geometry, model="any", **self._about), **self._space_options).close()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._workers = Workers(threads, waiting, "kvc-lmcache")
 
@@ -225,7 +217,7 @@ class KvcClient:
         model, group, geometry = self._geometry(key)
         with self._opening:
             if (model, group) not in self._spaces:
-                facts = facts_of(geometry, model=model, **self._about)
+                facts = facts_of_pages(geometry, model=model, **self._about)
                 self._spaces[model, group] = open_space(self._store, geometry, facts, **self._space_options), facts
             space, facts = self._spaces[model, group]
         return space, facts, geometry

@@ -5,6 +5,7 @@ Such an engine gives bytes and a key, which says neither layers nor types nor po
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -16,7 +17,8 @@ import numpy as np
 
 from ..arrays import Key
 from ..errors import Code, Error
-from ..file import Path, model_identity
+from ..facts import fingerprint_of
+from ..file import Path
 from ..pack import open_arrays
 from ..store import Space, Store
 
@@ -24,6 +26,7 @@ _BITS = {"f32": np.uint32, "f16": np.uint16, "bf16": np.uint16, "f8e4m3": np.uin
 _OTHER_NAMES = {"float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
                 "fp8_e4m3": "f8e4m3", "fp8": "f8e4m3", "float8_e5m2": "f8e5m2", "fp8_e5m2": "f8e5m2", "uint8": "u8", "int8": "i8"}
 _PAIRINGS = ("halves", "interleaved", "none")
+_LONGEST_NAME = 256  # bytes, of the store
 _QUIET = 60.0  # seconds for which the same trouble is counted and not logged again
 
 
@@ -87,7 +90,7 @@ class Geometry:
 # --- namespaces ---
 
 
-def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Optional[Path] = None, pairing: Optional[str] = None,
+def facts_of_pages(geometry: Geometry, *, model: Optional[str] = None, weights: Optional[Path] = None, pairing: Optional[str] = None,
              shard: Optional[str] = None) -> Dict[str, Any]:
     """Returns what is known of an engine's caches as metadata (kvc(5)).
 
@@ -102,10 +105,7 @@ def facts_of(geometry: Geometry, *, model: Optional[str] = None, weights: Option
                              "model.head-dim": geometry.dim, "rope.k": "post", "rope.pairing": pairing or "halves",
                              "rope.pairing-assumed": None if pairing else True, "shard": shard}
     if weights is not None:
-        key, _, value = model_identity(weights).rpartition(":")
-        if not key.startswith("model.fingerprint."):
-            raise Error(Code.UNSUPPORTED, f"{weights} gives no fingerprint of the weights")
-        facts[key] = value
+        facts.update(fingerprint_of(weights))
     return {key: value for key, value in facts.items() if value not in (None, "")}
 
 
@@ -117,6 +117,12 @@ def open_space(store: Store, geometry: Geometry, facts: Mapping[str, Any], **opt
     like = geometry.views(bytes(geometry.token_bytes))
     with open_arrays(like, dtype=geometry.dtype, facts=facts) as f:
         return store.space(f, **options)
+
+
+def name_of(key: str) -> bytes:
+    """Returns the name of a key's cache in the store: the key itself, or a digest of one that is too long."""
+    name = key.encode()
+    return name if len(name) <= _LONGEST_NAME else b"sha256:" + hashlib.sha256(name).hexdigest().encode()
 
 
 # --- workers ---

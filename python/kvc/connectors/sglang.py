@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes as c
 import functools
-import hashlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -21,7 +20,7 @@ from ..arrays import Key
 from ..errors import Code, Error
 from ..pack import open_arrays
 from ..store import Space, Store
-from .pages import Counters, Geometry, facts_of, open_space
+from .pages import Counters, Geometry, facts_of_pages, name_of, open_space
 
 try:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
@@ -33,7 +32,6 @@ _ORDERS = {"page_first": "tlhd", "page_first_direct": "lthd", "page_head": "htld
 _OPTIONS = {"levels", "recipe", "weights", "pairing", "tenant_file", "key_file", "threads", "deadline", "load_deadline", "seconds"}
 _OF_SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "prefetch_threshold", "prefetch_timeout_base",
               "prefetch_timeout_per_ki_token", "hicache_storage_pass_prefix_keys", "tp_lcm_size"}
-_LONGEST_NAME = 256
 
 
 def _attempt(value: Callable[["KvcStorage", Sequence[str]], Any]) -> Callable:
@@ -86,7 +84,7 @@ class KvcStorage(HiCacheStorage):
         pool = mem_pool_host
         geometry = _geometry(pool, self._config)
         o = self._options
-        self._facts = facts_of(geometry, model=self._config.model_name, weights=o.get("weights"), pairing=o.get("pairing"),
+        self._facts = facts_of_pages(geometry, model=self._config.model_name, weights=o.get("weights"), pairing=o.get("pairing"),
                                shard=_shard(self._config))
         self._space: Space = open_space(self._store, geometry, self._facts, recipe=o.get("recipe", "fast"), tenant_file=o.get("tenant_file"))
         self._geometry, self._pool, self.mem_pool_host = geometry, pool, pool
@@ -120,8 +118,7 @@ class KvcStorage(HiCacheStorage):
         return {(layer, role): rows for role, piece in zip("KV", pieces) for layer, rows in enumerate(g.arrange(piece, order, tokens))}
 
     def _name(self, key: str) -> bytes:
-        name = (key + self._suffix).encode()
-        return name if len(name) <= _LONGEST_NAME else b"sha256:" + hashlib.sha256(name).hexdigest().encode()
+        return name_of(key + self._suffix)
 
     # --- interface v1 ---
 

@@ -29,7 +29,7 @@ from ..errors import Code, Error
 from ..pack import open_arrays
 from ..store import Space, Store
 from . import vllm_pages
-from .pages import Counters, Geometry, Workers, dtype_of, facts_of
+from .pages import Counters, Geometry, Workers, dtype_of, facts_of_pages
 
 log = logging.getLogger("vllm.kvc")  # below vLLM's own, whose level and handlers it has
 
@@ -170,7 +170,7 @@ class KvcTier(SecondaryTierManager):
         self._store = Store(store, deadline=deadline, load_deadline=load_deadline, key_file=key_file)
         model = offloading_spec.config.model.name
         weights = weights or (model if Path(model).is_dir() else None)
-        self._facts = [facts_of(group.geometry, model=model, weights=weights, pairing=pairing) for group in self._host.groups]
+        self._facts = [facts_of_pages(group.geometry, model=model, weights=weights, pairing=pairing) for group in self._host.groups]
         self._spaces = [self._open(group, facts, recipe=recipe, profile=profile, tenant_file=tenant_file)
                         for group, facts in zip(self._host.groups, self._facts)]
         self.counters = Counters(log, "hits", "lookups", "loaded", "not_loaded", "stored", "not_stored", "dropped")
