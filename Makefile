@@ -105,11 +105,13 @@ $B/%.o: %.c | $B/ready
 $B/tests/%.o: override KVC_CFLAGS += -Wno-double-promotion
 
 # The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
-X86_64 = $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -w __x86_64__)
-AVX2 = $(eval AVX2 := $(if $(X86_64),-mavx2 -mf16c -mfma))$(AVX2)
+MACHINE = $(eval MACHINE := $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -owE '__(x86_64|aarch64)__'))$(MACHINE)
+AVX2 = $(if $(filter __x86_64__,$(MACHINE)),-mavx2 -mf16c -mfma)
 AVX512 = $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
+NEONDOT = $(if $(filter __aarch64__,$(MACHINE)),-march=armv8.2-a+dotprod)
 $B/kernels/%_avx2.o: ISA = $(AVX2)
 $B/kernels/%_avx512.o: ISA = $(AVX512)
+$B/kernels/%_neondot.o: ISA = $(NEONDOT)
 
 $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@

@@ -101,6 +101,14 @@ static int write_named(void *state, const void *data, size_t n, struct kvc_error
     return kvc_error_prefix(e, o->name);
 }
 
+/* The same at an offset. */
+static int put_named(void *state, uint64_t offset, const void *data, size_t n, struct kvc_error *e) {
+    const struct cli_output *o = state;
+    if (!kvc_put_all(o->fd, data, n, offset)) return 0;
+    kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno));
+    return kvc_error_prefix(e, o->name);
+}
+
 static int open_output(struct cli_output *o, const char *path, int named, int force, unsigned mode, struct kvc_error *e) {
     struct stat st;
     memset(o, 0, sizeof *o);
@@ -127,7 +135,7 @@ static int open_output(struct cli_output *o, const char *path, int named, int fo
     }
     o->name = path ? path : "standard output";
     o->raw = kvc_sink_fd(&o->fd);
-    o->sink = (struct kvc_sink){.write = write_named, .state = o};
+    o->sink = (struct kvc_sink){.write = o->path ? NULL : write_named, .put = o->path ? put_named : NULL, .state = o};
     return 0;
 }
 

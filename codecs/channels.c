@@ -50,51 +50,60 @@ static size_t partner_of(const struct kvc_channels *c, size_t d, float *sign) {
     return second ? d - 1 : d + 1;
 }
 
-/* cos and sin of 0 <= x <= 4 by their series to the 24th power: IEEE double operations only, so the same everywhere. */
-static void turn_of(double x, double *cosine, double *sine) {
-    double term = 1, sum[2] = {0, 0};
-    for (int k = 0; k <= 24; k++) {
-        sum[k & 1] += k & 2 ? -term : term;
-        term = term * x / (k + 1);
-    }
-    *cosine = sum[0];
-    *sine = sum[1];
-}
-
 void kvc_channels_flat(struct kvc_channels *c) {
     c->turn = KVC_TURN_NONE;
     c->first = c->pairs = 0;
     c->flat = 1;
 }
 
+/* Return the channels of a head that make pair i. */
+static size_t first_of_pair(const struct kvc_channels *c, size_t i) {
+    return c->first + (c->turn == KVC_TURN_HALVES ? i : 2 * i);
+}
+static size_t second_of_pair(const struct kvc_channels *c, size_t i) {
+    return first_of_pair(c, i) + (c->turn == KVC_TURN_HALVES ? c->pairs : 1);
+}
+
+/* Sets the cosine and sine by which each pair rotates a row. */
+static void set_steps(struct kvc_channels *c) {
+    enum { AT_ONCE = 32 };
+    double angle = (double)c->angle, x[AT_ONCE];
+    float cosine[AT_ONCE], sine[AT_ONCE];
+    for (size_t first = 0, n; first < c->pairs; first += n) {
+        n = c->pairs - first < AT_ONCE ? c->pairs - first : AT_ONCE;
+        for (size_t i = 0; i < n; i++, angle *= (double)c->ratio) x[i] = angle;
+        kvc_kernels_get()->model_angles(cosine, sine, x, n);
+        for (size_t i = 0; i < n; i++) {
+            const size_t a = first_of_pair(c, first + i), b = second_of_pair(c, first + i);
+            c->step_c[a] = c->step_c[b] = cosine[i];
+            c->step_s[a] = c->step_s[b] = sine[i];
+        }
+    }
+}
+
 void kvc_channels_begin(struct kvc_channels *c) {
-    double angle = (double)c->angle, cosine = 1, sine = 0;
     const int turns = c->turn == KVC_TURN_HALVES || c->turn == KVC_TURN_INTERLEAVED;
     c->fresh = 1;
     c->row = 0;
     if (!turns) c->period = (uint32_t)c->n;
     for (size_t d = 0; d < c->period; d++) c->cosine[d] = c->step_c[d] = 1, c->sine[d] = c->step_s[d] = 0;
-    if (turns)
-        for (size_t i = 0; i < c->pairs; i++) {
-            size_t a = c->first + (c->turn == KVC_TURN_HALVES ? i : 2 * i);
-            size_t b = c->turn == KVC_TURN_HALVES ? a + c->pairs : a + 1;
-            turn_of(angle, &cosine, &sine);
-            c->step_c[a] = c->step_c[b] = (float)cosine;
-            c->step_s[a] = c->step_s[b] = (float)sine;
-            angle *= (double)c->ratio;
-        }
+    if (turns) set_steps(c);
     if (!c->format || c->flat) return;
     for (size_t k = 0; k < c->n; k++) {
         uint32_t bits = (uint32_t)c->spread[k] << 23;
         memcpy(&c->variance[k], &bits, sizeof bits);
         c->value[k] = (float)c->mean[k] * (sqrtf(c->variance[k]) * (1.0f / QUARTERS));
     }
-    for (size_t head = 0; head < c->n; head += c->period)
-        for (size_t d = 0; d < c->period; d++) {
-            float sign;
-            size_t other = partner_of(c, d, &sign);
-            c->partner[head + d] = sign * c->value[head + other];
+    memset(c->partner, 0, c->n * sizeof *c->partner);
+    for (size_t head = 0; turns && head < c->n; head += c->period) {
+        const float *value = c->value + head;
+        float *partner = c->partner + head;
+        for (size_t i = 0; i < c->pairs; i++) {
+            const size_t a = first_of_pair(c, i), b = second_of_pair(c, i);
+            partner[a] = -value[b];
+            partner[b] = value[a];
         }
+    }
 }
 
 /* Rotates every pair by one row. */
@@ -235,16 +244,32 @@ int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size,
 
 /* --- fitting --- */
 
+/* Returns the integer nearest to log2(x) of a normal number; libm would take as long as the rest of a block's model. */
+static int nearest_log2(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint64_t mantissa = bits & ((UINT64_C(1) << 52) - 1), root = UINT64_C(0x6a09e667f3bcd); /* of sqrt(2), rounded up */
+    return (int)(bits >> 52) - 1023 + (mantissa >= root);
+}
+
+/* Returns 2^n, |n| < 1023. */
+static double power_of_two(int n) {
+    const uint64_t bits = (uint64_t)(1023 + n) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* Stores a channel's mean and variance, the spread widened where the mean would not fit. */
 static void set_channel(struct kvc_channels *c, size_t k, double mean, double variance) {
     double floor = mean * mean * 0x1p-20;
     int spread = MIN_SPREAD;
     if (variance < floor) variance = floor;
-    if (variance > 0x1p-125) spread = BIAS + (int)lrint(log2(variance));
+    if (variance > 0x1p-125) spread = BIAS + nearest_log2(variance);
     if (spread < MIN_SPREAD) spread = MIN_SPREAD;
     if (spread > MAX_SPREAD) spread = MAX_SPREAD;
     long quarters;
-    while ((quarters = lrint(mean * QUARTERS / sqrt(exp2(spread - BIAS)))), labs(quarters) > MAX_MEAN) spread++;
+    while ((quarters = lrint(mean * QUARTERS / sqrt(power_of_two(spread - BIAS)))), labs(quarters) > MAX_MEAN) spread++;
     c->spread[k] = (uint8_t)spread;
     c->mean[k] = (int8_t)quarters;
 }
@@ -390,18 +415,16 @@ static double set_turning(struct kvc_channels *c, const struct kvc_model_sums *s
 
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
-    const size_t n = c->n, row_bytes = n * info->size, tokens = (size_t)shape->tokens;
-    const size_t probed = tokens < KVC_CHANNELS_PROBED ? tokens : KVC_CHANNELS_PROBED;
-    float *plain = scratch, *row = plain + 4 * n, *x = row + n;
+    const size_t n = c->n, tokens = (size_t)shape->tokens;
+    float *plain = scratch, *x = plain + 4 * n;
     const struct kvc_model_sums sums = {plain, plain + n, plain + 2 * n, plain + 3 * n};
     memset(plain, 0, 4 * n * sizeof *plain);
-    info->to_f32(x, rows, probed * n);
-    find_turn(c, shape, x, probed);
-    kvc_channels_begin(c);
-    for (size_t t = 0; t < tokens; t++) {
-        if (t >= probed) info->to_f32(row, rows + t * row_bytes, n);
-        if (t && c->turn != KVC_TURN_NONE) turn(c);
-        kvc_kernels_get()->model_sums(&sums, t < probed ? x + t * n : row, c->cosine, c->sine, n, c->period);
+    for (size_t t = 0, some; t < tokens; t += some) {
+        some = tokens - t < KVC_CHANNELS_ROWS ? tokens - t : KVC_CHANNELS_ROWS;
+        info->to_f32(x, rows + t * n * info->size, some * n);
+        if (!t) find_turn(c, shape, x, some);
+        if (!t) kvc_channels_begin(c);
+        kvc_kernels_get()->model_sums(&sums, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
     }
     if (c->turn != KVC_TURN_NONE && set_turning(c, &sums, tokens) > WORTH_TURNING * (double)n) return;
     c->turn = KVC_TURN_NONE;
@@ -415,20 +438,21 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
 
 int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
-    const size_t n = c->n, row_bytes = n * info->size, tokens = (size_t)shape->tokens;
-    float *plain = scratch, *apart = plain + 4 * n, *row = plain + 8 * n;
+    const size_t n = c->n, tokens = (size_t)shape->tokens;
+    float *plain = scratch, *apart = plain + 4 * n, *x = plain + 8 * n;
     const struct kvc_model_sums own = {plain, plain + n, plain + 2 * n, plain + 3 * n};
     const struct kvc_model_sums left = {apart, apart + n, apart + 2 * n, apart + 3 * n};
     double gain = 0;
     memset(plain, 0, 8 * n * sizeof *plain);
     c->turn = KVC_TURN_AHEAD;
     c->first = c->pairs = 0;
-    kvc_channels_begin(c);
-    for (size_t t = 0; t < tokens; t++) {
-        info->to_f32(row, rows + t * row_bytes, n);
-        kvc_kernels_get()->model_sums(&own, row, c->cosine, c->sine, n, c->period);
-        for (size_t k = 0; k < n; k++) row[k] -= c->ahead[t * n + k];
-        kvc_kernels_get()->model_sums(&left, row, c->cosine, c->sine, n, c->period);
+    kvc_channels_begin(c); /* cosines stay 1 and sines 0 */
+    for (size_t t = 0, some; t < tokens; t += some) {
+        some = tokens - t < KVC_CHANNELS_ROWS ? tokens - t : KVC_CHANNELS_ROWS;
+        info->to_f32(x, rows + t * n * info->size, some * n);
+        kvc_kernels_get()->model_sums(&own, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
+        for (size_t k = 0; k < some * n; k++) x[k] -= c->ahead[t * n + k];
+        kvc_kernels_get()->model_sums(&left, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
     }
     for (size_t k = 0; k < n; k++) {
         const double count = (double)tokens, mean = (double)left.plain[k] / count, own_mean = (double)own.plain[k] / count;

@@ -19,6 +19,16 @@ static unsigned nearest_level(uint32_t x) {
     return (e + 1) * 4 + (m - 4);
 }
 
+/* Returns the first symbol from s on whose frequency is not 0, or `alphabet`. */
+static unsigned next_used(const uint16_t *frequency, unsigned s, unsigned alphabet) {
+    for (uint64_t four; s + 4 <= alphabet; s += 4) {
+        memcpy(&four, frequency + s, sizeof four);
+        if (four) return s + (unsigned)__builtin_ctzll(four) / 16;
+    }
+    while (s < alphabet && !frequency[s]) s++;
+    return s;
+}
+
 void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alphabet, unsigned bits) {
     const uint32_t whole = UINT32_C(1) << bits;
     uint16_t used[KVC_RANS_SYMBOLS];
@@ -26,9 +36,9 @@ void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alp
     uint64_t total = 0;
     uint32_t sum = 0, share[KVC_RANS_SYMBOLS]; /* of `whole`, in sixteenths */
     unsigned big = 0, n = 0;
-    for (unsigned s = 0; s < alphabet; s++) {
-        frequency[s] = 0;
-        if (!count[s]) continue;
+    memset(frequency, 0, alphabet * sizeof *frequency);
+    for (unsigned s = kvc_rans_next_counted(count, 0, alphabet); s < alphabet;
+         s = kvc_rans_next_counted(count, s + 1, alphabet)) {
         total += count[s];
         if (count[s] > count[big]) big = s;
         used[n++] = (uint16_t)s;
@@ -81,8 +91,7 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
     uint8_t level[KVC_RANS_SYMBOLS] = {0};
     unsigned big = 0, greatest = 0, before = 0, last = 0;
     int found = 0; /* 1: `big` is the symbol whose frequency is no level's, and therefore the largest */
-    for (unsigned s = 0; s < alphabet; s++) {
-        if (!frequency[s]) continue;
+    for (unsigned s = next_used(frequency, 0, alphabet); s < alphabet; s = next_used(frequency, s + 1, alphabet)) {
         level[s] = (uint8_t)nearest_level((uint32_t)frequency[s] * 16);
         if (level_frequency(level[s]) != frequency[s]) {
             big = s;
@@ -91,7 +100,7 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
             big = s;
         }
     }
-    for (unsigned s = 0; s < alphabet; s++) {
+    for (unsigned s = next_used(frequency, 0, alphabet); s < alphabet; s = next_used(frequency, s + 1, alphabet)) {
         if (s == big) before = greatest;
         else if (level[s] > greatest) greatest = level[s];
     }
@@ -125,7 +134,8 @@ int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alpha
         if (!last) {
             unsigned run = kvc_bits_get_rice(in, RUN);
             if (run >= alphabet - s) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table's run is too long");
-            while (run--) frequency[++s] = 0;
+            memset(frequency + s + 1, 0, run * sizeof *frequency);
+            s += run;
         }
     }
     if (in->bad) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table has no end");
@@ -136,8 +146,7 @@ int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alpha
 }
 
 void kvc_rans_decoding_table(uint32_t *slots, const uint16_t *frequency, unsigned alphabet) {
-    for (unsigned s = 0; s < alphabet; s++) {
-        if (!frequency[s]) continue;
+    for (unsigned s = next_used(frequency, 0, alphabet); s < alphabet; s = next_used(frequency, s + 1, alphabet)) {
         uint32_t slot = KVC_RANS_SLOT(s, 0, frequency[s]);
         for (unsigned i = 0; i < frequency[s]; i += KVC_RANS_SLACK)
             for (unsigned j = 0; j < KVC_RANS_SLACK; j++) slots[i + j] = slot + KVC_RANS_SLOT(0, i + j, 0);
@@ -147,11 +156,9 @@ void kvc_rans_decoding_table(uint32_t *slots, const uint16_t *frequency, unsigne
 
 void kvc_rans_encoding_table(struct kvc_rans_symbol *symbols, const uint16_t *frequency, unsigned alphabet) {
     unsigned first = 0;
-    for (unsigned s = 0; s < alphabet; s++) {
-        uint32_t f = frequency[s];
-        if (!f) continue;
-        unsigned shift = 0;
-        while (UINT32_C(1) << shift < f) shift++;
+    for (unsigned s = next_used(frequency, 0, alphabet); s < alphabet; s = next_used(frequency, s + 1, alphabet)) {
+        const uint32_t f = frequency[s];
+        const unsigned shift = f > 1 ? 32 - (unsigned)__builtin_clz(f - 1) : 0; /* 2^shift >= f */
         /* Rounded up, the reciprocal is exact for all 32-bit x when its error times f is at most 2^(shift - 1); else rounded
          * down, with x + 1. */
         uint64_t power = UINT64_C(1) << (31 + shift), down = power / f, error = power - down * f;

@@ -67,7 +67,7 @@ struct kvc_stage {
     int (*settle)(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e);
     void (*end)(void *state);
     /* Adds the stage's sections of one block, `stage` being its position in the pipeline, and makes the block what it hands
-     * on. */
+     * on. A stage that is a lossless recipe by itself leaves block->rows as they are. */
     int (*encode)(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e);
 

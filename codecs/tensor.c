@@ -4,8 +4,6 @@
 #include "kernels/kernels.h"
 
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 int kvc_shape_check(const struct kvc_shape *shape) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
@@ -73,68 +71,58 @@ int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s
     return reach <= size;
 }
 
-/* Copies n bytes to the row (in: 1) or out of it. */
-static void move(uint8_t *row, uint8_t *other, uint64_t n, int in) {
-    if (in) memcpy(row, other, n);
-    else memcpy(other, row, n);
+/* Which way rows are copied. */
+enum way { IN, OUT, OUT_PAST }; /* from a layout, to a layout, to a layout past the caches */
+
+/* Copies n pieces of `size` bytes, row_step and other_step bytes apart. */
+static void move(uint8_t *row, uint64_t row_step, uint8_t *other, uint64_t other_step, uint64_t n, uint64_t size, enum way way) {
+    if (way == IN) kvc_kernels_get()->copy_pieces(row, row_step, other, other_step, n, size, 0);
+    else kvc_kernels_get()->copy_pieces(other, other_step, row, row_step, n, size, way == OUT_PAST);
 }
 
-/* Copies one row from the layout s to canonical order (in: 1), or back. */
-static void row_copy(uint8_t *row, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t token,
-                     int in) {
-    uint64_t size = kvc_dtype_info(shape->dtype)->size, blocks = head_blocks(shape);
-    uint8_t *from = base + token * s->token;
-    if (row_is_contiguous(shape, s)) {
-        uint64_t n = kvc_row_bytes(shape);
-        move(row, from, n, in);
-        return;
-    }
-    for (uint64_t h = 0; h < shape->heads; h++) {
-        uint8_t *p = from + h * s->head;
-        if (s->block == size) {
-            move(row, p, blocks * size, in);
-            row += blocks * size;
-        } else {
-            for (uint64_t b = 0; b < blocks; b++, p += s->block, row += size) move(row, p, size, in);
-        }
+/* Copies the rows of a layout head by head. */
+static void heads_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t n,
+                       enum way way) {
+    const uint64_t size = kvc_dtype_info(shape->dtype)->size, blocks = head_blocks(shape), row = kvc_row_bytes(shape);
+    for (uint64_t h = 0; h < shape->heads; h++, rows += blocks * size, base += s->head) {
+        if (s->block == size) move(rows, row, base, s->token, n, blocks * size, way);
+        else
+            for (uint64_t b = 0; b < blocks; b++) move(rows + b * size, row, base + b * s->block, s->token, n, size, way);
     }
 }
 
 /* Copies rows of a layout in which the tokens of a channel lie side by side. */
 static void turned_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t n,
-                        int in) {
+                        enum way way) {
     const uint64_t size = s->token, blocks = head_blocks(shape), row = kvc_row_bytes(shape);
     for (uint64_t h = 0; h < shape->heads; h++, rows += blocks * size, base += s->head) {
-        if (size == 2 && in) kvc_kernels_get()->transpose_2(rows, row, base, s->block, blocks, n);
+        if (size == 2 && way == IN) kvc_kernels_get()->transpose_2(rows, row, base, s->block, blocks, n);
         else if (size == 2) kvc_kernels_get()->transpose_2(base, s->block, rows, row, n, blocks);
         else
-            for (uint64_t b = 0; b < blocks; b++)
-                for (uint64_t t = 0; t < n; t++) move(rows + t * row + b * size, base + b * s->block + t * size, size, in);
+            for (uint64_t b = 0; b < blocks; b++) move(rows + b * size, row, base + b * s->block, size, n, size, way);
     }
 }
 
 static void rows_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t first,
-                      uint64_t n, int in) {
+                      uint64_t n, enum way way) {
     const uint64_t row = kvc_row_bytes(shape), size = kvc_dtype_info(shape->dtype)->size;
     base += first * s->token;
-    if (row_is_contiguous(shape, s) && s->token == row) move(rows, base, n * row, in);
-    else if (s->token == size && s->block != size && head_blocks(shape)) turned_copy(rows, base, shape, s, n, in);
-    else
-        for (uint64_t i = 0; i < n; i++) row_copy(rows + i * row, base, shape, s, i, in);
+    if (row_is_contiguous(shape, s) && s->token == row) move(rows, 0, base, 0, 1, n * row, way);
+    else if (row_is_contiguous(shape, s)) move(rows, row, base, s->token, n, row, way);
+    else if (s->token == size && s->block != size) turned_copy(rows, base, shape, s, n, way);
+    else heads_copy(rows, base, shape, s, n, way);
 }
 
 void kvc_rows_gather(uint8_t *rows, const uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
                      uint64_t first, uint64_t n) {
-    rows_copy(rows, (uint8_t *)(uintptr_t)base, shape, s, first, n, 1);
+    rows_copy(rows, (uint8_t *)(uintptr_t)base, shape, s, first, n, IN);
 }
 
 void kvc_rows_scatter(uint8_t *base, const uint8_t *rows, const struct kvc_shape *shape, const struct kvc_strides *s,
-                      uint64_t first, uint64_t n) {
-    rows_copy((uint8_t *)(uintptr_t)rows, base, shape, s, first, n, 0);
+                      uint64_t first, uint64_t n, int past) {
+    rows_copy((uint8_t *)(uintptr_t)rows, base, shape, s, first, n, past ? OUT_PAST : OUT);
 }
 
 uint64_t kvc_digest_rows(const uint8_t *rows, uint64_t row_bytes, uint64_t first, uint64_t n) {
-    uint64_t sum = 0;
-    for (uint64_t i = 0; i < n; i++) sum += XXH3_64bits_withSeed(rows + i * row_bytes, row_bytes, first + i);
-    return sum;
+    return kvc_kernels_get()->digest_rows(rows, (size_t)row_bytes, first, (size_t)n);
 }

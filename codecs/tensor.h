@@ -45,11 +45,14 @@ struct kvc_strides kvc_strides_heads_first(const struct kvc_shape *shape);
 /* Returns 1 when no two values share a byte and every byte that the strides reach is in [0, size). */
 int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t size);
 
-/* Copy n tokens' rows, from token `first` on, from a strided layout to canonical bytes, and back. Token 0 lies at `base`. */
+/* Copy n tokens' rows, from token `first` on, from a strided layout to canonical bytes, and back. Token 0 lies at `base`. past: 1 where the
+ * layout, with what else is written to it, is of KVC_LARGE bytes and more: the caches will not have it when it is read, and what they
+ * have now should stay there. */
+#define KVC_LARGE (UINT64_C(16) << 20)
 void kvc_rows_gather(uint8_t *rows, const uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
                      uint64_t first, uint64_t n);
 void kvc_rows_scatter(uint8_t *base, const uint8_t *rows, const struct kvc_shape *shape, const struct kvc_strides *s,
-                      uint64_t first, uint64_t n);
+                      uint64_t first, uint64_t n, int past);
 
 /* Returns the digest of decoded values: the sum mod 2^64 of XXH3-64 of each canonical row, seeded with the row's index (first,
  * first + 1, ...). The order in which rows are summed does not matter. */

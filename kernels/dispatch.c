@@ -12,6 +12,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 static int runs_everywhere(void) {
@@ -35,6 +37,10 @@ static int runs_avx512vnni(void) {
     return runs_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 #endif
+#elif defined(__aarch64__) /* which always has NEON */
+static int runs_neondot(void) {
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+}
 #endif
 
 /* Widest first. */
@@ -48,6 +54,9 @@ static const struct {
     {&kvc_kernels_avx512, runs_avx512},
 #endif
     {&kvc_kernels_avx2, runs_avx2},
+#elif defined(__aarch64__)
+    {&kvc_kernels_neondot, runs_neondot},
+    {&kvc_kernels_neon, runs_everywhere},
 #endif
     {&kvc_kernels_ref, runs_everywhere},
 };

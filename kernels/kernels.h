@@ -57,6 +57,11 @@ typedef void kvc_merge_planes_fn(uint8_t *dst, const uint8_t *src, size_t n, siz
  * bytes from one row of dst, or of src, to the next. */
 typedef void kvc_transpose_2_fn(uint8_t *dst, size_t to, const uint8_t *src, size_t from, size_t rows, size_t columns);
 
+/* Copies n pieces of `size` bytes, which lie to_step and from_step bytes apart, without overlap. past: 1, dst is large and not read soon:
+ * it may be written past the caches, which then need not read it first. */
+typedef void kvc_copy_pieces_fn(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size,
+                                int past);
+
 /* Converts IEEE binary16 to binary32, exactly; NaN payloads are kept (shifted left by 13 bits). */
 typedef void kvc_f16_to_f32_fn(float *dst, const uint8_t *src, size_t n);
 /* Converts bfloat16 to binary32, exactly. */
@@ -101,12 +106,22 @@ typedef void kvc_unpack_bits_fn(uint8_t *values, const uint8_t *src, size_t n, u
 typedef void kvc_model_words_fn(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
                                 const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
                                 unsigned context_shift);
-/* One row's share, n a multiple of period: plain += x, square += x * x, cosines += x * cosine, sines += x * sine;
- * an x that is not finite or not below 2^50 in size counts as 0. */
-typedef void kvc_model_sums_fn(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine,
-                               size_t n, size_t period);
+/* Adds `rows` rows of n values, n being one or more times period. For each row: plain += x, square += x * x, cosines += x * cosine,
+ * sines += x * sine; then cosine and sine are rotated as by model_turn. An x that is not finite or not below 2^50 in size counts as 0. */
+typedef void kvc_model_sums_fn(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
+                               const float *step_cosine, const float *step_sine, size_t n, size_t period);
 /* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */
 typedef void kvc_model_turn_fn(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n);
+/* Returns cosine and sine of n angles from 0 to 4, in binary64 by their series up to the 24th power and rounded to binary32: term(0) = 1,
+ * term(k + 1) = term(k) * x / (k + 1), of which even ones are added to the cosine and odd ones to the sine, with signs + + - -. */
+typedef void kvc_model_angles_fn(float *cosine, float *sine, const double *x, size_t n);
+
+/* --- checksums --- */
+
+/* Returns XXH3-64 (xxHash 0.8) of n bytes with a seed. */
+typedef uint64_t kvc_hash_fn(const uint8_t *bytes, size_t n, uint64_t seed);
+/* Returns the sum mod 2^64 of the hashes of n rows, each with its number as the seed, `first` and up. */
+typedef uint64_t kvc_digest_rows_fn(const uint8_t *rows, size_t row_bytes, uint64_t first, size_t n);
 
 /* --- lossy stages: fp32, each operation rounded once, none fused unless fma is written; no input is a NaN
  * unless NaN is named. --- */
@@ -184,9 +199,9 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 /* All kernels, each as X(name, isa). */
 /* clang-format off */
 #define KVC_KERNELS_REST(X, isa) \
-    X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) X(cut_words, isa) \
-    X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
-    X(model_words, isa) X(model_sums, isa) X(model_turn, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
+    X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(copy_pieces, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) \
+    X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
+    X(model_turn, isa) X(model_angles, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
     X(widen_ranges, isa) X(range, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
     X(multiply_rows, isa) X(multiply_tile, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
     X(exponentials, isa) X(multiply_sparse, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
@@ -194,7 +209,10 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 /* clang-format on */
 #define KVC_KERNELS_RANS(X, isa) X(rans_decode, isa) X(rans_encode, isa)
 #define KVC_KERNELS_DOT(X, isa) X(dot_rows, isa)
-#define KVC_KERNELS(X, isa) KVC_KERNELS_RANS(X, isa) KVC_KERNELS_DOT(X, isa) KVC_KERNELS_REST(X, isa)
+#define KVC_KERNELS_MODEL(X, isa) X(model_words, isa) X(model_sums, isa)
+#define KVC_KERNELS_HASH(X, isa) X(hash, isa) X(digest_rows, isa)
+#define KVC_KERNELS(X, isa) \
+    KVC_KERNELS_RANS(X, isa) KVC_KERNELS_DOT(X, isa) KVC_KERNELS_MODEL(X, isa) KVC_KERNELS_HASH(X, isa) KVC_KERNELS_REST(X, isa)
 
 struct kvc_kernels {
     const char *name; /* "ref", "avx2", ...: what $KVC_KERNEL takes */
@@ -209,6 +227,9 @@ extern const struct kvc_kernels kvc_kernels_avx2;
 #if !defined(KVC_NO_AVX512)
 extern const struct kvc_kernels kvc_kernels_avx512, kvc_kernels_avx512vnni;
 #endif
+#endif
+#if defined(__aarch64__)
+extern const struct kvc_kernels kvc_kernels_neon, kvc_kernels_neondot;
 #endif
 
 /* Returns the table that $KVC_KERNEL names, or else the table of the widest instruction set of this CPU with the rANS kernels
@@ -225,7 +246,8 @@ struct kvc_kernels_choice {
 };
 struct kvc_kernels_choice kvc_kernels_choice(void);
 
-/* Returns a table by its name ("ref", "avx2", "avx512", "avx512vnni"); NULL when it is unknown or this CPU cannot run it. */
+/* Returns a table by its name ("ref", "avx2", "avx512", "avx512vnni", "neon", "neondot"); NULL when it is unknown or this CPU cannot
+ * run it. */
 const struct kvc_kernels *kvc_kernels_find(const char *name);
 
 /* Returns the names of all tables in this build, the widest instruction set first, NULL-terminated. */

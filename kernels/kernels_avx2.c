@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <string.h>
 
 /* Two-byte elements, 32 at a time: gather even and odd bytes of each 16-byte lane, then mend the lane order. */
 static size_t split2(uint8_t *dst, const uint8_t *src, size_t n) {
@@ -141,6 +142,28 @@ void kvc_f16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
         else _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(h));
     }
     kvc_f16_to_f32_ref(dst + i, src + 2 * i, n - i);
+}
+
+/* Copies pieces of whole vectors past the caches, to addresses of whole vectors. */
+static void copy_past(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size) {
+    for (size_t i = 0; i < n; i++, dst += to_step, src += from_step)
+        for (size_t b = 0; b < size; b += 16)
+            _mm_stream_si128((__m128i *)(void *)(dst + b), _mm_loadu_si128((const __m128i *)(const void *)(src + b)));
+    _mm_sfence();
+}
+
+void kvc_copy_pieces_avx2(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size, int past) {
+    if (past && ((uintptr_t)dst | to_step | size) % 16 == 0) {
+        copy_past(dst, to_step, src, from_step, n, size);
+        return;
+    }
+    for (size_t i = 0; i < n;
+         i++, dst += to_step, src += from_step) { /* heads are whole vectors, mostly a few: no call for each */
+        size_t b = 0;
+        for (; size < 1024 && b + 32 <= size; b += 32)
+            _mm256_storeu_si256((__m256i *)(void *)(dst + b), _mm256_loadu_si256((const __m256i *)(const void *)(src + b)));
+        if (b < size) memcpy(dst + b, src + b, size - b);
+    }
 }
 
 const struct kvc_kernels kvc_kernels_avx2 = {.name = "avx2", KVC_KERNELS(KVC_ROW, avx2)};

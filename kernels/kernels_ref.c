@@ -29,4 +29,9 @@ void kvc_bf16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
     }
 }
 
+void kvc_copy_pieces_ref(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size, int past) {
+    (void)past;
+    for (size_t i = 0; i < n; i++) memcpy(dst + i * to_step, src + i * from_step, size);
+}
+
 const struct kvc_kernels kvc_kernels_ref = {.name = "ref", KVC_KERNELS(KVC_ROW, ref)};

@@ -4,10 +4,7 @@
 #if defined(__x86_64__)
 
 #include "kernels/lanes.h"
-
-#include <immintrin.h>
-
-enum { STEP_BYTES = 2 * KVC_RANS_LANES };
+#include "kernels/rans_x86.h"
 
 static const uint64_t expand[256] = {KVC_LANES_256(KVC_EXPAND_)};
 static const uint64_t compress[256] = {KVC_LANES_256(KVC_COMPRESS_)};
@@ -16,43 +13,10 @@ static inline __m256i lane_order(uint64_t bytes) {
     return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
 }
 
-/* table[at[lane]]. Eight loads are no slower than vpgatherdd where that is microcoded: on AMD, and on Intel since the
- * mitigation of gather data sampling. */
-static inline __m256i look_up(const uint32_t *table, __m256i at) {
-    __m128i low = _mm256_castsi256_si128(at), high = _mm256_extracti128_si256(at, 1);
-    uint64_t a = (uint64_t)_mm_cvtsi128_si64(low), b = (uint64_t)_mm_extract_epi64(low, 1);
-    uint64_t c = (uint64_t)_mm_cvtsi128_si64(high), d = (uint64_t)_mm_extract_epi64(high, 1);
-    low = _mm_insert_epi32(_mm_cvtsi32_si128((int)table[(uint32_t)a]), (int)table[a >> 32], 1);
-    low = _mm_insert_epi32(_mm_insert_epi32(low, (int)table[(uint32_t)b], 2), (int)table[b >> 32], 3);
-    high = _mm_insert_epi32(_mm_cvtsi32_si128((int)table[(uint32_t)c]), (int)table[c >> 32], 1);
-    high = _mm_insert_epi32(_mm_insert_epi32(high, (int)table[(uint32_t)d], 2), (int)table[d >> 32], 3);
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-}
-
-static __m128i load_symbol(const struct kvc_rans_symbol *s) {
-    return _mm_loadl_epi64((const __m128i *)(const void *)s);
-}
-
-/* The rows of four symbols: 0 and 1 in the low half, 4 and 5 in the high half. */
-static inline __m256i load_symbols(const struct kvc_rans_symbol *table, const uint16_t *s) {
-    __m128i low = _mm_unpacklo_epi64(load_symbol(table + s[0]), load_symbol(table + s[1]));
-    __m128i high = _mm_unpacklo_epi64(load_symbol(table + s[4]), load_symbol(table + s[5]));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-}
-
-struct decoding {
-    const uint32_t *table;
-    __m256i mask, symbol, offset; /* of a state, and of a slot's fields */
-    __m128i bits;
-};
-
 /* Eight lanes by one symbol each; takes words from *next on. Returns the symbols in 32-bit lanes. */
 static inline __attribute__((always_inline)) __m256i decode_eight(__m256i *lanes, const uint16_t *base, const uint8_t **next,
                                                                   const struct decoding *d) {
-    __m256i x = *lanes, at = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)base));
-    __m256i slot = look_up(d->table, _mm256_add_epi32(at, _mm256_and_si256(x, d->mask)));
-    x = _mm256_add_epi32(_mm256_mullo_epi32(_mm256_srli_epi32(slot, 21), _mm256_srl_epi32(x, d->bits)),
-                         _mm256_and_si256(_mm256_srli_epi32(slot, 10), d->offset));
+    __m256i slot, x = next_states(*lanes, base, d, &slot);
     __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(x, 16), _mm256_setzero_si256());
     unsigned take = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(low));
     __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)*next));
@@ -62,39 +26,9 @@ static inline __attribute__((always_inline)) __m256i decode_eight(__m256i *lanes
     return _mm256_and_si256(slot, d->symbol);
 }
 
-static inline void store_symbols(uint16_t *symbols, __m256i a, __m256i b) {
-    __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
-    _mm256_storeu_si256((__m256i *)(void *)symbols, both);
-}
-
-static __m256i load_lanes(const uint32_t *x) {
-    return _mm256_loadu_si256((const __m256i *)(const void *)x);
-}
-
-static void store_lanes(uint32_t *x, __m256i v) {
-    _mm256_storeu_si256((__m256i *)(void *)x, v);
-}
-
-/* The four vectors are written out, not looped over, so that they stay in registers. */
 void kvc_rans_decode_avx2(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n, const uint32_t *table,
                           unsigned bits) {
-    if (r->lanes != KVC_RANS_LANES) {
-        kvc_rans_decode_ref(r, symbols, base, n, table, bits);
-        return;
-    }
-    const struct decoding d = {table, _mm256_set1_epi32((1 << bits) - 1), _mm256_set1_epi32(1023), _mm256_set1_epi32(2047),
-                               _mm_cvtsi32_si128((int)bits)};
-    const uint8_t *next = r->next;
-    __m256i a = load_lanes(r->x), b = load_lanes(r->x + 8), c = load_lanes(r->x + 16), e = load_lanes(r->x + 24);
-    size_t i = 0;
-    for (; i + KVC_RANS_LANES <= n && r->end - next >= STEP_BYTES; i += KVC_RANS_LANES) {
-        __m256i first = decode_eight(&a, base + i, &next, &d), second = decode_eight(&b, base + i + 8, &next, &d);
-        store_symbols(symbols + i, first, second);
-        first = decode_eight(&c, base + i + 16, &next, &d), second = decode_eight(&e, base + i + 24, &next, &d);
-        store_symbols(symbols + i + 16, first, second);
-    }
-    r->next = next;
-    store_lanes(r->x, a), store_lanes(r->x + 8, b), store_lanes(r->x + 16, c), store_lanes(r->x + 24, e);
+    const size_t i = decode_steps(r, symbols, base, n, table, bits);
     if (i < n) kvc_rans_decode_ref(r, symbols + i, base + i, n - i, table, bits);
 }
 
@@ -109,9 +43,8 @@ static inline __attribute__((always_inline)) __m256i encode_eight(__m256i x, con
                                                                   const struct encoding *e) {
     const __m256i pick = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 4, 5, 8, 9, 12, 13, -1,
                                           -1, -1, -1, -1, -1, -1, -1);
-    __m256 a = _mm256_castsi256_ps(load_symbols(e->table, s)), b = _mm256_castsi256_ps(load_symbols(e->table, s + 2));
-    __m256i reciprocal = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
-    __m256i packed = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
+    __m256i reciprocal, packed;
+    load_eight_symbols(e->table, s, &reciprocal, &packed);
     __m256i frequency = _mm256_and_si256(packed, e->field);
     __m256i limit = _mm256_sub_epi32(_mm256_sll_epi32(frequency, e->top), e->one);
     __m256i fits = _mm256_cmpeq_epi32(_mm256_max_epu32(x, limit), limit);
@@ -121,12 +54,7 @@ static inline __attribute__((always_inline)) __m256i encode_eight(__m256i x, con
     _mm_storeu_si128((__m128i *)(void *)(*next - 16), _mm256_castsi256_si128(out));
     *next -= 2 * __builtin_popcount(give);
     x = _mm256_blendv_epi8(_mm256_srli_epi32(x, 16), x, fits);
-    /* a 64-bit product has room for 31 + shift bits below the quotient; even and odd lanes apart */
-    __m256i shift = _mm256_and_si256(_mm256_srli_epi32(packed, 22), e->shift);
-    __m256i y = _mm256_add_epi32(x, _mm256_srli_epi32(packed, 26));
-    __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(y, reciprocal), 31);
-    __m256i odd = _mm256_srli_epi64(_mm256_mul_epu32(_mm256_srli_epi64(y, 32), _mm256_srli_epi64(reciprocal, 32)), 31);
-    __m256i quotient = _mm256_srlv_epi32(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa), shift);
+    __m256i quotient = quotients(x, reciprocal, packed, e->shift);
     __m256i first = _mm256_and_si256(_mm256_srli_epi32(packed, 11), e->field);
     return _mm256_add_epi32(_mm256_add_epi32(x, first), _mm256_mullo_epi32(quotient, _mm256_sub_epi32(e->total, frequency)));
 }

@@ -1,5 +1,4 @@
-/* rans_ref.c: portable interleaved rANS, the reference of rans_avx2.c and rans_avx512.c. Not for tables
- * (codecs/rans.c). */
+/* rans_ref.c: portable interleaved rANS, the reference of the vector twins. Not for tables (codecs/rans.c). */
 #include "kernels/twins.h"
 
 static uint32_t next_word(struct kvc_rans_decoder *r) {

@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <string.h>
 
 static __m256i load(const void *p) {
     return _mm256_loadu_si256((const __m256i *)p);
@@ -186,27 +187,60 @@ void kvc_model_words_avx2(uint16_t *bias, uint16_t *context, const struct kvc_mo
     }
 }
 
-void kvc_model_sums_avx2(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine, size_t n,
-                         size_t period) {
+/* Sums of 8 channels over all rows, `stride` floats apart, in registers; the rotated cosines and sines go to c and s. */
+static void sum_channels(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride, __m256 *c,
+                         __m256 *s, __m256 step_c, __m256 step_s) {
     const __m256 most = _mm256_set1_ps(0x1p50f), positive = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    for (size_t head = 0; head < n; head += period) {
-        float *plain = sums->plain + head, *square = sums->square + head, *cosines = sums->cosines + head,
-              *sines = sums->sines + head;
-        size_t i = 0;
-        for (; i + 8 <= period; i += 8) {
-            __m256 v = _mm256_loadu_ps(x + head + i);
-            v = _mm256_and_ps(v, _mm256_cmp_ps(_mm256_and_ps(v, positive), most, _CMP_LT_OQ));
-            __m256 c = _mm256_mul_ps(v, _mm256_loadu_ps(cosine + i)), s = _mm256_mul_ps(v, _mm256_loadu_ps(sine + i));
-            _mm256_storeu_ps(plain + i, _mm256_add_ps(_mm256_loadu_ps(plain + i), v));
-            _mm256_storeu_ps(square + i, _mm256_add_ps(_mm256_loadu_ps(square + i), _mm256_mul_ps(v, v)));
-            _mm256_storeu_ps(cosines + i, _mm256_add_ps(_mm256_loadu_ps(cosines + i), c));
-            _mm256_storeu_ps(sines + i, _mm256_add_ps(_mm256_loadu_ps(sines + i), s));
-        }
-        if (i < period) {
-            const struct kvc_model_sums rest = {plain + i, square + i, cosines + i, sines + i};
-            kvc_model_sums_ref(&rest, x + head + i, cosine + i, sine + i, period - i, period - i);
-        }
+    __m256 plain = _mm256_loadu_ps(sums->plain + at), square = _mm256_loadu_ps(sums->square + at);
+    __m256 cosines = _mm256_loadu_ps(sums->cosines + at), sines = _mm256_loadu_ps(sums->sines + at);
+    for (size_t t = 0; t < rows; t++, x += stride) {
+        __m256 v = _mm256_loadu_ps(x);
+        v = _mm256_and_ps(v, _mm256_cmp_ps(_mm256_and_ps(v, positive), most, _CMP_LT_OQ));
+        plain = _mm256_add_ps(plain, v);
+        square = _mm256_add_ps(square, _mm256_mul_ps(v, v));
+        cosines = _mm256_add_ps(cosines, _mm256_mul_ps(v, *c));
+        sines = _mm256_add_ps(sines, _mm256_mul_ps(v, *s));
+        __m256 rotated = _mm256_sub_ps(_mm256_mul_ps(*c, step_c), _mm256_mul_ps(*s, step_s));
+        *s = _mm256_add_ps(_mm256_mul_ps(*s, step_c), _mm256_mul_ps(*c, step_s));
+        *c = rotated;
     }
+    _mm256_storeu_ps(sums->plain + at, plain);
+    _mm256_storeu_ps(sums->square + at, square);
+    _mm256_storeu_ps(sums->cosines + at, cosines);
+    _mm256_storeu_ps(sums->sines + at, sines);
+}
+
+/* The channels of a head that do not fill a vector, fewer than 8. */
+static void sum_rest(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride, float *c, float *s,
+                     const float *step_c, const float *step_s, size_t n) {
+    const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, sums->cosines + at, sums->sines + at};
+    for (size_t t = 0; t < rows; t++) kvc_model_sums_ref(&rest, x + t * stride, 1, c, s, step_c, step_s, n, n);
+}
+
+/* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
+void kvc_model_sums_avx2(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
+                         const float *step_cosine, const float *step_sine, size_t n, size_t period) {
+    size_t d = 0;
+    for (; d + 8 <= period; d += 8) {
+        const __m256 step_c = _mm256_loadu_ps(step_cosine + d), step_s = _mm256_loadu_ps(step_sine + d);
+        const __m256 first_c = _mm256_loadu_ps(cosine + d), first_s = _mm256_loadu_ps(sine + d);
+        __m256 c = first_c, s = first_s;
+        for (size_t at = d; at < n; at += period) {
+            c = first_c, s = first_s;
+            sum_channels(sums, at, x + at, rows, n, &c, &s, step_c, step_s);
+        }
+        _mm256_storeu_ps(cosine + d, c);
+        _mm256_storeu_ps(sine + d, s);
+    }
+    if (d == period) return;
+    float c[8], s[8];
+    for (size_t at = d; at < n; at += period) {
+        memcpy(c, cosine + d, (period - d) * sizeof *c);
+        memcpy(s, sine + d, (period - d) * sizeof *s);
+        sum_rest(sums, at, x + at, rows, n, c, s, step_cosine + d, step_sine + d, period - d);
+    }
+    memcpy(cosine + d, c, (period - d) * sizeof *c);
+    memcpy(sine + d, s, (period - d) * sizeof *s);
 }
 
 void kvc_model_turn_avx2(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n) {
@@ -218,6 +252,22 @@ void kvc_model_turn_avx2(float *cosine, float *sine, const float *step_cosine, c
         _mm256_storeu_ps(sine + i, _mm256_add_ps(_mm256_mul_ps(s, a), _mm256_mul_ps(c, b)));
     }
     kvc_model_turn_ref(cosine + i, sine + i, step_cosine + i, step_sine + i, n - i);
+}
+
+void kvc_model_angles_avx2(float *cosine, float *sine, const double *x, size_t n) {
+    const __m256d negative = _mm256_set1_pd(-0.0);
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const __m256d angle = _mm256_loadu_pd(x + i);
+        __m256d term = _mm256_set1_pd(1), sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+        for (int k = 0; k <= 24; k++) {
+            sum[k & 1] = _mm256_add_pd(sum[k & 1], k & 2 ? _mm256_xor_pd(term, negative) : term);
+            term = _mm256_div_pd(_mm256_mul_pd(term, angle), _mm256_set1_pd(k + 1));
+        }
+        _mm_storeu_ps(cosine + i, _mm256_cvtpd_ps(sum[0]));
+        _mm_storeu_ps(sine + i, _mm256_cvtpd_ps(sum[1]));
+    }
+    kvc_model_angles_ref(cosine + i, sine + i, x + i, n - i);
 }
 
 #else

@@ -93,14 +93,17 @@ void kvc_model_words_ref(uint16_t *bias, uint16_t *context, const struct kvc_mod
     }
 }
 
-void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, const float *cosine, const float *sine, size_t n,
-                        size_t period) {
-    for (size_t i = 0; i < n; i++) {
-        float v = x[i] < 0x1p50f && x[i] > -0x1p50f ? x[i] : 0;
-        sums->plain[i] += v;
-        sums->square[i] += v * v;
-        sums->cosines[i] += v * cosine[i % period];
-        sums->sines[i] += v * sine[i % period];
+void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
+                        const float *step_cosine, const float *step_sine, size_t n, size_t period) {
+    for (size_t t = 0; t < rows; t++, x += n) {
+        for (size_t i = 0; i < n; i++) {
+            float v = x[i] < 0x1p50f && x[i] > -0x1p50f ? x[i] : 0;
+            sums->plain[i] += v;
+            sums->square[i] += v * v;
+            sums->cosines[i] += v * cosine[i % period];
+            sums->sines[i] += v * sine[i % period];
+        }
+        kvc_model_turn_ref(cosine, sine, step_cosine, step_sine, period);
     }
 }
 
@@ -109,5 +112,17 @@ void kvc_model_turn_ref(float *cosine, float *sine, const float *step_cosine, co
         float c = cosine[i] * step_cosine[i] - sine[i] * step_sine[i];
         sine[i] = sine[i] * step_cosine[i] + cosine[i] * step_sine[i];
         cosine[i] = c;
+    }
+}
+
+void kvc_model_angles_ref(float *cosine, float *sine, const double *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        double term = 1, sum[2] = {0, 0};
+        for (int k = 0; k <= 24; k++) {
+            sum[k & 1] += k & 2 ? -term : term;
+            term = term * x[i] / (k + 1);
+        }
+        cosine[i] = (float)sum[0];
+        sine[i] = (float)sum[1];
     }
 }

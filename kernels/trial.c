@@ -1,8 +1,8 @@
 /* trial.c: times the twins of rANS on this CPU. Not for other kernels, whose twins are never slower on a wider instruction
  * set.
  *
- * The instruction sets of a CPU do not tell its fastest rANS. AVX-512's uses gathers and compressing stores where AVX2's uses
- * loads and shuffles; some CPUs run those in microcode or lower their clock, and are up to twice as fast with AVX2. A table of
+ * The instruction sets of a CPU do not tell its fastest rANS. AVX-512's encoder uses gathers and compressing stores where
+ * AVX2's uses loads and shuffles; some CPUs run those in microcode or lower their clock, and are up to twice as fast with AVX2. A table of
  * CPUs would never be complete, so both are tried. */
 #include "kernels/trial.h"
 
@@ -59,11 +59,11 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Returns the table of minimum time; of tables within 10 % the first. */
+/* Returns the table of minimum time; of tables within 3 % the first. */
 static const struct kvc_kernels *fastest(const struct kvc_kernels *const *table, const uint64_t *time, size_t n) {
     size_t best = 0;
     for (size_t i = 1; i < n; i++)
-        if (time[i] < time[best] - time[best] / 10) best = i;
+        if (time[i] < time[best] - time[best] / 32) best = i;
     return table[best];
 }
 

@@ -15,5 +15,9 @@ KVC_KERNELS(KVC_TWIN, avx2)
 KVC_KERNELS(KVC_TWIN, avx512)
 KVC_KERNELS_DOT(KVC_TWIN, avx512vnni)
 #endif
+#if defined(__aarch64__)
+KVC_KERNELS(KVC_TWIN, neon)
+KVC_KERNELS_DOT(KVC_TWIN, neondot)
+#endif
 
 #endif

@@ -28,13 +28,17 @@ for flags in "$big" "$narrow" -m32; do
     fi
 done
 
-# with a macro of its own, so that nothing is built already
+# vector_flags CPPFLAGS PATTERN: commands that compile a kernel so. With a macro of its own, so that nothing is built already.
 vector_flags() {
-    $make -n V=1 CUDA=0 CC="$cc" CPPFLAGS="-DCHECK_TARGET $1" all | grep -c -e '-mavx2 .*kernels/[a-z]*_avx2.c' || true
+    $make -n V=1 CUDA=0 CC="$cc" CPPFLAGS="-DCHECK_TARGET $1" all | grep -c -e "$2" || true
 }
-[ "$(vector_flags -U__x86_64__)" = 0 ] || bad "AVX2's flags are passed to a compiler for another machine"
+avx2='-mavx2 .*kernels/[a-z]*_avx2.c'
+neondot='+dotprod .*kernels/[a-z]*_neondot.c'
+[ "$(vector_flags -U__x86_64__ "$avx2")" = 0 ] || bad "AVX2's flags are passed to a compiler for another machine"
+[ "$(vector_flags "-U__x86_64__ -D__aarch64__" "$neondot")" -gt 0 ] || bad "the flags of dot products are missing on ARM64"
 if echo __x86_64__ | $cc -E -x c - | grep -qx 1; then
-    [ "$(vector_flags "")" -gt 0 ] || bad "AVX2's flags are missing on x86-64"
+    [ "$(vector_flags "" "$avx2")" -gt 0 ] || bad "AVX2's flags are missing on x86-64"
+    [ "$(vector_flags "" "$neondot")" = 0 ] || bad "the flags of ARM64's dot products are passed to a compiler for another machine"
 fi
 [ $status = 0 ] && echo "target: ok"
 exit $status

@@ -1,12 +1,13 @@
 #!/bin/sh
-# deps.sh check|install build|test|engine|redis|s3|store: are the packages there that building, testing, the engine tests or a backend of the
-# store need? store: both backends and servers to test them with. Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
+# deps.sh check|install build|test|engine|redis|s3|store|arm: are the packages there that building, testing, the engine tests or a backend of the
+# store need? store: both backends and servers to test them with. arm: compiling for ARM64 and running it here. Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
 # installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
 set -eu
 
 # Packages by the names of Debian, Fedora and Alpine, where these differ.
 names="
 g++ gcc-c++ g++
+gcc-aarch64-linux-gnu gcc-aarch64-linux-gnu gcc-aarch64-linux-gnu
 libarchive-dev libarchive-devel libarchive-dev
 libc6-dev glibc-devel musl-dev
 libcmocka-dev libcmocka-devel cmocka-dev
@@ -22,6 +23,7 @@ libxxhash-dev xxhash-devel xxhash-dev
 libzstd-dev libzstd-devel zstd-dev
 pkg-config pkgconf-pkg-config pkgconf
 python3-venv python3 python3
+qemu-user qemu-user qemu-aarch64
 redis-server redis redis
 xz-utils xz xz
 zlib1g-dev zlib-devel zlib-dev
@@ -78,6 +80,11 @@ find_missing() {
         need_command python3 python3
         python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
         need_command openssl openssl
+    fi
+    if [ "$1" = arm ]; then
+        need_command aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+        need_command qemu-aarch64 qemu-user
+        need_command python3 python3
     fi
     if [ "$1" = engine ]; then
         need_shared liblapack.so.3 libopenblas0-serial

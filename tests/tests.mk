@@ -189,13 +189,13 @@ $B/replay/fuzz_store_name $B/replay/fuzz_store_object: $B/replay/%: $B/tests/fuz
 $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
-	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) $(NEONDOT) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(KVC_LDLIBS)
 
 $B/fuzz/fuzz_store_name $B/fuzz/fuzz_store_object: $B/fuzz/%: tests/fuzz/%.c $(filter-out %_avx512.c,$(LIB_SRC)) $(STORE_SRC) | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
-	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) \
+	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -DKVC_NO_AVX512 -std=c11 -g -O1 -ffp-contract=off $(AVX2) $(NEONDOT) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ $(STORE_LIBS) $(KVC_LDLIBS)
 
 $B/tests/golden/golden: $B/tests/golden/golden.o $B/libcli.a $B/libkvc.a
@@ -270,7 +270,7 @@ check-words:
 ## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
 .PHONY: analyze
 analyze:
-	@ANALYZE="$(ANALYZE)" sh tests/analyze.sh $(filter-out -W%,$(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS)) $(AVX2)
+	@ANALYZE="$(ANALYZE)" sh tests/analyze.sh $(filter-out -W%,$(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS)) $(AVX2) $(NEONDOT)
 
 CLANG_FORMAT ?=
 ## format: format the C code by .clang-format
@@ -349,6 +349,18 @@ check-simde:
 	then $(MAKE) --no-print-directory $B/tests/simde/test_rans && $B/tests/simde/test_rans; \
 	else echo "SKIPPED: AVX-512's rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
 	  echo "0 passed, 0 failed, 1 skipped"; fi
+
+ARM_TESTS ?= test_kernels test_rans test_dispatch test_codecs
+## test-arm: ARM64's kernels under qemu: ARM_TESTS, golden files, files beside those of this machine; skipped without a cross compiler
+.PHONY: test-arm
+test-arm: $(TOOLS:%=$B/%)
+	@sh tests/arm.sh make $(MAKE) $B
+
+# with the cross compiler; NATIVE: the tools of this machine
+ARM_PROGRAMS := $(TOOLS) $(ARM_TESTS:%=tests/unit/%) tests/golden/golden
+.PHONY: test-emulated
+test-emulated: $(ARM_PROGRAMS:%=$B/%)
+	@sh tests/arm.sh emulate $(NATIVE) $B $(ARM_PROGRAMS)
 
 ## man-lint: mandoc finds nothing wrong in the man pages
 .PHONY: man-lint

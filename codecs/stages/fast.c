@@ -55,21 +55,48 @@ static const uint16_t *row_words(const struct work *w, const uint8_t *rows, size
     return w->words;
 }
 
+/* Compilers vectorise loops of 16 without aliasing by themselves. */
+static void add_exponents(uint32_t *restrict sum, const uint16_t *restrict words, size_t n, unsigned mantissa, uint16_t mask) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (size_t k = i; k < i + 16; k++) sum[k] += (uint32_t)(words[k] >> mantissa & mask);
+    for (; i < n; i++) sum[i] += (uint32_t)(words[i] >> mantissa & mask);
+}
+
+/* to[i] = exponent - bias[i], mod 2^8; the sign bit, which is the exponent's ninth or sixth, is masked away. */
+static void take_bias(uint8_t *restrict to, const uint16_t *restrict words, const uint16_t *restrict bias, size_t n,
+                      unsigned mantissa, uint16_t mask) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (size_t k = i; k < i + 16; k++) to[k] = (uint8_t)(((words[k] >> mantissa) - bias[k]) & mask);
+    for (; i < n; i++) to[i] = (uint8_t)(((words[i] >> mantissa) - bias[i]) & mask);
+}
+
+/* Counts bytes. Eight tables: an increment need not wait for the one before, which is mostly of the same byte. */
+static void count_bytes(uint32_t *count, const uint8_t *bytes, size_t n) {
+    uint32_t part[8][256] = {{0}};
+    size_t i = 0;
+    for (uint64_t eight; i + 8 <= n; i += 8) {
+        memcpy(&eight, bytes + i, sizeof eight);
+        part[0][eight & 255]++, part[1][eight >> 8 & 255]++, part[2][eight >> 16 & 255]++, part[3][eight >> 24 & 255]++;
+        part[4][eight >> 32 & 255]++, part[5][eight >> 40 & 255]++, part[6][eight >> 48 & 255]++, part[7][eight >> 56]++;
+    }
+    for (; i < n; i++) part[0][bytes[i]]++;
+    for (unsigned b = 0; b < 256; b++)
+        for (unsigned k = 0; k < 8; k++) count[b] += part[k][b];
+}
+
 /* Sets each channel's bias to its mean exponent, moved so that values cost the fewest bits, and returns the width of codes. */
 static unsigned choose(struct work *w, const uint8_t *rows) {
     const unsigned exponents = 1u << (15 - w->mantissa), part = w->mantissa - 7; /* bits of a code below the exponent */
+    const uint16_t mask = (uint16_t)(exponents - 1);
     uint32_t *sum = calloc(w->n, sizeof *sum), count[256] = {0};
     if (!sum) return 0;
-    for (size_t t = 0; t < w->rows; t++) {
-        const uint16_t *words = row_words(w, rows, t);
-        for (size_t i = 0; i < w->n; i++) sum[i] += words[i] >> w->mantissa & (exponents - 1);
-    }
+    for (size_t t = 0; t < w->rows; t++) add_exponents(sum, row_words(w, rows, t), w->n, w->mantissa, mask);
     for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)((sum[i] + w->rows / 2) / w->rows);
     free(sum);
-    for (size_t t = 0; t < w->rows; t++) {
-        const uint16_t *words = row_words(w, rows, t);
-        for (size_t i = 0; i < w->n; i++) count[((unsigned)(words[i] >> w->mantissa) - w->bias[i]) & (exponents - 1)]++;
-    }
+    for (size_t t = 0; t < w->rows; t++) take_bias(w->high + t * w->n, row_words(w, rows, t), w->bias, w->n, w->mantissa, mask);
+    count_bytes(count, w->high, w->values);
     unsigned best = MAX_WIDTH, shift = 0;
     uint64_t least = UINT64_MAX;
     for (unsigned width = part + MIN_WIDTH; width <= MAX_WIDTH && 1u << (width - part) <= exponents; width++) {
@@ -124,11 +151,22 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
     return 0;
 }
 
-/* Writes ESCAPES: the high bytes that `width` bits do not hold. Returns the bytes; more than `room` when they do not fit. */
-static size_t put_escapes(const struct work *w, unsigned width, size_t room) {
+/* Returns the first value from i on whose high byte has bits above `width`, or w->values. */
+static size_t next_escape(const struct work *w, size_t i, unsigned width) {
+    const uint64_t above = (uint64_t)(0xff << width & 0xff) * UINT64_C(0x0101010101010101);
+    for (uint64_t eight; i + 8 <= w->values; i += 8) {
+        memcpy(&eight, w->high + i, sizeof eight);
+        if (eight & above) return i + (size_t)__builtin_ctzll(eight & above) / 8;
+    }
+    while (i < w->values && !(w->high[i] >> width)) i++;
+    return i;
+}
+
+/* Writes ESCAPES: the high bytes that `width` bits do not hold, which lose what does not fit. Returns the bytes; more than `room` when
+ * they do not fit. */
+static size_t put_escapes(struct work *w, unsigned width, size_t room) {
     size_t used = 0, next = 0; /* next: the value a distance of 0 means */
-    for (size_t i = 0; i < w->values; i++) {
-        if (!(w->high[i] >> width)) continue;
+    for (size_t i = next_escape(w, 0, width); i < w->values; i = next_escape(w, i + 1, width)) {
         /* escapes that change nothing bridge a long distance */
         for (; i - next > FARTHEST; next += FARTHEST + 1, used += 2) {
             if (used + 2 > room) return room + 1;
@@ -138,6 +176,7 @@ static size_t put_escapes(const struct work *w, unsigned width, size_t room) {
         if (used + 2 > room) return room + 1;
         w->bytes[used++] = (uint8_t)(i - next);
         w->bytes[used++] = w->high[i];
+        w->high[i] &= (uint8_t)((1u << width) - 1);
         next = i + 1;
     }
     return used;
@@ -159,7 +198,6 @@ static int encode_words(struct work *w, const struct kvc_block *block, uint8_t s
     const size_t escapes = put_escapes(w, width, w->size);
     if (escapes > w->size) return 1; /* nothing gained */
     if (escapes && kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, w->bytes, escapes, 0, e)) return -1;
-    for (size_t i = 0; i < w->values; i++) w->high[i] &= (uint8_t)((1u << width) - 1);
     kvc_kernels_get()->pack_bits(w->bytes, w->high, w->values, width);
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, w->bytes, KVC_PACKED(w->values, width), 0, e);
 }

@@ -32,12 +32,12 @@ static const struct kvc_arg arguments[] = {
 /* Bits that n occurrences cost at their own frequency, and roughly those of storing the table. */
 static double cost_of(const uint32_t *count, unsigned alphabet) {
     double total = 0, sum = 0, stored = 16;
-    for (unsigned s = 0; s < alphabet; s++)
-        if (count[s]) {
-            total += count[s];
-            sum += count[s] * (double)log2f((float)count[s]);
-            stored += 5;
-        }
+    for (unsigned s = kvc_rans_next_counted(count, 0, alphabet); s < alphabet;
+         s = kvc_rans_next_counted(count, s + 1, alphabet)) {
+        total += count[s];
+        sum += count[s] * (double)log2f((float)count[s]);
+        stored += 5;
+    }
     return total > 0 ? total * log2(total) - sum + stored : 0;
 }
 
@@ -167,15 +167,40 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, next, (size_t)(end - next), 0, e);
 }
 
-enum { SKEW = 80 }; /* keeps equal symbols of two tables of counts off the same address modulo 4096 */
+/* Counts of a few symbols, in half the memory of all counts: their lines are to stay in the cache. There are two tables, because an
+ * increment would often wait for the one before; they are skewed, so that equal symbols differ in their addresses modulo 4096. */
+enum { ALL_SYMBOLS = KVC_CONTEXTS * KVC_RANS_SYMBOLS, SKEW = 160, MOST_COUNTED = UINT16_MAX };
+struct tally {
+    uint16_t count[2][ALL_SYMBOLS + SKEW];
+    size_t n; /* symbols in it */
+};
+
+static void tally_add(struct tally *t, uint32_t *count) {
+    for (size_t s = 0; s < ALL_SYMBOLS; s++) count[s] += (uint32_t)t->count[0][s] + t->count[1][s];
+    memset(t, 0, sizeof *t);
+}
+
+/* Counts n symbols; what does not fit into the tally is added to the counts. */
+static void tally_row(struct tally *t, const uint16_t *symbols, size_t n, uint32_t *count) {
+    for (size_t i = 0, end; i < n; i = end) {
+        if (t->n == MOST_COUNTED) tally_add(t, count);
+        end = n - i < MOST_COUNTED - t->n ? n : i + (MOST_COUNTED - t->n);
+        t->n += end - i;
+        for (; i + 2 <= end; i += 2) {
+            t->count[0][symbols[i]]++;
+            t->count[1][symbols[i + 1]]++;
+        }
+        if (i < end) t->count[0][symbols[i]]++;
+    }
+}
 
 /* Every word's symbol, context and low bits, and how often each symbol comes. */
 static void cut_rows(struct work *w) {
     const struct kvc_kernels *k = kvc_kernels_get();
     const struct kvc_words *f = w->form;
-    uint32_t *const first = (uint32_t *)(void *)w->count;
-    uint32_t *const second = first + KVC_CONTEXTS * KVC_RANS_SYMBOLS + SKEW;
-    memset(w->count, 0, (2 * KVC_CONTEXTS + 1) * sizeof *w->count);
+    struct tally tally;
+    memset(&tally, 0, sizeof tally);
+    memset(w->count, 0, KVC_CONTEXTS * sizeof *w->count);
     kvc_channels_begin(&w->model);
     const int ahead = w->model.turn == KVC_TURN_AHEAD;
     for (size_t t = 0; t < w->rows; t++) {
@@ -189,14 +214,9 @@ static void cut_rows(struct work *w) {
         }
         k->cut_words(symbols, w->low + t * w->n, words, w->bias, w->context, w->n, kvc_words_shift(f),
                      (uint16_t)((1u << f->bits) - 1));
-        size_t i = 0;
-        for (; i + 2 <= w->n; i += 2) { /* two tables: an increment need not wait for the one before */
-            first[symbols[i]]++;
-            second[symbols[i + 1]]++;
-        }
-        if (i < w->n) first[symbols[i]]++;
+        tally_row(&tally, symbols, w->n, w->count[0]);
     }
-    for (unsigned i = 0; i < KVC_CONTEXTS * KVC_RANS_SYMBOLS; i++) first[i] += second[i];
+    tally_add(&tally, w->count[0]);
 }
 
 static int encode_rows(const struct kvc_stage_args *args, struct work *w, const struct kvc_block *block, uint8_t stage,
@@ -208,7 +228,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     const size_t packed = KVC_PACKED(w->values, 7), scratch = floats > packed ? floats : packed;
     w->memory[0] = malloc(2 * w->values * (kvc_words_in_place(f) ? 1 : 2) + 6 * w->n);
     w->memory[1] = malloc(scratch + w->values);
-    w->memory[2] = malloc((2 * KVC_CONTEXTS + 1) * sizeof *w->count + HEAD_BOUND(streams) + KVC_RANS_BOUND(w->values) +
+    w->memory[2] = malloc(KVC_CONTEXTS * sizeof *w->count + HEAD_BOUND(streams) + KVC_RANS_BOUND(w->values) +
                           KVC_CHANNELS_BOUND(w->n));
     if (!w->memory[0] || !w->memory[1] || !w->memory[2]) return kvc_fail_memory(e, "a block");
     w->bias = w->memory[0];
@@ -218,7 +238,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     w->words = w->symbols + w->values;
     w->low = (uint8_t *)w->memory[1] + scratch;
     w->count = w->memory[2];
-    w->bytes = (uint8_t *)(w->count + 2 * KVC_CONTEXTS + 1);
+    w->bytes = (uint8_t *)(w->count + KVC_CONTEXTS);
 
     const size_t blocks = w->values / w->info->block;
     for (unsigned p = 0; p < f->planes; p++) {

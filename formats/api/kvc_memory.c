@@ -246,6 +246,7 @@ struct load {
     const struct kvc_cache *cache;
     struct target *target; /* ascending by tensor, so that what a tensor stands on is decoded just before */
     size_t n;
+    int past; /* 1: the arrays are large */
 };
 
 static uint32_t find_tensor(const struct kvc_cache *c, const struct array *a) {
@@ -303,6 +304,7 @@ static int by_tensor(const void *a, const void *b) {
 
 /* Finds the rows of each array. */
 static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e) {
+    uint64_t bytes = 0;
     *items = 0;
     for (size_t i = 0; i < l->n; i++) {
         struct target *to = &l->target[i];
@@ -310,7 +312,9 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
         if ((to->tensor = find_tensor(l->cache, to->array)) == KVC_NONE)
             return kvc_fail(e, KVC_ERR_USAGE, "the cache has no %s in layer %" PRIu32, to->array->a.role, to->array->a.layer);
         if (check_values(l, to, convert, e) || find_rows(l, to, e)) return -1;
+        bytes += (to->end - to->first) * kvc_row_bytes(&to->array->shape);
     }
+    l->past = bytes >= KVC_LARGE;
     qsort(l->target, l->n, sizeof *l->target, by_tensor);
     for (size_t i = 0; i < l->n; i++) {
         struct target *to = &l->target[i];
@@ -338,7 +342,8 @@ static void scatter(const struct load *l, const struct target *to, const uint8_t
     const uint64_t row = kvc_row_bytes(&to->array->shape);
     for (uint64_t i = 0, run, offset; i < n; i += run) {
         run = run_at(&l->memory->m, to->array, token + i, n - i, &offset);
-        kvc_rows_scatter((uint8_t *)to->array->a.data + offset, rows + i * row, &to->array->shape, &to->array->strides, 0, run);
+        kvc_rows_scatter((uint8_t *)to->array->a.data + offset, rows + i * row, &to->array->shape, &to->array->strides, 0, run,
+                         l->past);
     }
 }
 

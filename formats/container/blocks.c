@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Stages write numbers of up to 8 bytes where a block is decoded. */
+enum { ROW_ALIGN = 8 };
+
 /* A block divided into rows that its stages code, and entries that refer to other rows. */
 struct split {
     struct kvc_same *same;
@@ -343,7 +346,7 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     int status = kvc_records_of(c) ? 0 : kvc_records_none(e);
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
         uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
-        if (take == stop - start) {
+        if (take == stop - start && (uintptr_t)dst % ROW_ALIGN == 0) {
             status = decode_block(c, tensor, b, dst, NULL, e);
         } else {
             if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
@@ -357,26 +360,35 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     return status;
 }
 
+/* Decodes the literal bytes of a chunk, unless they are those that were read last. The lock must be held. */
+static int read_chunk(struct kvc_records *k, uint64_t number, struct kvc_error *e) {
+    struct kvc_section *list;
+    unsigned count;
+    const uint64_t i = k->chunk[number];
+    if (k->literal && k->literal_chunk == number) return 0;
+    free(k->literal);
+    k->literal = NULL;
+    if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, "SOURCE");
+    const int status = kvc_records_decode(&list[count - 1], &k->literal, &k->literal_size, e) ? kvc_record_section(e, count - 1)
+                                                                                              : 0;
+    kvc_records_release(k, i, list);
+    k->literal_chunk = number;
+    return status ? kvc_record_context(e, i, "SOURCE") : 0;
+}
+
 int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
-    const struct kvc_records *k = kvc_records_of(c);
-    int status = k ? 0 : kvc_records_none(e);
-    while (n && !status) {
-        uint64_t number = offset / KVC_LITERAL_CHUNK, skip_bytes = offset % KVC_LITERAL_CHUNK, i = k->chunk[number];
-        struct kvc_section *list;
-        unsigned count;
-        uint8_t *bytes = NULL;
-        size_t size = 0;
-        if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, "SOURCE");
-        status = kvc_records_decode(&list[count - 1], &bytes, &size, e) ? kvc_record_section(e, count - 1) : 0;
-        kvc_records_release(k, i, list);
-        if (status) return kvc_record_context(e, i, "SOURCE");
-        uint64_t part = size - skip_bytes < n ? size - skip_bytes : n;
-        memcpy(dst, bytes + skip_bytes, (size_t)part);
-        free(bytes);
+    struct kvc_records *k = kvc_records_of(c);
+    if (!k) return kvc_records_none(e);
+    int status = 0;
+    pthread_mutex_lock(&k->literal_lock);
+    while (n && !(status = read_chunk(k, offset / KVC_LITERAL_CHUNK, e))) {
+        const uint64_t skip_bytes = offset % KVC_LITERAL_CHUNK, left = k->literal_size - skip_bytes, part = left < n ? left : n;
+        memcpy(dst, k->literal + skip_bytes, (size_t)part);
         dst += part;
         offset += part;
         n -= part;
     }
+    pthread_mutex_unlock(&k->literal_lock);
     return status;
 }
 

@@ -33,6 +33,11 @@ static int may_refer(const struct kvc_encode *x, uint32_t tensor, uint32_t to) {
     return x->plan->pipeline_of[tensor] == x->plan->pipeline_of[to] || kvc_pipeline_lossless(kvc_coder_pipeline(x, to));
 }
 
+/* Returns 1 if encoding does not change the rows of a block (codecs/stage.h), so that the stages need no copy of their own. */
+static int leaves_rows(const struct kvc_pipeline *p) {
+    return p->n == 1 && kvc_pipeline_lossless(p);
+}
+
 /* Reads block `number`: all rows into r->rows, rows that repeat no earlier row into *block, the partner's rows into *partner. */
 static int load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block, struct kvc_block *partner,
                 struct kvc_error *e) {
@@ -46,12 +51,13 @@ static int load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *b
     if (other == KVC_NONE && kvc_same_find(c, r->tensor, first, n, r->rows, r->from, e)) return -1;
     for (uint64_t i = 0; i < n; i++) {
         if (r->from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, r->from[i].tensor)) r->from[i].tensor = KVC_NONE;
-        if (r->from[i].tensor != KVC_NONE) continue;
-        r->row[own] = first + i;
-        memcpy(r->own + own++ * r->row_bytes, r->rows + i * r->row_bytes, (size_t)r->row_bytes);
+        if (r->from[i].tensor == KVC_NONE) r->row[own++] = first + i;
     }
+    const int in_place = own == n && leaves_rows(r->pipeline);
+    for (uint64_t i = 0; i < own && !in_place; i++)
+        memcpy(r->own + i * r->row_bytes, r->rows + (r->row[i] - first) * r->row_bytes, (size_t)r->row_bytes);
     *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape,
-                                .rows = r->own,
+                                .rows = in_place ? r->rows : r->own,
                                 .row = r->row,
                                 .profile = r->profile,
                                 .role = kvc_plan_select(&c->tensor[r->tensor])};

@@ -292,6 +292,8 @@ static void container_close(struct kvc_cache *c) {
     kvc_profile_free(k->profile);
     kvc_projections_free(&k->projections);
     kvc_inputs_free(k->inputs);
+    pthread_mutex_destroy(&k->literal_lock);
+    free(k->literal);
     free(k);
     c->impl = NULL;
 }
@@ -312,6 +314,7 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
         return NULL;
     }
     kvc_fail(&k->no_profile, KVC_ERR_MODEL, "packed with a profile, which was not looked for");
+    pthread_mutex_init(&k->literal_lock, NULL); /* cannot fail */
     k->in = in;
     k->size = in->size;
     uint8_t head[13] = {0}; /* kvc_records_header() has checked it, except in a damaged file */

@@ -10,6 +10,8 @@
 #include "formats/container/container.h"
 #include "formats/model/rebuild_source.h"
 
+#include <pthread.h>
+
 struct kvc_inputs;
 struct kvc_survey;
 
@@ -45,6 +47,10 @@ struct kvc_records {
     uint64_t profile_record;            /* number of the record that contains the profile; 0: none */
     uint64_t *chunk;                    /* record numbers of the SOURCE chunks */
     uint64_t n_chunks;
+    pthread_mutex_t literal_lock; /* of the three below */
+    uint8_t *literal;             /* the literal bytes read last: a source has many short ones */
+    size_t literal_size;
+    uint64_t literal_chunk;    /* whose they are */
     uint64_t most_cells;       /* maximum that the blocks can hold: TABLE must not claim more */
     struct kvc_survey *survey; /* of a damaged file, in which block_record may be KVC_NOWHERE; else NULL */
     int other_space;           /* 1: the namespace in the metadata does not follow from the facts of the file */

@@ -75,7 +75,7 @@ int kvc_uniform_place(struct kvc_uniform *u, const struct kvc_place *place, uint
     for (uint64_t i = 0, run; i < place->n; i += run) {
         run = place->n - i < KVC_BLOCK ? place->n - i : KVC_BLOCK;
         if (kvc_block_cache_read(u->blocks, place->tensor, place->cell + i, run, u->rows, e)) return -1;
-        kvc_rows_scatter(base + place->offset, u->rows, shape, &place->strides, i, run);
+        kvc_rows_scatter(base + place->offset, u->rows, shape, &place->strides, i, run, 0);
     }
     return 0;
 }

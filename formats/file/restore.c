@@ -1,8 +1,10 @@
 /* restore.c: puts the source of a cache together again. Not for other layouts (the formats' exports).
  *
- * The source is written front to back while several threads decode ahead, in runs of blocks. A tensor whose source is token-major
- * with cells in sorted order streams; any other order needs that one tensor in memory. A region of several places is put together
- * in memory, whole. */
+ * Several threads decode, in runs of blocks. Where the output takes bytes in any order they also put them there: into memory in place,
+ * and into a file as soon as they are decoded. Elsewhere the source is written front to back while the threads decode ahead. A tensor
+ * whose source is token-major with cells in sorted order streams, and a file takes runs of tokens of one head; any other order needs
+ * that one tensor in memory, to which the threads copy their rows. A region of several places is put together in memory, whole. Memory
+ * is used again for later items, because new pages would cost as much as decoding them by a fast stage. */
 #include "formats/file/restore.h"
 
 #include "codecs/memory.h"
@@ -11,29 +13,85 @@
 #include "formats/container/container.h"
 #include "formats/io/parallel.h"
 
+#include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN_BLOCKS = 4, LITERAL_PIECE = 1 << 20 };
+enum { RUN_BLOCKS = 2, LITERAL_PIECE = 1 << 20, VECTOR = 16 /* bytes that are written past the caches */ };
 
 struct source {
     const struct kvc_cache *cache;
     const struct kvc_member_sink *out;
     struct kvc_block_cache *blocks;
     uint64_t *first;   /* by extent: number of its first item; n_extents + 1 entries */
+    uint64_t *offset;  /* by extent: its place in the output; NULL: the output is written front to back */
+    uint8_t *memory;   /* of the output's first byte; NULL: the output is not in memory */
+    int past;          /* 1: it is large */
     uint32_t **row_of; /* by part: the sorted row of each cell; NULL: cells are sorted */
     uint32_t n_begun;  /* members */
-    uint8_t *region;   /* bytes of a tensor that cannot be streamed, until it is complete */
+    uint8_t **tensor;  /* by extent: bytes of a tensor that cannot be streamed, until it is complete */
+    struct room *spare;
+    pthread_mutex_t lock; /* of `tensor` and `spare` */
 };
 
-/* An item of work: bytes of a literal, sorted rows of one tensor, or a whole region. */
+/* Memory that is not in use. Its bytes follow. */
+struct room {
+    struct room *next;
+    uint64_t size;
+};
+
+/* An item of work: bytes of a literal, sorted rows of one tensor that are bytes of the source or that are copied to their places in
+ * it, or a whole region. */
 struct item {
     const struct kvc_extent *extent;
-    enum { LITERAL, ROWS, REGION } kind;
-    uint32_t tensor; /* of ROWS */
-    uint64_t begin, n;
-    int is_first, is_last; /* of its extent */
+    enum { LITERAL, ROWS, SPREAD, REGION } kind;
+    uint32_t tensor;   /* of ROWS and SPREAD */
+    uint64_t begin, n; /* bytes of a literal, rows */
+    int is_last;       /* of its extent */
 };
+
+/* --- memory --- */
+
+/* Returns at least `size` bytes, or NULL. A tensor's memory is not given to a small item, as the next tensor would need new. The lock
+ * must be held. */
+static uint8_t *take_room(struct source *s, uint64_t size) {
+    enum { TIMES_LARGER = 4 };
+    struct room **at = &s->spare;
+    while (*at && ((*at)->size < size || (*at)->size / TIMES_LARGER > size)) at = &(*at)->next;
+    struct room *r = *at;
+    if (r) *at = r->next;
+    else if ((r = kvc_alloc(size + sizeof *r, 1))) r->size = size;
+    return r ? (uint8_t *)(r + 1) : NULL;
+}
+
+/* Takes bytes back; NULL is legal. The lock must be held. */
+static void give_room(struct source *s, uint8_t *bytes) {
+    struct room *r = bytes ? (struct room *)(void *)bytes - 1 : NULL;
+    if (!r) return;
+    r->next = s->spare;
+    s->spare = r;
+}
+
+static uint8_t *take(struct source *s, uint64_t size, struct kvc_error *e) {
+    pthread_mutex_lock(&s->lock);
+    uint8_t *bytes = take_room(s, size);
+    pthread_mutex_unlock(&s->lock);
+    if (!bytes) kvc_fail_memory(e, "rows");
+    return bytes;
+}
+
+static void give(struct source *s, uint8_t *bytes) {
+    pthread_mutex_lock(&s->lock);
+    give_room(s, bytes);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void discard(void *result) {
+    if (result) free((struct room *)result - 1);
+}
+
+/* --- what an item is --- */
 
 static const struct kvc_cells *cells_of(const struct kvc_cache *c, uint32_t tensor) {
     return &kvc_tensor_part(c, tensor)->cells;
@@ -60,10 +118,7 @@ static struct item find_item(const struct source *s, uint64_t number) {
         if (s->first[mid] <= number) low = mid;
         else high = mid;
     }
-    struct item item = {.extent = &s->cache->extent[low],
-                        .kind = REGION,
-                        .is_first = number == s->first[low],
-                        .is_last = number + 1 == s->first[low + 1]};
+    struct item item = {.extent = &s->cache->extent[low], .kind = REGION, .is_last = number + 1 == s->first[low + 1]};
     const uint64_t k = number - s->first[low];
     if (!item.extent->n_places) {
         item.kind = LITERAL;
@@ -71,7 +126,7 @@ static struct item find_item(const struct source *s, uint64_t number) {
         item.n = item.is_last ? item.extent->size - item.begin : LITERAL_PIECE;
     } else if (kvc_extent_is_tensor(s->cache, item.extent, &item.tensor)) {
         const struct kvc_cells *cells = cells_of(s->cache, item.tensor);
-        item.kind = ROWS;
+        item.kind = streams(s->cache, item.tensor) ? ROWS : SPREAD;
         item.begin = cells->block[k * RUN_BLOCKS];
         item.n = cells->block[item.is_last ? cells->n_blocks : (k + 1) * RUN_BLOCKS] - item.begin;
     }
@@ -103,7 +158,7 @@ static int fill_place(const struct source *s, const struct kvc_place *p, uint8_t
         const uint64_t first = row_of ? row_of[p->cell + i] : p->cell + i;
         for (run = 1; run < KVC_BLOCK && i + run < p->n && (!row_of || row_of[p->cell + i + run] == first + run);) run++;
         if (kvc_block_cache_read(s->blocks, p->tensor, first, run, rows, e)) return -1;
-        kvc_rows_scatter(region + p->offset, rows, shape, &p->strides, i, run);
+        kvc_rows_scatter(region + p->offset, rows, shape, &p->strides, i, run, 0);
     }
     return 0;
 }
@@ -124,23 +179,97 @@ static int fill_region(const struct source *s, const struct kvc_extent *x, uint8
 
 /* --- items --- */
 
-static int read_item(void *state, uint64_t number, void **result, struct kvc_error *e) {
-    const struct source *s = state;
-    const struct kvc_cache *c = s->cache;
-    const struct item item = find_item(s, number);
-    uint8_t *bytes = item.kind == LITERAL ? kvc_alloc(item.n, 1)
-                     : item.kind == ROWS  ? kvc_alloc(item.n, kvc_row_bytes(&c->tensor[item.tensor].shape))
-                                          : kvc_alloc(item.extent->size, 1);
-    if (!bytes) return kvc_fail_memory(e, "rows");
-    const int status = item.kind == LITERAL ? c->read_literal(c, item.extent->literal + item.begin, item.n, bytes, e)
-                       : item.kind == ROWS  ? c->read(c, item.tensor, item.begin, item.n, bytes, e)
-                                            : fill_region(s, item.extent, bytes, e);
-    if (status) {
-        free(bytes);
-        return -1;
+/* Returns the bytes of the tensor that an item's rows are copied to. The first item that asks finds memory for them. */
+static uint8_t *tensor_bytes(struct source *s, const struct item *item, struct kvc_error *e) {
+    uint8_t **bytes = &s->tensor[item->extent - s->cache->extent];
+    pthread_mutex_lock(&s->lock);
+    if (!*bytes) *bytes = take_room(s, item->extent->size);
+    uint8_t *found = *bytes;
+    pthread_mutex_unlock(&s->lock);
+    if (!found) kvc_fail_memory(e, "a tensor");
+    return found;
+}
+
+/* Copies an item's rows to their places in the tensor. */
+static void spread(const struct source *s, const struct item *item, const uint8_t *rows, uint8_t *to) {
+    const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
+    const struct kvc_cells *cells = cells_of(s->cache, item->tensor);
+    const uint64_t row = kvc_row_bytes(&t->shape);
+    for (uint64_t i = 0, run; i < item->n; i += run) {
+        const uint64_t cell = kvc_cell_at(cells, item->begin + i);
+        for (run = 1; i + run < item->n && kvc_cell_at(cells, item->begin + i + run) == cell + run;) run++;
+        kvc_rows_scatter(to, rows + i * row, &t->shape, &t->source, cell, run, s->past);
     }
-    *result = bytes;
-    return 0;
+}
+
+static uint64_t item_bytes(const struct source *s, const struct item *item) {
+    return item->kind == LITERAL  ? item->n
+           : item->kind == REGION ? item->extent->size
+                                  : item->n * kvc_row_bytes(&s->cache->tensor[item->tensor].shape);
+}
+
+/* Returns the offset of an item in the output, and of the first byte of its tensor for one whose rows are spread. */
+static uint64_t item_offset(const struct source *s, const struct item *item) {
+    const uint64_t extent = s->offset[item->extent - s->cache->extent];
+    return item->kind == LITERAL ? extent + item->begin
+           : item->kind == ROWS  ? extent + item->begin * kvc_row_bytes(&s->cache->tensor[item->tensor].shape)
+                                 : extent;
+}
+
+static int read_bytes(const struct source *s, const struct item *item, uint8_t *bytes, struct kvc_error *e) {
+    const struct kvc_cache *c = s->cache;
+    return item->kind == LITERAL  ? c->read_literal(c, item->extent->literal + item->begin, item->n, bytes, e)
+           : item->kind == REGION ? fill_region(s, item->extent, bytes, e)
+                                  : c->read(c, item->tensor, item->begin, item->n, bytes, e);
+}
+
+/* Returns 1 if the rows of an item are long runs of bytes in the source, one a head. */
+static int runs_by_head(const struct source *s, const struct item *item) {
+    enum { LONG = 4096 };
+    const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
+    const uint64_t head = kvc_row_bytes(&t->shape) / t->shape.heads;
+    return !cells_of(s->cache, item->tensor)->order && t->source.token == head &&
+           t->source.block == kvc_dtype_info(t->shape.dtype)->size && item->n * head >= LONG;
+}
+
+static int put_heads(struct source *s, const struct item *item, const uint8_t *rows, struct kvc_error *e) {
+    const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
+    const uint64_t head = item->n * t->source.token, to = item_offset(s, item) + item->begin * t->source.token;
+    const struct kvc_strides by_head = {.token = t->source.token, .head = head, .block = t->source.block};
+    uint8_t *by_heads = take(s, item_bytes(s, item), e);
+    if (!by_heads) return -1;
+    kvc_rows_scatter(by_heads, rows, &t->shape, &by_head, 0, item->n, 0);
+    int status = 0;
+    for (uint64_t h = 0; h < t->shape.heads && !status; h++)
+        status = s->out->out->put(s->out->out->state, to + h * t->source.head, by_heads + h * head, (size_t)head, e);
+    give(s, by_heads);
+    return status;
+}
+
+/* Reads an item and puts its bytes where they belong: into the output where it takes them, or into its tensor. *result gets bytes
+ * that wait for their turn. */
+static int read_item(void *state, uint64_t number, void **result, struct kvc_error *e) {
+    struct source *s = state;
+    const struct kvc_sink *out = s->out->out;
+    const struct item item = find_item(s, number);
+    if (s->memory && item.kind != SPREAD) {
+        uint8_t *there = s->memory + item_offset(s, &item);
+        if (!s->past || item.kind != ROWS || (uintptr_t)there % VECTOR) return read_bytes(s, &item, there, e);
+    }
+    uint8_t *bytes = take(s, item_bytes(s, &item), e), *tensor = NULL;
+    if (!bytes) return -1;
+    int status = read_bytes(s, &item, bytes, e);
+    const int puts = s->offset && !s->memory && (item.kind != SPREAD || runs_by_head(s, &item));
+    if (!status && puts && item.kind == SPREAD) status = put_heads(s, &item, bytes, e);
+    else if (!status && puts) status = out->put(out->state, item_offset(s, &item), bytes, (size_t)item_bytes(s, &item), e);
+    else if (!status && (s->memory || item.kind == SPREAD)) {
+        tensor = s->memory ? s->memory + s->offset[item.extent - s->cache->extent] : tensor_bytes(s, &item, e);
+        if (tensor) spread(s, &item, bytes, tensor);
+        else status = -1;
+    }
+    if (status || puts || tensor) give(s, bytes);
+    else *result = bytes;
+    return status ? -1 : 0;
 }
 
 /* Begins the members before member n. Each begins after its predecessor is finished. */
@@ -152,32 +281,50 @@ static int begin_members(struct source *s, uint32_t n, struct kvc_error *e) {
     return 0;
 }
 
-/* Copies rows into the region of their tensor, and writes the region when it is complete. */
-static int place_rows(struct source *s, const struct item *item, const uint8_t *rows, struct kvc_error *e) {
-    const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
-    const struct kvc_cells *cells = cells_of(s->cache, item->tensor);
-    const uint64_t row = kvc_row_bytes(&t->shape);
-    if (item->is_first && !(s->region = kvc_alloc(t->source_size, 1))) return kvc_fail_memory(e, "a tensor");
-    for (uint64_t i = 0; i < item->n; i++)
-        kvc_rows_scatter(s->region, rows + i * row, &t->shape, &t->source, kvc_cell_at(cells, item->begin + i), 1);
-    if (!item->is_last) return 0;
-    const int status = kvc_sink_write(s->out->out, s->region, (size_t)t->source_size, e);
-    free(s->region);
-    s->region = NULL;
-    return status;
-}
-
+/* Writes an item, or the tensor that is complete with it, or counts what is in its place already. */
 static int write_item(void *state, uint64_t number, void *result, struct kvc_error *e) {
     struct source *s = state;
     const struct item item = find_item(s, number);
-    const uint64_t n = item.kind == LITERAL ? item.n
-                       : item.kind == ROWS  ? item.n * kvc_row_bytes(&s->cache->tensor[item.tensor].shape)
-                                            : item.extent->size;
+    uint8_t **tensor = &s->tensor[item.extent - s->cache->extent], *bytes = result;
     int status = s->cache->n_members ? begin_members(s, item.extent->member + 1, e) : 0;
-    if (!status && item.kind == ROWS && !streams(s->cache, item.tensor)) status = place_rows(s, &item, result, e);
-    else if (!status) status = kvc_sink_write(s->out->out, result, (size_t)n, e);
-    free(result);
+    uint64_t n = item_bytes(s, &item);
+    if (!bytes && *tensor && item.is_last) {
+        bytes = *tensor;
+        n = item.extent->size;
+        *tensor = NULL;
+    }
+    if (!status && bytes) status = kvc_sink_write(s->out->out, bytes, (size_t)n, e);
+    else if (!*tensor) kvc_sink_skip(s->out->out, n);
+    give(s, bytes);
     return status;
+}
+
+/* Finds where extents lie in the output if it takes bytes in any order. */
+static int place_extents(struct source *s, struct kvc_error *e) {
+    const struct kvc_cache *c = s->cache;
+    const struct kvc_sink *out = s->out->out;
+    uint64_t at = out->offset;
+    if (c->n_members || !(out->put || out->memory)) return 0;
+    if (!(s->offset = kvc_alloc(c->n_extents, sizeof *s->offset))) return kvc_fail_memory(e, "extents");
+    for (uint64_t x = 0; x < c->n_extents; x++) {
+        s->offset[x] = at;
+        at += c->extent[x].size;
+    }
+    s->memory = out->memory;
+    s->past = out->memory && at >= KVC_LARGE;
+    if (!out->memory || at <= out->room) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "the source is longer than the memory for it, %" PRIu64 " bytes", out->room);
+}
+
+/* Frees all memory of items, those that were not written too. */
+static void free_rooms(struct source *s) {
+    for (uint64_t x = 0; s->tensor && x < s->cache->n_extents; x++) give_room(s, s->tensor[x]);
+    for (struct room *r = s->spare, *next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    free(s->tensor);
+    free(s->offset);
 }
 
 /* Fills row_of for the parts whose cells are not sorted and that lie in regions. */
@@ -201,15 +348,18 @@ uint64_t kvc_source_size(const struct kvc_cache *c, uint32_t i) {
 
 int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const struct kvc_member_sink *out,
                              struct kvc_error *e) {
-    struct source s = {.cache = c, .out = out};
-    struct kvc_job job = {.work = read_item, .commit = write_item, .discard = free, .state = &s};
+    struct source s = {.cache = c, .out = out, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct kvc_job job = {.work = read_item, .commit = write_item, .discard = discard, .state = &s};
     if (!c->n_extents)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_FORMAT,
                              "the source file's own layout is not recorded (compressed npz, or a selection)");
     if (c->n_members && !out->begin)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the source is %u files: they need a folder or an archive", c->n_members);
     int status = invert_orders(&s, e) || !(s.blocks = kvc_block_cache_new(c, e)) ? -1 : 0;
-    if (!status && !(s.first = kvc_alloc(c->n_extents + 1, sizeof *s.first))) status = kvc_fail_memory(e, "extents");
+    if (!status && (!(s.first = kvc_alloc(c->n_extents + 1, sizeof *s.first)) ||
+                    !(s.tensor = kvc_alloc_zeros(c->n_extents, sizeof *s.tensor))))
+        status = kvc_fail_memory(e, "extents");
+    if (!status) status = place_extents(&s, e);
     for (uint64_t i = 0; i < c->n_extents && !status; i++) {
         s.first[i] = job.n;
         job.n += items_of(c, &c->extent[i]);
@@ -221,7 +371,7 @@ int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const 
     if (!status && c->n_members) status = begin_members(&s, c->n_members, e) || out->finish(out->state, e) ? -1 : 0;
     for (uint32_t i = 0; s.row_of && i < c->n_parts; i++) free(s.row_of[i]);
     free(s.row_of);
-    free(s.region);
+    free_rooms(&s);
     free(s.first);
     kvc_block_cache_free(s.blocks);
     if (status) return -1;

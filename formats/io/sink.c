@@ -1,16 +1,24 @@
-/* sink.c: writing to memory and to file descriptors. */
+/* sink.c: writing to memory and to file descriptors. Not for other destinations. */
 #include "formats/io/sink.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_error *e) {
     if (!n) return 0;
-    if (s->write(s->state, data, n, e)) return -1;
+    if (s->memory && n > s->room - s->offset)
+        return kvc_fail(e, KVC_ERR_USAGE, "the output is longer than the memory for it, %" PRIu64 " bytes", s->room);
+    if (s->memory) memcpy(s->memory + s->offset, data, n);
+    else if (s->put ? s->put(s->state, s->offset, data, n, e) : s->write(s->state, data, n, e)) return -1;
     s->offset += n;
     return 0;
+}
+
+void kvc_sink_skip(struct kvc_sink *s, uint64_t n) {
+    s->offset += n;
 }
 
 int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e) {
@@ -41,6 +49,10 @@ struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b) {
     return (struct kvc_sink){.write = buffer_write, .state = b};
 }
 
+struct kvc_sink kvc_sink_memory(void *bytes, uint64_t size) {
+    return (struct kvc_sink){.memory = bytes, .room = size};
+}
+
 int kvc_write_all(int fd, const void *data, size_t n) {
     const char *p = data;
     while (n) {
@@ -49,6 +61,19 @@ int kvc_write_all(int fd, const void *data, size_t n) {
         if (done < 0) return -1;
         p += done;
         n -= (size_t)done;
+    }
+    return 0;
+}
+
+int kvc_put_all(int fd, const void *data, size_t n, uint64_t offset) {
+    const char *p = data;
+    while (n) {
+        const ssize_t done = pwrite(fd, p, n, (off_t)offset);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return -1;
+        p += done;
+        n -= (size_t)done;
+        offset += (uint64_t)done;
     }
     return 0;
 }

@@ -1,4 +1,5 @@
-/* sink.h: the destination of output bytes, which are written strictly front to back. Not for naming and renaming files (cli/). */
+/* sink.h: the destination of output bytes, which are written front to back; into memory and regular files also in any order. Not for
+ * naming and renaming files (cli/). */
 #ifndef KVC_SINK_H
 #define KVC_SINK_H
 
@@ -7,13 +8,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A sink has write() or put(). */
 struct kvc_sink {
+    /* Takes the next n bytes. */
     int (*write)(void *state, const void *data, size_t n, struct kvc_error *e);
+    /* Takes n bytes that begin at an offset; from any thread, in any order. */
+    int (*put)(void *state, uint64_t offset, const void *data, size_t n, struct kvc_error *e);
     void *state;
     uint64_t offset; /* bytes written so far; kept by kvc_sink_write() */
+    uint8_t
+        *memory;   /* of sinks into memory: where the byte at offset 0 belongs, for writers that make bytes in place; else NULL */
+    uint64_t room; /* bytes that fit there */
 };
 
 int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_error *e);
+/* Counts n bytes as written that were put or made in place. */
+void kvc_sink_skip(struct kvc_sink *s, uint64_t n);
 int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e);
 
 /* Return a sink into a growing buffer in memory, which the caller frees, and one into a file descriptor. */
@@ -23,8 +33,12 @@ struct kvc_buffer {
 };
 struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b);
 struct kvc_sink kvc_sink_fd(int *fd);
+/* Returns a sink into `size` bytes of memory; a write beyond them is an error. */
+struct kvc_sink kvc_sink_memory(void *bytes, uint64_t size);
 
 /* Calls write() until all n bytes are written, also after interrupts. Returns 0, or -1 with errno set. */
 int kvc_write_all(int fd, const void *data, size_t n);
+/* The same by pwrite(), at an offset. */
+int kvc_put_all(int fd, const void *data, size_t n, uint64_t offset);
 
 #endif

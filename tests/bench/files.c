@@ -182,19 +182,10 @@ static void pack_verified(struct job *job) {
     pack(job->what, 0);
 }
 
-static int put_bytes(void *state, const void *data, size_t n, struct kvc_error *e) {
-    uint8_t **to = state;
-    (void)e;
-    memcpy(*to, data, n);
-    *to += n;
-    return 0;
-}
-
 static void unpack(struct job *job) {
     struct packed *p = job->what;
     struct kvc_error e;
-    uint8_t *to = p->file->out;
-    struct kvc_sink sink = {.write = put_bytes, .state = &to};
+    struct kvc_sink sink = kvc_sink_memory(p->file->out, p->file->in.size);
     if (kvc_source_write(p->cache, p->threads, &sink, &e)) give_up("unpacking", e.message);
 }
 

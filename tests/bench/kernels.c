@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
 enum { ROWS = 16, N = 1024, VALUES = ROWS * N, PERIOD = 64, BITS = 11, SHIFT = 6, WIDTH = 3, GROUP = 32, HEAD = 128 };
 
@@ -51,13 +50,11 @@ static void copy(const struct kvc_kernels *k) {
 }
 
 static void hash(const struct kvc_kernels *k) {
-    (void)k;
-    d.hash += XXH3_64bits(d.words, sizeof d.words);
+    d.hash += k->hash(words(), sizeof d.words, d.hash);
 }
 
 static void digest(const struct kvc_kernels *k) {
-    (void)k;
-    d.hash += kvc_digest_rows(words(), N * sizeof d.words[0], 0, ROWS);
+    d.hash += k->digest_rows(words(), N * sizeof d.words[0], 0, ROWS);
 }
 
 static void split_2(const struct kvc_kernels *k) {
@@ -90,7 +87,7 @@ static void from_bf16(const struct kvc_kernels *k) {
 
 static void model_sums(const struct kvc_kernels *k) {
     const struct kvc_model_sums sums = {d.sums[0], d.sums[1], d.sums[2], d.sums[3]};
-    for (size_t i = 0; i < VALUES; i += N) k->model_sums(&sums, d.values + i, d.cosine, d.sine, N, PERIOD);
+    k->model_sums(&sums, d.values, VALUES / N, d.cosine, d.sine, d.step_cosine, d.step_sine, N, PERIOD);
 }
 
 static void model_words(const struct kvc_kernels *k) {
@@ -101,6 +98,11 @@ static void model_words(const struct kvc_kernels *k) {
 /* Stages turn one head's channels once a row; here as many as there are values. */
 static void model_turn(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += PERIOD) k->model_turn(d.cosine, d.sine, d.step_cosine, d.step_sine, PERIOD);
+}
+
+/* The angles of a block: its head's pairs, once. */
+static void model_angles(const struct kvc_kernels *k) {
+    k->model_angles(d.step_cosine, d.step_sine, d.angle[0], PERIOD / 2);
 }
 
 static void cut_words(const struct kvc_kernels *k) {
@@ -261,8 +263,8 @@ static const struct kernel {
     int alone; /* 1: the same whatever the table */
 } kernels[] = {
     {"memcpy", copy, 1}, /* the first: others are compared with it */
-    {"XXH3-64", hash, 1},
-    {"row digest", digest, 1},
+    {"hash", hash, 0},
+    {"digest_rows", digest, 0},
     {"split_planes, 2 bytes", split_2, 0},
     {"merge_planes, 2 bytes", merge_2, 0},
     {"transpose_2, 16 rows", transpose_2, 0},
@@ -273,6 +275,7 @@ static const struct kernel {
     {"model_sums", model_sums, 0},
     {"model_words", model_words, 0},
     {"model_turn", model_turn, 0},
+    {"model_angles, 32 pairs", model_angles, 0},
     {"cut_words", cut_words, 0},
     {"join_words", join_words, 0},
     {"cut_rotated", cut_rotated, 0},

@@ -91,7 +91,7 @@ static void gather_and_scatter(void **state) {
                 for (uint64_t d = 0; d < 8; d++)
                     assert_memory_equal(row + 2 * (h * 8 + d),
                                         source + t * layout[l].token + h * layout[l].head + d * layout[l].block, 2);
-            kvc_rows_scatter(back, row, &s, &layout[l], t, 1);
+            kvc_rows_scatter(back, row, &s, &layout[l], t, 1, t % 2);
         }
         assert_memory_equal(back, source, sizeof source);
     }

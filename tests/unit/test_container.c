@@ -105,7 +105,7 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     uint8_t *base = remember(b->m, (size_t)tensor->source_size), *row = allocate((size_t)kvc_row_bytes(&shape));
     for (uint64_t i = 0; i < cells->n; i++) {
         make_row(row, kvc_row_bytes(&shape), seed, cells->pos[i]);
-        kvc_rows_scatter(base, row, &shape, &tensor->source, i, 1);
+        kvc_rows_scatter(base, row, &shape, &tensor->source, i, 1, 0);
     }
     free(row);
     uint8_t *text = remember(b->m, 32);
@@ -207,6 +207,34 @@ static void assert_same_cells(const struct kvc_cells *a, const struct kvc_cells 
     if (a->word_at[a->n]) assert_memory_equal(a->words, b->words, (size_t)a->word_at[a->n] * sizeof *a->words);
 }
 
+static int put(void *state, uint64_t offset, const void *data, size_t n, struct kvc_error *e) {
+    (void)e;
+    memcpy((uint8_t *)state + offset, data, n);
+    return 0;
+}
+
+/* The source of a cache is also `want` where it is made in memory, or put in any order; after bytes that are there already. */
+static void assert_source_anywhere(const struct kvc_cache *c, const uint8_t *want, size_t n) {
+    enum { BEFORE = 5 };
+    struct kvc_error e;
+    for (unsigned threads = 1; threads <= 3; threads += 2)
+        for (int in_memory = 0; in_memory < 2; in_memory++) {
+            uint8_t *got = calloc(1, n + BEFORE);
+            struct kvc_sink sink = {.put = put, .state = got};
+            if (in_memory) sink = kvc_sink_memory(got, n + BEFORE);
+            assert_int_equal(kvc_sink_write(&sink, "12345", BEFORE, &e), 0);
+            if (kvc_source_write(c, threads, &sink, &e)) fail_msg("%s", e.message);
+            assert_int_equal(sink.offset, n + BEFORE);
+            assert_memory_equal(got, "12345", BEFORE);
+            assert_memory_equal(got + BEFORE, want, n);
+            if (in_memory) { /* too small by a byte */
+                sink = kvc_sink_memory(got, n - 1);
+                assert_int_equal(kvc_source_write(c, threads, &sink, &e), -1);
+            }
+            free(got);
+        }
+}
+
 static void assert_same_source(const struct kvc_cache *a, const struct kvc_cache *b) {
     struct kvc_buffer x = {0}, y = {0};
     struct kvc_sink to_x = kvc_sink_buffer(&x), to_y = kvc_sink_buffer(&y);
@@ -216,6 +244,7 @@ static void assert_same_source(const struct kvc_cache *a, const struct kvc_cache
     if (kvc_source_write(a, 1, &to_x, &e) || kvc_source_write(b, 2, &to_y, &e)) fail_msg("%s", e.message);
     assert_int_equal(x.n, y.n);
     assert_memory_equal(x.data, y.data, x.n);
+    assert_source_anywhere(b, x.data, x.n);
     free(x.data);
     free(y.data);
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <xxhash.h>
 
 static uint32_t random_state = 1;
 
@@ -479,37 +480,96 @@ static float any_float(void) {
 
 static void model_sums_agree(void **state) {
     (void)state;
+    enum { ROWS = 4 };
     for (size_t p = 0; p < sizeof periods / sizeof periods[0]; p++)
-        for (size_t heads = 0; heads <= 3; heads++)
-            for (unsigned round = 0; round < 10; round++) {
+        for (size_t heads = 1; heads <= 3; heads++)
+            for (size_t rows = 0; rows <= ROWS; rows++) {
                 const size_t period = periods[p], n = heads * period;
-                float *x = noise(4 * n), *cosine = noise(4 * period), *sine = noise(4 * period);
-                float *sums[4], *before[4], *want[4];
+                float *x = noise(4 * n * ROWS), *turn[4], *turned[4], *sums[4], *before[4], *want[4];
                 for (int a = 0; a < 4; a++) sums[a] = noise(4 * n), before[a] = noise(4 * n), want[a] = noise(4 * n);
-                for (size_t d = 0; d < period; d++) {
-                    cosine[d] = (float)cos(random_u16() / 1000.0);
-                    sine[d] = (float)sin(random_u16() / 1000.0);
-                }
-                for (size_t i = 0; i < n; i++) {
-                    x[i] = any_float();
-                    for (int a = 0; a < 4; a++) before[a][i] = random_byte() % 4 ? (float)random_u16() / 77 - 400 : -0.0f;
-                    const float v = fabs((double)x[i]) < 0x1p50 ? x[i] : 0; /* false for NaN */
-                    want[0][i] = plus(before[0][i], v);
-                    want[1][i] = plus(before[1][i], times(v, v));
-                    want[2][i] = plus(before[2][i], times(v, cosine[i % period]));
-                    want[3][i] = plus(before[3][i], times(v, sine[i % period]));
+                for (int a = 0; a < 4; a++) turn[a] = noise(4 * period), turned[a] = noise(4 * period);
+                for (size_t d = 0; d < period; d++)
+                    for (int a = 0; a < 4; a++) turn[a][d] = turned[a][d] = (float)cos(random_u16() / 1000.0);
+                for (int a = 0; a < 4; a++)
+                    for (size_t i = 0; i < n; i++)
+                        before[a][i] = want[a][i] = random_byte() % 4 ? (float)random_u16() / 77 - 400 : -0.0f;
+                for (size_t t = 0; t < rows; t++) {
+                    for (size_t i = 0; i < n; i++) {
+                        x[t * n + i] = any_float();
+                        const float v = fabs((double)x[t * n + i]) < 0x1p50 ? x[t * n + i] : 0; /* false for NaN */
+                        want[0][i] = plus(want[0][i], v);
+                        want[1][i] = plus(want[1][i], times(v, v));
+                        want[2][i] = plus(want[2][i], times(v, turned[0][i % period]));
+                        want[3][i] = plus(want[3][i], times(v, turned[1][i % period]));
+                    }
+                    for (size_t d = 0; d < period; d++) {
+                        const float c = turned[0][d], s = turned[1][d];
+                        turned[0][d] = plus(times(c, turn[2][d]), -times(s, turn[3][d]));
+                        turned[1][d] = plus(times(s, turn[2][d]), times(c, turn[3][d]));
+                    }
                 }
                 for (const char *const *name = kvc_kernels_names(); *name; name++) {
                     const struct kvc_kernels *k = kvc_kernels_find(*name);
                     if (!k) continue;
                     const struct kvc_model_sums to = {sums[0], sums[1], sums[2], sums[3]};
-                    for (int a = 0; n && a < 4; a++) memcpy(sums[a], before[a], 4 * n);
-                    k->model_sums(&to, x, cosine, sine, n, period);
+                    float *c = noise(4 * period), *s = noise(4 * period);
+                    memcpy(c, turn[0], 4 * period);
+                    memcpy(s, turn[1], 4 * period);
+                    for (int a = 0; a < 4; a++) memcpy(sums[a], before[a], 4 * n);
+                    k->model_sums(&to, x, rows, c, s, turn[2], turn[3], n, period);
                     for (int a = 0; a < 4; a++) assert_memory_equal(sums[a], want[a], 4 * n);
+                    assert_memory_equal(c, turned[0], 4 * period);
+                    assert_memory_equal(s, turned[1], 4 * period);
+                    free(c), free(s);
                 }
-                for (int a = 0; a < 4; a++) free(sums[a]), free(before[a]), free(want[a]);
-                free(x), free(cosine), free(sine);
+                for (int a = 0; a < 4; a++) free(sums[a]), free(before[a]), free(want[a]), free(turn[a]), free(turned[a]);
+                free(x);
             }
+}
+
+/* Angles of every size that models have, and 0 and 4. */
+static void model_angles_agree(void **state) {
+    (void)state;
+    enum { N = 77 };
+    double x[N];
+    float cosine[N], sine[N];
+    for (int i = 0; i < N; i++) x[i] = i < 2 ? 4.0 * i : 4 * pow(0.83, i);
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        for (size_t n = 0; k && n <= N; n += n < 9 ? 1 : 17) {
+            memset(cosine, 0, sizeof cosine);
+            memset(sine, 0, sizeof sine);
+            k->model_angles(cosine, sine, x, n);
+            for (size_t i = 0; i < N; i++) {
+                float want[2] = {0, 0};
+                if (i < n) kvc_kernels_ref.model_angles(&want[0], &want[1], x + i, 1);
+                assert_memory_equal(&cosine[i], &want[0], 4);
+                assert_memory_equal(&sine[i], &want[1], 4);
+                if (i < n) assert_true(fabs((double)cosine[i] - cos(x[i])) < 1e-7 && fabs((double)sine[i] - sin(x[i])) < 1e-7);
+            }
+        }
+    }
+}
+
+/* Lengths of every path of XXH3, from addresses that are not aligned. */
+static void hashes_agree(void **state) {
+    (void)state;
+    static const size_t size[] = {0, 1, 3, 4, 8, 9, 16, 17, 128, 129, 240, 241, 256, 384, 1024, 1025, 4099};
+    enum { MOST = 4099, ROWS = 3 };
+    uint8_t *bytes = (uint8_t *)noise(ROWS * MOST + 1);
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        for (size_t i = 0; k && i < sizeof size / sizeof size[0]; i++) {
+            uint64_t sum = 0;
+            for (uint64_t row = 0; row < ROWS; row++) {
+                const uint64_t want = XXH3_64bits_withSeed(bytes + 1 + row * size[i], size[i], 7 + row);
+                assert_true(k->hash(bytes + 1 + row * size[i], size[i], 7 + row) == want);
+                sum += want;
+            }
+            assert_true(k->digest_rows(bytes + 1, size[i], 7, ROWS) == sum);
+        }
+    }
+    free(bytes);
 }
 
 /* A thousand rows, so that a fused or differently rounded operation has time to show. */
@@ -1294,6 +1354,8 @@ int main(void) {
         cmocka_unit_test(model_words_are_not_fused),
         cmocka_unit_test(model_sums_agree),
         cmocka_unit_test(model_turns_agree),
+        cmocka_unit_test(model_angles_agree),
+        cmocka_unit_test(hashes_agree),
         cmocka_unit_test(examples),
         cmocka_unit_test(floats_become_words),
         cmocka_unit_test(ranges_agree),

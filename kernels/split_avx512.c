@@ -1,0 +1,118 @@
+/* split_avx512.c: AVX-512 twins of what split_ref.c does for every value of a row: the channel model. Same bytes for every input. Not
+ * compiled on other machines. */
+#include "kernels/twins.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+struct model_constants {
+    __m512i half, rebias, magnitude, seven;
+    __m128i cut, shift, sign;
+};
+
+/* Sixteen words and contexts, in 32-bit lanes. */
+static inline __attribute__((always_inline)) __m512i model_sixteen(__m512i *context, const struct kvc_model_channels *channels,
+                                                                   size_t at, const float *cosine, const float *sine,
+                                                                   const struct model_constants *k) {
+    __m512 variance = _mm512_loadu_ps(channels->variance + at);
+    __m512 turned = _mm512_mul_ps(_mm512_loadu_ps(channels->partner + at), _mm512_loadu_ps(sine));
+    __m512 m = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(channels->mean + at), _mm512_loadu_ps(cosine)), turned);
+    __m512i square = _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(m, m), variance));
+    __m512i steps = _mm512_srli_epi32(_mm512_sub_epi32(square, _mm512_castps_si512(variance)), 22);
+    *context = _mm512_min_epu32(steps, k->seven);
+    __m512i root = _mm512_add_epi32(_mm512_srli_epi32(square, 1), k->rebias);
+    root = _mm512_add_epi32(_mm512_max_epi32(root, _mm512_setzero_si512()), k->half);
+    __m512i word = _mm512_and_si512(_mm512_sll_epi32(_mm512_srl_epi32(root, k->cut), k->shift), k->magnitude);
+    return _mm512_or_si512(word, _mm512_sll_epi32(_mm512_srli_epi32(_mm512_castps_si512(m), 31), k->sign));
+}
+
+void kvc_model_words_avx512(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
+                            const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
+                            unsigned context_shift) {
+    const __m128i up = _mm_cvtsi32_si128((int)context_shift);
+    const struct model_constants k = {
+        .half = _mm512_set1_epi32((int)(1u << (format->drop + format->shift) >> 1)),
+        .rebias = _mm512_set1_epi32((127 << 22) - (int)(format->rebias << 23)),
+        .magnitude = _mm512_set1_epi32((1 << format->sign) - 1),
+        .seven = _mm512_set1_epi32(7),
+        .cut = _mm_cvtsi32_si128((int)(format->drop + format->shift)),
+        .shift = _mm_cvtsi32_si128((int)format->shift),
+        .sign = _mm_cvtsi32_si128((int)format->sign),
+    };
+    for (size_t head = 0; head < n; head += period) {
+        size_t d = 0;
+        for (; d + 16 <= period; d += 16) {
+            __m512i contexts, words = model_sixteen(&contexts, channels, head + d, cosine + d, sine + d, &k);
+            _mm256_storeu_si256((__m256i *)(void *)(bias + head + d), _mm512_cvtepi32_epi16(words));
+            _mm256_storeu_si256((__m256i *)(void *)(context + head + d), _mm512_cvtepi32_epi16(_mm512_sll_epi32(contexts, up)));
+        }
+        if (d < period) {
+            const size_t i = head + d;
+            const struct kvc_model_channels rest = {channels->mean + i, channels->partner + i, channels->variance + i};
+            kvc_model_words_ref(bias + i, context + i, &rest, cosine + d, sine + d, period - d, period - d, format,
+                                context_shift);
+        }
+    }
+}
+
+/* Sums of 16 channels over all rows, `stride` floats apart, in registers; the rotated cosines and sines go to c and s. */
+static void sum_channels(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride, __m512 *c,
+                         __m512 *s, __m512 step_c, __m512 step_s) {
+    const __m512 most = _mm512_set1_ps(0x1p50f);
+    __m512 plain = _mm512_loadu_ps(sums->plain + at), square = _mm512_loadu_ps(sums->square + at);
+    __m512 cosines = _mm512_loadu_ps(sums->cosines + at), sines = _mm512_loadu_ps(sums->sines + at);
+    for (size_t t = 0; t < rows; t++, x += stride) {
+        __m512 v = _mm512_loadu_ps(x);
+        v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(v), most, _CMP_LT_OQ), v);
+        plain = _mm512_add_ps(plain, v);
+        square = _mm512_add_ps(square, _mm512_mul_ps(v, v));
+        cosines = _mm512_add_ps(cosines, _mm512_mul_ps(v, *c));
+        sines = _mm512_add_ps(sines, _mm512_mul_ps(v, *s));
+        __m512 rotated = _mm512_sub_ps(_mm512_mul_ps(*c, step_c), _mm512_mul_ps(*s, step_s));
+        *s = _mm512_add_ps(_mm512_mul_ps(*s, step_c), _mm512_mul_ps(*c, step_s));
+        *c = rotated;
+    }
+    _mm512_storeu_ps(sums->plain + at, plain);
+    _mm512_storeu_ps(sums->square + at, square);
+    _mm512_storeu_ps(sums->cosines + at, cosines);
+    _mm512_storeu_ps(sums->sines + at, sines);
+}
+
+/* The channels of a head that do not fill a vector, fewer than 16. */
+static void sum_rest(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride, float *c, float *s,
+                     const float *step_c, const float *step_s, size_t n) {
+    const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, sums->cosines + at, sums->sines + at};
+    for (size_t t = 0; t < rows; t++) kvc_model_sums_ref(&rest, x + t * stride, 1, c, s, step_c, step_s, n, n);
+}
+
+/* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
+void kvc_model_sums_avx512(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
+                           const float *step_cosine, const float *step_sine, size_t n, size_t period) {
+    size_t d = 0;
+    for (; d + 16 <= period; d += 16) {
+        const __m512 step_c = _mm512_loadu_ps(step_cosine + d), step_s = _mm512_loadu_ps(step_sine + d);
+        const __m512 first_c = _mm512_loadu_ps(cosine + d), first_s = _mm512_loadu_ps(sine + d);
+        __m512 c = first_c, s = first_s;
+        for (size_t at = d; at < n; at += period) {
+            c = first_c, s = first_s;
+            sum_channels(sums, at, x + at, rows, n, &c, &s, step_c, step_s);
+        }
+        _mm512_storeu_ps(cosine + d, c);
+        _mm512_storeu_ps(sine + d, s);
+    }
+    if (d == period) return;
+    float c[16], s[16];
+    for (size_t at = d; at < n; at += period) {
+        memcpy(c, cosine + d, (period - d) * sizeof *c);
+        memcpy(s, sine + d, (period - d) * sizeof *s);
+        sum_rest(sums, at, x + at, rows, n, c, s, step_cosine + d, step_sine + d, period - d);
+    }
+    memcpy(cosine + d, c, (period - d) * sizeof *c);
+    memcpy(sine + d, s, (period - d) * sizeof *s);
+}
+
+#else
+typedef int kvc_no_split_avx512; /* ISO C wants one declaration in a file */
+#endif
