@@ -40,8 +40,9 @@ WERROR ?= 0
 HARDEN ?= 0
 V ?= 0
 
-DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
-PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) 2>/dev/null)
+DEPS := libzstd libxxhash libcrypto jansson zlib
+# libarchive is not linked: the tools load it when they meet an archive (formats/io/libarchive.h)
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) libarchive 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(DEPS) 2>/dev/null)
 
 comma := ,

@@ -10,6 +10,9 @@ $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
 
+# it makes zips by libarchive itself, which the library only loads
+$B/tests/unit/test_npz: override KVC_LDLIBS += -larchive
+
 # drives the backends of the store, which are loaded on demand
 $B/tests/store/level_driver: $B/tests/store/level_driver.o $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
