@@ -189,7 +189,7 @@ endif
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
 	$(INSTALL) -m 644 $(MAN3:%=man/%) $(DESTDIR)$(MANDIR)/man3
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
-	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
+	$(INSTALL) -m 644 $(wildcard man/*.7) $(DESTDIR)$(MANDIR)/man7
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/profiles
 	for d in $(DOCS); do $(INSTALL) -d $(DESTDIR)$(DOCDIR)/$${d%/*} && $(INSTALL) -m 644 $$d $(DESTDIR)$(DOCDIR)/$$d || exit 1; done
 	$(INSTALL) -m 755 samples/python/make_profile.py $(DESTDIR)$(DATADIR)
