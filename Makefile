@@ -213,7 +213,7 @@ uninstall:
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_store.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_store.pc $(BACKENDS:%=$(DESTDIR)$(BACKENDSDIR)/kvc_store_%.so)
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
-	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN3:%=man3/%) man5/kvc.5 man5/kvc-profile.5 man7/kvc-recipes.7)
+	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN3:%=man3/%) man5/kvc.5 man5/kvc-profile.5 $(patsubst man/%,man7/%,$(wildcard man/*.7)))
 	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py
 	rm -f $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
 	for d in $$(printf '%s\n' $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS)))) | sort -r) $(addprefix $(DOCDIR)/,codecs formats) $(DOCDIR) \
