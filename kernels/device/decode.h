@@ -8,13 +8,15 @@
 #include "kernels/device/decode_streams.h"
 #include "kernels/device/decode_target.h"
 
-/* Words of shared memory of a warp: two tiles, its item, and the item's level, which take no registers there. */
+/* Words of shared memory of a warp: two tiles, its item, and the item's level, which take no registers there. Their number is a multiple
+ * of 4: the warps of a block lie next to each other, and tiles are loaded and stored by 16 bytes. */
 enum {
     KVC_WORK_ITEM = 2 * KVC_DEVICE_TILE,
     KVC_ITEM_WORDS = sizeof(struct kvc_device_item) / 4,
     KVC_WORK_LEVEL = KVC_WORK_ITEM + KVC_ITEM_WORDS,
-    KVC_DEVICE_WORK = KVC_WORK_LEVEL + 4
+    KVC_DEVICE_WORK = (KVC_WORK_LEVEL + 1 + 3) / 4 * 4
 };
+static_assert(KVC_DEVICE_WORK * 4 % sizeof(struct kvc_four) == 0, "the tiles of every warp of a block must be aligned");
 
 KVC_DEVICE uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work) {
     switch (job->kind) {
