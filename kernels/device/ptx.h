@@ -1,4 +1,6 @@
-/* ptx.h: instructions of GPUs for which CUDA C++ has no function, one a function. Not for what CUDA has functions for (warp.h). */
+/* ptx.h: instructions of GPUs for which CUDA C++ has no function, one a function. Not for what CUDA has functions for (warp.h).
+ *
+ * Tests that run the GPU's code on the host have the same functions in tests/simt/decode_simt.h, which defines KVC_PTX_H. */
 #ifndef KVC_PTX_H
 #define KVC_PTX_H
 
