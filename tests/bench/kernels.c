@@ -226,7 +226,7 @@ static void multiply(const struct kvc_kernels *k) {
 }
 
 static void multiply_sparse(const struct kvc_kernels *k) {
-    k->multiply_sparse(d.result, d.sparse, d.values, VALUES / HEAD, HEAD, HEAD);
+    k->multiply_sparse(d.result, HEAD, d.sparse, 0, 1, d.values, VALUES / HEAD, HEAD, HEAD);
 }
 
 static void angles(const struct kvc_kernels *k) {

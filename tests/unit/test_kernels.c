@@ -1110,12 +1110,37 @@ static void sparse_rows_are_multiplied(void **state) {
                     const struct kvc_kernels *kernels = kvc_kernels_find(*name);
                     if (!kernels) continue;
                     fill_with(any_float, y, n);
-                    kernels->multiply_sparse(y, a, b, k, stride, n);
+                    kernels->multiply_sparse(y, n, a, k, 1, b, k, stride, n);
                     assert_memory_equal(y, want, 4 * n);
                 }
                 free(a - 1), free(b - 1), free(y - 1), free(want - 1);
             }
     assert_true(zeros > 100 && apart > 1000);
+}
+
+/* Many rows are each as one row, and nothing between them is touched. */
+static void rows_are_multiplied_alone(void **state) {
+    (void)state;
+    for (size_t rows = 0; rows <= 5; rows++)
+        for (size_t k = 0; k <= 1100; k += k < 100 ? 33 : 250)
+            for (size_t n = 1; n <= 150; n += 37) {
+                const size_t a_stride = k + rows % 3, y_stride = n + rows % 4;
+                float *a = floats(rows * a_stride), *b = floats(k * n), *y = floats(rows * y_stride);
+                float *want = floats(rows * y_stride);
+                fill_with(sparse_float, a, rows * a_stride);
+                fill_with(common_float, b, k * n);
+                for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                    const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+                    if (!kernels) continue;
+                    fill_with(any_float, y, rows * y_stride);
+                    memcpy(want, y, 4 * rows * y_stride);
+                    for (size_t r = 0; r < rows; r++)
+                        kvc_kernels_ref.multiply_sparse(want + r * y_stride, 0, a + r * a_stride, 0, 1, b, k, n, n);
+                    kernels->multiply_sparse(y, y_stride, a, a_stride, rows, b, k, n, n);
+                    assert_memory_equal(y, want, 4 * rows * y_stride);
+                }
+                free(a - 1), free(b - 1), free(y - 1), free(want - 1);
+            }
 }
 
 static double common_double(void) {
@@ -1366,6 +1391,7 @@ int main(void) {
         cmocka_unit_test(products_agree),
         cmocka_unit_test(exponentials_agree),
         cmocka_unit_test(sparse_rows_are_multiplied),
+        cmocka_unit_test(rows_are_multiplied_alone),
         cmocka_unit_test(integers_are_multiplied),
         cmocka_unit_test(weights_have_places),
         cmocka_unit_test(matrices_are_transposed),
