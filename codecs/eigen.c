@@ -40,15 +40,12 @@ static void load_lapack(void) {
 }
 
 int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride, struct kvc_error *e) {
-    float *column = kvc_alloc(n + dim, sizeof *column);
-    if (!column) return kvc_fail_memory(e, "a Gram matrix");
-    float *row = column + n;
-    for (size_t i = 0; i < dim; i++) {
-        for (size_t t = 0; t < n; t++) column[t] = x[t * stride + i];
-        kvc_kernels_get()->multiply_rows(row, column, x + i, n, stride, dim - i); /* binary32 over a block */
-        for (size_t j = i; j < dim; j++) gram[i * dim + j] += (double)row[j - i]; /* binary64 over all */
-    }
-    free(column);
+    /* rows side by side: those of a head lie a power of two apart, which few lines of a cache serve */
+    float *rows = stride == dim ? NULL : kvc_alloc(n, dim * sizeof *rows);
+    if (stride != dim && !rows) return kvc_fail_memory(e, "a Gram matrix");
+    for (size_t t = 0; t < n && rows; t++) memcpy(rows + t * dim, x + t * stride, dim * sizeof *rows);
+    kvc_kernels_get()->add_gram(gram, rows ? rows : x, n, dim, dim);
+    free(rows);
     return 0;
 }
 

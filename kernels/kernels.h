@@ -155,6 +155,9 @@ typedef void kvc_multiply_rows_fn(float *y, const float *a, const float *b, size
  * a + r * a_stride, b, k, KVC_TILE, KVC_TILE) does. */
 typedef void kvc_multiply_tile_fn(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
                                   size_t k);
+/* Adds the products of n rows of dim values, `stride` floats apart, with themselves to the upper triangle of gram[dim][dim]: for
+ * i <= j: s = 0, then for t = 0 to n - 1: s = fma(x[t * stride + i], x[t * stride + j], s); gram[i * dim + j] += s in binary64. */
+typedef void kvc_add_gram_fn(double *gram, const float *x, size_t n, size_t stride, size_t dim);
 /* Makes inputs of dot_rows: to[i] = rint((x[i] - mean[i]) * gain[i]), ties to even, clamped to -127 to 127; a NaN counts as 0. */
 typedef void kvc_small_codes_fn(int8_t *to, const float *x, const float *mean, const float *gain, size_t n);
 /* Multiplies rows of small integers by a matrix of them: y[r * outputs + i] = (float)s * scale[i] + mean[i], where s is the sum over
@@ -203,7 +206,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
     X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
     X(model_turn, isa) X(model_angles, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
     X(widen_ranges, isa) X(range, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
-    X(multiply_rows, isa) X(multiply_tile, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
+    X(multiply_rows, isa) X(multiply_tile, isa) X(add_gram, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
     X(exponentials, isa) X(multiply_sparse, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
     X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa) X(small_codes, isa)
 /* clang-format on */

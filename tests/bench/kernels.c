@@ -198,6 +198,12 @@ static void multiply_tile(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += HEAD * KVC_TILE) k->multiply_tile(d.result, KVC_TILE, d.step, 0, 8, d.values + i, HEAD);
 }
 
+/* The Gram matrix of as many rows of a head as make up the values. */
+static void add_gram(const struct kvc_kernels *k) {
+    static double gram[HEAD * HEAD];
+    k->add_gram(gram, d.values, VALUES / HEAD, HEAD, HEAD);
+}
+
 /* Sixty-four rows of inputs times the weights of as many outputs as make up the values. */
 static void dot_rows(const struct kvc_kernels *k) {
     const struct kvc_dot_matrix m = {OUTPUTS, INPUTS, d.weights, d.values, d.values};
@@ -297,6 +303,7 @@ static const struct kernel {
     {"dequantise_add, by 32", dequantise_add, 0},
     {"multiply_rows, 128x128", multiply_rows, 0},
     {"multiply_tile, 8 rows", multiply_tile, 0},
+    {"add_gram, 128 channels", add_gram, 0},
     {"add_scaled, 128 values", add_scaled, 0},
     {"scale", scale, 0},
     {"dot, 128 values", dot, 0},

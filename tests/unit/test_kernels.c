@@ -981,6 +981,34 @@ static void tiles_are_multiplied(void **state) {
             }
 }
 
+/* add_gram's upper triangle sum by sum, and nothing beside it. */
+static void grams_agree(void **state) {
+    (void)state;
+    static const size_t dims[] = {1, 2, 5, 6, 7, 15, 16, 17, 22, 31, 64, 67}, counts[] = {0, 1, 2, 17, 64};
+    for (size_t s = 0; s < sizeof dims / sizeof dims[0] * 5 * 3; s++) {
+        const size_t dim = dims[s / 15], n = counts[s / 3 % 5], stride = dim + (s % 3 ? 3 : 0);
+        float *x = floats(n * stride);
+        double *gram = malloc(dim * dim * sizeof *gram), *want = malloc(dim * dim * sizeof *want);
+        assert_true(gram && want);
+        fill_with(s % 3 == 2 ? finite_float : common_float, x, n * stride);
+        for (size_t i = 0; i < dim * dim; i++) want[i] = (double)common_float();
+        for (const char *const *name = kvc_kernels_names(); *name; name++) {
+            const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+            if (!kernels) continue;
+            memcpy(gram, want, dim * dim * sizeof *gram);
+            kernels->add_gram(gram, x, n, stride, dim);
+            for (size_t i = 0; i < dim; i++)
+                for (size_t j = 0; j < dim; j++) {
+                    float sum = 0;
+                    for (size_t t = 0; t < n && i <= j; t++) sum = fmaf(x[t * stride + i], x[t * stride + j], sum);
+                    const double due = i <= j ? want[i * dim + j] + (double)sum : want[i * dim + j];
+                    assert_memory_equal(&due, &gram[i * dim + j], sizeof due);
+                }
+        }
+        free(x - 1), free(gram), free(want);
+    }
+}
+
 static float total_of(const float sum[8]) {
     return plus(plus(plus(sum[0], sum[4]), plus(sum[2], sum[6])), plus(plus(sum[1], sum[5]), plus(sum[3], sum[7])));
 }
@@ -1363,6 +1391,7 @@ int main(void) {
         cmocka_unit_test(values_agree),
         cmocka_unit_test(rows_are_multiplied),
         cmocka_unit_test(tiles_are_multiplied),
+        cmocka_unit_test(grams_agree),
         cmocka_unit_test(products_agree),
         cmocka_unit_test(exponentials_agree),
         cmocka_unit_test(sparse_rows_are_multiplied),
