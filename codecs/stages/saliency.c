@@ -2,6 +2,7 @@
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/program.h"
+#include "codecs/select.h"
 #include "codecs/shared.h"
 #include "codecs/stage.h"
 
@@ -120,25 +121,27 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
-/* Ascending scores; of equal ones the earlier token first. */
-static int by_score(const void *a, const void *b, void *score) {
-    const uint64_t i = *(const uint64_t *)a, j = *(const uint64_t *)b;
-    const float x = ((const float *)score)[i], y = ((const float *)score)[j];
-    if (x != y) return x < y ? -1 : 1;
-    return i < j ? -1 : i > j;
-}
-
-/* All but the lowest floor((1 - share) n) of the tokens that come here are salient, head by head. */
+/* All but the lowest floor((1 - share) n) of the tokens that come here are salient, head by head; of equal ones the earlier token is
+ * lower. */
 static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const size_t regular = (size_t)floor((1 - args->f[SHARE]) * (double)s->n_seen + 1e-9);
-    uint64_t *order = kvc_alloc(s->n_seen, sizeof *order);
+    float *order = kvc_alloc(s->n_seen, sizeof *order);
     (void)stage, (void)side;
     if (!order) return kvc_fail_memory(e, "saliency");
     for (size_t h = 0; h < s->heads && s->n_seen; h++) {
-        memcpy(order, s->seen, s->n_seen * sizeof *order);
-        qsort_r(order, s->n_seen, sizeof *order, by_score, (void *)(uintptr_t)(s->score + h * s->rows));
-        for (size_t i = regular; i < s->n_seen; i++) s->salient[(order[i] - s->first) * s->heads + h] = 1;
+        const float *score = s->score + h * s->rows;
+        size_t left = regular; /* lowest ones that are equal to the limit */
+        for (size_t i = 0; i < s->n_seen; i++) order[i] = score[s->seen[i]];
+        const float limit = regular < s->n_seen ? kvc_select(order, s->n_seen, regular) : INFINITY;
+        for (size_t i = 0; i < regular; i++) left -= order[i] < limit;
+        for (size_t i = 0; i < s->n_seen; i++) {
+            const float own = score[s->seen[i]];
+            int salient = own > limit;
+            if (own == limit && left) left--;
+            else if (own == limit) salient = 1;
+            s->salient[(s->seen[i] - s->first) * s->heads + h] = (uint8_t)salient;
+        }
     }
     free(order);
     return 0;
