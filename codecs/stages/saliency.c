@@ -126,22 +126,14 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
 static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const size_t regular = (size_t)floor((1 - args->f[SHARE]) * (double)s->n_seen + 1e-9);
-    float *order = kvc_alloc(s->n_seen, sizeof *order);
+    uint64_t *order = kvc_alloc(s->n_seen, sizeof *order);
     (void)stage, (void)side;
     if (!order) return kvc_fail_memory(e, "saliency");
-    for (size_t h = 0; h < s->heads && s->n_seen; h++) {
+    for (size_t h = 0; h < s->heads && regular < s->n_seen; h++) {
         const float *score = s->score + h * s->rows;
-        size_t left = regular; /* lowest ones that are equal to the limit */
-        for (size_t i = 0; i < s->n_seen; i++) order[i] = score[s->seen[i]];
-        const float limit = regular < s->n_seen ? kvc_select(order, s->n_seen, regular) : INFINITY;
-        for (size_t i = 0; i < regular; i++) left -= order[i] < limit;
-        for (size_t i = 0; i < s->n_seen; i++) {
-            const float own = score[s->seen[i]];
-            int salient = own > limit;
-            if (own == limit && left) left--;
-            else if (own == limit) salient = 1;
-            s->salient[(s->seen[i] - s->first) * s->heads + h] = (uint8_t)salient;
-        }
+        for (size_t i = 0; i < s->n_seen; i++) order[i] = kvc_select_key(score[s->seen[i]], (uint32_t)i);
+        kvc_select(order, s->n_seen, regular);
+        for (size_t i = regular; i < s->n_seen; i++) s->salient[(s->seen[order[i] & UINT32_MAX] - s->first) * s->heads + h] = 1;
     }
     free(order);
     return 0;

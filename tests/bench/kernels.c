@@ -168,6 +168,13 @@ static void range(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += GROUP) k->range(d.values + i, GROUP, &low, &high);
 }
 
+/* One value in fifty is beyond. */
+static void find_beyond(const struct kvc_kernels *k) {
+    static uint16_t index[N];
+    const float far = d.values[0] < 0 ? -d.values[0] : d.values[0], low = -8 - far, high = 8 + far;
+    for (size_t i = 0; i < VALUES; i += N) k->find_beyond(index, d.values + i, &low, &high, N, 0);
+}
+
 static void quantise_channels(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += N) k->quantise(d.codes + i, d.values + i, d.low_end, d.inverse, N, 1, 15);
 }
@@ -296,6 +303,7 @@ static const struct kernel {
     {"f32_to_bf16", to_bf16, 0},
     {"widen_ranges", widen_ranges, 0},
     {"range, 32 values", range, 0},
+    {"find_beyond", find_beyond, 0},
     {"quantise, by channel", quantise_channels, 0},
     {"quantise, by 32", quantise_groups, 0},
     {"dequantise, by channel", dequantise_channels, 0},

@@ -751,6 +751,34 @@ static void ranges_agree(void **state) {
     }
 }
 
+/* Values beyond limits of their own and of all; many are equal to a limit, some limits are infinite. */
+static void limits_agree(void **state) {
+    (void)state;
+    for (size_t s = 0; s < LENGTHS; s++)
+        for (unsigned round = 0; round < 20; round++) {
+            const size_t n = lengths[s], step = round % 2;
+            float *x = floats(n), *low = floats(n + 1), *high = floats(n + 1);
+            uint16_t *got = malloc(2 * n + 2), *want = malloc(2 * n + 2);
+            size_t count = 0;
+            assert_true(got && want);
+            for (size_t i = 0; i < n; i++) x[i] = round % 3 ? common_float() : (float)(random_byte() % 16 - 8);
+            for (size_t i = 0; i <= n; i++) {
+                low[i] = round % 3 ? -0.5f : (float)(random_byte() % 4 - 8);
+                high[i] = round % 3 ? 0.5f : (float)(random_byte() % 4 + 4);
+                if (round % 5 == 4) low[i] = random_byte() % 2 ? INFINITY : -INFINITY;
+            }
+            for (size_t i = 0; i < n; i++)
+                if (x[i] <= low[i * step] || x[i] >= high[i * step]) want[count++] = (uint16_t)i;
+            for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                const struct kvc_kernels *k = kvc_kernels_find(*name);
+                if (!k) continue;
+                assert_int_equal(k->find_beyond(got, x, low, high, n, step), count);
+                assert_memory_equal(got, want, 2 * count);
+            }
+            free(x - 1), free(low - 1), free(high - 1), free(got), free(want);
+        }
+}
+
 static const size_t group_sizes[] = {1, 3, 7, 8, 13, 32, 64, 80, 2000};
 enum { GROUP_SIZES = sizeof group_sizes / sizeof group_sizes[0] };
 
@@ -1387,6 +1415,7 @@ int main(void) {
         cmocka_unit_test(examples),
         cmocka_unit_test(floats_become_words),
         cmocka_unit_test(ranges_agree),
+        cmocka_unit_test(limits_agree),
         cmocka_unit_test(codes_agree),
         cmocka_unit_test(values_agree),
         cmocka_unit_test(rows_are_multiplied),
