@@ -751,6 +751,34 @@ static void ranges_agree(void **state) {
     }
 }
 
+/* Values beyond limits of their own and of all; many are equal to a limit, some limits are infinite. */
+static void limits_agree(void **state) {
+    (void)state;
+    for (size_t s = 0; s < LENGTHS; s++)
+        for (unsigned round = 0; round < 20; round++) {
+            const size_t n = lengths[s], step = round % 2;
+            float *x = floats(n), *low = floats(n + 1), *high = floats(n + 1);
+            uint16_t *got = malloc(2 * n + 2), *want = malloc(2 * n + 2);
+            size_t count = 0;
+            assert_true(got && want);
+            for (size_t i = 0; i < n; i++) x[i] = round % 3 ? common_float() : (float)(random_byte() % 16 - 8);
+            for (size_t i = 0; i <= n; i++) {
+                low[i] = round % 3 ? -0.5f : (float)(random_byte() % 4 - 8);
+                high[i] = round % 3 ? 0.5f : (float)(random_byte() % 4 + 4);
+                if (round % 5 == 4) low[i] = random_byte() % 2 ? INFINITY : -INFINITY;
+            }
+            for (size_t i = 0; i < n; i++)
+                if (x[i] <= low[i * step] || x[i] >= high[i * step]) want[count++] = (uint16_t)i;
+            for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                const struct kvc_kernels *k = kvc_kernels_find(*name);
+                if (!k) continue;
+                assert_int_equal(k->find_beyond(got, x, low, high, n, step), count);
+                assert_memory_equal(got, want, 2 * count);
+            }
+            free(x - 1), free(low - 1), free(high - 1), free(got), free(want);
+        }
+}
+
 static const size_t group_sizes[] = {1, 3, 7, 8, 13, 32, 64, 80, 2000};
 enum { GROUP_SIZES = sizeof group_sizes / sizeof group_sizes[0] };
 
@@ -979,6 +1007,34 @@ static void tiles_are_multiplied(void **state) {
                 }
                 free(a - 1), free(b - 1), free(y - 1), free(want - 1);
             }
+}
+
+/* add_gram's upper triangle sum by sum, and nothing beside it. */
+static void grams_agree(void **state) {
+    (void)state;
+    static const size_t dims[] = {1, 2, 5, 6, 7, 15, 16, 17, 22, 31, 64, 67}, counts[] = {0, 1, 2, 17, 64};
+    for (size_t s = 0; s < sizeof dims / sizeof dims[0] * 5 * 3; s++) {
+        const size_t dim = dims[s / 15], n = counts[s / 3 % 5], stride = dim + (s % 3 ? 3 : 0);
+        float *x = floats(n * stride);
+        double *gram = malloc(dim * dim * sizeof *gram), *want = malloc(dim * dim * sizeof *want);
+        assert_true(gram && want);
+        fill_with(s % 3 == 2 ? finite_float : common_float, x, n * stride);
+        for (size_t i = 0; i < dim * dim; i++) want[i] = (double)common_float();
+        for (const char *const *name = kvc_kernels_names(); *name; name++) {
+            const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+            if (!kernels) continue;
+            memcpy(gram, want, dim * dim * sizeof *gram);
+            kernels->add_gram(gram, x, n, stride, dim);
+            for (size_t i = 0; i < dim; i++)
+                for (size_t j = 0; j < dim; j++) {
+                    float sum = 0;
+                    for (size_t t = 0; t < n && i <= j; t++) sum = fmaf(x[t * stride + i], x[t * stride + j], sum);
+                    const double due = i <= j ? want[i * dim + j] + (double)sum : want[i * dim + j];
+                    assert_memory_equal(&due, &gram[i * dim + j], sizeof due);
+                }
+        }
+        free(x - 1), free(gram), free(want);
+    }
 }
 
 static float total_of(const float sum[8]) {
@@ -1384,10 +1440,12 @@ int main(void) {
         cmocka_unit_test(examples),
         cmocka_unit_test(floats_become_words),
         cmocka_unit_test(ranges_agree),
+        cmocka_unit_test(limits_agree),
         cmocka_unit_test(codes_agree),
         cmocka_unit_test(values_agree),
         cmocka_unit_test(rows_are_multiplied),
         cmocka_unit_test(tiles_are_multiplied),
+        cmocka_unit_test(grams_agree),
         cmocka_unit_test(products_agree),
         cmocka_unit_test(exponentials_agree),
         cmocka_unit_test(sparse_rows_are_multiplied),
