@@ -3,6 +3,7 @@
 
 #include "codecs/memory.h"
 
+#include <math.h>
 #include <string.h>
 
 static char *copy(struct diff_collected *c, const char *text) {
@@ -89,14 +90,21 @@ int diff_collect_end(struct diff_collected *c, const struct kvc_tensor_pair *pai
     return 0;
 }
 
+double diff_collect_error(const struct kvc_difference *head) {
+    return head->nonfinite ? (double)NAN : head->frobenius;
+}
+
+static int is_worse(const struct kvc_difference *a, const struct kvc_difference *b) {
+    return a->nonfinite != b->nonfinite ? a->nonfinite > b->nonfinite : a->frobenius > b->frobenius;
+}
+
 struct diff_worst diff_collect_worst(const struct diff_collected *c) {
+    static const struct kvc_difference equal = {0};
     struct diff_worst worst = {.tensor = NULL};
     for (size_t i = 0; i < c->n_tensors; i++)
-        for (uint64_t h = 0; h < c->tensor[i].pair->heads; h++) {
-            const double error = c->tensor[i].head[h].frobenius;
-            if (error > 0 && (!worst.tensor || error > worst.tensor->head[worst.head].frobenius))
+        for (uint64_t h = 0; h < c->tensor[i].pair->heads; h++)
+            if (is_worse(&c->tensor[i].head[h], worst.tensor ? &worst.tensor->head[worst.head] : &equal))
                 worst = (struct diff_worst){&c->tensor[i], h};
-        }
     return worst;
 }
 

@@ -54,7 +54,9 @@ int diff_collect_begin(struct diff_collected *c, const struct kvc_tensor_pair *p
 /* Ends it, with a copy of the measures of its heads. */
 int diff_collect_end(struct diff_collected *c, const struct kvc_tensor_pair *pair, const struct kvc_difference *head,
                      const struct kvc_difference *all, struct kvc_error *e);
-/* The largest relative error of a head. */
+/* Returns the error of a head that pictures show: relative; NaN if a pair that differs is not finite. */
+double diff_collect_error(const struct kvc_difference *head);
+/* The head with the largest error; one with values that are not finite, if there is any. */
 struct diff_worst {
     const struct diff_collected_tensor *tensor; /* NULL: no head has an error */
     uint64_t head;

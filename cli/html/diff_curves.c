@@ -69,7 +69,7 @@ static int fill_points(const struct axis *x, const struct kvc_error_sum *row, do
     return 0;
 }
 
-/* Returns the first number of a stage in the text of a pipeline ("sink:4,tail:64:whole=64"); 0 if the pipeline has no such stage. */
+/* Returns the first number of a stage in the text of a pipeline ("sink:4,tail:64:whole=64"); 0 if it has no such stage. */
 static double stage_number(const char *pipeline, const char *stage) {
     const size_t n = strlen(stage);
     for (const char *at = pipeline; (at = strstr(at, stage)); at += n)
@@ -168,7 +168,7 @@ static int draw_part(const struct diff_comparison *d, FILE *out, const struct kv
         series[n++] = (struct svg_series){kvc_role_name(c->rows[i].role), color_of(c->rows[i].role), to};
         scale = svg_scale_join(scale, svg_scale_of(to, x.n));
     }
-    if (!status) {
+    if (!status && scale.high > 0) { /* an error without finite values has no curve */
         diff_part_label(parts, part, sizeof part);
         snprintf(label, sizeof label, "Relative error along positions, part %s, all layers%s", part,
                  x.step > 1 ? "; each point is of several positions" : "");

@@ -85,7 +85,7 @@ static int role_map(struct map *m, const struct diff_collected *c, const struct 
         if (t->pair->role != role) continue;
         x = column_of(l, t->pair, x);
         m->anchor[x] = (uint32_t)i;
-        for (uint64_t h = 0; h < t->pair->heads; h++) m->value[h * l->n + x] = t->head[h].frobenius;
+        for (uint64_t h = 0; h < t->pair->heads; h++) m->value[h * l->n + x] = diff_collect_error(&t->head[h]);
         if (t == worst.tensor) {
             m->mark_row = (uint32_t)worst.head;
             m->mark_column = x;
@@ -132,6 +132,7 @@ static void part_note(FILE *out, const struct layers *l) {
 
 /* Draws the maps of all roles on one scale of colors. */
 static int draw_roles(FILE *out, const struct diff_collected *c, const struct layers *l, struct kvc_error *e) {
+    const struct diff_worst worst = diff_collect_worst(c);
     struct map map[DIFF_ROLES] = {{0}};
     struct svg_scale scale = {.high = 0};
     char label[80];
@@ -153,6 +154,7 @@ static int draw_roles(FILE *out, const struct diff_collected *c, const struct la
           "the worst head</span>",
           out);
     svg_legend_item(out, "none", "no such head");
+    if (worst.tensor && worst.tensor->head[worst.head].nonfinite) svg_legend_item(out, "nan", "not finite");
     svg_legend_end(out);
     part_note(out, l);
     return status;

@@ -20,6 +20,11 @@ static void label_of(const struct kvc_tensor_pair *pair, char *text, size_t size
 
 /* --- the verdict --- */
 
+static void say_number(FILE *out, double v) {
+    if (isfinite(v)) html_say(out, "%.3g", v);
+    else fputs("infinite", out);
+}
+
 /* Writes the relative error of each role over the tensors that differ. */
 static void say_roles(FILE *out, const struct diff_collected *c) {
     int any = 0;
@@ -27,8 +32,9 @@ static void say_roles(FILE *out, const struct diff_collected *c) {
         struct kvc_difference all = {0};
         for (size_t i = 0; i < c->n_tensors; i++)
             if (c->tensor[i].pair->role == role && c->tensor[i].all.differ) kvc_difference_add(&all, &c->tensor[i].all);
-        if (!all.differ) continue;
-        html_say(out, "%s %s %.3g", any ? "," : "; relative error", kvc_role_name(role), all.frobenius);
+        if (all.differ == all.nonfinite) continue;
+        html_say(out, "%s %s ", any ? "," : "; relative error", kvc_role_name(role));
+        say_number(out, all.frobenius);
         any = 1;
     }
     fputs(". ", out);
@@ -40,7 +46,10 @@ static void say_worst(FILE *out, const struct diff_collected *c) {
     if (!worst.tensor) return;
     label_of(worst.tensor->pair, label, sizeof label);
     fprintf(out, "<span class=\"worst\">The worst is <a href=\"#t%zu\">", (size_t)(worst.tensor - c->tensor));
-    html_say(out, "%s head %" PRIu64 ": %.3g", label, worst.head, worst.tensor->head[worst.head].frobenius);
+    const struct kvc_difference *head = &worst.tensor->head[worst.head];
+    html_say(out, "%s head %" PRIu64 ": ", label, worst.head);
+    if (head->nonfinite) html_say(out, "%" PRIu64 " value%s not finite", head->nonfinite, head->nonfinite == 1 ? "" : "s");
+    else say_number(out, head->frobenius);
     fputs("</a>.</span> ", out);
 }
 
@@ -75,13 +84,14 @@ static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error
     fprintf(out, "<p class=\"verdict%s\">", why ? " bad" : "");
     if (why) html_say(out, "The comparison stopped, so this report is not complete: %s. ", why->message);
     if (d->unequal) {
-        html_say(out, "A and B differ in %" PRIu64 " of %" PRIu64 " values, in %" PRIu64 " of %" PRIu64 " tensors", x->differ,
-                 d->values, d->unequal, d->compared);
+        html_say(out, "A and B differ in %" PRIu64 " of %" PRIu64 " values, in %" PRIu64 " of %" PRIu64 " tensor%s", x->differ,
+                 d->values, d->unequal, d->compared, d->compared == 1 ? "" : "s");
         say_roles(out, c);
         say_worst(out, c);
         if (x->nonfinite) html_say(out, "%" PRIu64 " of the pairs that differ are not finite. ", x->nonfinite);
     } else {
-        html_say(out, "All %" PRIu64 " values of %" PRIu64 " tensors are the same. ", d->values, d->compared);
+        html_say(out, "All %" PRIu64 " values of %" PRIu64 " tensor%s are the same. ", d->values, d->compared,
+                 d->compared == 1 ? "" : "s");
     }
     if (d->facts) html_say(out, "%" PRIu64 " other fact%s. ", d->facts, d->facts == 1 ? " differs" : "s differ");
     say_attention(out, &d->attended);

@@ -4,8 +4,8 @@
 
 #include "cli/diff/diff.h"
 
-/* Writes the report of a comparison to d->html, from what d->collected has. `why` says why the comparison stopped before its end; NULL:
- * it did not. */
+/* Writes the report of a comparison to d->html, from what d->collected has. `why` says why the comparison stopped before its end;
+ * NULL: it did not. */
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e);
 
 /* Write the pictures of a report; 0, or -1 and *e. */

@@ -1,5 +1,5 @@
-/* page.h: the frame of HTML reports: one page without any other file, escaping, tables, and writing it. Not for pictures (svg.h) or
- * for what a report says (diff_report.c, dump_report.c). */
+/* page.h: the frame of HTML reports: one page without any other file, escaping, tables, and writing it. Not for pictures (svg.h)
+ * or for what a report says (diff_report.c, dump_report.c). */
 #ifndef KVC_HTML_PAGE_H
 #define KVC_HTML_PAGE_H
 

@@ -1,20 +1,20 @@
 /* page_style.c: the style sheet and the script of HTML reports. Not for their contents.
  *
- * The variables are colours: those of light pages and of print, then those of dark screens. h0 to h15 are the scale of heatmaps, from
- * small to large. Classes: k, v, o, s and p are the colours of K, V, other tensors, side data and private bytes; f fills and l draws a
- * line; n is a column of numbers, and x a column that narrow screens leave out. */
+ * The variables are colours: those of light pages and of print, then those of dark screens. h0 to h15 are the scale of heatmaps,
+ * from small to large. Classes: k, v, o, s and p are the colours of K, V, other tensors, side data and private bytes; f fills and
+ * l draws a line; n is a column of numbers, and x a column that narrow screens leave out. */
 #include "cli/html/page.h"
 
 const char *const html_style[] = {
     ":root{color-scheme:light dark;",
     "--bg:#fff;--fg:#1a1d21;--dim:#5b626c;--line:#d3d7dd;--soft:#f3f5f7;--link:#0b57b0;--k:#1f6fb5;--v:#c4560c;",
-    "--o:#2f7d32;--s:#7b3fa0;--p:#7a828d;--bad:#b3001b;--mark:#000;--halo:#fff;--none:#dfe2e6;--h0:#fff8e0;",
+    "--o:#2f7d32;--s:#7b3fa0;--p:#7a828d;--bad:#b3001b;--nan:#2151d1;--mark:#000;--halo:#fff;--none:#dfe2e6;--h0:#fff8e0;",
     "--h1:#feefc9;--h2:#fee5b1;--h3:#fddc9a;--h4:#fdcd87;--h5:#fdbd74;--h6:#fdae61;--h7:#f89253;--h8:#f37644;",
     "--h9:#ee5a36;--h10:#dc4232;--h11:#ca2a2e;--h12:#b8122a;--h13:#9e0c29;--h14:#840627;--h15:#6a0026;",
     "}",
     "@media screen and (prefers-color-scheme:dark){:root{",
     "--bg:#14161a;--fg:#e6e8eb;--dim:#a3abb6;--line:#3a4049;--soft:#1f2329;--link:#8ab8ff;--k:#6fb1f2;--v:#ff9d4d;",
-    "--o:#7cc77f;--s:#c79be6;--p:#8a929d;--bad:#ff7b86;--mark:#fff;--halo:#000;--none:#33383f;--h0:#26242e;",
+    "--o:#7cc77f;--s:#c79be6;--p:#8a929d;--bad:#ff7b86;--nan:#5aa2ff;--mark:#fff;--halo:#000;--none:#33383f;--h0:#26242e;",
     "--h1:#372440;--h2:#492352;--h3:#5a2364;--h4:#742762;--h5:#8e2a61;--h6:#a82e5f;--h7:#bd3f53;--h8:#d34f48;",
     "--h9:#e8603c;--h10:#ee7c38;--h11:#f59733;--h12:#fbb32f;--h13:#fbcc61;--h14:#fce692;--h15:#fcffc4;",
     "}}",
@@ -40,7 +40,7 @@ const char *const html_style[] = {
     ".halo,.ring{fill:none;vector-effect:non-scaling-stroke}.halo{stroke:var(--halo);stroke-width:5}",
     ".ring{stroke:var(--mark);stroke-width:2.5}",
     ".fk{fill:var(--k)}.fv{fill:var(--v)}.fo{fill:var(--o)}.fs{fill:var(--s)}.fp{fill:var(--p)}",
-    ".none{fill:var(--none)}.nan{fill:var(--bad)}",
+    ".none{fill:var(--none)}.nan{fill:var(--nan)}.lost{fill:var(--bad)}",
     ".lk{stroke:var(--k)}.lv{stroke:var(--v)}.lo{stroke:var(--o)}.ls{stroke:var(--s)}.lp{stroke:var(--p)}",
     ".sink{fill:var(--o);opacity:.22}.tail{fill:var(--s);opacity:.2}.window{fill:var(--k);opacity:.12}",
     ".odd{opacity:.72}",
@@ -48,7 +48,9 @@ const char *const html_style[] = {
     ".legend span{white-space:nowrap}.legend svg{vertical-align:-.1rem;margin-right:.3rem}",
     ".legend.flush{margin-left:0}",
     ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem;margin:.4rem 0;width:100%}",
-    "td:first-child{overflow-wrap:normal}th,td{text-align:left;padding:.2rem .5rem;border-bottom:1px solid "
+    ".sort th,.sort td{overflow-wrap:break-word;max-width:20rem;padding:.2rem .35rem}.sort "
+    "td:last-child{overflow-wrap:anywhere;min-width:5rem}th,td{text-align:left;padding:.2rem .5rem;border-bottom:1px "
+    "solid "
     "var(--line);vertical-align:top}",
     "thead th{position:sticky;top:0;background:var(--bg)}",
     "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}",
@@ -61,7 +63,8 @@ const char *const html_style[] = {
     ".h15{fill:var(--h15)}",
     "@media(max-width:40rem){body{padding:.7rem;font-size:15px}.x{display:none}th,td{padding:.2rem .3rem}",
     ".legend{margin-left:0}.grid{grid-template-columns:2.9rem minmax(0,1fr)}.grid svg.side{width:2.9rem}}",
-    "@media print{body{max-width:none;padding:0;font-size:10pt}thead th{position:static}*{print-color-adjust:exact;",
+    "@media print{body{max-width:none;padding:0;font-size:10pt}thead th{position:static}.sort{font-size:7.5pt}.sort "
+    "td{overflow-wrap:anywhere;padding:.1rem .2rem}.scroll{overflow:visible}*{print-color-adjust:exact;",
     "-webkit-print-color-adjust:exact}h2,h3{break-after:avoid}tr{break-inside:avoid}a{color:inherit;",
     "text-decoration:none}}",
     NULL,
@@ -71,7 +74,7 @@ const char *const html_script[] = {
     "\"use strict\";",
     "for (const t of document.querySelectorAll(\"table.sort\")) {",
     "  const body = t.tBodies[0], heads = Array.from(t.tHead.rows[0].cells);",
-    "  const text = (row, i) => row.cells[i].textContent.trim();",
+    "  const text = (row, i) => row.cells[i]?.textContent.trim() ?? \"\";",
     "  const order = (a, b) => {",
     "    const x = a === \"\" ? NaN : Number(a), y = b === \"\" ? NaN : Number(b);",
     "    if (!isNaN(x) && !isNaN(y)) return x - y;",

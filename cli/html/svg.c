@@ -247,6 +247,10 @@ int svg_heatmap(FILE *out, const struct svg_heatmap *h) {
 void svg_heat_legend_begin(FILE *out, struct svg_scale scale, const char *unit) {
     char text[32];
     svg_legend_begin(out);
+    if (scale.high <= 0) { /* one color */
+        svg_legend_item(out, "h0", "0");
+        return;
+    }
     fputs("<span>", out);
     for (int i = 0; i <= 4; i++) { /* a swatch between two numbers has the colors between them */
         number_text(value_at(&scale, i / 4.0), 0, text);
