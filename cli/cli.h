@@ -188,6 +188,9 @@ void cli_report_start(struct cli_report *r, FILE *out);
 void cli_report_file(struct cli_report *r, const char *name);
 void cli_report_file_end(struct cli_report *r);
 void cli_report_failed(struct cli_report *r, const char *name, const struct kvc_error *e);
+/* Ends the array "files" and opens the object "total", which the caller fills and closes before cli_report_end(). Returns NULL
+ * for --json=lines, which has no totals. */
+struct cli_json *cli_report_total(struct cli_report *r);
 void cli_report_end(struct cli_report *r);
 /* Opens a report of one object without "files", which the caller fills. The end closes everything inside, and adds the error
  * unless it is NULL. */

@@ -16,17 +16,19 @@ static const struct mode {
     const char *name;
     dump_fn *print; /* NULL: --check */
 } modes[] = {
-    {"summary", dump_summary}, {"header", dump_header},     {"layers", dump_layers},
-    {"tokens", dump_tokens},   {"sections", dump_sections}, {"values", dump_values},
-    {"stats", dump_stats},     {"match", dump_match},       {"check", NULL},
+    {"summary", dump_summary},   {"header", dump_header}, {"layers", dump_layers}, {"tokens", dump_tokens},
+    {"sections", dump_sections}, {"values", dump_values}, {"stats", dump_stats},   {"match", dump_match},
+    {"list", dump_list},         {"check", NULL},
 };
-enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, CHECK };
+enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, LIST, CHECK };
 
 static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "Show the contents of KV-cache files: .kvc containers and files of engines. FILE may be a folder or\n"
                            "a tar archive of several files; - or no FILE is standard input.\n"
                            "\n"
                            "What to show (default: a summary on one screen):\n"
+                           "      --list              a row for each FILE: tokens, size, ratio, lossy or not, recipe,\n"
+                           "                          place of its profile, model; and totals\n"
                            "      --header            versions and all metadata keys\n"
                            "      --layers            one line for each layer\n"
                            "      --tokens            positions, token ids and cells\n"
@@ -61,6 +63,10 @@ struct settings {
     int quiet, version;
 };
 
+static const struct dump_column cells_of_damage[] = {{"record", 0}, {"kind", 0},        {"part", 0},      {"layer", 0},
+                                                     {"role", 0},   {"first_token", 0}, {"end_token", 0}, {"offset", 0},
+                                                     {"bytes", 0},  {"reason", 0},      {NULL, 0}};
+
 /* Prints the line of --check, and as JSON and TSV all damage. `message`, `e` and `damage` may be NULL. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict, const char *message,
                         const struct kvc_error *e, const struct kvc_survey *damage) {
@@ -72,11 +78,14 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
         if (e) dump_failed(o, name, e);
         else dump_end(o);
     } else if (o->style == DUMP_TSV) {
+        static const struct dump_column columns[] = {{"verdict", 0}, {"name", 0}, {"message", 0}, {NULL, 0}};
+        dump_heading(o, "check", columns);
         fprintf(o->out, "check\t%s\t", verdict);
         cli_print_safe(o->out, name);
         fputc('\t', o->out);
         cli_print_safe(o->out, message ? message : "-");
         fputc('\n', o->out);
+        if (damage) dump_heading(o, "damage", cells_of_damage);
         if (damage) cli_tsv_damage(o->out, damage);
     } else if (s->options.verbose && strcmp(verdict, "ok") == 0) {
         cli_print_safe(o->out, name);
@@ -128,13 +137,16 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
 static int each_file(struct dump_out *o, char **path, int n, struct settings *s) {
     static char dash[] = "-", *standard_input[] = {dash};
     int worst = EXIT_SAME;
+    uint64_t failed = 0;
     if (!n) path = standard_input, n = 1;
     o->several = n > 1;
     if (o->style == DUMP_JSON) cli_report_start(&o->report, o->out);
     for (int i = 0; i < n; i++) {
         int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
         if (status > worst) worst = status;
+        failed += status != EXIT_SAME;
     }
+    if (s->mode == LIST) dump_list_end(o, &s->options, failed);
     const uint64_t sharing = s->mode == MATCH ? dump_match_end(o, &s->options) : 0;
     if (o->style == DUMP_JSON) cli_report_end(&o->report);
     return worst == EXIT_SAME && s->mode == MATCH && !sharing ? EXIT_DIFFER : worst;
@@ -181,6 +193,7 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
 }
 
 static const struct option long_options[] = {
+    {"list", no_argument, NULL, OPT_MODE + LIST},
     {"header", no_argument, NULL, OPT_MODE + HEADER},
     {"layers", no_argument, NULL, OPT_MODE + LAYERS},
     {"tokens", no_argument, NULL, OPT_MODE + TOKENS},
