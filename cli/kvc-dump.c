@@ -118,6 +118,8 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_error e = {.code = KVC_OK};
     int status = EXIT_SAME;
     if (cli_open(&f, path, &s->input, &e)) {
+        const int no_cache = e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_UNSUPPORTED;
+        if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, &e)) return status;
         dump_failed(o, path, &e);
         cli_error(&e);
         return EXIT_TROUBLE;
@@ -230,6 +232,13 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
         cli_error(&e);
         return EXIT_TROUBLE;
     }
+    struct kvc_token_texts *texts = NULL;
+    if (s->mode == TOKENS && s->input.model_path && kvc_token_texts_read(s->input.model_path, &texts, &e)) {
+        kvc_error_prefix(&e, s->input.model_path);
+        cli_error(&e);
+        return EXIT_TROUBLE;
+    }
+    s->options.texts = texts;
     FILE *nowhere = s->quiet ? fopen("/dev/null", "w") : NULL;
     if (s->quiet && !nowhere) {
         cli_warn("cannot open /dev/null");
@@ -238,6 +247,7 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
     o->out = nowhere ? nowhere : stdout;
     int status = each_file(o, path, n, s);
     if (nowhere) fclose(nowhere);
+    kvc_token_texts_free(texts);
     return status;
 }
 

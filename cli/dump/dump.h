@@ -11,6 +11,7 @@
 
 #include "cli/cli.h"
 #include "cli/token_ids.h"
+#include "formats/model/token_text.h"
 
 enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV };
 
@@ -63,6 +64,7 @@ struct dump_options {
     struct dump_matched *matched; /* --match: the result of each file */
     uint64_t n_matched;
     struct dump_listed listed;
+    const struct kvc_token_texts *texts; /* --tokens: of --model; NULL: unknown */
 };
 
 typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e);
@@ -78,6 +80,9 @@ dump_fn dump_stats;    /* dump_values.c */
 dump_fn dump_list;     /* dump_list.c: a row of a file; dump_list_end() prints the totals */
 dump_fn dump_match;    /* dump_match.c: records the result of a file; dump_match_end() prints */
 
+/* Prints the summary of a profile or of a model's weights, for a file that is no cache. -1 if the file is neither; *e is then the
+ * reason if it is a damaged profile, and else stays. */
+int dump_no_cache(struct dump_out *o, const char *path, struct kvc_error *e);
 /* Parses "L:K:H[:T0:T1]". 0, or -1 if malformed. */
 int dump_values_parse(const char *text, struct dump_values *v);
 /* Prints and frees the results of --match, the best file first. Returns the number of files that share a token. */
