@@ -99,6 +99,8 @@ struct kvc_survey;
  * read. *damage lists all damage, and the caller frees it; it is NULL if *e says everything. */
 int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_survey **damage,
               struct kvc_error *e);
+/* Checks an open container as kvc_container_check() does, with a line of progress. */
+int cli_check_container(const struct kvc_cache *c, const char *name, unsigned threads, int quiet, struct kvc_error *e);
 /* Checks an open container, as kvc_container_check() does. */
 typedef int cli_checker(void *state, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e);
 /* Does the same with another checker, and finds the first damage only. */

@@ -29,7 +29,9 @@ static const char help[] =
     "  -q, --quiet             print nothing, only set the exit status\n"
     "  -v, --verbose           also print equal tensors and notes\n"
     "      --json[=lines]      print one JSON object; lines: on one line\n"
-    "      --tsv               print tab-separated rows\n";
+    "      --tsv               print tab-separated rows\n"
+    "      --plot=WHEN         draw the errors of layers: auto (on a terminal), always, never\n"
+    "      --color=WHEN        colour them: auto (the same, and no $NO_COLOR), always, never\n";
 
 static const char end_of_help[] = "                          kvc-diff: --pairing=P,Q for A and B\n"
                                   "\n"
@@ -49,6 +51,8 @@ enum {
     OPT_TSV,
     OPT_ATTENTION,
     OPT_QUERIES,
+    OPT_COLOR,
+    OPT_PLOT,
     OPT_BY,
     OPT_WORST
 };
@@ -58,6 +62,7 @@ struct settings {
     enum kvc_pairing pairing[2];
     const char *queries; /* --queries, or NULL */
     struct diff_comparison diff;
+    enum cli_when plot, color;
     int version;
 };
 
@@ -119,6 +124,7 @@ static void release(struct diff_comparison *d) {
     if (d->queries.cache) kvc_close(&d->queries);
     kvc_pairs_free(&d->pairs);
     kvc_groups_free(&d->groups);
+    free(d->layer);
     free(d->keep);
 }
 
@@ -178,6 +184,8 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case OPT_ATTENTION: d->attention = 1; return 0;
     case OPT_REPORT: d->compare.report = diff_report_value; return 0;
     case 'n': return count_option(d, arg);
+    case OPT_COLOR: return cli_when_option("color", arg, &s->color);
+    case OPT_PLOT: return cli_when_option("plot", arg, &s->plot);
     case OPT_BY:
         if (!kvc_group_parse(arg, &d->groups.by)) return 0;
         return cli_usage("--by=%s is not layer, head, position or channel", arg);
@@ -204,6 +212,8 @@ static const struct option long_options[] = {
     {"all", no_argument, NULL, OPT_ALL},
     {"attention", no_argument, NULL, OPT_ATTENTION},
     {"queries", required_argument, NULL, OPT_QUERIES},
+    {"color", required_argument, NULL, OPT_COLOR},
+    {"plot", required_argument, NULL, OPT_PLOT},
     {"by", required_argument, NULL, OPT_BY},
     {"worst", required_argument, NULL, OPT_WORST},
     {"report", no_argument, NULL, OPT_REPORT},
@@ -236,6 +246,7 @@ int main(int argc, char **argv) {
         if ((status = take_option(&s, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.diff.verbose, cli_cuda_version);
+    s.diff.canvas = cli_canvas_on(stdout, s.plot, s.color);
     if (s.diff.groups.worst && !s.diff.groups.by) s.diff.groups.by = KVC_GROUP_HEAD;
     if (s.diff.groups.by && s.diff.compare.report)
         return cli_usage("--report and -n print values, --by and --worst sums: choose one");

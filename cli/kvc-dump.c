@@ -7,10 +7,11 @@
 #include "formats/container/container.h"
 #include "kernels/kernels.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_JSON = CLI_OPT_FREE, OPT_TSV, OPT_PART, OPT_MODE };
+enum { OPT_JSON = CLI_OPT_FREE, OPT_TSV, OPT_PART, OPT_COLOR, OPT_PLOT, OPT_MODE };
 
 static const struct mode {
     const char *name;
@@ -45,6 +46,9 @@ static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "      --part=N            only part N of the file (the summary has their numbers)\n"
                            "      --json[=lines]      print JSON; lines: one object on each line\n"
                            "      --tsv               print tab-separated columns; the first is the row's type\n"
+                           "      --plot=WHEN         draw sizes of layers and sections: auto (on a terminal), always,\n"
+                           "                          never\n"
+                           "      --color=WHEN        colours: auto (the same, and no $NO_COLOR), always, never\n"
                            "  -T, --threads=N         threads for --check (default: one for each core)\n"
                            "  -q, --quiet             print nothing but errors\n"
                            "  -v, --verbose           with --check and --match: print more\n"
@@ -60,6 +64,7 @@ struct settings {
     struct dump_options options;
     unsigned mode, threads;
     const char *tokens_path;
+    enum cli_when plot, color;
     int quiet, version;
 };
 
@@ -139,7 +144,7 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
 static int each_file(struct dump_out *o, char **path, int n, struct settings *s) {
     static char dash[] = "-", *standard_input[] = {dash};
     int worst = EXIT_SAME;
-    uint64_t failed = 0;
+    uint64_t failed = 0, damaged = 0;
     if (!n) path = standard_input, n = 1;
     o->several = n > 1;
     if (o->style == DUMP_JSON) cli_report_start(&o->report, o->out);
@@ -147,7 +152,11 @@ static int each_file(struct dump_out *o, char **path, int n, struct settings *s)
         int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
         if (status > worst) worst = status;
         failed += status != EXIT_SAME;
+        damaged += s->mode == CHECK && status == EXIT_DIFFER;
     }
+    if (s->mode == CHECK && n > 1 && s->options.verbose && o->style == DUMP_TEXT)
+        fprintf(o->out, "%d files: %" PRIu64 " whole, %" PRIu64 " damaged, %" PRIu64 " not checked\n", n, (uint64_t)n - failed,
+                damaged, failed - damaged);
     if (s->mode == LIST) dump_list_end(o, &s->options, failed);
     const uint64_t sharing = s->mode == MATCH ? dump_match_end(o, &s->options) : 0;
     if (o->style == DUMP_JSON) cli_report_end(&o->report);
@@ -181,11 +190,13 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
         if (cli_parse_u64(arg, &n) || n >= KVC_NONE) return cli_usage("--part=%s is not the number of a part", arg);
         s->options.part = (uint32_t)n;
         return 0;
+    case OPT_COLOR: return cli_when_option("color", arg, &s->color);
+    case OPT_PLOT: return cli_when_option("plot", arg, &s->plot);
     case 'T':
         if (cli_parse_u64(arg, &n) || n > 1024) return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
         s->threads = (unsigned)n;
         return 0;
-    case 'q': s->quiet = s->input.quiet = 1; return 0;
+    case 'q': s->quiet = s->input.quiet = s->options.quiet = 1; return 0;
     case 'v': s->options.verbose++; return 0;
     case 'V': s->version = 1; return 0;
     case '?':
@@ -205,6 +216,8 @@ static const struct option long_options[] = {
     {"match", required_argument, NULL, OPT_MODE + MATCH},
     {"check", no_argument, NULL, OPT_MODE + CHECK},
     {"part", required_argument, NULL, OPT_PART},
+    {"color", required_argument, NULL, OPT_COLOR},
+    {"plot", required_argument, NULL, OPT_PLOT},
     {"json", optional_argument, NULL, OPT_JSON},
     {"tsv", no_argument, NULL, OPT_TSV},
     {"threads", required_argument, NULL, 'T'},
@@ -245,6 +258,7 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
         return EXIT_TROUBLE;
     }
     o->out = nowhere ? nowhere : stdout;
+    o->canvas = cli_canvas_on(o->out, s->plot, s->color);
     int status = each_file(o, path, n, s);
     if (nowhere) fclose(nowhere);
     kvc_token_texts_free(texts);

@@ -7,6 +7,8 @@
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
+#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "formats/compare/attend.h"
 #include "formats/compare/groups.h"
 
@@ -39,6 +41,16 @@ struct diff_comparison {
     struct kvc_groups groups; /* --by and --worst; by KVC_GROUP_NONE: heads are printed */
 
     struct kvc_attended attended; /* empty unless attention was measured */
+
+    /* Relative errors of compared tensors, if they are drawn. */
+    struct cli_canvas canvas;
+    struct diff_layer {
+        const struct kvc_tensor_pair *pair;
+        double error;
+    } * layer;
+    size_t n_layers;
+
+    struct cli_progress progress;
 
     /* State of the printer. */
     struct cli_report report;
@@ -109,6 +121,11 @@ void diff_tsv_counts(const struct kvc_difference *x);
 void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x);
 void diff_json_part(struct cli_json *j, const struct kvc_tensor_pair *t);
 void diff_json_counts(struct cli_json *j, const struct kvc_difference *x);
+
+/* Keeps the error of a tensor, and draws what was kept. */
+int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair, const struct kvc_difference *all,
+                    struct kvc_error *e);
+void diff_draw_layers(const struct diff_comparison *d);
 
 /* Writes "checkpoint 1", "live stream 2". */
 void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size);

@@ -295,4 +295,5 @@ void diff_end(struct diff_comparison *d) {
         if (d->style == DIFF_TSV) tsv_summary(d);
         else print_summary(d);
     }
+    diff_draw_layers(d);
 }

@@ -10,6 +10,7 @@
 #define KVC_DUMP_H
 
 #include "cli/cli.h"
+#include "cli/terminal.h"
 #include "cli/token_ids.h"
 #include "formats/model/token_text.h"
 
@@ -23,6 +24,7 @@ struct dump_column {
 struct dump_out {
     FILE *out;
     enum dump_style style;
+    struct cli_canvas canvas;
     int several;              /* there is more than one file: print each name */
     int begun;                /* the file's title is printed: dump_end() must follow */
     int any;                  /* something was printed */
@@ -35,6 +37,7 @@ struct dump_out {
         unsigned at;                      /* number of cells in the row so far */
         int in_line;                      /* the row's line is not complete */
     } table[3];
+    enum cli_color color;
     int inner_heading; /* the heading of the file's inner tables is printed */
     struct {
         const char *row;
@@ -58,7 +61,7 @@ struct dump_listed {
 
 struct dump_options {
     uint32_t part; /* KVC_NONE: not given */
-    int verbose;
+    int verbose, quiet;
     struct dump_values values;
     struct cli_token_ids tokens;  /* of --match */
     struct dump_matched *matched; /* --match: the result of each file */
@@ -95,6 +98,17 @@ uint64_t dump_count_tokens(const struct kvc_cache *c);
 int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e);
 /* Returns 1 if the mode must show part p. */
 int dump_wants_part(const struct dump_options *options, uint32_t p);
+
+/* Stored bytes of sections by their type. */
+enum { DUMP_SECTION_TYPES = 64 };
+struct dump_section_sizes {
+    unsigned n, type[DUMP_SECTION_TYPES];
+    uint64_t bytes[DUMP_SECTION_TYPES];
+};
+void dump_count_section(struct dump_section_sizes *s, unsigned type, uint64_t bytes);
+/* Draw bytes by type of section, and stored bytes of a container by layer, as text on a canvas with plots; else nothing. */
+void dump_draw_sections(struct dump_out *o, const struct dump_section_sizes *s);
+void dump_draw_layers(struct dump_out *o, const struct kvc_cache *c);
 
 /* Begins the output of a file with its name. A mode calls this function after all other checks, when only damage can still
  * stop it, so that a refused file prints nothing. */
@@ -133,10 +147,11 @@ void dump_i64(struct dump_out *o, int64_t v);
 void dump_f64(struct dump_out *o, double v);       /* text rounds to 6 digits */
 void dump_text(struct dump_out *o, const char *v); /* NULL: unknown */
 void dump_bool(struct dump_out *o, int v);
-void dump_yes(struct dump_out *o, int v);           /* "yes" or "no" in text and TSV */
-void dump_bytes(struct dump_out *o, uint64_t v);    /* "25.8 MB" in text */
-void dump_ratio_cell(struct dump_out *o, double v); /* 3 digits after the point in text */
-void dump_hash(struct dump_out *o, uint64_t v);     /* 16 hex digits */
+void dump_color(struct dump_out *o, enum cli_color color); /* of the next cells, in text; CLI_PLAIN ends it */
+void dump_yes(struct dump_out *o, int v);                  /* "yes" or "no" in text and TSV */
+void dump_bytes(struct dump_out *o, uint64_t v);           /* "25.8 MB" in text */
+void dump_ratio_cell(struct dump_out *o, double v);        /* 3 digits after the point in text */
+void dump_hash(struct dump_out *o, uint64_t v);            /* 16 hex digits */
 void dump_hex(struct dump_out *o, const uint8_t *v, uint64_t n);
 void dump_none(struct dump_out *o);
 void dump_floats(struct dump_out *o, const float *v, uint64_t n); /* one cell in JSON, n in text and TSV */

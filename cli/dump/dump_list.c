@@ -62,9 +62,14 @@ int dump_list(struct dump_out *o, const struct kvc_opened *f, struct dump_option
     dump_bytes(o, x.tensor_bytes);
     if (x.is_container) dump_ratio_cell(o, dump_ratio(&x));
     else dump_none(o); /* the file was not packed */
+    dump_color(o, is_lossy(&x) ? CLI_YELLOW : CLI_PLAIN);
     dump_yes(o, is_lossy(&x));
+    dump_color(o, CLI_PLAIN);
     short_text(o, kvc_meta_text(x.meta, KVC_KEY_RECIPE, NULL), 32);
-    dump_text(o, profile_place(&x));
+    const char *place = profile_place(&x);
+    dump_color(o, place && strcmp(place, "missing") == 0 ? CLI_RED : CLI_PLAIN);
+    dump_text(o, place);
+    dump_color(o, CLI_PLAIN);
     short_text(o, model_name(x.meta), 24);
     dump_text(o, dump_format_name(&x));
     dump_file_row_end(o, f->input.name);

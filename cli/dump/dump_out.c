@@ -281,6 +281,11 @@ void dump_bool(struct dump_out *o, int v) {
     else cell(o, v ? "true" : "false");
 }
 
+void dump_color(struct dump_out *o, enum cli_color color) {
+    if (o->style == DUMP_TEXT && color != o->color) cli_color(&o->canvas, o->out, color);
+    o->color = color;
+}
+
 void dump_yes(struct dump_out *o, int v) {
     if (o->style == DUMP_JSON) dump_bool(o, v);
     else cell(o, v ? "yes" : "no");

@@ -271,6 +271,7 @@ int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_opt
     print_storage(o, &x, &l);
     const int status = print_profile(o, &x, &l, e);
     print_parts(o, &x);
+    dump_draw_layers(o, x.c);
     print_unknown(o, &x);
     free(x.part);
     return status;

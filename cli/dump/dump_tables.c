@@ -108,6 +108,7 @@ int dump_layers(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
         layer_row(o, c, layer, cells->n ? positions : NULL);
     }
     dump_table_end(o);
+    dump_draw_layers(o, c);
     return 0;
 }
 
