@@ -1,5 +1,6 @@
 /* check.c: the check of kvc-dump --check and kvc-unpack --test. Not for printing its result. */
 #include "cli/cli.h"
+#include "cli/progress.h"
 
 #include "formats/container/container.h"
 #include "formats/container/salvage.h"
@@ -19,9 +20,22 @@ static int claims_kvc(const struct kvc_bundle *b, const struct cli_input *option
     return kvc_format_kvc.probe(b, why, sizeof why) || named_kvc(b->name);
 }
 
-static int check_all(void *threads, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e) {
-    (void)in;
-    return kvc_container_check(c, *(const unsigned *)threads, e);
+int cli_check_container(const struct kvc_cache *c, const char *name, unsigned threads, int quiet, struct kvc_error *e) {
+    struct cli_progress progress;
+    cli_progress_start(&progress, name, quiet);
+    const int status = kvc_container_check_shown(c, threads, progress.on ? cli_progress_show : NULL, &progress, e);
+    cli_progress_end(&progress);
+    return status;
+}
+
+struct checker {
+    unsigned threads;
+    int quiet;
+};
+
+static int check_all(void *state, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e) {
+    const struct checker *k = state;
+    return cli_check_container(c, in->name, k->threads, k->quiet, e);
 }
 
 /* Returns EXIT_SAME, EXIT_DIFFER for a damaged .kvc, or EXIT_TROUBLE. */
@@ -75,7 +89,8 @@ int cli_check(const char *path, struct cli_input *options, unsigned threads, int
     struct kvc_opened f;
     *damage = NULL;
     if (open_input(&f, path, options, e)) return EXIT_TROUBLE;
-    int status = check_input(&f, options, check_all, &threads, checksums, e);
+    struct checker checker = {threads, options->quiet};
+    int status = check_input(&f, options, check_all, &checker, checksums, e);
     struct kvc_import_options import = options->import;
     import.weights = options->weights;
     if (status == EXIT_DIFFER) *damage = survey(&f.input, &import, threads, &status, e);

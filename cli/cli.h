@@ -99,6 +99,8 @@ struct kvc_survey;
  * read. *damage lists all damage, and the caller frees it; it is NULL if *e says everything. */
 int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_survey **damage,
               struct kvc_error *e);
+/* Checks an open container as kvc_container_check() does, with a line of progress. */
+int cli_check_container(const struct kvc_cache *c, const char *name, unsigned threads, int quiet, struct kvc_error *e);
 /* Checks an open container, as kvc_container_check() does. */
 typedef int cli_checker(void *state, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e);
 /* Does the same with another checker, and finds the first damage only. */
@@ -188,6 +190,9 @@ void cli_report_start(struct cli_report *r, FILE *out);
 void cli_report_file(struct cli_report *r, const char *name);
 void cli_report_file_end(struct cli_report *r);
 void cli_report_failed(struct cli_report *r, const char *name, const struct kvc_error *e);
+/* Ends the array "files" and opens the object "total", which the caller fills and closes before cli_report_end(). Returns NULL
+ * for --json=lines, which has no totals. */
+struct cli_json *cli_report_total(struct cli_report *r);
 void cli_report_end(struct cli_report *r);
 /* Opens a report of one object without "files", which the caller fills. The end closes everything inside, and adds the error
  * unless it is NULL. */

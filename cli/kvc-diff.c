@@ -24,6 +24,8 @@ static const char help[] =
     "                          queries of A or B\n"
     "      --queries=FILE      the same with the queries of FILE\n"
     "What is printed:\n"
+    "      --by=WHAT           sum the errors by layer, head (default), position or channel\n"
+    "      --worst=N           print the N largest errors alone, the largest first\n"
     "      --report            print each value that differs, with its position\n"
     "  -n, --count=COUNT       report at most COUNT values (implies --report)\n"
     "  -q, --quiet             print nothing, only set the exit status\n"
@@ -31,7 +33,9 @@ static const char help[] =
     "      --json[=lines]      print one JSON object; lines: on one line\n"
     "      --tsv               print tab-separated rows\n"
     "      --html=OUT          also write a page with pictures to OUT; -: to standard output,\n"
-    "                          and print nothing else\n";
+    "                          and print nothing else\n"
+    "      --plot=WHEN         draw the errors of layers: auto (on a terminal), always, never\n"
+    "      --color=WHEN        colour them: auto (the same, and no $NO_COLOR), always, never\n";
 
 static const char end_of_help[] = "                          kvc-diff: --pairing=P,Q for A and B\n"
                                   "\n"
@@ -51,7 +55,11 @@ enum {
     OPT_TSV,
     OPT_ATTENTION,
     OPT_QUERIES,
-    OPT_HTML
+    OPT_HTML,
+    OPT_COLOR,
+    OPT_PLOT,
+    OPT_BY,
+    OPT_WORST
 };
 
 struct settings {
@@ -59,6 +67,7 @@ struct settings {
     enum kvc_pairing pairing[2];
     const char *queries; /* --queries, or NULL */
     struct diff_comparison diff;
+    enum cli_when plot, color;
     int version;
 };
 
@@ -128,6 +137,8 @@ static void release(struct diff_comparison *d) {
     if (d->queries.cache) kvc_close(&d->queries);
     if (d->collected) diff_collect_free(d->collected);
     kvc_pairs_free(&d->pairs);
+    kvc_groups_free(&d->groups);
+    free(d->layer);
     free(d->keep);
 }
 
@@ -187,6 +198,14 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case OPT_ATTENTION: d->attention = 1; return 0;
     case OPT_REPORT: d->compare.report = diff_report_value; return 0;
     case 'n': return count_option(d, arg);
+    case OPT_COLOR: return cli_when_option("color", arg, &s->color);
+    case OPT_PLOT: return cli_when_option("plot", arg, &s->plot);
+    case OPT_BY:
+        if (!kvc_group_parse(arg, &d->groups.by)) return 0;
+        return cli_usage("--by=%s is not layer, head, position or channel", arg);
+    case OPT_WORST:
+        if (!cli_parse_u64(arg, &d->groups.worst) && d->groups.worst && d->groups.worst <= KVC_GROUPS_WORST) return 0;
+        return cli_usage("--worst=%s is not a number from 1 to %u", arg, (unsigned)KVC_GROUPS_WORST);
     case 'q': d->quiet = s->input.quiet = 1; return 0;
     case 'v': d->verbose = 1; return 0;
     case OPT_JSON: return style_option(d, DIFF_JSON) || cli_report_option(arg, &d->report.lines) ? EXIT_TROUBLE : 0;
@@ -208,6 +227,10 @@ static const struct option long_options[] = {
     {"all", no_argument, NULL, OPT_ALL},
     {"attention", no_argument, NULL, OPT_ATTENTION},
     {"queries", required_argument, NULL, OPT_QUERIES},
+    {"color", required_argument, NULL, OPT_COLOR},
+    {"plot", required_argument, NULL, OPT_PLOT},
+    {"by", required_argument, NULL, OPT_BY},
+    {"worst", required_argument, NULL, OPT_WORST},
     {"report", no_argument, NULL, OPT_REPORT},
     {"count", required_argument, NULL, 'n'},
     {"quiet", no_argument, NULL, 'q'},
@@ -223,6 +246,7 @@ static const struct option long_options[] = {
 int main(int argc, char **argv) {
     static struct settings s = {.diff = {.compare = {.exact = 1, .state = &s.diff},
                                          .count = UINT64_MAX,
+                                         .groups = {.give = diff_print_group, .state = &s.diff},
                                          .pairs = {.first = INT64_MIN, .last = INT64_MAX}}};
     static struct diff_collected collected;
     int opt, status;
@@ -239,6 +263,10 @@ int main(int argc, char **argv) {
         if ((status = take_option(&s, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.diff.verbose, cli_cuda_version);
+    s.diff.canvas = cli_canvas_on(stdout, s.plot, s.color);
+    if (s.diff.groups.worst && !s.diff.groups.by) s.diff.groups.by = KVC_GROUP_HEAD;
+    if (s.diff.groups.by && s.diff.compare.report)
+        return cli_usage("--report and -n print values, --by and --worst sums: choose one");
     char **path = argv + optind;
     if (argc - optind != 2) return cli_usage("two files are needed, but %d given", argc - optind);
     if (strcmp(path[0], "-") == 0 && strcmp(path[1], "-") == 0)

@@ -8,10 +8,11 @@
 #include "formats/container/container.h"
 #include "kernels/kernels.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_JSON = CLI_OPT_FREE, OPT_TSV, OPT_PART, OPT_MODE };
+enum { OPT_JSON = CLI_OPT_FREE, OPT_TSV, OPT_PART, OPT_COLOR, OPT_PLOT, OPT_MODE };
 
 static const struct mode {
     const char *name;
@@ -19,15 +20,17 @@ static const struct mode {
 } modes[] = {
     {"summary", dump_summary},   {"header", dump_header}, {"layers", dump_layers}, {"tokens", dump_tokens},
     {"sections", dump_sections}, {"values", dump_values}, {"stats", dump_stats},   {"match", dump_match},
-    {"html", dump_html},         {"check", NULL},
+    {"html", dump_html},         {"list", dump_list},     {"check", NULL},
 };
-enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, HTML, CHECK };
+enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, HTML, LIST, CHECK };
 
 static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "Show the contents of KV-cache files: .kvc containers and files of engines. FILE may be a folder or\n"
                            "a tar archive of several files; - or no FILE is standard input.\n"
                            "\n"
                            "What to show (default: a summary on one screen):\n"
+                           "      --list              a row for each FILE: tokens, size, ratio, lossy or not, recipe,\n"
+                           "                          place of its profile, model; and totals\n"
                            "      --header            versions and all metadata keys\n"
                            "      --layers            one line for each layer\n"
                            "      --tokens            positions, token ids and cells\n"
@@ -45,6 +48,9 @@ static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "      --part=N            only part N of the file (the summary has their numbers)\n"
                            "      --json[=lines]      print JSON; lines: one object on each line\n"
                            "      --tsv               print tab-separated columns; the first is the row's type\n"
+                           "      --plot=WHEN         draw sizes of layers and sections: auto (on a terminal), always,\n"
+                           "                          never\n"
+                           "      --color=WHEN        colours: auto (the same, and no $NO_COLOR), always, never\n"
                            "  -T, --threads=N         threads for --check (default: one for each core)\n"
                            "  -q, --quiet             print nothing but errors\n"
                            "  -v, --verbose           with --check and --match: print more\n"
@@ -60,8 +66,13 @@ struct settings {
     struct dump_options options;
     unsigned mode, threads;
     const char *tokens_path;
+    enum cli_when plot, color;
     int quiet, version;
 };
+
+static const struct dump_column cells_of_damage[] = {{"record", 0}, {"kind", 0},        {"part", 0},      {"layer", 0},
+                                                     {"role", 0},   {"first_token", 0}, {"end_token", 0}, {"offset", 0},
+                                                     {"bytes", 0},  {"reason", 0},      {NULL, 0}};
 
 /* Prints the line of --check, and as JSON and TSV all damage. `message`, `e` and `damage` may be NULL. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict, const char *message,
@@ -74,11 +85,14 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
         if (e) dump_failed(o, name, e);
         else dump_end(o);
     } else if (o->style == DUMP_TSV) {
+        static const struct dump_column columns[] = {{"verdict", 0}, {"name", 0}, {"message", 0}, {NULL, 0}};
+        dump_heading(o, "check", columns);
         fprintf(o->out, "check\t%s\t", verdict);
         cli_print_safe(o->out, name);
         fputc('\t', o->out);
         cli_print_safe(o->out, message ? message : "-");
         fputc('\n', o->out);
+        if (damage) dump_heading(o, "damage", cells_of_damage);
         if (damage) cli_tsv_damage(o->out, damage);
     } else if (s->options.verbose && strcmp(verdict, "ok") == 0) {
         cli_print_safe(o->out, name);
@@ -111,6 +125,8 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_error e = {.code = KVC_OK};
     int status = EXIT_SAME;
     if (cli_open(&f, path, &s->input, &e)) {
+        const int no_cache = e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_UNSUPPORTED;
+        if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, &e)) return status;
         dump_failed(o, path, &e);
         cli_error(&e);
         return EXIT_TROUBLE;
@@ -130,13 +146,20 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
 static int each_file(struct dump_out *o, char **path, int n, struct settings *s) {
     static char dash[] = "-", *standard_input[] = {dash};
     int worst = EXIT_SAME;
+    uint64_t failed = 0, damaged = 0;
     if (!n) path = standard_input, n = 1;
     o->several = n > 1;
     if (o->style == DUMP_JSON) cli_report_start(&o->report, o->out);
     for (int i = 0; i < n; i++) {
         int status = s->mode == CHECK ? check_file(o, path[i], s) : show_file(o, path[i], s);
         if (status > worst) worst = status;
+        failed += status != EXIT_SAME;
+        damaged += s->mode == CHECK && status == EXIT_DIFFER;
     }
+    if (s->mode == CHECK && n > 1 && s->options.verbose && o->style == DUMP_TEXT)
+        fprintf(o->out, "%d files: %" PRIu64 " whole, %" PRIu64 " damaged, %" PRIu64 " not checked\n", n, (uint64_t)n - failed,
+                damaged, failed - damaged);
+    if (s->mode == LIST) dump_list_end(o, &s->options, failed);
     const uint64_t sharing = s->mode == MATCH ? dump_match_end(o, &s->options) : 0;
     if (o->style == DUMP_JSON) cli_report_end(&o->report);
     return worst == EXIT_SAME && s->mode == MATCH && !sharing ? EXIT_DIFFER : worst;
@@ -170,11 +193,13 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
         if (cli_parse_u64(arg, &n) || n >= KVC_NONE) return cli_usage("--part=%s is not the number of a part", arg);
         s->options.part = (uint32_t)n;
         return 0;
+    case OPT_COLOR: return cli_when_option("color", arg, &s->color);
+    case OPT_PLOT: return cli_when_option("plot", arg, &s->plot);
     case 'T':
         if (cli_parse_u64(arg, &n) || n > 1024) return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
         s->threads = (unsigned)n;
         return 0;
-    case 'q': s->quiet = s->input.quiet = 1; return 0;
+    case 'q': s->quiet = s->input.quiet = s->options.quiet = 1; return 0;
     case 'v': s->options.verbose++; return 0;
     case 'V': s->version = 1; return 0;
     case '?':
@@ -184,6 +209,7 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
 }
 
 static const struct option long_options[] = {
+    {"list", no_argument, NULL, OPT_MODE + LIST},
     {"header", no_argument, NULL, OPT_MODE + HEADER},
     {"layers", no_argument, NULL, OPT_MODE + LAYERS},
     {"tokens", no_argument, NULL, OPT_MODE + TOKENS},
@@ -194,6 +220,8 @@ static const struct option long_options[] = {
     {"html", required_argument, NULL, OPT_MODE + HTML},
     {"check", no_argument, NULL, OPT_MODE + CHECK},
     {"part", required_argument, NULL, OPT_PART},
+    {"color", required_argument, NULL, OPT_COLOR},
+    {"plot", required_argument, NULL, OPT_PLOT},
     {"json", optional_argument, NULL, OPT_JSON},
     {"tsv", no_argument, NULL, OPT_TSV},
     {"threads", required_argument, NULL, 'T'},
@@ -225,14 +253,23 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
         cli_error(&e);
         return EXIT_TROUBLE;
     }
+    struct kvc_token_texts *texts = NULL;
+    if (s->mode == TOKENS && s->input.model_path && kvc_token_texts_read(s->input.model_path, &texts, &e)) {
+        kvc_error_prefix(&e, s->input.model_path);
+        cli_error(&e);
+        return EXIT_TROUBLE;
+    }
+    s->options.texts = texts;
     FILE *nowhere = s->quiet ? fopen("/dev/null", "w") : NULL;
     if (s->quiet && !nowhere) {
         cli_warn("cannot open /dev/null");
         return EXIT_TROUBLE;
     }
     o->out = nowhere ? nowhere : stdout;
+    o->canvas = cli_canvas_on(o->out, s->plot, s->color);
     int status = each_file(o, path, n, s);
     if (nowhere) fclose(nowhere);
+    kvc_token_texts_free(texts);
     return status;
 }
 

@@ -109,15 +109,6 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "  -V, --version           the version; with -v also kernels and stages\n"
                            "\n";
 
-/* Only on a terminal, and only for work of more than a second. */
-static void show_progress(void *state, uint64_t done, uint64_t total) {
-    struct cli_progress *p = state;
-    double t = job_now();
-    if (t - p->start < 1 || t - p->shown < 0.1) return;
-    p->shown = t;
-    fprintf(stderr, "\r%3d %%", total ? (int)(100 * ((double)done / (double)total)) : 100);
-}
-
 static int ends_in(const char *path, size_t n, const char *suffix) {
     const size_t m = strlen(suffix);
     return n > m && memcmp(path + n - m, suffix, m) == 0;
@@ -194,14 +185,9 @@ static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cach
     }
 }
 
-static void end_progress(struct cli_pack *p) {
-    if (p->progress.shown > 0) fputs("\r     \r", stderr);
-    p->progress.shown = 0;
-}
-
 static void say_coded(void *state, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
     struct cli_pack *p = state;
-    end_progress(p);
+    cli_progress_end(&p->progress);
     if (p->job.verbose && !p->done.report.lossless) pack_say_lossy(p, p->file->input.name, c, recipe);
 }
 
@@ -219,18 +205,18 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     struct cli_pack *p = state;
     struct kvc_pack_options *o = &p->how.options;
     p->file = f;
-    p->progress = (struct cli_progress){.start = job_now()};
+    cli_progress_start(&p->progress, f->input.name, p->job.input.quiet);
     o->threads = p->job.threads;
     o->weights = p->job.input.weights;
     o->measure = p->job.verbose || p->job.json;
-    o->progress = !p->job.input.quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
+    o->progress = p->progress.on ? cli_progress_show : NULL;
     o->progress_state = &p->progress;
     kvc_packed_free(&p->done);
     if (p->token_ids.n && kvc_cache_give_tokens(f->cache, p->token_ids.id, p->token_ids.n, e))
         return kvc_error_prefix(e, f->input.name);
     const int status = p->selects ? pack_part(p, f->cache, out, e)
                                   : kvc_pack_cache(f->cache, kvc_opened_size(f), &p->how, out, &p->done, e);
-    end_progress(p);
+    cli_progress_end(&p->progress);
     return status;
 }
 

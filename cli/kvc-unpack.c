@@ -3,6 +3,7 @@
 #include "cli/unpack.h"
 
 #include "codecs/near.h"
+#include "formats/file/restore.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -104,19 +105,39 @@ static int becomes_folder(void *state, const struct kvc_opened *f) {
 
 /* --- one input --- */
 
+static int write_one(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
+    const int device = unpack_on_device(u, &f->input, e);
+    u->loaded = 0;
+    if (u->salvage) return unpack_write_salvaged(u, f, out, e);
+    if (device < 0) return -1;
+    return device ? unpack_write_from_device(u, f, out, e) : unpack_write(u, f, f->cache, out, e);
+}
+
+/* Returns the size of the output: of the source, or else about that of the tensors; 0 for a part, whose size is not known. */
+static uint64_t expected_size(const struct cli_unpack *u, const struct kvc_cache *c) {
+    uint64_t bytes = 0;
+    if (u->selects || u->ranks) return 0;
+    if (unpack_wants_source(u, c) && !c->n_members) return kvc_source_size(c, 0);
+    for (uint32_t t = 0; t < c->n_tensors; t++) bytes += kvc_tensor_bytes(&c->tensor[t]);
+    return bytes;
+}
+
 static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
     struct cli_unpack *u = state;
+    struct cli_progress progress;
+    struct cli_counted counted;
     uint64_t start = out->offset;
-    int device = unpack_on_device(u, &f->input, e);
-    u->loaded = 0;
-    if (u->salvage) {
-        if (unpack_write_salvaged(u, f, out, e)) return -1;
-        u->written = out->offset - start;
-        return 0;
+    int status;
+    cli_progress_start(&progress, f->input.name, u->job.input.quiet);
+    if (progress.on) {
+        struct kvc_sink shown = cli_counted_begin(&counted, &progress, out, expected_size(u, f->cache));
+        status = write_one(u, f, &shown, e);
+        cli_counted_end(&counted, &shown);
+    } else {
+        status = write_one(u, f, out, e);
     }
-    if (device < 0 || (device ? unpack_write_from_device(u, f, out, e) : unpack_write(u, f, f->cache, out, e))) return -1;
-    u->written = out->offset - start;
-    return 0;
+    if (!status) u->written = out->offset - start;
+    return status;
 }
 
 static int write_members(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out, struct kvc_error *e) {

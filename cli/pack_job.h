@@ -3,13 +3,10 @@
 #define KVC_PACK_JOB_H
 
 #include "cli/job.h"
+#include "cli/progress.h"
 #include "cli/token_ids.h"
 #include "formats/cache/view.h"
 #include "formats/file/pack.h"
-
-struct cli_progress {
-    double start, shown;
-};
 
 struct cli_pack {
     struct cli_job job;

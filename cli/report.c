@@ -37,9 +37,16 @@ void cli_report_failed(struct cli_report *r, const char *name, const struct kvc_
     cli_report_file_end(r);
 }
 
+struct cli_json *cli_report_total(struct cli_report *r) {
+    if (r->lines) return NULL;
+    cli_json_close(&r->json);
+    cli_json_open(&r->json, "total", '{');
+    return &r->json;
+}
+
 void cli_report_end(struct cli_report *r) {
     if (r->lines) return;
-    cli_json_close(&r->json);
+    if (r->json.depth > 1) cli_json_close(&r->json);
     cli_json_close(&r->json);
     cli_json_end(&r->json);
 }

@@ -5,6 +5,7 @@
 
 #include "cli/gpu.h"
 #include "cli/job.h"
+#include "cli/progress.h"
 #include "formats/cache/view.h"
 #include "formats/container/salvage.h"
 

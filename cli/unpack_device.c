@@ -76,7 +76,7 @@ int unpack_check_container(void *state, const struct kvc_input *in, const struct
     struct kvc_cuda_options options = load_options(u);
     struct cli_device_cache d;
     int device = unpack_on_device(u, in, e);
-    if (device <= 0) return device ? -1 : kvc_container_check(c, u->job.threads, e);
+    if (device <= 0) return device ? -1 : cli_check_container(c, in->name, u->job.threads, u->job.input.quiet, e);
     if (cli_device_cache_open(&d, &u->device, in, c, &options, e)) return -1;
     int status = cli_device_cache_check(&d, u->job.threads, e);
     keep_load(u, &d.load);

@@ -8,7 +8,10 @@
 
 #include "cli/cli.h"
 #include "cli/diff/diff_collect.h"
+#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "formats/compare/attend.h"
+#include "formats/compare/groups.h"
 
 enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
 
@@ -38,12 +41,37 @@ struct diff_comparison {
     uint64_t compared, unequal, values; /* numbers of tensors, of tensors that differ, of values */
     struct kvc_difference total;        /* over the tensors that differ */
 
+    struct kvc_groups groups; /* --by and --worst; by KVC_GROUP_NONE: heads are printed */
+
     struct kvc_attended attended; /* empty unless attention was measured */
+
+    /* Relative errors of compared tensors, if they are drawn. */
+    struct cli_canvas canvas;
+    struct diff_layer {
+        const struct kvc_tensor_pair *pair;
+        double error;
+    } * layer;
+    size_t n_layers;
+
+    struct cli_progress progress;
 
     /* State of the printer. */
     struct cli_report report;
     const struct kvc_tensor_pair *now; /* the current tensors */
     int opened, headed;                /* their JSON object is open; the heading of the text table is printed */
+    unsigned headed_rows;              /* TSV's row types whose heading is printed */
+};
+
+/* Columns of TSV. */
+#define DIFF_TSV_COUNTS "differ\tvalues\tnonfinite\tmax_abs\trms\tfrobenius\tcosine"
+#define DIFF_TSV_HEAD \
+    "#head\tpart\tstream\tcheckpoint\tlayer\trole\thead\t" DIFF_TSV_COUNTS "\tfirst_position\tfirst_channel\tfirst_a\tfirst_b"
+enum diff_headed {
+    DIFF_HEADED_FACT = 1,
+    DIFF_HEADED_VALUE = 2,
+    DIFF_HEADED_HEAD = 4,
+    DIFF_HEADED_GROUPS = 8,
+    DIFF_HEADED_ATTENTION = 16
 };
 
 /* "A" and "B". */
@@ -86,6 +114,23 @@ void diff_fact_presence(struct diff_comparison *d, const char *where, const char
 kvc_report_fn diff_report_value;
 /* Prints the heads of d->now. */
 void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal);
+
+/* Prints a group of --by; `state` is the struct diff_comparison. */
+kvc_group_fn diff_print_group;
+
+/* Prints a heading of TSV once. */
+void diff_tsv_heading(struct diff_comparison *d, enum diff_headed which, const char *heading);
+/* Print columns and keys of TSV and JSON: part, stream and checkpoint; numbers of values, and measures; the row of a head. */
+void diff_tsv_part(const struct kvc_tensor_pair *t);
+void diff_tsv_counts(const struct kvc_difference *x);
+void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x);
+void diff_json_part(struct cli_json *j, const struct kvc_tensor_pair *t);
+void diff_json_counts(struct cli_json *j, const struct kvc_difference *x);
+
+/* Keeps the error of a tensor, and draws what was kept. */
+int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair, const struct kvc_difference *all,
+                    struct kvc_error *e);
+void diff_draw_layers(const struct diff_comparison *d);
 
 /* Writes "checkpoint 1", "live stream 2". */
 void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size);

@@ -1,7 +1,12 @@
-/* diff_labels.c: the names of parts and layers in the output of kvc-diff. Not for matching them (formats/compare/pairs.c). */
+/* diff_labels.c: the names of parts, layers and columns in the output of kvc-diff. Not for matching them (formats/compare/pairs.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>
+
+void diff_tsv_heading(struct diff_comparison *d, enum diff_headed which, const char *heading) {
+    if (!(d->headed_rows & which)) puts(heading);
+    d->headed_rows |= which;
+}
 
 const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts) {
     return parts->part[0] ? parts->part[0] : parts->part[1];

@@ -55,8 +55,10 @@ void diff_fact(struct diff_comparison *d, const char *where, const char *what, c
     if (d->collected) diff_collect_fact(d->collected, where, what, a, b, note);
     if (d->quiet) return;
     if (d->style == DIFF_JSON) json_fact(&d->report.json, where, what, a, b, note);
-    else if (d->style == DIFF_TSV) tsv_fact(where, what, a, b, note);
-    else print_fact(where, what, a, b, note);
+    else if (d->style == DIFF_TSV) {
+        diff_tsv_heading(d, DIFF_HEADED_FACT, "#fact\twhere\twhat\ta\tb\tnote");
+        tsv_fact(where, what, a, b, note);
+    } else print_fact(where, what, a, b, note);
 }
 
 void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a, uint64_t b) {
@@ -72,25 +74,34 @@ void diff_fact_presence(struct diff_comparison *d, const char *where, const char
 
 /* --- values --- */
 
-/* Prints the columns of a TSV row that name the tensor. */
-static void tsv_tensor(const struct kvc_tensor_pair *t, const char *type) {
+void diff_tsv_part(const struct kvc_tensor_pair *t) {
     const struct kvc_part *part = diff_part_of(t->parts);
     char checkpoint[16] = "-";
     if (part->kind == KVC_PART_CHECKPOINT) snprintf(checkpoint, sizeof checkpoint, "%" PRIu32, part->checkpoint);
-    printf("%s\t%s\t%" PRIu32 "\t%s\t%" PRIu32 "\t%s\t", type, kvc_part_kind_name(part->kind), part->stream, checkpoint, t->layer,
-           kvc_role_name(t->role));
+    printf("%s\t%" PRIu32 "\t%s", kvc_part_kind_name(part->kind), part->stream, checkpoint);
 }
 
-/* Opens the object of d->now, unless a reported value has opened it. */
-static void json_tensor(struct diff_comparison *d) {
-    const struct kvc_part *part = diff_part_of(d->now->parts);
-    if (d->opened) return;
-    struct cli_json *j = &d->report.json;
-    cli_json_open(j, NULL, '{');
+/* Prints the columns of a TSV row that name the tensor. */
+static void tsv_tensor(const struct kvc_tensor_pair *t, const char *type) {
+    printf("%s\t", type);
+    diff_tsv_part(t);
+    printf("\t%" PRIu32 "\t%s\t", t->layer, kvc_role_name(t->role));
+}
+
+void diff_json_part(struct cli_json *j, const struct kvc_tensor_pair *t) {
+    const struct kvc_part *part = diff_part_of(t->parts);
     cli_json_text(j, "part", kvc_part_kind_name(part->kind));
     cli_json_u64(j, "stream", part->stream);
     if (part->kind == KVC_PART_CHECKPOINT) cli_json_u64(j, "checkpoint", part->checkpoint);
     else cli_json_text(j, "checkpoint", NULL);
+}
+
+/* Opens the object of d->now, unless a reported value has opened it. */
+static void json_tensor(struct diff_comparison *d) {
+    if (d->opened) return;
+    struct cli_json *j = &d->report.json;
+    cli_json_open(j, NULL, '{');
+    diff_json_part(j, d->now);
     cli_json_u64(j, "layer", d->now->layer);
     cli_json_text(j, "role", kvc_role_name(d->now->role));
     if (d->compare.report) cli_json_open(j, "values", '[');
@@ -120,6 +131,7 @@ int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t cha
     cli_float_text((float)a, text[0]);
     cli_float_text((float)b, text[1]);
     if (d->style == DIFF_TSV) {
+        diff_tsv_heading(d, DIFF_HEADED_VALUE, "#value\tpart\tstream\tcheckpoint\tlayer\trole\tposition\thead\tchannel\ta\tb");
         tsv_tensor(d->now, "value");
         printf("%" PRId64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\t%s\n", position, head, channel, text[0], text[1]);
     } else {
@@ -146,21 +158,30 @@ static void tsv_measures(const struct kvc_difference *x) {
     }
 }
 
-static void json_head(struct cli_json *j, uint64_t head, const struct kvc_difference *x) {
-    cli_json_open(j, NULL, '{');
-    cli_json_u64(j, "head", head);
+void diff_json_counts(struct cli_json *j, const struct kvc_difference *x) {
     cli_json_u64(j, "differ", x->differ);
     cli_json_u64(j, "values", x->values);
     cli_json_u64(j, "nonfinite", x->nonfinite);
     json_measures(j, x);
+}
+
+void diff_tsv_counts(const struct kvc_difference *x) {
+    printf("%" PRIu64 "\t%" PRIu64 "\t%" PRIu64, x->differ, x->values, x->nonfinite);
+    tsv_measures(x);
+}
+
+static void json_head(struct cli_json *j, uint64_t head, const struct kvc_difference *x) {
+    cli_json_open(j, NULL, '{');
+    cli_json_u64(j, "head", head);
+    diff_json_counts(j, x);
     cli_json_close(j);
 }
 
-static void tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x) {
+void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x) {
     char text[2][32];
     tsv_tensor(t, "head");
-    printf("%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64, head, x->differ, x->values, x->nonfinite);
-    tsv_measures(x);
+    printf("%" PRIu64 "\t", head);
+    diff_tsv_counts(x);
     if (x->differ) {
         cli_float_text((float)x->at_a, text[0]);
         cli_float_text((float)x->at_b, text[1]);
@@ -182,7 +203,7 @@ static void print_head(struct diff_comparison *d, uint64_t head, const struct kv
 }
 
 void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal) {
-    if (d->quiet || (!unequal && !d->verbose)) return;
+    if (d->quiet || d->groups.by || (!unequal && !d->verbose)) return;
     if (d->style == DIFF_JSON) {
         json_tensor(d);
         if (d->compare.report) cli_json_close(&d->report.json);
@@ -191,8 +212,10 @@ void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *h
     for (uint64_t h = 0; h < d->now->heads; h++) {
         if (!head[h].differ && !d->verbose) continue;
         if (d->style == DIFF_JSON) json_head(&d->report.json, h, &head[h]);
-        else if (d->style == DIFF_TSV) tsv_head(d->now, h, &head[h]);
-        else print_head(d, h, &head[h]);
+        else if (d->style == DIFF_TSV) {
+            diff_tsv_heading(d, DIFF_HEADED_HEAD, DIFF_TSV_HEAD);
+            diff_tsv_head(d->now, h, &head[h]);
+        } else print_head(d, h, &head[h]);
     }
     if (d->style == DIFF_JSON) {
         cli_json_close(&d->report.json);
@@ -216,6 +239,7 @@ static void json_summary(struct diff_comparison *d) {
 }
 
 static void tsv_summary(const struct diff_comparison *d) {
+    puts("#summary\tresult\tfacts\ttensors_differ\ttensors\t" DIFF_TSV_COUNTS);
     printf("summary\t%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64,
            diff_differs(d) ? "differ" : "same", d->facts, d->unequal, d->compared, d->total.differ, d->values,
            d->total.nonfinite);
@@ -258,7 +282,8 @@ void diff_failed(struct diff_comparison *d, const char *a, const char *b, const 
 void diff_begin_tensors(struct diff_comparison *d) {
     if (d->quiet || d->style != DIFF_JSON) return;
     cli_json_close(&d->report.json);
-    cli_json_open(&d->report.json, "tensors", '[');
+    if (d->groups.by) cli_json_text(&d->report.json, "by", kvc_group_name(d->groups.by));
+    cli_json_open(&d->report.json, d->groups.by ? "groups" : "tensors", '[');
 }
 
 void diff_end(struct diff_comparison *d) {
@@ -275,4 +300,5 @@ void diff_end(struct diff_comparison *d) {
         if (d->style == DIFF_TSV) tsv_summary(d);
         else print_summary(d);
     }
+    diff_draw_layers(d);
 }

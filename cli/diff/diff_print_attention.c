@@ -50,6 +50,7 @@ static void text_measures(struct kvc_attention *a) {
 }
 
 void diff_print_attention(struct diff_comparison *d) {
+    static const char heading[] = "#attention\tpart\tstream\tlayer\thead\tqueries\tlogit_rms\tkl\toutput_median\toutput_p99";
     if (!d->attention) return;
     if (d->style == DIFF_JSON) cli_json_open(&d->report.json, "attention", '[');
     if (d->style == DIFF_TEXT)
@@ -63,6 +64,7 @@ void diff_print_attention(struct diff_comparison *d) {
         for (uint64_t h = 0; h < l->heads; h++) {
             if (d->style == DIFF_JSON) json_head(d, l, h);
             else if (d->style == DIFF_TSV) {
+                diff_tsv_heading(d, DIFF_HEADED_ATTENTION, heading);
                 printf("attention\t%s\t%" PRIu32 "\t%" PRIu32 "\t%" PRIu64, kvc_part_kind_name(l->k->parts->part[0]->kind),
                        l->k->parts->part[0]->stream, l->k->layer, h);
                 tsv_measures(&l->head[h]);
@@ -78,6 +80,7 @@ void diff_print_attention(struct diff_comparison *d) {
         json_measures(&d->report.json, &d->attended.all);
         cli_json_close(&d->report.json);
     } else if (d->style == DIFF_TSV) {
+        diff_tsv_heading(d, DIFF_HEADED_ATTENTION, heading);
         fputs("attention\tall\t\t\t", stdout);
         tsv_measures(&d->attended.all);
     } else {

@@ -11,7 +11,9 @@
 #define KVC_DUMP_H
 
 #include "cli/cli.h"
+#include "cli/terminal.h"
 #include "cli/token_ids.h"
+#include "formats/model/token_text.h"
 
 enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV, DUMP_HTML };
 
@@ -23,6 +25,7 @@ struct dump_column {
 struct dump_out {
     FILE *out;
     enum dump_style style;
+    struct cli_canvas canvas;
     int several;              /* there is more than one file: print each name */
     int begun;                /* the file's title is printed: dump_end() must follow */
     int any;                  /* something was printed */
@@ -35,8 +38,13 @@ struct dump_out {
         unsigned at;                      /* number of cells in the row so far */
         int in_line;                      /* the row's line is not complete */
     } table[3];
-    int in_facts;      /* HTML: the table of facts is open */
+    int in_facts; /* HTML: the table of facts is open */
+    enum cli_color color;
     int inner_heading; /* the heading of the file's inner tables is printed */
+    struct {
+        const char *row;
+        const struct dump_column *column;
+    } headed[8]; /* TSV's row types whose heading is printed */
 };
 
 struct dump_values {
@@ -47,14 +55,22 @@ struct dump_values {
     uint64_t first, end; /* positions */
 };
 
+/* The totals of --list. */
+struct dump_listed {
+    uint64_t files, lossy, bytes, tensors; /* bytes of the files and of their tensors */
+    uint64_t packed_bytes, packed_tensors; /* the same of containers alone */
+};
+
 struct dump_options {
     uint32_t part; /* KVC_NONE: not given */
-    int verbose;
+    int verbose, quiet;
     struct dump_values values;
     const char *html;             /* of --html: where the page is written */
     struct cli_token_ids tokens;  /* of --match */
     struct dump_matched *matched; /* --match: the result of each file */
     uint64_t n_matched;
+    struct dump_listed listed;
+    const struct kvc_token_texts *texts; /* --tokens: of --model; NULL: unknown */
 };
 
 typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e);
@@ -68,16 +84,35 @@ dump_fn dump_sections; /* dump_sections.c */
 dump_fn dump_values;   /* dump_values.c */
 dump_fn dump_stats;    /* dump_values.c */
 dump_fn dump_html;     /* cli/html/dump_report.c */
+dump_fn dump_list;     /* dump_list.c: a row of a file; dump_list_end() prints the totals */
 dump_fn dump_match;    /* dump_match.c: records the result of a file; dump_match_end() prints */
 
+/* Prints the summary of a profile or of a model's weights, for a file that is no cache. -1 if the file is neither; *e is then the
+ * reason if it is a damaged profile, and else stays. */
+int dump_no_cache(struct dump_out *o, const char *path, struct kvc_error *e);
 /* Parses "L:K:H[:T0:T1]". 0, or -1 if malformed. */
 int dump_values_parse(const char *text, struct dump_values *v);
 /* Prints and frees the results of --match, the best file first. Returns the number of files that share a token. */
 uint64_t dump_match_end(struct dump_out *o, struct dump_options *options);
+/* Prints the totals of --list; `failed` is the number of files without a row. */
+void dump_list_end(struct dump_out *o, const struct dump_options *options, uint64_t failed);
+/* Returns the number of tokens of a cache: of its ids, or else of the rows of its first part. */
+uint64_t dump_count_tokens(const struct kvc_cache *c);
 /* Refuses a part number that the file does not have. */
 int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e);
 /* Returns 1 if the mode must show part p. */
 int dump_wants_part(const struct dump_options *options, uint32_t p);
+
+/* Stored bytes of sections by their type. */
+enum { DUMP_SECTION_TYPES = 64 };
+struct dump_section_sizes {
+    unsigned n, type[DUMP_SECTION_TYPES];
+    uint64_t bytes[DUMP_SECTION_TYPES];
+};
+void dump_count_section(struct dump_section_sizes *s, unsigned type, uint64_t bytes);
+/* Draw bytes by type of section, and stored bytes of a container by layer, as text on a canvas with plots; else nothing. */
+void dump_draw_sections(struct dump_out *o, const struct dump_section_sizes *s);
+void dump_draw_layers(struct dump_out *o, const struct kvc_cache *c);
 
 /* Begins the output of a file with its name. A mode calls this function after all other checks, when only damage can still
  * stop it, so that a refused file prints nothing. */
@@ -103,6 +138,13 @@ void dump_line(struct dump_out *o, const char *text);
 /* Opens a table, or a table inside the current row, which must be complete. */
 void dump_table(struct dump_out *o, const char *key, const char *row, const struct dump_column *columns);
 void dump_table_end(struct dump_out *o);
+/* Prints TSV's heading "#ROW", names of columns, before the first row of a type, and again if
+ * its columns change. Other styles: nothing. */
+void dump_heading(struct dump_out *o, const char *row, const struct dump_column *columns);
+/* Begin and end a row of a table whose rows are files; the last column is the file's name. The first row opens the table; the
+ * caller closes it. In JSON the cells are keys of the file's object, for dump_end(). */
+void dump_file_row(struct dump_out *o, const char *name, const char *row, const struct dump_column *columns);
+void dump_file_row_end(struct dump_out *o, const char *name);
 void dump_row(struct dump_out *o);
 void dump_row_end(struct dump_out *o);
 /* Print cells, in the order of the columns; every row must have all of them. */
@@ -111,7 +153,11 @@ void dump_i64(struct dump_out *o, int64_t v);
 void dump_f64(struct dump_out *o, double v);       /* text rounds to 6 digits */
 void dump_text(struct dump_out *o, const char *v); /* NULL: unknown */
 void dump_bool(struct dump_out *o, int v);
-void dump_hash(struct dump_out *o, uint64_t v); /* 16 hex digits */
+void dump_color(struct dump_out *o, enum cli_color color); /* of the next cells, in text; CLI_PLAIN ends it */
+void dump_yes(struct dump_out *o, int v);                  /* "yes" or "no" in text and TSV */
+void dump_bytes(struct dump_out *o, uint64_t v);           /* "25.8 MB" in text */
+void dump_ratio_cell(struct dump_out *o, double v);        /* 3 digits after the point in text */
+void dump_hash(struct dump_out *o, uint64_t v);            /* 16 hex digits */
 void dump_hex(struct dump_out *o, const uint8_t *v, uint64_t n);
 void dump_none(struct dump_out *o);
 void dump_floats(struct dump_out *o, const float *v, uint64_t n); /* one cell in JSON, n in text and TSV */

@@ -21,15 +21,14 @@ static int is_whole(const struct dump_matched *m) {
     return m->found.common && !m->found.first && m->found.common == m->tokens;
 }
 
-/* Returns the number of tokens of a cache: of its ids, or else of the rows of its live part. */
-static uint64_t count_tokens(const struct kvc_cache *c) {
+uint64_t dump_count_tokens(const struct kvc_cache *c) {
     if (c->tokens) return c->n_tokens;
     return c->n_parts ? c->part[0].cells.n : 0;
 }
 
 int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     (void)o; /* printing waits for the last file */
-    struct dump_matched m = {.order = options->n_matched, .tokens = count_tokens(f->cache)};
+    struct dump_matched m = {.order = options->n_matched, .tokens = dump_count_tokens(f->cache)};
     if (kvc_prefix_match(f->cache, options->tokens.id, options->tokens.n, &m.found, e)) return -1;
     struct dump_matched *grown = kvc_realloc(options->matched, options->n_matched + 1, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "the list of files");
@@ -58,6 +57,9 @@ static void print_one(struct dump_out *o, const struct dump_matched *m, const st
         cli_json_u64(&o->report.json, "first", m->found.first);
         dump_end(o);
     } else if (o->style == DUMP_TSV) {
+        static const struct dump_column columns[] = {{"common", 0}, {"name", 0},  {"by", 0},
+                                                     {"tokens", 0}, {"first", 0}, {NULL, 0}};
+        dump_heading(o, "match", columns);
         fprintf(o->out, "match\t%" PRIu64 "\t", m->found.common);
         cli_print_safe(o->out, m->name);
         fprintf(o->out, "\t%s\t%" PRIu64 "\t%" PRIu64 "\n", how, m->tokens, m->found.first);

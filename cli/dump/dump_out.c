@@ -8,11 +8,27 @@
 #include <string.h>
 
 enum { MAX_COLUMNS = 24 }; /* of a table as HTML */
+void dump_heading(struct dump_out *o, const char *row, const struct dump_column *columns) {
+    const unsigned most = sizeof o->headed / sizeof o->headed[0];
+    if (o->style != DUMP_TSV) return;
+    for (unsigned i = 0; i < most; i++) {
+        if (o->headed[i].row && strcmp(o->headed[i].row, row) != 0) continue;
+        if (o->headed[i].column == columns) return;
+        o->headed[i].row = row;
+        o->headed[i].column = columns;
+        break;
+    }
+    fprintf(o->out, "#%s", row);
+    for (unsigned i = 0; columns[i].name; i++) fprintf(o->out, "\t%s", columns[i].name);
+    fputc('\n', o->out);
+}
 
 void dump_begin(struct dump_out *o, const char *name) {
+    static const struct dump_column columns[] = {{"name", 0}, {NULL, 0}};
     if (o->style == DUMP_JSON) {
         cli_report_file(&o->report, name);
     } else if (o->style == DUMP_TSV) {
+        dump_heading(o, "file", columns);
         fputs("file\t", o->out);
         cli_print_safe(o->out, name);
         fputc('\n', o->out);
@@ -66,6 +82,8 @@ void dump_group_end(struct dump_out *o) {
 
 /* Prints the name of a fact in text and TSV. */
 static void lead(struct dump_out *o, const char *name) {
+    static const struct dump_column columns[] = {{"name", 0}, {"value", 0}, {NULL, 0}};
+    dump_heading(o, "fact", columns);
     if (o->style == DUMP_TEXT) fprintf(o->out, "%-13s ", name);
     else fprintf(o->out, "fact\t%s%s%s\t", o->group ? o->group : "", o->group ? "." : "", name);
 }
@@ -181,6 +199,7 @@ void dump_table(struct dump_out *o, const char *key, const char *row, const stru
         cli_json_open(&o->report.json, key, '[');
     } else {
         end_line(o, o->depth);
+        dump_heading(o, row, columns);
     }
     o->depth++;
     o->table[o->depth].column = columns;
@@ -222,6 +241,23 @@ void dump_row_end(struct dump_out *o) {
         if (o->style == DUMP_HTML) fputs("</tr>", o->out);
         end_line(o, o->depth);
     }
+}
+
+void dump_file_row(struct dump_out *o, const char *name, const char *row, const struct dump_column *columns) {
+    if (o->style == DUMP_JSON) {
+        dump_begin(o, name);
+        o->table[0].column = columns;
+        o->table[0].at = 0;
+        return;
+    }
+    if (!o->depth) dump_table(o, NULL, row, columns);
+    dump_row(o);
+}
+
+void dump_file_row_end(struct dump_out *o, const char *name) {
+    if (o->style == DUMP_JSON) return; /* the object has the name already */
+    dump_text(o, name);
+    dump_row_end(o);
 }
 
 static const struct dump_column *next_column(struct dump_out *o) {
@@ -289,6 +325,36 @@ void dump_text(struct dump_out *o, const char *v) {
 void dump_bool(struct dump_out *o, int v) {
     if (o->style == DUMP_JSON) cli_json_bool(&o->report.json, next_column(o)->name, v);
     else cell(o, v ? "true" : "false");
+}
+
+void dump_color(struct dump_out *o, enum cli_color color) {
+    if (o->style == DUMP_TEXT && color != o->color) cli_color(&o->canvas, o->out, color);
+    o->color = color;
+}
+
+void dump_yes(struct dump_out *o, int v) {
+    if (o->style == DUMP_JSON) dump_bool(o, v);
+    else cell(o, v ? "yes" : "no");
+}
+
+void dump_bytes(struct dump_out *o, uint64_t v) {
+    char text[32];
+    if (o->style != DUMP_TEXT) {
+        dump_u64(o, v);
+        return;
+    }
+    cli_size_text(v, text);
+    cell(o, text);
+}
+
+void dump_ratio_cell(struct dump_out *o, double v) {
+    char text[32];
+    if (o->style != DUMP_TEXT) {
+        dump_f64(o, v);
+        return;
+    }
+    snprintf(text, sizeof text, "%.3f", v);
+    cell(o, text);
 }
 
 void dump_hash(struct dump_out *o, uint64_t v) {

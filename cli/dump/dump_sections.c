@@ -31,7 +31,8 @@ static void section_rows(struct dump_out *o, const struct kvc_record_info *info,
     dump_table_end(o);
 }
 
-static int record_rows(struct dump_out *o, const struct kvc_cache *c, struct kvc_section *section, struct kvc_error *e) {
+static int record_rows(struct dump_out *o, const struct kvc_cache *c, struct kvc_section *section,
+                       struct dump_section_sizes *sizes, struct kvc_error *e) {
     for (uint64_t i = 0; i < kvc_container_records(c); i++) {
         struct kvc_record_info info;
         char label[128];
@@ -55,6 +56,8 @@ static int record_rows(struct dump_out *o, const struct kvc_cache *c, struct kvc
         if (info.type == KVC_RECORD_BLOCK) dump_hash(o, info.digest);
         else dump_none(o);
         section_rows(o, &info, section);
+        for (unsigned s = 0; s < info.n_sections && s < MAX_SECTIONS; s++)
+            dump_count_section(sizes, section[s].type, section[s].size);
         dump_row_end(o);
     }
     return 0;
@@ -67,8 +70,10 @@ static int container_sections(struct dump_out *o, const struct kvc_opened *f, st
     if (!section) return kvc_fail_memory(e, "a list of sections");
     dump_begin(o, f->input.name);
     dump_table(o, "records", "record", columns);
-    int status = record_rows(o, f->cache, section, e);
+    struct dump_section_sizes sizes = {.n = 0};
+    int status = record_rows(o, f->cache, section, &sizes, e);
     dump_table_end(o);
+    if (!status) dump_draw_sections(o, &sizes);
     free(section);
     return status;
 }

@@ -284,6 +284,7 @@ int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_opt
     const int status = print_profile(o, &x, &l, e);
     if (o->style == DUMP_HTML) html_unknown(o, &x, &l);
     print_parts(o, &x);
+    dump_draw_layers(o, x.c);
     if (o->style != DUMP_HTML) print_unknown(o, &x);
     free(x.part);
     return status;

@@ -108,6 +108,7 @@ int dump_layers(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
         layer_row(o, c, layer, cells->n ? positions : NULL);
     }
     dump_table_end(o);
+    dump_draw_layers(o, c);
     return 0;
 }
 
@@ -163,8 +164,9 @@ static void words_cell(struct dump_out *o, const struct kvc_cells *cells, uint32
 }
 
 /* Prints a row. `token` is NULL for a position without an id, `place` for an id without a cell. */
-static void token_row(struct dump_out *o, const struct kvc_cache *c, int64_t pos, const int32_t *token,
-                      const struct place *place) {
+static void token_row(struct dump_out *o, const struct kvc_cache *c, const struct dump_options *options, int64_t pos,
+                      const int32_t *token, const struct place *place) {
+    char text[512];
     dump_row(o);
     dump_i64(o, pos);
     if (token) dump_i64(o, *token);
@@ -178,12 +180,15 @@ static void token_row(struct dump_out *o, const struct kvc_cache *c, int64_t pos
         dump_none(o);
         dump_none(o);
     }
+    if (options->texts) dump_text(o, token && kvc_token_text(options->texts, *token, text, sizeof text) ? text : NULL);
     dump_row_end(o);
 }
 
 int dump_tokens(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     static const struct dump_column columns[] = {{"position", 8}, {"token", 8},  {"part", 4},
                                                  {"cell", 7},     {"words", -8}, {NULL, 0}};
+    static const struct dump_column with_text[] = {{"position", 8}, {"token", 8}, {"part", 4}, {"cell", 7},
+                                                   {"words", -8},   {"text", -1}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
     uint64_t n, next = 0; /* the next token that has not been shown */
     if (dump_check_part(c, options, e)) return -1;
@@ -194,15 +199,15 @@ int dump_tokens(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
         return -1;
     }
     dump_begin(o, f->input.name);
-    dump_table(o, "tokens", "token", columns);
+    dump_table(o, "tokens", "token", options->texts ? with_text : columns);
     for (uint64_t i = 0; i < n; i++) {
         int64_t pos = place[i].pos;
-        for (; next < c->n_tokens && at[next] < pos; next++) token_row(o, c, at[next], &c->tokens[next], NULL);
+        for (; next < c->n_tokens && at[next] < pos; next++) token_row(o, c, options, at[next], &c->tokens[next], NULL);
         int has_id = next < c->n_tokens && at[next] == pos;
-        token_row(o, c, pos, has_id ? &c->tokens[next] : NULL, &place[i]);
+        token_row(o, c, options, pos, has_id ? &c->tokens[next] : NULL, &place[i]);
         if (has_id && (i + 1 == n || place[i + 1].pos != pos)) next++;
     }
-    for (; next < c->n_tokens; next++) token_row(o, c, at[next], &c->tokens[next], NULL);
+    for (; next < c->n_tokens; next++) token_row(o, c, options, at[next], &c->tokens[next], NULL);
     free(at);
     dump_table_end(o);
     free(place);

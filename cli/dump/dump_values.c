@@ -1,5 +1,6 @@
 /* dump_values.c: kvc-dump --values and --stats. Not for computing statistics (formats/compare/stats.c). */
 #include "cli/dump/dump.h"
+#include "cli/progress.h"
 #include "codecs/memory.h"
 #include "formats/compare/stats.h"
 
@@ -135,10 +136,11 @@ static void stats_row(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
     dump_row_end(o);
 }
 
-static int tensor_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
+static int tensor_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t, struct cli_progress *p, struct kvc_error *e) {
     uint64_t heads = c->tensor[t].shape.heads;
     struct kvc_stats *stats = kvc_alloc(heads, sizeof *stats);
     int status = stats ? kvc_tensor_stats(c, t, stats, e) : kvc_fail_memory(e, "statistics");
+    cli_progress_end(p); /* before rows are printed */
     for (uint64_t h = 0; !status && h < heads; h++) stats_row(o, c, t, h, &stats[h]);
     free(stats);
     return status;
@@ -150,16 +152,23 @@ int dump_stats(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
                                                  {"nan", 5},        {"inf", 5},   {"outliers", 8}, {"worst_channel", 13},
                                                  {"worst_rms", 11}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
+    struct cli_progress progress;
     int status = dump_check_part(c, options, e);
     if (status) return -1;
     dump_begin(o, f->input.name);
     dump_table(o, "stats", "stats", columns);
+    uint64_t done = 0, total = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++) total += kvc_tensor_bytes(&c->tensor[t]);
+    cli_progress_start(&progress, f->input.name, options->quiet);
     for (uint32_t i = 0; i < c->n_layers && !status; i++) {
         for (unsigned j = 0; j < 2 && !status; j++) {
             uint32_t t = c->layer[i].tensor[j];
-            if (t != KVC_NONE && dump_wants_part(options, c->layer[i].part)) status = tensor_rows(o, c, t, e);
+            if (t == KVC_NONE || !dump_wants_part(options, c->layer[i].part)) continue;
+            status = tensor_rows(o, c, t, &progress, e);
+            cli_progress_show(&progress, done += kvc_tensor_bytes(&c->tensor[t]), total);
         }
     }
+    cli_progress_end(&progress);
     dump_table_end(o);
     return status;
 }

@@ -96,7 +96,7 @@ void kvc_matching_free(struct kvc_matching *m) {
 
 /* --- measures --- */
 
-static void measure(struct kvc_difference *d) {
+void kvc_difference_measure(struct kvc_difference *d) {
     double a = sqrt(d->aa), b = sqrt(d->bb), difference = sqrt(d->dd);
     d->rms = d->finite ? sqrt(d->dd / (double)d->finite) : 0;
     d->frobenius = a > 0 ? difference / a : difference > 0 ? (double)INFINITY : 0;
@@ -119,7 +119,7 @@ void kvc_difference_add(struct kvc_difference *total, const struct kvc_differenc
     total->bb += part->bb;
     total->ab += part->ab;
     total->dd += part->dd;
-    measure(total);
+    kvc_difference_measure(total);
 }
 
 /* --- values --- */
@@ -139,8 +139,9 @@ struct comparison {
     const struct kvc_compare_options *o;
     kvc_report_fn *report; /* NULL once it asked for no more */
     struct kvc_difference *out;
+    struct kvc_difference *row; /* of the current row, or NULL */
     uint64_t row_values, dim;
-    uint64_t row; /* number of the matched row whose values are compared */
+    uint64_t matched; /* number of the matched row whose values are compared */
 };
 
 static uint32_t bits_of(float f) {
@@ -156,8 +157,21 @@ static int pair_differs(const struct kvc_compare_options *o, float a, float b, i
     return !(fabs((double)a - (double)b) <= o->abs + o->rel * fabs((double)b));
 }
 
-static void note_pair(struct comparison *c, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
-    struct kvc_difference *d = &c->out[head];
+/* Adds a pair to the sums. */
+static void add_values(struct kvc_difference *d, float a, float b) {
+    d->values++;
+    if (!isfinite(a) || !isfinite(b)) return;
+    const double x = (double)a, y = (double)b, apart = fabs(x - y);
+    d->finite++;
+    d->aa += x * x;
+    d->bb += y * y;
+    d->ab += x * y;
+    d->dd += apart * apart;
+    if (apart > d->max_abs) d->max_abs = apart;
+}
+
+/* Counts a pair that differs. */
+static void add_differing(struct kvc_difference *d, int64_t position, uint64_t channel, double a, double b) {
     if (!d->differ++) {
         d->at_position = position;
         d->at_channel = channel;
@@ -165,6 +179,13 @@ static void note_pair(struct comparison *c, int64_t position, uint64_t head, uin
         d->at_b = b;
     }
     if (!isfinite(a) || !isfinite(b)) d->nonfinite++;
+}
+
+static void note_pair(struct comparison *c, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
+    const struct kvc_difference_detail *detail = &c->o->detail;
+    add_differing(&c->out[head], position, channel, a, b);
+    if (detail->channel) add_differing(&detail->channel[head * c->dim + channel], position, channel, a, b);
+    if (c->row) add_differing(c->row, position, channel, a, b);
     if (c->report && c->report(c->o->state, position, head, channel, a, b)) c->report = NULL;
 }
 
@@ -187,17 +208,9 @@ static void compare_piece(struct comparison *c, int64_t position, uint64_t first
     uint64_t head = first / c->dim, channel = first % c->dim;
     for (size_t i = 0; i < n; i++) {
         float a = c->a.value[i], b = c->b.value[i];
-        struct kvc_difference *d = &c->out[head];
-        d->values++;
-        if (isfinite(a) && isfinite(b)) {
-            double x = (double)a, y = (double)b, apart = fabs(x - y);
-            d->finite++;
-            d->aa += x * x;
-            d->bb += y * y;
-            d->ab += x * y;
-            d->dd += apart * apart;
-            if (apart > d->max_abs) d->max_abs = apart;
-        }
+        add_values(&c->out[head], a, b);
+        if (c->o->detail.channel) add_values(&c->o->detail.channel[first + i], a, b);
+        if (c->row) add_values(c->row, a, b);
         if (!same && pair_differs(c->o, a, b, c->o->exact && one_dtype && encoded_differs(c, pa, pb, i)))
             note_pair(c, position, head, channel, (double)a, (double)b);
         if (++channel == c->dim) {
@@ -215,9 +228,9 @@ static void compare_row(struct comparison *c, int64_t position, const uint8_t *r
         c->a.type->to_f32(c->a.value, pa, n / c->a.type->block);
         c->b.type->to_f32(c->b.value, pb, n / c->b.type->block);
         compare_piece(c, position, first, n, pa, pb);
-        if (c->o->sums) kvc_error_sums_values(c->o->sums, c->row, first, c->a.value, c->b.value, n);
+        if (c->o->sums) kvc_error_sums_values(c->o->sums, c->matched, first, c->a.value, c->b.value, n);
     }
-    c->row++;
+    c->matched++;
 }
 
 static int read_rows(struct side *s, uint64_t first, uint64_t n, struct kvc_error *e) {
@@ -237,6 +250,7 @@ static uint64_t chunk_at(const struct kvc_cells *cells, uint64_t row, uint64_t n
 static int walk(struct comparison *c, const struct kvc_matching *rows, uint64_t maximum, int values, int *equal,
                 struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c->a.cache, c->a.tensor)->cells;
+    uint64_t done = 0; /* rows */
     for (uint64_t r = 0; r < rows->n_runs; r++) {
         struct kvc_run left = rows->run[r];
         while (left.n) {
@@ -246,9 +260,11 @@ static int walk(struct comparison *c, const struct kvc_matching *rows, uint64_t 
                 *equal = 0;
                 return 0;
             }
-            for (uint64_t i = 0; values && i < n; i++)
+            for (uint64_t i = 0; values && i < n; i++, done++) {
+                c->row = c->o->detail.row ? &c->o->detail.row[done] : NULL;
                 compare_row(c, kvc_cells_position(cells, left.a + i), c->a.rows + i * c->a.row_bytes,
                             c->b.rows + i * c->b.row_bytes);
+            }
             left.a += n;
             left.b += n;
             left.n -= n;
@@ -264,6 +280,19 @@ static void side_start(struct side *s, const struct kvc_cache *cache, uint32_t t
     s->tensor = tensor;
     s->type = kvc_dtype_info(shape->dtype);
     s->row_bytes = kvc_row_bytes(shape);
+}
+
+/* Counts the values of a tensor whose bytes are all equal in channels and rows. */
+static void count_equal(const struct comparison *c, uint64_t rows) {
+    const struct kvc_difference_detail *detail = &c->o->detail;
+    for (uint64_t i = 0; detail->channel && i < c->row_values; i++) detail->channel[i].values += rows;
+    for (uint64_t i = 0; detail->row && i < rows; i++) detail->row[i].values += c->row_values;
+}
+
+static void measure_detail(const struct comparison *c, uint64_t rows) {
+    const struct kvc_difference_detail *detail = &c->o->detail;
+    for (uint64_t i = 0; detail->channel && i < c->row_values; i++) kvc_difference_measure(&detail->channel[i]);
+    for (uint64_t i = 0; detail->row && i < rows; i++) kvc_difference_measure(&detail->row[i]);
 }
 
 int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_cache *b, uint32_t tb,
@@ -299,8 +328,10 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     if (!rc && !equal) rc = walk(c, rows, maximum, 1, NULL, e);
     for (uint64_t h = 0; h < heads; h++) {
         if (equal) out[h].values = rows->rows * c->dim;
-        measure(&out[h]);
+        kvc_difference_measure(&out[h]);
     }
+    if (equal) count_equal(c, rows->rows);
+    measure_detail(c, rows->rows);
     free(c->a.rows);
     free(c->b.rows);
     free(c);

@@ -46,6 +46,13 @@ void kvc_difference_add(struct kvc_difference *total, const struct kvc_differenc
  * reporting, not the comparison. */
 typedef int kvc_report_fn(void *state, int64_t position, uint64_t head, uint64_t channel, double a, double b);
 
+/* Where a comparison adds the errors of each channel and each row, beside those of heads; zeroed at first. Tensors whose bytes are
+ * all equal add `values` alone. */
+struct kvc_difference_detail {
+    struct kvc_difference *channel; /* [values of a row], heads before channels; NULL: not wanted */
+    struct kvc_difference *row;     /* [matched rows], in order; NULL: not wanted */
+};
+
 struct kvc_compare_options {
     /* Exact: pairs are equal when their encoded bytes are. A block of 32 values whose bytes differ though its
      * values are the same counts as one value that differs. Tensors of two dtypes are compared by the bits of
@@ -56,9 +63,13 @@ struct kvc_compare_options {
     double abs, rel;
     kvc_report_fn *report; /* may be NULL */
     void *state;
-    struct kvc_error_sums *sums; /* get the errors of the tensor, whose rows and values they must have; may be NULL */
-    const char *name[2];         /* of the two caches' files, for messages; may be NULL */
+    struct kvc_error_sums *sums;         /* get the errors of the tensor, whose rows and values they must have; may be NULL */
+    const char *name[2];                 /* of the two caches' files, for messages; may be NULL */
+    struct kvc_difference_detail detail; /* of kvc_compare_tensor() */
 };
+
+/* Computes rms, frobenius and cosine from the sums. */
+void kvc_difference_measure(struct kvc_difference *d);
 
 /* Compares matched rows of tensor ta of a and tb of b, whose rows must have equally many values, a multiple
  * of `heads` (which need not be how the tensors say rows are divided). Fills out[heads]. Memory: two blocks

@@ -134,6 +134,9 @@ int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint6
 
 /* Reads the whole file and checks every hash, padding byte and digest. `threads` 0: one per core. */
 int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e);
+/* Does the same, and calls progress() with stored bytes of checked records, on the calling thread. NULL: it is not called. */
+int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
+                              void (*progress)(void *state, uint64_t done, uint64_t total), void *state, struct kvc_error *e);
 
 /* Checks every record's hash, without decoding anything. */
 int kvc_container_check_hashes(const struct kvc_cache *c, struct kvc_error *e);

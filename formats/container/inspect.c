@@ -76,9 +76,30 @@ uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {
     return sum;
 }
 
+struct checking {
+    const struct kvc_cache *cache;
+    void (*progress)(void *state, uint64_t done, uint64_t total);
+    void *state;
+    uint64_t done, total; /* stored bytes of records */
+};
+
 static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e) {
+    const struct checking *k = state;
     *result = NULL;
-    return kvc_blocks_check(state, i, e);
+    return kvc_blocks_check(k->cache, i, e);
+}
+
+static int checked_one(void *state, uint64_t i, void *result, struct kvc_error *e) {
+    struct checking *k = state;
+    (void)result;
+    (void)e;
+    k->done += kvc_records_of(k->cache)->record[i].size;
+    if (k->progress) k->progress(k->state, k->done, k->total);
+    return 0;
+}
+
+static void discard_nothing(void *result) {
+    (void)result;
 }
 
 /* Checks the hashes of all records, or of those that are not read with tensors and literals. */
@@ -104,9 +125,16 @@ int kvc_container_check_hashes(const struct kvc_cache *c, struct kvc_error *e) {
 }
 
 int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e) {
+    return kvc_container_check_shown(c, threads, NULL, NULL, e);
+}
+
+int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
+                              void (*progress)(void *state, uint64_t done, uint64_t total), void *state, struct kvc_error *e) {
     if (!kvc_cache_is_container(c)) return kvc_records_none(e);
-    /* check_one only reads the cache; the job's state is not const because other jobs write theirs */
-    struct kvc_job job = {.n = kvc_container_records(c), .work = check_one, .state = (void *)(uintptr_t)c};
+    struct checking k = {.cache = c, .progress = progress, .state = state};
+    for (uint64_t i = 0; i < kvc_container_records(c); i++) k.total += kvc_records_of(c)->record[i].size;
+    struct kvc_job job = {
+        .n = kvc_container_records(c), .work = check_one, .commit = checked_one, .discard = discard_nothing, .state = &k};
     if (kvc_parallel(&job, threads, e) || kvc_prefix_verify(c, e)) return -1;
     if (!kvc_records_of(c)->other_space) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_SPACE "' does not follow from the facts of the file");

@@ -1,6 +1,6 @@
 /* test_compare.c: row matching and the comparison of tensors, on caches made in memory. */
 #include "formats/cache/mapped.h"
-#include "formats/compare/compare.h"
+#include "formats/compare/groups.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -367,6 +367,96 @@ static void error_sums(void **state) {
     assert_true(kvc_error_relative(&none) == 0 && isinf(kvc_error_relative(&only_b)));
 }
 
+/* --- sums by layer, head, position, channel --- */
+
+enum { GROUP_ROWS = 3, GROUP_HEADS = 2, GROUP_DIM = 4, GROUP_VALUES = GROUP_ROWS * GROUP_HEADS * GROUP_DIM };
+
+struct got {
+    struct kvc_group group[GROUP_VALUES];
+    size_t n;
+};
+
+static int give_group(void *state, const struct kvc_group *g) {
+    struct got *got = state;
+    assert_true(got->n < GROUP_VALUES);
+    got->group[got->n++] = *g;
+    return 0;
+}
+
+/* Groups the differences of one tensor. Row 1 and row 2 have the same position. */
+static void group(const float *a, const float *b, enum kvc_group_by by, uint64_t worst, int all, struct got *got) {
+    const int64_t position[GROUP_ROWS] = {4, 7, 7};
+    struct kvc_cache *c[2] = {cache_of(KVC_F32, GROUP_ROWS, GROUP_HEADS, GROUP_DIM, a, position),
+                              cache_of(KVC_F32, GROUP_ROWS, GROUP_HEADS, GROUP_DIM, b, position)};
+    const struct kvc_cache *const caches[2] = {c[0], c[1]};
+    struct kvc_pairs pairs = {.cache = {c[0], c[1]}, .first = INT64_MIN, .last = INT64_MAX};
+    struct kvc_groups g = {.cache = c[0], .by = by, .worst = worst, .all = all, .give = give_group, .state = got};
+    struct kvc_compare_options o = exact;
+    struct kvc_difference sum, *head;
+    struct kvc_error e;
+    got->n = 0;
+    assert_int_equal(kvc_pairs_find(&pairs, &e), 0);
+    assert_int_equal(pairs.n_tensors, 1);
+    assert_int_equal(kvc_groups_before(&g, &pairs.tensor[0], &o, &e), 0);
+    assert_non_null(head = kvc_pairs_compare(caches, &pairs.tensor[0], &o, &sum, &e));
+    assert_int_equal(kvc_groups_after(&g, &pairs.tensor[0], head, &sum, &e), 0);
+    assert_int_equal(kvc_groups_end(&g, &e), 0);
+    kvc_groups_free(&g);
+    free(head);
+    kvc_pairs_free(&pairs);
+    for (int s = 0; s < 2; s++) kvc_cache_free(c[s]);
+}
+
+/* One value differs in row 0, head 1, channel 2; two in row 2, head 0, channel 3 and head 1, channel 0. */
+static void groups(void **state) {
+    static struct got got;
+    float a[GROUP_VALUES], b[GROUP_VALUES];
+    (void)state;
+    for (int i = 0; i < GROUP_VALUES; i++) a[i] = b[i] = (float)(i + 1);
+    b[6] += 0.5f;
+    b[2 * 8 + 3] += 4;
+    b[2 * 8 + 4] += 1;
+    group(a, b, KVC_GROUP_LAYER, 0, 0, &got);
+    assert_true(got.n == 1 && got.group[0].error.differ == 3 && got.group[0].error.values == GROUP_VALUES);
+    group(a, b, KVC_GROUP_HEAD, 0, 0, &got);
+    assert_true(got.n == 2 && got.group[0].error.differ == 1 && got.group[1].head == 1 && got.group[1].error.differ == 2);
+    group(a, b, KVC_GROUP_HEAD, 1, 0, &got);
+    assert_true(got.n == 1 && got.group[0].head == 0 && got.group[0].error.max_abs == 4);
+
+    group(a, b, KVC_GROUP_POSITION, 0, 0, &got);
+    assert_int_equal(got.n, 2);
+    assert_true(got.group[0].position == 4 && got.group[0].error.values == 8 && got.group[0].error.differ == 1);
+    assert_true(got.group[1].position == 7 && got.group[1].error.values == 16 && got.group[1].error.differ == 2);
+    double aa = 0;
+    for (int i = 8; i < GROUP_VALUES; i++) aa += (double)a[i] * (double)a[i];
+    assert_true(fabs(got.group[1].error.frobenius - sqrt(17 / aa)) < 1e-15);
+
+    group(a, b, KVC_GROUP_CHANNEL, 0, 0, &got);
+    assert_int_equal(got.n, 3);
+    assert_true(got.group[0].head == 0 && got.group[0].channel == 3 && got.group[0].error.values == GROUP_ROWS);
+    assert_true(got.group[1].head == 1 && got.group[1].channel == 0 && got.group[2].channel == 2);
+    group(a, b, KVC_GROUP_CHANNEL, 2, 1, &got);
+    assert_true(got.n == 2 && got.group[0].channel == 3 && got.group[1].channel == 0);
+    group(a, b, KVC_GROUP_CHANNEL, 0, 1, &got);
+    assert_true(got.n == GROUP_HEADS * GROUP_DIM && got.group[0].error.differ == 0);
+
+    group(a, a, KVC_GROUP_POSITION, 0, 0, &got); /* bytes are equal */
+    assert_int_equal(got.n, 0);
+    group(a, a, KVC_GROUP_POSITION, 0, 1, &got);
+    assert_true(got.n == 2 && got.group[1].error.values == 16 && got.group[1].error.differ == 0);
+}
+
+static void group_words(void **state) {
+    enum kvc_group_by by = KVC_GROUP_NONE;
+    (void)state;
+    for (enum kvc_group_by i = KVC_GROUP_LAYER; i <= KVC_GROUP_CHANNEL; i++) {
+        assert_int_equal(kvc_group_parse(kvc_group_name(i), &by), 0);
+        assert_int_equal(by, i);
+    }
+    assert_int_equal(kvc_group_parse("", &by), -1);
+    assert_int_equal(kvc_group_parse("layers", &by), -1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_caches),
@@ -385,6 +475,8 @@ int main(void) {
         cmocka_unit_test(positions_match),
         cmocka_unit_test(shifted_cells),
         cmocka_unit_test(error_sums),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(group_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
