@@ -32,7 +32,8 @@ enum {
     OPT_FORCE_PROFILE,
     OPT_COMPANIONS,
     OPT_JOIN,
-    OPT_APPEND
+    OPT_APPEND,
+    OPT_CURVE
 };
 
 static const struct option long_options[] = {
@@ -57,6 +58,7 @@ static const struct option long_options[] = {
     {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
     {"append", required_argument, NULL, OPT_APPEND},
     {"join", optional_argument, NULL, OPT_JOIN},
+    {"curve", optional_argument, NULL, OPT_CURVE},
     {NULL, 0, NULL, 0},
 };
 
@@ -81,6 +83,8 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "                          heads: they hold the KV heads of tensor-parallel ranks\n"
                            "      --append=OLD.kvc    pack OLD.kvc and the FILEs that follow it into a new .kvc, by\n"
                            "                          the recipe of OLD.kvc, whose blocks are copied\n"
+                           "      --curve[=OUT.svg]   pack nothing: print ratio and error of FILE by every preset, and mark the\n"
+                           "                          recipe of the options; OUT.svg: also draw them\n"
                            "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
                            "  -o, --output=FILE       write to FILE\n"
                            "  -c, --stdout            write to standard output\n"
@@ -208,7 +212,7 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     cli_progress_start(&p->progress, f->input.name, p->job.input.quiet);
     o->threads = p->job.threads;
     o->weights = p->job.input.weights;
-    o->measure = p->job.verbose || p->job.json;
+    o->measure = p->job.verbose || p->job.json || p->curve;
     o->progress = p->progress.on ? cli_progress_show : NULL;
     o->progress_state = &p->progress;
     kvc_packed_free(&p->done);
@@ -289,6 +293,10 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
     case OPT_APPEND:
         p->joined.append = arg;
         p->job.joins = 1;
+        return 0;
+    case OPT_CURVE:
+        p->curve = 1;
+        p->curve_path = arg;
         return 0;
     case OPT_LEARN_PROFILE: p->learn_path = arg; return 0;
     case OPT_LEARN_LAYERS: return take_layers(p, arg);
@@ -389,6 +397,10 @@ static int learn(struct cli_pack *p, int n, char **paths) {
 static int run(struct cli_pack *p, int n, char **paths) {
     struct kvc_error e;
     int status = EXIT_TROUBLE;
+    if (p->curve && (n != 1 || strcmp(paths[0], "-") == 0))
+        return cli_usage("--curve needs one FILE, which is read several times");
+    if (p->curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->job.joins))
+        return cli_usage("--curve packs nothing: options of the output do not go with it");
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
     if (p->learn_path && (p->how.options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
                           p->queries_path || p->token_ids_path || p->selects || p->job.json))
@@ -399,6 +411,7 @@ static int run(struct cli_pack *p, int n, char **paths) {
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e)) ||
         (p->token_ids_path && cli_token_ids(&p->token_ids, p->token_ids_path, NULL, &e)))
         cli_error(&e);
+    else if (p->curve) status = pack_curve(p, paths[0]);
     else status = job_run(&p->job, p->job.joins ? 1 : n, paths, pack_one);
     pack_join_close(p);
     if (p->queries.cache) kvc_close(&p->queries);

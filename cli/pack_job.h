@@ -28,6 +28,8 @@ struct cli_pack {
         struct kvc_opened *file; /* [n] */
         char *name;              /* of all of them, for messages */
     } joined;
+    int curve;                     /* --curve */
+    const char *curve_path;        /* the picture's; NULL: none */
     const char *learn_path;        /* NULL: no profile is to be made */
     unsigned learn_layers;         /* --learn-layers */
     const struct kvc_opened *file; /* being packed */
@@ -41,6 +43,9 @@ int pack_check_join(struct cli_pack *p, int n, char **paths);
 /* Opens all operands and joins them as f->cache. pack_join_close() closes them, after *f. */
 int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e);
 void pack_join_close(struct cli_pack *p);
+
+/* Packs a file by each preset to nowhere, and prints ratio and error (--curve). Returns an exit status. */
+int pack_curve(struct cli_pack *p, const char *path);
 
 /* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
 void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);

@@ -1,0 +1,174 @@
+/* pack_curve.c: kvc-pack --curve: packs a file by each preset to nowhere, and reports ratio and error. Not for drawing (curve.c). */
+#include "cli/curve.h"
+#include "cli/pack_job.h"
+
+#include "codecs/memory.h"
+#include "codecs/presets.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* KLDs between and beyond those of the presets, for a profile that predicts them. */
+static const double klds[] = {0.001, 0.1};
+
+static int discard(void *state, const void *data, size_t n, struct kvc_error *e) {
+    (void)state;
+    (void)data;
+    (void)n;
+    (void)e;
+    return 0;
+}
+
+/* Packs the file by the options of *p into *point. Returns -1 if the file cannot be opened. */
+static int measure(struct cli_pack *p, const char *path, struct curve_point *point, struct kvc_error *e) {
+    struct kvc_opened f;
+    struct kvc_sink nowhere = {.write = discard};
+    if (cli_open(&f, path, &p->job.input, e)) return -1; /* anew for each, as packing with a profile adds facts to the cache */
+    point->failed = p->job.write(p, &f, &nowhere, &point->why) != 0;
+    const struct kvc_pack_report *r = &p->done.report;
+    if (!point->failed) {
+        point->stored = r->stored_bytes;
+        point->lossless = r->lossless && !p->done.dequantized;
+        point->ratio = r->stored_bytes ? (double)p->done.source_bytes / (double)r->stored_bytes : 0;
+        for (int k = 0; k < 2 && !point->lossless; k++) {
+            point->error[k] = r->error[k];
+            point->kld[k] = p->done.rated.kld[k];
+        }
+    }
+    kvc_close(&f);
+    return 0;
+}
+
+static struct curve_point *add(struct curve *c, const char *name) {
+    struct curve_point *grown = kvc_room_for_one(c->point, c->n, sizeof *grown);
+    if (!grown) return NULL;
+    c->point = grown;
+    struct curve_point *point = &c->point[c->n++];
+    memset(point, 0, sizeof *point);
+    snprintf(point->name, sizeof point->name, "%s", name);
+    return point;
+}
+
+/* Adds the point of a recipe, with a KLD as its target unless `kld` is 0. */
+static int add_recipe(struct cli_pack *p, struct curve *c, const char *path, const char *recipe, double kld,
+                      struct kvc_error *e) {
+    struct kvc_recipe parsed;
+    char name[64];
+    if (kld > 0) snprintf(name, sizeof name, "--target-kld=%g", kld);
+    else snprintf(name, sizeof name, "%s", recipe);
+    if (kvc_recipe_parse(recipe, &parsed, e)) return -1;
+    struct curve_point *point = add(c, name);
+    if (!point) return kvc_fail_memory(e, "the points of a curve");
+    p->how.options.recipe = &parsed;
+    p->how.rate = (struct kvc_rate){.kld = kld};
+    return measure(p, path, point, e);
+}
+
+/* Adds the point of the options. It is that of a preset if they name one and no target. */
+static int add_chosen(struct cli_pack *p, struct curve *c, const char *path, const struct kvc_packing *chosen,
+                      struct kvc_error *e) {
+    const struct kvc_rate *rate = &chosen->rate;
+    const int targets = rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
+    for (size_t i = 0; i < c->n && !targets; i++)
+        if (strcmp(c->point[i].name, p->recipe_text) == 0 && (chosen->options.recipe || !p->how.profile)) {
+            c->point[i].chosen = 1;
+            return 0;
+        }
+    struct curve_point *point = add(c, chosen->options.recipe && !targets ? p->recipe_text : "the options' recipe");
+    if (!point) return kvc_fail_memory(e, "the points of a curve");
+    point->chosen = 1;
+    p->how.options.recipe = chosen->options.recipe;
+    p->how.rate = *rate;
+    return measure(p, path, point, e);
+}
+
+static int collect(struct cli_pack *p, struct curve *c, const char *path, struct kvc_error *e) {
+    const struct kvc_packing chosen = p->how;
+    int status = add_recipe(p, c, path, "split", 0, e);
+    if (!status && p->how.profile) status = add_recipe(p, c, path, "cross", 0, e);
+    for (size_t i = 0; kvc_preset_at(i) && !status; i++) status = add_recipe(p, c, path, kvc_preset_at(i)->name, 0, e);
+    if (!status && curve_is_kld(c))
+        for (size_t i = 0; i < sizeof klds / sizeof klds[0] && !status; i++) status = add_recipe(p, c, path, "small", klds[i], e);
+    return status ? -1 : add_chosen(p, c, path, &chosen, e);
+}
+
+static void report(struct cli_report *r, const struct curve *c) {
+    struct cli_json *j = &r->json;
+    cli_report_start(r, stdout);
+    cli_report_file(r, c->file);
+    cli_json_text(j, "axis", curve_is_kld(c) ? "kld" : "error");
+    cli_json_open(j, "curve", '[');
+    for (size_t i = 0; i < c->n; i++) {
+        const struct curve_point *p = &c->point[i];
+        cli_json_open(j, NULL, '{');
+        cli_json_text(j, "recipe", p->name);
+        cli_json_bool(j, "chosen", p->chosen);
+        if (p->failed) {
+            cli_json_error(j, &p->why);
+        } else {
+            cli_json_u64(j, "stored_bytes", p->stored);
+            cli_json_f64(j, "ratio", p->ratio);
+            cli_json_bool(j, "lossless", p->lossless);
+            cli_json_f64(j, "error_k", p->error[0]);
+            cli_json_f64(j, "error_v", p->error[1]);
+            if (p->kld[0] > 0) {
+                cli_json_f64(j, "predicted_kld", p->kld[0]);
+                cli_json_f64(j, "predicted_kld_recall", p->kld[1]);
+            }
+        }
+        cli_json_close(j);
+    }
+    cli_json_close(j);
+    cli_report_file_end(r);
+    cli_report_end(r);
+}
+
+static int write_picture(const struct cli_pack *p, const struct curve *c, struct kvc_error *e) {
+    struct cli_output out;
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) return kvc_fail_memory(e, "a picture");
+    curve_write_svg(c, f);
+    int status = fclose(f) ? kvc_fail_memory(e, "a picture") : cli_output_open(&out, p->curve_path, p->job.force, 0666, e);
+    if (!status) {
+        status = kvc_sink_write(&out.sink, text, n, e) || cli_output_commit(&out, e) ? -1 : 0;
+        cli_output_abandon(&out);
+    }
+    free(text);
+    return status;
+}
+
+int pack_curve(struct cli_pack *p, const char *path) {
+    struct curve c = {.file = path};
+    struct kvc_error e = {.code = KVC_OK};
+    if (p->curve_path && !p->job.force && cli_output_exists(p->curve_path))
+        kvc_fail(&e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", p->curve_path);
+    p->how.note = NULL; /* notes are for the packing that follows */
+    p->how.check = NULL;
+    p->how.coded = NULL;
+    const int status = e.code != KVC_OK || collect(p, &c, path, &e) ? -1 : 0;
+    if (!status && p->job.json) {
+        report(&p->job.report, &c);
+    } else if (!status) {
+        curve_print_table(&c, stdout);
+        curve_print_plot(&c, stdout);
+    }
+    int failed = status || (p->curve_path && write_picture(p, &c, &e));
+    for (size_t i = 0; i < c.n && !failed; i++) {
+        if (!c.point[i].chosen || !c.point[i].failed) continue;
+        e = c.point[i].why;
+        failed = 1;
+    }
+    if (status && p->job.json) {
+        cli_report_start(&p->job.report, stdout);
+        cli_report_failed(&p->job.report, path, &e);
+        cli_report_end(&p->job.report);
+    }
+    if (failed) {
+        cli_error_about(&e, path);
+        cli_error(&e);
+    }
+    free(c.point);
+    return failed ? EXIT_TROUBLE : EXIT_SAME;
+}
