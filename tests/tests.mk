@@ -187,6 +187,13 @@ quality-table: all
 	@PYTHON="$(PYTHON)" sh tests/quality/table.sh . --model=$(QUALITY_MODEL) -n $(QUALITY_N) \
 	  --texts="$(QUALITY_TEXTS)" $(if $(QUALITY_ROWS),--rows="$(QUALITY_ROWS)") $(QUALITY_PROFILE:%=--profile=%)
 
+QUALITY_STARTS ?= 4
+## quality-greedy: tokens of greedy answers until the first that a decoded cache changes, and KLD, for QUALITY_TEXTS
+.PHONY: quality-greedy
+quality-greedy: all
+	@PYTHON="$(PYTHON)" sh tests/quality/greedy.sh . --texts="$(QUALITY_TEXTS)" --starts=$(QUALITY_STARTS) \
+	  $(QUALITY_PROFILE:%=--profile=%)
+
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz
 fuzz: $(FUZZ_NAMES:%=$B/fuzz/%)
