@@ -44,13 +44,23 @@ enum {
     CLI_OPT_MODEL,
     CLI_OPT_WEIGHTS,
     CLI_OPT_PROFILE,
+    CLI_OPT_LIST, /* --list-options, from which completions are made; hidden */
+    CLI_OPT_HELP, /* --help, the long text; -h is the short one */
     CLI_OPT_FREE = 1100,
     CLI_OPT_FORMAT = 2000,
     CLI_OPT_TARGET = 3000
 };
 /* Returns a table for getopt_long(): the tool's own options, which end with an option without a name, input options and
- * options of formats. May be called once. */
-const struct option *cli_long_options(const struct option *of_tool);
+ * options of formats for reading, and with `writes` those for writing. May be called once. */
+const struct option *cli_long_options(const struct option *of_tool, int writes);
+/* Returns the next option as getopt_long() does. After an unknown long option, also prints one with a similar name. Handles
+ * --list-options: prints the table as rows of name, letter, argument (no, optional or required) and values, and exits. */
+int cli_next_option(int argc, char **argv, const char *letters, const struct option *options);
+/* Prints `brief` for -h. For --help (CLI_OPT_HELP) it prints `help`, the lines about reading input, and `end`. Closes stdout;
+ * returns as cli_finish() does. */
+int cli_help(int opt, const char *brief, const char *help, const char *end);
+/* Ends a line of a help text, `used` bytes of which are printed: `text` follows from `column` on, on as many lines as it needs. */
+void cli_print_wrapped(int used, int column, const char *text);
 /* Print the lines of a help text about reading, under the heading "Reading input:", and about writing. */
 void cli_print_input_help(void);
 void cli_print_target_help(void);

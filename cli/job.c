@@ -31,7 +31,8 @@ int job_option(struct cli_job *j, int opt, const char *arg) {
         j->threads = (unsigned)n;
         return 1;
     case JOB_OPT_JSON: j->json = 1; return cli_report_option(arg, &j->report.lines) ? -1 : 1;
-    case 'h': j->help = 1; return 1;
+    case 'h':
+    case CLI_OPT_HELP: j->help = opt; return 1;
     case 'V': j->version = 1; return 1;
     default: return cli_input_option(&j->input, opt, arg);
     }

@@ -12,14 +12,15 @@ enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_SKIP, JOB_OPT_FREE = CLI
         {"keep", no_argument, NULL, 'k'}, {"rm", no_argument, NULL, JOB_OPT_RM},                                          \
         {"skip-existing", no_argument, NULL, JOB_OPT_SKIP}, {"quiet", no_argument, NULL, 'q'},                            \
         {"verbose", no_argument, NULL, 'v'}, {"test", no_argument, NULL, 't'}, {"threads", required_argument, NULL, 'T'}, \
-        {"json", optional_argument, NULL, JOB_OPT_JSON}, {"help", no_argument, NULL, 'h'}, {                              \
+        {"json", optional_argument, NULL, JOB_OPT_JSON}, {"help", no_argument, NULL, CLI_OPT_HELP}, {                     \
         "version", no_argument, NULL, 'V'                                                                                 \
     }
 
 struct cli_job {
     struct cli_input input;
     const char *output;
-    int to_stdout, force, remove, skip_existing, verbose, test, json, version, help;
+    int to_stdout, force, remove, skip_existing, verbose, test, json, version;
+    int help; /* 'h' or CLI_OPT_HELP if the help text is wanted, else 0 */
     unsigned threads;
     struct cli_report report; /* if json is set */
     struct cli_job_total {

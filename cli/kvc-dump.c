@@ -22,36 +22,70 @@ static const struct mode {
 };
 enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, CHECK };
 
+static const char brief[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
+                            "Show the contents of KV-cache files: .kvc containers and files of engines.\n"
+                            "\n"
+                            "      --header            versions and all metadata keys\n"
+                            "      --layers            one line for each layer\n"
+                            "      --tokens            positions, token ids and cells\n"
+                            "      --sections          records and sections, or where each tensor is\n"
+                            "      --values=L:K:H      values of layer L, K or V, head H\n"
+                            "      --stats             mean, rms, maximum and outlier channels of each head\n"
+                            "      --check             verify every checksum and list all damage\n"
+                            "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS\n"
+                            "      --json, --tsv       print JSON, or tab-separated columns\n"
+                            "  -q, --quiet             print nothing but errors\n"
+                            "  -v, --verbose           with --check and --match: print more\n"
+                            "  -V, --version           print the version\n"
+                            "\n"
+                            "All options and examples: kvc-dump --help. The manual: man kvc-dump.\n";
+
 static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
-                           "Show the contents of KV-cache files: .kvc containers and files of engines. FILE may be a folder or\n"
-                           "a tar archive of several files; - or no FILE is standard input.\n"
+                           "Show the contents of KV-cache files: .kvc containers and files of engines. FILE\n"
+                           "may be a folder or a tar archive of several files; - or no FILE is standard\n"
+                           "input.\n"
                            "\n"
                            "What to show (default: a summary on one screen):\n"
                            "      --header            versions and all metadata keys\n"
                            "      --layers            one line for each layer\n"
                            "      --tokens            positions, token ids and cells\n"
-                           "      --sections          .kvc: records and sections; other files: where each tensor is\n"
+                           "      --sections          .kvc: records and sections; other files: where each\n"
+                           "                          tensor is\n"
                            "      --values=L:K:H[:A:B]\n"
-                           "                          values of layer L, head H or \"all\", positions A to B-1;\n"
-                           "                          K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
-                           "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of each head\n"
-                           "      --check             read everything, verify every checksum and list all damage\n"
-                           "      --match=TOKENS      the number of leading tokens that each FILE shares with TOKENS,\n"
-                           "                          and of its own tokens, the best FILE first; TOKENS: a file of\n"
-                           "                          token ids (JSON of engines, or a list), a cache file, or -\n"
+                           "                          values of layer L, head H or \"all\", positions A to\n"
+                           "                          B-1; K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
+                           "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of\n"
+                           "                          each head\n"
+                           "      --check             read everything, verify every checksum and list all\n"
+                           "                          damage\n"
+                           "      --match=TOKENS      the number of leading tokens that each FILE shares\n"
+                           "                          with TOKENS, and of its own tokens, the best FILE\n"
+                           "                          first; TOKENS: a file of token ids (JSON of engines,\n"
+                           "                          or a list), a cache file, or -\n"
                            "How to show it:\n"
-                           "      --part=N            only part N of the file (the summary has their numbers)\n"
+                           "      --part=N            only part N of the file (the summary has their\n"
+                           "                          numbers)\n"
                            "      --json[=lines]      print JSON; lines: one object on each line\n"
-                           "      --tsv               print tab-separated columns; the first is the row's type\n"
+                           "      --tsv               print tab-separated columns; the first is the row's\n"
+                           "                          type\n"
                            "  -T, --threads=N         threads for --check (default: one for each core)\n"
                            "  -q, --quiet             print nothing but errors\n"
                            "  -v, --verbose           with --check and --match: print more\n"
-                           "  -h, --help              print this text\n"
-                           "  -V, --version           print the version; with -v also kernels, stages and devices\n";
+                           "  -h                      print the most used options\n"
+                           "      --help              print this text\n"
+                           "  -V, --version           print the version; with -v also kernels, stages and\n"
+                           "                          devices\n";
 
-static const char end_of_help[] =
-    "\n"
-    "Exit status: 0 ok; 1 damaged .kvc (--check), or no file shares a token (--match); 2 trouble.\n";
+static const char end_of_help[] = "\n"
+                                  "Exit status: 0 ok; 1 damaged .kvc (--check), or no file shares a token\n"
+                                  "(--match); 2 trouble.\n"
+                                  "\n"
+                                  "Examples:\n"
+                                  "  kvc-dump slot.kvc                       what is in it, on one screen\n"
+                                  "  kvc-dump --check -v *.kvc               are these files whole?\n"
+                                  "  kvc-dump --values=0:K:all slot.kvc      all keys of the first layer\n"
+                                  "  kvc-dump --match=prompt.json *.kvc      the cache that begins like a prompt\n"
+                                  "  kvc-dump --json slot.bin | jq .files    for programs\n";
 
 struct settings {
     struct cli_input input;
@@ -195,7 +229,7 @@ static const struct option long_options[] = {
     {"threads", required_argument, NULL, 'T'},
     {"quiet", no_argument, NULL, 'q'},
     {"verbose", no_argument, NULL, 'v'},
-    {"help", no_argument, NULL, 'h'},
+    {"help", no_argument, NULL, CLI_OPT_HELP},
     {"version", no_argument, NULL, 'V'},
     {NULL, 0, NULL, 0},
 };
@@ -232,16 +266,11 @@ int main(int argc, char **argv) {
     static struct settings s = {.options.part = KVC_NONE};
     struct dump_out o = {.style = DUMP_TEXT};
     int opt, status;
-    const struct option *options = cli_long_options(long_options);
+    const struct option *options = cli_long_options(long_options, 0);
     cli_start(argv, "kvc-dump");
     cli_input_environment(&s.input);
-    while ((opt = getopt_long(argc, argv, "hVqvT:", options, NULL)) != -1) {
-        if (opt == 'h') {
-            fputs(help, stdout);
-            cli_print_input_help();
-            fputs(end_of_help, stdout);
-            return cli_finish(EXIT_SAME);
-        }
+    while ((opt = cli_next_option(argc, argv, "hVqvT:", options)) != -1) {
+        if (opt == 'h' || opt == CLI_OPT_HELP) return cli_help(opt, brief, help, end_of_help);
         if ((status = take_option(&s, &o, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.options.verbose, cli_cuda_version);

@@ -2,7 +2,6 @@
 #include "cli/pack_job.h"
 #include "cli/gpu.h"
 
-#include "codecs/presets.h"
 #include "codecs/recipe.h"
 #include "formats/model/profile_learn.h"
 #include "formats/cache/give_tokens.h"
@@ -59,55 +58,6 @@ static const struct option long_options[] = {
     {"join", optional_argument, NULL, OPT_JOIN},
     {NULL, 0, NULL, 0},
 };
-
-static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
-                           "Pack KV-cache files into .kvc containers: FILE into FILE.kvc, or standard input\n"
-                           "to standard output. Lossless unless a recipe says otherwise.\n"
-                           "\n"
-                           "  -r, --recipe=RECIPE     stages that code the cache: split (default), fast, zstd,\n"
-                           "                          store (as it is), a preset, or what kvc-recipes(7) says; the\n"
-                           "                          default is cross with a --profile that predicts\n"
-                           "      --target-kld=K      transform codec: the step that drifts by about K nats (an estimate)\n"
-                           "      --target-ratio=R    transform codec: the step that makes the file R times smaller\n"
-                           "      --max-error=E       transform codec: the coarsest step with an attention output error\n"
-                           "                          (p99, as kvc-diff has it) of at most E; logit:E: of the logits\n"
-                           "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
-                           "      --embed-profile     carry the --profile inside, so that the .kvc stands alone\n"
-                           "      --force-profile     pack with a --profile that does not fit the cache's numbers\n"
-                           "      --learn-profile=OUT write a profile made from the FILEs, of one model, and pack nothing;\n"
-                           "                          with --profile: add predictors to that profile\n"
-                           "      --learn-layers=N    predict each layer from N layers before it (0 to 7, default 1)\n"
-                           "      --join[=tokens|heads] pack the FILEs, consecutive blocks of one text, into one .kvc;\n"
-                           "                          heads: they hold the KV heads of tensor-parallel ranks\n"
-                           "      --append=OLD.kvc    pack OLD.kvc and the FILEs that follow it into a new .kvc, by\n"
-                           "                          the recipe of OLD.kvc, whose blocks are copied\n"
-                           "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
-                           "  -o, --output=FILE       write to FILE\n"
-                           "  -c, --stdout            write to standard output\n"
-                           "  -f, --force             replace existing files, write to a terminal\n"
-                           "  -k, --keep              keep the input (default)\n"
-                           "      --rm                remove each input once its .kvc is complete; with a lossy\n"
-                           "                          recipe only where -f is given as well\n"
-                           "      --skip-existing     leave inputs alone whose output exists; no error\n"
-                           "  -t, --test              do everything but write\n"
-                           "  -T, --threads=N         threads; 0: one per core (default)\n"
-                           "      --align=SIZE        start extents on multiples of SIZE, e.g. 4k for O_DIRECT\n"
-                           "      --no-verify         do not decode what was encoded\n"
-                           "      --no-tokens         leave the token ids out, and with them the source file's own\n"
-                           "                          bytes, which hold them too; their prefix keys stay\n"
-                           "      --tokens=A:B        pack positions A to B-1 only, without the source file's own bytes\n"
-                           "      --layers=LIST       pack these layers only, e.g. 0-3,7; likewise\n"
-                           "      --token-ids=FILE    the token ids of a cache that holds none: a file of numbers, JSON\n"
-                           "                          of an engine, or another cache\n"
-                           "      --companions=no     leave queries and hidden states out, and with them the source\n"
-                           "                          file's own bytes; recipes still ask them (default yes)\n"
-                           "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
-                           "      --json[=lines]      print a report as JSON; lines: an object a line\n"
-                           "  -q, --quiet             no notes, no progress; errors only\n"
-                           "  -v, --verbose           say what was done\n"
-                           "  -h, --help              print this text\n"
-                           "  -V, --version           the version; with -v also kernels and stages\n"
-                           "\n";
 
 /* Only on a terminal, and only for work of more than a second. */
 static void show_progress(void *state, uint64_t done, uint64_t total) {
@@ -432,32 +382,21 @@ static int check_stdin(const struct cli_pack *p, int n, char **paths) {
     return uses > 1 ? cli_usage("only one of the input, the queries and the token ids can be standard input") : 0;
 }
 
-static void print_help(void) {
-    fputs(help, stdout);
-    cli_print_input_help();
-    puts("\nPresets, recipes of the papers (lossy):");
-    for (size_t i = 0; kvc_preset_at(i); i++) printf("  %-16s %s\n", kvc_preset_at(i)->name, kvc_preset_at(i)->summary);
-    puts("\nExit status: 0 ok, 2 trouble.");
-}
-
 int main(int argc, char **argv) {
     static struct cli_pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done},
                                 .recipe_text = KVC_DEFAULT_STAGE,
                                 .learn_layers = 1,
                                 .how = {.note = say_note, .check = refuse_loss, .coded = say_coded}};
     int opt;
-    const struct option *options = cli_long_options(long_options);
+    const struct option *options = cli_long_options(long_options, 0);
     cli_start(argv, "kvc-pack");
     p.job.state = p.how.state = &p;
     cli_input_environment(&p.job.input);
-    while ((opt = getopt_long(argc, argv, "r:" JOB_SHORT, options, NULL)) != -1) {
+    while ((opt = cli_next_option(argc, argv, "r:" JOB_SHORT, options)) != -1) {
         int taken = job_option(&p.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&p, opt, optarg))) return EXIT_TROUBLE;
     }
-    if (p.job.help) {
-        print_help();
-        return cli_finish(EXIT_SAME);
-    }
+    if (p.job.help) return pack_help(p.job.help);
     if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
     if (job_check(&p.job, argc - optind, argv + optind) || pack_check_join(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (check_stdin(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;

@@ -45,6 +45,9 @@ int pack_check_join(struct cli_pack *p, int n, char **paths);
 int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e);
 void pack_join_close(struct cli_pack *p);
 
+/* Prints the help text of -h or --help; returns as cli_help() does. */
+int pack_help(int opt);
+
 /* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
 void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);
 /* Says that a file is packed, as --json, -v and -q ask for; that it is lossy even without -v. */
