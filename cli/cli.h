@@ -56,6 +56,9 @@ const struct option *cli_long_options(const struct option *of_tool, int writes);
 /* Returns the next option as getopt_long() does. After an unknown long option, also prints one with a similar name. Handles
  * --list-options: prints the table as rows of name, letter, argument (no, optional or required) and values, and exits. */
 int cli_next_option(int argc, char **argv, const char *letters, const struct option *options);
+/* Takes the argument of -T, a number of threads up to `most`; with arg NULL $KVC_THREADS, if it is set. 0, or EXIT_TROUBLE
+ * (message printed). */
+int cli_take_threads(const char *arg, unsigned most, unsigned *threads);
 /* Prints `brief` for -h. For --help (CLI_OPT_HELP) it prints `help`, the lines about reading input, and `end`. Closes stdout;
  * returns as cli_finish() does. */
 int cli_help(int opt, const char *brief, const char *help, const char *end);

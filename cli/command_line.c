@@ -1,5 +1,5 @@
-/* command_line.c: the next option of a command line, with a proposal for a misspelt one, help texts, and the list of options from
- * which completions are made. Not for what the options mean (kvc-*.c, input_options.c). */
+/* command_line.c: the next option of a command line, with a proposal for a misspelt one, threads, help texts, and the list of
+ * options from which completions are made. Not for what the options mean (kvc-*.c, input_options.c). */
 #include "cli/cli.h"
 
 #include "codecs/near.h"
@@ -68,6 +68,23 @@ int cli_next_option(int argc, char **argv, const char *letters, const struct opt
         exit(cli_finish(EXIT_SAME));
     }
     return opt;
+}
+
+int cli_take_threads(const char *arg, unsigned most, unsigned *threads) {
+    enum { MOST = 1024 }; /* of all tools */
+    const char *variable = getenv("KVC_THREADS");
+    uint64_t n;
+    if (arg) {
+        if (cli_parse_u64(arg, &n) || n > most) return cli_usage("-T %s is not a number of threads (0 to %u)", arg, most);
+    } else {
+        if (!variable || !*variable) return 0;
+        if (cli_parse_u64(variable, &n) || n > MOST) {
+            cli_warn("KVC_THREADS=%s is not a number of threads (0 to %d); correct or unset the variable", variable, MOST);
+            return EXIT_TROUBLE;
+        }
+    }
+    *threads = n < most ? (unsigned)n : most;
+    return 0;
 }
 
 int cli_help(int opt, const char *brief, const char *help, const char *end) {

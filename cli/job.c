@@ -12,7 +12,6 @@ double job_now(void) {
 }
 
 int job_option(struct cli_job *j, int opt, const char *arg) {
-    uint64_t n;
     switch (opt) {
     case 'o': j->output = arg; return 1;
     case 'c': j->to_stdout = 1; return 1;
@@ -23,19 +22,17 @@ int job_option(struct cli_job *j, int opt, const char *arg) {
     case 'q': j->input.quiet = 1; return 1;
     case 'v': j->verbose = 1; return 1;
     case 't': j->test = 1; return 1;
-    case 'T':
-        if (cli_parse_u64(arg, &n) || n > 1024) {
-            cli_usage("-T %s is not a number of threads", arg);
-            return -1;
-        }
-        j->threads = (unsigned)n;
-        return 1;
+    case 'T': j->has_threads = 1; return cli_take_threads(arg, JOB_MOST_THREADS, &j->threads) ? -1 : 1;
     case JOB_OPT_JSON: j->json = 1; return cli_report_option(arg, &j->report.lines) ? -1 : 1;
     case 'h':
     case CLI_OPT_HELP: j->help = opt; return 1;
     case 'V': j->version = 1; return 1;
     default: return cli_input_option(&j->input, opt, arg);
     }
+}
+
+int job_environment(struct cli_job *j) {
+    return j->has_threads ? 0 : cli_take_threads(NULL, JOB_MOST_THREADS, &j->threads);
 }
 
 static const char json_needs_stdout[] = "--json needs standard output for its report: use -o FILE";

@@ -6,6 +6,8 @@
 
 enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_SKIP, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
 
+enum { JOB_MOST_THREADS = 1024 };
+
 #define JOB_SHORT "o:cfkqvtT:hV"
 #define JOB_OPTIONS                                                                                                       \
     {"output", required_argument, NULL, 'o'}, {"stdout", no_argument, NULL, 'c'}, {"force", no_argument, NULL, 'f'},      \
@@ -22,6 +24,7 @@ struct cli_job {
     int to_stdout, force, remove, skip_existing, verbose, test, json, version;
     int help; /* 'h' or CLI_OPT_HELP if the help text is wanted, else 0 */
     unsigned threads;
+    int has_threads;          /* -T was given */
     struct cli_report report; /* if json is set */
     struct cli_job_total {
         unsigned failed, skipped;
@@ -52,6 +55,8 @@ double job_now(void);
 /* Takes an option above, an input option or an option of formats. 1: taken, 0: another option, -1: bad value (message
  * printed). */
 int job_option(struct cli_job *j, int opt, const char *arg);
+/* Takes $KVC_THREADS after the options, unless -T was given. 0, or EXIT_TROUBLE (message printed). */
+int job_environment(struct cli_job *j);
 /* Checks -o, -c and standard output for n operands. 0, or EXIT_TROUBLE (message printed). */
 int job_check(struct cli_job *j, int n, char **paths);
 /* Converts an input to its output, or with job->test to nowhere. The output appears complete or not at all. */

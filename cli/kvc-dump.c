@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { OPT_JSON = CLI_OPT_FREE, OPT_TSV, OPT_PART, OPT_MODE };
+enum { MOST_THREADS = 1024 };
 
 static const struct mode {
     const char *name;
@@ -91,6 +92,7 @@ struct settings {
     struct cli_input input;
     struct dump_options options;
     unsigned mode, threads;
+    int has_threads; /* -T was given */
     const char *tokens_path;
     int quiet, version;
 };
@@ -201,10 +203,7 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
         if (cli_parse_u64(arg, &n) || n >= KVC_NONE) return cli_usage("--part=%s is not the number of a part", arg);
         s->options.part = (uint32_t)n;
         return 0;
-    case 'T':
-        if (cli_parse_u64(arg, &n) || n > 1024) return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
-        s->threads = (unsigned)n;
-        return 0;
+    case 'T': s->has_threads = 1; return cli_take_threads(arg, MOST_THREADS, &s->threads);
     case 'q': s->quiet = s->input.quiet = 1; return 0;
     case 'v': s->options.verbose++; return 0;
     case 'V': s->version = 1; return 0;
@@ -274,6 +273,7 @@ int main(int argc, char **argv) {
         if ((status = take_option(&s, &o, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.options.verbose, cli_cuda_version);
+    if (!s.has_threads && cli_take_threads(NULL, MOST_THREADS, &s.threads)) return EXIT_TROUBLE;
     if (stdin_twice(&s, argv + optind, argc - optind)) return cli_usage("standard input can be read only once");
     status = run(&s, &o, argv + optind, argc - optind);
     free(s.options.tokens.id);

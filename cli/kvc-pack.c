@@ -77,8 +77,8 @@ static int ends_in(const char *path, size_t n, const char *suffix) {
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_pack_options *o = &p->how.options;
     const struct kvc_rate *rate = &p->how.rate;
-    return o->recipe || o->align || o->no_tokens || p->token_ids_path || p->selects || o->embed_profile || p->how.dequantize ||
-           rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
+    return p->has_recipe || o->align || o->no_tokens || p->token_ids_path || p->selects || o->embed_profile ||
+           p->how.dequantize || rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
 }
 
 /* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
@@ -222,6 +222,7 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
     case 'r':
         p->recipe_text = arg;
         p->how.options.recipe = &p->recipe;
+        p->has_recipe = 1;
         return kvc_recipe_parse(arg, &p->recipe, &e) ? cli_usage("%s", e.message) : 0;
     case OPT_NO_VERIFY: p->how.options.no_verify = 1; return 0;
     case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
@@ -354,8 +355,8 @@ static int run(struct cli_pack *p, int n, char **paths) {
     struct kvc_error e;
     int status = EXIT_TROUBLE;
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
-    if (p->learn_path && (p->how.options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
-                          p->queries_path || p->token_ids_path || p->selects || p->job.json))
+    if (p->learn_path && (p->has_recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->queries_path ||
+                          p->token_ids_path || p->selects || p->job.json))
         return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile goes with it");
     if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
@@ -371,6 +372,20 @@ static int run(struct cli_pack *p, int n, char **paths) {
     kvc_packed_free(&p->done);
     kvc_profile_free(p->how.profile);
     return status;
+}
+
+/* Takes $KVC_RECIPE if no option decides about the recipe. 0, or EXIT_TROUBLE (message printed). */
+static int take_environment(struct cli_pack *p) {
+    const char *variable = getenv("KVC_RECIPE");
+    struct kvc_error e;
+    if (!variable || !*variable || p->has_recipe || p->joined.append || p->learn_path) return 0;
+    if (kvc_recipe_parse(variable, &p->recipe, &e)) {
+        cli_warn("KVC_RECIPE=%s: %s", variable, e.message);
+        return EXIT_TROUBLE;
+    }
+    p->recipe_text = variable;
+    p->how.options.recipe = &p->recipe;
+    return 0;
 }
 
 /* Standard input can be one of them: 0, or EXIT_TROUBLE (message printed). */
@@ -398,6 +413,7 @@ int main(int argc, char **argv) {
     }
     if (p.job.help) return pack_help(p.job.help);
     if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
+    if (job_environment(&p.job) || take_environment(&p)) return EXIT_TROUBLE;
     if (job_check(&p.job, argc - optind, argv + optind) || pack_check_join(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (check_stdin(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)

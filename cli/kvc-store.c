@@ -196,6 +196,7 @@ static const struct {
     {OPT_CAPACITY, TRACE, "--capacity"},
 };
 
+enum { MOST_THREADS = 64 };
 enum store_use { NO_STORE, OLD_STORE, ANY_STORE };
 enum { MANY = 1 << 30 };
 static const struct command {
@@ -244,7 +245,6 @@ static int take_bytes(const char *option, const char *text, uint64_t *bytes) {
 
 /* Takes an option. 0, EXIT_TROUBLE (message printed), or -1: it is none of the tool's own. */
 static int take_option(struct store_tool *t, int opt, const char *arg) {
-    uint64_t n;
     switch (opt) {
     case 's': t->store = arg; return 0;
     case 'r': t->of_space.recipe = arg; return 0;
@@ -268,10 +268,7 @@ static int take_option(struct store_tool *t, int opt, const char *arg) {
     case OPT_MAX: return take_bytes("--max-size", arg, &t->max_size);
     case OPT_OLDER: return take_seconds("--older-than", arg, &t->older);
     case OPT_SECONDS: return take_seconds("--for", arg, &t->seconds);
-    case 'T':
-        if (cli_parse_u64(arg, &n) || n > 64) return cli_usage("-T takes a number of threads up to 64, not '%s'", arg);
-        t->open.threads = (unsigned)n;
-        return 0;
+    case 'T': t->has_threads = 1; return cli_take_threads(arg, MOST_THREADS, &t->open.threads);
     case OPT_CHUNK:
         if (cli_parse_u64(arg, &t->of_space.chunk) || !t->of_space.chunk || t->of_space.chunk % 256)
             return cli_usage("--chunk takes a multiple of 256, not '%s'", arg);
@@ -425,6 +422,7 @@ int main(int argc, char **argv) {
         if (status) return status;
     }
     if (version) return cli_version(t.verbose, NULL);
+    if (!t.has_threads && cli_take_threads(NULL, MOST_THREADS, &t.open.threads)) return EXIT_TROUBLE;
     if (optind == argc) return cli_usage("name a command");
     const struct command *c = find_command(argv[optind]);
     if (!c) return EXIT_TROUBLE;

@@ -316,6 +316,7 @@ int main(int argc, char **argv) {
     }
     if (u.job.help) return print_help(u.job.help);
     if (u.job.version) return cli_version(u.job.verbose, cli_cuda_version);
+    if (job_environment(&u.job)) return EXIT_TROUBLE;
     if (unpack_check_sharing(&u, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (!u.to_ipc && !u.into && job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (unpack_check_dividing(&u) || unpack_check_salvage(&u) || unpack_open_device(&u)) return EXIT_TROUBLE;

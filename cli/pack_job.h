@@ -15,7 +15,8 @@ struct cli_pack {
     struct cli_job job;
     struct kvc_packing how;
     struct kvc_recipe recipe; /* that --recipe names */
-    const char *recipe_text;  /* as it was typed */
+    const char *recipe_text;  /* as it was typed, or $KVC_RECIPE */
+    int has_recipe;           /* --recipe was given */
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
     struct kvc_selection selection; /* --tokens, --layers */
