@@ -113,6 +113,13 @@ $B/kernels/%_avx2.o: ISA = $(AVX2)
 $B/kernels/%_avx512.o: ISA = $(AVX512)
 $B/kernels/%_neondot.o: ISA = $(NEONDOT)
 
+# where profiles are installed is compiled in; DATADIR may have changed
+$B/profiles-folder: FORCE
+	@mkdir -p $(@D) && { echo '$(DATADIR)/profiles' | cmp -s - $@ || echo '$(DATADIR)/profiles' >$@; }
+.PHONY: FORCE
+$B/cli/input_options.o: ISA := '-DKVC_PROFILES="$(DATADIR)/profiles"'
+$B/cli/input_options.o: $B/profiles-folder
+
 $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^

@@ -95,7 +95,7 @@ struct cli_input {
 };
 /* Opens --weights=FILE, once. The file is closed when the program ends. */
 int cli_open_weights(struct cli_input *options, struct kvc_error *e);
-/* Takes $KVC_MODEL as --model=FILE, and $KVC_PROFILE_PATH. Must be called before the options are taken, which replace them. */
+/* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed one. Must be called before the options are taken, which replace them. */
 void cli_input_environment(struct cli_input *in);
 /* Takes an input option or an option of formats for reading. 1: taken, 0: another option, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);

@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef KVC_PROFILES
+#define KVC_PROFILES "/usr/local/share/kvc/profiles"
+#endif
+
 enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26, SCREEN_WIDTH = 80 };
 
 static const struct option own[] = {
@@ -193,10 +197,22 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     return opt >= CLI_OPT_FORMAT && opt < CLI_OPT_TARGET ? each_option(take, &w, 0) : 0;
 }
 
+/* Returns the folders of $KVC_PROFILE_PATH and then that of installed profiles, joined by colons. The text lives as long as the
+ * program. */
+static const char *profile_folders(void) {
+    static char *folders;
+    const char *variable = getenv("KVC_PROFILE_PATH");
+    if (!variable || !*variable) return KVC_PROFILES;
+    free(folders);
+    if (asprintf(&folders, "%s:%s", variable, KVC_PROFILES) >= 0) return folders;
+    folders = NULL;
+    return variable;
+}
+
 void cli_input_environment(struct cli_input *in) {
     const char *model = getenv("KVC_MODEL");
     if (model && *model) in->model_path = model;
-    in->import.profile_folders = getenv("KVC_PROFILE_PATH");
+    in->import.profile_folders = profile_folders();
 }
 
 /* --- help --- */
@@ -257,7 +273,7 @@ void cli_print_input_help(void) {
     print_option("weights", "FILE", "weights from which K and V are rebuilt (recipe project)");
     print_option("profile", "FILE",
                  "the model's profile (kvc-profile(5)), for packing and unpacking; "
-                 "also searched beside a .kvc and in $KVC_PROFILE_PATH");
+                 "also searched beside a .kvc, in $KVC_PROFILE_PATH and in " KVC_PROFILES);
     print_option("kv-heads", "N", "number of KV heads, if the file does not record it");
     print_option("pairing", "P", "RoPE pairing of K: halves, interleaved or none");
     each_option(print_of_format, printed, 0);
