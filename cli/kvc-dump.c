@@ -3,6 +3,7 @@
 #include "cli/damage.h"
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
+#include "cli/file_list.h"
 #include "cli/text.h"
 #include "formats/container/container.h"
 #include "kernels/kernels.h"
@@ -63,6 +64,11 @@ static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "                          with TOKENS, and of its own tokens, the best FILE\n"
                            "                          first; TOKENS: a file of token ids (JSON of engines,\n"
                            "                          or a list), a cache file, or -\n"
+                           "Which files, beside FILE:\n"
+                           "      --recursive         of a folder: each .kvc below it\n"
+                           "      --files-from=FILE   also the files that FILE names, one a line; - is\n"
+                           "                          standard input\n"
+                           "  -0, --null              names in it end with a NUL byte, as of find -print0\n"
                            "How to show it:\n"
                            "      --part=N            only part N of the file (the summary has their\n"
                            "                          numbers)\n"
@@ -90,6 +96,7 @@ static const char end_of_help[] = "\n"
 
 struct settings {
     struct cli_input input;
+    struct cli_files files;
     struct dump_options options;
     unsigned mode, threads;
     int has_threads; /* -T was given */
@@ -161,10 +168,11 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     return status;
 }
 
-static int each_file(struct dump_out *o, char **path, int n, struct settings *s) {
+static int each_file(struct dump_out *o, struct settings *s) {
     static char dash[] = "-", *standard_input[] = {dash};
+    const int from_stdin = !s->files.n && !s->files.named, n = from_stdin ? 1 : s->files.n;
+    char **path = from_stdin ? standard_input : s->files.path;
     int worst = EXIT_SAME;
-    if (!n) path = standard_input, n = 1;
     o->several = n > 1;
     if (o->style == DUMP_JSON) cli_report_start(&o->report, o->out);
     for (int i = 0; i < n; i++) {
@@ -209,7 +217,7 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
     case 'V': s->version = 1; return 0;
     case '?':
     case ':': return cli_try_help();
-    default: return cli_input_option(&s->input, opt, arg) < 0 ? EXIT_TROUBLE : 0;
+    default: return !cli_files_option(&s->files, opt, arg) && cli_input_option(&s->input, opt, arg) < 0 ? EXIT_TROUBLE : 0;
     }
 }
 
@@ -222,6 +230,7 @@ static const struct option long_options[] = {
     {"stats", no_argument, NULL, OPT_MODE + STATS},
     {"match", required_argument, NULL, OPT_MODE + MATCH},
     {"check", no_argument, NULL, OPT_MODE + CHECK},
+    CLI_FILES_OPTIONS,
     {"part", required_argument, NULL, OPT_PART},
     {"json", optional_argument, NULL, OPT_JSON},
     {"tsv", no_argument, NULL, OPT_TSV},
@@ -233,14 +242,16 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Returns 1 if operands and --match read standard input more than once. */
-static int stdin_twice(const struct settings *s, char **path, int n) {
-    int uses = (s->tokens_path && strcmp(s->tokens_path, "-") == 0) + (n == 0);
-    for (int i = 0; i < n; i++) uses += strcmp(path[i], "-") == 0;
+/* Returns 1 if inputs, --files-from and --match read standard input more than once. */
+static int stdin_twice(const struct settings *s) {
+    const struct cli_files *f = &s->files;
+    int uses = (s->tokens_path && strcmp(s->tokens_path, "-") == 0) + (!f->n && !f->named) +
+               (f->from && strcmp(f->from, "-") == 0);
+    for (int i = 0; i < f->n; i++) uses += strcmp(f->path[i], "-") == 0;
     return uses > 1;
 }
 
-static int run(struct settings *s, struct dump_out *o, char **path, int n) {
+static int run(struct settings *s, struct dump_out *o) {
     struct kvc_error e = {.code = KVC_OK};
     if (!kvc_kernels_get()) {
         cli_warn("KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
@@ -256,7 +267,7 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
         return EXIT_TROUBLE;
     }
     o->out = nowhere ? nowhere : stdout;
-    int status = each_file(o, path, n, s);
+    int status = each_file(o, s);
     if (nowhere) fclose(nowhere);
     return status;
 }
@@ -268,14 +279,17 @@ int main(int argc, char **argv) {
     const struct option *options = cli_long_options(long_options, 0);
     cli_start(argv, "kvc-dump");
     cli_input_environment(&s.input);
-    while ((opt = cli_next_option(argc, argv, "hVqvT:", options)) != -1) {
+    while ((opt = cli_next_option(argc, argv, "hVqvT:" CLI_FILES_SHORT, options)) != -1) {
         if (opt == 'h' || opt == CLI_OPT_HELP) return cli_help(opt, brief, help, end_of_help);
         if ((status = take_option(&s, &o, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.options.verbose, cli_cuda_version);
     if (!s.has_threads && cli_take_threads(NULL, MOST_THREADS, &s.threads)) return EXIT_TROUBLE;
-    if (stdin_twice(&s, argv + optind, argc - optind)) return cli_usage("standard input can be read only once");
-    status = run(&s, &o, argv + optind, argc - optind);
+    s.files.suffix[0] = ".kvc";
+    if (cli_files_collect(&s.files, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (stdin_twice(&s)) return cli_usage("standard input can be read only once");
+    status = run(&s, &o);
+    cli_files_free(&s.files);
     free(s.options.tokens.id);
     return cli_finish(status);
 }

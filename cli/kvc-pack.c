@@ -81,7 +81,7 @@ static int packs_anew(const struct cli_pack *p) {
            p->how.dequantize || rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
 }
 
-/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
+/* FILE.kvc, or with another suffix; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
 static char *default_name(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
     static const char *const outer[] = {".gz", ".xz", ".zst"};
     const struct cli_pack *p = state;
@@ -92,7 +92,7 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
         kvc_fail(e, KVC_ERR_USAGE, "%s: is packed already; -r RECIPE packs it anew", path);
         return NULL;
     }
-    char *name = malloc(n + sizeof ".kvc");
+    char *name = malloc(n + strlen(p->job.suffix) + 1);
     if (!name) {
         kvc_fail_memory(e, "a name");
         return NULL;
@@ -105,7 +105,7 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
             break;
         }
     if (packed && ends_in(name, n, ".kvc")) n -= strlen(".kvc");
-    memcpy(name + n, ".kvc", sizeof ".kvc");
+    strcpy(name + n, p->job.suffix);
     return name;
 }
 
@@ -351,20 +351,22 @@ static int learn(struct cli_pack *p, int n, char **paths) {
     return status ? EXIT_TROUBLE : EXIT_SAME;
 }
 
-static int run(struct cli_pack *p, int n, char **paths) {
+static int run(struct cli_pack *p) {
     struct kvc_error e;
+    const int n = p->job.files.n;
     int status = EXIT_TROUBLE;
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
-    if (p->learn_path && (p->has_recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->queries_path ||
-                          p->token_ids_path || p->selects || p->job.json))
+    if (p->learn_path && (p->has_recipe || p->job.output || p->job.output_dir || p->job.to_stdout || p->job.test ||
+                          p->job.remove || p->queries_path || p->token_ids_path || p->selects || p->job.json))
         return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile goes with it");
     if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
-    if (p->learn_path) return *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file to write");
+    if (p->learn_path)
+        return *p->learn_path ? learn(p, n, p->job.files.path) : cli_usage("--learn-profile wants a file to write");
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e)) ||
         (p->token_ids_path && cli_token_ids(&p->token_ids, p->token_ids_path, NULL, &e)))
         cli_error(&e);
-    else status = job_run(&p->job, p->job.joins ? 1 : n, paths, pack_one);
+    else status = job_run(&p->job, pack_one);
     pack_join_close(p);
     if (p->queries.cache) kvc_close(&p->queries);
     free(p->token_ids.id);
@@ -389,16 +391,17 @@ static int take_environment(struct cli_pack *p) {
 }
 
 /* Standard input can be one of them: 0, or EXIT_TROUBLE (message printed). */
-static int check_stdin(const struct cli_pack *p, int n, char **paths) {
+static int check_stdin(const struct cli_pack *p) {
     const char *const more[] = {p->queries_path, p->token_ids_path};
-    int uses = !n;
-    for (int i = 0; i < n; i++) uses |= strcmp(paths[i], "-") == 0;
+    const struct cli_files *files = &p->job.files;
+    int uses = (!files->n && !files->named) || (files->from && strcmp(files->from, "-") == 0);
+    for (int i = 0; i < files->n; i++) uses |= strcmp(files->path[i], "-") == 0;
     for (int i = 0; i < 2; i++) uses += more[i] && strcmp(more[i], "-") == 0;
     return uses > 1 ? cli_usage("only one of the input, the queries and the token ids can be standard input") : 0;
 }
 
 int main(int argc, char **argv) {
-    static struct cli_pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done},
+    static struct cli_pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done, .suffix = ".kvc"},
                                 .recipe_text = KVC_DEFAULT_STAGE,
                                 .learn_layers = 1,
                                 .how = {.note = say_note, .check = refuse_loss, .coded = say_coded}};
@@ -414,8 +417,9 @@ int main(int argc, char **argv) {
     if (p.job.help) return pack_help(p.job.help);
     if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
     if (job_environment(&p.job) || take_environment(&p)) return EXIT_TROUBLE;
-    if (job_check(&p.job, argc - optind, argv + optind) || pack_check_join(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (check_stdin(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    p.job.files.others = 1;
+    if (job_collect(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (job_check(&p.job) || pack_check_join(&p) || check_stdin(&p)) return EXIT_TROUBLE;
     if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)
         return cli_usage("--%s-profile wants a --profile=FILE", p.how.force_profile ? "force" : "embed");
     if ((p.how.options.no_tokens || p.how.dequantize || p.how.no_companions || p.selects) && p.job.remove)
@@ -426,5 +430,5 @@ int main(int argc, char **argv) {
                                                                                                       : "companions=no");
     if (p.how.no_companions && kvc_recipe_has(p.how.options.recipe, KVC_STAGE_REBUILDS))
         return cli_usage("--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
-    return cli_finish(run(&p, argc - optind, argv + optind));
+    return cli_finish(run(&p));
 }

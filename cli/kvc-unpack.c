@@ -65,6 +65,13 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "  -o, --output=FILE       write to FILE; several files to the folder FILE, or to\n"
                            "                          FILE.tar\n"
                            "  -c, --stdout            write to standard output\n"
+                           "      --output-dir=DIR    write to files in DIR, which is made if need be; files\n"
+                           "                          below a folder keep their places\n"
+                           "      --suffix=SUFFIX     inputs end in it, or in .kvc\n"
+                           "      --recursive         of a folder: unpack each .kvc below it\n"
+                           "      --files-from=FILE   also the files that FILE names, one a line; - is\n"
+                           "                          standard input\n"
+                           "  -0, --null              names in it end with a NUL byte, as of find -print0\n"
                            "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved\n"
                            "                          or none (default: the pairing of FORMAT's engine)\n"
                            "      --lossy-metadata    write FORMAT also if it does not hold all that the\n"
@@ -113,13 +120,24 @@ static const char end_of_help[] = "\n"
                                   "  kvc-unpack -c --tokens=0:256 --to=npz slot.bin.kvc >prefix.npz\n"
                                   "                                          the first 256 tokens\n";
 
+/* Returns the length of a name without .kvc or --suffix, or its whole length. */
+static size_t stem_length(const struct cli_unpack *u, const char *path) {
+    const char *const suffix[] = {u->job.suffix, ".kvc"};
+    const size_t n = strlen(path);
+    for (int i = 0; i < 2; i++) {
+        const size_t m = strlen(suffix[i]);
+        if (n > m && path[n - m - 1] != '/' && strcmp(path + n - m, suffix[i]) == 0) return n - m;
+    }
+    return n;
+}
+
 /* Returns FILE.kvc without .kvc, or with the target's suffix instead; the caller frees it. */
 static char *default_name(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
     const struct cli_unpack *u = state;
     const struct kvc_format *to = u->to;
-    size_t n = strlen(path), stem = n > 4 && strcmp(path + n - 4, ".kvc") == 0 ? n - 4 : n;
+    const size_t n = strlen(path), stem = stem_length(u, path);
     if (!to && stem == n) {
-        kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in .kvc: use -o FILE", path);
+        kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in %s: use -o FILE", path, u->job.suffix);
         return NULL;
     }
     /* What is whole of several files is one archive. */
@@ -304,7 +322,8 @@ int main(int argc, char **argv) {
                                           .write = write_and_count,
                                           .is_folder = becomes_folder,
                                           .write_members = write_members,
-                                          .done = say_done}};
+                                          .done = say_done,
+                                          .suffix = ".kvc"}};
     int opt;
     const struct option *options = cli_long_options(long_options, 1);
     cli_start(argv, "kvc-unpack");
@@ -317,10 +336,10 @@ int main(int argc, char **argv) {
     if (u.job.help) return print_help(u.job.help);
     if (u.job.version) return cli_version(u.job.verbose, cli_cuda_version);
     if (job_environment(&u.job)) return EXIT_TROUBLE;
-    if (unpack_check_sharing(&u, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (!u.to_ipc && !u.into && job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (job_collect(&u.job, argc - optind, argv + optind) || unpack_check_sharing(&u)) return EXIT_TROUBLE;
+    if (!u.to_ipc && !u.into && job_check(&u.job)) return EXIT_TROUBLE;
     if (unpack_check_dividing(&u) || unpack_check_salvage(&u) || unpack_open_device(&u)) return EXIT_TROUBLE;
-    int status = job_run(&u.job, argc - optind, argv + optind, unpack_one);
+    int status = job_run(&u.job, unpack_one);
     free(u.layers);
     return cli_finish(status);
 }

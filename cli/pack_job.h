@@ -40,8 +40,8 @@ struct cli_pack {
     int hinted; /* that --model adds a fingerprint */
 };
 
-/* Checks the options beside --join, for n operands. 0, or EXIT_TROUBLE (message printed). */
-int pack_check_join(struct cli_pack *p, int n, char **paths);
+/* Checks the options beside --join. 0, or EXIT_TROUBLE (message printed). */
+int pack_check_join(struct cli_pack *p);
 /* Opens all operands and joins them as f->cache. pack_join_close() closes them, after *f. */
 int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e);
 void pack_join_close(struct cli_pack *p);

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int pack_check_join(struct cli_pack *p, int n, char **paths) {
+int pack_check_join(struct cli_pack *p) {
+    const int n = p->job.files.n;
     if (!p->job.joins) return 0;
     const char *option = p->joined.append ? "--append" : "--join";
     if (!n) return cli_usage("%s needs files to join", option);
@@ -21,7 +22,7 @@ int pack_check_join(struct cli_pack *p, int n, char **paths) {
         return cli_usage("--append excludes --join=heads, -r, --dequantize, --tokens and --layers: the recipe is that of %s",
                          p->joined.append);
     p->joined.n = n + (p->joined.append != NULL);
-    p->joined.paths = paths;
+    p->joined.paths = p->job.files.path;
     p->job.open = pack_join_open;
     return 0;
 }
