@@ -136,6 +136,7 @@ static const char help[] = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n
                            "      --max-size=SIZE     of gc: evict down to this size\n"
                            "      --older-than=TIME   of gc: evict what was not used for so long\n"
                            "  -n, --dry-run           of gc: change nothing\n"
+                           "      --repair            of verify: put aside what is bad\n"
                            "      --trace=FILE        of bench: requests, a line of JSON each; kvc-store(1)\n"
                            "                          has the form\n"
                            "      --capacity=P,...    of bench: sizes of the store in per cent of all blocks\n"
