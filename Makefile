@@ -89,11 +89,14 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc store cuda
 ## help: this list
 .PHONY: help
 help:
-	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk $(wildcard formats/store/*.mk formats/store/*/*.mk) tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk $(wildcard formats/store/*.mk formats/store/*/*.mk) packaging/packaging.mk tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
 	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR MIMEDIR BASHDIR ZSHDIR FISHDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 HARDEN=1 V=1"
 
+# No path of this machine is in the debugging information: the same sources give the same bytes in any folder.
+NO_PATHS := -ffile-prefix-map=$(CURDIR)=.
+
 # links a program, or with -shared a library
-LINK = $(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(HARD_LINK) $(LDFLAGS) -o $@
+LINK = $(Q)$(CC) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) $(HARD_LINK) $(LDFLAGS) -o $@
 LIBS = $(KVC_LDLIBS) $(LDLIBS)
 
 # Before anything is compiled: does kvc support the machine that CC, if there is one, compiles for? Are the packages there?
@@ -105,7 +108,7 @@ $B/ready: kernels/target.h
 $B/%.o: %.c | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) CC $<
-	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 $B/tests/%.o: override KVC_CFLAGS += -Wno-double-promotion
 
 # The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
@@ -160,6 +163,7 @@ kvc.pc: # anew each time: PREFIX may have changed
 
 include formats/device/cuda/cuda.mk
 include formats/store/store.mk
+include packaging/packaging.mk
 include tests/tests.mk
 
 # --- installing ---
