@@ -22,6 +22,10 @@ MANDIR ?= $(PREFIX)/share/man
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 DATADIR ?= $(PREFIX)/share/kvc
 DOCDIR ?= $(PREFIX)/share/doc/kvc
+MIMEDIR ?= $(PREFIX)/share/mime/packages
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 DESTDIR ?=
 INSTALL ?= install
 STRIP ?= strip
@@ -86,11 +90,14 @@ all: $(TOOLS) libkvc.a libkvc.so.$(VERSION) kvc.pc store cuda
 ## help: this list
 .PHONY: help
 help:
-	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk $(wildcard formats/store/*.mk formats/store/*/*.mk) tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
-	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 HARDEN=1 V=1"
+	@sed -n 's/^## //p' Makefile formats/device/cuda/cuda.mk $(wildcard formats/store/*.mk formats/store/*/*.mk) packaging/packaging.mk tests/tests.mk | sed 's/^\([a-z-]*\): /\1 /' | while read -r t d; do printf '  %-17s %s\n' "$$t" "$$d"; done
+	@echo "Variables: CC CFLAGS CPPFLAGS LDFLAGS LDLIBS PREFIX DESTDIR BINDIR LIBDIR MANDIR DATADIR DOCDIR MIMEDIR BASHDIR ZSHDIR FISHDIR CUDA=auto|0|1 CUDA_HOME CUDA_ARCHS NVCCFLAGS WERROR=1 HARDEN=1 V=1"
+
+# No path of this machine is in the debugging information: the same sources give the same bytes in any folder.
+NO_PATHS := -ffile-prefix-map=$(CURDIR)=.
 
 # links a program, or with -shared a library
-LINK = $(Q)$(CC) $(KVC_CFLAGS) $(CFLAGS) $(HARD_LINK) $(LDFLAGS) -o $@
+LINK = $(Q)$(CC) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) $(HARD_LINK) $(LDFLAGS) -o $@
 LIBS = $(KVC_LDLIBS) $(LDLIBS)
 
 # Before anything is compiled: does kvc support the machine that CC, if there is one, compiles for? Are the packages there?
@@ -102,7 +109,7 @@ $B/ready: kernels/target.h
 $B/%.o: %.c | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) CC $<
-	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) $(ISA) -MMD -MP -c -o $@ $<
 $B/tests/%.o: override KVC_CFLAGS += -Wno-double-promotion
 
 # The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
@@ -113,6 +120,13 @@ NEONDOT = $(if $(filter __aarch64__,$(MACHINE)),-march=armv8.2-a+dotprod)
 $B/kernels/%_avx2.o: ISA = $(AVX2)
 $B/kernels/%_avx512.o: ISA = $(AVX512)
 $B/kernels/%_neondot.o: ISA = $(NEONDOT)
+
+# where profiles are installed is compiled in; DATADIR may have changed
+$B/profiles-folder: FORCE
+	@mkdir -p $(@D) && { echo '$(DATADIR)/profiles' | cmp -s - $@ || echo '$(DATADIR)/profiles' >$@; }
+.PHONY: FORCE
+$B/cli/input_options.o: ISA := '-DKVC_PROFILES="$(DATADIR)/profiles"'
+$B/cli/input_options.o: $B/profiles-folder
 
 $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@
@@ -150,6 +164,7 @@ kvc.pc: # anew each time: PREFIX may have changed
 
 include formats/device/cuda/cuda.mk
 include formats/store/store.mk
+include packaging/packaging.mk
 include tests/tests.mk
 
 # --- installing ---
@@ -159,9 +174,14 @@ MAN1 := $(TOOLS:%=%.1)
 DOCS := $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md)))
 PROFILES := $(sort $(wildcard samples/*.kvcp))
 MAN3 := kvc.3 kvc_store.3
-## install: tools, libraries, backends, headers, pkg-config files, man pages, documents and profiles below DESTDIR and PREFIX
+# completions: of bash, zsh and fish, from the option tables of the tools
+$B/completions/done: share/completions.sh $(TOOLS:%=$B/%)
+	$(SAY) GEN $(@D)
+	$(Q)sh $< $B $(@D) && touch $@
+
+## install: tools, libraries, backends, headers, pkg-config files, man pages, documents, profiles, completions and MIME types below DESTDIR and PREFIX
 .PHONY: install
-install: all
+install: all $B/completions/done
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
 	$(INSTALL) -d $(addprefix $(DESTDIR)$(MANDIR)/,man1 man3 man5 man7)
 	$(INSTALL) -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
@@ -194,6 +214,12 @@ endif
 	for d in $(DOCS); do $(INSTALL) -d $(DESTDIR)$(DOCDIR)/$${d%/*} && $(INSTALL) -m 644 $$d $(DESTDIR)$(DOCDIR)/$$d || exit 1; done
 	$(INSTALL) -m 755 samples/python/make_profile.py $(DESTDIR)$(DATADIR)
 	$(INSTALL) -m 644 $(PROFILES) $(DESTDIR)$(DATADIR)/profiles
+	$(INSTALL) -m 644 share/kvc.magic $(DESTDIR)$(DATADIR)
+	$(INSTALL) -d $(addprefix $(DESTDIR),$(MIMEDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
+	$(INSTALL) -m 644 share/kvc.xml $(DESTDIR)$(MIMEDIR)
+	for f in $B/completions/bash/*; do [ ! -f $$f ] || $(INSTALL) -m 644 $$f $(DESTDIR)$(BASHDIR) || exit 1; done
+	for f in $B/completions/zsh/*; do [ ! -f $$f ] || $(INSTALL) -m 644 $$f $(DESTDIR)$(ZSHDIR) || exit 1; done
+	for f in $B/completions/fish/*; do [ ! -f $$f ] || $(INSTALL) -m 644 $$f $(DESTDIR)$(FISHDIR) || exit 1; done
 
 ## install-strip: install, and strip tools and shared libraries of their symbols
 .PHONY: install-strip
@@ -214,7 +240,8 @@ uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
 	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN3:%=man3/%) man5/kvc.5 man5/kvc-profile.5 $(patsubst man/%,man7/%,$(wildcard man/*.7)))
-	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py
+	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(addprefix $(DESTDIR)$(DATADIR)/,make_profile.py kvc.magic)
+	rm -f $(DESTDIR)$(MIMEDIR)/kvc.xml $(TOOLS:%=$(DESTDIR)$(BASHDIR)/%) $(TOOLS:%=$(DESTDIR)$(ZSHDIR)/_%) $(TOOLS:%=$(DESTDIR)$(FISHDIR)/%.fish)
 	rm -f $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
 	for d in $$(printf '%s\n' $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS)))) | sort -r) $(addprefix $(DOCDIR)/,codecs formats) $(DOCDIR) \
 	  $(DATADIR)/profiles $(DATADIR) $(BACKENDSDIR); do \

@@ -44,13 +44,28 @@ enum {
     CLI_OPT_MODEL,
     CLI_OPT_WEIGHTS,
     CLI_OPT_PROFILE,
+    CLI_OPT_FILES_FROM, /* file_list.h */
+    CLI_OPT_RECURSIVE,
+    CLI_OPT_LIST, /* --list-options, from which completions are made; hidden */
+    CLI_OPT_HELP, /* --help, the long text; -h is the short one */
     CLI_OPT_FREE = 1100,
     CLI_OPT_FORMAT = 2000,
     CLI_OPT_TARGET = 3000
 };
 /* Returns a table for getopt_long(): the tool's own options, which end with an option without a name, input options and
- * options of formats. May be called once. */
-const struct option *cli_long_options(const struct option *of_tool);
+ * options of formats for reading, and with `writes` those for writing. May be called once. */
+const struct option *cli_long_options(const struct option *of_tool, int writes);
+/* Returns the next option as getopt_long() does. After an unknown long option, also prints one with a similar name. Handles
+ * --list-options: prints the table as rows of name, letter, argument (no, optional or required) and values, and exits. */
+int cli_next_option(int argc, char **argv, const char *letters, const struct option *options);
+/* Takes the argument of -T, a number of threads up to `most`; with arg NULL $KVC_THREADS, if it is set. 0, or EXIT_TROUBLE
+ * (message printed). */
+int cli_take_threads(const char *arg, unsigned most, unsigned *threads);
+/* Prints `brief` for -h. For --help (CLI_OPT_HELP) it prints `help`, the lines about reading input, and `end`. Closes stdout;
+ * returns as cli_finish() does. */
+int cli_help(int opt, const char *brief, const char *help, const char *end);
+/* Ends a line of a help text, `used` bytes of which are printed: `text` follows from `column` on, on as many lines as it needs. */
+void cli_print_wrapped(int used, int column, const char *text);
 /* Print the lines of a help text about reading, under the heading "Reading input:", and about writing. */
 void cli_print_input_help(void);
 void cli_print_target_help(void);
@@ -82,7 +97,7 @@ struct cli_input {
 };
 /* Opens --weights=FILE, once. The file is closed when the program ends. */
 int cli_open_weights(struct cli_input *options, struct kvc_error *e);
-/* Takes $KVC_MODEL as --model=FILE, and $KVC_PROFILE_PATH. Must be called before the options are taken, which replace them. */
+/* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed one. Must be called before the options are taken, which replace them. */
 void cli_input_environment(struct cli_input *in);
 /* Takes an input option or an option of formats for reading. 1: taken, 0: another option, -1: bad value (message printed). */
 int cli_input_option(struct cli_input *in, int opt, const char *arg);

@@ -8,12 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26, HELP_WIDTH = 76 };
+#ifndef KVC_PROFILES
+#define KVC_PROFILES "/usr/local/share/kvc/profiles"
+#endif
+
+enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26, SCREEN_WIDTH = 80 };
 
 static const struct option own[] = {
     {"from", required_argument, NULL, CLI_OPT_FROM},       {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS},
-    {"pairing", required_argument, NULL, CLI_OPT_PAIRING}, {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},
-    {"profile", required_argument, NULL, CLI_OPT_PROFILE}, {"model", required_argument, NULL, CLI_OPT_MODEL},
+    {"list-options", no_argument, NULL, CLI_OPT_LIST},     {"pairing", required_argument, NULL, CLI_OPT_PAIRING},
+    {"weights", required_argument, NULL, CLI_OPT_WEIGHTS}, {"profile", required_argument, NULL, CLI_OPT_PROFILE},
+    {"model", required_argument, NULL, CLI_OPT_MODEL},
 };
 
 /* Calls take() for every option of formats that has an option of the tools, until take() returns a value other than 0.
@@ -53,14 +58,14 @@ static int add_of_format(void *state, const struct kvc_format *f, const struct k
     return add(t, o ? o->tool : f->tool, o && o->kind == KVC_OPTION_FLAG ? no_argument : required_argument, t->base + number);
 }
 
-const struct option *cli_long_options(const struct option *of_tool) {
+const struct option *cli_long_options(const struct option *of_tool, int writes) {
     static struct table t;
     for (; of_tool->name; of_tool++) add(&t, of_tool->name, of_tool->has_arg, of_tool->val);
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) add(&t, own[i].name, own[i].has_arg, own[i].val);
     t.base = CLI_OPT_FORMAT;
     each_option(add_of_format, &t, 0);
     t.base = CLI_OPT_TARGET;
-    each_option(add_of_format, &t, 1);
+    if (writes) each_option(add_of_format, &t, 1);
     return t.option;
 }
 
@@ -192,32 +197,47 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     return opt >= CLI_OPT_FORMAT && opt < CLI_OPT_TARGET ? each_option(take, &w, 0) : 0;
 }
 
+/* Returns the folders of $KVC_PROFILE_PATH and then that of installed profiles, joined by colons. The text lives as long as the
+ * program. */
+static const char *profile_folders(void) {
+    static char *folders;
+    const char *variable = getenv("KVC_PROFILE_PATH");
+    if (!variable || !*variable) return KVC_PROFILES;
+    free(folders);
+    if (asprintf(&folders, "%s:%s", variable, KVC_PROFILES) >= 0) return folders;
+    folders = NULL;
+    return variable;
+}
+
 void cli_input_environment(struct cli_input *in) {
     const char *model = getenv("KVC_MODEL");
     if (model && *model) in->model_path = model;
-    in->import.profile_folders = getenv("KVC_PROFILE_PATH");
+    in->import.profile_folders = profile_folders();
 }
 
 /* --- help --- */
 
-/* Returns the length of a line, or of its words that fit into the width of help texts. */
-static int line_length(const char *line) {
-    const int length = (int)strcspn(line, "\n");
-    int fits = length < HELP_WIDTH ? length : HELP_WIDTH;
-    while (fits && fits < length && line[fits] != ' ') fits--;
+/* Returns the length of the words of a text, or of the items of a list with commas, that fit into `width` columns. */
+static int line_length(const char *text, int width) {
+    const int length = (int)strlen(text);
+    int fits = length < width ? length : width;
+    while (fits && fits < length && text[fits] != ' ' && text[fits - 1] != ',') fits--;
     return fits ? fits : length;
 }
 
-/* Prints "  --name=VALUE  lines" in the columns of all help texts. */
-static void print_option(const char *name, const char *value, const char *lines) {
-    int n = printf("      --%s%s%s", name, value ? "=" : "", value ? value : "");
-    for (const char *line = lines; *line;) {
-        const int length = line_length(line);
-        if (n >= HELP_COLUMN) n = printf("\n") - 1;
-        printf("%*s%.*s\n", HELP_COLUMN - n, "", length, line);
-        line += length + (line[length] != '\0');
-        n = 0;
+void cli_print_wrapped(int used, int column, const char *text) {
+    if (used >= column) used = printf("\n") - 1;
+    while (*text) {
+        const int length = line_length(text, SCREEN_WIDTH - column);
+        printf("%*s%.*s\n", column - used, "", length, text);
+        text += length + (text[length] == ' ');
+        used = 0;
     }
+}
+
+/* Prints "  --name=VALUE  text" in the columns of all help texts. */
+static void print_option(const char *name, const char *value, const char *text) {
+    cli_print_wrapped(printf("      --%s%s%s", name, value ? "=" : "", value ? value : ""), HELP_COLUMN, text);
 }
 
 static int print_of_format(void *state, const struct kvc_format *f, const struct kvc_format_option *o, int number) {
@@ -246,14 +266,14 @@ void cli_print_input_help(void) {
     const char *printed[MAX_LONG_OPTIONS] = {NULL};
     char names[256], lines[512];
     puts("Reading input:");
-    snprintf(lines, sizeof lines, "input is %s\n(default: its first bytes decide);\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
+    snprintf(lines, sizeof lines, "input is %s (default: its first bytes decide); OPTIONS of a format: KEY=VALUE,KEY=VALUE",
              cli_format_names(0, names, sizeof names));
     print_option("from", "FORMAT[:OPTIONS]", lines);
-    print_option("model", "FILE", "the model's weights (GGUF or safetensors): geometry and RoPE facts\n(default: $KVC_MODEL)");
+    print_option("model", "FILE", "the model's weights (GGUF or safetensors): geometry and RoPE facts (default: $KVC_MODEL)");
     print_option("weights", "FILE", "weights from which K and V are rebuilt (recipe project)");
     print_option("profile", "FILE",
-                 "the model's profile (kvc-profile(5)), for packing and unpacking;\n"
-                 "also searched beside a .kvc and in $KVC_PROFILE_PATH");
+                 "the model's profile (kvc-profile(5)), for packing and unpacking; "
+                 "also searched beside a .kvc, in $KVC_PROFILE_PATH and in " KVC_PROFILES);
     print_option("kv-heads", "N", "number of KV heads, if the file does not record it");
     print_option("pairing", "P", "RoPE pairing of K: halves, interleaved or none");
     each_option(print_of_format, printed, 0);
@@ -262,7 +282,7 @@ void cli_print_input_help(void) {
 void cli_print_target_help(void) {
     const char *printed[MAX_LONG_OPTIONS] = {NULL};
     char names[256], lines[512];
-    snprintf(lines, sizeof lines, "write another layout: %s;\nOPTIONS of a format: KEY=VALUE,KEY=VALUE",
+    snprintf(lines, sizeof lines, "write another layout: %s; OPTIONS of a format: KEY=VALUE,KEY=VALUE",
              cli_format_names(1, names, sizeof names));
     print_option("to", "FORMAT[:OPTIONS]", lines);
     each_option(print_of_format, printed, 1);

@@ -1,8 +1,11 @@
 /* job.c: opens inputs and completes outputs of kvc-pack and kvc-unpack. Not for packing or unpacking. */
 #include "cli/job.h"
 
+#include <errno.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 double job_now(void) {
@@ -12,7 +15,6 @@ double job_now(void) {
 }
 
 int job_option(struct cli_job *j, int opt, const char *arg) {
-    uint64_t n;
     switch (opt) {
     case 'o': j->output = arg; return 1;
     case 'c': j->to_stdout = 1; return 1;
@@ -23,27 +25,42 @@ int job_option(struct cli_job *j, int opt, const char *arg) {
     case 'q': j->input.quiet = 1; return 1;
     case 'v': j->verbose = 1; return 1;
     case 't': j->test = 1; return 1;
-    case 'T':
-        if (cli_parse_u64(arg, &n) || n > 1024) {
-            cli_usage("-T %s is not a number of threads", arg);
-            return -1;
-        }
-        j->threads = (unsigned)n;
-        return 1;
+    case 'T': j->has_threads = 1; return cli_take_threads(arg, JOB_MOST_THREADS, &j->threads) ? -1 : 1;
     case JOB_OPT_JSON: j->json = 1; return cli_report_option(arg, &j->report.lines) ? -1 : 1;
-    case 'h': j->help = 1; return 1;
+    case 'h':
+    case CLI_OPT_HELP: j->help = opt; return 1;
     case 'V': j->version = 1; return 1;
-    default: return cli_input_option(&j->input, opt, arg);
+    case JOB_OPT_FOLDER: j->output_dir = arg; return 1;
+    case JOB_OPT_SUFFIX:
+        j->suffix = arg;
+        if (*arg && !strchr(arg, '/')) return 1;
+        cli_usage("--suffix=%s: a suffix is not empty and has no slash", arg);
+        return -1;
+    default: return cli_files_option(&j->files, opt, arg) ? 1 : cli_input_option(&j->input, opt, arg);
     }
+}
+
+int job_environment(struct cli_job *j) {
+    return j->has_threads ? 0 : cli_take_threads(NULL, JOB_MOST_THREADS, &j->threads);
 }
 
 static const char json_needs_stdout[] = "--json needs standard output for its report: use -o FILE";
 
-int job_check(struct cli_job *j, int n, char **paths) {
-    int inputs_from_stdin = 0;
-    for (int i = 0; i < n; i++) inputs_from_stdin += strcmp(paths[i], "-") == 0;
+int job_collect(struct cli_job *j, int n, char **operand) {
+    j->files.suffix[0] = ".kvc";
+    j->files.suffix[1] = j->files.others ? ".kvcp" : NULL;
+    j->files.suffix[j->files.others ? 2 : 1] = j->suffix;
+    return cli_files_collect(&j->files, n, operand);
+}
+
+int job_check(struct cli_job *j) {
+    const int n = j->files.n;
+    int inputs_from_stdin = !n && !j->files.named;
+    for (int i = 0; i < n; i++) inputs_from_stdin += strcmp(j->files.path[i], "-") == 0;
     if (inputs_from_stdin > 1) return cli_usage("standard input can be read only once");
     if (j->output && j->to_stdout) return cli_usage("-o and -c exclude each other");
+    if (j->output_dir && (j->output || j->to_stdout)) return cli_usage("--output-dir excludes -o and -c");
+    if (j->output_dir && inputs_from_stdin) return cli_usage("--output-dir has no name for standard input: use -o FILE");
     if (j->skip_existing && j->force) return cli_usage("--skip-existing and -f exclude each other");
     if (j->output && strcmp(j->output, "-") == 0) {
         j->output = NULL;
@@ -51,7 +68,7 @@ int job_check(struct cli_job *j, int n, char **paths) {
     }
     if ((j->output || j->to_stdout) && n > 1 && !j->joins)
         return cli_usage("-%c takes one input, not %d", j->output ? 'o' : 'c', n);
-    if (!n && !j->output) j->to_stdout = 1;
+    if (!n && !j->files.named && !j->output) j->to_stdout = 1;
     if (j->json && j->to_stdout && !j->test) return cli_usage("%s", json_needs_stdout);
     return 0;
 }
@@ -95,6 +112,10 @@ static int refuse_removal(const struct cli_job *j, const struct kvc_opened *f, s
     return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes single files, not folders or archives", f->input.name);
 }
 
+static int compare_names(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
 /* Opens, writes and completes an output file, or writes to nowhere with -t. */
 static int convert_to_file(struct cli_job *j, const char *target, const struct kvc_opened *f, struct kvc_error *e) {
     struct cli_output out = {.fd = -1};
@@ -111,9 +132,40 @@ static int convert_to_file(struct cli_job *j, const char *target, const struct k
     return status;
 }
 
+/* Makes the folders that a path names before its last slash. */
+static int make_folders(char *path, struct kvc_error *e) {
+    for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        const int failed = mkdir(path, 0777) && errno != EEXIST;
+        if (failed) kvc_fail(e, KVC_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
+        *slash = '/';
+        if (failed) return -1;
+    }
+    return 0;
+}
+
+/* Returns the name of an input's output: the default name, below --output-dir if that is given. The caller frees it. */
+static char *output_name(struct cli_job *j, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
+    char *name = j->name(j->state, path, f, e), *below = NULL;
+    if (name && j->output_dir) {
+        if (asprintf(&below, "%s/%s", j->output_dir, name + j->below) < 0) {
+            below = NULL;
+            kvc_fail_memory(e, "a name");
+        }
+        free(name);
+        name = below;
+    }
+    if (name && !j->test && tfind(name, &j->written, compare_names)) {
+        kvc_fail(e, KVC_ERR_USAGE, "%s: its output %s is that of another input", f->input.name, name);
+        free(name);
+        name = NULL;
+    }
+    return name;
+}
+
 /* Names, opens, writes and completes the output of an open input. */
 static int convert(struct cli_job *j, const char *path, int to_stdout, const struct kvc_opened *f, struct kvc_error *e) {
-    char *name = j->output || to_stdout ? NULL : j->name(j->state, path, f, e);
+    char *name = j->output || to_stdout ? NULL : output_name(j, path, f, e);
     const char *target = j->output ? j->output : name;
     int status = target || to_stdout ? 0 : -1;
     const int to_folder = target && !j->test && !ends_in_tar(target) && j->is_folder && j->is_folder(j->state, f);
@@ -123,10 +175,12 @@ static int convert(struct cli_job *j, const char *path, int to_stdout, const str
         return 0;
     }
     if (!status) status = refuse_removal(j, f, e);
+    if (!status && name && j->output_dir && !j->test) status = make_folders(name, e);
     if (!status) status = to_folder ? convert_to_folder(j, target, f, e) : convert_to_file(j, target, f, e);
     if (!status) {
         j->total.in += kvc_opened_size(f);
         j->done(j->state, f);
+        if (name && !j->test && tsearch(name, &j->written, compare_names)) name = NULL; /* belongs to the tree */
     }
     free(name);
     return status;
@@ -154,16 +208,21 @@ static void say_total(const struct cli_job *j, int n) {
     cli_warn("%d files%s%s%s, %.2f s", n, sizes, failed, skipped, job_now() - t->start);
 }
 
-int job_run(struct cli_job *j, int n, char **paths, int (*one)(struct cli_job *j, const char *path)) {
+int job_run(struct cli_job *j, int (*one)(struct cli_job *j, const char *path)) {
+    static char standard_input[] = "-";
+    const int n = j->joins || (!j->files.n && !j->files.named) ? 1 : j->files.n;
     int worst = EXIT_SAME;
     j->total = (struct cli_job_total){.start = job_now()};
     if (j->json) cli_report_start(&j->report, stdout);
-    for (int i = 0; i < (n ? n : 1); i++) {
-        int status = one(j, n ? paths[i] : "-");
+    for (int i = 0; i < n; i++) {
+        j->below = j->files.n ? j->files.below[i] : 0;
+        int status = one(j, j->files.n ? j->files.path[i] : standard_input);
         if (status > worst) worst = status;
         if (status != EXIT_SAME) j->total.failed++;
     }
     if (j->verbose && n > 1) say_total(j, n);
     if (j->json) cli_report_end(&j->report);
+    tdestroy(j->written, free);
+    cli_files_free(&j->files);
     return worst;
 }

@@ -2,31 +2,42 @@
 #ifndef KVC_JOB_H
 #define KVC_JOB_H
 
-#include "cli/cli.h"
+#include "cli/file_list.h"
 
-enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_SKIP, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
+enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_SKIP, JOB_OPT_FOLDER, JOB_OPT_SUFFIX, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
 
-#define JOB_SHORT "o:cfkqvtT:hV"
+enum { JOB_MOST_THREADS = 1024 };
+
+#define JOB_SHORT "o:cfkqvtT:hV" CLI_FILES_SHORT
 #define JOB_OPTIONS                                                                                                       \
     {"output", required_argument, NULL, 'o'}, {"stdout", no_argument, NULL, 'c'}, {"force", no_argument, NULL, 'f'},      \
         {"keep", no_argument, NULL, 'k'}, {"rm", no_argument, NULL, JOB_OPT_RM},                                          \
         {"skip-existing", no_argument, NULL, JOB_OPT_SKIP}, {"quiet", no_argument, NULL, 'q'},                            \
         {"verbose", no_argument, NULL, 'v'}, {"test", no_argument, NULL, 't'}, {"threads", required_argument, NULL, 'T'}, \
-        {"json", optional_argument, NULL, JOB_OPT_JSON}, {"help", no_argument, NULL, 'h'}, {                              \
+        CLI_FILES_OPTIONS, {"output-dir", required_argument, NULL, JOB_OPT_FOLDER},                                       \
+        {"suffix", required_argument, NULL, JOB_OPT_SUFFIX}, {"json", optional_argument, NULL, JOB_OPT_JSON},             \
+        {"help", no_argument, NULL, CLI_OPT_HELP}, {                                                                      \
         "version", no_argument, NULL, 'V'                                                                                 \
     }
 
 struct cli_job {
     struct cli_input input;
-    const char *output;
-    int to_stdout, force, remove, skip_existing, verbose, test, json, version, help;
+    struct cli_files files;
+    const char *output, *output_dir;
+    const char *suffix; /* of containers; the tool sets ".kvc" */
+    int to_stdout, force, remove, skip_existing, verbose, test, json, version;
+    int help; /* 'h' or CLI_OPT_HELP if the help text is wanted, else 0 */
     unsigned threads;
+    int has_threads;          /* -T was given */
     struct cli_report report; /* if json is set */
     struct cli_job_total {
         unsigned failed, skipped;
         uint64_t in, out; /* bytes of the converted inputs, after decompression, and of their outputs */
         double start;
     } total;
+
+    size_t below;  /* bytes of the current input's path that --output-dir replaces */
+    void *written; /* tsearch(): names of outputs */
 
     int joins; /* all operands are one input, which open() opens */
 
@@ -51,12 +62,15 @@ double job_now(void);
 /* Takes an option above, an input option or an option of formats. 1: taken, 0: another option, -1: bad value (message
  * printed). */
 int job_option(struct cli_job *j, int opt, const char *arg);
-/* Checks -o, -c and standard output for n operands. 0, or EXIT_TROUBLE (message printed). */
-int job_check(struct cli_job *j, int n, char **paths);
+/* Takes $KVC_THREADS after the options, unless -T was given. 0, or EXIT_TROUBLE (message printed). */
+int job_environment(struct cli_job *j);
+/* Collects the inputs as j->files, and checks -o, -c and standard output for them. 0, or EXIT_TROUBLE (message printed). */
+int job_collect(struct cli_job *j, int n, char **operand);
+int job_check(struct cli_job *j);
 /* Converts an input to its output, or with job->test to nowhere. The output appears complete or not at all. */
 int job_file(struct cli_job *j, const char *path, struct kvc_error *e);
-/* Calls `one` for each operand, or for standard input if there is none. `one` prints messages, reports with json and returns
- * an exit status. Returns the worst status. */
-int job_run(struct cli_job *j, int n, char **paths, int (*one)(struct cli_job *j, const char *path));
+/* Calls `one` for each input, or for standard input if none was asked for; if all are joined, once. `one` prints messages, reports
+ * with json and returns an exit status. Returns the worst status, and frees j->files. */
+int job_run(struct cli_job *j, int (*one)(struct cli_job *j, const char *path));
 
 #endif

@@ -9,40 +9,72 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "Usage: kvc-diff [OPTION]... A B\n"
-    "Compare two cache files of any supported formats; print the differences, or nothing if they are the same.\n"
-    "Values are compared bit by bit unless --abs or --rel is given. One of A and B may be \"-\".\n"
-    "\n"
-    "What is compared:\n"
-    "      --abs=X             values are equal if |a-b| <= X + R * |b|, for finite a and b;\n"
-    "      --rel=R             either may be given (the other is then 0)\n"
-    "      --tokens=A:B        compare positions A to B - 1\n"
-    "      --layers=LIST       compare these layers, like 0-3,7\n"
-    "      --all               also compare provenance, other metadata and private bytes\n"
-    "      --attention         measure the effect of the differences on attention, with the\n"
-    "                          queries of A or B\n"
-    "      --queries=FILE      the same with the queries of FILE\n"
-    "What is printed:\n"
-    "      --by=WHAT           sum the errors by layer, head (default), position or channel\n"
-    "      --worst=N           print the N largest errors alone, the largest first\n"
-    "      --report            print each value that differs, with its position\n"
-    "  -n, --count=COUNT       report at most COUNT values (implies --report)\n"
-    "  -q, --quiet             print nothing, only set the exit status\n"
-    "  -v, --verbose           also print equal tensors and notes\n"
-    "      --json[=lines]      print one JSON object; lines: on one line\n"
-    "      --tsv               print tab-separated rows\n"
-    "      --html=OUT          also write a page with pictures to OUT; -: to standard output,\n"
-    "                          and print nothing else\n"
-    "      --plot=WHEN         draw the errors of layers: auto (on a terminal), always, never\n"
-    "      --color=WHEN        colour them: auto (the same, and no $NO_COLOR), always, never\n";
+static const char brief[] = "Usage: kvc-diff [OPTION]... A B\n"
+                            "Compare two cache files of any supported formats; print the differences, or\n"
+                            "nothing if they are the same.\n"
+                            "\n"
+                            "      --abs=X, --rel=R    values are equal if |a-b| <= X + R * |b|\n"
+                            "      --tokens=A:B        compare positions A to B - 1\n"
+                            "      --layers=LIST       compare these layers, like 0-3,7\n"
+                            "      --attention         the effect of the differences on attention\n"
+                            "      --queries=FILE      the same with the queries of FILE\n"
+                            "      --report            print each value that differs, with its position\n"
+                            "  -n, --count=COUNT       report at most COUNT values (implies --report)\n"
+                            "      --json, --tsv       print JSON, or tab-separated rows\n"
+                            "  -q, --quiet             print nothing, only set the exit status\n"
+                            "  -v, --verbose           also print equal tensors and notes\n"
+                            "  -V, --version           print the version\n"
+                            "\n"
+                            "Exit status: 0 the same, 1 different, 2 trouble.\n"
+                            "All options and examples: kvc-diff --help. The manual: man kvc-diff.\n";
+
+static const char help[] = "Usage: kvc-diff [OPTION]... A B\n"
+                           "Compare two cache files of any supported formats; print the differences, or\n"
+                           "nothing if they are the same. Values are compared bit by bit unless --abs or\n"
+                           "--rel is given. One of A and B may be \"-\".\n"
+                           "\n"
+                           "What is compared:\n"
+                           "      --abs=X             values are equal if |a-b| <= X + R * |b|, for finite a\n"
+                           "                          and b;\n"
+                           "      --rel=R             either may be given (the other is then 0)\n"
+                           "      --tokens=A:B        compare positions A to B - 1\n"
+                           "      --layers=LIST       compare these layers, like 0-3,7\n"
+                           "      --all               also compare provenance, other metadata and private\n"
+                           "                          bytes\n"
+                           "      --attention         measure the effect of the differences on attention,\n"
+                           "                          with the queries of A or B\n"
+                           "      --queries=FILE      the same with the queries of FILE\n"
+                           "What is printed:\n"
+                           "      --by=WHAT           sum the errors by layer, head (default), position or\n"
+                           "                          channel\n"
+                           "      --worst=N           print the N largest errors alone, the largest first\n"
+                           "      --report            print each value that differs, with its position\n"
+                           "  -n, --count=COUNT       report at most COUNT values (implies --report)\n"
+                           "  -q, --quiet             print nothing, only set the exit status\n"
+                           "  -v, --verbose           also print equal tensors and notes\n"
+                           "      --json[=lines]      print one JSON object; lines: on one line\n"
+                           "      --tsv               print tab-separated rows\n"
+                           "      --html=OUT          also write a page with pictures to OUT; -: to standard\n"
+                           "                          output, and print nothing else\n"
+                           "      --plot=WHEN         draw the errors of layers: auto (on a terminal),\n"
+                           "                          always, never\n"
+                           "      --color=WHEN        colour them: auto (the same, and no $NO_COLOR),\n"
+                           "                          always, never\n";
 
 static const char end_of_help[] = "                          kvc-diff: --pairing=P,Q for A and B\n"
                                   "\n"
-                                  "  -h, --help              print this text\n"
+                                  "  -h                      print the most used options\n"
+                                  "      --help              print this text\n"
                                   "  -V, --version           print the version\n"
                                   "\n"
-                                  "Exit status: 0 the same, 1 different, 2 trouble.\n";
+                                  "Exit status: 0 the same, 1 different, 2 trouble.\n"
+                                  "\n"
+                                  "Examples:\n"
+                                  "  kvc-diff slot.bin slot.bin.kvc          are the values the same?\n"
+                                  "  kvc-diff --rel=1e-3 llama.bin hf.safetensors\n"
+                                  "                                          two engines, with a tolerance\n"
+                                  "  kvc-diff --queries=q.safetensors exact.kvc lossy.kvc\n"
+                                  "                                          what attention makes of the loss\n";
 
 enum {
     OPT_ABS = CLI_OPT_FREE,
@@ -238,7 +270,7 @@ static const struct option long_options[] = {
     {"json", optional_argument, NULL, OPT_JSON},
     {"tsv", no_argument, NULL, OPT_TSV},
     {"html", required_argument, NULL, OPT_HTML},
-    {"help", no_argument, NULL, 'h'},
+    {"help", no_argument, NULL, CLI_OPT_HELP},
     {"version", no_argument, NULL, 'V'},
     {NULL, 0, NULL, 0},
 };
@@ -250,16 +282,11 @@ int main(int argc, char **argv) {
                                          .pairs = {.first = INT64_MIN, .last = INT64_MAX}}};
     static struct diff_collected collected;
     int opt, status;
-    const struct option *options = cli_long_options(long_options);
+    const struct option *options = cli_long_options(long_options, 0);
     cli_start(argv, "kvc-diff");
     cli_input_environment(&s.input);
-    while ((opt = getopt_long(argc, argv, "n:qvhV", options, NULL)) != -1) {
-        if (opt == 'h') {
-            fputs(help, stdout);
-            cli_print_input_help();
-            fputs(end_of_help, stdout);
-            return cli_finish(EXIT_SAME);
-        }
+    while ((opt = cli_next_option(argc, argv, "n:qvhV", options)) != -1) {
+        if (opt == 'h' || opt == CLI_OPT_HELP) return cli_help(opt, brief, help, end_of_help);
         if ((status = take_option(&s, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.diff.verbose, cli_cuda_version);

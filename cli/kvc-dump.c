@@ -3,6 +3,7 @@
 #include "cli/damage.h"
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
+#include "cli/file_list.h"
 #include "cli/html/page.h"
 #include "cli/text.h"
 #include "formats/container/container.h"
@@ -13,6 +14,7 @@
 #include <string.h>
 
 enum { OPT_JSON = CLI_OPT_FREE, OPT_TSV, OPT_PART, OPT_COLOR, OPT_PLOT, OPT_MODE };
+enum { MOST_THREADS = 1024 };
 
 static const struct mode {
     const char *name;
@@ -24,47 +26,90 @@ static const struct mode {
 };
 enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, HTML, LIST, CHECK };
 
+static const char brief[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
+                            "Show the contents of KV-cache files: .kvc containers and files of engines.\n"
+                            "\n"
+                            "      --header            versions and all metadata keys\n"
+                            "      --layers            one line for each layer\n"
+                            "      --tokens            positions, token ids and cells\n"
+                            "      --sections          records and sections, or where each tensor is\n"
+                            "      --values=L:K:H      values of layer L, K or V, head H\n"
+                            "      --stats             mean, rms, maximum and outlier channels of each head\n"
+                            "      --check             verify every checksum and list all damage\n"
+                            "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS\n"
+                            "      --json, --tsv       print JSON, or tab-separated columns\n"
+                            "  -q, --quiet             print nothing but errors\n"
+                            "  -v, --verbose           with --check and --match: print more\n"
+                            "  -V, --version           print the version\n"
+                            "\n"
+                            "All options and examples: kvc-dump --help. The manual: man kvc-dump.\n";
+
 static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
-                           "Show the contents of KV-cache files: .kvc containers and files of engines. FILE may be a folder or\n"
-                           "a tar archive of several files; - or no FILE is standard input.\n"
+                           "Show the contents of KV-cache files: .kvc containers and files of engines. FILE\n"
+                           "may be a folder or a tar archive of several files; - or no FILE is standard\n"
+                           "input.\n"
                            "\n"
                            "What to show (default: a summary on one screen):\n"
-                           "      --list              a row for each FILE: tokens, size, ratio, lossy or not, recipe,\n"
-                           "                          place of its profile, model; and totals\n"
+                           "      --list              a row for each FILE: tokens, size, ratio, lossy or\n"
+                           "                          not, recipe, place of its profile, model; and totals\n"
                            "      --header            versions and all metadata keys\n"
                            "      --layers            one line for each layer\n"
                            "      --tokens            positions, token ids and cells\n"
-                           "      --sections          .kvc: records and sections; other files: where each tensor is\n"
+                           "      --sections          .kvc: records and sections; other files: where each\n"
+                           "                          tensor is\n"
                            "      --values=L:K:H[:A:B]\n"
-                           "                          values of layer L, head H or \"all\", positions A to B-1;\n"
-                           "                          K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
-                           "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of each head\n"
-                           "      --check             read everything, verify every checksum and list all damage\n"
-                           "      --match=TOKENS      the number of leading tokens that each FILE shares with TOKENS,\n"
-                           "                          and of its own tokens, the best FILE first; TOKENS: a file of\n"
-                           "                          token ids (JSON of engines, or a list), a cache file, or -\n"
-                           "      --html=OUT          write a page with pictures of one FILE to OUT; -: standard output\n"
+                           "                          values of layer L, head H or \"all\", positions A to\n"
+                           "                          B-1; K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
+                           "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of\n"
+                           "                          each head\n"
+                           "      --check             read everything, verify every checksum and list all\n"
+                           "                          damage\n"
+                           "      --match=TOKENS      the number of leading tokens that each FILE shares\n"
+                           "                          with TOKENS, and of its own tokens, the best FILE\n"
+                           "                          first; TOKENS: a file of token ids (JSON of engines,\n"
+                           "                          or a list), a cache file, or -\n"
+                           "      --html=OUT          write a page with pictures of one FILE to OUT; -:\n"
+                           "                          standard output\n"
+                           "Which files, beside FILE:\n"
+                           "      --recursive         of a folder: each .kvc below it\n"
+                           "      --files-from=FILE   also the files that FILE names, one a line; - is\n"
+                           "                          standard input\n"
+                           "  -0, --null              names in it end with a NUL byte, as of find -print0\n"
                            "How to show it:\n"
-                           "      --part=N            only part N of the file (the summary has their numbers)\n"
+                           "      --part=N            only part N of the file (the summary has their\n"
+                           "                          numbers)\n"
                            "      --json[=lines]      print JSON; lines: one object on each line\n"
-                           "      --tsv               print tab-separated columns; the first is the row's type\n"
-                           "      --plot=WHEN         draw sizes of layers and sections: auto (on a terminal), always,\n"
+                           "      --tsv               print tab-separated columns; the first is the row's\n"
+                           "                          type\n"
+                           "      --plot=WHEN         draw sizes of layers and sections: auto (on a\n"
+                           "                          terminal), always, never\n"
+                           "      --color=WHEN        colours: auto (the same, and no $NO_COLOR), always,\n"
                            "                          never\n"
-                           "      --color=WHEN        colours: auto (the same, and no $NO_COLOR), always, never\n"
                            "  -T, --threads=N         threads for --check (default: one for each core)\n"
                            "  -q, --quiet             print nothing but errors\n"
                            "  -v, --verbose           with --check and --match: print more\n"
-                           "  -h, --help              print this text\n"
-                           "  -V, --version           print the version; with -v also kernels, stages and devices\n";
+                           "  -h                      print the most used options\n"
+                           "      --help              print this text\n"
+                           "  -V, --version           print the version; with -v also kernels, stages and\n"
+                           "                          devices\n";
 
-static const char end_of_help[] =
-    "\n"
-    "Exit status: 0 ok; 1 damaged .kvc (--check), or no file shares a token (--match); 2 trouble.\n";
+static const char end_of_help[] = "\n"
+                                  "Exit status: 0 ok; 1 damaged .kvc (--check), or no file shares a token\n"
+                                  "(--match); 2 trouble.\n"
+                                  "\n"
+                                  "Examples:\n"
+                                  "  kvc-dump slot.kvc                       what is in it, on one screen\n"
+                                  "  kvc-dump --check -v *.kvc               are these files whole?\n"
+                                  "  kvc-dump --values=0:K:all slot.kvc      all keys of the first layer\n"
+                                  "  kvc-dump --match=prompt.json *.kvc      the cache that begins like a prompt\n"
+                                  "  kvc-dump --json slot.bin | jq .files    for programs\n";
 
 struct settings {
     struct cli_input input;
+    struct cli_files files;
     struct dump_options options;
     unsigned mode, threads;
+    int has_threads; /* -T was given */
     const char *tokens_path;
     enum cli_when plot, color;
     int quiet, version;
@@ -143,11 +188,12 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     return status;
 }
 
-static int each_file(struct dump_out *o, char **path, int n, struct settings *s) {
+static int each_file(struct dump_out *o, struct settings *s) {
     static char dash[] = "-", *standard_input[] = {dash};
+    const int from_stdin = !s->files.n && !s->files.named, n = from_stdin ? 1 : s->files.n;
+    char **path = from_stdin ? standard_input : s->files.path;
     int worst = EXIT_SAME;
     uint64_t failed = 0, damaged = 0;
-    if (!n) path = standard_input, n = 1;
     o->several = n > 1;
     if (o->style == DUMP_JSON) cli_report_start(&o->report, o->out);
     for (int i = 0; i < n; i++) {
@@ -195,16 +241,13 @@ static int take_option(struct settings *s, struct dump_out *o, int opt, const ch
         return 0;
     case OPT_COLOR: return cli_when_option("color", arg, &s->color);
     case OPT_PLOT: return cli_when_option("plot", arg, &s->plot);
-    case 'T':
-        if (cli_parse_u64(arg, &n) || n > 1024) return cli_usage("-T %s is not a number of threads (0 to 1024)", arg);
-        s->threads = (unsigned)n;
-        return 0;
+    case 'T': s->has_threads = 1; return cli_take_threads(arg, MOST_THREADS, &s->threads);
     case 'q': s->quiet = s->input.quiet = s->options.quiet = 1; return 0;
     case 'v': s->options.verbose++; return 0;
     case 'V': s->version = 1; return 0;
     case '?':
     case ':': return cli_try_help();
-    default: return cli_input_option(&s->input, opt, arg) < 0 ? EXIT_TROUBLE : 0;
+    default: return !cli_files_option(&s->files, opt, arg) && cli_input_option(&s->input, opt, arg) < 0 ? EXIT_TROUBLE : 0;
     }
 }
 
@@ -219,6 +262,7 @@ static const struct option long_options[] = {
     {"match", required_argument, NULL, OPT_MODE + MATCH},
     {"html", required_argument, NULL, OPT_MODE + HTML},
     {"check", no_argument, NULL, OPT_MODE + CHECK},
+    CLI_FILES_OPTIONS,
     {"part", required_argument, NULL, OPT_PART},
     {"color", required_argument, NULL, OPT_COLOR},
     {"plot", required_argument, NULL, OPT_PLOT},
@@ -227,19 +271,21 @@ static const struct option long_options[] = {
     {"threads", required_argument, NULL, 'T'},
     {"quiet", no_argument, NULL, 'q'},
     {"verbose", no_argument, NULL, 'v'},
-    {"help", no_argument, NULL, 'h'},
+    {"help", no_argument, NULL, CLI_OPT_HELP},
     {"version", no_argument, NULL, 'V'},
     {NULL, 0, NULL, 0},
 };
 
-/* Returns 1 if operands and --match read standard input more than once. */
-static int stdin_twice(const struct settings *s, char **path, int n) {
-    int uses = (s->tokens_path && strcmp(s->tokens_path, "-") == 0) + (n == 0);
-    for (int i = 0; i < n; i++) uses += strcmp(path[i], "-") == 0;
+/* Returns 1 if inputs, --files-from and --match read standard input more than once. */
+static int stdin_twice(const struct settings *s) {
+    const struct cli_files *f = &s->files;
+    int uses = (s->tokens_path && strcmp(s->tokens_path, "-") == 0) + (!f->n && !f->named) +
+               (f->from && strcmp(f->from, "-") == 0);
+    for (int i = 0; i < f->n; i++) uses += strcmp(f->path[i], "-") == 0;
     return uses > 1;
 }
 
-static int run(struct settings *s, struct dump_out *o, char **path, int n) {
+static int run(struct settings *s, struct dump_out *o) {
     struct kvc_error e = {.code = KVC_OK};
     if (!kvc_kernels_get()) {
         cli_warn("KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
@@ -267,7 +313,7 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
     }
     o->out = nowhere ? nowhere : stdout;
     o->canvas = cli_canvas_on(o->out, s->plot, s->color);
-    int status = each_file(o, path, n, s);
+    int status = each_file(o, s);
     if (nowhere) fclose(nowhere);
     kvc_token_texts_free(texts);
     return status;
@@ -277,24 +323,23 @@ int main(int argc, char **argv) {
     static struct settings s = {.options.part = KVC_NONE};
     struct dump_out o = {.style = DUMP_TEXT};
     int opt, status;
-    const struct option *options = cli_long_options(long_options);
+    const struct option *options = cli_long_options(long_options, 0);
     cli_start(argv, "kvc-dump");
     cli_input_environment(&s.input);
-    while ((opt = getopt_long(argc, argv, "hVqvT:", options, NULL)) != -1) {
-        if (opt == 'h') {
-            fputs(help, stdout);
-            cli_print_input_help();
-            fputs(end_of_help, stdout);
-            return cli_finish(EXIT_SAME);
-        }
+    while ((opt = cli_next_option(argc, argv, "hVqvT:" CLI_FILES_SHORT, options)) != -1) {
+        if (opt == 'h' || opt == CLI_OPT_HELP) return cli_help(opt, brief, help, end_of_help);
         if ((status = take_option(&s, &o, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.options.verbose, cli_cuda_version);
     if (s.mode == HTML && o.style != DUMP_TEXT) return cli_usage("--html and --json or --tsv exclude each other");
     if (s.mode == HTML && s.options.part != KVC_NONE) return cli_usage("--html shows all parts, not --part");
-    if (s.mode == HTML && argc - optind > 1) return cli_usage("--html shows one file, but %d are given", argc - optind);
-    if (stdin_twice(&s, argv + optind, argc - optind)) return cli_usage("standard input can be read only once");
-    status = run(&s, &o, argv + optind, argc - optind);
+    if (!s.has_threads && cli_take_threads(NULL, MOST_THREADS, &s.threads)) return EXIT_TROUBLE;
+    s.files.suffix[0] = ".kvc";
+    if (cli_files_collect(&s.files, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (s.mode == HTML && s.files.n > 1) return cli_usage("--html shows one file, but %d are given", s.files.n);
+    if (stdin_twice(&s)) return cli_usage("standard input can be read only once");
+    status = run(&s, &o);
+    cli_files_free(&s.files);
     free(s.options.tokens.id);
     return cli_finish(status);
 }

@@ -2,7 +2,6 @@
 #include "cli/pack_job.h"
 #include "cli/gpu.h"
 
-#include "codecs/presets.h"
 #include "codecs/recipe.h"
 #include "formats/model/profile_learn.h"
 #include "formats/cache/give_tokens.h"
@@ -62,56 +61,6 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
-                           "Pack KV-cache files into .kvc containers: FILE into FILE.kvc, or standard input\n"
-                           "to standard output. Lossless unless a recipe says otherwise.\n"
-                           "\n"
-                           "  -r, --recipe=RECIPE     stages that code the cache: split (default), fast, zstd,\n"
-                           "                          store (as it is), a preset, or what kvc-recipes(7) says; the\n"
-                           "                          default is cross with a --profile that predicts\n"
-                           "      --target-kld=K      transform codec: the step that drifts by about K nats (an estimate)\n"
-                           "      --target-ratio=R    transform codec: the step that makes the file R times smaller\n"
-                           "      --max-error=E       transform codec: the coarsest step with an attention output error\n"
-                           "                          (p99, as kvc-diff has it) of at most E; logit:E: of the logits\n"
-                           "      --queries=FILE      queries for recipes that ask attention, out of another cache file\n"
-                           "      --embed-profile     carry the --profile inside, so that the .kvc stands alone\n"
-                           "      --force-profile     pack with a --profile that does not fit the cache's numbers\n"
-                           "      --learn-profile=OUT write a profile made from the FILEs, of one model, and pack nothing;\n"
-                           "                          with --profile: add predictors to that profile\n"
-                           "      --learn-layers=N    predict each layer from N layers before it (0 to 7, default 1)\n"
-                           "      --join[=tokens|heads] pack the FILEs, consecutive blocks of one text, into one .kvc;\n"
-                           "                          heads: they hold the KV heads of tensor-parallel ranks\n"
-                           "      --append=OLD.kvc    pack OLD.kvc and the FILEs that follow it into a new .kvc, by\n"
-                           "                          the recipe of OLD.kvc, whose blocks are copied\n"
-                           "      --curve[=OUT.svg]   pack nothing: print ratio and error of FILE by every preset, and mark the\n"
-                           "                          recipe of the options; OUT.svg: also draw them\n"
-                           "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16 first\n"
-                           "  -o, --output=FILE       write to FILE\n"
-                           "  -c, --stdout            write to standard output\n"
-                           "  -f, --force             replace existing files, write to a terminal\n"
-                           "  -k, --keep              keep the input (default)\n"
-                           "      --rm                remove each input once its .kvc is complete; with a lossy\n"
-                           "                          recipe only where -f is given as well\n"
-                           "      --skip-existing     leave inputs alone whose output exists; no error\n"
-                           "  -t, --test              do everything but write\n"
-                           "  -T, --threads=N         threads; 0: one per core (default)\n"
-                           "      --align=SIZE        start extents on multiples of SIZE, e.g. 4k for O_DIRECT\n"
-                           "      --no-verify         do not decode what was encoded\n"
-                           "      --no-tokens         leave the token ids out, and with them the source file's own\n"
-                           "                          bytes, which hold them too; their prefix keys stay\n"
-                           "      --tokens=A:B        pack positions A to B-1 only, without the source file's own bytes\n"
-                           "      --layers=LIST       pack these layers only, e.g. 0-3,7; likewise\n"
-                           "      --token-ids=FILE    the token ids of a cache that holds none: a file of numbers, JSON\n"
-                           "                          of an engine, or another cache\n"
-                           "      --companions=no     leave queries and hidden states out, and with them the source\n"
-                           "                          file's own bytes; recipes still ask them (default yes)\n"
-                           "      --fingerprint=HOW   hash the --model file: sampled (default) or full\n"
-                           "      --json[=lines]      print a report as JSON; lines: an object a line\n"
-                           "  -q, --quiet             no notes, no progress; errors only\n"
-                           "  -v, --verbose           say what was done\n"
-                           "  -h, --help              print this text\n"
-                           "  -V, --version           the version; with -v also kernels and stages\n"
-                           "\n";
 
 static int ends_in(const char *path, size_t n, const char *suffix) {
     const size_t m = strlen(suffix);
@@ -122,11 +71,11 @@ static int ends_in(const char *path, size_t n, const char *suffix) {
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_pack_options *o = &p->how.options;
     const struct kvc_rate *rate = &p->how.rate;
-    return o->recipe || o->align || o->no_tokens || p->token_ids_path || p->selects || o->embed_profile || p->how.dequantize ||
-           rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
+    return p->has_recipe || o->align || o->no_tokens || p->token_ids_path || p->selects || o->embed_profile ||
+           p->how.dequantize || rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
 }
 
-/* FILE.kvc; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
+/* FILE.kvc, or with another suffix; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
 static char *default_name(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
     static const char *const outer[] = {".gz", ".xz", ".zst"};
     const struct cli_pack *p = state;
@@ -137,7 +86,7 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
         kvc_fail(e, KVC_ERR_USAGE, "%s: is packed already; -r RECIPE packs it anew", path);
         return NULL;
     }
-    char *name = malloc(n + sizeof ".kvc");
+    char *name = malloc(n + strlen(p->job.suffix) + 1);
     if (!name) {
         kvc_fail_memory(e, "a name");
         return NULL;
@@ -150,7 +99,7 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
             break;
         }
     if (packed && ends_in(name, n, ".kvc")) n -= strlen(".kvc");
-    memcpy(name + n, ".kvc", sizeof ".kvc");
+    strcpy(name + n, p->job.suffix);
     return name;
 }
 
@@ -262,6 +211,7 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
     case 'r':
         p->recipe_text = arg;
         p->how.options.recipe = &p->recipe;
+        p->has_recipe = 1;
         return kvc_recipe_parse(arg, &p->recipe, &e) ? cli_usage("%s", e.message) : 0;
     case OPT_NO_VERIFY: p->how.options.no_verify = 1; return 0;
     case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
@@ -394,25 +344,27 @@ static int learn(struct cli_pack *p, int n, char **paths) {
     return status ? EXIT_TROUBLE : EXIT_SAME;
 }
 
-static int run(struct cli_pack *p, int n, char **paths) {
+static int run(struct cli_pack *p) {
     struct kvc_error e;
+    const int n = p->job.files.n;
     int status = EXIT_TROUBLE;
-    if (p->curve && (n != 1 || strcmp(paths[0], "-") == 0))
+    if (p->curve && (n != 1 || strcmp(p->job.files.path[0], "-") == 0))
         return cli_usage("--curve needs one FILE, which is read several times");
     if (p->curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->job.joins))
         return cli_usage("--curve packs nothing: options of the output do not go with it");
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
-    if (p->learn_path && (p->how.options.recipe || p->job.output || p->job.to_stdout || p->job.test || p->job.remove ||
-                          p->queries_path || p->token_ids_path || p->selects || p->job.json))
+    if (p->learn_path && (p->has_recipe || p->job.output || p->job.output_dir || p->job.to_stdout || p->job.test ||
+                          p->job.remove || p->queries_path || p->token_ids_path || p->selects || p->job.json))
         return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile goes with it");
     if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
-    if (p->learn_path) return *p->learn_path ? learn(p, n, paths) : cli_usage("--learn-profile wants a file to write");
+    if (p->learn_path)
+        return *p->learn_path ? learn(p, n, p->job.files.path) : cli_usage("--learn-profile wants a file to write");
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e)) ||
         (p->token_ids_path && cli_token_ids(&p->token_ids, p->token_ids_path, NULL, &e)))
         cli_error(&e);
-    else if (p->curve) status = pack_curve(p, paths[0]);
-    else status = job_run(&p->job, p->job.joins ? 1 : n, paths, pack_one);
+    else if (p->curve) status = pack_curve(p, p->job.files.path[0]);
+    else status = job_run(&p->job, pack_one);
     pack_join_close(p);
     if (p->queries.cache) kvc_close(&p->queries);
     free(p->token_ids.id);
@@ -422,44 +374,50 @@ static int run(struct cli_pack *p, int n, char **paths) {
     return status;
 }
 
+/* Takes $KVC_RECIPE if no option decides about the recipe. 0, or EXIT_TROUBLE (message printed). */
+static int take_environment(struct cli_pack *p) {
+    const char *variable = getenv("KVC_RECIPE");
+    struct kvc_error e;
+    if (!variable || !*variable || p->has_recipe || p->joined.append || p->learn_path) return 0;
+    if (kvc_recipe_parse(variable, &p->recipe, &e)) {
+        cli_warn("KVC_RECIPE=%s: %s", variable, e.message);
+        return EXIT_TROUBLE;
+    }
+    p->recipe_text = variable;
+    p->how.options.recipe = &p->recipe;
+    return 0;
+}
+
 /* Standard input can be one of them: 0, or EXIT_TROUBLE (message printed). */
-static int check_stdin(const struct cli_pack *p, int n, char **paths) {
+static int check_stdin(const struct cli_pack *p) {
     const char *const more[] = {p->queries_path, p->token_ids_path};
-    int uses = !n;
-    for (int i = 0; i < n; i++) uses |= strcmp(paths[i], "-") == 0;
+    const struct cli_files *files = &p->job.files;
+    int uses = (!files->n && !files->named) || (files->from && strcmp(files->from, "-") == 0);
+    for (int i = 0; i < files->n; i++) uses |= strcmp(files->path[i], "-") == 0;
     for (int i = 0; i < 2; i++) uses += more[i] && strcmp(more[i], "-") == 0;
     return uses > 1 ? cli_usage("only one of the input, the queries and the token ids can be standard input") : 0;
 }
 
-static void print_help(void) {
-    fputs(help, stdout);
-    cli_print_input_help();
-    puts("\nPresets, recipes of the papers (lossy):");
-    for (size_t i = 0; kvc_preset_at(i); i++) printf("  %-16s %s\n", kvc_preset_at(i)->name, kvc_preset_at(i)->summary);
-    puts("\nExit status: 0 ok, 2 trouble.");
-}
-
 int main(int argc, char **argv) {
-    static struct cli_pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done},
+    static struct cli_pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done, .suffix = ".kvc"},
                                 .recipe_text = KVC_DEFAULT_STAGE,
                                 .learn_layers = 1,
                                 .how = {.note = say_note, .check = refuse_loss, .coded = say_coded}};
     int opt;
-    const struct option *options = cli_long_options(long_options);
+    const struct option *options = cli_long_options(long_options, 0);
     cli_start(argv, "kvc-pack");
     p.job.state = p.how.state = &p;
     cli_input_environment(&p.job.input);
-    while ((opt = getopt_long(argc, argv, "r:" JOB_SHORT, options, NULL)) != -1) {
+    while ((opt = cli_next_option(argc, argv, "r:" JOB_SHORT, options)) != -1) {
         int taken = job_option(&p.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&p, opt, optarg))) return EXIT_TROUBLE;
     }
-    if (p.job.help) {
-        print_help();
-        return cli_finish(EXIT_SAME);
-    }
+    if (p.job.help) return pack_help(p.job.help);
     if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
-    if (job_check(&p.job, argc - optind, argv + optind) || pack_check_join(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (check_stdin(&p, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (job_environment(&p.job) || take_environment(&p)) return EXIT_TROUBLE;
+    p.job.files.others = 1;
+    if (job_collect(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (job_check(&p.job) || pack_check_join(&p) || check_stdin(&p)) return EXIT_TROUBLE;
     if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)
         return cli_usage("--%s-profile wants a --profile=FILE", p.how.force_profile ? "force" : "embed");
     if ((p.how.options.no_tokens || p.how.dequantize || p.how.no_companions || p.selects) && p.job.remove)
@@ -470,5 +428,5 @@ int main(int argc, char **argv) {
                                                                                                       : "companions=no");
     if (p.how.no_companions && kvc_recipe_has(p.how.options.recipe, KVC_STAGE_REBUILDS))
         return cli_usage("--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
-    return cli_finish(run(&p, argc - optind, argv + optind));
+    return cli_finish(run(&p));
 }

@@ -21,7 +21,6 @@ enum {
     OPT_OLDER,
     OPT_SECONDS,
     OPT_PIN,
-    OPT_DRY,
     OPT_REPAIR,
     OPT_TRACE,
     OPT_CAPACITY,
@@ -37,7 +36,7 @@ static const struct option long_options[] = {
     {"quiet", no_argument, NULL, 'q'},
     {"verbose", no_argument, NULL, 'v'},
     {"threads", required_argument, NULL, 'T'},
-    {"help", no_argument, NULL, 'h'},
+    {"help", no_argument, NULL, CLI_OPT_HELP},
     {"version", no_argument, NULL, 'V'},
     {"tokens", required_argument, NULL, OPT_TOKENS},
     {"to", required_argument, NULL, OPT_TO},
@@ -50,7 +49,7 @@ static const struct option long_options[] = {
     {"older-than", required_argument, NULL, OPT_OLDER},
     {"for", required_argument, NULL, OPT_SECONDS},
     {"pin", no_argument, NULL, OPT_PIN},
-    {"dry-run", no_argument, NULL, OPT_DRY},
+    {"dry-run", no_argument, NULL, 'n'},
     {"repair", no_argument, NULL, OPT_REPAIR},
     {"trace", required_argument, NULL, OPT_TRACE},
     {"capacity", required_argument, NULL, OPT_CAPACITY},
@@ -59,57 +58,106 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-static const char help[] =
-    "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n"
-    "Keep the KV caches of prompts' prefixes, and find the longest one that a prompt begins with.\n"
-    "\n"
-    "  init [KEY=VALUE]...     make a store; the limits are those of config\n"
-    "  put FILE...             store the whole chunks of caches, of any format that kvc-pack reads\n"
-    "  get --tokens=FILE       write the longest prefix of the tokens that is stored\n"
-    "  find --tokens=FILE      say how long it is, and where\n"
-    "  why --tokens=FILE       say what each namespace lacks of the tokens; with --like=FILE also\n"
-    "                          in which facts it differs from a cache file\n"
-    "  ls                      list namespaces; with -v objects\n"
-    "  stat NAME...            what is known of objects\n"
-    "  stats                   what the levels hold\n"
-    "  config [KEY=VALUE]...   print or change the limits of a directory, for all who use it\n"
-    "  gc                      adopt files, evict what is too old or too much, empty the trash\n"
-    "  verify                  read and check everything; with --repair put aside what is bad\n"
-    "  pin, unpin              keep the prefix of --tokens, or no longer\n"
-    "  drop                    remove the objects of a namespace\n"
-    "  export, import FILE     write all objects as a tar archive; put those of an archive\n"
-    "  sync STORE              copy what STORE lacks\n"
-    "  bench FILE              rates of this store, into which FILE is put; --trace=FILE: hit ratios\n"
-    "  doctor                  examine file systems, servers and limits\n"
-    "\n"
-    "  -s, --store=STORE       levels, the fastest first, separated by commas: dir:FOLDER, redis://HOSTS,\n"
-    "                          s3://BUCKET/PREFIX, each with ?KEY=VALUE&... (default: $KVC_STORE)\n"
-    "      --tokens=FILE       token ids: a file of numbers, JSON of an engine, or a cache\n"
-    "  -r, --recipe=RECIPE     how chunks are coded (default split); lossy ones have their own namespace\n"
-    "      --chunk=N           tokens of a chunk, a multiple of 256 (default by the size of a token)\n"
-    "      --like=FILE         the namespace of a cache file\n"
-    "      --space=NAME        a namespace by the first digits of its name\n"
-    "      --tenant-file=FILE  a secret: caches of its owner only\n"
-    "      --key-file=FILE     a secret: signs objects, and refuses those without its signature\n"
-    "  -o, --output=FILE       write to FILE (default: standard output)\n"
-    "      --to=FORMAT         of get: the format to write, as kvc-unpack has it (default kvc)\n"
-    "      --lossy-metadata    of get: also a format that does not hold all of the cache\n"
-    "      --for=TIME          of put: how long objects live; of pin: for how long. 30s, 5m, 2h, 7d\n"
-    "      --pin               of put: never evict\n"
-    "      --max-size=SIZE     of gc: evict down to this size\n"
-    "      --older-than=TIME   of gc: evict what was not used for so long\n"
-    "  -n, --dry-run           of gc: change nothing\n"
-    "      --trace=FILE        of bench: requests, a line of JSON each; kvc-store(1) has the form\n"
-    "      --capacity=P,...    of bench: sizes of the store in per cent of all blocks\n"
-    "  -T, --threads=N         threads that read and write (default 4)\n"
-    "  -f, --force             replace an existing output, write to a terminal\n"
-    "      --json              print a report as JSON\n"
-    "  -q, --quiet             errors only\n"
-    "  -v, --verbose           print more\n"
-    "  -h, --help              print this text\n"
-    "  -V, --version           print the version\n";
+static const char brief[] = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n"
+                            "Keep the KV caches of prompts' prefixes, and find the longest one that a prompt\n"
+                            "begins with.\n"
+                            "\n"
+                            "  init                    make a store\n"
+                            "  put FILE...             store the whole chunks of caches\n"
+                            "  get --tokens=FILE       write the longest prefix of the tokens that is stored\n"
+                            "  find --tokens=FILE      say how long it is, and where\n"
+                            "  ls, stats               list namespaces; print what the levels hold\n"
+                            "  gc, verify, doctor      evict; check objects; examine servers and limits\n"
+                            "\n"
+                            "  -s, --store=STORE       dir:FOLDER, redis://HOSTS or s3://BUCKET/PREFIX\n"
+                            "                          (default: $KVC_STORE)\n"
+                            "      --tokens=FILE       token ids: numbers, JSON of an engine, or a cache\n"
+                            "  -r, --recipe=RECIPE     how chunks are coded (default split)\n"
+                            "  -o, --output=FILE       write to FILE (default: standard output)\n"
+                            "      --json              print a report as JSON\n"
+                            "  -q, --quiet             errors only\n"
+                            "  -v, --verbose           print more\n"
+                            "  -V, --version           print the version\n"
+                            "\n"
+                            "All commands and examples: kvc-store --help. The manual: man kvc-store.\n";
 
-static const char end_of_help[] = "\nExit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2 trouble.\n";
+static const char help[] = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n"
+                           "Keep the KV caches of prompts' prefixes, and find the longest one that a prompt\n"
+                           "begins with.\n"
+                           "\n"
+                           "  init [KEY=VALUE]...     make a store; the limits are those of config\n"
+                           "  put FILE...             store the whole chunks of caches, of any format that\n"
+                           "                          kvc-pack reads\n"
+                           "  get --tokens=FILE       write the longest prefix of the tokens that is stored\n"
+                           "  find --tokens=FILE      say how long it is, and where\n"
+                           "  why --tokens=FILE       say what each namespace lacks of the tokens; with\n"
+                           "                          --like=FILE also in which facts it differs from a\n"
+                           "                          cache file\n"
+                           "  ls                      list namespaces; with -v objects\n"
+                           "  stat NAME...            what is known of objects\n"
+                           "  stats                   what the levels hold\n"
+                           "  config [KEY=VALUE]...   print or change the limits of a directory, for all who\n"
+                           "                          use it\n"
+                           "  gc                      adopt files, evict what is too old or too much, empty\n"
+                           "                          the trash\n"
+                           "  verify                  read and check everything; with --repair put aside\n"
+                           "                          what is bad\n"
+                           "  pin, unpin              keep the prefix of --tokens, or no longer\n"
+                           "  drop                    remove the objects of a namespace\n"
+                           "  export, import FILE     write all objects as a tar archive; put those of an\n"
+                           "                          archive\n"
+                           "  sync STORE              copy what STORE lacks\n"
+                           "  bench FILE              rates of this store, into which FILE is put;\n"
+                           "                          --trace=FILE: hit ratios\n"
+                           "  doctor                  examine file systems, servers and limits\n"
+                           "\n"
+                           "  -s, --store=STORE       levels, the fastest first, separated by commas:\n"
+                           "                          dir:FOLDER, redis://HOSTS, s3://BUCKET/PREFIX, each\n"
+                           "                          with ?KEY=VALUE&... (default: $KVC_STORE)\n"
+                           "      --tokens=FILE       token ids: a file of numbers, JSON of an engine, or a\n"
+                           "                          cache\n"
+                           "  -r, --recipe=RECIPE     how chunks are coded (default split); lossy ones have\n"
+                           "                          their own namespace\n"
+                           "      --chunk=N           tokens of a chunk, a multiple of 256 (default by the\n"
+                           "                          size of a token)\n"
+                           "      --like=FILE         the namespace of a cache file\n"
+                           "      --space=NAME        a namespace by the first digits of its name\n"
+                           "      --tenant-file=FILE  a secret: caches of its owner only\n"
+                           "      --key-file=FILE     a secret: signs objects, and refuses those without its\n"
+                           "                          signature\n"
+                           "  -o, --output=FILE       write to FILE (default: standard output)\n"
+                           "      --to=FORMAT         of get: the format to write, as kvc-unpack has it\n"
+                           "                          (default kvc)\n"
+                           "      --lossy-metadata    of get: also a format that does not hold all of the\n"
+                           "                          cache\n"
+                           "      --for=TIME          of put: how long objects live; of pin: for how long.\n"
+                           "                          30s, 5m, 2h, 7d\n"
+                           "      --pin               of put: never evict\n"
+                           "      --max-size=SIZE     of gc: evict down to this size\n"
+                           "      --older-than=TIME   of gc: evict what was not used for so long\n"
+                           "  -n, --dry-run           of gc: change nothing\n"
+                           "      --repair            of verify: put aside what is bad\n"
+                           "      --trace=FILE        of bench: requests, a line of JSON each; kvc-store(1)\n"
+                           "                          has the form\n"
+                           "      --capacity=P,...    of bench: sizes of the store in per cent of all blocks\n"
+                           "  -T, --threads=N         threads that read and write (default 4)\n"
+                           "  -f, --force             replace an existing output, write to a terminal\n"
+                           "      --json              print a report as JSON\n"
+                           "  -q, --quiet             errors only\n"
+                           "  -v, --verbose           print more\n"
+                           "  -h                      print the most used options\n"
+                           "      --help              print this text\n"
+                           "  -V, --version           print the version\n";
+
+static const char end_of_help[] = "\n"
+                                  "Exit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2\n"
+                                  "trouble.\n"
+                                  "\n"
+                                  "Examples:\n"
+                                  "  kvc-store -s dir:caches init max-size=100G\n"
+                                  "  kvc-store -s dir:caches put slot.bin\n"
+                                  "  kvc-store -s dir:caches find --tokens=prompt.json\n"
+                                  "  kvc-store -s dir:caches get --tokens=prompt.json --to=llama -o slot.bin\n";
 
 /* Options that only some commands take. One that a command ignored could do harm: drop --dry-run. */
 enum {
@@ -144,12 +192,12 @@ static const struct {
     {OPT_MAX, LIMIT, "--max-size"},
     {OPT_OLDER, LIMIT, "--older-than"},
     {'n', LIMIT, "--dry-run"},
-    {OPT_DRY, LIMIT, "--dry-run"},
     {OPT_REPAIR, REPAIR, "--repair"},
     {OPT_TRACE, TRACE, "--trace"},
     {OPT_CAPACITY, TRACE, "--capacity"},
 };
 
+enum { MOST_THREADS = 64 };
 enum store_use { NO_STORE, OLD_STORE, ANY_STORE };
 enum { MANY = 1 << 30 };
 static const struct command {
@@ -198,7 +246,6 @@ static int take_bytes(const char *option, const char *text, uint64_t *bytes) {
 
 /* Takes an option. 0, EXIT_TROUBLE (message printed), or -1: it is none of the tool's own. */
 static int take_option(struct store_tool *t, int opt, const char *arg) {
-    uint64_t n;
     switch (opt) {
     case 's': t->store = arg; return 0;
     case 'r': t->of_space.recipe = arg; return 0;
@@ -207,7 +254,6 @@ static int take_option(struct store_tool *t, int opt, const char *arg) {
     case 'q': t->quiet = t->input.quiet = 1; return 0;
     case 'v': t->verbose = 1; return 0;
     case 'n': t->dry_run = 1; return 0;
-    case OPT_DRY: t->dry_run = 1; return 0;
     case OPT_TOKENS: t->tokens = arg; return 0;
     case OPT_TO: t->to = arg; return 0;
     case OPT_LIKE: t->like = arg; return 0;
@@ -223,10 +269,7 @@ static int take_option(struct store_tool *t, int opt, const char *arg) {
     case OPT_MAX: return take_bytes("--max-size", arg, &t->max_size);
     case OPT_OLDER: return take_seconds("--older-than", arg, &t->older);
     case OPT_SECONDS: return take_seconds("--for", arg, &t->seconds);
-    case 'T':
-        if (cli_parse_u64(arg, &n) || n > 64) return cli_usage("-T takes a number of threads up to 64, not '%s'", arg);
-        t->open.threads = (unsigned)n;
-        return 0;
+    case 'T': t->has_threads = 1; return cli_take_threads(arg, MOST_THREADS, &t->open.threads);
     case OPT_CHUNK:
         if (cli_parse_u64(arg, &t->of_space.chunk) || !t->of_space.chunk || t->of_space.chunk % 256)
             return cli_usage("--chunk takes a multiple of 256, not '%s'", arg);
@@ -367,14 +410,9 @@ int main(int argc, char **argv) {
     t.open.size = sizeof t.open;
     t.of_space.size = sizeof t.of_space;
     t.open.backends = environment("KVC_STORE_BACKENDS");
-    while ((opt = getopt_long(argc, argv, "s:r:o:fqvnT:hV", cli_long_options(long_options), NULL)) != -1) {
+    while ((opt = cli_next_option(argc, argv, "s:r:o:fqvnT:hV", cli_long_options(long_options, 0))) != -1) {
         if (opt == '?' || opt == ':') return cli_try_help();
-        if (opt == 'h') {
-            fputs(help, stdout);
-            cli_print_input_help();
-            fputs(end_of_help, stdout);
-            return cli_finish(EXIT_SAME);
-        }
+        if (opt == 'h' || opt == CLI_OPT_HELP) return cli_help(opt, brief, help, end_of_help);
         if (opt == 'V') {
             version = 1;
             continue;
@@ -385,6 +423,7 @@ int main(int argc, char **argv) {
         if (status) return status;
     }
     if (version) return cli_version(t.verbose, NULL);
+    if (!t.has_threads && cli_take_threads(NULL, MOST_THREADS, &t.open.threads)) return EXIT_TROUBLE;
     if (optind == argc) return cli_usage("name a command");
     const struct command *c = find_command(argv[optind]);
     if (!c) return EXIT_TROUBLE;

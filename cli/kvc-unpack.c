@@ -36,29 +36,64 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
+static const char brief[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
+                            "Unpack .kvc containers: FILE.kvc to FILE, or standard input to standard output.\n"
+                            "What was packed losslessly comes back byte for byte.\n"
+                            "\n"
+                            "  -o, --output=FILE       write to FILE\n"
+                            "  -c, --stdout            write to standard output\n"
+                            "      --to=FORMAT         write another layout: llama, safetensors, npz, ...\n"
+                            "      --tokens=A:B        select positions A to B-1\n"
+                            "      --layers=LIST       select these layers, e.g. 0-3,7\n"
+                            "      --device=D          decode on cpu (default), cuda, cuda:N, or auto\n"
+                            "      --salvage           write what is whole of a damaged .kvc\n"
+                            "  -f, --force             replace existing files, write to a terminal\n"
+                            "      --rm                remove each input after its output is complete\n"
+                            "      --skip-existing     skip inputs whose output exists\n"
+                            "  -t, --test              check everything, write nothing; exit 1 if damaged\n"
+                            "  -T, --threads=N         threads; 0: one per core (default)\n"
+                            "  -q, --quiet             print errors only\n"
+                            "  -v, --verbose           print a line for each file\n"
+                            "  -V, --version           print the version\n"
+                            "\n"
+                            "All options and examples: kvc-unpack --help. The manual: man kvc-unpack.\n";
+
 static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
-                           "Unpack .kvc containers: FILE.kvc to FILE, or standard input to standard output. What was\n"
-                           "packed losslessly comes back byte for byte; several files as a folder. Engine files\n"
-                           "can be converted, too.\n"
+                           "Unpack .kvc containers: FILE.kvc to FILE, or standard input to standard output.\n"
+                           "What was packed losslessly comes back byte for byte; several files as a folder.\n"
+                           "Engine files can be converted, too.\n"
                            "\n"
-                           "  -o, --output=FILE       write to FILE; several files to the folder FILE, or to FILE.tar\n"
+                           "  -o, --output=FILE       write to FILE; several files to the folder FILE, or to\n"
+                           "                          FILE.tar\n"
                            "  -c, --stdout            write to standard output\n"
-                           "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved or\n"
-                           "                          none (default: the pairing of FORMAT's engine)\n"
-                           "      --lossy-metadata    write FORMAT also if it does not hold all that the input has beside\n"
-                           "                          K and V (token ids, facts of the model), and say what is left out\n"
+                           "      --output-dir=DIR    write to files in DIR, which is made if need be; files\n"
+                           "                          below a folder keep their places\n"
+                           "      --suffix=SUFFIX     inputs end in it, or in .kvc\n"
+                           "      --recursive         of a folder: unpack each .kvc below it\n"
+                           "      --files-from=FILE   also the files that FILE names, one a line; - is\n"
+                           "                          standard input\n"
+                           "  -0, --null              names in it end with a NUL byte, as of find -print0\n"
+                           "      --to-pairing=P      RoPE pairing of K in the output: halves, interleaved\n"
+                           "                          or none (default: the pairing of FORMAT's engine)\n"
+                           "      --lossy-metadata    write FORMAT also if it does not hold all that the\n"
+                           "                          input has beside K and V (token ids, facts of the\n"
+                           "                          model), and say what is left out\n"
                            "      --tokens=A:B        select positions A to B-1\n"
                            "      --layers=LIST       select these layers, e.g. 0-3,7\n"
-                           "      --blocks=N          with --to: write files of N tokens each, as a folder or a tar\n"
-                           "                          archive; kvc-pack --join makes them one cache again\n"
-                           "      --shard=R/N         with --to: write only the KV heads of rank R (0, 1, ...) of N\n"
-                           "      --device=D          decode on cpu (default), cuda, cuda:N, or auto (cuda if there is one)\n"
-                           "      --to=ipc            leave the rows in device memory, print CUDA handles as JSON,\n"
-                           "                          and keep the memory until standard input ends\n"
-                           "      --into=HANDLES      decode into device memory that another process exported and\n"
-                           "                          the JSON file HANDLES describes; see kvc-unpack(1)\n"
-                           "      --salvage           write what is whole of a damaged or truncated .kvc, and say what\n"
-                           "                          is lost; exit 1 if anything is\n"
+                           "      --blocks=N          with --to: write files of N tokens each, as a folder\n"
+                           "                          or a tar archive; kvc-pack --join makes them one cache\n"
+                           "                          again\n"
+                           "      --shard=R/N         with --to: write only the KV heads of rank R (0, 1,\n"
+                           "                          ...) of N\n"
+                           "      --device=D          decode on cpu (default), cuda, cuda:N, or auto (cuda\n"
+                           "                          if there is one)\n"
+                           "      --to=ipc            leave the rows in device memory, print CUDA handles as\n"
+                           "                          JSON, and keep the memory until standard input ends\n"
+                           "      --into=HANDLES      decode into device memory that another process\n"
+                           "                          exported and the JSON file HANDLES describes; see\n"
+                           "                          kvc-unpack(1)\n"
+                           "      --salvage           write what is whole of a damaged or truncated .kvc,\n"
+                           "                          and say what is lost; exit 1 if anything is\n"
                            "  -t, --test              check everything, write nothing; exit 1 if damaged\n"
                            "  -T, --threads=N         threads; 0: one per core (default)\n"
                            "  -f, --force             replace existing files, write to a terminal\n"
@@ -68,19 +103,42 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "      --json[=lines]      print a report as JSON; lines: an object a line\n"
                            "  -q, --quiet             print errors only\n"
                            "  -v, --verbose           print a line for each file\n"
-                           "  -h, --help              print this text\n"
-                           "  -V, --version           print the version; with -v also kernels, stages and devices\n"
+                           "  -h                      print the most used options\n"
+                           "      --help              print this text\n"
+                           "  -V, --version           print the version; with -v also kernels, stages and\n"
+                           "                          devices\n"
                            "\n";
-static const char end_of_help[] = "\nWith --model (or $KVC_MODEL) a .kvc of another model is refused.\n"
-                                  "Exit status: 0 ok, 1 damaged (with -t) or something was lost (--salvage), 2 trouble.\n";
+static const char end_of_help[] = "\n"
+                                  "With --model (or $KVC_MODEL) a .kvc of another model is refused.\n"
+                                  "Exit status: 0 ok, 1 damaged (with -t) or something was lost (--salvage), 2\n"
+                                  "trouble.\n"
+                                  "\n"
+                                  "Examples:\n"
+                                  "  kvc-unpack slot.bin.kvc                 slot.bin, as it was packed\n"
+                                  "  kvc-unpack -t *.kvc                     are these files whole?\n"
+                                  "  kvc-unpack --to=safetensors slot.bin.kvc\n"
+                                  "                                          slot.bin.safetensors\n"
+                                  "  kvc-unpack -c --tokens=0:256 --to=npz slot.bin.kvc >prefix.npz\n"
+                                  "                                          the first 256 tokens\n";
+
+/* Returns the length of a name without .kvc or --suffix, or its whole length. */
+static size_t stem_length(const struct cli_unpack *u, const char *path) {
+    const char *const suffix[] = {u->job.suffix, ".kvc"};
+    const size_t n = strlen(path);
+    for (int i = 0; i < 2; i++) {
+        const size_t m = strlen(suffix[i]);
+        if (n > m && path[n - m - 1] != '/' && strcmp(path + n - m, suffix[i]) == 0) return n - m;
+    }
+    return n;
+}
 
 /* Returns FILE.kvc without .kvc, or with the target's suffix instead; the caller frees it. */
 static char *default_name(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
     const struct cli_unpack *u = state;
     const struct kvc_format *to = u->to;
-    size_t n = strlen(path), stem = n > 4 && strcmp(path + n - 4, ".kvc") == 0 ? n - 4 : n;
+    const size_t n = strlen(path), stem = stem_length(u, path);
     if (!to && stem == n) {
-        kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in .kvc: use -o FILE", path);
+        kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in %s: use -o FILE", path, u->job.suffix);
         return NULL;
     }
     /* What is whole of several files is one archive. */
@@ -270,34 +328,39 @@ static int take_option(struct cli_unpack *u, int opt, const char *arg) {
     }
 }
 
+static int print_help(int opt) {
+    if (opt == 'h') return cli_help(opt, brief, help, "");
+    fputs(help, stdout);
+    puts("Writing other layouts:");
+    cli_print_target_help();
+    cli_print_input_help();
+    fputs(end_of_help, stdout);
+    return cli_finish(EXIT_SAME);
+}
+
 int main(int argc, char **argv) {
     static struct cli_unpack u = {.job = {.name = default_name,
                                           .write = write_and_count,
                                           .is_folder = becomes_folder,
                                           .write_members = write_members,
-                                          .done = say_done}};
+                                          .done = say_done,
+                                          .suffix = ".kvc"}};
     int opt;
-    const struct option *options = cli_long_options(long_options);
+    const struct option *options = cli_long_options(long_options, 1);
     cli_start(argv, "kvc-unpack");
     u.job.state = &u;
     cli_input_environment(&u.job.input);
-    while ((opt = getopt_long(argc, argv, JOB_SHORT, options, NULL)) != -1) {
+    while ((opt = cli_next_option(argc, argv, JOB_SHORT, options)) != -1) {
         int taken = job_option(&u.job, opt, optarg);
         if (taken < 0 || (!taken && take_option(&u, opt, optarg))) return EXIT_TROUBLE;
     }
-    if (u.job.help) {
-        fputs(help, stdout);
-        puts("Writing other layouts:");
-        cli_print_target_help();
-        cli_print_input_help();
-        fputs(end_of_help, stdout);
-        return cli_finish(EXIT_SAME);
-    }
+    if (u.job.help) return print_help(u.job.help);
     if (u.job.version) return cli_version(u.job.verbose, cli_cuda_version);
-    if (unpack_check_sharing(&u, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (!u.to_ipc && !u.into && job_check(&u.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (job_environment(&u.job)) return EXIT_TROUBLE;
+    if (job_collect(&u.job, argc - optind, argv + optind) || unpack_check_sharing(&u)) return EXIT_TROUBLE;
+    if (!u.to_ipc && !u.into && job_check(&u.job)) return EXIT_TROUBLE;
     if (unpack_check_dividing(&u) || unpack_check_salvage(&u) || unpack_open_device(&u)) return EXIT_TROUBLE;
-    int status = job_run(&u.job, argc - optind, argv + optind, unpack_one);
+    int status = job_run(&u.job, unpack_one);
     free(u.layers);
     return cli_finish(status);
 }

@@ -12,7 +12,8 @@ struct cli_pack {
     struct cli_job job;
     struct kvc_packing how;
     struct kvc_recipe recipe; /* that --recipe names */
-    const char *recipe_text;  /* as it was typed */
+    const char *recipe_text;  /* as it was typed, or $KVC_RECIPE */
+    int has_recipe;           /* --recipe was given */
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
     struct kvc_selection selection; /* --tokens, --layers */
@@ -38,14 +39,16 @@ struct cli_pack {
     int hinted; /* that --model adds a fingerprint */
 };
 
-/* Checks the options beside --join, for n operands. 0, or EXIT_TROUBLE (message printed). */
-int pack_check_join(struct cli_pack *p, int n, char **paths);
+/* Checks the options beside --join. 0, or EXIT_TROUBLE (message printed). */
+int pack_check_join(struct cli_pack *p);
 /* Opens all operands and joins them as f->cache. pack_join_close() closes them, after *f. */
 int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e);
 void pack_join_close(struct cli_pack *p);
 
 /* Packs a file by each preset to nowhere, and prints ratio and error (--curve). Returns an exit status. */
 int pack_curve(struct cli_pack *p, const char *path);
+/* Prints the help text of -h or --help; returns as cli_help() does. */
+int pack_help(int opt);
 
 /* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
 void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);

@@ -10,18 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-int pack_check_join(struct cli_pack *p, int n, char **paths) {
+int pack_check_join(struct cli_pack *p) {
+    const int n = p->job.files.n;
     if (!p->job.joins) return 0;
     const char *option = p->joined.append ? "--append" : "--join";
     if (!n) return cli_usage("%s needs files to join", option);
     if (p->learn_path) return cli_usage("%s and --learn-profile exclude each other", option);
     if (p->job.remove) return cli_usage("%s and --rm exclude each other", option);
     if (!p->job.output && !p->job.to_stdout && !p->job.test) return cli_usage("%s needs -o FILE or -c", option);
-    if (p->joined.append && (p->joined.heads || p->how.options.recipe || p->how.dequantize || p->selects))
+    if (p->joined.append && (p->joined.heads || p->has_recipe || p->how.dequantize || p->selects))
         return cli_usage("--append excludes --join=heads, -r, --dequantize, --tokens and --layers: the recipe is that of %s",
                          p->joined.append);
     p->joined.n = n + (p->joined.append != NULL);
-    p->joined.paths = paths;
+    p->joined.paths = p->job.files.path;
     p->job.open = pack_join_open;
     return 0;
 }

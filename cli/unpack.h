@@ -59,7 +59,7 @@ int unpack_check_salvage(struct cli_unpack *u);
 int unpack_write_salvaged(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e);
 
 /* Checks the options beside --to=ipc and --into. 0, or EXIT_TROUBLE (message printed). */
-int unpack_check_sharing(const struct cli_unpack *u, int n, char **paths);
+int unpack_check_sharing(const struct cli_unpack *u);
 /* Finds the device before anything is read. 0, or EXIT_TROUBLE (message printed). */
 int unpack_open_device(struct cli_unpack *u);
 /* Returns 1 if the device decodes this input, 0 if the CPU does, -1 if the input is refused. --device=auto takes the CPU for an

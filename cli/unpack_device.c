@@ -5,16 +5,17 @@
 
 #include <string.h>
 
-int unpack_check_sharing(const struct cli_unpack *u, int n, char **paths) {
+int unpack_check_sharing(const struct cli_unpack *u) {
     const char *option = u->to_ipc ? "--to=ipc" : "--into";
     const struct cli_job *j = &u->job;
+    const int n = j->files.n;
     if (!u->to_ipc && !u->into) return 0;
     if (u->to_ipc && u->into) return cli_usage("--to=ipc and --into exclude each other");
     if (u->device.kind != CLI_DEVICE_CUDA) return cli_usage("%s needs --device=cuda", option);
-    if (u->to || j->output || j->to_stdout || j->test || j->remove || u->export.pairing || u->settings.n)
+    if (u->to || j->output || j->output_dir || j->to_stdout || j->test || j->remove || u->export.pairing || u->settings.n)
         return cli_usage("%s writes no file: leave out --to, -o, -c, -t, --rm, --to-pairing and options of formats", option);
     if (n > 1) return cli_usage("%s takes one input, not %d", option, n);
-    const int from_stdin = !n || strcmp(paths[0], "-") == 0;
+    const int from_stdin = !n || strcmp(j->files.path[0], "-") == 0;
     if (u->to_ipc && from_stdin) return cli_usage("--to=ipc needs a FILE: the end of standard input releases the device memory");
     if (u->to_ipc && j->json) return cli_usage("--to=ipc and --json exclude each other: --to=ipc prints its own JSON");
     if (u->into && from_stdin && strcmp(u->into, "-") == 0) return cli_usage("standard input can be read only once");

@@ -32,15 +32,23 @@ static size_t distance(const char *a, size_t n, const char *b, size_t m) {
     return row[n][m];
 }
 
-static int is_near(const char *word, const char *name) {
+/* Returns the distance, or FAR. A name that begins with the word has the distance 0. */
+enum { FAR = 3 };
+
+static unsigned slips(const char *word, const char *name) {
     const size_t n = strlen(word), m = strlen(name);
-    if (n < 2 || n > LONGEST || m > LONGEST) return 0;
-    if (strncasecmp(word, name, n) == 0) return 1;
-    return distance(word, n, name, m) <= (n < 6 ? 1 : 2);
+    if (n < 2 || n > LONGEST || m > LONGEST) return FAR;
+    if (strncasecmp(word, name, n) == 0) return 0;
+    const size_t d = distance(word, n, name, m);
+    return d <= (n < 6 ? 1 : 2) ? (unsigned)d : FAR;
 }
 
 void kvc_near_offer(struct kvc_near *n, const char *name) {
+    const unsigned d = slips(n->word, name);
+    if (d == FAR || (*n->text && d > n->slips)) return;
+    if (d < n->slips) *n->text = '\0';
     const size_t used = strlen(n->text);
-    if (!is_near(n->word, name) || used + strlen(name) + 3 > sizeof n->text) return;
+    if (used + strlen(name) + 3 > sizeof n->text) return;
+    n->slips = d;
     snprintf(n->text + used, sizeof n->text - used, "%s%s", used ? ", " : "", name);
 }

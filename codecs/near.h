@@ -4,9 +4,11 @@
 
 #include <stddef.h>
 
-/* Collects names that resemble `word`: `word` is their beginning, or differs by one or two slips. */
+/* Collects the names that resemble `word` most: `word` is their beginning, or differs by one slip, or by two if it has at least
+ * six letters. */
 struct kvc_near {
     const char *word;
+    unsigned slips; /* of the names in `text` */
     char text[160]; /* "kivi2, kivi4"; "" while there is none */
 };
 /* Offers one name. */

@@ -73,6 +73,21 @@ done
 for profile in samples/*.kvcp; do cmp "$profile" "$data/profiles/${profile#samples/}" || exit 1; done
 "$root/usr/bin/kvc-pack" -r small --profile="$data/profiles/smollm2-135m-instruct.kvcp" -o "$root/packed.kvc" \
     samples/transformers-16.safetensors 2>/dev/null
+for file in bash-completion/completions/kvc-pack zsh/site-functions/_kvc-pack fish/vendor_completions.d/kvc-pack.fish; do
+    grep -q recipe "$root/usr/share/$file" || { echo "$file is not installed, or has no options" >&2; exit 1; }
+done
+cmp share/kvc.magic "$data/kvc.magic"
+cmp share/kvc.xml "$root/usr/share/mime/packages/kvc.xml"
+# The tools search profiles where they were installed.
+$make -s kvc-unpack DATADIR="$data"
+./kvc-unpack -c "$root/packed.kvc" >/dev/null || { echo "kvc-unpack does not find the installed profile" >&2; exit 1; }
+KVC_PROFILE_PATH=$root/absent ./kvc-unpack -c "$root/packed.kvc" >/dev/null || exit 1
+$make -s kvc-unpack DATADIR="$root/absent"
+if ./kvc-unpack -c "$root/packed.kvc" >/dev/null 2>&1; then
+    echo "kvc-unpack finds a profile that is not installed" >&2
+    exit 1
+fi
+$make -s kvc-unpack
 rm "$root/packed.kvc"
 
 nm "$root/usr/lib/libkvc.a" "$root/usr/lib/libkvc_store.a" >"$root/symbols"

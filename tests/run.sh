@@ -77,7 +77,7 @@ run_suites() {
     [ "$what" = all ] || return 0
     for t in kill faults; do run "attack_$t" "$build/tests/store/attack_$t"; done
     [ ! -e "$build/kvc_store_redis.so" ] || run "store in Redis" python3 tests/store/redis.py "$build"
-    for t in check-layers check-layers-test check-words check-symbols check-memory check-python check-install check-vars check-target check-deps check-simde check-cuda test-simt-quick man-lint bench-smoke; do
+    for t in check-layers check-layers-test check-words check-symbols check-memory check-python check-install check-dist check-reproducible check-vars check-target check-deps check-simde check-cuda test-simt-quick man-lint bench-smoke; do
         run "$t" "${MAKE:-make}" -s $t
     done
 }
@@ -87,7 +87,7 @@ KVC_FAKE_CUDA="$(cd "$build" && pwd)/tests/cuda/libkvc_cuda_fake.so"
 export KVC_FAKE_CUDA
 case $what in
 unit) time=", about 1 min of processor time" ;;
-all) time=", about 5 min of processor time" ;;
+all) time=", about 6 min of processor time" ;;
 san | coverage) time=", about 10 min of processor time" ;;
 esac
 suites=0 counting=1

@@ -25,7 +25,7 @@ struct kvc_format_option {
     uint64_t min, max;
     const char *value; /* name of the value in help texts */
     const char *tool;  /* an option of the tools that means the same, without "--"; NULL: none */
-    const char *help;  /* lines for help texts, separated by newlines */
+    const char *help;  /* for help texts, which wrap it */
 };
 #define KVC_MAX_FORMAT_OPTIONS 8
 

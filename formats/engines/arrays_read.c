@@ -19,7 +19,7 @@ const struct kvc_format_option kvc_arrays_options[] = {
                         .kind = KVC_OPTION_LIST,
                         .value = "KIND=PATTERN",
                         .tool = "map",
-                        .help = "names of arrays: KIND keys, values, queries, hidden, tokens\n"
+                        .help = "names of arrays: KIND keys, values, queries, hidden, tokens "
                                 "or positions; {i} for the layer number; repeat as needed"},
     {.key = NULL},
 };

@@ -274,7 +274,7 @@ static const struct kvc_format_option export_options[] = {
     [LAYOUT] = {.key = "layout",
                 .kind = KVC_OPTION_TEXT,
                 .value = "VERSION",
-                .help = "0.32 (default): for mlx-lm 0.32 and later; 0.31: for\n"
+                .help = "0.32 (default): for mlx-lm 0.32 and later; 0.31: for "
                         "mlx-lm 0.31 and earlier"},
     [MODEL] = {.key = "model",
                .kind = KVC_OPTION_TEXT,

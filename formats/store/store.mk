@@ -9,7 +9,6 @@ BACKENDSDIR ?= $(LIBDIR)/kvc
 # where backends are installed is compiled in; LIBDIR may have changed
 $B/backends-folder: FORCE
 	@mkdir -p $(@D) && { echo '$(BACKENDSDIR)' | cmp -s - $@ || echo '$(BACKENDSDIR)' >$@; }
-.PHONY: FORCE
 $B/formats/store/levels.o: ISA := '-DKVC_BACKENDS="$(BACKENDSDIR)"'
 $B/formats/store/levels.o: $B/backends-folder
 

@@ -1,0 +1,141 @@
+/* file_list.c: collects the inputs of a tool from operands, lists of names and folders. Not for opening them (cli.c). */
+#include "cli/file_list.h"
+
+#include "codecs/memory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int cli_files_option(struct cli_files *f, int opt, const char *arg) {
+    switch (opt) {
+    case CLI_OPT_FILES_FROM: f->from = arg; return 1;
+    case CLI_OPT_RECURSIVE: f->recursive = 1; return 1;
+    case '0': f->null = 1; return 1;
+    default: return 0;
+    }
+}
+
+/* Adds an input. Takes the path, which may be NULL. */
+static int add(struct cli_files *f, char *path, size_t below) {
+    char **paths = path && f->n < INT_MAX ? kvc_room_for_one(f->path, (uint64_t)f->n, sizeof *paths) : NULL;
+    if (paths) f->path = paths;
+    size_t *belows = paths ? kvc_room_for_one(f->below, (uint64_t)f->n, sizeof *belows) : NULL;
+    if (belows) f->below = belows;
+    if (!belows) {
+        free(path);
+        cli_warn("no memory for the names of files");
+        return EXIT_TROUBLE;
+    }
+    f->path[f->n] = path;
+    f->below[f->n++] = below;
+    return 0;
+}
+
+static int is_wanted(const struct cli_files *f, const char *name) {
+    const size_t n = strlen(name);
+    for (int i = 0; i < 4 && f->suffix[i]; i++) {
+        const size_t m = strlen(f->suffix[i]);
+        if (n > m && strcmp(name + n - m, f->suffix[i]) == 0) return !f->others;
+    }
+    return f->others;
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int is_entry(const struct dirent *d) {
+    return strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0;
+}
+
+static int add_folder(struct cli_files *f, const char *folder, size_t below);
+
+/* Adds a file or what is below a folder, both found in a folder. Takes the path. */
+static int add_found(struct cli_files *f, char *path, size_t below) {
+    struct stat st;
+    int status = 0;
+    if (!path) return add(f, NULL, below);
+    if (lstat(path, &st)) return add(f, path, below); /* opening it will say why */
+    if (S_ISREG(st.st_mode) && is_wanted(f, path + below)) return add(f, path, below);
+    if (S_ISDIR(st.st_mode)) status = add_folder(f, path, below);
+    free(path);
+    return status;
+}
+
+static int add_folder(struct cli_files *f, const char *folder, size_t below) {
+    struct dirent **entry = NULL;
+    const int n = scandir(folder, &entry, is_entry, by_bytes);
+    const size_t length = strlen(folder);
+    int status = n < 0 ? add(f, strdup(folder), below) : 0;
+    for (int i = 0; i < n; i++) {
+        char *path = NULL;
+        if (!status && asprintf(&path, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", entry[i]->d_name) < 0) path = NULL;
+        if (!status) status = add_found(f, path, below);
+        free(entry[i]);
+    }
+    free(entry);
+    return status;
+}
+
+/* Adds an operand or a name of a list. */
+static int add_named(struct cli_files *f, const char *name) {
+    struct stat st;
+    size_t n = strlen(name);
+    const int is_folder = f->recursive && strcmp(name, "-") != 0 && stat(name, &st) == 0 && S_ISDIR(st.st_mode);
+    if (is_folder) return add_folder(f, name, n + (name[n - 1] != '/'));
+    while (n > 1 && name[n - 1] == '/') n--; /* the name of a folder follows the slash before it */
+    while (n && name[n - 1] != '/') n--;
+    return add(f, strdup(name), n);
+}
+
+/* Adds the names of --files-from. The name "-" is that of a file. */
+static int add_list(struct cli_files *f) {
+    const int from_stdin = strcmp(f->from, "-") == 0;
+    FILE *in = from_stdin ? stdin : fopen(f->from, "r");
+    char *line = NULL;
+    size_t size = 0;
+    ssize_t n;
+    int status = 0;
+    if (!in) {
+        cli_warn("--files-from=%s: %s", f->from, strerror(errno));
+        return EXIT_TROUBLE;
+    }
+    while (!status && (errno = 0, n = getdelim(&line, &size, f->null ? '\0' : '\n', in)) > 0) {
+        if (line[n - 1] == (f->null ? '\0' : '\n')) line[--n] = '\0';
+        if (strlen(line) != (size_t)n) {
+            cli_warn("--files-from=%s: a name contains a NUL byte; -0 reads names that end in NUL bytes", f->from);
+            status = EXIT_TROUBLE;
+        } else if (n) status = add_named(f, strcmp(line, "-") == 0 ? "./-" : line);
+    }
+    if (!status && ferror(in)) {
+        cli_warn("--files-from=%s: %s", f->from, strerror(errno));
+        status = EXIT_TROUBLE;
+    }
+    free(line);
+    if (!from_stdin) fclose(in);
+    return status;
+}
+
+int cli_files_collect(struct cli_files *f, int n, char **operand) {
+    int status = 0, from_stdin = f->from && strcmp(f->from, "-") == 0;
+    if (f->null && !f->from) return cli_usage("-0 needs --files-from=FILE");
+    if (f->recursive && !f->from && !n) return cli_usage("--recursive needs a folder");
+    for (int i = 0; i < n; i++)
+        if (from_stdin && strcmp(operand[i], "-") == 0) return cli_usage("standard input can be read only once");
+    f->named = f->from || f->recursive;
+    for (int i = 0; i < n && !status; i++) status = add_named(f, operand[i]);
+    return status || !f->from ? status : add_list(f);
+}
+
+void cli_files_free(struct cli_files *f) {
+    for (int i = 0; i < f->n; i++) free(f->path[i]);
+    free(f->path);
+    free(f->below);
+    f->path = NULL;
+    f->below = NULL;
+    f->n = 0;
+}

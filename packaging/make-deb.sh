@@ -1,0 +1,32 @@
+#!/bin/sh
+# make-deb.sh ARCHIVE VERSION OUT: builds Debian packages from an archive of the sources, in the folder OUT. Their changelog has the time
+# $SOURCE_DATE_EPOCH, and as maintainer $DEBFULLNAME and $DEBEMAIL, or else the author of the commit. lintian checks them if it is installed; its errors and warnings fail.
+set -eu
+archive=$1 version=$2 out=$3
+maintainer="${DEBFULLNAME:-$(git log -1 --format=%an)} <${DEBEMAIL:-$(git log -1 --format=%ae)}>"
+for tool in dpkg-buildpackage dh; do
+    command -v $tool >/dev/null || { echo "make deb needs $tool: apt-get install dpkg-dev debhelper" >&2; exit 1; }
+done
+rm -rf "$out"
+mkdir -p "$out"
+tar -xf "$archive" -C "$out"
+folder=$out/kvc-$version
+cp -r "$folder/packaging/debian" "$folder/debian"
+for file in changelog control; do
+    sed "s/@VERSION@/$version/; s/@MAINTAINER@/$maintainer/; s/@DATE@/$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")/" \
+        "$folder/debian/$file.in" >"$folder/debian/$file"
+    rm "$folder/debian/$file.in"
+done
+(cd "$folder" && dpkg-buildpackage -us -uc -b >../build.log 2>&1) || {
+    tail -n 40 "$out/build.log" >&2
+    exit 1
+}
+rm -rf "$folder"
+if command -v lintian >/dev/null; then
+    # who builds answers for the address
+    lintian --allow-root --fail-on error,warning --profile debian --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog \
+        "$out"/*.changes || exit 1
+    echo "lintian: ok"
+else echo "lintian is not installed: the packages are not checked" >&2
+fi
+ls "$out"/*.deb
