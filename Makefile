@@ -40,8 +40,9 @@ WERROR ?= 0
 HARDEN ?= 0
 V ?= 0
 
-DEPS := libzstd libxxhash libcrypto libarchive jansson zlib
-PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) 2>/dev/null)
+DEPS := libzstd libxxhash libcrypto jansson zlib
+# libarchive is not linked: the tools load it when they meet an archive (formats/io/libarchive.h)
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(DEPS) libarchive 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(DEPS) 2>/dev/null)
 
 comma := ,
@@ -188,7 +189,7 @@ endif
 	$(INSTALL) -m 644 $(MAN1:%=man/%) $(DESTDIR)$(MANDIR)/man1
 	$(INSTALL) -m 644 $(MAN3:%=man/%) $(DESTDIR)$(MANDIR)/man3
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
-	$(INSTALL) -m 644 man/kvc-recipes.7 $(DESTDIR)$(MANDIR)/man7
+	$(INSTALL) -m 644 $(wildcard man/*.7) $(DESTDIR)$(MANDIR)/man7
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/profiles
 	for d in $(DOCS); do $(INSTALL) -d $(DESTDIR)$(DOCDIR)/$${d%/*} && $(INSTALL) -m 644 $$d $(DESTDIR)$(DOCDIR)/$$d || exit 1; done
 	$(INSTALL) -m 755 samples/python/make_profile.py $(DESTDIR)$(DATADIR)
@@ -212,7 +213,7 @@ uninstall:
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_store.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_store.pc $(BACKENDS:%=$(DESTDIR)$(BACKENDSDIR)/kvc_store_%.so)
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
-	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN3:%=man3/%) man5/kvc.5 man5/kvc-profile.5 man7/kvc-recipes.7)
+	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN3:%=man3/%) man5/kvc.5 man5/kvc-profile.5 $(patsubst man/%,man7/%,$(wildcard man/*.7)))
 	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(DESTDIR)$(DATADIR)/make_profile.py
 	rm -f $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
 	for d in $$(printf '%s\n' $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS)))) | sort -r) $(addprefix $(DOCDIR)/,codecs formats) $(DOCDIR) \

@@ -1,6 +1,8 @@
 /* kvc-diff.c: the options of kvc-diff and the order of a comparison. Not for comparing (diff_*.c). */
 #include "cli/diff/diff.h"
 #include "cli/gpu.h"
+#include "cli/html/diff_report.h"
+#include "cli/html/page.h"
 #include "formats/cache/view.h"
 
 #include <math.h>
@@ -30,6 +32,8 @@ static const char help[] =
     "  -v, --verbose           also print equal tensors and notes\n"
     "      --json[=lines]      print one JSON object; lines: on one line\n"
     "      --tsv               print tab-separated rows\n"
+    "      --html=OUT          also write a page with pictures to OUT; -: to standard output,\n"
+    "                          and print nothing else\n"
     "      --plot=WHEN         draw the errors of layers: auto (on a terminal), always, never\n"
     "      --color=WHEN        colour them: auto (the same, and no $NO_COLOR), always, never\n";
 
@@ -51,6 +55,7 @@ enum {
     OPT_TSV,
     OPT_ATTENTION,
     OPT_QUERIES,
+    OPT_HTML,
     OPT_COLOR,
     OPT_PLOT,
     OPT_BY,
@@ -94,27 +99,35 @@ static int find_pairs(struct diff_comparison *d, struct kvc_error *e) {
 }
 
 static int compare_files(struct diff_comparison *d, struct kvc_error *e) {
-    if (d->quiet) d->attention = 0; /* measures of attention do not change the exit status */
+    if (d->quiet && !d->html) d->attention = 0; /* measures of attention do not change the exit status */
     if (find_pairs(d, e) || diff_attention_possible(d, e)) return -1;
     diff_begin(d);
     if (diff_facts(d, e)) return -1;
     diff_geometry(d);
-    if (d->quiet && diff_differs(d)) return 0;
+    if (diff_may_end(d)) return 0;
     diff_begin_tensors(d);
     if (diff_align(d, e) || diff_values(d, e) || diff_attention(d, e)) return -1;
     diff_end(d);
     return 0;
 }
 
+static int trouble(struct settings *s, char **path, const struct kvc_error *e) {
+    diff_failed(&s->diff, path[0], path[1], e);
+    fflush(stdout); /* flush the differences before the error */
+    cli_error(e);
+    return EXIT_TROUBLE;
+}
+
 static int run(struct settings *s, char **path) {
-    struct kvc_error e = {.code = KVC_OK};
-    if (open_files(s, path, &e) || compare_files(&s->diff, &e)) {
-        diff_failed(&s->diff, path[0], path[1], &e);
-        fflush(stdout); /* flush the differences before the error */
-        cli_error(&e);
-        return EXIT_TROUBLE;
-    }
-    return diff_differs(&s->diff) ? EXIT_DIFFER : EXIT_SAME;
+    struct kvc_error e = {.code = KVC_OK}, why = {.code = KVC_OK};
+    struct diff_comparison *d = &s->diff;
+    if ((d->html && html_may_write(d->html, &e)) || open_files(s, path, &e)) return trouble(s, path, &e);
+    const int stopped = compare_files(d, &why);
+    const int unwritten = d->html && diff_report(d, stopped ? &why : NULL, &e);
+    if (unwritten) cli_error(&e);
+    if (stopped) return trouble(s, path, &why);
+    if (unwritten) return EXIT_TROUBLE;
+    return diff_differs(d) ? EXIT_DIFFER : EXIT_SAME;
 }
 
 static void release(struct diff_comparison *d) {
@@ -122,6 +135,7 @@ static void release(struct diff_comparison *d) {
     for (int s = 0; s < 2; s++) kvc_close(&d->file[s]);
     kvc_attended_free(&d->attended);
     if (d->queries.cache) kvc_close(&d->queries);
+    if (d->collected) diff_collect_free(d->collected);
     kvc_pairs_free(&d->pairs);
     kvc_groups_free(&d->groups);
     free(d->layer);
@@ -196,6 +210,7 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case 'v': d->verbose = 1; return 0;
     case OPT_JSON: return style_option(d, DIFF_JSON) || cli_report_option(arg, &d->report.lines) ? EXIT_TROUBLE : 0;
     case OPT_TSV: return style_option(d, DIFF_TSV);
+    case OPT_HTML: d->html = arg; return 0;
     case CLI_OPT_PAIRING: return pairing_option(s->pairing, arg);
     case 'V': s->version = 1; return 0;
     case '?':
@@ -222,6 +237,7 @@ static const struct option long_options[] = {
     {"verbose", no_argument, NULL, 'v'},
     {"json", optional_argument, NULL, OPT_JSON},
     {"tsv", no_argument, NULL, OPT_TSV},
+    {"html", required_argument, NULL, OPT_HTML},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
     {NULL, 0, NULL, 0},
@@ -232,6 +248,7 @@ int main(int argc, char **argv) {
                                          .count = UINT64_MAX,
                                          .groups = {.give = diff_print_group, .state = &s.diff},
                                          .pairs = {.first = INT64_MIN, .last = INT64_MAX}}};
+    static struct diff_collected collected;
     int opt, status;
     const struct option *options = cli_long_options(long_options);
     cli_start(argv, "kvc-diff");
@@ -256,6 +273,11 @@ int main(int argc, char **argv) {
         return cli_usage("only one of the two files can be standard input");
     if (s.queries && strcmp(s.queries, "-") == 0 && (strcmp(path[0], "-") == 0 || strcmp(path[1], "-") == 0))
         return cli_usage("only one of A, B and the queries can be standard input");
+    if (s.diff.html && strcmp(s.diff.html, "-") == 0) {
+        if (s.diff.style != DIFF_TEXT) return cli_usage("--html=- and --json or --tsv exclude each other");
+        s.diff.quiet = 1;
+    }
+    if (s.diff.html) s.diff.collected = &collected;
     status = run(&s, path);
     release(&s.diff);
     return cli_finish(status);

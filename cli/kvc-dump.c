@@ -3,6 +3,7 @@
 #include "cli/damage.h"
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
+#include "cli/html/page.h"
 #include "cli/text.h"
 #include "formats/container/container.h"
 #include "kernels/kernels.h"
@@ -19,9 +20,9 @@ static const struct mode {
 } modes[] = {
     {"summary", dump_summary},   {"header", dump_header}, {"layers", dump_layers}, {"tokens", dump_tokens},
     {"sections", dump_sections}, {"values", dump_values}, {"stats", dump_stats},   {"match", dump_match},
-    {"list", dump_list},         {"check", NULL},
+    {"html", dump_html},         {"list", dump_list},     {"check", NULL},
 };
-enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, LIST, CHECK };
+enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, HTML, LIST, CHECK };
 
 static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "Show the contents of KV-cache files: .kvc containers and files of engines. FILE may be a folder or\n"
@@ -42,6 +43,7 @@ static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "      --match=TOKENS      the number of leading tokens that each FILE shares with TOKENS,\n"
                            "                          and of its own tokens, the best FILE first; TOKENS: a file of\n"
                            "                          token ids (JSON of engines, or a list), a cache file, or -\n"
+                           "      --html=OUT          write a page with pictures of one FILE to OUT; -: standard output\n"
                            "How to show it:\n"
                            "      --part=N            only part N of the file (the summary has their numbers)\n"
                            "      --json[=lines]      print JSON; lines: one object on each line\n"
@@ -171,6 +173,7 @@ static int set_mode(struct settings *s, unsigned mode, const char *arg) {
     if (mode == VALUES && dump_values_parse(arg, &s->options.values))
         return cli_usage("--values=%s is not LAYER:ROLE:HEAD or LAYER:ROLE:HEAD:FIRST:END", arg);
     if (mode == MATCH) s->tokens_path = arg;
+    if (mode == HTML) s->options.html = arg;
     return 0;
 }
 
@@ -214,6 +217,7 @@ static const struct option long_options[] = {
     {"values", required_argument, NULL, OPT_MODE + VALUES},
     {"stats", no_argument, NULL, OPT_MODE + STATS},
     {"match", required_argument, NULL, OPT_MODE + MATCH},
+    {"html", required_argument, NULL, OPT_MODE + HTML},
     {"check", no_argument, NULL, OPT_MODE + CHECK},
     {"part", required_argument, NULL, OPT_PART},
     {"color", required_argument, NULL, OPT_COLOR},
@@ -242,6 +246,10 @@ static int run(struct settings *s, struct dump_out *o, char **path, int n) {
         return EXIT_TROUBLE;
     }
     if (s->tokens_path && cli_token_ids(&s->options.tokens, s->tokens_path, &s->input.import, &e)) {
+        cli_error(&e);
+        return EXIT_TROUBLE;
+    }
+    if (s->options.html && html_may_write(s->options.html, &e)) {
         cli_error(&e);
         return EXIT_TROUBLE;
     }
@@ -282,6 +290,9 @@ int main(int argc, char **argv) {
         if ((status = take_option(&s, &o, opt, optarg))) return status;
     }
     if (s.version) return cli_version(s.options.verbose, cli_cuda_version);
+    if (s.mode == HTML && o.style != DUMP_TEXT) return cli_usage("--html and --json or --tsv exclude each other");
+    if (s.mode == HTML && s.options.part != KVC_NONE) return cli_usage("--html shows all parts, not --part");
+    if (s.mode == HTML && argc - optind > 1) return cli_usage("--html shows one file, but %d are given", argc - optind);
     if (stdin_twice(&s, argv + optind, argc - optind)) return cli_usage("standard input can be read only once");
     status = run(&s, &o, argv + optind, argc - optind);
     free(s.options.tokens.id);

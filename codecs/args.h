@@ -31,6 +31,7 @@ struct kvc_arg {
     double least, most, otherwise; /* the same of reals */
     const char *const *words;      /* NULL-terminated */
     int required;
+    int encoder; /* 1: an optional argument that only encoders read; files do not store it */
 };
 
 /* Fills args from text. Refuses unknown keys, arguments that are given twice or missing, and numbers out of range; messages
@@ -39,6 +40,8 @@ int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, con
                    struct kvc_error *e);
 /* Returns 1 when all arguments are equal. */
 int kvc_args_same(const struct kvc_stage_args *a, const struct kvc_stage_args *b);
+/* Sets the arguments that only encoders read to their fallbacks. */
+void kvc_args_drop_encoder(const struct kvc_arg *table, size_t n, struct kvc_stage_args *args);
 /* Prints the canonical text: required arguments without a key, and arguments that differ from their fallbacks, in the order
  * of the table. */
 void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args, char *text, size_t size);

@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 
 #include <dlfcn.h>
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -39,15 +40,12 @@ static void load_lapack(void) {
 }
 
 int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride, struct kvc_error *e) {
-    float *column = kvc_alloc(n + dim, sizeof *column);
-    if (!column) return kvc_fail_memory(e, "a Gram matrix");
-    float *row = column + n;
-    for (size_t i = 0; i < dim; i++) {
-        for (size_t t = 0; t < n; t++) column[t] = x[t * stride + i];
-        kvc_kernels_get()->multiply_rows(row, column, x + i, n, stride, dim - i); /* binary32 over a block */
-        for (size_t j = i; j < dim; j++) gram[i * dim + j] += (double)row[j - i]; /* binary64 over all */
-    }
-    free(column);
+    /* rows side by side: those of a head lie a power of two apart, which few lines of a cache serve */
+    float *rows = stride == dim ? NULL : kvc_alloc(n, dim * sizeof *rows);
+    if (stride != dim && !rows) return kvc_fail_memory(e, "a Gram matrix");
+    for (size_t t = 0; t < n && rows; t++) memcpy(rows + t * dim, x + t * stride, dim * sizeof *rows);
+    kvc_kernels_get()->add_gram(gram, rows ? rows : x, n, dim, dim);
+    free(rows);
     return 0;
 }
 
@@ -149,6 +147,111 @@ int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsig
     }
     free(p);
     free(next);
+    return status;
+}
+
+/* --- subspace iteration --- */
+
+enum { ASIDE = 4, MAX_SWEEPS = 100 }; /* ASIDE: directions beside the wanted ones, which speed up convergence */
+static const double SETTLED = 1e-3;   /* a sweep that lowers the squared residual by less than this share is the last */
+static const double PRECISION = 1e-7; /* of sums in binary32, as a share of all squares */
+
+/* Makes `rank` vectors orthonormal as orthonormalise() does, in binary32. Vectors that depend on the ones before become 0. */
+static void make_orthonormal(float *v, size_t rank, size_t dim) {
+    const struct kvc_kernels *f = kvc_kernels_get();
+    for (size_t k = 0; k < rank; k++) {
+        float *x = v + k * dim;
+        const float before = f->dot(x, x, dim);
+        for (int pass = 0; pass < 2; pass++)
+            for (size_t j = 0; j < k; j++) f->add_scaled(x, v + j * dim, -f->dot(x, v + j * dim, dim), dim);
+        const float left = f->dot(x, x, dim);
+        f->scale(x, x, left > 1e-12f * before && left >= FLT_MIN ? 1 / sqrtf(left) : 0, dim);
+    }
+}
+
+/* Diagonalises a symmetric matrix a[n][n] by Jacobi's rotations: its diagonal becomes the eigenvalues, the rows of v the
+ * eigenvectors. */
+static void jacobi(double *a, double *v, size_t n) {
+    double all = 0, aside = 1;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
+            v[i * n + j] = i == j;
+            all += a[i * n + j] * a[i * n + j];
+        }
+    for (unsigned sweep = 0; sweep < MAX_SWEEPS && aside > 1e-28 * all; sweep++) {
+        aside = 0;
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = i + 1; j < n; j++) {
+                const double off = a[i * n + j];
+                aside += off * off;
+                if (!(fabs(off) > 0)) continue;
+                const double theta = (a[j * n + j] - a[i * n + i]) / (2 * off);
+                const double t = (theta < 0 ? -1 : 1) / (fabs(theta) + sqrt(theta * theta + 1));
+                const double c = 1 / sqrt(t * t + 1), s = c * t;
+                for (size_t k = 0; k < n; k++) {
+                    const double x = a[k * n + i], y = a[k * n + j];
+                    a[k * n + i] = c * x - s * y;
+                    a[k * n + j] = s * x + c * y;
+                }
+                for (size_t k = 0; k < n; k++) {
+                    const double x = a[i * n + k], y = a[j * n + k], p = v[i * n + k], q = v[j * n + k];
+                    a[i * n + k] = c * x - s * y;
+                    a[j * n + k] = s * x + c * y;
+                    v[i * n + k] = c * p - s * q;
+                    v[j * n + k] = s * p + c * q;
+                }
+            }
+    }
+}
+
+/* Puts the `rank` strongest directions within the span of q, `n` orthonormal vectors, into `to`; y is q times the matrix. room has
+ * 2 n n numbers. (Rayleigh and Ritz) */
+static void take_strongest(float *to, size_t rank, const float *q, const float *y, size_t n, size_t dim, double *room) {
+    const struct kvc_kernels *f = kvc_kernels_get();
+    double *inside = room, *turn = room + n * n;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = i; j < n; j++) inside[i * n + j] = inside[j * n + i] = (double)f->dot(q + i * dim, y + j * dim, dim);
+    jacobi(inside, turn, n);
+    for (size_t k = 0; k < rank; k++) {
+        size_t best = 0;
+        for (size_t i = 1; i < n; i++)
+            if (inside[i * n + i] > inside[best * n + best]) best = i;
+        inside[best * n + best] = -1; /* taken */
+        float *x = to + k * dim, far = 0;
+        memset(x, 0, dim * sizeof *x);
+        for (size_t i = 0; i < n; i++) f->add_scaled(x, q + i * dim, (float)turn[best * n + i], dim);
+        for (size_t i = 0; i < dim; i++)
+            if (fabsf(x[i]) > fabsf(far)) far = x[i];
+        if (far < 0) f->scale(x, x, -1, dim);
+    }
+}
+
+int kvc_gram_subspace(float *to, const double *gram, size_t dim, size_t rank, struct kvc_error *e) {
+    const size_t n = rank + ASIDE < dim ? rank + ASIDE : dim;
+    float *whole = kvc_alloc(dim + 2 * n, dim * sizeof *whole);
+    double *room = kvc_alloc(2 * n, n * sizeof *room), trace = 0, caught = -1, last;
+    uint64_t state = 1;
+    const int status = whole && room ? 0 : kvc_fail_memory(e, "directions");
+    float *q = status ? NULL : whole + dim * dim, *y = status ? NULL : q + n * dim;
+    for (size_t i = 0; i < dim; i++) trace += gram[i * dim + i];
+    const double scale = trace > 0 ? 1 / trace : 0;
+    for (size_t i = 0; i < dim && !status; i++)
+        for (size_t j = i; j < dim; j++) whole[i * dim + j] = whole[j * dim + i] = (float)(scale * gram[i * dim + j]);
+    for (size_t i = 0; i < n * dim && !status; i++) q[i] = (float)(uniform(&state) - 0.5);
+    for (unsigned sweep = 0; sweep < MAX_SWEEPS && !status; sweep++) {
+        if (sweep) memcpy(q, y, n * dim * sizeof *q);
+        make_orthonormal(q, n, dim);
+        last = caught;
+        caught = 0;
+        for (size_t k = 0; k < n; k++) {
+            kvc_kernels_get()->multiply_rows(y + k * dim, q + k * dim, whole, dim, dim, dim);
+            caught += (double)kvc_kernels_get()->dot(q + k * dim, y + k * dim, dim);
+        }
+        if (caught - last <= SETTLED * (1 - caught) + PRECISION) break;
+    }
+    if (!status) take_strongest(to, rank, q, y, n, dim, room);
+    free(whole);
+    free(room);
     return status;
 }
 

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = KVC_MAX_BLOCK_ROWS }; /* keys that are read together: a tile */
-enum { BATCH = 8 };                 /* queries that meet a tile while it is in cache */
+enum { ROWS = KVC_MAX_BLOCK_ROWS };   /* keys that are read together */
+enum { BATCH = 12 };                  /* probes that meet a tile of keys while it is in registers */
+enum { TURNED_BYTES = 32 * 1048576 }; /* of the keys that are rotated at once, unless one head has more */
 
 /* Queries from the last `window` on, against all keys of one KV head after the other. A *probe* is one query of one of the
  * query heads that read the KV head. */
@@ -18,9 +19,12 @@ struct probes {
     size_t heads, group, dim; /* KV heads; query heads that read each; channels of K */
     size_t first, n, rows;    /* queries that count; keys */
     int windowed;             /* a sliding window hides rows */
+    size_t padded;            /* rows, up to a multiple of KVC_TILE */
+    size_t together;          /* heads whose keys are transposed at once: reading K takes as long for one as for all */
     float *piece;             /* as read, [ROWS][heads][channels] */
-    float *turned;            /* keys of one head, [tile][dim][ROWS] */
-    float *share;             /* of a batch of probes, [BATCH][rows] */
+    float *turned;            /* keys of some heads, [head][tile][dim][KVC_TILE] */
+    float *query;             /* of a batch of probes, [BATCH][dim] */
+    float *share;             /* of a batch of probes, [BATCH][padded] */
 };
 
 static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t window, struct kvc_error *e) {
@@ -32,21 +36,37 @@ static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t 
     p->first = window < x->n_queries ? (size_t)(x->n_queries - window) : 0;
     p->n = (size_t)x->n_queries - p->first;
     p->rows = (size_t)x->rows;
-    const size_t padded = (p->rows + ROWS - 1) / ROWS * ROWS;
-    p->piece = kvc_alloc(ROWS * p->heads * p->dim + padded * p->dim + BATCH * p->rows, sizeof *p->piece);
+    p->padded = (p->rows + KVC_TILE - 1) / KVC_TILE * KVC_TILE;
+    p->together = TURNED_BYTES / sizeof *p->turned / (p->padded * p->dim + 1);
+    p->together = p->together < 1 ? 1 : p->together > p->heads ? p->heads : p->together;
+    const size_t turned = p->together * p->padded * p->dim;
+    p->piece = kvc_alloc(ROWS * p->heads * p->dim + turned + BATCH * (p->dim + p->padded), sizeof *p->piece);
     if (!p->piece) return kvc_fail_memory(e, "probes");
     p->turned = p->piece + ROWS * p->heads * p->dim;
-    p->share = p->turned + padded * p->dim;
+    p->query = p->turned + turned;
+    p->share = p->query + BATCH * p->dim;
+    memset(p->turned, 0, turned * sizeof *p->turned); /* tiles end in keys that nothing reads */
     return 0;
 }
 
+/* Transposes the keys of one head of a piece into tiles; n rows from row `first`, a multiple of KVC_TILE, on. */
+static void turn_piece(const struct probes *p, size_t head, size_t first, size_t n, float *turned) {
+    for (size_t t = 0; t < n; t += KVC_TILE) {
+        const float *from = p->piece + (t * p->heads + head) * p->dim;
+        float *tile = turned + (first + t) * p->dim;
+        const size_t rows = n - t < KVC_TILE ? n - t : KVC_TILE;
+        for (size_t d = 0; d < p->dim; d++)
+            for (size_t i = 0; i < rows; i++) tile[d * KVC_TILE + i] = from[i * p->heads * p->dim + d];
+    }
+}
+
+/* Transposes the keys of heads head .. head + p->together - 1. */
 static int turn(struct probes *p, size_t head, struct kvc_error *e) {
+    const size_t end = head + p->together < p->heads ? head + p->together : p->heads;
     for (size_t first = 0; first < p->rows; first += ROWS) {
         const size_t n = p->rows - first < ROWS ? p->rows - first : ROWS;
-        float *tile = p->turned + first * p->dim;
         if (p->x->read(p->x, KVC_SELECT_K, first, n, p->piece, e)) return -1;
-        for (size_t d = 0; d < p->dim; d++)
-            for (size_t t = 0; t < n; t++) tile[d * ROWS + t] = p->piece[(t * p->heads + head) * p->dim + d];
+        for (size_t h = head; h < end; h++) turn_piece(p, h, first, n, p->turned + (h - head) * p->padded * p->dim);
     }
     return 0;
 }
@@ -76,8 +96,10 @@ static void normalise(float *share, size_t from, size_t n, float scale) {
     const struct kvc_kernels *k = kvc_kernels_get();
     float most = -INFINITY, least = INFINITY;
     k->scale(share, share, scale, n);
-    for (size_t t = 0; t < n; t++)
-        if (t < from || !(fabsf(share[t]) <= 0x1p100f)) share[t] = -INFINITY;
+    for (size_t t = 0; t < from; t++) share[t] = -INFINITY;
+    if (!(k->dot(share + from, share + from, n - from) <= 0x1p100f)) /* else none is as large */
+        for (size_t t = from; t < n; t++)
+            if (!(fabsf(share[t]) <= 0x1p100f)) share[t] = -INFINITY;
     k->range(share, n, &least, &most);
     if (most == -INFINITY) {
         memset(share, 0, n * sizeof *share);
@@ -88,33 +110,44 @@ static void normalise(float *share, size_t from, size_t n, float scale) {
 }
 
 /* p->share: softmax(q.k / sqrt(dim)) of probes first .. first + count - 1 of a head over the rows seen[i] that each sees. */
-static void find_shares(const struct probes *p, size_t head, size_t first, size_t count, const size_t *seen) {
-    for (size_t t = 0; t < p->rows; t += ROWS)
-        for (size_t i = 0; i < count; i++) {
-            const size_t probe = first + i, query = (p->first + probe / p->group) * (size_t)p->x->query_heads;
-            if (seen[i] <= t) continue;
-            kvc_kernels_get()->multiply_rows(p->share + i * p->rows + t,
-                                             p->x->query + (query + head * p->group + probe % p->group) * p->dim,
-                                             p->turned + t * p->dim, p->dim, ROWS, seen[i] - t < ROWS ? seen[i] - t : ROWS);
-        }
+static void find_shares(const struct probes *p, size_t head, const float *keys, size_t first, size_t count, const size_t *seen) {
+    size_t most = 0;
+    for (size_t i = 0; i < count; i++) {
+        const size_t probe = first + i, query = (p->first + probe / p->group) * (size_t)p->x->query_heads;
+        memcpy(p->query + i * p->dim, p->x->query + (query + head * p->group + probe % p->group) * p->dim,
+               p->dim * sizeof *p->query);
+        most = seen[i] > most ? seen[i] : most;
+    }
+    for (size_t t = 0; t < most; t += KVC_TILE)
+        kvc_kernels_get()->multiply_tile(p->share + t, p->padded, p->query, p->dim, count, keys + t * p->dim, p->dim);
     for (size_t i = 0; i < count; i++)
-        if (seen[i]) normalise(p->share + i * p->rows, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
+        if (seen[i]) normalise(p->share + i * p->padded, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
 }
 
 /* Takes one query's shares of the n rows that it sees. */
 typedef void probe_work(const struct probes *p, void *state, size_t head, const float *share, size_t n);
 
-/* All probes of a head, whose rotated keys p holds. */
-static void each_probe(const struct probes *p, size_t head, probe_work *work, void *state) {
+/* All probes of a head, whose transposed keys are given. */
+static void each_probe(const struct probes *p, size_t head, const float *keys, probe_work *work, void *state) {
     size_t seen[BATCH];
     const size_t probes = p->n * p->group;
     for (size_t first = 0; first < probes; first += BATCH) {
         const size_t count = probes - first < BATCH ? probes - first : BATCH;
         for (size_t i = 0; i < count; i++) seen[i] = visible(p, first + i);
-        find_shares(p, head, first, count, seen);
+        find_shares(p, head, keys, first, count, seen);
         for (size_t i = 0; i < count; i++)
-            if (seen[i]) work(p, state, head, p->share + i * p->rows, seen[i]);
+            if (seen[i]) work(p, state, head, p->share + i * p->padded, seen[i]);
     }
+}
+
+/* All probes of all heads. begin() is called before those of a head, unless it is NULL. */
+static int each_head(struct probes *p, int (*begin)(void *state, size_t head, struct kvc_error *e), probe_work *work, void *state,
+                     struct kvc_error *e) {
+    for (size_t h = 0; h < p->heads; h++) {
+        if ((h % p->together == 0 && turn(p, h, e)) || (begin && begin(state, h, e))) return -1;
+        each_probe(p, h, p->turned + h % p->together * p->padded * p->dim, work, state);
+    }
+    return 0;
 }
 
 static void add_shares(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
@@ -123,13 +156,9 @@ static void add_shares(const struct probes *p, void *state, size_t head, const f
 
 int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_error *e) {
     struct probes p;
-    int status = 0;
     if (probes_init(&p, x, x->n_queries, e)) return -1;
     memset(to, 0, p.heads * p.rows * sizeof *to);
-    for (size_t h = 0; h < p.heads && !status; h++) {
-        status = turn(&p, h, e);
-        if (!status) each_probe(&p, h, add_shares, to);
-    }
+    const int status = each_head(&p, NULL, add_shares, to, e);
     free(p.piece);
     return status;
 }
@@ -162,10 +191,7 @@ int kvc_probes_saliency(const struct kvc_encoding *x, float *to, struct kvc_erro
     if (status) p.piece = NULL;
     p.windowed = 1;
     memset(to, 0, (size_t)(x->key.heads * x->rows) * sizeof *to);
-    for (size_t h = 0; h < p.heads && !status; h++) {
-        status = turn(&p, h, e);
-        if (!status) each_probe(&p, h, add_squares, to);
-    }
+    if (!status) status = each_head(&p, NULL, add_squares, to, e);
     const size_t probes = p.n * p.group, seen = p.rows - (p.n ? hidden(&p, probes - 1) : 0);
     for (size_t i = 0; i < p.heads * p.rows && !status; i++) to[i] = (float)seen * sqrtf(to[i] / (float)(probes ? probes : 1));
     free(p.piece);
@@ -194,23 +220,25 @@ void kvc_probes_query_energy(const struct kvc_encoding *x, uint64_t window, doub
     for (size_t i = 0; i < heads * dim; i++) to[i] /= (double)(x->n_queries - first) * (double)group;
 }
 
-/* One head's values, [rows][channels]. */
-static int read_values(const struct kvc_encoding *x, size_t head, float *piece, float *to, struct kvc_error *e) {
-    const size_t heads = (size_t)x->value.heads, dim = (size_t)x->value.dim;
-    for (uint64_t first = 0; first < x->rows; first += ROWS) {
-        const size_t n = x->rows - first < ROWS ? (size_t)(x->rows - first) : ROWS;
-        if (x->read(x, KVC_SELECT_V, first, n, piece, e)) return -1;
-        for (size_t t = 0; t < n; t++) memcpy(to + ((size_t)first + t) * dim, piece + (t * heads + head) * dim, dim * sizeof *to);
-    }
-    return 0;
-}
-
-/* One head's values, room for an output, and the sums of its squares. */
+/* One head's values [rows][channels], room for reading them and for an output, and the sums of squares of outputs. */
 struct outputs {
-    float *value, *output;
+    const struct kvc_encoding *x;
+    float *value, *piece, *output;
     double *energy; /* [head][channel] */
     size_t dim;
 };
+
+static int read_values(void *state, size_t head, struct kvc_error *e) {
+    const struct outputs *o = state;
+    const size_t heads = (size_t)o->x->value.heads;
+    for (uint64_t first = 0; first < o->x->rows; first += ROWS) {
+        const size_t n = o->x->rows - first < ROWS ? (size_t)(o->x->rows - first) : ROWS;
+        if (o->x->read(o->x, KVC_SELECT_V, first, n, o->piece, e)) return -1;
+        for (size_t t = 0; t < n; t++)
+            memcpy(o->value + ((size_t)first + t) * o->dim, o->piece + (t * heads + head) * o->dim, o->dim * sizeof *o->value);
+    }
+    return 0;
+}
 
 static void add_output(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
     const struct outputs *o = state;
@@ -221,19 +249,18 @@ static void add_output(const struct probes *p, void *state, size_t head, const f
 
 int kvc_probes_output_energy(const struct kvc_encoding *x, uint64_t window, double *to, struct kvc_error *e) {
     struct probes p;
-    struct outputs o = {.dim = (size_t)x->value.dim, .energy = to};
+    struct outputs o = {.x = x, .dim = (size_t)x->value.dim, .energy = to};
     const size_t heads = (size_t)x->value.heads;
     if (probes_init(&p, x, window, e)) return -1;
     o.value = kvc_alloc(p.rows * o.dim + ROWS * heads * o.dim + o.dim, sizeof *o.value);
     int status = o.value ? 0 : kvc_fail_memory(e, "probes");
-    float *piece = status ? NULL : o.value + p.rows * o.dim;
-    if (!status) o.output = piece + ROWS * heads * o.dim;
-    memset(to, 0, heads * o.dim * sizeof *to);
-    for (size_t h = 0; h < p.heads && !status; h++) {
-        status = turn(&p, h, e) || read_values(x, h, piece, o.value, e);
-        if (!status) each_probe(&p, h, add_output, &o);
+    if (!status) {
+        o.piece = o.value + p.rows * o.dim;
+        o.output = o.piece + ROWS * heads * o.dim;
+        memset(to, 0, heads * o.dim * sizeof *to);
+        status = each_head(&p, read_values, add_output, &o, e);
     }
     free(o.value);
     free(p.piece);
-    return status ? -1 : 0;
+    return status;
 }

@@ -10,6 +10,12 @@ void kvc_stage_print(const struct kvc_stage *stage, const struct kvc_stage_args 
     kvc_args_print(stage->args, stage->n_args, args, text, size);
 }
 
+void kvc_stage_print_stored(const struct kvc_stage *stage, const struct kvc_stage_args *args, char *text, size_t size) {
+    struct kvc_stage_args stored = *args;
+    kvc_args_drop_encoder(stage->args, stage->n_args, &stored);
+    kvc_stage_print(stage, &stored, text, size);
+}
+
 int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage, const struct kvc_stage_args *args) {
     char buffer[KVC_MAX_ARGS];
     kvc_stage_print(stage, args, buffer, sizeof buffer);

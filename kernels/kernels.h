@@ -136,6 +136,10 @@ typedef void kvc_widen_ranges_fn(float *low, float *high, const float *x, size_t
 /* Finds the minimum and the maximum of n >= 1 finite values; zeros become +0. */
 typedef void kvc_range_fn(const float *x, size_t n, float *low, float *high);
 
+/* Puts the indices i with x[i] <= low[i * step] or x[i] >= high[i * step] into index[], which has room for n, ascending, and
+ * returns their number. step is 0, one pair of limits for all, or 1; n <= 2^16. */
+typedef size_t kvc_find_beyond_fn(uint16_t *index, const float *x, const float *low, const float *high, size_t n, size_t step);
+
 /* Quantisation: groups of `group` >= 1 values, the last of which may be shorter, share an element of the arrays of
  * parameters. Groups of 1 and of 8 and more are fast. Parameters are finite. */
 
@@ -155,6 +159,9 @@ typedef void kvc_multiply_rows_fn(float *y, const float *a, const float *b, size
  * a + r * a_stride, b, k, KVC_TILE, KVC_TILE) does. */
 typedef void kvc_multiply_tile_fn(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
                                   size_t k);
+/* Adds the products of n rows of dim values, `stride` floats apart, with themselves to the upper triangle of gram[dim][dim]: for
+ * i <= j: s = 0, then for t = 0 to n - 1: s = fma(x[t * stride + i], x[t * stride + j], s); gram[i * dim + j] += s in binary64. */
+typedef void kvc_add_gram_fn(double *gram, const float *x, size_t n, size_t stride, size_t dim);
 /* Makes inputs of dot_rows: to[i] = rint((x[i] - mean[i]) * gain[i]), ties to even, clamped to -127 to 127; a NaN counts as 0. */
 typedef void kvc_small_codes_fn(int8_t *to, const float *x, const float *mean, const float *gain, size_t n);
 /* Multiplies rows of small integers by a matrix of them: y[r * outputs + i] = (float)s * scale[i] + mean[i], where s is the sum over
@@ -178,9 +185,10 @@ typedef float kvc_exponentials_fn(float *x, size_t n, float most);
 
 /* --- the transform codec: no input is a NaN unless NaN is named --- */
 
-/* Does what multiply_rows does, without the terms whose a[j] is 0. Leaving them out is a rule, not a shortcut: such a term
- * can change -0 into +0. */
-typedef void kvc_multiply_sparse_fn(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
+/* For 0 <= r < rows, does what multiply_rows(y + r * y_stride, a + r * a_stride, b, k, stride, n) does, without the terms whose
+ * coefficient in a is 0. Leaving them out is a rule, not a shortcut: such a term can change -0 into +0. */
+typedef void kvc_multiply_sparse_fn(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
+                                    size_t k, size_t stride, size_t n);
 /* Multiplies n complex numbers in binary64 and rounds the products to binary32: a and b hold n real and then n imaginary
  * parts; cosine = ar * br - ai * bi, sine = ar * bi + ai * br. */
 typedef void kvc_angles_fn(float *cosine, float *sine, const double *a, const double *b, size_t n);
@@ -202,17 +210,21 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
     X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(copy_pieces, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) \
     X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
     X(model_turn, isa) X(model_angles, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
-    X(widen_ranges, isa) X(range, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
-    X(multiply_rows, isa) X(multiply_tile, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
-    X(exponentials, isa) X(multiply_sparse, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
+    X(widen_ranges, isa) X(range, isa) X(find_beyond, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
+    X(multiply_rows, isa) X(add_gram, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
+    X(exponentials, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
     X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa) X(small_codes, isa)
 /* clang-format on */
 #define KVC_KERNELS_RANS(X, isa) X(rans_decode, isa) X(rans_encode, isa)
 #define KVC_KERNELS_DOT(X, isa) X(dot_rows, isa)
 #define KVC_KERNELS_MODEL(X, isa) X(model_words, isa) X(model_sums, isa)
+#define KVC_KERNELS_TRANSFORM(X, isa) X(multiply_tile, isa) X(multiply_sparse, isa)
 #define KVC_KERNELS_HASH(X, isa) X(hash, isa) X(digest_rows, isa)
+/* clang-format off */
 #define KVC_KERNELS(X, isa) \
-    KVC_KERNELS_RANS(X, isa) KVC_KERNELS_DOT(X, isa) KVC_KERNELS_MODEL(X, isa) KVC_KERNELS_HASH(X, isa) KVC_KERNELS_REST(X, isa)
+    KVC_KERNELS_RANS(X, isa) KVC_KERNELS_DOT(X, isa) KVC_KERNELS_MODEL(X, isa) KVC_KERNELS_TRANSFORM(X, isa) \
+    KVC_KERNELS_HASH(X, isa) KVC_KERNELS_REST(X, isa)
+/* clang-format on */
 
 struct kvc_kernels {
     const char *name; /* "ref", "avx2", ...: what $KVC_KERNEL takes */

@@ -84,6 +84,48 @@ void kvc_multiply_tile_avx2(float *y, size_t y_stride, const float *a, size_t a_
     if (rows) tile(y, y_stride, a, a_stride, 1, b, k);
 }
 
+enum { GRAM_ROWS = 6, GRAM_COLUMNS = 16 }; /* of a tile of add_gram: twelve vectors of sums */
+
+/* Sums of a tile of add_gram: `rows` channels from x + i on, times `columns` channels from x + j on. Inlined with constants, as
+ * above; `masks` are those of both vectors of columns. */
+static inline __attribute__((always_inline)) void gram_tile(float *y, const float *x, size_t n, size_t stride, size_t i, size_t j,
+                                                            size_t rows, const __m256i *masks) {
+    __m256 sum[GRAM_ROWS][2];
+#pragma GCC unroll 6
+    for (size_t r = 0; r < GRAM_ROWS; r++) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+    for (size_t t = 0; t < n; t++, x += stride) {
+        const __m256 low = masks ? _mm256_maskload_ps(x + j, masks[0]) : _mm256_loadu_ps(x + j);
+        const __m256 high = masks ? _mm256_maskload_ps(x + j + 8, masks[1]) : _mm256_loadu_ps(x + j + 8);
+#pragma GCC unroll 6
+        for (size_t r = 0; r < GRAM_ROWS; r++) {
+            if (r >= rows) continue;
+            const __m256 factor = _mm256_broadcast_ss(x + i + r);
+            sum[r][0] = _mm256_fmadd_ps(factor, low, sum[r][0]);
+            sum[r][1] = _mm256_fmadd_ps(factor, high, sum[r][1]);
+        }
+    }
+#pragma GCC unroll 6
+    for (size_t r = 0; r < GRAM_ROWS; r++) {
+        _mm256_storeu_ps(y + r * GRAM_COLUMNS, sum[r][0]);
+        _mm256_storeu_ps(y + r * GRAM_COLUMNS + 8, sum[r][1]);
+    }
+}
+
+void kvc_add_gram_avx2(double *gram, const float *x, size_t n, size_t stride, size_t dim) {
+    float y[GRAM_ROWS * GRAM_COLUMNS];
+    for (size_t i = 0; i < dim; i += GRAM_ROWS)
+        for (size_t j = i; j < dim; j += GRAM_COLUMNS) {
+            const size_t rows = dim - i < GRAM_ROWS ? dim - i : GRAM_ROWS, left = dim - j;
+            const size_t columns = left < GRAM_COLUMNS ? left : GRAM_COLUMNS;
+            const __m256i masks[2] = {first(left < 8 ? left : 8), first(left < 8 ? 0 : columns - 8)};
+            if (rows == GRAM_ROWS && left >= GRAM_COLUMNS) gram_tile(y, x, n, stride, i, j, GRAM_ROWS, NULL);
+            else if (rows == GRAM_ROWS) gram_tile(y, x, n, stride, i, j, GRAM_ROWS, masks);
+            else gram_tile(y, x, n, stride, i, j, rows, masks);
+            for (size_t r = 0; r < rows; r++)
+                for (size_t c = j > i ? 0 : r; c < columns; c++) gram[(i + r) * dim + j + c] += (double)y[r * GRAM_COLUMNS + c];
+        }
+}
+
 void kvc_add_scaled_avx2(float *y, const float *x, float s, size_t n) {
     const __m256 factor = _mm256_set1_ps(s);
     size_t i = 0;

@@ -4,6 +4,7 @@
 #if defined(__aarch64__)
 
 #include <arm_neon.h>
+#include <math.h>
 
 /* Columns of multiply_rows in 1 to 16 vectors. Inlined with a constant number of vectors and loops that compilers unroll whole, so
  * that the sums stay in registers: there are 32. */
@@ -61,6 +62,47 @@ static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride
 void kvc_multiply_tile_neon(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
     for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride) tile(y, y_stride, a, a_stride, 4, b, k);
     for (; rows; rows--, y += y_stride, a += a_stride) tile(y, y_stride, a, a_stride, 1, b, k);
+}
+
+enum { GRAM_ROWS = 4, GRAM_COLUMNS = 16 }; /* of a tile of add_gram: sixteen vectors of sums */
+
+/* Sums of a whole tile of add_gram: four channels from x + i on, times sixteen from x + j on. */
+static void gram_tile(float *y, const float *x, size_t n, size_t stride, size_t i, size_t j) {
+    float32x4_t sum[GRAM_ROWS][4];
+#pragma GCC unroll 4
+    for (size_t r = 0; r < GRAM_ROWS; r++) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = vdupq_n_f32(0);
+    for (size_t t = 0; t < n; t++, x += stride) {
+        const float32x4_t b0 = vld1q_f32(x + j), b1 = vld1q_f32(x + j + 4), b2 = vld1q_f32(x + j + 8), b3 = vld1q_f32(x + j + 12);
+#pragma GCC unroll 4
+        for (size_t r = 0; r < GRAM_ROWS; r++) {
+            const float32x4_t factor = vld1q_dup_f32(x + i + r);
+            sum[r][0] = vfmaq_f32(sum[r][0], factor, b0);
+            sum[r][1] = vfmaq_f32(sum[r][1], factor, b1);
+            sum[r][2] = vfmaq_f32(sum[r][2], factor, b2);
+            sum[r][3] = vfmaq_f32(sum[r][3], factor, b3);
+        }
+    }
+#pragma GCC unroll 4
+    for (size_t r = 0; r < GRAM_ROWS; r++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < 4; v++) vst1q_f32(y + r * GRAM_COLUMNS + 4 * v, sum[r][v]);
+}
+
+void kvc_add_gram_neon(double *gram, const float *x, size_t n, size_t stride, size_t dim) {
+    float y[GRAM_ROWS * GRAM_COLUMNS];
+    for (size_t i = 0; i < dim; i += GRAM_ROWS)
+        for (size_t j = i; j < dim; j += GRAM_COLUMNS) {
+            const size_t rows = dim - i < GRAM_ROWS ? dim - i : GRAM_ROWS;
+            const size_t columns = dim - j < GRAM_COLUMNS ? dim - j : GRAM_COLUMNS;
+            const int whole = rows == GRAM_ROWS && columns == GRAM_COLUMNS;
+            if (whole) gram_tile(y, x, n, stride, i, j);
+            for (size_t r = 0; r < rows; r++)
+                for (size_t c = j > i ? 0 : r; c < columns; c++) {
+                    float s = whole ? y[r * GRAM_COLUMNS + c] : 0;
+                    for (size_t t = 0; t < n && !whole; t++) s = fmaf(x[t * stride + i + r], x[t * stride + j + c], s);
+                    gram[(i + r) * dim + j + c] += (double)s;
+                }
+        }
 }
 
 void kvc_add_scaled_neon(float *y, const float *x, float s, size_t n) {

@@ -15,6 +15,15 @@ void kvc_multiply_tile_ref(float *y, size_t y_stride, const float *a, size_t a_s
     for (size_t r = 0; r < rows; r++) kvc_multiply_rows_ref(y + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
 }
 
+void kvc_add_gram_ref(double *gram, const float *x, size_t n, size_t stride, size_t dim) {
+    for (size_t i = 0; i < dim; i++)
+        for (size_t j = i; j < dim; j++) {
+            float s = 0;
+            for (size_t t = 0; t < n; t++) s = fmaf(x[t * stride + i], x[t * stride + j], s);
+            gram[i * dim + j] += (double)s;
+        }
+}
+
 void kvc_add_scaled_ref(float *y, const float *x, float s, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] += s * x[i];
 }

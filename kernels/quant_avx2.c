@@ -34,6 +34,30 @@ void kvc_f32_to_bf16_avx2(uint8_t *dst, const float *src, size_t n) {
     kvc_f32_to_bf16_ref(dst + 2 * i, src + i, n - i);
 }
 
+/* Lanes of eight values that are beyond their limits. */
+static inline unsigned beyond(const float *x, const float *low, const float *high, int each) {
+    const __m256 v = _mm256_loadu_ps(x);
+    const __m256 below = _mm256_cmp_ps(v, each ? _mm256_loadu_ps(low) : _mm256_broadcast_ss(low), _CMP_LE_OQ);
+    const __m256 above = _mm256_cmp_ps(v, each ? _mm256_loadu_ps(high) : _mm256_broadcast_ss(high), _CMP_GE_OQ);
+    return (unsigned)_mm256_movemask_ps(_mm256_or_ps(below, above));
+}
+
+size_t kvc_find_beyond_avx2(uint16_t *index, const float *x, const float *low, const float *high, size_t n, size_t step) {
+    size_t found = 0, i = 0;
+    for (; i + 32 <= n; i += 32) {
+        unsigned lanes = 0;
+#pragma GCC unroll 4
+        for (size_t v = 0; v < 4; v++) {
+            const size_t at = i + 8 * v;
+            lanes |= (step ? beyond(x + at, low + at, high + at, 1) : beyond(x + at, low, high, 0)) << 8 * v;
+        }
+        for (; lanes; lanes &= lanes - 1) index[found++] = (uint16_t)(i + (size_t)__builtin_ctz(lanes));
+    }
+    for (; i < n; i++)
+        if (x[i] <= low[i * step] || x[i] >= high[i * step]) index[found++] = (uint16_t)i;
+    return found;
+}
+
 /* minps and maxps give their second operand where neither is less, as the reference does. */
 void kvc_widen_ranges_avx2(float *low, float *high, const float *x, size_t n) {
     size_t i = 0;

@@ -63,6 +63,24 @@ void kvc_range_neon(const float *x, size_t n, float *low, float *high) {
     *high = vmaxvq_f32(h) + 0.0f;
 }
 
+size_t kvc_find_beyond_neon(uint16_t *index, const float *x, const float *low, const float *high, size_t n, size_t step) {
+    size_t found = 0, i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint32x4_t lanes[2];
+        for (size_t v = 0; v < 2; v++) {
+            const size_t at = i + 4 * v;
+            const float32x4_t value = vld1q_f32(x + at), l = step ? vld1q_f32(low + at) : vld1q_dup_f32(low);
+            lanes[v] = vorrq_u32(vcleq_f32(value, l), vcgeq_f32(value, step ? vld1q_f32(high + at) : vld1q_dup_f32(high)));
+        }
+        if (!vmaxvq_u32(vorrq_u32(lanes[0], lanes[1]))) continue; /* most often */
+        for (size_t j = i; j < i + 8; j++)
+            if (x[j] <= low[j * step] || x[j] >= high[j * step]) index[found++] = (uint16_t)j;
+    }
+    for (; i < n; i++)
+        if (x[i] <= low[i * step] || x[i] >= high[i * step]) index[found++] = (uint16_t)i;
+    return found;
+}
+
 /* The parameters of values i to i + 3: four of them, or one for all. */
 static inline float32x4_t parameters(const float *p, size_t i, int each) {
     return each ? vld1q_f32(p + i) : vld1q_dup_f32(p);

@@ -34,6 +34,13 @@ void kvc_range_ref(const float *x, size_t n, float *low, float *high) {
     *high = greatest + 0.0f;
 }
 
+size_t kvc_find_beyond_ref(uint16_t *index, const float *x, const float *low, const float *high, size_t n, size_t step) {
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++)
+        if (x[i] <= low[i * step] || x[i] >= high[i * step]) index[found++] = (uint16_t)i;
+    return found;
+}
+
 void kvc_quantise_ref(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n, size_t group,
                       float most) {
     for (size_t i = 0; i < n; i++) {

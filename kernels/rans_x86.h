@@ -6,6 +6,7 @@
 #include "kernels/rans_state.h"
 
 #include <immintrin.h>
+#include <string.h>
 
 enum { STEP_BYTES = 2 * KVC_RANS_LANES }; /* of words, at most, that a step of all lanes takes */
 
@@ -53,22 +54,37 @@ static inline __attribute__((always_inline)) __m256i next_states(__m256i x, cons
 static inline __attribute__((always_inline)) __m256i decode_eight(__m256i *lanes, const uint16_t *base, const uint8_t **next,
                                                                   const struct decoding *d);
 
-/* Decodes symbols while there are words for a step of all lanes; returns their number. The four vectors are written out, not looped
- * over, so that they stay in registers. */
+/* Decodes symbols, as many as are whole steps of all lanes, unless words are missing; returns their number. The last words are copied to
+ * where zeros follow them, which a step may read. The four vectors are written out, not looped over, so that they stay in registers. */
 static inline __attribute__((always_inline)) size_t decode_steps(struct kvc_rans_decoder *r, uint16_t *symbols,
                                                                  const uint16_t *base, size_t n, const uint32_t *table,
                                                                  unsigned bits) {
     const struct decoding d = {table, _mm256_set1_epi32((1 << bits) - 1), _mm256_set1_epi32(1023), _mm256_set1_epi32(2047),
                                _mm_cvtsi32_si128((int)bits)};
-    const uint8_t *next = r->next;
-    size_t i = 0;
-    if (r->lanes != KVC_RANS_LANES) return 0;
+    const uint8_t *next = r->next, *end = r->end, *from = next; /* from: of what is copied */
+    uint8_t copy[2 * STEP_BYTES];
+    size_t i = 0, copied = 0;
+    if (r->lanes != KVC_RANS_LANES || n < KVC_RANS_LANES) return 0;
     __m256i a = load_lanes(r->x), b = load_lanes(r->x + 8), c = load_lanes(r->x + 16), e = load_lanes(r->x + 24);
-    for (; i + KVC_RANS_LANES <= n && r->end - next >= STEP_BYTES; i += KVC_RANS_LANES) {
-        __m256i first = decode_eight(&a, base + i, &next, &d), second = decode_eight(&b, base + i + 8, &next, &d);
-        store_symbols(symbols + i, first, second);
-        first = decode_eight(&c, base + i + 16, &next, &d), second = decode_eight(&e, base + i + 24, &next, &d);
-        store_symbols(symbols + i + 16, first, second);
+    for (;;) {
+        for (; i + KVC_RANS_LANES <= n && end - next >= STEP_BYTES; i += KVC_RANS_LANES) {
+            __m256i first = decode_eight(&a, base + i, &next, &d), second = decode_eight(&b, base + i + 8, &next, &d);
+            store_symbols(symbols + i, first, second);
+            first = decode_eight(&c, base + i + 16, &next, &d), second = decode_eight(&e, base + i + 24, &next, &d);
+            store_symbols(symbols + i + 16, first, second);
+        }
+        if (end != r->end || i + KVC_RANS_LANES > n) break;
+        from = next;
+        copied = (size_t)(end - next) / 2 * 2;
+        memset(copy, 0, sizeof copy);
+        memcpy(copy, from, copied);
+        next = copy;
+        end = copy + copied + STEP_BYTES;
+    }
+    if (end != r->end) {
+        const size_t taken = (size_t)(next - copy), there = taken < copied ? taken : copied;
+        r->missing += (taken - there) / 2;
+        next = from + there;
     }
     r->next = next;
     store_lanes(r->x, a), store_lanes(r->x + 8, b), store_lanes(r->x + 16, c), store_lanes(r->x + 24, e);

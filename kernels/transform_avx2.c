@@ -45,7 +45,7 @@ static inline __attribute__((always_inline)) void add_terms(float *y, const floa
         if (v < vectors) _mm256_storeu_ps(y + 8 * v, sum[v]);
 }
 
-void kvc_multiply_sparse_avx2(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
+static void multiply_row(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
     uint16_t list[LIST];
     const size_t whole = n / 8 * 8;
     for (size_t first = 0; first < k || !first; first += LIST) {
@@ -59,6 +59,11 @@ void kvc_multiply_sparse_avx2(float *y, const float *a, const float *b, size_t k
         for (size_t t = 0; t < terms && whole < n; t++)
             for (i = whole; i < n; i++) y[i] = __builtin_fmaf(from[list[t]], row[list[t] * stride + i], y[i]);
     }
+}
+
+void kvc_multiply_sparse_avx2(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
+                              size_t stride, size_t n) {
+    for (size_t r = 0; r < rows; r++) multiply_row(y + r * y_stride, a + r * a_stride, b, k, stride, n);
 }
 
 /* 8 codes: a NaN compares false with itself and becomes 0. */

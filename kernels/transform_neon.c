@@ -37,7 +37,7 @@ static inline __attribute__((always_inline)) void add_terms(float *y, const floa
         if (v < vectors) vst1q_f32(y + 4 * v, sum[v]);
 }
 
-void kvc_multiply_sparse_neon(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
+static void multiply_row(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
     uint16_t list[LIST];
     const size_t whole = n / 4 * 4;
     for (size_t first = 0; first < k || !first; first += LIST) {
@@ -51,6 +51,11 @@ void kvc_multiply_sparse_neon(float *y, const float *a, const float *b, size_t k
         for (size_t t = 0; t < terms && whole < n; t++)
             for (i = whole; i < n; i++) y[i] = __builtin_fmaf(from[list[t]], row[list[t] * stride + i], y[i]);
     }
+}
+
+void kvc_multiply_sparse_neon(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
+                              size_t stride, size_t n) {
+    for (size_t r = 0; r < rows; r++) multiply_row(y + r * y_stride, a + r * a_stride, b, k, stride, n);
 }
 
 void kvc_angles_neon(float *cosine, float *sine, const double *a, const double *b, size_t n) {

@@ -5,11 +5,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-void kvc_multiply_sparse_ref(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
-    for (size_t i = 0; i < n; i++) y[i] = 0;
-    for (size_t j = 0; j < k; j++) {
-        if (a[j] == 0) continue;
-        for (size_t i = 0; i < n; i++) y[i] = fmaf(a[j], b[j * stride + i], y[i]);
+void kvc_multiply_sparse_ref(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
+                             size_t stride, size_t n) {
+    for (size_t r = 0; r < rows; r++, y += y_stride, a += a_stride) {
+        for (size_t i = 0; i < n; i++) y[i] = 0;
+        for (size_t j = 0; j < k; j++) {
+            if (a[j] == 0) continue;
+            for (size_t i = 0; i < n; i++) y[i] = fmaf(a[j], b[j * stride + i], y[i]);
+        }
     }
 }
 

@@ -65,6 +65,7 @@ find_missing() {
         need_command xz xz-utils
         need_command zstd zstd
         need_command nm binutils
+        need_command g++ g++ # the code for GPUs is C++
         [ "$(uname -m)" != x86_64 ] || need_header simde/x86/avx512.h libsimde-dev
     fi
     if [ "$1" = redis ] || [ "$1" = store ]; then

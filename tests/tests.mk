@@ -10,6 +10,9 @@ $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
 
+# it makes zips by libarchive itself, which the library only loads
+$B/tests/unit/test_npz: override KVC_LDLIBS += -larchive
+
 # drives the backends of the store, which are loaded on demand
 $B/tests/store/level_driver: $B/tests/store/level_driver.o $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
@@ -46,6 +49,27 @@ FAKE_TEST := $B/tests/cuda/test_cuda_fake
 $(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
+
+# decode.cu, the code for GPUs, over warps on the host (tests/simt/simt.h), in the place of the library's decode_host.o; misaligned
+# addresses end the program. The C compiler knows CUDA's names by decode_simt.h; it does not know that a lane's number is below 32.
+# tests/cuda/fake.c has kvc_device_build.
+SIMT_OBJ := $(addprefix $B/tests/simt/,simt.o decode_simt.o decode.o)
+SIMT_TESTS := $(addprefix $B/tests/simt/,test_simt test_load $(if $(SIMT_CUDA),test_cuda))
+SIMT_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
+$B/tests/simt/decode.o: kernels/device/decode.cu | $B/ready
+	@mkdir -p $(@D)
+	$(SAY) CC $<
+	$(Q)$(CC) -x c++ -std=c++17 -include tests/simt/decode_simt.h -isystem tests/simt -D__CUDACC__ '-DKVC_CUDA_BUILD=""' -Dkvc_device_build=simt_build \
+	  $(KVC_CPPFLAGS) $(CPPFLAGS) -Wall $(if $(filter 1,$(WERROR)),-Werror) -Wno-unknown-pragmas -Wno-maybe-uninitialized \
+	  -ffp-contract=off -fno-exceptions -fno-threadsafe-statics -fPIC -pthread $(CFLAGS) $(SIMT_UNDEFINED) -MMD -MP -c -o $@ $<
+# sees the memory of all lanes, and tells ThreadSanitizer what orders them
+$B/tests/simt/simt.o: ISA := -fno-sanitize=thread
+$B/tests/simt/test_simt: $B/tests/simt/test_simt.o $B/tests/simt/simt.o
+$B/tests/simt/test_load: $B/tests/unit/test_load.o $(SIMT_OBJ) $B/libkvc.a
+$B/tests/simt/test_cuda: $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $(SIMT_OBJ) $B/libkvc.a
+$B/tests/simt/test_simt $B/tests/simt/test_load $B/tests/simt/test_cuda:
+	$(SAY) LD $@
+	$(LINK) $(SIMT_UNDEFINED) $^ -lcmocka $(LIBS)
 
 # AVX-512's rANS on any x86-64: emulated.c takes the place of the library's kernels and of the choice among them.
 # SIMDe adds and multiplies signed integers that overflow.
@@ -162,6 +186,13 @@ QUALITY_ROWS ?=
 quality-table: all
 	@PYTHON="$(PYTHON)" sh tests/quality/table.sh . --model=$(QUALITY_MODEL) -n $(QUALITY_N) \
 	  --texts="$(QUALITY_TEXTS)" $(if $(QUALITY_ROWS),--rows="$(QUALITY_ROWS)") $(QUALITY_PROFILE:%=--profile=%)
+
+QUALITY_STARTS ?= 4
+## quality-greedy: tokens of greedy answers until the first that a decoded cache changes, and KLD, for QUALITY_TEXTS
+.PHONY: quality-greedy
+quality-greedy: all
+	@PYTHON="$(PYTHON)" sh tests/quality/greedy.sh . --texts="$(QUALITY_TEXTS)" --starts=$(QUALITY_STARTS) \
+	  $(QUALITY_PROFILE:%=--profile=%)
 
 ## fuzz: run every libFuzzer target for FUZZ_SECONDS each (clang)
 .PHONY: fuzz
@@ -321,6 +352,22 @@ BENCH_CUDA ?=
 bench-cuda: all $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda)
 	@PYTHON="$(PYTHON)" sh tests/cuda/bench.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda) $(BENCH_CUDA)
 
+# What the compiler and the C library lack for running the code for GPUs on the host, or nothing.
+SIMT_PROBE = mkdir -p $B && printf '%s\n' '\#include <math.h>' '\#include <ucontext.h>' 'int main() { makecontext(0, 0, 0); return (int)sqrtf(0); }' | \
+  $(CC) $(CPPFLAGS) $(CFLAGS) $(SIMT_UNDEFINED) -x c++ -o $B/simt-probe - -lm >/dev/null 2>&1 || echo "no C++ (g++), no ucontext or no UBSan"
+## test-simt: the code for GPUs on the host, in warps whose lanes advance apart: test_load; SIMT_CUDA=1: test_cuda too, an hour
+.PHONY: test-simt test-simt-quick test-simt-tsan
+test-simt test-simt-quick:
+	@reason="$$($(SIMT_PROBE))"; \
+	[ -n "$$reason" ] || $(MAKE) --no-print-directory $(SIMT_TESTS) || exit 1; \
+	sh tests/simt/run.sh $B "$(if $(filter %-quick,$@),,loading)" "$(if $(SIMT_CUDA),cuda)" "$$reason"
+
+## test-simt-quick: the smaller stored files alone, less than a minute; part of make test
+## test-simt-tsan: test-simt under the thread sanitizer, which reports races between lanes; SIMT=-quick: test-simt-quick
+SIMT ?=
+test-simt-tsan:
+	@$(MAKE) --no-print-directory test-simt$(SIMT) CUDA=0 CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
+
 ## check-install: install into an empty place, build against it, uninstall, nothing stays
 .PHONY: check-install
 check-install: all
@@ -370,4 +417,4 @@ man-lint:
 
 -include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
 -include $(ATTACKS:%=%.d)
--include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $B/formats/api/cuda/kvc_cuda.d
+-include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/formats/api/cuda/kvc_cuda.d

@@ -7,6 +7,7 @@
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
+#include "cli/diff/diff_collect.h"
 #include "cli/progress.h"
 #include "cli/terminal.h"
 #include "formats/compare/attend.h"
@@ -24,7 +25,9 @@ struct diff_comparison {
     /* The output. */
     enum diff_style style;
     int quiet, verbose;
-    uint64_t count; /* number of values that may still be reported */
+    const char *html;                 /* where the page of --html is written, or NULL */
+    struct diff_collected *collected; /* the results for that page, or NULL */
+    uint64_t count;                   /* number of values that may still be reported */
 
     int attention; /* measure attention with the queries of `queries`, or else of A or B */
     struct kvc_opened queries;
@@ -75,6 +78,8 @@ enum diff_headed {
 extern const char *const diff_side[2];
 
 int diff_differs(const struct diff_comparison *d);
+/* Returns 1 if the rest of the comparison changes neither the exit status nor anything that is printed. */
+int diff_may_end(const struct diff_comparison *d);
 
 /* Compares token ids, metadata and, with `all`, the engine's private bytes. */
 int diff_facts(struct diff_comparison *d, struct kvc_error *e);

@@ -10,6 +10,10 @@ int diff_differs(const struct diff_comparison *d) {
     return d->facts || d->unequal;
 }
 
+int diff_may_end(const struct diff_comparison *d) {
+    return d->quiet && !d->collected && diff_differs(d);
+}
+
 /* --- facts --- */
 
 static void print_fact(const char *where, const char *what, const char *a, const char *b, const char *note) {
@@ -48,6 +52,7 @@ static void tsv_fact(const char *where, const char *what, const char *a, const c
 
 void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b, const char *note) {
     d->facts++;
+    if (d->collected) diff_collect_fact(d->collected, where, what, a, b, note);
     if (d->quiet) return;
     if (d->style == DIFF_JSON) json_fact(&d->report.json, where, what, a, b, note);
     else if (d->style == DIFF_TSV) {

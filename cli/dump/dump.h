@@ -1,11 +1,12 @@
-/* dump.h: the options of kvc-dump, its modes, and one writer of text, JSON and TSV. Not for other tools.
+/* dump.h: the options of kvc-dump, its modes, and one writer of text, JSON, TSV and HTML. Not for other tools.
  *
  * A mode prints one file. Nearly every mode is a table, or a table whose rows contain inner tables. The mode names columns
  * and cells, and the writer prints them as
  *
  *   text  aligned columns under a heading; unknown values are "-"
  *   JSON  an array of objects; unknown values are null
- *   TSV   lines whose first column is the row's type; unknown values are "-" */
+ *   TSV   lines whose first column is the row's type; unknown values are "-"
+ *   HTML  for a part of a page: facts, and tables of text and numbers without inner tables */
 #ifndef KVC_DUMP_H
 #define KVC_DUMP_H
 
@@ -14,7 +15,7 @@
 #include "cli/token_ids.h"
 #include "formats/model/token_text.h"
 
-enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV };
+enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV, DUMP_HTML };
 
 struct dump_column {
     const char *name; /* JSON's key and text's heading */
@@ -37,6 +38,7 @@ struct dump_out {
         unsigned at;                      /* number of cells in the row so far */
         int in_line;                      /* the row's line is not complete */
     } table[3];
+    int in_facts; /* HTML: the table of facts is open */
     enum cli_color color;
     int inner_heading; /* the heading of the file's inner tables is printed */
     struct {
@@ -63,6 +65,7 @@ struct dump_options {
     uint32_t part; /* KVC_NONE: not given */
     int verbose, quiet;
     struct dump_values values;
+    const char *html;             /* of --html: where the page is written */
     struct cli_token_ids tokens;  /* of --match */
     struct dump_matched *matched; /* --match: the result of each file */
     uint64_t n_matched;
@@ -80,6 +83,7 @@ dump_fn dump_tokens;   /* dump_tables.c */
 dump_fn dump_sections; /* dump_sections.c */
 dump_fn dump_values;   /* dump_values.c */
 dump_fn dump_stats;    /* dump_values.c */
+dump_fn dump_html;     /* cli/html/dump_report.c */
 dump_fn dump_list;     /* dump_list.c: a row of a file; dump_list_end() prints the totals */
 dump_fn dump_match;    /* dump_match.c: records the result of a file; dump_match_end() prints */
 
@@ -128,6 +132,8 @@ void dump_key_bool(struct dump_out *o, const char *name, int v);
 void dump_key_hex(struct dump_out *o, const char *name, const uint8_t *v, uint64_t n);
 void dump_key_i32s(struct dump_out *o, const char *name, const int32_t *v, uint64_t n);
 void dump_key_none(struct dump_out *o, const char *name);
+/* Prints a line of text; for text and HTML. */
+void dump_line(struct dump_out *o, const char *text);
 
 /* Opens a table, or a table inside the current row, which must be complete. */
 void dump_table(struct dump_out *o, const char *key, const char *row, const struct dump_column *columns);

@@ -1,11 +1,13 @@
-/* dump_out.c: prints tables as text, JSON or TSV. Not for their contents. */
+/* dump_out.c: prints tables as text, JSON, TSV or HTML. Not for their contents. */
 #include "cli/dump/dump.h"
+#include "cli/html/page.h"
 #include "cli/text.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+enum { MAX_COLUMNS = 24 }; /* of a table as HTML */
 void dump_heading(struct dump_out *o, const char *row, const struct dump_column *columns) {
     const unsigned most = sizeof o->headed / sizeof o->headed[0];
     if (o->style != DUMP_TSV) return;
@@ -30,7 +32,7 @@ void dump_begin(struct dump_out *o, const char *name) {
         fputs("file\t", o->out);
         cli_print_safe(o->out, name);
         fputc('\n', o->out);
-    } else if (o->several) {
+    } else if (o->several && o->style == DUMP_TEXT) {
         if (o->any) fputc('\n', o->out);
         cli_print_safe(o->out, name);
         fputs(":\n", o->out);
@@ -39,12 +41,19 @@ void dump_begin(struct dump_out *o, const char *name) {
     o->inner_heading = 0;
 }
 
+/* Ends the table of facts of a page. */
+static void end_facts(struct dump_out *o) {
+    if (o->in_facts) html_facts_end(o->out);
+    o->in_facts = 0;
+}
+
 static void end(struct dump_out *o, const struct kvc_error *e) {
     if (!o->begun) return;
     while (o->depth) { /* a damaged file may stop a mode anywhere: the output must stay well-formed */
         if (o->table[o->depth].in_line) dump_row_end(o);
         dump_table_end(o);
     }
+    end_facts(o);
     if (o->style == DUMP_JSON) {
         if (e) cli_json_error(&o->report.json, e);
         cli_report_file_end(&o->report);
@@ -80,6 +89,12 @@ static void lead(struct dump_out *o, const char *name) {
 }
 
 static void fact(struct dump_out *o, const char *name, const char *text) {
+    if (o->style == DUMP_HTML) {
+        if (!o->in_facts) html_facts(o->out);
+        o->in_facts = 1;
+        html_fact(o->out, name, text);
+        return;
+    }
     lead(o, name);
     cli_print_safe(o->out, text);
     fputc('\n', o->out);
@@ -142,6 +157,28 @@ void dump_key_i32s(struct dump_out *o, const char *name, const int32_t *v, uint6
     fputc('\n', o->out);
 }
 
+void dump_line(struct dump_out *o, const char *text) {
+    if (o->style == DUMP_HTML) html_note(o->out, text);
+    else fprintf(o->out, "%s\n", text);
+}
+
+/* Returns the kind of a column of a page. Narrow screens leave out what seldom differs between rows. */
+static unsigned html_kind(const struct dump_column *c) {
+    static const char *const minor[] = {"roles", "stream",  "ckpt",    "window", "heads",     "k_dim",
+                                        "v_dim", "k_dtype", "v_dtype", "cells",  "positions", "pipeline"};
+    unsigned kind = c->width < 0 ? HTML_TEXT : HTML_NUMBER;
+    for (size_t i = 0; i < sizeof minor / sizeof *minor; i++)
+        if (strcmp(c->name, minor[i]) == 0) kind |= HTML_WIDE;
+    return kind;
+}
+
+static void html_heading(struct dump_out *o, const struct dump_column *c) {
+    struct html_column column[MAX_COLUMNS + 1] = {{NULL, 0}};
+    for (unsigned i = 0; c[i].name && i < MAX_COLUMNS; i++) column[i] = (struct html_column){c[i].name, html_kind(&c[i])};
+    end_facts(o);
+    html_table(o->out, column);
+}
+
 static void end_line(struct dump_out *o, unsigned depth) {
     if (!o->table[depth].in_line) return;
     fputc('\n', o->out);
@@ -168,6 +205,7 @@ void dump_table(struct dump_out *o, const char *key, const char *row, const stru
     o->table[o->depth].column = columns;
     o->table[o->depth].row = row;
     o->table[o->depth].in_line = 0;
+    if (o->style == DUMP_HTML) html_heading(o, columns);
     if (o->style == DUMP_TEXT && (o->depth == 1 || !o->inner_heading)) heading(o, columns);
     if (o->depth > 1) o->inner_heading = 1;
 }
@@ -175,6 +213,7 @@ void dump_table(struct dump_out *o, const char *key, const char *row, const stru
 void dump_table_end(struct dump_out *o) {
     o->depth--;
     if (o->style == DUMP_JSON) cli_json_close(&o->report.json);
+    if (o->style == DUMP_HTML) html_table_end(o->out);
 }
 
 void dump_row(struct dump_out *o) {
@@ -184,6 +223,8 @@ void dump_row(struct dump_out *o) {
         if (o->depth == 1) o->report.json.compact = 0;
         cli_json_open(&o->report.json, NULL, '{');
         o->report.json.compact = 1;
+    } else if (o->style == DUMP_HTML) {
+        fputs("<tr>", o->out);
     } else if (o->style == DUMP_TSV) {
         fputs(o->table[o->depth].row, o->out);
     } else {
@@ -197,6 +238,7 @@ void dump_row_end(struct dump_out *o) {
         o->table[o->depth].in_line = 0;
         if (o->depth == 1) o->report.json.compact = 0;
     } else {
+        if (o->style == DUMP_HTML) fputs("</tr>", o->out);
         end_line(o, o->depth);
     }
 }
@@ -232,6 +274,10 @@ static void separate(struct dump_out *o, unsigned at) {
 static void cell(struct dump_out *o, const char *text) {
     unsigned at = o->table[o->depth].at;
     const struct dump_column *c = next_column(o);
+    if (o->style == DUMP_HTML) {
+        html_cell(o->out, html_kind(c), text);
+        return;
+    }
     separate(o, at);
     int length = (int)strnlen(text, 1000);
     if (o->style == DUMP_TEXT && length < c->width) fprintf(o->out, "%*s", c->width - length, "");
@@ -266,7 +312,7 @@ void dump_f64(struct dump_out *o, double v) {
         cli_json_f64(&o->report.json, next_column(o)->name, v);
         return;
     }
-    if (o->style == DUMP_TEXT) snprintf(text, sizeof text, "%.6g", v);
+    if (o->style == DUMP_TEXT || o->style == DUMP_HTML) snprintf(text, sizeof text, "%.6g", v);
     else cli_double_text(v, text);
     cell(o, text);
 }

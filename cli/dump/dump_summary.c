@@ -1,4 +1,4 @@
-/* dump_summary.c: prints the summary of a file as text on one screen. Not for JSON and TSV (dump_facts.c). */
+/* dump_summary.c: prints the summary of a file as text on one screen, and as facts of a page. Not for JSON and TSV (dump_facts.c). */
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
@@ -244,7 +244,19 @@ static void print_parts(struct dump_out *o, const struct dump_facts *x) {
         dump_row_end(o);
     }
     dump_table_end(o);
-    if (n < x->c->n_parts) fprintf(o->out, "... %" PRIu32 " more parts (--json shows all)\n", x->c->n_parts - n);
+    if (n == x->c->n_parts) return;
+    snprintf(text, sizeof text, "... %" PRIu32 " more parts (--json shows all)", x->c->n_parts - n);
+    dump_line(o, text);
+}
+
+/* The same as facts of a page. */
+static void html_unknown(struct dump_out *o, const struct dump_facts *x, struct line *l) {
+    for (unsigned i = 0; i < x->n_unknown; i++) {
+        const struct dump_unknown *u = &x->unknown[i];
+        say(l, "%s", u->fact);
+        if (u->option) say(l, "; %s tells it", u->option);
+        end(o, l, "unknown");
+    }
 }
 
 static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
@@ -259,7 +271,7 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
 int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     struct dump_facts x;
     struct line l = {.n = 0};
-    if (o->style != DUMP_TEXT) return dump_facts(o, f, options, e);
+    if (o->style == DUMP_JSON || o->style == DUMP_TSV) return dump_facts(o, f, options, e);
     if (dump_facts_gather(&x, f, e)) return -1;
     dump_begin(o, f->input.name);
     print_format(o, &x, &l);
@@ -270,9 +282,10 @@ int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_opt
     if (x.has_k) print_rope(o, x.meta, &l);
     print_storage(o, &x, &l);
     const int status = print_profile(o, &x, &l, e);
+    if (o->style == DUMP_HTML) html_unknown(o, &x, &l);
     print_parts(o, &x);
     dump_draw_layers(o, x.c);
-    print_unknown(o, &x);
+    if (o->style != DUMP_HTML) print_unknown(o, &x);
     free(x.part);
     return status;
 }

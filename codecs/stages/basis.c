@@ -13,6 +13,7 @@
 #include "kernels/kernels.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -251,29 +252,35 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);
 }
 
-enum { CACHED = 16384 }; /* floats of a matrix that are multiplied at once, 64 KB; with fewer, rows are read too often */
+enum { CACHED = 16384 };    /* floats of a matrix that are multiplied at once, 64 KB; with fewer, rows are read too often */
+enum { LINE = 16 };         /* floats of a line of caches */
+enum { ROWS_AT_ONCE = 16 }; /* rows whose products are made before they are put back, while they are in the first cache */
 
 /* Multiplies coefficients by the kept[h] rows of each head, one head after the other; NULL: as many rows as channels. Matrices
- * that are too large for the cache are taken in strips of columns, which are copied. */
+ * are copied to where their rows begin with lines of caches, as the rows of the kernel's vectors should. Those that are too large for
+ * the cache are taken in strips of columns. */
 static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = kvc_alloc(rows * dim + CACHED + 8 * KVC_BASIS_MAX_DIM, sizeof *y);
-    if (!y) return kvc_fail_memory(e, "rows");
-    float *copy = y + rows * dim;
+    float *room = kvc_alloc(LINE + CACHED + rows * dim, sizeof *room);
+    if (!room) return kvc_fail_memory(e, "rows");
+    float *copy = room + LINE - (uintptr_t)room / sizeof *room % LINE, *y = copy + CACHED;
     for (size_t h = 0; h < heads; h++) {
-        const size_t n = kept ? kept[h] : dim, fit = n ? CACHED / n / 8 * 8 : dim, strip = fit < 8 ? 8 : fit < dim ? fit : dim;
-        float *x = (float *)(void *)block->rows + h * dim;
-        for (size_t first = 0; first < dim; first += strip) {
-            const size_t width = dim - first < strip ? dim - first : strip;
-            for (size_t j = 0; j < n && width < dim; j++) memcpy(copy + j * width, row + j * dim + first, width * sizeof *copy);
-            for (size_t t = 0; t < rows; t++)
-                kvc_kernels_get()->multiply_sparse(y + t * dim + first, x + t * heads * dim, width < dim ? copy : row, n, width,
-                                                   width);
+        const size_t n = kept ? kept[h] : dim, fit = n ? CACHED / n / LINE * LINE : dim, strip = fit < dim ? fit : dim;
+        const size_t at_once = strip < dim ? rows : ROWS_AT_ONCE;
+        for (size_t t = 0, count; t < rows; t += count) {
+            float *x = (float *)(void *)block->rows + (t * heads + h) * dim;
+            count = rows - t < at_once ? rows - t : at_once;
+            for (size_t first = 0; first < dim; first += strip) {
+                const size_t width = dim - first < strip ? dim - first : strip;
+                for (size_t j = 0; j < n && (!t || strip < dim); j++)
+                    memcpy(copy + j * width, row + j * dim + first, width * sizeof *copy);
+                kvc_kernels_get()->multiply_sparse(y + first, dim, x, heads * dim, count, copy, n, width, width);
+            }
+            for (size_t i = 0; i < count; i++) memcpy(x + i * heads * dim, y + i * dim, dim * sizeof *y);
         }
-        for (size_t t = 0; t < rows; t++) memcpy(x + t * heads * dim, y + t * dim, dim * sizeof *y);
         row += n * dim;
     }
-    free(y);
+    free(room);
     return 0;
 }
 

@@ -105,13 +105,13 @@ int kvc_basis_open(struct kvc_basis_source *b, const struct kvc_stored *stored, 
                    struct kvc_error *e) {
     memset(b, 0, sizeof *b);
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (block->shape.dim > KVC_BASIS_MAX_DIM) return kvc_fail(e, KVC_ERR_DAMAGED, "a basis of too many channels");
     if (!stored->n_side) {
         if (!block->profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
         b->profile = block->profile;
         return 0;
     }
     if (!(b->section = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e))) return -1;
-    if (block->shape.dim > KVC_BASIS_MAX_DIM) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS of too many channels");
     if (kvc_basis_own_init(&b->own, (size_t)block->shape.heads, (size_t)block->shape.dim, e)) return -1;
     return read_own(&b->own, b->section, e);
 }

@@ -7,7 +7,7 @@
 #include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
-#include "codecs/tables.h"
+#include "codecs/stages/code_plan.h"
 
 #include "kernels/kernels.h"
 
@@ -18,9 +18,8 @@
 #include <string.h>
 
 enum { STEP, KLD, LANES, N_ARGS };
-enum { INDICES = 64, PER_OCTAVE = 5 }; /* scales 0.2 octaves apart */
-enum { CLASSES = 16, CLASS_ZERO = 8 }; /* of step classes, -8 to 7, for arrays */
-enum { MOST_BITS = 24 };               /* codes are below 2^24 in size: exact as binary32 */
+enum { INDICES = KVC_CODE_INDICES, CLASSES = KVC_CODE_CLASSES, CLASS_ZERO = KVC_CODE_CLASS_ZERO };
+enum { MOST_BITS = 24 }; /* codes are below 2^24 in size: exact as binary32 */
 enum { LENGTH_BITS = 5 };
 enum { CODES_HEADER = 4 };
 enum { TABLE_RICE = 1, INDEX_BITS = 6 };
@@ -49,74 +48,6 @@ void kvc_code_set_step(struct kvc_stage_args *args, double step) {
     snprintf(digits, sizeof digits, "%.4e", step);
     args->f[STEP] = strtod(digits, NULL);
     args->f[KLD] = 0;
-}
-
-/* --- tables --- */
-
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static uint32_t all_slots[KVC_CODE_TABLES << KVC_CODE_BITS];
-static uint32_t slot_room[(1 << KVC_CODE_BITS) + KVC_RANS_SLACK];
-static uint8_t table_most[KVC_CODE_TABLES]; /* the largest code with a symbol */
-static struct kvc_rans_symbol all_rows[KVC_CODE_TABLES * KVC_CODE_SYMBOLS];
-
-static void make_tables(void) {
-    for (unsigned t = 0; t < KVC_CODE_TABLES; t++) {
-        while (kvc_code_frequency[t][KVC_CODE_MIDDLE + table_most[t] + 1]) table_most[t]++;
-        kvc_rans_decoding_table(slot_room, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
-        memcpy(all_slots + ((size_t)t << KVC_CODE_BITS), slot_room, sizeof *all_slots << KVC_CODE_BITS);
-        kvc_rans_encoding_table(all_rows + t * KVC_CODE_SYMBOLS, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
-    }
-}
-
-/* Returns the low bits that are taken off a code before the scale of its index has a table. */
-static unsigned shift_of(unsigned index) {
-    return index < KVC_CODE_TABLES ? 0 : (index - KVC_CODE_TABLES + PER_OCTAVE) / PER_OCTAVE;
-}
-
-static unsigned table_of(unsigned index) {
-    return index - PER_OCTAVE * shift_of(index);
-}
-
-/* A step larger by half octaves makes codes of a scale as much smaller. */
-static unsigned index_at(unsigned index, int class) {
-    const int moved = (int)index - (PER_OCTAVE * (class + 2 * CLASS_ZERO) + 1) / 2 + PER_OCTAVE * CLASS_ZERO;
-    return moved < 0 ? 0 : moved >= INDICES ? INDICES - 1 : (unsigned)moved;
-}
-
-/* How each component of each head is coded at each step class; made on first use. */
-struct plan {
-    size_t heads, dim;
-    const uint8_t *index; /* [head][component], 0 to 63 */
-    unsigned factor;      /* of tables in base[]: slots or rows a table */
-    struct {
-        uint16_t *base; /* [head][component] */
-        uint8_t *shift;
-        uint8_t *limit; /* smaller codes have symbols of their own, and lose no low bits */
-        uint8_t *any;   /* by head: some shift is not 0 */
-    } at[CLASSES];
-};
-
-static void plan_free(struct plan *p) {
-    for (unsigned c = 0; c < CLASSES; c++) free(p->at[c].base);
-}
-
-static int plan_class(struct plan *p, int class, struct kvc_error *e) {
-    const size_t width = p->heads * p->dim;
-    const unsigned c = (unsigned)(class + CLASS_ZERO);
-    if (p->at[c].base) return 0;
-    if (!(p->at[c].base = kvc_alloc(p->heads, p->dim * (sizeof(uint16_t) + 2) + 1))) return kvc_fail_memory(e, "tables");
-    p->at[c].shift = (uint8_t *)(p->at[c].base + width);
-    p->at[c].limit = p->at[c].shift + width;
-    p->at[c].any = p->at[c].limit + width;
-    memset(p->at[c].any, 0, p->heads);
-    for (size_t i = 0; i < width; i++) {
-        const unsigned index = index_at(p->index[i], class);
-        p->at[c].base[i] = (uint16_t)(table_of(index) * p->factor);
-        p->at[c].shift[i] = (uint8_t)shift_of(index);
-        p->at[c].limit[i] = p->at[c].shift[i] ? 0 : (uint8_t)(table_most[table_of(index)] + 1);
-        p->at[c].any[i / p->dim] |= p->at[c].shift[i];
-    }
-    return 0;
 }
 
 static int class_at(const struct kvc_block *block, size_t i) {
@@ -151,7 +82,7 @@ struct state {
     uint32_t (*count[CLASSES])[BINS]; /* [head][component]; NULL: no row of the class yet */
     unsigned bins[CLASSES];           /* the class has no codes in bins from here on */
     uint8_t *index;                   /* once settled */
-    struct plan plan;
+    struct kvc_code_plan plan;
     struct kvc_bits bits;
 };
 
@@ -165,7 +96,7 @@ static void free_counts(struct state *s) {
 static void end(void *state) {
     struct state *s = state;
     if (!s) return;
-    plan_free(&s->plan);
+    kvc_code_plan_free(&s->plan);
     free_counts(s);
     free(s->index);
     free(s);
@@ -181,7 +112,6 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->heads = (size_t)like->shape.heads;
     s->dim = (size_t)like->shape.dim;
     s->index = kvc_alloc_zeros(s->heads, s->dim);
-    pthread_once(&once, make_tables);
     return s->index ? 0 : kvc_fail_memory(e, "codes");
 }
 
@@ -215,9 +145,9 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
 
 /* Bits of a code of this size, of either sign, at an index. */
 static double cost_of(unsigned index, uint32_t size) {
-    const unsigned shift = shift_of(index);
+    const unsigned shift = kvc_code_shift(index);
     const uint32_t r = (size + (shift ? 1u << (shift - 1) : 0)) >> shift;
-    const uint16_t *f = kvc_code_frequency[table_of(index)];
+    const uint16_t *f = kvc_code_frequency[kvc_code_table(index)];
     const unsigned found = r < KVC_CODE_MIDDLE ? f[KVC_CODE_MIDDLE + r] : 0;
     if (found) return KVC_CODE_BITS - log2(found) + shift;
     return KVC_CODE_BITS - log2(f[KVC_CODE_ESCAPE]) + LENGTH_BITS + log2(r) + 2 + shift;
@@ -235,7 +165,7 @@ static void make_costs(void) {
 static double bits_at(const struct state *s, size_t i, const unsigned *last, unsigned index) {
     double bits = 0;
     for (unsigned c = 0; c < CLASSES; c++) {
-        const double *cost = cost_table[index_at(index, (int)c - CLASS_ZERO)];
+        const double *cost = cost_table[kvc_code_index_at(index, (int)c - CLASS_ZERO)];
         for (unsigned b = 0; b < last[c]; b++) bits += s->count[c][i][b] * cost[b];
     }
     return bits;
@@ -273,7 +203,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
         if (i % s->dim) kvc_bits_put_rice(&bits, kvc_zigzag((int)s->index[i - 1] - (int)s->index[i]), TABLE_RICE);
         else kvc_bits_put(&bits, s->index[i], INDEX_BITS);
     }
-    s->plan = (struct plan){.heads = s->heads, .dim = s->dim, .index = s->index, .factor = KVC_CODE_SYMBOLS};
+    s->plan = (struct kvc_code_plan){.heads = s->heads, .dim = s->dim, .index = s->index, .factor = KVC_CODE_SYMBOLS};
     const int status = kvc_sections_add(side, KVC_SECTION_TABLES, stage, 0, bytes, (bits.at + 7) / 8, 0, e);
     free(bytes);
     free_counts(s);
@@ -312,9 +242,10 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     for (size_t i = 0; i < rows && !status; i++) {
         const int class = class_at(block, i);
         const size_t head = i % s->heads * dim;
-        if ((status = plan_class(&s->plan, class, e))) break;
-        const uint16_t *base = s->plan.at[class + CLASS_ZERO].base + head;
-        const uint8_t *shift = s->plan.at[class + CLASS_ZERO].shift + head, *limit = s->plan.at[class + CLASS_ZERO].limit + head;
+        const struct kvc_code_way *way = kvc_code_plan_at(&s->plan, class, e);
+        if ((status = way ? 0 : -1)) break;
+        const uint16_t *base = way->base + head;
+        const uint8_t *shift = way->shift + head, *limit = way->limit + head;
         uint16_t *const to = symbols + i * dim;
         kvc_kernels_get()->round_codes(codes, x + i * dim, dim, inverse, MOST_CODE);
         const size_t n = kvc_kernels_get()->codes_to_symbols(to, others, codes, base, limit, dim, KVC_CODE_MIDDLE);
@@ -326,7 +257,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     if (!status) {
         struct kvc_rans_encoder r;
         kvc_rans_encode_begin(&r, lanes, end);
-        for (size_t i = rows; i-- > 0;) kvc_kernels_get()->rans_encode(&r, symbols + i * dim, dim, all_rows, KVC_CODE_BITS);
+        for (size_t i = rows; i-- > 0;)
+            kvc_kernels_get()->rans_encode(&r, symbols + i * dim, dim, kvc_code_rows(), KVC_CODE_BITS);
         const size_t words = (size_t)(end - r.next);
         uint8_t *start = r.next - 4 * lanes - CODES_HEADER;
         kvc_rans_encode_end(&r, start + CODES_HEADER);
@@ -352,12 +284,22 @@ static int read_indices(const struct kvc_section *s, uint8_t *index, size_t head
     return kvc_bits_ended(&bits) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES does not end where it should");
 }
 
-/* Reads escaped values and low bits of a row of one head. */
-static int join(float *y, const uint16_t *symbols, const uint8_t *shift, size_t n, float step, struct kvc_bits *bits,
-                struct kvc_error *e) {
+/* Lists the components of a head whose codes have bits beside their symbols: escapes and those that lose low bits. */
+static size_t list_others(uint32_t *others, const uint16_t *symbols, const uint8_t *shift, size_t n) {
+    size_t found = 0;
     for (size_t c = 0; c < n; c++) {
+        others[found] = (uint32_t)c;
+        found += (symbols[c] == KVC_CODE_ESCAPE) | (shift[c] != 0);
+    }
+    return found;
+}
+
+/* Reads escaped values and low bits of n components of a row of one head. */
+static int join(float *y, const uint16_t *symbols, const uint8_t *shift, const uint32_t *others, size_t n, float step,
+                struct kvc_bits *bits, struct kvc_error *e) {
+    for (size_t k = 0; k < n; k++) {
+        const size_t c = others[k];
         int64_t r = (int)symbols[c] - KVC_CODE_MIDDLE;
-        if (symbols[c] != KVC_CODE_ESCAPE && !shift[c]) continue;
         if (symbols[c] == KVC_CODE_ESCAPE) {
             const unsigned length = kvc_bits_get(bits, LENGTH_BITS);
             r = kvc_unzigzag(1u << length | kvc_bits_get(bits, length));
@@ -399,24 +341,61 @@ static int open_sections(const struct kvc_stage_args *args, const struct kvc_sto
     return 0;
 }
 
-static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const struct sections *s, struct kvc_block *block,
-                       uint16_t *symbols, struct kvc_error *e) {
-    const struct kvc_kernels *k = kvc_kernels_get();
-    const size_t rows = (size_t)block->shape.tokens * p->heads, dim = p->dim;
+/* Room for a row of all heads, and what every row needs. */
+struct row_room {
+    const struct kvc_kernels *kernels;
+    const uint32_t *slots;
+    const struct kvc_code_way **way; /* of each head */
+    uint32_t *others;                /* of one head */
+    uint16_t *symbols, *base;
+};
+
+static int row_room_init(struct row_room *r, size_t heads, size_t dim, struct kvc_error *e) {
+    const size_t width = heads * dim;
+    if (!(r->way = kvc_alloc(heads, sizeof *r->way + dim * (sizeof *r->others + 2 * sizeof(uint16_t)))))
+        return kvc_fail_memory(e, "codes");
+    r->kernels = kvc_kernels_get();
+    r->slots = kvc_code_slots();
+    r->others = (uint32_t *)(r->way + heads);
+    r->symbols = (uint16_t *)(r->others + width);
+    r->base = r->symbols + width;
+    return 0;
+}
+
+/* Decodes the symbols of row i. Heads are decoded as one where each then begins with lane 0, as it should. */
+static int decode_symbols(struct kvc_rans_decoder *r, struct kvc_code_plan *p, const struct kvc_block *block, size_t i,
+                          struct row_room *room, struct kvc_error *e) {
+    const size_t heads = p->heads, dim = p->dim, at_once = dim % r->lanes ? dim : heads * dim;
+    for (size_t h = 0; h < heads; h++) {
+        if (!(room->way[h] = kvc_code_plan_at(p, class_at(block, i * heads + h), e))) return -1;
+        memcpy(room->base + h * dim, room->way[h]->base + h * dim, dim * sizeof *room->base);
+    }
+    for (size_t c = 0; c < heads * dim; c += at_once)
+        room->kernels->rans_decode(r, room->symbols + c, room->base + c, at_once, room->slots, KVC_CODE_BITS);
+    return 0;
+}
+
+static int decode_rows(const struct kvc_stage_args *args, struct kvc_code_plan *p, const struct sections *s,
+                       struct kvc_block *block, struct row_room *room, struct kvc_error *e) {
+    const size_t heads = p->heads, dim = p->dim;
     const float step = (float)args->f[STEP];
     float *y = (float *)(void *)block->rows;
     struct kvc_rans_decoder r;
     struct kvc_bits bits = {.read = s->extra, .limit = 8 * s->extra_size};
     if (kvc_rans_decode_begin(&r, s->lanes, s->states, s->words, s->size, e)) return -1;
-    for (size_t i = 0; i < rows; i++, y += dim) {
-        const int class = class_at(block, i);
-        if (plan_class(p, class, e)) return -1;
-        const uint16_t *base = p->at[class + CLASS_ZERO].base + i % p->heads * dim;
-        k->rans_decode(&r, symbols, base, dim, all_slots, KVC_CODE_BITS);
-        const uint16_t most = k->symbols_to_floats(y, symbols, dim, KVC_CODE_MIDDLE, step);
-        if ((most == KVC_CODE_ESCAPE || p->at[class + CLASS_ZERO].any[i % p->heads]) &&
-            join(y, symbols, p->at[class + CLASS_ZERO].shift + i % p->heads * dim, dim, step, &bits, e))
-            return -1;
+    for (size_t i = 0; i < (size_t)block->shape.tokens; i++) {
+        if (decode_symbols(&r, p, block, i, room, e)) return -1;
+        for (size_t h = 0; h < heads; h++, y += dim) {
+            const uint16_t *symbols = room->symbols + h * dim;
+            const uint8_t *shift = room->way[h]->shift + h * dim;
+            const uint32_t *others = room->way[h]->shifted + h * dim;
+            size_t n = room->way[h]->n_shifted[h];
+            if (room->kernels->symbols_to_floats(y, symbols, dim, KVC_CODE_MIDDLE, step) == KVC_CODE_ESCAPE) {
+                n = list_others(room->others, symbols, shift, dim);
+                others = room->others;
+            }
+            if (join(y, symbols, shift, others, n, step, &bits, e)) return -1;
+        }
     }
     if (kvc_rans_decode_end(&r, e)) return -1;
     return kvc_bits_ended(&bits) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES does not end where it should");
@@ -424,19 +403,19 @@ static int decode_rows(const struct kvc_stage_args *args, struct plan *p, const 
 
 static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e) {
-    struct plan p = {.heads = (size_t)block->shape.heads, .dim = (size_t)block->shape.dim, .factor = 1 << KVC_CODE_BITS};
+    struct kvc_code_plan p = {.heads = (size_t)block->shape.heads, .dim = (size_t)block->shape.dim, .factor = 1 << KVC_CODE_BITS};
+    struct row_room room = {.way = NULL};
     struct sections s;
     if (open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.codes) return 0;
-    pthread_once(&once, make_tables);
     uint8_t *index = kvc_alloc(p.heads, p.dim);
-    uint16_t *symbols = kvc_alloc(p.dim, sizeof *symbols);
-    int status = index && symbols ? read_indices(s.tables, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
+    int status = index ? read_indices(s.tables, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
     p.index = index;
-    if (!status) status = decode_rows(args, &p, &s, block, symbols, e);
-    plan_free(&p);
+    if (!status) status = row_room_init(&room, p.heads, p.dim, e);
+    if (!status) status = decode_rows(args, &p, &s, block, &room, e);
+    kvc_code_plan_free(&p);
     free(index);
-    free(symbols);
+    free(room.way);
     return status;
 }
 
@@ -452,10 +431,11 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     void *room;
     if (open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.codes) return 0;
-    pthread_once(&once, make_tables);
-    const struct kvc_program_key key[2] = {{all_slots, 0, 0}, {s.tables->data, 0, 0}};
-    if (program->keep(program->owner, &key[0], sizeof all_slots, &room, &code.slots, e)) return -1;
-    if (room) memcpy(room, all_slots, sizeof all_slots);
+    const uint32_t *slots = kvc_code_slots();
+    const size_t slot_bytes = KVC_CODE_SLOTS * sizeof *slots;
+    const struct kvc_program_key key[2] = {{slots, 0, 0}, {s.tables->data, 0, 0}};
+    if (program->keep(program->owner, &key[0], slot_bytes, &room, &code.slots, e)) return -1;
+    if (room) memcpy(room, slots, slot_bytes);
     if (program->keep(program->owner, &key[1], heads * dim, &room, &code.index, e)) return -1;
     if (room && read_indices(s.tables, room, heads, dim, e)) return -1;
     if (block->step && !(code.step_class = kvc_program_copy(program, block->step, rows * heads, e))) return -1;

@@ -10,12 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANK, LAYER, POWER, N_ARGS };
+enum { RANK, LAYER, POWER, EXACT, N_ARGS };
+enum { SHARE = 8 }; /* a rank of more than one in SHARE channels: eigenvectors take no longer than the search for a subspace */
 
 static const struct kvc_arg arguments[N_ARGS] = {
     [RANK] = {.key = "r", .min = 1, .max = 256, .required = 1},
     [LAYER] = {.key = "layer", .kind = KVC_ARG_FLAG},
     [POWER] = {.key = "power", .min = 0, .max = 64, .fallback = 0},
+    [EXACT] = {.key = "exact", .kind = KVC_ARG_FLAG, .encoder = 1},
 };
 
 struct kvc_stage_args kvc_lowrank_args(unsigned rank) {
@@ -35,6 +37,11 @@ static struct parts parts_of(const struct kvc_stage_args *args, const struct kvc
     }
     if (p.rank > p.dim) p.rank = p.dim;
     return p;
+}
+
+static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
+    if (!args->i[EXACT] || !args->i[POWER]) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE, "lowrank: 'exact' and 'power' exclude each other");
 }
 
 static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
@@ -80,17 +87,20 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
+static int find_directions(const struct kvc_stage_args *args, const struct parts *p, float *to, double *gram,
+                           struct kvc_error *e) {
+    if (args->i[POWER]) return kvc_gram_power(to, gram, p->dim, p->rank, (unsigned)args->i[POWER], e);
+    if (args->i[EXACT] || SHARE * p->rank > p->dim) return kvc_gram_directions(to, gram, p->dim, p->rank, e);
+    return kvc_gram_subspace(to, gram, p->dim, p->rank, e);
+}
+
 static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const struct parts *p = &s->parts;
     const size_t n = p->n * p->rank * p->dim;
     int status = 0;
-    for (size_t i = 0; i < p->n && !status; i++) {
-        double *gram = s->gram + i * p->dim * p->dim;
-        float *to = s->directions + i * p->rank * p->dim;
-        status = args->i[POWER] ? kvc_gram_power(to, gram, p->dim, p->rank, (unsigned)args->i[POWER], e)
-                                : kvc_gram_directions(to, gram, p->dim, p->rank, e);
-    }
+    for (size_t i = 0; i < p->n && !status; i++)
+        status = find_directions(args, p, s->directions + i * p->rank * p->dim, s->gram + i * p->dim * p->dim, e);
     return status ? -1 : kvc_halves_add(side, KVC_SECTION_FACTOR_B, stage, s->directions, n, e);
 }
 
@@ -190,6 +200,7 @@ const struct kvc_stage kvc_stage_lowrank = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
     .args = arguments,
     .n_args = N_ARGS,
+    .check = check,
     .accepts = accepts,
     .begin = begin,
     .look = look,

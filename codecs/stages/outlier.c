@@ -2,6 +2,7 @@
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
+#include "codecs/select.h"
 #include "codecs/stage.h"
 #include "kernels/kernels.h"
 
@@ -10,7 +11,6 @@
 #include <string.h>
 
 enum { SHARE, N_ARGS };
-enum { CHUNK = 16 }; /* values whose extremes are found first */
 enum { ONES = 32 };
 
 static const struct kvc_arg arguments[N_ARGS] = {
@@ -23,11 +23,6 @@ static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *sh
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "rows of more than 65 536 values have no index of two bytes");
     return 0;
 }
-
-/* Extremes of the chunks of a vector. */
-struct chunks {
-    float low[65536 / CHUNK], high[65536 / CHUNK];
-};
 
 /* A block as vectors: channels of K, rows of V. */
 struct vectors {
@@ -55,26 +50,28 @@ static size_t how_many(const struct kvc_stage_args *args, size_t n) {
 
 /* --- channels of K: their extremes are those of the whole segment --- */
 
-struct far {
-    float value;  /* times -1 at the lower end, so that the furthest is the maximum */
-    uint32_t row; /* a tensor has at most 2^31 */
-};
-
 /* One end of every channel: the furthest values, and among equals the first rows. */
 struct ends {
-    struct far *far;  /* [channel][room] */
-    size_t *n;        /* by channel */
-    float *limit;     /* by channel: a value among them exceeds it; once settled, the last's value */
-    struct far *last; /* by channel: the last one that is an outlier */
+    float sign;     /* -1 at the lower end: times it, the furthest is the maximum */
+    uint64_t *far;  /* [channel][room]: keys of the furthest, a heap with the nearest at its top once it is full */
+    size_t *n;      /* by channel */
+    float *limit;   /* by channel: values that are nearer are not among them */
+    uint64_t *last; /* by channel: the key of the last one that is an outlier */
 };
 
 struct state {
     size_t width, room; /* room: maximum of outliers at each end of a channel */
     uint64_t rows;      /* that came by */
     struct ends end[2];
-    double *sum; /* by channel */
-    float *mean;
+    double *sum;      /* by channel */
+    float *mean;      /* by channel; while looking, the sum over a block */
+    uint16_t *beyond; /* channels of a row */
 };
+
+/* The key of a value of a row: the largest is the furthest, and among equals that of the first row. */
+static uint64_t key_of(const struct ends *d, float value, uint64_t row) {
+    return kvc_select_key(d->sign * value, UINT32_MAX - (uint32_t)row); /* a tensor has at most 2^31 rows */
+}
 
 static void end(void *state) {
     struct state *s = state;
@@ -87,6 +84,7 @@ static void end(void *state) {
     }
     free(s->sum);
     free(s->mean);
+    free(s->beyond);
     free(s);
 }
 
@@ -100,7 +98,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->room = how_many(args, (size_t)x->segment_rows);
     s->sum = calloc(s->width, sizeof *s->sum);
     s->mean = calloc(s->width, sizeof *s->mean);
-    int complete = s->sum && s->mean;
+    s->beyond = kvc_alloc(s->width, sizeof *s->beyond);
+    int complete = s->sum && s->mean && s->beyond;
     for (int i = 0; i < 2; i++) {
         struct ends *d = &s->end[i];
         d->far = kvc_alloc(s->width, s->room * sizeof *d->far);
@@ -108,53 +107,51 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
         d->limit = kvc_alloc(s->width, sizeof *d->limit);
         d->last = kvc_alloc(s->width, sizeof *d->last);
         complete = complete && d->far && d->n && d->limit && d->last;
-        for (size_t c = 0; d->limit && c < s->width; c++) d->limit[c] = -INFINITY;
+        d->sign = i ? 1 : -1;
+        for (size_t c = 0; d->limit && c < s->width; c++) d->limit[c] = -d->sign * INFINITY;
     }
     return complete ? 0 : kvc_fail_memory(e, "outliers");
 }
 
-/* Returns 1 when a is nearer than b; among equals the later row is nearer. */
-static int is_nearer(struct far a, struct far b) {
-    return a.value < b.value || (a.value == b.value && a.row > b.row);
-}
-
-/* Puts a value among the furthest of its channel, a heap with the nearest at its top once it is full. Rows come in order, so
- * that of equal values the first stay. */
-static void note(struct ends *d, size_t room, size_t channel, struct far one) {
-    struct far *heap = d->far + channel * room;
+/* Puts a value among the furthest of its channel, if it is. */
+static void note(struct ends *d, size_t room, size_t channel, float value, uint64_t row) {
+    const uint64_t one = key_of(d, value, row);
+    uint64_t *heap = d->far + channel * room;
     size_t n = d->n[channel], at;
     if (n < room) {
         d->n[channel]++;
-        for (at = n; at && is_nearer(one, heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+        for (at = n; at && one < heap[(at - 1) / 2]; at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+        heap[at] = one;
     } else {
+        if (one <= heap[0]) return;
         size_t child;
         for (at = 0; (child = 2 * at + 1) < n; at = child) {
-            if (child + 1 < n && is_nearer(heap[child + 1], heap[child])) child++;
-            if (!is_nearer(heap[child], one)) break;
+            if (child + 1 < n) child += heap[child + 1] < heap[child];
+            if (one <= heap[child]) break;
             heap[at] = heap[child];
         }
+        heap[at] = one;
     }
-    heap[at] = one;
-    if (d->n[channel] == room) d->limit[channel] = heap[0].value;
-}
-
-static int farthest_first(const void *a, const void *b) {
-    const struct far *x = a, *y = b;
-    return is_nearer(*x, *y) ? 1 : is_nearer(*y, *x) ? -1 : 0;
+    if (d->n[channel] == room) d->limit[channel] = d->sign * kvc_select_value(heap[0]);
 }
 
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
+    const struct kvc_kernels *f = kvc_kernels_get();
     const float *x = (const float *)(const void *)block->rows;
     (void)args, (void)e;
+    memset(s->mean, 0, s->width * sizeof *s->mean);
     for (size_t t = 0; t < block->shape.tokens; t++, x += s->width) {
-        const uint32_t row = (uint32_t)kvc_block_row(block, t);
-        for (size_t c = 0; c < s->width; c++) {
-            if (x[c] > s->end[1].limit[c]) note(&s->end[1], s->room, c, (struct far){x[c], row});
-            if (-x[c] > s->end[0].limit[c]) note(&s->end[0], s->room, c, (struct far){-x[c], row});
-            s->sum[c] += (double)x[c];
+        const uint64_t row = kvc_block_row(block, t);
+        const size_t n = f->find_beyond(s->beyond, x, s->end[0].limit, s->end[1].limit, s->width, 1);
+        for (size_t i = 0; i < n; i++) {
+            const size_t c = s->beyond[i];
+            if (x[c] >= s->end[1].limit[c]) note(&s->end[1], s->room, c, x[c], row);
+            if (x[c] <= s->end[0].limit[c]) note(&s->end[0], s->room, c, x[c], row);
         }
+        f->add_scaled(s->mean, x, 1, s->width); /* binary32 over a block */
     }
+    for (size_t c = 0; c < s->width; c++) s->sum[c] += (double)s->mean[c]; /* binary64 over all */
     s->rows += block->shape.tokens;
     return 0;
 }
@@ -168,62 +165,86 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
         s->mean[c] = s->rows ? (float)(s->sum[c] / (double)s->rows) : 0;
         for (int i = 0; i < 2; i++) {
             struct ends *d = &s->end[i];
-            qsort(d->far + c * s->room, d->n[c], sizeof *d->far, farthest_first);
-            d->last[c] = s->rows > 2 * k ? d->far[c * s->room + k - 1] : (struct far){.value = INFINITY};
-            d->limit[c] = d->last[c].value;
+            uint64_t *far = d->far + c * s->room;
+            d->last[c] = s->rows > 2 * k ? kvc_select(far, d->n[c], d->n[c] - k) : kvc_select_key(INFINITY, UINT32_MAX);
+            d->limit[c] = d->sign * kvc_select_value(d->last[c]);
         }
     }
     return 0;
 }
 
-static int is_far(const struct ends *d, size_t channel, float value, uint64_t row) {
-    const struct far *last = &d->last[channel];
-    return value > last->value || (value == last->value && row <= last->row && value < INFINITY);
-}
-
 /* --- rows of V --- */
 
-/* Inserts i among the k largest found so far, largest first, and first found first among equals. */
-static size_t insert(const float *x, uint16_t *found, size_t have, size_t k, size_t i, float sign) {
-    size_t at = have < k ? have++ : k - 1;
-    for (; at && sign * x[i] > sign * x[found[at - 1]]; at--) found[at] = found[at - 1];
-    found[at] = (uint16_t)i;
-    return have;
+enum { FEW = 32, LANES = 64 }; /* up to FEW outliers at an end, the extremes of at least LANES parts of a row limit the search */
+
+/* Room for finding the extremes of a row. */
+struct finding {
+    uint64_t *low, *high; /* keys of values that may be among the smallest, the largest */
+    float *least, *most;  /* of parts of the row */
+    uint16_t *beyond;
+};
+
+static void finding_free(struct finding *f) {
+    free(f->low);
+    free(f->least);
+    free(f->beyond);
 }
 
-/* Returns the k-th largest of n numbers times sign; less than any number when there are fewer. */
-static float kth(const float *x, size_t n, size_t k, float sign, uint16_t *room) {
-    size_t have = 0;
-    if (n < k) return -INFINITY;
-    for (size_t i = 0; i < n; i++)
-        if (have < k || sign * x[i] > sign * x[room[k - 1]]) have = insert(x, room, have, k, i, sign);
-    return sign * x[room[k - 1]];
+static int finding_init(struct finding *f, size_t n, struct kvc_error *e) {
+    f->low = kvc_alloc(n, 2 * sizeof *f->low);
+    f->least = kvc_alloc(n, 2 * sizeof *f->least);
+    f->beyond = kvc_alloc(n, sizeof *f->beyond);
+    if (!f->low || !f->least || !f->beyond) return kvc_fail_memory(e, "outliers");
+    f->high = f->low + n;
+    f->most = f->least + n;
+    return 0;
+}
+
+/* Returns the k-th largest of n numbers times sign, times sign; k <= FEW. Most numbers are compared once. */
+static float kth(const float *x, size_t n, size_t k, float sign) {
+    float far[FEW], nearest = -INFINITY;
+    for (size_t i = 0, have = 0; i < n; i++) {
+        const float v = sign * x[i];
+        if (have == k && v <= nearest) continue;
+        size_t at = have < k ? have++ : k - 1;
+        for (; at && v > far[at - 1]; at--) far[at] = far[at - 1];
+        far[at] = v;
+        nearest = far[have - 1];
+    }
+    return sign * nearest;
+}
+
+/* Sets limits that at least the k smallest of x, and the k largest, reach: those of the extremes of parts of x. */
+static void find_limits(struct finding *f, const float *x, size_t n, size_t k, float limit[2]) {
+    const size_t parts = 8 * k < LANES ? LANES : 8 * k;
+    limit[0] = INFINITY;
+    limit[1] = -INFINITY;
+    if (k == 1) kvc_kernels_get()->range(x, n, &limit[0], &limit[1]);
+    if (k == 1 || k > FEW || n < 2 * parts) return;
+    memcpy(f->least, x, parts * sizeof *x);
+    memcpy(f->most, x, parts * sizeof *x);
+    for (size_t i = parts; i < n; i += parts)
+        kvc_kernels_get()->widen_ranges(f->least, f->most, x + i, n - i < parts ? n - i : parts);
+    limit[0] = kth(f->least, parts, k, -1);
+    limit[1] = kth(f->most, parts, k, 1);
 }
 
 /* Finds the indices of the k smallest of x and of its k largest, ascending. Among equals the first are smallest and the last
- * largest, so that none is both. Only chunks whose extremes reach the k-th of all chunks' extremes can have any. */
-static void find_extremes(const float *x, size_t n, size_t k, struct chunks *c, uint16_t *index) {
-    uint16_t *least = index, *greatest = index + k;
-    const size_t chunks = (n + CHUNK - 1) / CHUNK;
-    for (size_t i = 0; i < chunks; i++)
-        kvc_kernels_get()->range(x + i * CHUNK, n - i * CHUNK < CHUNK ? n - i * CHUNK : CHUNK, &c->low[i], &c->high[i]);
-    float limit = kth(c->low, chunks, k, -1, index);
-    for (size_t i = 0, have = 0; i < chunks; i++) {
-        if (!(-c->low[i] >= limit)) continue;
-        for (size_t j = i * CHUNK; j < n && j < (i + 1) * CHUNK; j++)
-            if (have < k || x[j] < x[least[k - 1]]) have = insert(x, least, have, k, j, -1);
+ * largest, so that none is both. */
+static void find_extremes(struct finding *f, const float *x, size_t n, size_t k, uint16_t *index) {
+    float limit[2];
+    size_t lows = 0, highs = 0;
+    find_limits(f, x, n, k, limit);
+    const size_t found = kvc_kernels_get()->find_beyond(f->beyond, x, &limit[0], &limit[1], n, 0);
+    for (size_t i = 0; i < found; i++) {
+        const uint16_t at = f->beyond[i];
+        if (x[at] <= limit[0]) f->low[lows++] = kvc_select_key(x[at], at);
+        if (x[at] >= limit[1]) f->high[highs++] = kvc_select_key(x[at], at);
     }
-    limit = kth(c->high, chunks, k, 1, greatest);
-    for (size_t i = chunks, have = 0; i-- > 0;) {
-        if (!(c->high[i] >= limit)) continue;
-        for (size_t j = (i + 1) * CHUNK < n ? (i + 1) * CHUNK : n; j-- > i * CHUNK;)
-            if (have < k || x[j] > x[greatest[k - 1]]) have = insert(x, greatest, have, k, j, 1);
-    }
-    for (size_t i = 1; i < 2 * k; i++) {
-        const uint16_t one = index[i];
-        size_t at = i;
-        for (; at && index[at - 1] > one; at--) index[at] = index[at - 1];
-        index[at] = one;
+    const uint64_t last_low = kvc_select(f->low, lows, k - 1), first_high = kvc_select(f->high, highs, highs - k);
+    for (size_t i = 0, at = 0; i < found; i++) {
+        const uint64_t key = kvc_select_key(x[f->beyond[i]], f->beyond[i]);
+        if (key <= last_low || key >= first_high) index[at++] = f->beyond[i];
     }
 }
 
@@ -250,12 +271,12 @@ static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *bloc
     const size_t size = 2 + all * (v.index_bytes + v.value_bytes);
     float *values = kvc_alloc(all, sizeof *values);
     uint16_t *index = kvc_alloc(each, sizeof *index);
-    struct chunks *chunks = malloc(sizeof *chunks);
+    struct finding f = {0};
     uint8_t *bytes = malloc(size);
-    int status = values && index && chunks && bytes ? 0 : kvc_fail_memory(e, "outliers");
+    int status = values && index && bytes ? finding_init(&f, v.length, e) : kvc_fail_memory(e, "outliers");
     for (size_t t = 0; t < v.n && !status; t++) {
         float *place = x + t * v.length;
-        find_extremes(place, v.length, k, chunks, index);
+        find_extremes(&f, place, v.length, k, index);
         const float mean = mean_of(place, v.length);
         for (size_t i = 0; i < each; i++) {
             uint8_t *at = bytes + 2 + (t * each + i) * v.index_bytes;
@@ -272,7 +293,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *bloc
     }
     free(values);
     free(index);
-    free(chunks);
+    finding_free(&f);
     free(bytes);
     return status;
 }
@@ -289,10 +310,12 @@ static int encode_channels(const struct state *s, struct kvc_block *block, uint8
     int status = count && at && found ? 0 : kvc_fail_memory(e, "outliers");
     for (size_t t = 0; t < rows && !status; t++) {
         const float *row = x + t * width;
-        for (size_t c = 0; c < width; c++) {
-            if (row[c] < s->end[1].limit[c] && -row[c] < s->end[0].limit[c]) continue;
-            const uint64_t number = kvc_block_row(block, t);
-            if (!is_far(&s->end[1], c, row[c], number) && !is_far(&s->end[0], c, -row[c], number)) continue;
+        const uint64_t number = kvc_block_row(block, t);
+        const size_t many = kvc_kernels_get()->find_beyond(s->beyond, row, s->end[0].limit, s->end[1].limit, width, 1);
+        for (size_t i = 0; i < many; i++) {
+            const size_t c = s->beyond[i];
+            const struct ends *d = s->end;
+            if (key_of(&d[1], row[c], number) < d[1].last[c] && key_of(&d[0], row[c], number) < d[0].last[c]) continue;
             if (count[c] == MOST) continue;
             count[c]++;
             found[n++] = (uint32_t)(t * width + c);

@@ -2,6 +2,7 @@
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/program.h"
+#include "codecs/select.h"
 #include "codecs/shared.h"
 #include "codecs/stage.h"
 
@@ -120,25 +121,19 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
-/* Ascending scores; of equal ones the earlier token first. */
-static int by_score(const void *a, const void *b, void *score) {
-    const uint64_t i = *(const uint64_t *)a, j = *(const uint64_t *)b;
-    const float x = ((const float *)score)[i], y = ((const float *)score)[j];
-    if (x != y) return x < y ? -1 : 1;
-    return i < j ? -1 : i > j;
-}
-
-/* All but the lowest floor((1 - share) n) of the tokens that come here are salient, head by head. */
+/* All but the lowest floor((1 - share) n) of the tokens that come here are salient, head by head; of equal ones the earlier token is
+ * lower. */
 static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const size_t regular = (size_t)floor((1 - args->f[SHARE]) * (double)s->n_seen + 1e-9);
     uint64_t *order = kvc_alloc(s->n_seen, sizeof *order);
     (void)stage, (void)side;
     if (!order) return kvc_fail_memory(e, "saliency");
-    for (size_t h = 0; h < s->heads && s->n_seen; h++) {
-        memcpy(order, s->seen, s->n_seen * sizeof *order);
-        qsort_r(order, s->n_seen, sizeof *order, by_score, (void *)(uintptr_t)(s->score + h * s->rows));
-        for (size_t i = regular; i < s->n_seen; i++) s->salient[(order[i] - s->first) * s->heads + h] = 1;
+    for (size_t h = 0; h < s->heads && regular < s->n_seen; h++) {
+        const float *score = s->score + h * s->rows;
+        for (size_t i = 0; i < s->n_seen; i++) order[i] = kvc_select_key(score[s->seen[i]], (uint32_t)i);
+        kvc_select(order, s->n_seen, regular);
+        for (size_t i = regular; i < s->n_seen; i++) s->salient[(s->seen[order[i] & UINT32_MAX] - s->first) * s->heads + h] = 1;
     }
     free(order);
     return 0;

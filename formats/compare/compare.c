@@ -141,6 +141,7 @@ struct comparison {
     struct kvc_difference *out;
     struct kvc_difference *row; /* of the current row, or NULL */
     uint64_t row_values, dim;
+    uint64_t matched; /* number of the matched row whose values are compared */
 };
 
 static uint32_t bits_of(float f) {
@@ -227,7 +228,9 @@ static void compare_row(struct comparison *c, int64_t position, const uint8_t *r
         c->a.type->to_f32(c->a.value, pa, n / c->a.type->block);
         c->b.type->to_f32(c->b.value, pb, n / c->b.type->block);
         compare_piece(c, position, first, n, pa, pb);
+        if (c->o->sums) kvc_error_sums_values(c->o->sums, c->matched, first, c->a.value, c->b.value, n);
     }
+    c->matched++;
 }
 
 static int read_rows(struct side *s, uint64_t first, uint64_t n, struct kvc_error *e) {

@@ -3,6 +3,7 @@
 #define KVC_COMPARE_H
 
 #include "formats/cache/cache.h"
+#include "formats/compare/error_sums.h"
 
 /* Rows of two parts paired by position: the n-th row of a position with the n-th row of the same position. */
 struct kvc_run {
@@ -62,6 +63,7 @@ struct kvc_compare_options {
     double abs, rel;
     kvc_report_fn *report; /* may be NULL */
     void *state;
+    struct kvc_error_sums *sums;         /* get the errors of the tensor, whose rows and values they must have; may be NULL */
     const char *name[2];                 /* of the two caches' files, for messages; may be NULL */
     struct kvc_difference_detail detail; /* of kvc_compare_tensor() */
 };

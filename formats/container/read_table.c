@@ -82,7 +82,7 @@ static int read_stage(const uint8_t **at, const uint8_t *end, const struct kvc_s
     text[p[2]] = '\0';
     if (strlen(text) != p[2] || kvc_stage_parse(*stage, text, args, e))
         return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are malformed", (*stage)->name);
-    kvc_stage_print(*stage, args, again, sizeof again);
+    kvc_stage_print_stored(*stage, args, again, sizeof again);
     if (strcmp(text, again) != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "table: arguments of stage %s are not canonical", (*stage)->name);
     *at = p + 3 + p[2];

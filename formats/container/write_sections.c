@@ -64,7 +64,7 @@ static uint8_t *put_pipelines(uint8_t *p, const struct kvc_plan *plan) {
         *p++ = (uint8_t)line->n;
         for (unsigned s = 0; s < line->n; s++) {
             char text[256];
-            kvc_stage_print(line->step[s].stage, &line->step[s].args, text, sizeof text);
+            kvc_stage_print_stored(line->step[s].stage, &line->step[s].args, text, sizeof text);
             size_t size = strlen(text);
             put_u16(p, line->step[s].stage->id);
             p[2] = (uint8_t)size;

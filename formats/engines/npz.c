@@ -8,9 +8,8 @@
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/npy.h"
 #include "formats/io/zip_members.h"
+#include "formats/io/libarchive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,14 +114,15 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     size_t n = kvc_npy_print(item, header, sizeof header);
     if (kvc_arrays_read(list, i, &bytes, e)) return -1;
     snprintf(name, sizeof name, "%s.npy", item->name);
-    archive_entry_clear(entry);
-    archive_entry_set_pathname(entry, name);
-    archive_entry_set_filetype(entry, AE_IFREG);
-    archive_entry_set_perm(entry, 0644);
-    archive_entry_set_size(entry, (la_int64_t)(n + item->bytes));
+    kvc_libarchive.entry_clear(entry);
+    kvc_libarchive.entry_set_pathname(entry, name);
+    kvc_libarchive.entry_set_filetype(entry, AE_IFREG);
+    kvc_libarchive.entry_set_perm(entry, 0644);
+    kvc_libarchive.entry_set_size(entry, (la_int64_t)(n + item->bytes));
     /* No time is set, so that equal caches give equal files; zip then shows its first day, 1980-01-01. */
-    int status = archive_write_header(a, entry) == ARCHIVE_OK && archive_write_data(a, header, n) == (la_ssize_t)n &&
-                         archive_write_data(a, bytes, (size_t)item->bytes) == (la_ssize_t)item->bytes
+    int status = kvc_libarchive.write_header(a, entry) == ARCHIVE_OK &&
+                         kvc_libarchive.write_data(a, header, n) == (la_ssize_t)n &&
+                         kvc_libarchive.write_data(a, bytes, (size_t)item->bytes) == (la_ssize_t)item->bytes
                      ? 0
                      : -1;
     free(bytes);
@@ -135,21 +135,21 @@ static int export(const struct kvc_cache *c, const struct kvc_export_options *o,
     struct kvc_arrays list;
     struct kvc_error mine = {.code = KVC_OK};
     struct writer w = {out, &mine, 0};
-    if (kvc_arrays_list(&list, c, o, keeps, e)) return -1;
-    struct archive *a = archive_write_new();
-    struct archive_entry *entry = archive_entry_new();
-    int ok = a && entry && archive_write_set_format_zip(a) == ARCHIVE_OK &&
-             archive_write_set_format_option(a, "zip", "compression", "store") == ARCHIVE_OK &&
-             archive_write_set_bytes_in_last_block(a, 1) == ARCHIVE_OK &&
-             archive_write_open2(a, &w, NULL, write_bytes, NULL, NULL) == ARCHIVE_OK;
+    if (kvc_libarchive_load(e) || kvc_arrays_list(&list, c, o, keeps, e)) return -1;
+    struct archive *a = kvc_libarchive.write_new();
+    struct archive_entry *entry = kvc_libarchive.entry_new();
+    int ok = a && entry && kvc_libarchive.write_set_format_zip(a) == ARCHIVE_OK &&
+             kvc_libarchive.write_set_format_option(a, "zip", "compression", "store") == ARCHIVE_OK &&
+             kvc_libarchive.write_set_bytes_in_last_block(a, 1) == ARCHIVE_OK &&
+             kvc_libarchive.write_open2(a, &w, NULL, write_bytes, NULL, NULL) == ARCHIVE_OK;
     for (size_t i = 0; i < list.n && ok; i++) ok = write_item(a, entry, &list, i, &mine) == 0 && !w.failed;
     if (!ok) w.failed = 1; /* write nothing more */
-    ok = ok && archive_write_close(a) == ARCHIVE_OK && !w.failed;
+    ok = ok && kvc_libarchive.write_close(a) == ARCHIVE_OK && !w.failed;
     if (!ok && mine.code == KVC_OK)
         kvc_fail(&mine, KVC_ERR_IO, "cannot write a zip: %s",
-                 a && archive_error_string(a) ? archive_error_string(a) : "out of memory");
-    if (a) archive_write_free(a);
-    archive_entry_free(entry);
+                 a && kvc_libarchive.error_string(a) ? kvc_libarchive.error_string(a) : "out of memory");
+    if (a) kvc_libarchive.write_free(a);
+    kvc_libarchive.entry_free(entry);
     kvc_arrays_free(&list);
     if (!ok && e) *e = mine;
     return ok ? 0 : -1;

@@ -5,9 +5,8 @@
 #include "formats/io/member_name.h"
 #include "formats/io/printable.h"
 #include "formats/io/utf8_locale.h"
+#include "formats/io/libarchive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -175,7 +174,7 @@ static la_ssize_t read_input(struct archive *a, void *state, const void **buffer
     const uint64_t at = w->offset + w->n, left = w->in->size - at;
     const uint8_t *bytes = left ? kvc_window_at(w, at, 1, NULL) : w->in->data;
     if (!bytes) {
-        archive_set_error(a, EIO, "cannot be read");
+        kvc_libarchive.set_error(a, EIO, "cannot be read");
         return -1;
     }
     *buffer = bytes;
@@ -188,7 +187,7 @@ static int spool_member(struct archive *a, int fd, uint64_t *size, struct kvc_er
     la_int64_t offset;
     int r;
     *size = 0;
-    while ((r = archive_read_data_block(a, &block, &n, &offset)) == ARCHIVE_OK) {
+    while ((r = kvc_libarchive.read_data_block(a, &block, &n, &offset)) == ARCHIVE_OK) {
         if (!n) continue;
         if (offset < 0 || (uint64_t)offset != *size) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a member has holes");
         if (kvc_spool_write(fd, block, n, e)) return -1;
@@ -206,11 +205,11 @@ static const char *plain_name(const char *name) {
 static int read_members(struct kvc_bundle *b, struct archive *a, int fd, struct kvc_error *e) {
     struct archive_entry *entry;
     int r;
-    while ((r = archive_read_next_header(a, &entry)) == ARCHIVE_OK) {
-        const char *path = archive_entry_pathname(entry);
+    while ((r = kvc_libarchive.read_next_header(a, &entry)) == ARCHIVE_OK) {
+        const char *path = kvc_libarchive.entry_pathname(entry);
         uint64_t size;
-        if (archive_entry_filetype(entry) == AE_IFDIR) continue;
-        if (!path || archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry))
+        if (kvc_libarchive.entry_filetype(entry) == AE_IFDIR) continue;
+        if (!path || kvc_libarchive.entry_filetype(entry) != AE_IFREG || kvc_libarchive.entry_hardlink(entry))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the archive holds something other than files and folders");
         if (spool_member(a, fd, &size, e) || add_member(b, plain_name(path), size, e)) return -1;
     }
@@ -236,18 +235,22 @@ int kvc_bundle_archive(struct kvc_bundle *b, const struct kvc_input *in, struct 
     struct kvc_window window = {.in = in};
     memset(b, 0, sizeof *b);
     b->name = in->name;
-    struct archive *a = archive_read_new();
+    if (kvc_libarchive_load(e)) {
+        kvc_error_prefix(e, in->name);
+        return -1;
+    }
+    struct archive *a = kvc_libarchive.read_new();
     int fd = a ? kvc_spool_open(e) : -1, status = fd >= 0 ? 0 : -1;
     if (!a) kvc_fail_memory(e, "an archive");
     if (!status) {
-        archive_read_support_format_tar(a);
-        if (archive_read_open(a, &window, NULL, read_input, NULL) != ARCHIVE_OK)
+        kvc_libarchive.read_support_format_tar(a);
+        if (kvc_libarchive.read_open(a, &window, NULL, read_input, NULL) != ARCHIVE_OK)
             status = kvc_fail(e, KVC_ERR_DAMAGED, "the archive is damaged or cut short");
     }
     struct kvc_utf8_locale utf8 = kvc_utf8_begin();
     if (!status) status = read_members(b, a, fd, e);
     kvc_utf8_end(&utf8);
-    archive_read_free(a);
+    kvc_libarchive.read_free(a);
     kvc_window_close(&window);
     if (!status) status = open_spooled(b, fd, e);
     else if (fd >= 0) close(fd);

@@ -2,9 +2,8 @@
 #include "formats/io/input.h"
 
 #include "formats/io/sink.h"
+#include "formats/io/libarchive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -225,31 +224,32 @@ static la_ssize_t read_archive(struct archive *a, void *state, const void **buff
 
 /* Decompresses xz and zstd by libarchive. */
 static int filter_archive(const struct kvc_input *in, const char *filter, struct spool *spool, struct kvc_error *e) {
-    struct archive *a = archive_read_new();
+    if (kvc_libarchive_load(e)) return -1;
+    struct archive *a = kvc_libarchive.read_new();
     struct archive_entry *entry;
     struct archive_state state = {.from = {.in = in}, .e = e};
     int status = 0, any = 0, r;
     if (!a) return kvc_fail_memory(e, "decompression");
-    archive_read_support_filter_xz(a);
-    archive_read_support_filter_zstd(a);
-    archive_read_support_format_raw(a);
-    r = archive_read_open(a, &state, NULL, read_archive, NULL);
-    if (r == ARCHIVE_OK) r = archive_read_next_header(a, &entry);
+    kvc_libarchive.read_support_filter_xz(a);
+    kvc_libarchive.read_support_filter_zstd(a);
+    kvc_libarchive.read_support_format_raw(a);
+    r = kvc_libarchive.read_open(a, &state, NULL, read_archive, NULL);
+    if (r == ARCHIVE_OK) r = kvc_libarchive.read_next_header(a, &entry);
     while (r == ARCHIVE_OK && !status) {
         const void *block;
         size_t n;
         la_int64_t offset;
-        r = archive_read_data_block(a, &block, &n, &offset);
+        r = kvc_libarchive.read_data_block(a, &block, &n, &offset);
         any |= r == ARCHIVE_OK && n;
         if (r == ARCHIVE_OK) status = spool_write(spool, block, n, e);
     }
     if (state.failed) status = -1;
     if (!status && (r != ARCHIVE_EOF || !any)) {
-        const char *why = archive_error_string(a);
+        const char *why = kvc_libarchive.error_string(a);
         status = kvc_fail(e, KVC_ERR_DAMAGED, "%s data is damaged or cut short: %s", filter, why ? why : "no content");
     }
     kvc_input_unpin(in, state.from.at - state.from.n, state.from.n);
-    archive_read_free(a);
+    kvc_libarchive.read_free(a);
     return status;
 }
 

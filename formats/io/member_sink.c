@@ -3,9 +3,8 @@
 
 #include "formats/io/member_name.h"
 #include "formats/io/utf8_locale.h"
+#include "formats/io/libarchive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -33,42 +32,43 @@ static la_ssize_t write_out(struct archive *a, void *state, const void *data, si
 
 static int tar_failed(struct kvc_tar *t, struct kvc_error *e) {
     if (t->failed) return -1;
-    const char *why = archive_error_string(t->archive);
+    const char *why = kvc_libarchive.error_string(t->archive);
     return kvc_fail(e, KVC_ERR_IO, "the archive cannot be written: %s", why ? why : "out of memory");
 }
 
 static int tar_begin(void *state, const char *name, uint64_t size, struct kvc_error *e) {
     struct kvc_tar *t = state;
-    struct archive_entry *entry = archive_entry_new();
+    struct archive_entry *entry = kvc_libarchive.entry_new();
     t->e = e;
     if (!entry) return kvc_fail_memory(e, "an archive");
-    archive_entry_set_pathname(entry, name);
-    archive_entry_set_filetype(entry, AE_IFREG);
-    archive_entry_set_perm(entry, 0644);
-    archive_entry_set_size(entry, (la_int64_t)size);
-    archive_entry_set_mtime(entry, 0, 0);
+    kvc_libarchive.entry_set_pathname(entry, name);
+    kvc_libarchive.entry_set_filetype(entry, AE_IFREG);
+    kvc_libarchive.entry_set_perm(entry, 0644);
+    kvc_libarchive.entry_set_size(entry, (la_int64_t)size);
+    kvc_libarchive.entry_set_mtime(entry, 0, 0);
     struct kvc_utf8_locale utf8 = kvc_utf8_begin();
-    const int r = archive_write_header(t->archive, entry);
+    const int r = kvc_libarchive.write_header(t->archive, entry);
     kvc_utf8_end(&utf8);
-    archive_entry_free(entry);
+    kvc_libarchive.entry_free(entry);
     return r == ARCHIVE_OK && !t->failed ? 0 : tar_failed(t, e);
 }
 
 static int tar_write(void *state, const void *data, size_t n, struct kvc_error *e) {
     struct kvc_tar *t = state;
     t->e = e;
-    return archive_write_data(t->archive, data, n) == (la_ssize_t)n && !t->failed ? 0 : tar_failed(t, e);
+    return kvc_libarchive.write_data(t->archive, data, n) == (la_ssize_t)n && !t->failed ? 0 : tar_failed(t, e);
 }
 
 static int tar_finish(void *state, struct kvc_error *e) {
     struct kvc_tar *t = state;
     t->e = e;
-    return archive_write_finish_entry(t->archive) == ARCHIVE_OK && !t->failed ? 0 : tar_failed(t, e);
+    return kvc_libarchive.write_finish_entry(t->archive) == ARCHIVE_OK && !t->failed ? 0 : tar_failed(t, e);
 }
 
 struct kvc_tar *kvc_tar_open(struct kvc_sink *to, struct kvc_member_sink *members, struct kvc_error *e) {
+    if (kvc_libarchive_load(e)) return NULL;
     struct kvc_tar *t = calloc(1, sizeof *t);
-    struct archive *a = t ? archive_write_new() : NULL;
+    struct archive *a = t ? kvc_libarchive.write_new() : NULL;
     if (!a) {
         free(t);
         kvc_fail_memory(e, "an archive");
@@ -78,12 +78,12 @@ struct kvc_tar *kvc_tar_open(struct kvc_sink *to, struct kvc_member_sink *member
     t->to = to;
     t->e = e;
     t->sink = (struct kvc_sink){.write = tar_write, .state = t};
-    archive_write_set_format_pax_restricted(a);
+    kvc_libarchive.write_set_format_pax_restricted(a);
     struct kvc_utf8_locale utf8 = kvc_utf8_begin(); /* this makes the conversion of names */
-    archive_write_set_options(a, "hdrcharset=UTF-8");
+    kvc_libarchive.write_set_options(a, "hdrcharset=UTF-8");
     kvc_utf8_end(&utf8);
-    archive_write_set_bytes_in_last_block(a, 1);
-    if (archive_write_open(a, t, NULL, write_out, NULL) != ARCHIVE_OK) {
+    kvc_libarchive.write_set_bytes_in_last_block(a, 1);
+    if (kvc_libarchive.write_open(a, t, NULL, write_out, NULL) != ARCHIVE_OK) {
         tar_failed(t, e);
         kvc_tar_close(t, -1, NULL);
         return NULL;
@@ -95,9 +95,9 @@ struct kvc_tar *kvc_tar_open(struct kvc_sink *to, struct kvc_member_sink *member
 int kvc_tar_close(struct kvc_tar *t, int status, struct kvc_error *e) {
     t->e = e;
     if (status) t->failed = 1; /* further bytes are dropped */
-    if (archive_write_close(t->archive) != ARCHIVE_OK && !status) status = tar_failed(t, e);
+    if (kvc_libarchive.write_close(t->archive) != ARCHIVE_OK && !status) status = tar_failed(t, e);
     if (!status && t->failed) status = -1;
-    archive_write_free(t->archive);
+    kvc_libarchive.write_free(t->archive);
     free(t);
     return status;
 }

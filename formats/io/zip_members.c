@@ -4,9 +4,8 @@
 #include "codecs/memory.h"
 #include "formats/io/printable.h"
 #include "formats/io/zip.h"
+#include "formats/io/libarchive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <locale.h>
@@ -43,7 +42,7 @@ void kvc_zip_spool_close(void *owner) {
 }
 
 static int fail_zip(struct reader *z, const char *what, struct kvc_error *e) {
-    const char *text = archive_error_string(z->archive);
+    const char *text = kvc_libarchive.error_string(z->archive);
     char name[96], reason[160];
     return kvc_fail(e, KVC_ERR_DAMAGED, "%s: %s", kvc_name_show(what, name, sizeof name),
                     kvc_name_show(text ? text : "damaged zip", reason, sizeof reason));
@@ -56,7 +55,7 @@ static la_ssize_t read_input(struct archive *a, void *state, const void **buffer
     const uint64_t left = z->members->in->size - z->at;
     const uint8_t *bytes = left ? kvc_window_at(&z->window, z->at, 1, NULL) : z->members->in->data;
     if (!bytes) {
-        archive_set_error(a, EIO, "the file cannot be read");
+        kvc_libarchive.set_error(a, EIO, "the file cannot be read");
         return -1;
     }
     const uint64_t n = left ? z->window.offset + z->window.n - z->at : 0;
@@ -103,7 +102,7 @@ static int read_member(struct reader *z, struct kvc_zip_member *m, const char *p
     const uint64_t stored = m->size ? kvc_zip_stored(&z->places, z->members->in, path, m->size) : 0;
     m->in_place = stored != 0;
     m->at = stored ? stored : z->spooled;
-    while ((r = archive_read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
+    while ((r = kvc_libarchive.read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
         if (!n) continue;
         if (offset < 0 || (uint64_t)offset != done || n > m->size - done)
             return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims", m->size);
@@ -124,9 +123,9 @@ static int read_member(struct reader *z, struct kvc_zip_member *m, const char *p
 
 static int add_member(struct reader *z, struct archive_entry *entry, kvc_zip_wants *wants, const void *state,
                       struct kvc_error *e) {
-    const char *path = archive_entry_pathname(entry);
-    la_int64_t size = archive_entry_size(entry);
-    if (!path || !archive_entry_size_is_set(entry) || size < 0)
+    const char *path = kvc_libarchive.entry_pathname(entry);
+    la_int64_t size = kvc_libarchive.entry_size(entry);
+    if (!path || !kvc_libarchive.entry_size_is_set(entry) || size < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "a member has no name or no size");
     struct kvc_zip_members *to = z->members;
     struct kvc_zip_member *grown = kvc_room_for_one(to->member, to->n, sizeof *grown);
@@ -171,14 +170,14 @@ static int read_zip(struct reader *z, kvc_zip_wants *wants, const void *state, s
     struct archive_entry *entry;
     int r;
     if (kvc_zip_open(&z->places, z->members->in, e)) return -1;
-    if (!(z->archive = archive_read_new())) return kvc_fail_memory(e, "reading a zip");
-    if (archive_read_support_format_zip_seekable(z->archive) != ARCHIVE_OK ||
-        archive_read_set_read_callback(z->archive, read_input) != ARCHIVE_OK ||
-        archive_read_set_skip_callback(z->archive, skip_input) != ARCHIVE_OK ||
-        archive_read_set_seek_callback(z->archive, seek_input) != ARCHIVE_OK ||
-        archive_read_set_callback_data(z->archive, z) != ARCHIVE_OK || archive_read_open1(z->archive) != ARCHIVE_OK)
+    if (!(z->archive = kvc_libarchive.read_new())) return kvc_fail_memory(e, "reading a zip");
+    if (kvc_libarchive.read_support_format_zip_seekable(z->archive) != ARCHIVE_OK ||
+        kvc_libarchive.read_set_read_callback(z->archive, read_input) != ARCHIVE_OK ||
+        kvc_libarchive.read_set_skip_callback(z->archive, skip_input) != ARCHIVE_OK ||
+        kvc_libarchive.read_set_seek_callback(z->archive, seek_input) != ARCHIVE_OK ||
+        kvc_libarchive.read_set_callback_data(z->archive, z) != ARCHIVE_OK || kvc_libarchive.read_open1(z->archive) != ARCHIVE_OK)
         return fail_zip(z, no_zip, e);
-    while ((r = archive_read_next_header(z->archive, &entry)) == ARCHIVE_OK)
+    while ((r = kvc_libarchive.read_next_header(z->archive, &entry)) == ARCHIVE_OK)
         if (add_member(z, entry, wants, state, e)) return -1;
     if (r != ARCHIVE_EOF) return fail_zip(z, z->members->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip, e);
     return check_duplicates(z->members, e);
@@ -197,6 +196,7 @@ static int map_spool(struct reader *z, struct kvc_error *e) {
 int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_wants *wants, const void *state,
                  struct kvc_error *e) {
     struct reader r = {.members = z, .window = {.in = in}, .spool = -1};
+    if (kvc_libarchive_load(e)) return -1;
     *z = (struct kvc_zip_members){.in = in, .spool = calloc(1, sizeof *z->spool)};
     if (!z->spool) return kvc_fail_memory(e, "members");
     /* libarchive accepts every name of a member only in a UTF-8 locale; it is that of this thread meanwhile */
@@ -206,7 +206,7 @@ int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_
     if (utf8) freelocale(utf8);
     if (!status) status = map_spool(&r, e);
     if (r.spool >= 0) close(r.spool);
-    archive_read_free(r.archive);
+    kvc_libarchive.read_free(r.archive);
     kvc_window_close(&r.window);
     kvc_zip_close(&r.places);
     if (status) kvc_zip_free(z);

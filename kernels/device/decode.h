@@ -8,13 +8,14 @@
 #include "kernels/device/decode_streams.h"
 #include "kernels/device/decode_target.h"
 
-/* Words of shared memory of a warp: two tiles, its item, and the item's level, which take no registers there. */
+/* Words of shared memory of a warp: two tiles, and its item, which takes no registers there. Their number is a multiple of 4: the
+ * warps of a block lie next to each other, and tiles are loaded and stored by 16 bytes. */
 enum {
     KVC_WORK_ITEM = 2 * KVC_DEVICE_TILE,
     KVC_ITEM_WORDS = sizeof(struct kvc_device_item) / 4,
-    KVC_WORK_LEVEL = KVC_WORK_ITEM + KVC_ITEM_WORDS,
-    KVC_DEVICE_WORK = KVC_WORK_LEVEL + 4
+    KVC_DEVICE_WORK = (KVC_WORK_ITEM + KVC_ITEM_WORDS + 3) / 4 * 4
 };
+static_assert(KVC_DEVICE_WORK * 4 % sizeof(struct kvc_four) == 0, "the tiles of every warp of a block must be aligned");
 
 KVC_DEVICE uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work) {
     switch (job->kind) {
@@ -93,31 +94,30 @@ KVC_DEVICE void kvc_run_item(const struct kvc_device_launch *l, const struct kvc
 }
 
 /* Takes items until there are none. Every warp of a launch runs it, with a `work` of its own. An item waits only for earlier
- * items, which some warp has taken and finishes: so the wait always ends. */
+ * items, which some warp has taken and finishes: so the wait always ends.
+ *
+ * On a GPU, rows that one warp writes become visible to another as follows: __syncwarp() orders the writes of all lanes before lane 0
+ * counts the item, with release; lane 0 of the waiting warp reads the count with acquire, and __syncwarp() orders this before the reads
+ * of its lanes. A shuffle orders no memory. */
 KVC_DEVICE void kvc_take_items(const struct kvc_device_launch *l, uint32_t *work) {
 #ifdef __CUDACC__
+    const struct kvc_device_item *const item = (const struct kvc_device_item *)(work + KVC_WORK_ITEM);
+    const uint32_t lane = threadIdx.x % KVC_LANES;
     for (;;) {
         uint32_t i = 0;
-        if (threadIdx.x % KVC_LANES == 0) i = atomicAdd(&l->counter[0], 1u);
+        if (lane == 0) i = atomicAdd(&l->counter[0], 1u);
         i = kvc_from_lane(i, 0);
         if (i >= l->n_items) return;
-        const uint32_t level = l->item[i].level, need = l->need[level];
-        if (need) {
-            const volatile uint32_t *counter = &l->counter[level]; /* of the level before */
-            while (*counter < need) __nanosleep(100);
-            __threadfence(); /* after this, what others wrote before they counted is visible */
-            __syncwarp();
+        if (lane < KVC_ITEM_WORDS) work[KVC_WORK_ITEM + lane] = ((const uint32_t *)&l->item[i])[lane];
+        if (lane == 0) {
+            const uint32_t level = l->item[i].level, need = l->need[level];
+            while (kvc_load_acquire(&l->counter[level]) < need) __nanosleep(100); /* of the level before */
         }
-        if (threadIdx.x % KVC_LANES < KVC_ITEM_WORDS)
-            work[KVC_WORK_ITEM + threadIdx.x % KVC_LANES] = ((const uint32_t *)&l->item[i])[threadIdx.x % KVC_LANES];
-        work[KVC_WORK_LEVEL] = level;
         __syncwarp();
-        kvc_run_item(l, (const struct kvc_device_item *)(work + KVC_WORK_ITEM), work);
+        kvc_run_item(l, item, work);
+        const uint32_t level = item->level; /* before other lanes write the next item there */
         __syncwarp();
-        if (threadIdx.x % KVC_LANES == 0) {
-            __threadfence(); /* what this warp wrote is visible before it counts */
-            atomicAdd(&l->counter[1 + work[KVC_WORK_LEVEL]], 1u);
-        }
+        if (lane == 0) kvc_add_release(&l->counter[1 + level], 1);
     }
 #else
     for (uint32_t i = l->counter[0]; i < l->n_items; i++) {

@@ -24,6 +24,8 @@ enum { KVC_LANES = 32 };
 #define KVC_LANES_MEET() __syncwarp()
 #define KVC_UNROLL _Pragma("unroll")
 
+#include "kernels/device/ptx.h"
+
 /* Returns a bit for each lane whose x is not 0. */
 KVC_DEVICE uint32_t kvc_ballot(uint32_t x) {
     return __ballot_sync(0xffffffffu, x != 0);
@@ -83,17 +85,6 @@ KVC_DEVICE float kvc_as_float(uint32_t x) {
 }
 KVC_DEVICE uint32_t kvc_as_bits(float x) {
     return __float_as_uint(x);
-}
-/* Convert in one instruction, for all but NaN; decode_values.h has the host's code. */
-KVC_DEVICE float kvc_convert_from_half(uint32_t h) {
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((uint16_t)h));
-    return x;
-}
-KVC_DEVICE uint32_t kvc_convert_to_half(float x) {
-    uint16_t h;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    return h;
 }
 /* Change a number that other warps change as well. */
 KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {

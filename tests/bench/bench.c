@@ -160,6 +160,10 @@ static void lossy_table(char **file, int n) {
     for (int i = 0; i < n; i++) bench_lossy(file[i]);
 }
 
+static void threads_table(char **file, int n) {
+    for (int i = 0; i < n; i++) bench_threads(file[i]);
+}
+
 static void arrays_table(char **file, int n) {
     for (int i = 0; i < n; i++) bench_arrays(file[i]);
 }
@@ -179,6 +183,7 @@ static const struct table {
     {"files", "lossless stages on each FILE, whole and in blocks", files_table},
     {"arrays", "each FILE's cache in memory, packed from arrays and loaded into them", arrays_table},
     {"lossy", "presets on each FILE", lossy_table},
+    {"threads", "packing each FILE by one thread and by two, and the serial part", threads_table},
     {"ratios", "how small each FILE becomes; no rates, the same on every machine", ratios_table},
 };
 enum { TABLES = sizeof tables / sizeof tables[0] };

@@ -57,6 +57,9 @@ void bench_ratios(char **paths, int n);
 /* lossy.c: the presets of lossy recipes on one file. */
 void bench_lossy(const char *path);
 
+/* threads.c: packing by one thread and by two. */
+void bench_threads(const char *path);
+
 /* transform.c: the transform codec and its stages, on caches made up. */
 void bench_transform(void);
 

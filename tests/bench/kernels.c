@@ -168,6 +168,13 @@ static void range(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += GROUP) k->range(d.values + i, GROUP, &low, &high);
 }
 
+/* One value in fifty is beyond. */
+static void find_beyond(const struct kvc_kernels *k) {
+    static uint16_t index[N];
+    const float far = d.values[0] < 0 ? -d.values[0] : d.values[0], low = -8 - far, high = 8 + far;
+    for (size_t i = 0; i < VALUES; i += N) k->find_beyond(index, d.values + i, &low, &high, N, 0);
+}
+
 static void quantise_channels(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += N) k->quantise(d.codes + i, d.values + i, d.low_end, d.inverse, N, 1, 15);
 }
@@ -198,6 +205,12 @@ static void multiply_tile(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += HEAD * KVC_TILE) k->multiply_tile(d.result, KVC_TILE, d.step, 0, 8, d.values + i, HEAD);
 }
 
+/* The Gram matrix of as many rows of a head as make up the values. */
+static void add_gram(const struct kvc_kernels *k) {
+    static double gram[HEAD * HEAD];
+    k->add_gram(gram, d.values, VALUES / HEAD, HEAD, HEAD);
+}
+
 /* Sixty-four rows of inputs times the weights of as many outputs as make up the values. */
 static void dot_rows(const struct kvc_kernels *k) {
     const struct kvc_dot_matrix m = {OUTPUTS, INPUTS, d.weights, d.values, d.values};
@@ -226,7 +239,7 @@ static void multiply(const struct kvc_kernels *k) {
 }
 
 static void multiply_sparse(const struct kvc_kernels *k) {
-    k->multiply_sparse(d.result, d.sparse, d.values, VALUES / HEAD, HEAD, HEAD);
+    k->multiply_sparse(d.result, HEAD, d.sparse, 0, 1, d.values, VALUES / HEAD, HEAD, HEAD);
 }
 
 static void angles(const struct kvc_kernels *k) {
@@ -290,6 +303,7 @@ static const struct kernel {
     {"f32_to_bf16", to_bf16, 0},
     {"widen_ranges", widen_ranges, 0},
     {"range, 32 values", range, 0},
+    {"find_beyond", find_beyond, 0},
     {"quantise, by channel", quantise_channels, 0},
     {"quantise, by 32", quantise_groups, 0},
     {"dequantise, by channel", dequantise_channels, 0},
@@ -297,6 +311,7 @@ static const struct kernel {
     {"dequantise_add, by 32", dequantise_add, 0},
     {"multiply_rows, 128x128", multiply_rows, 0},
     {"multiply_tile, 8 rows", multiply_tile, 0},
+    {"add_gram, 128 channels", add_gram, 0},
     {"add_scaled, 128 values", add_scaled, 0},
     {"scale", scale, 0},
     {"dot, 128 values", dot, 0},

@@ -27,6 +27,7 @@ has "Transform codec, 8 heads of 128 channels"
 has "The CPU's part of loading"
 for file; do
     has "$file, lossy recipes:"
+    has "$file, packed by one thread and by two:"
     has "$file, $(awk "BEGIN { printf \"%.1f MB\", $(wc -c <"$file") / 1e6 }"), "
     has "  $(basename "$file") "
 done

@@ -56,15 +56,24 @@ def f32_to_bf16(x):
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
 
 
+def read_header(path):
+    """The header of a safetensors file or a profile, a dict, and where the tensors' bytes begin."""
+    with open(path, "rb") as f:
+        size = int.from_bytes(f.read(8), "little")
+        if size > os.path.getsize(path):
+            raise ValueError(f"{path}: no safetensors file: its header is longer than the file")
+        return json.loads(f.read(size)), 8 + size
+
+
 def read_safetensors(path):
     """name -> array; bf16 becomes float32. Tensors of other types are left out."""
     data = np.memmap(path, np.uint8, "r")
-    size = int.from_bytes(data[:8].tobytes(), "little")
+    header, start = read_header(path)
     arrays = {}
-    for name, t in json.loads(data[8:8 + size].tobytes()).items():
+    for name, t in header.items():
         if name == "__metadata__" or t["dtype"] not in DTYPES:
             continue
-        begin, end = (8 + size + offset for offset in t["data_offsets"])
+        begin, end = (start + offset for offset in t["data_offsets"])
         array = np.frombuffer(data[begin:end].tobytes(), DTYPES[t["dtype"]]).reshape(t["shape"])
         arrays[name] = bf16_to_f32(array) if t["dtype"] == "BF16" else array
     return arrays
@@ -127,13 +136,19 @@ class CacheFile:
 def write_made_cache(path, model, tokens, continuation=None, context=None, f16=False):
     """The model's own cache of tokens, K and V and the last 64 queries rounded to bf16 or f16, in transformers' layout."""
     cache, queries = model.prefill(tokens)
+    write_cache(path, model, cache, tokens, queries, continuation, context, f16)
+    return cache
+
+
+def write_cache(path, model, cache, tokens, queries=(), continuation=None, context=None, f16=False):
+    """A cache that model computed from tokens, and by layer the queries of its last tokens; the rest as above."""
     arrays = {"tokens": np.asarray(tokens, np.int32)}
     if continuation is not None:
         arrays["continuation"] = np.asarray(continuation, np.int32)
     for i in range(model.n_layers):
         arrays[f"layers.{i}.keys"], arrays[f"layers.{i}.values"] = cache.keys[i][None], cache.values[i][None]
-    for i in range(model.n_layers):
-        arrays[f"queries.{i}"] = queries[i][None]
+    for i, q in enumerate(queries):
+        arrays[f"queries.{i}"] = q[None]
     facts = {"n_layers": model.n_layers, "n_heads": model.n_heads, "n_kv_heads": model.n_kv_heads,
              "head_dim": model.head_dim, "k_rope": "post", "rope_pairing": "half", "rope_type": "default",
              "rope_dim": model.head_dim, "rope_theta": model.theta, "dtype": "float16" if f16 else "bfloat16",
@@ -141,4 +156,3 @@ def write_made_cache(path, model, tokens, continuation=None, context=None, f16=F
     if context:
         facts["context"] = context
     write_safetensors(path, arrays, {name: str(fact) for name, fact in facts.items()}, f16)
-    return cache

@@ -1,8 +1,9 @@
 """model.py: a Llama model in float32 numpy that goes on from a given KV cache; the weights come out of a GGUF file.
 
-Whole blocks of tokens at once, teacher-forced: for measuring caches, not for generating text. Other architectures, RoPE
-scaling and sliding windows are refused or absent. A cache here is a list of layers for K and one for V, each an array
-[KV heads, tokens, head dimension], K after RoPE with pairs (i, i + D/2), as transformers keeps it.
+Whole blocks of tokens at once, teacher-forced, and greedy generation from several caches at once: for measuring caches,
+not for serving. Other architectures, RoPE scaling and sliding windows are refused or absent. A cache here is a list of
+layers for K and one for V, each an array [KV heads, tokens, head dimension], K after RoPE with pairs (i, i + D/2), as
+transformers keeps it.
 """
 
 import importlib.util
@@ -82,10 +83,10 @@ class Model:
         """[tokens, heads * head dimension] as [heads, tokens, head dimension]."""
         return np.ascontiguousarray(x.reshape(len(x), -1, self.head_dim).swapaxes(0, 1))
 
-    def rope(self, x, first):
-        """x: [heads, tokens, head dimension] of the positions from first on."""
+    def rope(self, x, positions):
+        """x: [heads, tokens, head dimension], one position for each token."""
         half = self.head_dim // 2
-        angles = np.outer(np.arange(first, first + x.shape[1]), self.theta ** (-np.arange(half) / half))
+        angles = np.outer(positions, self.theta ** (-np.arange(half) / half))
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         a, b = x[..., :half], x[..., half:]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
@@ -103,29 +104,65 @@ class Model:
             out[heads] = (softmax(scores) @ values[h]).reshape(group, n, -1)
         return out
 
-    def forward(self, tokens, past=None, logits=True):
-        """Runs tokens, which stand behind those of the cache `past`; a Run."""
+    def hidden(self, tokens, positions, attend):
+        """Hidden states after the last layer. attend(layer, q, k, v), all [heads, tokens, head dimension] after RoPE,
+        returns the attention output in q's shape."""
         x = self.embedding[tokens]
-        first = past.keys[0].shape[1] if past else 0
-        run = Run(None, Cache([], []), [])
         for i in range(self.n_layers):
             h = self.norm(f"blk.{i}.attn_norm", x)
-            q = self.rope(self.heads(self.product(f"blk.{i}.attn_q", h)), first)
-            k = self.rope(self.heads(self.product(f"blk.{i}.attn_k", h)), first)
-            v = self.heads(self.product(f"blk.{i}.attn_v", h))
+            q = self.rope(self.heads(self.product(f"blk.{i}.attn_q", h)), positions)
+            k = self.rope(self.heads(self.product(f"blk.{i}.attn_k", h)), positions)
+            attended = attend(i, q, k, self.heads(self.product(f"blk.{i}.attn_v", h)))
+            x = x + self.product(f"blk.{i}.attn_output", attended.swapaxes(0, 1).reshape(len(tokens), -1))
+            h = self.norm(f"blk.{i}.ffn_norm", x)
+            gate = self.product(f"blk.{i}.ffn_gate", h)
+            up = self.product(f"blk.{i}.ffn_up", h)
+            x = x + self.product(f"blk.{i}.ffn_down", gate / (1 + np.exp(-gate)) * up)
+        return x
+
+    def logits(self, hidden):
+        return self.norm("output_norm", hidden) @ self.output.T
+
+    def forward(self, tokens, past=None, logits=True):
+        """Runs tokens, whose positions follow those of the cache `past`; a Run."""
+        first = past.keys[0].shape[1] if past else 0
+        run = Run(None, Cache([], []), [])
+
+        def attend(i, q, k, v):
             run.queries.append(q)
             run.cache.keys.append(k)
             run.cache.values.append(v)
             if past:
                 k = np.concatenate([past.keys[i], k], axis=1)
                 v = np.concatenate([past.values[i], v], axis=1)
-            attended = self.attend(q, k, v).swapaxes(0, 1).reshape(len(tokens), -1)
-            x = x + self.product(f"blk.{i}.attn_output", attended)
-            h = self.norm(f"blk.{i}.ffn_norm", x)
-            gate = self.product(f"blk.{i}.ffn_gate", h)
-            up = self.product(f"blk.{i}.ffn_up", h)
-            x = x + self.product(f"blk.{i}.ffn_down", gate / (1 + np.exp(-gate)) * up)
-        return run._replace(logits=self.norm("output_norm", x) @ self.output.T) if logits else run
+            return self.attend(q, k, v)
+
+        x = self.hidden(tokens, np.arange(first, first + len(tokens)), attend)
+        return run._replace(logits=self.logits(x)) if logits else run
+
+    def generate(self, caches, tokens, count):
+        """Greedy generation: `count` tokens for each cache, an array [caches, count]. tokens: for each cache the token
+        that follows it, which is run first. The caches may differ in length and are not changed."""
+        lengths = np.array([cache.keys[0].shape[1] for cache in caches])
+        shape = (self.n_layers, len(caches), self.n_kv_heads, count, self.head_dim)
+        new_keys, new_values = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        generated = np.empty((len(caches), count), np.int64)
+        for step in range(count):
+
+            def attend(i, q, k, v):
+                new_keys[i, :, :, step], new_values[i, :, :, step] = k.swapaxes(0, 1), v.swapaxes(0, 1)
+                out = np.empty_like(q)
+                for c, (cache, n) in enumerate(zip(caches, lengths)):
+                    query = q[:, c].reshape(self.n_kv_heads, -1, self.head_dim) * np.float32(self.head_dim ** -0.5)
+                    keys = cache.keys[i], new_keys[i, c, :, :step + 1]
+                    values = cache.values[i], new_values[i, c, :, :step + 1]
+                    weights = softmax(np.concatenate([query @ x.swapaxes(1, 2) for x in keys], axis=-1))
+                    out[:, c] = (weights[..., :n] @ values[0] + weights[..., n:] @ values[1]).reshape(self.n_heads, -1)
+                return out
+
+            tokens = self.logits(self.hidden(tokens, lengths + step, attend)).argmax(axis=-1)
+            generated[:, step] = tokens
+        return generated
 
     def prefill(self, tokens, n_queries=64):
         """The cache of a text from its first token on, and the queries of its last n_queries tokens, by layer."""

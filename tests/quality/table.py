@@ -13,7 +13,6 @@ A ratio is that of K and V at 16 bits a value to the whole .kvc file. Exit statu
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import math
 import os
@@ -28,6 +27,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from caches import Tools
+from judged_texts import TEXTS, profile_texts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.join(HERE, "../..")
@@ -35,12 +35,6 @@ SHORT = 64  # tokens of each continuation with --short
 WIDE = 5  # points that enclose a KLD are no further apart than this
 TRIES = 4  # points that are measured beyond the first ones for one KLD
 
-# name -> the file, and what to install where it is missing
-TEXTS = {"gpl3": ("/usr/share/common-licenses/GPL-3", "base-files"),
-         "code": (importlib.util.find_spec("difflib").origin, "python3"),
-         "german": (os.path.join(HERE, "texts/german.txt"), None),
-         "table": ("/usr/share/zoneinfo/zone.tab", "tzdata"),
-         "chat": (os.path.join(HERE, "texts/chat.txt"), None)}
 PROFILES = {"smollm2": "smollm2-135m-instruct-predict.kvcp", "gemma": "gemma-3-270m.kvcp"}  # in samples/ or the work folder
 GROUPS = "profile", "alone", "every", "presets", "queries", "bare", "peers"
 PRESETS = {"near-lossless": 0.003, "small": 0.01, "tiny": 0.03}
@@ -157,16 +151,6 @@ def made_caches(model, name, text, n, work):
         arrays[f"queries.{i}"] = q.bfloat16()
     save(arrays, full, {**facts, "text.sha256": sha256})
     return plain, full, sha256
-
-
-def profile_texts(path):
-    """The names of the texts a profile was made of."""
-    try:
-        with safetensors.safe_open(path, "pt") as f:
-            facts = f.metadata() or {}
-            return [name for key in ("texts", "predictor.texts") for name in facts.get(key, "").split(", ")]
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path}: not a profile: {error}") from None
 
 
 # --- measuring ---

@@ -13,6 +13,7 @@ import unittest
 
 import numpy as np
 
+import greedy
 import quality
 from caches import CacheFile, Tools, bf16_to_f32, f32_to_bf16, write_made_cache, write_safetensors
 from model import Cache, Model
@@ -47,6 +48,12 @@ class Quality(unittest.TestCase):
     def test_tokens(self):
         self.assertEqual(self.tokenizer.encode(TEXT), TEXT_IDS)
         self.assertEqual(self.tokenizer.encode(""), [])
+        self.assertEqual(self.tokenizer.decode(TEXT_IDS), TEXT)
+        chat = "<|im_start|>user\nHi<|im_end|>"
+        ids = self.tokenizer.encode(chat, greedy.SPECIAL)
+        self.assertEqual((ids[0], ids[-1], ids[1:-1]), (1, 2, self.tokenizer.encode("user\nHi")))
+        self.assertEqual(self.tokenizer.decode(ids), chat)
+        self.assertEqual(self.tokenizer.decode(self.tokenizer.encode(chat)), chat)
 
     def test_model_makes_what_transformers_made(self):
         cache, _ = self.model.prefill(self.sample.tokens)
@@ -70,6 +77,40 @@ class Quality(unittest.TestCase):
         self.assertLess(kld.mean(), 1e-8)
         short = Cache(*([x[:, 1:] for x in both] for both in cache))  # a row less: everything one position off
         self.assertGreater(np.abs(self.model.forward(ids[600:], short).logits - whole).max() / rms, 1e-2)
+
+    def test_generates_as_from_the_beginning(self):
+        texts = [list(self.sample.tokens[:n]) for n in (9, 14)]  # caches of different lengths, together
+        caches = [self.model.prefill(ids[:-1])[0] for ids in texts]
+        copies = [[x.copy() for x in cache.values] for cache in caches]
+        generated = self.model.generate(caches, [ids[-1] for ids in texts], 6)
+        for ids, answer in zip(texts, generated):
+            for token in answer:
+                self.assertEqual(self.model.forward(ids).logits[-1].argmax(), token)
+                ids.append(token)
+        for cache, copy in zip(caches, copies):
+            self.assertTrue(all(np.array_equal(x, y) for x, y in zip(cache.values, copy)))
+
+    def test_greedy_finds_the_first_difference(self):
+        ids = [int(i) for i in self.sample.tokens]
+        prompt = greedy.Prompt(self.model, self.tools, self.folder.name, "prompt", ids, 12, self.model.prefill(ids)[0])
+        prompt.answered(self.model, self.model.generate([prompt.exact], [prompt.next], 24)[0])
+        same = greedy.judge(self.model, prompt, prompt.exact, 1)
+        self.assertEqual((same.kld, same.same, same.top1, same.choice), (0, 24, 1, None))
+        wrong = Cache([-x for x in prompt.exact.keys], prompt.exact.values)
+        answer = greedy.judge(self.model, prompt, wrong, 1)
+        other = self.model.generate([wrong], [prompt.next], 24)[0]
+        self.assertLess(answer.same, 24)
+        self.assertEqual(greedy.first_difference(other == prompt.generated), answer.same)
+        self.assertGreater(answer.kld, 0.01)
+        self.assertGreater(answer.choice[0], answer.choice[1])
+
+    def test_block_types(self):
+        x = np.linspace(-4, 3.5, 64, dtype=np.float32).reshape(1, 64)  # its 16 values in steps of a half
+        x = np.round(2 * x) / 2
+        np.testing.assert_array_equal(greedy.in_blocks(x[:, :32], greedy.q4_0), x[:, :32])
+        np.testing.assert_array_equal(greedy.in_blocks(0 * x, greedy.q8_0), 0 * x)
+        error = np.abs(greedy.in_blocks(x, greedy.q8_0) - x).max()
+        self.assertTrue(0 < error < 4 / 127)
 
     def test_measures(self):
         p = np.log([[0.75, 0.25], [0.75, 0.25]]) + [[5.0], [-5.0]]

@@ -1,5 +1,5 @@
-"""tokenizer.py: text to the token ids of a GGUF file's own vocabulary: byte-level BPE with llama.cpp's pre-tokenizer
-`smollm`. Plain text only: special tokens written out in it are text, and ids are not turned back.
+"""tokenizer.py: text to the token ids of a GGUF file's own vocabulary and back: byte-level BPE with llama.cpp's
+pre-tokenizer `smollm`. Special tokens written out in a text are text, unless they are named.
 """
 
 import re
@@ -36,7 +36,9 @@ class Tokenizer:
             raise ValueError(f"{model.path}: its pre-tokenizer is {kind}; only smollm is known")
         self.ids = {token: i for i, token in enumerate(model.field("tokenizer.ggml.tokens"))}
         self.ranks = {tuple(m.split(" ")): i for i, m in enumerate(model.field("tokenizer.ggml.merges"))}
+        self.tokens = list(self.ids)
         self.characters = byte_characters()
+        self.bytes = {character: byte for byte, character in enumerate(self.characters)}
         self.known = {}
 
     def word(self, text):
@@ -48,10 +50,19 @@ class Tokenizer:
             parts[at:at + 2] = [parts[at] + parts[at + 1]]
         return [self.ids[part] for part in parts]
 
-    def encode(self, text):
+    def encode(self, text, special=()):
+        """special: tokens whose names in the text are these tokens, not text."""
         ids = []
-        for word in split(text):
-            if word not in self.known:
-                self.known[word] = self.word(word)
-            ids += self.known[word]
+        for part in re.split(f"({'|'.join(map(re.escape, special))})", text) if special else [text]:
+            if part in special:
+                ids.append(self.ids[part])
+                continue
+            for word in split(part):
+                if word not in self.known:
+                    self.known[word] = self.word(word)
+                ids += self.known[word]
         return ids
+
+    def decode(self, ids):
+        """The text of ids; bytes that are no UTF-8, as of a character cut in two, become U+FFFD."""
+        return bytes(self.bytes[c] for i in ids for c in self.tokens[i]).decode("utf-8", "replace")

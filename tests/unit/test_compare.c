@@ -327,6 +327,46 @@ static void shifted_cells(void **state) {
     assert_int_equal(d.values, 3);
 }
 
+/* Sums by row, by channel and by octave; a row of more values than are converted at a time; pairs that are not finite. */
+static void error_sums(void **state) {
+    enum { WIDTH = 5000 };
+    static float a[2 * WIDTH], b[2 * WIDTH];
+    struct kvc_error_sums sums;
+    struct kvc_error e;
+    struct kvc_difference out[1];
+    (void)state;
+    for (size_t i = 0; i < 2 * WIDTH; i++) a[i] = b[i] = 1;
+    b[3] = 1.5f;             /* row 0, channel 3: 2^-1 */
+    b[4500] = 3;             /* row 0, beyond the first piece: 2^1 */
+    b[WIDTH + 3] = 0;        /* row 1, channel 3: 2^0 */
+    b[WIDTH + 4] = INFINITY; /* counts in no sum */
+    assert_int_equal(kvc_error_sums_start(&sums, 2, WIDTH, &e), 0);
+    const struct kvc_compare_options o = {.exact = 1, .sums = &sums};
+    assert_int_equal(compare(cache_of(KVC_F32, 2, 1, WIDTH, a, NULL), cache_of(KVC_F32, 2, 1, WIDTH, b, NULL), 1, &o, out), 4);
+    assert_true(sums.row[0].dd == 4.25 && sums.row[0].aa == WIDTH);
+    assert_true(sums.row[1].dd == 1 && sums.row[1].aa == WIDTH - 1);
+    assert_true(sums.channel[3].dd == 1.25 && sums.channel[3].aa == 2);
+    assert_true(sums.channel[4500].dd == 4 && sums.channel[4].dd == 0 && sums.channel[4].aa == 1);
+    assert_true(kvc_error_relative(&sums.channel[3]) == sqrt(1.25 / 2));
+    for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++)
+        assert_int_equal(sums.octave[i], i + 1 >= KVC_ERROR_OCTAVE_0 && i <= KVC_ERROR_OCTAVE_0 + 1);
+    assert_int_equal(sums.zero, 2 * WIDTH - 4);
+    assert_int_equal(sums.nonfinite, 1);
+    kvc_error_sums_free(&sums);
+
+    /* the ends of the octaves: the difference of the smallest numbers, and of the largest */
+    const float small[2] = {0, 0x1p-149f}, large[2] = {-0x1.fffffep127f, 0x1.fffffep127f};
+    assert_int_equal(kvc_error_sums_start(&sums, 1, 1, &e), 0);
+    kvc_error_sums_values(&sums, 0, 0, &small[0], &small[1], 1);
+    kvc_error_sums_values(&sums, 0, 0, &large[0], &large[1], 1);
+    assert_int_equal(sums.octave[0], 1);
+    assert_int_equal(sums.octave[KVC_ERROR_OCTAVE_0 + 128], 1);
+    kvc_error_sums_free(&sums);
+
+    const struct kvc_error_sum none = {0, 0}, only_b = {1, 0};
+    assert_true(kvc_error_relative(&none) == 0 && isinf(kvc_error_relative(&only_b)));
+}
+
 /* --- sums by layer, head, position, channel --- */
 
 enum { GROUP_ROWS = 3, GROUP_HEADS = 2, GROUP_DIM = 4, GROUP_VALUES = GROUP_ROWS * GROUP_HEADS * GROUP_DIM };
@@ -434,6 +474,7 @@ int main(void) {
         cmocka_unit_test(reports),
         cmocka_unit_test(positions_match),
         cmocka_unit_test(shifted_cells),
+        cmocka_unit_test(error_sums),
         cmocka_unit_test(groups),
         cmocka_unit_test(group_words),
     };

@@ -751,6 +751,34 @@ static void ranges_agree(void **state) {
     }
 }
 
+/* Values beyond limits of their own and of all; many are equal to a limit, some limits are infinite. */
+static void limits_agree(void **state) {
+    (void)state;
+    for (size_t s = 0; s < LENGTHS; s++)
+        for (unsigned round = 0; round < 20; round++) {
+            const size_t n = lengths[s], step = round % 2;
+            float *x = floats(n), *low = floats(n + 1), *high = floats(n + 1);
+            uint16_t *got = malloc(2 * n + 2), *want = malloc(2 * n + 2);
+            size_t count = 0;
+            assert_true(got && want);
+            for (size_t i = 0; i < n; i++) x[i] = round % 3 ? common_float() : (float)(random_byte() % 16 - 8);
+            for (size_t i = 0; i <= n; i++) {
+                low[i] = round % 3 ? -0.5f : (float)(random_byte() % 4 - 8);
+                high[i] = round % 3 ? 0.5f : (float)(random_byte() % 4 + 4);
+                if (round % 5 == 4) low[i] = random_byte() % 2 ? INFINITY : -INFINITY;
+            }
+            for (size_t i = 0; i < n; i++)
+                if (x[i] <= low[i * step] || x[i] >= high[i * step]) want[count++] = (uint16_t)i;
+            for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                const struct kvc_kernels *k = kvc_kernels_find(*name);
+                if (!k) continue;
+                assert_int_equal(k->find_beyond(got, x, low, high, n, step), count);
+                assert_memory_equal(got, want, 2 * count);
+            }
+            free(x - 1), free(low - 1), free(high - 1), free(got), free(want);
+        }
+}
+
 static const size_t group_sizes[] = {1, 3, 7, 8, 13, 32, 64, 80, 2000};
 enum { GROUP_SIZES = sizeof group_sizes / sizeof group_sizes[0] };
 
@@ -981,6 +1009,34 @@ static void tiles_are_multiplied(void **state) {
             }
 }
 
+/* add_gram's upper triangle sum by sum, and nothing beside it. */
+static void grams_agree(void **state) {
+    (void)state;
+    static const size_t dims[] = {1, 2, 5, 6, 7, 15, 16, 17, 22, 31, 64, 67}, counts[] = {0, 1, 2, 17, 64};
+    for (size_t s = 0; s < sizeof dims / sizeof dims[0] * 5 * 3; s++) {
+        const size_t dim = dims[s / 15], n = counts[s / 3 % 5], stride = dim + (s % 3 ? 3 : 0);
+        float *x = floats(n * stride);
+        double *gram = malloc(dim * dim * sizeof *gram), *want = malloc(dim * dim * sizeof *want);
+        assert_true(gram && want);
+        fill_with(s % 3 == 2 ? finite_float : common_float, x, n * stride);
+        for (size_t i = 0; i < dim * dim; i++) want[i] = (double)common_float();
+        for (const char *const *name = kvc_kernels_names(); *name; name++) {
+            const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+            if (!kernels) continue;
+            memcpy(gram, want, dim * dim * sizeof *gram);
+            kernels->add_gram(gram, x, n, stride, dim);
+            for (size_t i = 0; i < dim; i++)
+                for (size_t j = 0; j < dim; j++) {
+                    float sum = 0;
+                    for (size_t t = 0; t < n && i <= j; t++) sum = fmaf(x[t * stride + i], x[t * stride + j], sum);
+                    const double due = i <= j ? want[i * dim + j] + (double)sum : want[i * dim + j];
+                    assert_memory_equal(&due, &gram[i * dim + j], sizeof due);
+                }
+        }
+        free(x - 1), free(gram), free(want);
+    }
+}
+
 static float total_of(const float sum[8]) {
     return plus(plus(plus(sum[0], sum[4]), plus(sum[2], sum[6])), plus(plus(sum[1], sum[5]), plus(sum[3], sum[7])));
 }
@@ -1110,12 +1166,37 @@ static void sparse_rows_are_multiplied(void **state) {
                     const struct kvc_kernels *kernels = kvc_kernels_find(*name);
                     if (!kernels) continue;
                     fill_with(any_float, y, n);
-                    kernels->multiply_sparse(y, a, b, k, stride, n);
+                    kernels->multiply_sparse(y, n, a, k, 1, b, k, stride, n);
                     assert_memory_equal(y, want, 4 * n);
                 }
                 free(a - 1), free(b - 1), free(y - 1), free(want - 1);
             }
     assert_true(zeros > 100 && apart > 1000);
+}
+
+/* Many rows are each as one row, and nothing between them is touched. */
+static void rows_are_multiplied_alone(void **state) {
+    (void)state;
+    for (size_t rows = 0; rows <= 5; rows++)
+        for (size_t k = 0; k <= 1100; k += k < 100 ? 33 : 250)
+            for (size_t n = 1; n <= 150; n += 37) {
+                const size_t a_stride = k + rows % 3, y_stride = n + rows % 4;
+                float *a = floats(rows * a_stride), *b = floats(k * n), *y = floats(rows * y_stride);
+                float *want = floats(rows * y_stride);
+                fill_with(sparse_float, a, rows * a_stride);
+                fill_with(common_float, b, k * n);
+                for (const char *const *name = kvc_kernels_names(); *name; name++) {
+                    const struct kvc_kernels *kernels = kvc_kernels_find(*name);
+                    if (!kernels) continue;
+                    fill_with(any_float, y, rows * y_stride);
+                    memcpy(want, y, 4 * rows * y_stride);
+                    for (size_t r = 0; r < rows; r++)
+                        kvc_kernels_ref.multiply_sparse(want + r * y_stride, 0, a + r * a_stride, 0, 1, b, k, n, n);
+                    kernels->multiply_sparse(y, y_stride, a, a_stride, rows, b, k, n, n);
+                    assert_memory_equal(y, want, 4 * rows * y_stride);
+                }
+                free(a - 1), free(b - 1), free(y - 1), free(want - 1);
+            }
 }
 
 static double common_double(void) {
@@ -1359,13 +1440,16 @@ int main(void) {
         cmocka_unit_test(examples),
         cmocka_unit_test(floats_become_words),
         cmocka_unit_test(ranges_agree),
+        cmocka_unit_test(limits_agree),
         cmocka_unit_test(codes_agree),
         cmocka_unit_test(values_agree),
         cmocka_unit_test(rows_are_multiplied),
         cmocka_unit_test(tiles_are_multiplied),
+        cmocka_unit_test(grams_agree),
         cmocka_unit_test(products_agree),
         cmocka_unit_test(exponentials_agree),
         cmocka_unit_test(sparse_rows_are_multiplied),
+        cmocka_unit_test(rows_are_multiplied_alone),
         cmocka_unit_test(integers_are_multiplied),
         cmocka_unit_test(weights_have_places),
         cmocka_unit_test(matrices_are_transposed),

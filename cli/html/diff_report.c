@@ -1,0 +1,274 @@
+/* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for its pictures (diff_pictures.c,
+ * diff_curves.c). */
+#include "cli/html/diff_report.h"
+
+#include "cli/dump/dump_facts.h"
+#include "cli/html/page.h"
+#include "formats/cache/keys.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TENSORS = 2000, MAX_HEADS = 20 };
+
+/* Writes "layer 3 V". */
+static void label_of(const struct kvc_tensor_pair *pair, char *text, size_t size) {
+    diff_layers_label(pair, pair, text, size);
+}
+
+/* --- the verdict --- */
+
+static void say_number(FILE *out, double v) {
+    if (isfinite(v)) html_say(out, "%.3g", v);
+    else fputs("infinite", out);
+}
+
+/* Writes the relative error of each role over the tensors that differ. */
+static void say_roles(FILE *out, const struct diff_collected *c) {
+    int any = 0;
+    for (unsigned role = 0; role < DIFF_ROLES; role++) {
+        struct kvc_difference all = {0};
+        for (size_t i = 0; i < c->n_tensors; i++)
+            if (c->tensor[i].pair->role == role && c->tensor[i].all.differ) kvc_difference_add(&all, &c->tensor[i].all);
+        if (all.differ == all.nonfinite) continue;
+        html_say(out, "%s %s ", any ? "," : "; relative error", kvc_role_name(role));
+        say_number(out, all.frobenius);
+        any = 1;
+    }
+    fputs(". ", out);
+}
+
+static void say_worst(FILE *out, const struct diff_collected *c) {
+    const struct diff_worst worst = diff_collect_worst(c);
+    char label[128];
+    if (!worst.tensor) return;
+    label_of(worst.tensor->pair, label, sizeof label);
+    fprintf(out, "<span class=\"worst\">The worst is <a href=\"#t%zu\">", (size_t)(worst.tensor - c->tensor));
+    const struct kvc_difference *head = &worst.tensor->head[worst.head];
+    html_say(out, "%s head %" PRIu64 ": ", label, worst.head);
+    if (head->nonfinite) html_say(out, "%" PRIu64 " value%s not finite", head->nonfinite, head->nonfinite == 1 ? "" : "s");
+    else say_number(out, head->frobenius);
+    fputs("</a>.</span> ", out);
+}
+
+/* Returns the head whose attention changes most: the layer, and *head. NULL if attention was not measured. */
+static const struct kvc_attended_layer *worst_attention(const struct kvc_attended *a, uint64_t *head) {
+    const struct kvc_attended_layer *worst = NULL;
+    double most = 0;
+    for (size_t i = 0; i < a->n; i++)
+        for (uint64_t h = 0; h < a->layer[i].heads; h++) {
+            const double kl = kvc_attention_kl(&a->layer[i].head[h]);
+            if (worst && !(kl > most)) continue;
+            worst = &a->layer[i];
+            *head = h;
+            most = kl;
+        }
+    return worst;
+}
+
+static void say_attention(FILE *out, const struct kvc_attended *a) {
+    uint64_t head;
+    const struct kvc_attended_layer *l = worst_attention(a, &head);
+    if (!l) return;
+    html_say(out,
+             "Attention drifts by %.3g nats (mean KL divergence of %" PRIu64 " queries), most in layer %" PRIu32 " head %" PRIu64
+             ": %.3g nats. ",
+             kvc_attention_kl(&a->all), a->all.queries, l->k->layer, head, kvc_attention_kl(&l->head[head]));
+}
+
+static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error *why) {
+    const struct diff_collected *c = d->collected;
+    const struct kvc_difference *x = &d->total;
+    fprintf(out, "<p class=\"verdict%s\">", why ? " bad" : "");
+    if (why) html_say(out, "The comparison stopped, so this report is not complete: %s. ", why->message);
+    if (d->unequal) {
+        html_say(out, "A and B differ in %" PRIu64 " of %" PRIu64 " values, in %" PRIu64 " of %" PRIu64 " tensor%s", x->differ,
+                 d->values, d->unequal, d->compared, d->compared == 1 ? "" : "s");
+        say_roles(out, c);
+        say_worst(out, c);
+        if (x->nonfinite) html_say(out, "%" PRIu64 " of the pairs that differ are not finite. ", x->nonfinite);
+    } else {
+        html_say(out, "All %" PRIu64 " values of %" PRIu64 " tensor%s are the same. ", d->values, d->compared,
+                 d->compared == 1 ? "" : "s");
+    }
+    if (d->facts) html_say(out, "%" PRIu64 " other fact%s. ", d->facts, d->facts == 1 ? " differs" : "s differ");
+    say_attention(out, &d->attended);
+    fputs("</p>\n", out);
+}
+
+/* --- facts --- */
+
+/* The facts of one file, as kvc-dump shows them. */
+struct side {
+    struct dump_facts facts;
+    char size[32], tokens[32], layers[16], k[64], v[64];
+};
+
+static int gather(struct side *s, const struct kvc_opened *f, struct kvc_error *e) {
+    if (dump_facts_gather(&s->facts, f, e)) return -1;
+    free(s->facts.part);
+    cli_size_text(kvc_opened_size(f), s->size);
+    snprintf(s->tokens, sizeof s->tokens, "%" PRIu64, f->cache->n_tokens);
+    snprintf(s->layers, sizeof s->layers, "%" PRIu32, s->facts.layers);
+    dump_dtypes_text(&s->facts.k, s->k, sizeof s->k);
+    dump_dtypes_text(&s->facts.v, s->v, sizeof s->v);
+    return 0;
+}
+
+static void file_row(FILE *out, const char *name, const char *a, const char *b) {
+    if (!(a && *a) && !(b && *b)) return;
+    fprintf(out, "<tr><th>%s</th>", name);
+    html_cell(out, HTML_TEXT, a && *a ? a : NULL);
+    html_cell(out, HTML_TEXT, b && *b ? b : NULL);
+    fputs("</tr>\n", out);
+}
+
+static int files(struct diff_comparison *d, FILE *out, struct kvc_error *e) {
+    struct side *s = calloc(2, sizeof *s);
+    if (!s) return kvc_fail_memory(e, "the facts of files");
+    int status = gather(&s[0], &d->file[0], e) || gather(&s[1], &d->file[1], e) ? -1 : 0;
+    if (!status) {
+        const struct kvc_meta *m[2] = {s[0].facts.meta, s[1].facts.meta};
+        fputs("<table class=\"facts\"><thead><tr><th></th><th>A</th><th>B</th></tr></thead><tbody>\n", out);
+        file_row(out, "file", d->file[0].input.name, d->file[1].input.name);
+        file_row(out, "format", dump_format_name(&s[0].facts), dump_format_name(&s[1].facts));
+        file_row(out, "size", s[0].size, s[1].size);
+        file_row(out, "model", kvc_meta_text(m[0], KVC_KEY_MODEL_NAME, NULL), kvc_meta_text(m[1], KVC_KEY_MODEL_NAME, NULL));
+        file_row(out, "recipe", kvc_meta_text(m[0], KVC_KEY_RECIPE, NULL), kvc_meta_text(m[1], KVC_KEY_RECIPE, NULL));
+        file_row(out, "layers", s[0].layers, s[1].layers);
+        file_row(out, "token ids", s[0].facts.c->tokens ? s[0].tokens : NULL, s[1].facts.c->tokens ? s[1].tokens : NULL);
+        file_row(out, "dtype of K", s[0].k, s[1].k);
+        file_row(out, "dtype of V", s[0].v, s[1].v);
+        fputs("</tbody></table>\n", out);
+    }
+    free(s);
+    return status;
+}
+
+static void facts(const struct diff_collected *c, FILE *out) {
+    static const struct html_column columns[] = {{"where", HTML_TEXT},
+                                                 {"fact", HTML_TEXT},
+                                                 {"A", HTML_TEXT},
+                                                 {"B", HTML_TEXT},
+                                                 {"note", HTML_TEXT | HTML_WIDE},
+                                                 {NULL, 0}};
+    for (size_t i = 0; i < c->n_aligns; i++) html_note(out, c->align[i].what);
+    if (!c->n_facts) return;
+    fputs("<h3>Facts that differ</h3>\n", out);
+    html_table(out, columns);
+    for (size_t i = 0; i < c->n_facts; i++) {
+        const struct diff_collected_fact *f = &c->fact[i];
+        fputs("<tr>", out);
+        html_cell(out, HTML_TEXT, f->where);
+        html_cell(out, HTML_TEXT, f->what);
+        html_cell(out, HTML_TEXT, f->a && !*f->a ? "yes" : f->a);
+        html_cell(out, HTML_TEXT, f->b && !*f->b ? "yes" : f->b);
+        html_cell(out, HTML_TEXT | HTML_WIDE, f->note ? f->note : "");
+        fputs("</tr>\n", out);
+    }
+    html_table_end(out);
+}
+
+/* --- tables --- */
+
+static uint64_t worst_head(const struct diff_collected_tensor *t) {
+    uint64_t worst = 0;
+    for (uint64_t h = 1; h < t->pair->heads; h++)
+        if (t->head[h].frobenius > t->head[worst].frobenius) worst = h;
+    return worst;
+}
+
+static void tensors(const struct diff_collected *c, FILE *out) {
+    static const struct html_column columns[] = {
+        {"tensor", HTML_TEXT},
+        {"differ", HTML_NUMBER | HTML_WIDE},
+        {"values", HTML_NUMBER | HTML_WIDE},
+        {"rel. error", HTML_NUMBER},
+        {"max-abs", HTML_NUMBER | HTML_WIDE},
+        {"rms", HTML_NUMBER | HTML_WIDE},
+        {"cosine", HTML_NUMBER | HTML_WIDE},
+        {"worst head", HTML_NUMBER},
+        {"its error", HTML_NUMBER},
+        {NULL, 0},
+    };
+    html_section(out, "tensors", "All tensors");
+    if (c->n_tensors > MAX_TENSORS) html_note(out, "The first 2000 tensors; --json has all.");
+    html_table(out, columns);
+    for (size_t i = 0; i < c->n_tensors && i < MAX_TENSORS; i++) {
+        const struct diff_collected_tensor *t = &c->tensor[i];
+        const uint64_t head = worst_head(t);
+        char text[128];
+        label_of(t->pair, text, sizeof text);
+        fprintf(out, "<tr id=\"t%zu\">", i);
+        html_cell(out, HTML_TEXT, text);
+        html_cell_u64(out, HTML_NUMBER | HTML_WIDE, t->all.differ);
+        html_cell_u64(out, HTML_NUMBER | HTML_WIDE, t->all.values);
+        html_cell_f64(out, HTML_NUMBER, t->all.frobenius);
+        html_cell_f64(out, HTML_NUMBER | HTML_WIDE, t->all.max_abs);
+        html_cell_f64(out, HTML_NUMBER | HTML_WIDE, t->all.rms);
+        snprintf(text, sizeof text, "%.6f", t->all.cosine);
+        html_cell(out, HTML_NUMBER | HTML_WIDE, text);
+        html_cell_u64(out, HTML_NUMBER, head);
+        html_cell_f64(out, HTML_NUMBER, t->head[head].frobenius);
+        fputs("</tr>\n", out);
+    }
+    html_table_end(out);
+}
+
+static void attention(struct kvc_attended *a, FILE *out) {
+    static const struct html_column columns[] = {{"layer", HTML_NUMBER},
+                                                 {"head", HTML_NUMBER},
+                                                 {"queries", HTML_NUMBER | HTML_WIDE},
+                                                 {"KL, nats", HTML_NUMBER},
+                                                 {"logit rms", HTML_NUMBER},
+                                                 {"output median", HTML_NUMBER | HTML_WIDE},
+                                                 {"output p99", HTML_NUMBER},
+                                                 {NULL, 0}};
+    size_t rows = 0;
+    if (!a->n) return;
+    html_section(out, "attention", "Attention by head");
+    html_table(out, columns);
+    for (size_t i = 0; i < a->n; i++)
+        for (uint64_t h = 0; h < a->layer[i].heads && rows < MAX_TENSORS; h++, rows++) {
+            struct kvc_attention *x = &a->layer[i].head[h];
+            fputs("<tr>", out);
+            html_cell_u64(out, HTML_NUMBER, a->layer[i].k->layer);
+            html_cell_u64(out, HTML_NUMBER, h);
+            html_cell_u64(out, HTML_NUMBER | HTML_WIDE, x->queries);
+            html_cell_f64(out, HTML_NUMBER, kvc_attention_kl(x));
+            html_cell_f64(out, HTML_NUMBER, kvc_attention_logit_rms(x));
+            html_cell_f64(out, HTML_NUMBER | HTML_WIDE, kvc_attention_output(x, 0.5));
+            html_cell_f64(out, HTML_NUMBER, kvc_attention_output(x, 0.99));
+            fputs("</tr>\n", out);
+        }
+    html_table_end(out);
+}
+
+/* --- the page --- */
+
+static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
+    verdict(d, out, why);
+    if (diff_report_heatmaps(d, out, e) || diff_report_positions(d, out, e) || diff_report_channels(d, out, e) ||
+        diff_report_sizes(d, out, e))
+        return -1;
+    html_section(out, "files", "The two files");
+    if (files(d, out, e)) return -1;
+    facts(d->collected, out);
+    tensors(d->collected, out);
+    attention(&d->attended, out);
+    return d->collected->failed ? kvc_fail_memory(e, "a report") : 0;
+}
+
+int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {
+    struct html_page p;
+    char title[1024];
+    snprintf(title, sizeof title, "kvc-diff: %.480s, %.480s", d->file[0].input.name, d->file[1].input.name);
+    if (html_begin(&p, title, e)) return -1;
+    if (contents(d, p.out, why, e)) {
+        html_abandon(&p);
+        return -1;
+    }
+    return html_write(&p, d->html, e);
+}

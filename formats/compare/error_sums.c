@@ -1,0 +1,54 @@
+/* error_sums.c: sums of the errors of one tensor by row, by channel and by size. Not for drawing them (cli/html). */
+#include "formats/compare/error_sums.h"
+
+#include "codecs/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void kvc_error_sum_add(struct kvc_error_sum *total, const struct kvc_error_sum *part) {
+    total->dd += part->dd;
+    total->aa += part->aa;
+}
+
+double kvc_error_relative(const struct kvc_error_sum *s) {
+    return s->aa > 0 ? sqrt(s->dd / s->aa) : s->dd > 0 ? (double)INFINITY : 0;
+}
+
+int kvc_error_sums_start(struct kvc_error_sums *s, uint64_t rows, uint64_t channels, struct kvc_error *e) {
+    *s = (struct kvc_error_sums){.rows = rows, .channels = channels};
+    s->row = kvc_alloc_zeros(rows, sizeof *s->row);
+    s->channel = kvc_alloc_zeros(channels, sizeof *s->channel);
+    if (!s->row || !s->channel) {
+        kvc_error_sums_free(s);
+        return kvc_fail_memory(e, "sums of errors");
+    }
+    return 0;
+}
+
+void kvc_error_sums_free(struct kvc_error_sums *s) {
+    free(s->row);
+    free(s->channel);
+    *s = (struct kvc_error_sums){.rows = 0};
+}
+
+/* Returns the octave of an error above 0. */
+static unsigned octave_of(double error) {
+    const int octave = ilogb(error) + KVC_ERROR_OCTAVE_0;
+    return octave < 0 ? 0 : octave < KVC_ERROR_OCTAVES ? (unsigned)octave : KVC_ERROR_OCTAVES - 1;
+}
+
+void kvc_error_sums_values(struct kvc_error_sums *s, uint64_t row, uint64_t first, const float *a, const float *b, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(a[i]) || !isfinite(b[i])) {
+            s->nonfinite++;
+            continue;
+        }
+        const double x = (double)a[i], apart = fabs(x - (double)b[i]);
+        const struct kvc_error_sum one = {apart * apart, x * x};
+        kvc_error_sum_add(&s->row[row], &one);
+        kvc_error_sum_add(&s->channel[first + i], &one);
+        if (apart > 0) s->octave[octave_of(apart)]++;
+        else s->zero++;
+    }
+}

@@ -1,0 +1,85 @@
+/* transform_avx512.c: AVX-512 twins of the products of the transform codec (transform_ref.c, products_ref.c), same bytes for every
+ * input. Not for its other kernels, which are AVX2's, and not compiled on other machines. */
+#include "kernels/twins.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+enum { LANES = 16, GROUP = 64 }; /* floats of a vector; coefficients that are sought for non-zero ones at once */
+
+static inline __mmask16 first_lanes(size_t n) {
+    return (__mmask16)(n < LANES ? (1u << n) - 1 : 0xffffu);
+}
+
+/* Finds the non-zero ones among n <= GROUP coefficients. */
+static inline uint64_t find_nonzero(const float *a, size_t n) {
+    uint64_t found = 0;
+    for (size_t j = 0; j < n; j += LANES) {
+        const __m512 x = _mm512_maskz_loadu_ps(first_lanes(n - j), a + j);
+        found |= (uint64_t)_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ) << j;
+    }
+    return found;
+}
+
+/* LANES * vectors columns of a row, the last vector under a mask. A constant number of vectors, so that the sums stay in
+ * registers. */
+static inline __attribute__((always_inline)) void add_terms(float *y, const float *a, const float *b, size_t k, size_t stride,
+                                                            size_t vectors, __mmask16 mask) {
+    __m512 sum[8];
+    const size_t last = vectors - 1;
+#pragma GCC unroll 8
+    for (size_t v = 0; v < 8; v++) sum[v] = _mm512_setzero_ps();
+    for (size_t first = 0; first < k; first += GROUP, a += GROUP, b += GROUP * stride)
+        for (uint64_t left = find_nonzero(a, k - first < GROUP ? k - first : GROUP); left; left &= left - 1) {
+            const size_t j = (size_t)__builtin_ctzll(left);
+            const __m512 factor = _mm512_set1_ps(a[j]);
+            const float *row = b + j * stride;
+#pragma GCC unroll 8
+            for (size_t v = 0; v < 8; v++)
+                if (v < last) sum[v] = _mm512_fmadd_ps(factor, _mm512_loadu_ps(row + LANES * v), sum[v]);
+            sum[last] = _mm512_fmadd_ps(factor, _mm512_maskz_loadu_ps(mask, row + LANES * last), sum[last]);
+        }
+#pragma GCC unroll 8
+    for (size_t v = 0; v < 8; v++)
+        if (v < last) _mm512_storeu_ps(y + LANES * v, sum[v]);
+    _mm512_mask_storeu_ps(y + LANES * last, mask, sum[last]);
+}
+
+void kvc_multiply_sparse_avx512(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
+                                size_t stride, size_t n) {
+    for (size_t r = 0; r < rows; r++, y += y_stride, a += a_stride) {
+        size_t i = 0;
+        for (; i + 8 * LANES <= n; i += 8 * LANES) add_terms(y + i, a, b + i, k, stride, 8, 0xffff);
+        for (; i + 4 * LANES <= n; i += 4 * LANES) add_terms(y + i, a, b + i, k, stride, 4, 0xffff);
+        for (; i < n; i += LANES) add_terms(y + i, a, b + i, k, stride, 1, first_lanes(n - i));
+    }
+}
+
+/* A tile of 1 to 16 rows: each vector of b serves them all. */
+static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
+                                                       const float *b, size_t k) {
+    __m512 sum[16];
+#pragma GCC unroll 16
+    for (size_t r = 0; r < 16; r++) sum[r] = _mm512_setzero_ps();
+    for (size_t j = 0; j < k; j++, b += KVC_TILE) {
+        const __m512 row = _mm512_loadu_ps(b);
+#pragma GCC unroll 16
+        for (size_t r = 0; r < 16; r++)
+            if (r < rows) sum[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[r * a_stride + j]), row, sum[r]);
+    }
+#pragma GCC unroll 16
+    for (size_t r = 0; r < 16; r++)
+        if (r < rows) _mm512_storeu_ps(y + r * y_stride, sum[r]);
+}
+
+void kvc_multiply_tile_avx512(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
+    for (; rows >= 16; rows -= 16, y += 16 * y_stride, a += 16 * a_stride) tile(y, y_stride, a, a_stride, 16, b, k);
+    for (; rows >= 8; rows -= 8, y += 8 * y_stride, a += 8 * a_stride) tile(y, y_stride, a, a_stride, 8, b, k);
+    for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride) tile(y, y_stride, a, a_stride, 4, b, k);
+    for (; rows; rows--, y += y_stride, a += a_stride) tile(y, y_stride, a, a_stride, 1, b, k);
+}
+
+#else
+typedef int kvc_no_transform_avx512; /* ISO C wants one declaration in a file */
+#endif

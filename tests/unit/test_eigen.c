@@ -1,0 +1,126 @@
+/* test_eigen.c: directions by subspace iteration beside the eigenvectors, on spectra that are easy and hard for it. */
+#include "codecs/eigen.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint64_t seed = 1;
+
+static void *get_memory(size_t n) {
+    void *p = malloc(n);
+    assert_non_null(p);
+    return p;
+}
+
+static double normal(void) {
+    double sum = -6;
+    for (int i = 0; i < 12; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        sum += (double)(seed >> 11) * 0x1p-53;
+    }
+    return sum;
+}
+
+/* Makes the rows of an orthogonal matrix. */
+static void make_basis(double *v, size_t dim) {
+    for (size_t k = 0; k < dim; k++) {
+        double *x = v + k * dim, square = 0;
+        for (size_t i = 0; i < dim; i++) x[i] = normal();
+        for (size_t pass = 0; pass < 2; pass++)
+            for (size_t j = 0; j < k; j++) {
+                double share = 0;
+                for (size_t i = 0; i < dim; i++) share += x[i] * v[j * dim + i];
+                for (size_t i = 0; i < dim; i++) x[i] -= share * v[j * dim + i];
+            }
+        for (size_t i = 0; i < dim; i++) square += x[i] * x[i];
+        for (size_t i = 0; i < dim; i++) x[i] /= sqrt(square);
+    }
+}
+
+/* Returns the squared Frobenius norm of what the directions leave: trace(G) - sum of d G d. */
+static double left_by(const double *gram, const float *direction, size_t dim, size_t rank) {
+    double left = 0;
+    for (size_t i = 0; i < dim; i++) left += gram[i * dim + i];
+    for (size_t k = 0; k < rank; k++) {
+        const float *d = direction + k * dim;
+        for (size_t i = 0; i < dim; i++)
+            for (size_t j = 0; j < dim; j++)
+                left -= (double)d[i] * (double)d[j] * (i < j ? gram[i * dim + j] : gram[j * dim + i]);
+    }
+    return left;
+}
+
+static double share_of(unsigned spectrum, size_t i, size_t dim) {
+    switch (spectrum) {
+    case 0: return 1;                                       /* all equal */
+    case 1: return pow(0.9, (double)i);                     /* falls slowly */
+    case 2: return pow((double)(i + 1), -1);                /* falls slower and slower */
+    case 3: return i < 4 ? 100 : 1;                         /* a gap after the fourth */
+    case 4: return i < 20 ? 100 : 1;                        /* more equal ones than are looked for */
+    case 5: return 1 - 0.3 * (double)i / (double)dim;       /* nearly equal */
+    case 6: return i < 3;                                   /* few directions at all */
+    case 7: return i ? 1e-4 * pow((double)(i + 1), -2) : 1; /* one by far */
+    case 8: return pow(2, -(double)i);                      /* falls fast */
+    default: return 0;                                      /* nothing */
+    }
+}
+
+static void subspaces(void **state) {
+    (void)state;
+    static const size_t dims[] = {1, 2, 16, 64, 128, 200}, ranks[] = {1, 2, 4, 16};
+    struct kvc_error e;
+    for (size_t d = 0; d < 6; d++) {
+        const size_t dim = dims[d];
+        double *basis = get_memory(dim * dim * sizeof *basis), *gram = get_memory(dim * dim * sizeof *gram);
+        double *again = get_memory(dim * dim * sizeof *again);
+        for (unsigned spectrum = 0; spectrum < 10; spectrum++) {
+            memset(gram, 0, dim * dim * sizeof *gram);
+            make_basis(basis, dim);
+            for (size_t k = 0; k < dim; k++)
+                for (size_t i = 0; i < dim; i++)
+                    for (size_t j = i; j < dim; j++) /* the upper triangle alone counts */
+                        gram[i * dim + j] += 1e-3 * share_of(spectrum, k, dim) * basis[k * dim + i] * basis[k * dim + j];
+            for (size_t r = 0; r < 4 && ranks[r] <= dim; r++) {
+                const size_t rank = ranks[r];
+                float *found = get_memory(rank * dim * sizeof *found), *exact = get_memory(rank * dim * sizeof *exact);
+                double all = 0;
+                for (size_t i = 0; i < dim; i++) all += gram[i * dim + i];
+                assert_int_equal(kvc_gram_subspace(found, gram, dim, rank, &e), 0);
+                memcpy(again, gram, dim * dim * sizeof *gram);
+                assert_int_equal(kvc_gram_directions(exact, again, dim, rank, &e), 0);
+                const double best = left_by(gram, exact, dim, rank), left = left_by(gram, found, dim, rank);
+                if (!(left <= 1.01 * 1.01 * best + 1e-6 * all))
+                    fail_msg("%zu of %zu, spectrum %u: %g of %g left, %g at best", rank, dim, spectrum, left, all, best);
+                for (size_t k = 0; k < rank; k++) {
+                    float far = 0;
+                    for (size_t i = 0; i < dim; i++)
+                        if (fabsf(found[k * dim + i]) > fabsf(far)) far = found[k * dim + i];
+                    assert_true(far >= 0);
+                    for (size_t j = 0; j <= k; j++) {
+                        double product = 0;
+                        for (size_t i = 0; i < dim; i++) product += (double)found[k * dim + i] * (double)found[j * dim + i];
+                        if (j < k) assert_true(fabs(product) < 1e-5);
+                        else assert_true(fabs(product - 1) < 1e-5 || (far <= 0 && best < 1e-6 * all + 1e-12));
+                    }
+                }
+                free(found);
+                free(exact);
+            }
+        }
+        free(basis);
+        free(gram);
+        free(again);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(subspaces)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
