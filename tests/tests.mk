@@ -355,11 +355,11 @@ bench-cuda: all $(if $(HAVE_CUDA),$B/$(notdir $C)/bench_cuda)
 # What the compiler and the C library lack for running the code for GPUs on the host, or nothing.
 SIMT_PROBE = mkdir -p $B && printf '%s\n' '\#include <math.h>' '\#include <ucontext.h>' 'int main() { makecontext(0, 0, 0); return (int)sqrtf(0); }' | \
   $(CC) $(CPPFLAGS) $(CFLAGS) $(SIMT_UNDEFINED) -x c++ -o $B/simt-probe - -lm >/dev/null 2>&1 || echo "no C++ (g++), no ucontext or no UBSan"
-## test-simt: the code for GPUs on the host, in warps whose lanes advance apart: test_load; SIMT_CUDA=1: test_cuda too, an hour
+## test-simt: the code for GPUs on the host, in warps whose lanes advance apart: test_load; SIMT_CUDA=1: test_cuda too, which takes long
 .PHONY: test-simt test-simt-quick test-simt-tsan
 test-simt test-simt-quick:
 	@reason="$$($(SIMT_PROBE))"; \
-	[ -n "$$reason" ] || $(MAKE) --no-print-directory $(SIMT_TESTS) || exit 1; \
+	[ -n "$$reason" ] || $(MAKE) --no-print-directory $B/kvc-pack $(SIMT_TESTS) || exit 1; \
 	sh tests/simt/run.sh $B "$(if $(filter %-quick,$@),,loading)" "$(if $(SIMT_CUDA),cuda)" "$$reason"
 
 ## test-simt-quick: the smaller stored files alone, less than a minute; part of make test

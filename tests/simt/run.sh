@@ -10,8 +10,9 @@ if [ -n "$4" ]; then
     exit 0
 fi
 passed=0 failed=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+scratch=$(mktemp -d)
+log=$scratch/log
+trap 'rm -rf "$scratch"' EXIT
 trap 'exit 2' HUP INT TERM
 
 run() { # run NAME COMMAND...
@@ -28,6 +29,9 @@ run() { # run NAME COMMAND...
 }
 
 run "warps on the host" "$build/test_simt"
+# four adjacent channels at a time (kernels/device/decode_quant.h)
+run "packing" "$1/kvc-pack" -q -r quant:kivi:bits=4 --layers=0-3 -o "$scratch/quant.kvc" samples/transformers-16.safetensors
+run "quant:kivi:bits=4" "$build/test_load" "$scratch/quant.kvc"
 [ -z "$3" ] || KVC_TEST_CUDA_BIG=0 run "GPU's tests" "$build/test_cuda" tests/golden/*.kvc samples/*.kvc
 if [ -n "$2" ]; then
     run "loading" "$build/test_load"
