@@ -66,6 +66,7 @@ struct kvc_block {
     /* encoding only */
     const struct kvc_encoding *encoding;
     struct kvc_block *partner; /* pair stages: the other layer's block */
+    int looked;                /* 1: only the matrix and the marks that stages hand on are needed; they may leave out sections */
 };
 
 /* Return the number in the tensor, and the position, of row i of a block. */

@@ -122,19 +122,33 @@ static uint8_t *write_halves(uint8_t *to, int exponent, uint8_t *lower, uint8_t 
     return escapes;
 }
 
-int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e) {
+/* Rounds values to halves of a common exponent, which it returns. */
+static int round_halves(uint8_t *halves, float *values, size_t n) {
     const struct kvc_kernels *k = kvc_kernels_get();
-    float largest = 0;
-    uint8_t *halves = kvc_alloc(n, 4);
-    if (!halves) return kvc_fail_memory(e, "numbers");
-    uint8_t *planes = halves + 2 * n;
-    for (size_t i = 0; i < n; i++) largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
-    const int exponent = exponent_for(largest);
+    float low = 0, high = 0;
+    if (n) k->range(values, n, &low, &high);
+    const int exponent = exponent_for(-low > high ? -low : high);
     k->scale(values, values, ldexpf(1, -exponent), n);
     k->f32_to_f16(halves, values, n);
     k->f16_to_f32(values, halves, n);
     k->scale(values, values, ldexpf(1, exponent), n);
-    k->split_planes(planes, halves, n, 2);
+    return exponent;
+}
+
+int kvc_halves_round(float *values, size_t n, struct kvc_error *e) {
+    uint8_t *halves = kvc_alloc(n, 2);
+    if (!halves) return kvc_fail_memory(e, "numbers");
+    round_halves(halves, values, n);
+    free(halves);
+    return 0;
+}
+
+int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e) {
+    uint8_t *halves = kvc_alloc(n, 4);
+    if (!halves) return kvc_fail_memory(e, "numbers");
+    uint8_t *planes = halves + 2 * n;
+    const int exponent = round_halves(halves, values, n);
+    kvc_kernels_get()->split_planes(planes, halves, n, 2);
     *bytes = write_halves(*bytes, exponent, planes, planes + n, n);
     free(halves);
     return 0;

@@ -23,6 +23,8 @@ int kvc_all_finite(const float *x, size_t n);
 #define KVC_HALVES_BOUND(n) (9 + 2 * ((size_t)(n) + 32))
 /* Writes n finite values below 2^126 in size, replaces each by the value that reading gives, and moves *bytes past them. */
 int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error *e);
+/* Replaces each value as kvc_halves_write() does, and writes nothing. */
+int kvc_halves_round(float *values, size_t n, struct kvc_error *e);
 /* Stored halves: lower bytes packed in 8 - zeros bits, codes of upper bytes in `width` bits, escapes. */
 struct kvc_halves {
     const uint8_t *lower, *codes, *escapes;

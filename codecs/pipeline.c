@@ -171,8 +171,14 @@ static void drop_marks(struct kvc_block *block) {
     if (block->partner) drop_marks(block->partner);
 }
 
+static void only_look(struct kvc_block *block) {
+    block->looked = 1;
+    if (block->partner) block->partner->looked = 1;
+}
+
 int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
     kvc_sections_clear(&x->dropped);
+    only_look(block);
     const int status = run(x, i, block, 0, &x->dropped, e);
     drop_marks(block);
     return status;
@@ -189,6 +195,7 @@ int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block 
 int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
     const struct kvc_stage *s = stage_at(x->pipeline, i);
     kvc_sections_clear(&x->dropped);
+    only_look(block);
     int status = run(x, i, block, 0, &x->dropped, e);
     if (!status && s->flags & KVC_STAGE_PAIR && block->partner) status = run(x, i, block->partner, 1, &x->dropped, e);
     if (!status && s->look && x->state[i] && s->look(&x->pipeline->step[i].args, x->state[i], block, e))

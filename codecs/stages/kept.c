@@ -41,7 +41,8 @@ int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage,
         if (mask[i]) memcpy(kept.rows + to++ * size, block->rows + i * size, size);
     close_gaps(block->rows, size, mask, rows);
     kvc_kept_open(block, mask);
-    int status = kvc_stage_parse(&kvc_stage_split, "", &args, e) || kvc_stage_split.encode(&args, NULL, &kept, stage, out, e);
+    const int status = !block->looked && (kvc_stage_parse(&kvc_stage_split, "", &args, e) ||
+                                          kvc_stage_split.encode(&args, NULL, &kept, stage, out, e));
     free(kept.rows);
     return status ? -1 : 0;
 }

@@ -162,8 +162,8 @@ static void centre(const struct kvc_quant_layout *l, const struct kvc_quant_clas
     for (size_t g = 0; g < k->params; g++) l->low[g] = l->step[g] * -half;
 }
 
-/* Adds steps and minima, and replaces them by the values that a reader gets. */
-static int add_params(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, uint8_t stage, uint8_t index,
+/* Adds steps and minima, unless the block is only looked at, and replaces them by the values that a reader gets. */
+static int add_params(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, int looked, uint8_t stage, uint8_t index,
                       struct kvc_sections *out, struct kvc_error *e) {
     const float levels = kvc_quant_levels(k);
     uint8_t *end = l->packed;
@@ -172,22 +172,23 @@ static int add_params(const struct kvc_quant_layout *l, const struct kvc_quant_c
         if (l->sym) l->step[g] = 2 * (-least > greatest ? -least : greatest) / levels;
         else l->step[g] = (greatest - least) / levels;
     }
-    if (kvc_halves_write(&end, l->step, k->params, e)) return -1;
+    if (looked ? kvc_halves_round(l->step, k->params, e) : kvc_halves_write(&end, l->step, k->params, e)) return -1;
     if (l->sym) centre(l, k);
-    else if (kvc_halves_write(&end, l->low, k->params, e)) return -1;
+    else if (looked ? kvc_halves_round(l->low, k->params, e) : kvc_halves_write(&end, l->low, k->params, e)) return -1;
     /* below this a reciprocal may be infinite, and a step moves nothing that matters */
     for (size_t g = 0; g < k->params; g++) l->inverse[g] = l->step[g] > 0x1p-120f ? 1 / l->step[g] : 0;
-    return kvc_sections_add(out, KVC_SECTION_PARAMS, stage, index, l->packed, (size_t)(end - l->packed), 0, e);
+    return looked ? 0 : kvc_sections_add(out, KVC_SECTION_PARAMS, stage, index, l->packed, (size_t)(end - l->packed), 0, e);
 }
 
-static int encode_class(const struct kvc_quant_layout *l, unsigned c, float *x, uint8_t stage, struct kvc_sections *out,
-                        struct kvc_error *e) {
+static int encode_class(const struct kvc_quant_layout *l, unsigned c, float *x, int looked, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_quant_class *k = &l->class[c];
     if (!k->codes) return 0;
     find_ranges(l, k, x);
     if (l->clip && clip_ranges(l, k, x, e)) return -1;
-    if (add_params(l, k, stage, (uint8_t)c, out, e)) return -1;
+    if (add_params(l, k, looked, stage, (uint8_t)c, out, e)) return -1;
     each_row(l, k, x, l->inverse, quantise_row);
+    if (looked) return 0;
     kvc_packed_write(l->packed, l->codes, k->codes, k->bits);
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, (uint8_t)c, l->packed, kvc_packed_bytes(k->codes, k->bits), 0, e);
 }
@@ -257,7 +258,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
         if (!status) apply_norms(&l, x, l.norm_inverse);
     }
     for (unsigned c = 0; c < l.n_classes && !status; c++) {
-        status = encode_class(&l, c, x, stage, out, e);
+        status = encode_class(&l, c, x, block->looked, stage, out, e);
         if (!status && block->residual && l.class[c].codes) status = subtract(&l, x, &l.class[c], e);
     }
     if (!status && l.normed && block->residual) apply_norms(&l, x, l.norm);
