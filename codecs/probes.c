@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = KVC_MAX_BLOCK_ROWS }; /* keys that are read together: a tile */
-enum { BATCH = 8 };                 /* queries that meet a tile while it is in cache */
+enum { ROWS = KVC_MAX_BLOCK_ROWS }; /* keys that are read together */
+enum { BATCH = 16 };                /* queries that meet a tile while it is in cache */
 
 /* Queries from the last `window` on, against all keys of one KV head after the other. A *probe* is one query of one of the
  * query heads that read the KV head. */
@@ -17,10 +17,12 @@ struct probes {
     const struct kvc_encoding *x;
     size_t heads, group, dim; /* KV heads; query heads that read each; channels of K */
     size_t first, n, rows;    /* queries that count; keys */
+    size_t padded;            /* rows, filled up to whole tiles */
     int windowed;             /* a sliding window hides rows */
     float *piece;             /* as read, [ROWS][heads][channels] */
-    float *turned;            /* keys of one head, [tile][dim][ROWS] */
-    float *share;             /* of a batch of probes, [BATCH][rows] */
+    float *turned;            /* keys of one head, [tile][dim][KVC_TILE] */
+    float *share;             /* of a batch of probes, [BATCH][padded] */
+    float *asked;             /* their queries, [BATCH][dim] */
 };
 
 static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t window, struct kvc_error *e) {
@@ -32,22 +34,27 @@ static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t 
     p->first = window < x->n_queries ? (size_t)(x->n_queries - window) : 0;
     p->n = (size_t)x->n_queries - p->first;
     p->rows = (size_t)x->rows;
-    const size_t padded = (p->rows + ROWS - 1) / ROWS * ROWS;
-    p->piece = kvc_alloc(ROWS * p->heads * p->dim + padded * p->dim + BATCH * p->rows, sizeof *p->piece);
+    p->padded = (p->rows + KVC_TILE - 1) / KVC_TILE * KVC_TILE;
+    p->piece = kvc_alloc(ROWS * p->heads * p->dim + (p->padded + BATCH) * p->dim + BATCH * p->padded, sizeof *p->piece);
     if (!p->piece) return kvc_fail_memory(e, "probes");
     p->turned = p->piece + ROWS * p->heads * p->dim;
-    p->share = p->turned + padded * p->dim;
+    p->share = p->turned + p->padded * p->dim;
+    p->asked = p->share + BATCH * p->padded;
     return 0;
 }
 
 static int turn(struct probes *p, size_t head, struct kvc_error *e) {
     for (size_t first = 0; first < p->rows; first += ROWS) {
         const size_t n = p->rows - first < ROWS ? p->rows - first : ROWS;
-        float *tile = p->turned + first * p->dim;
         if (p->x->read(p->x, KVC_SELECT_K, first, n, p->piece, e)) return -1;
-        for (size_t d = 0; d < p->dim; d++)
-            for (size_t t = 0; t < n; t++) tile[d * ROWS + t] = p->piece[(t * p->heads + head) * p->dim + d];
+        for (size_t t = 0; t < n; t++) {
+            const float *key = p->piece + (t * p->heads + head) * p->dim;
+            float *tile = p->turned + (first + t) / KVC_TILE * KVC_TILE * p->dim + t % KVC_TILE;
+            for (size_t d = 0; d < p->dim; d++) tile[d * KVC_TILE] = key[d];
+        }
     }
+    for (size_t t = p->rows; t < p->padded; t++)
+        for (size_t d = 0; d < p->dim; d++) p->turned[t / KVC_TILE * KVC_TILE * p->dim + d * KVC_TILE + t % KVC_TILE] = 0;
     return 0;
 }
 
@@ -89,16 +96,17 @@ static void normalise(float *share, size_t from, size_t n, float scale) {
 
 /* p->share: softmax(q.k / sqrt(dim)) of probes first .. first + count - 1 of a head over the rows seen[i] that each sees. */
 static void find_shares(const struct probes *p, size_t head, size_t first, size_t count, const size_t *seen) {
-    for (size_t t = 0; t < p->rows; t += ROWS)
-        for (size_t i = 0; i < count; i++) {
-            const size_t probe = first + i, query = (p->first + probe / p->group) * (size_t)p->x->query_heads;
-            if (seen[i] <= t) continue;
-            kvc_kernels_get()->multiply_rows(p->share + i * p->rows + t,
-                                             p->x->query + (query + head * p->group + probe % p->group) * p->dim,
-                                             p->turned + t * p->dim, p->dim, ROWS, seen[i] - t < ROWS ? seen[i] - t : ROWS);
-        }
+    size_t most = 0;
+    for (size_t i = 0; i < count; i++) {
+        const size_t probe = first + i, query = (p->first + probe / p->group) * (size_t)p->x->query_heads;
+        memcpy(p->asked + i * p->dim, p->x->query + (query + head * p->group + probe % p->group) * p->dim,
+               p->dim * sizeof *p->asked);
+        if (seen[i] > most) most = seen[i];
+    }
+    for (size_t t = 0; t < most; t += KVC_TILE)
+        kvc_kernels_get()->multiply_tile(p->share + t, p->padded, p->asked, p->dim, count, p->turned + t * p->dim, p->dim);
     for (size_t i = 0; i < count; i++)
-        if (seen[i]) normalise(p->share + i * p->rows, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
+        if (seen[i]) normalise(p->share + i * p->padded, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
 }
 
 /* Takes one query's shares of the n rows that it sees. */
@@ -113,7 +121,7 @@ static void each_probe(const struct probes *p, size_t head, probe_work *work, vo
         for (size_t i = 0; i < count; i++) seen[i] = visible(p, first + i);
         find_shares(p, head, first, count, seen);
         for (size_t i = 0; i < count; i++)
-            if (seen[i]) work(p, state, head, p->share + i * p->rows, seen[i]);
+            if (seen[i]) work(p, state, head, p->share + i * p->padded, seen[i]);
     }
 }
 
@@ -135,8 +143,7 @@ int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_err
 }
 
 static void add_squares(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
-    float *to = (float *)state + head * p->rows;
-    for (size_t t = 0; t < n; t++) to[t] += share[t] * share[t];
+    kvc_kernels_get()->add_squares((float *)state + head * p->rows, share, n);
 }
 
 /* A stand-in for x whose queries are the profile's, all at the last row. */

@@ -987,18 +987,20 @@ static float total_of(const float sum[8]) {
 
 static void products_agree(void **state) {
     (void)state;
-    unsigned fused = 0, fused_dot = 0;
+    unsigned fused = 0, fused_dot = 0, fused_squares = 0;
     for (size_t s = 0; s < LENGTHS; s++)
         for (unsigned round = 0; round < 60; round++) {
             const size_t n = lengths[s];
             const float factor = round % 2 ? common_float() : number();
-            float *x = floats(n), *y = floats(n), *got = floats(n), *sum = floats(n), *scaled = floats(n);
+            float *x = floats(n), *y = floats(n), *got = floats(n), *sum = floats(n), *scaled = floats(n), *squares = floats(n);
             float lane[8] = {0}, other[8] = {0};
             fill_with(round % 2 ? common_float : number, x, n);
             fill_with(round % 2 ? common_float : number, y, n);
             for (size_t i = 0; i < n; i++) {
                 scaled[i] = times(factor, x[i]);
                 sum[i] = plus(y[i], scaled[i]);
+                squares[i] = plus(y[i], times(x[i], x[i]));
+                fused_squares += isfinite(squares[i]) && squares[i] != fmaf(x[i], x[i], y[i]);
                 fused += isfinite(sum[i]) && sum[i] != fmaf(factor, x[i], y[i]);
                 lane[i % 8] = plus(lane[i % 8], times(x[i], y[i]));
                 other[i % 8] = fmaf(x[i], y[i], other[i % 8]);
@@ -1011,6 +1013,9 @@ static void products_agree(void **state) {
                 memcpy(got, y, 4 * n);
                 k->add_scaled(got, x, factor, n);
                 assert_memory_equal(got, sum, 4 * n);
+                memcpy(got, y, 4 * n);
+                k->add_squares(got, x, n);
+                assert_memory_equal(got, squares, 4 * n);
                 k->scale(got, x, factor, n);
                 assert_memory_equal(got, scaled, 4 * n);
                 memcpy(got, x, 4 * n);
@@ -1018,9 +1023,9 @@ static void products_agree(void **state) {
                 assert_memory_equal(got, scaled, 4 * n);
                 assert_int_equal(bits_of(k->dot(x, y, n)), bits_of(want));
             }
-            free(x - 1), free(y - 1), free(got - 1), free(sum - 1), free(scaled - 1);
+            free(x - 1), free(y - 1), free(got - 1), free(sum - 1), free(scaled - 1), free(squares - 1);
         }
-    assert_true(fused > 1000 && fused_dot > 10);
+    assert_true(fused > 1000 && fused_dot > 10 && fused_squares > 1000);
 }
 
 static float obvious_exponential(float d) {
