@@ -14,7 +14,15 @@ static inline void *kvc_alloc(uint64_t n, uint64_t size) {
     return malloc(bytes ? bytes : 1);
 }
 
-/* The same, all zero. */
+/* The same, from an address that begins a line of caches, for rows that vectors of a line's size read and write. */
+static inline void *kvc_alloc_lines(uint64_t n, uint64_t size) {
+    enum { LINE = 64 };
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes) || bytes > SIZE_MAX - LINE) return NULL;
+    return aligned_alloc(LINE, bytes / LINE * LINE + LINE);
+}
+
+/* The same as kvc_alloc(), all zero. */
 static inline void *kvc_alloc_zeros(uint64_t n, uint64_t size) {
     size_t bytes;
     if (__builtin_mul_overflow(n, size, &bytes)) return NULL;

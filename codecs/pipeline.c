@@ -136,7 +136,7 @@ static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_blo
     if (!wants_work(x->pipeline, block->shape.dtype) || n <= x->room[which]) return 0;
     free(x->work[which]);
     x->room[which] = 0;
-    if (!(x->work[which] = kvc_alloc(n, sizeof(float)))) return kvc_fail_memory(e, "a block");
+    if (!(x->work[which] = kvc_alloc_lines(n, sizeof(float)))) return kvc_fail_memory(e, "a block");
     x->room[which] = n;
     return 0;
 }
@@ -371,7 +371,7 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
     struct decoding d = {{block->rows, block->rows}, shape.dtype};
     float *work = NULL;
     if (wants_work(p, d.own)) {
-        if (!(work = kvc_alloc(values_of(&shape), sizeof *work))) return kvc_fail_memory(e, "a block");
+        if (!(work = kvc_alloc_lines(values_of(&shape), sizeof *work))) return kvc_fail_memory(e, "a block");
         d.rows[1] = (uint8_t *)work;
     }
     const int status = kvc_pipeline_walk_back(p, block, own, first, decode_stage, &d, e);

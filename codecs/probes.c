@@ -164,8 +164,7 @@ int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_err
 }
 
 static void add_squares(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
-    float *to = (float *)state + head * p->rows;
-    for (size_t t = 0; t < n; t++) to[t] += share[t] * share[t];
+    kvc_kernels_get()->add_squares((float *)state + head * p->rows, share, n);
 }
 
 /* A stand-in for x whose queries are the profile's, all at the last row. */

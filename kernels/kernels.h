@@ -169,6 +169,8 @@ typedef void kvc_small_codes_fn(int8_t *to, const float *x, const float *mean, c
 typedef void kvc_dot_rows_fn(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m);
 /* y[i] = y[i] + s * x[i]. */
 typedef void kvc_add_scaled_fn(float *y, const float *x, float s, size_t n);
+/* y[i] = y[i] + x[i] * x[i]. */
+typedef void kvc_add_squares_fn(float *y, const float *x, size_t n);
 /* y[i] = s * x[i]; y may be x. */
 typedef void kvc_scale_fn(float *y, const float *x, float s, size_t n);
 /* y[i] = y[i] * x[i]. */
@@ -211,7 +213,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
     X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
     X(model_turn, isa) X(model_angles, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
     X(widen_ranges, isa) X(range, isa) X(find_beyond, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
-    X(multiply_rows, isa) X(add_gram, isa) X(add_scaled, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
+    X(multiply_rows, isa) X(add_gram, isa) X(add_scaled, isa) X(add_squares, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
     X(exponentials, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
     X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa) X(small_codes, isa)
 /* clang-format on */

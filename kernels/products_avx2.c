@@ -136,6 +136,15 @@ void kvc_add_scaled_avx2(float *y, const float *x, float s, size_t n) {
     kvc_add_scaled_ref(y + i, x + i, s, n - i);
 }
 
+void kvc_add_squares_avx2(float *y, const float *x, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 v = _mm256_loadu_ps(x + i);
+        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), _mm256_mul_ps(v, v)));
+    }
+    kvc_add_squares_ref(y + i, x + i, n - i);
+}
+
 void kvc_scale_avx2(float *y, const float *x, float s, size_t n) {
     const __m256 factor = _mm256_set1_ps(s);
     size_t i = 0;

@@ -111,6 +111,15 @@ void kvc_add_scaled_neon(float *y, const float *x, float s, size_t n) {
     kvc_add_scaled_ref(y + i, x + i, s, n - i);
 }
 
+void kvc_add_squares_neon(float *y, const float *x, size_t n) {
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const float32x4_t v = vld1q_f32(x + i);
+        vst1q_f32(y + i, vaddq_f32(vld1q_f32(y + i), vmulq_f32(v, v)));
+    }
+    kvc_add_squares_ref(y + i, x + i, n - i);
+}
+
 void kvc_scale_neon(float *y, const float *x, float s, size_t n) {
     size_t i = 0;
     for (; i + 4 <= n; i += 4) vst1q_f32(y + i, vmulq_n_f32(vld1q_f32(x + i), s));

@@ -28,6 +28,10 @@ void kvc_add_scaled_ref(float *y, const float *x, float s, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] += s * x[i];
 }
 
+void kvc_add_squares_ref(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] += x[i] * x[i];
+}
+
 void kvc_scale_ref(float *y, const float *x, float s, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] = s * x[i];
 }

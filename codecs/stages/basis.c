@@ -261,9 +261,9 @@ enum { ROWS_AT_ONCE = 16 }; /* rows whose products are made before they are put 
  * the cache are taken in strips of columns. */
 static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *room = kvc_alloc(LINE + CACHED + rows * dim, sizeof *room);
-    if (!room) return kvc_fail_memory(e, "rows");
-    float *copy = room + LINE - (uintptr_t)room / sizeof *room % LINE, *y = copy + CACHED;
+    float *copy = kvc_alloc_lines(CACHED + rows * dim, sizeof *copy);
+    if (!copy) return kvc_fail_memory(e, "rows");
+    float *y = copy + CACHED;
     for (size_t h = 0; h < heads; h++) {
         const size_t n = kept ? kept[h] : dim, fit = n ? CACHED / n / LINE * LINE : dim, strip = fit < dim ? fit : dim;
         const size_t at_once = strip < dim ? rows : ROWS_AT_ONCE;
@@ -280,7 +280,7 @@ static int synthesise(struct kvc_block *block, const float *row, const size_t *k
         }
         row += n * dim;
     }
-    free(room);
+    free(copy);
     return 0;
 }
 

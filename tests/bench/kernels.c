@@ -217,6 +217,10 @@ static void dot_rows(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += OUTPUTS * OUTPUTS) k->dot_rows(d.result + i, d.inputs, OUTPUTS, &m);
 }
 
+static void add_squares(const struct kvc_kernels *k) {
+    for (size_t i = 0; i < VALUES; i += HEAD) k->add_squares(d.result, d.values + i, HEAD);
+}
+
 static void add_scaled(const struct kvc_kernels *k) {
     for (size_t i = 0; i < VALUES; i += HEAD) k->add_scaled(d.result, d.values + i, 0.5f, HEAD);
 }
@@ -313,6 +317,7 @@ static const struct kernel {
     {"multiply_tile, 8 rows", multiply_tile, 0},
     {"add_gram, 128 channels", add_gram, 0},
     {"add_scaled, 128 values", add_scaled, 0},
+    {"add_squares, 128 values", add_squares, 0},
     {"scale", scale, 0},
     {"dot, 128 values", dot, 0},
     {"exponentials", exponentials, 0},

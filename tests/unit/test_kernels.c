@@ -1043,18 +1043,20 @@ static float total_of(const float sum[8]) {
 
 static void products_agree(void **state) {
     (void)state;
-    unsigned fused = 0, fused_dot = 0;
+    unsigned fused = 0, fused_dot = 0, fused_squares = 0;
     for (size_t s = 0; s < LENGTHS; s++)
         for (unsigned round = 0; round < 60; round++) {
             const size_t n = lengths[s];
             const float factor = round % 2 ? common_float() : number();
-            float *x = floats(n), *y = floats(n), *got = floats(n), *sum = floats(n), *scaled = floats(n);
+            float *x = floats(n), *y = floats(n), *got = floats(n), *sum = floats(n), *scaled = floats(n), *squares = floats(n);
             float lane[8] = {0}, other[8] = {0};
             fill_with(round % 2 ? common_float : number, x, n);
             fill_with(round % 2 ? common_float : number, y, n);
             for (size_t i = 0; i < n; i++) {
                 scaled[i] = times(factor, x[i]);
                 sum[i] = plus(y[i], scaled[i]);
+                squares[i] = plus(y[i], times(x[i], x[i]));
+                fused_squares += isfinite(squares[i]) && squares[i] != fmaf(x[i], x[i], y[i]);
                 fused += isfinite(sum[i]) && sum[i] != fmaf(factor, x[i], y[i]);
                 lane[i % 8] = plus(lane[i % 8], times(x[i], y[i]));
                 other[i % 8] = fmaf(x[i], y[i], other[i % 8]);
@@ -1067,6 +1069,9 @@ static void products_agree(void **state) {
                 memcpy(got, y, 4 * n);
                 k->add_scaled(got, x, factor, n);
                 assert_memory_equal(got, sum, 4 * n);
+                memcpy(got, y, 4 * n);
+                k->add_squares(got, x, n);
+                assert_memory_equal(got, squares, 4 * n);
                 k->scale(got, x, factor, n);
                 assert_memory_equal(got, scaled, 4 * n);
                 memcpy(got, x, 4 * n);
@@ -1074,9 +1079,9 @@ static void products_agree(void **state) {
                 assert_memory_equal(got, scaled, 4 * n);
                 assert_int_equal(bits_of(k->dot(x, y, n)), bits_of(want));
             }
-            free(x - 1), free(y - 1), free(got - 1), free(sum - 1), free(scaled - 1);
+            free(x - 1), free(y - 1), free(got - 1), free(sum - 1), free(scaled - 1), free(squares - 1);
         }
-    assert_true(fused > 1000 && fused_dot > 10);
+    assert_true(fused > 1000 && fused_dot > 10 && fused_squares > 1000);
 }
 
 static float obvious_exponential(float d) {
@@ -1179,7 +1184,7 @@ static void rows_are_multiplied_alone(void **state) {
     (void)state;
     for (size_t rows = 0; rows <= 5; rows++)
         for (size_t k = 0; k <= 1100; k += k < 100 ? 33 : 250)
-            for (size_t n = 1; n <= 150; n += 37) {
+            for (size_t n = 1; n <= 150; n += n < 64 ? 21 : 32) {
                 const size_t a_stride = k + rows % 3, y_stride = n + rows % 4;
                 float *a = floats(rows * a_stride), *b = floats(k * n), *y = floats(rows * y_stride);
                 float *want = floats(rows * y_stride);
