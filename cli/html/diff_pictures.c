@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The layers of the comparison: columns of the heatmaps. */
+/* The layers of caches, or those of their companions: columns of the heatmaps. */
 struct layers {
     uint32_t n;
     uint32_t *number;                   /* of the model */
@@ -22,13 +22,18 @@ static void free_layers(struct layers *l) {
     free(l->parts);
 }
 
-static int find_layers(struct layers *l, const struct diff_collected *c, struct kvc_error *e) {
+static int is_companion(const struct kvc_part_pair *p) {
+    return p->part[p->part[0] ? 0 : 1]->kind == KVC_PART_COMPANION;
+}
+
+static int find_layers(struct layers *l, const struct diff_collected *c, int companions, struct kvc_error *e) {
     l->n = 0;
     l->number = kvc_alloc(c->n_tensors, sizeof *l->number);
     l->parts = kvc_alloc(c->n_tensors, sizeof *l->parts);
     if (!l->number || !l->parts) return kvc_fail_memory(e, "a heatmap");
     for (size_t i = 0; i < c->n_tensors; i++) { /* tensors are sorted by part and layer */
         const struct kvc_tensor_pair *pair = c->tensor[i].pair;
+        if (is_companion(pair->parts) != companions) continue;
         if (l->n && l->number[l->n - 1] == pair->layer && l->parts[l->n - 1] == pair->parts) continue;
         l->number[l->n] = pair->layer;
         l->parts[l->n++] = pair->parts;
@@ -36,10 +41,11 @@ static int find_layers(struct layers *l, const struct diff_collected *c, struct 
     return 0;
 }
 
-/* Returns the column of a tensor, from column `from` on. */
-static uint32_t column_of(const struct layers *l, const struct kvc_tensor_pair *pair, uint32_t from) {
-    while (from < l->n && (l->number[from] != pair->layer || l->parts[from] != pair->parts)) from++;
-    return from;
+/* Returns the column of a tensor; l->n: it has none. */
+static uint32_t column_of(const struct layers *l, const struct kvc_tensor_pair *pair) {
+    uint32_t x = 0;
+    while (x < l->n && (l->number[x] != pair->layer || l->parts[x] != pair->parts)) x++;
+    return x;
 }
 
 /* A matrix of heads and layers. */
@@ -68,22 +74,22 @@ static void free_map(struct map *m) {
     free(m->anchor);
 }
 
-/* Fills the map of a role; unused if no tensor has the role. */
+/* Fills the map of a role; unused if no tensor in the columns has the role. */
 static int role_map(struct map *m, const struct diff_collected *c, const struct layers *l, unsigned role, struct kvc_error *e) {
     const struct diff_worst worst = diff_collect_worst(c);
     uint64_t heads = 0;
     for (size_t i = 0; i < c->n_tensors; i++)
-        if (c->tensor[i].pair->role == role && c->tensor[i].pair->heads > heads) heads = c->tensor[i].pair->heads;
+        if (c->tensor[i].pair->role == role && c->tensor[i].pair->heads > heads && column_of(l, c->tensor[i].pair) < l->n)
+            heads = c->tensor[i].pair->heads;
     if (!heads) {
         *m = (struct map){.used = 0};
         return 0;
     }
     if (start_map(m, heads, l, e)) return -1;
-    uint32_t x = 0;
     for (size_t i = 0; i < c->n_tensors; i++) {
         const struct diff_collected_tensor *t = &c->tensor[i];
-        if (t->pair->role != role) continue;
-        x = column_of(l, t->pair, x);
+        const uint32_t x = t->pair->role == role ? column_of(l, t->pair) : l->n;
+        if (x == l->n) continue;
         m->anchor[x] = (uint32_t)i;
         for (uint64_t h = 0; h < t->pair->heads; h++) m->value[h * l->n + x] = diff_collect_error(&t->head[h]);
         if (t == worst.tensor) {
@@ -149,10 +155,11 @@ static int draw_roles(FILE *out, const struct diff_collected *c, const struct la
     }
     for (unsigned role = 0; role < DIFF_ROLES; role++) free_map(&map[role]);
     svg_heat_legend_begin(out, scale, "||a \xe2\x88\x92 b|| / ||a||");
-    fputs("<span><svg width=\"14\" height=\"12\" aria-hidden=\"true\"><rect class=\"ring\" x=\"1\" y=\"1\" width=\"12\" "
-          "height=\"10\"/></svg>"
-          "the worst head</span>",
-          out);
+    if (worst.tensor && column_of(l, worst.tensor->pair) < l->n)
+        fputs("<span><svg width=\"14\" height=\"12\" aria-hidden=\"true\"><rect class=\"ring\" x=\"1\" y=\"1\" width=\"12\" "
+              "height=\"10\"/></svg>"
+              "the worst head</span>",
+              out);
     svg_legend_item(out, "none", "no such head");
     if (worst.tensor && worst.tensor->head[worst.head].nonfinite) svg_legend_item(out, "nan", "not finite");
     svg_legend_end(out);
@@ -169,7 +176,7 @@ static int draw_attention(FILE *out, const struct kvc_attended *a, const struct 
     if (!heads) return 0;
     int status = start_map(&m, heads, l, e);
     for (size_t i = 0; i < a->n && !status; i++) {
-        const uint32_t x = column_of(l, a->layer[i].k, 0);
+        const uint32_t x = column_of(l, a->layer[i].k);
         for (uint64_t h = 0; h < a->layer[i].heads && x < l->n; h++) {
             const double kl = kvc_attention_kl(&a->layer[i].head[h]);
             m.value[h * l->n + x] = kl;
@@ -197,10 +204,13 @@ int diff_report_heatmaps(struct diff_comparison *d, FILE *out, struct kvc_error 
         html_note(out, "No value differs, so there is no picture of errors.");
         return 0;
     }
-    int status = find_layers(&l, c, e);
-    if (!status) status = draw_roles(out, c, &l, e);
-    if (!status) status = draw_attention(out, &d->attended, &l, e);
-    free_layers(&l);
+    int status = 0;
+    for (int companions = 0; companions < 2 && !status; companions++) {
+        status = find_layers(&l, c, companions, e);
+        if (!status && l.n) status = draw_roles(out, c, &l, e);
+        if (!status && l.n && !companions) status = draw_attention(out, &d->attended, &l, e);
+        free_layers(&l);
+    }
     return status;
 }
 
