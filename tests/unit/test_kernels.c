@@ -46,6 +46,31 @@ static void planes_agree(void **state) {
     }
 }
 
+/* Pieces of all sizes, at aligned and other addresses, in and past the caches; bytes between them stay. */
+static void pieces_agree(void **state) {
+    enum { N = 5, GAP = 32, MOST = 2100, ROOM = N * (MOST + GAP) + 64 };
+    static const size_t pieces[] = {0, 1, 15, 16, 31, 32, 33, 64, 128, 1000, 1024, 1040, MOST};
+    static uint8_t src[ROOM], want[ROOM];
+    uint8_t *got = aligned_alloc(64, (ROOM + 63) / 64 * 64);
+    (void)state;
+    for (size_t i = 0; i < ROOM; i++) src[i] = random_byte();
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        for (size_t s = 0; k && s < sizeof pieces / sizeof pieces[0]; s++)
+            for (int how = 0; how < 8;
+                 how++) { /* bit 0: past the caches; bit 1: an odd address; bit 2: steps of no whole vectors */
+                const size_t size = pieces[s], at = how & 2 ? 3 : 16, step = how & 4 ? size + 7 : (size + GAP - 1) / 16 * 16;
+                memset(want, 0xa5, ROOM);
+                memset(got, 0xa5, ROOM);
+                for (size_t i = 0; i < N * size; i++)
+                    want[at + i / size * step + i % size] = src[1 + i / size * (size + 1) + i % size];
+                k->copy_pieces(got + at, step, src + 1, size + 1, N, size, how & 1);
+                assert_memory_equal(got, want, ROOM);
+            }
+    }
+    free(got);
+}
+
 /* binary16 by its definition, in double arithmetic. */
 static double half_value(unsigned h) {
     int exponent = h >> 10 & 31, mantissa = h & 1023;
@@ -1426,6 +1451,7 @@ static void tables_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planes_agree),
+        cmocka_unit_test(pieces_agree),
         cmocka_unit_test(every_half),
         cmocka_unit_test(rounding_to_half),
         cmocka_unit_test(conversions_agree),
