@@ -23,7 +23,8 @@ CUDA_BUILD := $(CUDA_KNOWN:%=sm_%) PTX compute_$(CUDA_PTX), CUDA $(CUDA_RELEASE)
 # where its headers and libraries are, it knows best
 CUDA_PATHS := $(shell $(NVCC) --dryrun -c kernels/device/decode.cu 2>&1 | sed -n 's/^.. \(INCLUDES\|LIBRARIES\)=//p' | tr -d '"')
 # C++ without its run-time library: no exceptions, no guards of statics
-NVCC_ALL := $(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -Xptxas -v \
+NVCC_CODE := -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
+NVCC_ALL := $(NVCC) $(NVCC_CODE) -Xptxas -v \
   --threads 0 -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics -I. \
   $(foreach a,$(CUDA_KNOWN),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX) \
   $(NVCCFLAGS) '-DKVC_CUDA_BUILD="$(CUDA_BUILD)"'
