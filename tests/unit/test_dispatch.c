@@ -135,11 +135,25 @@ static void slow_ones_lose(void **state) {
     assert_ptr_equal(of_decode, &slow_encoder);
 }
 
+/* A table that leaves out a list of kernels has no function for them, and no compiler says so. */
+static void tables_are_whole(void **state) {
+    (void)state;
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+#define WHOLE(kernel, isa) \
+    if (!k->kernel) fail_msg("%s has no " #kernel, *name);
+        KVC_KERNELS(WHOLE, )
+#undef WHOLE
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_calls), /* first: nothing before it may have made the trial */
         cmocka_unit_test(named_as_chosen),
         cmocka_unit_test(slow_ones_lose),
+        cmocka_unit_test(tables_are_whole),
     };
     unsetenv("KVC_KERNEL");
     return cmocka_run_group_tests(tests, set_up, NULL);
