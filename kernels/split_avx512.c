@@ -5,7 +5,6 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
-#include <string.h>
 
 struct model_constants {
     __m512i half, rebias, magnitude, seven;
@@ -80,13 +79,6 @@ static void sum_channels(const struct kvc_model_sums *sums, size_t at, const flo
     _mm512_storeu_ps(sums->sines + at, sines);
 }
 
-/* The channels of a head that do not fill a vector, fewer than 16. */
-static void sum_rest(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride, float *c, float *s,
-                     const float *step_c, const float *step_s, size_t n) {
-    const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, sums->cosines + at, sums->sines + at};
-    for (size_t t = 0; t < rows; t++) kvc_model_sums_ref(&rest, x + t * stride, 1, c, s, step_c, step_s, n, n);
-}
-
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
 void kvc_model_sums_avx512(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                            const float *step_cosine, const float *step_sine, size_t n, size_t period) {
@@ -102,15 +94,7 @@ void kvc_model_sums_avx512(const struct kvc_model_sums *sums, const float *x, si
         _mm512_storeu_ps(cosine + d, c);
         _mm512_storeu_ps(sine + d, s);
     }
-    if (d == period) return;
-    float c[16], s[16];
-    for (size_t at = d; at < n; at += period) {
-        memcpy(c, cosine + d, (period - d) * sizeof *c);
-        memcpy(s, sine + d, (period - d) * sizeof *s);
-        sum_rest(sums, at, x + at, rows, n, c, s, step_cosine + d, step_sine + d, period - d);
-    }
-    memcpy(cosine + d, c, (period - d) * sizeof *c);
-    memcpy(sine + d, s, (period - d) * sizeof *s);
+    kvc_model_sums_rest(sums, x, rows, cosine, sine, step_cosine, step_sine, n, period, d);
 }
 
 #else

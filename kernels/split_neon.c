@@ -211,13 +211,6 @@ static inline void sum_channels(const struct kvc_model_sums *sums, size_t at, co
     vst1q_f32(sums->sines + at, sines);
 }
 
-/* The channels of a head that do not fill a vector, fewer than 4. */
-static void sum_rest(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride, float *c, float *s,
-                     const float *step_c, const float *step_s, size_t n) {
-    const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, sums->cosines + at, sums->sines + at};
-    for (size_t t = 0; t < rows; t++) kvc_model_sums_ref(&rest, x + t * stride, 1, c, s, step_c, step_s, n, n);
-}
-
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
 void kvc_model_sums_neon(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                          const float *step_cosine, const float *step_sine, size_t n, size_t period) {
@@ -233,15 +226,7 @@ void kvc_model_sums_neon(const struct kvc_model_sums *sums, const float *x, size
         vst1q_f32(cosine + d, c);
         vst1q_f32(sine + d, s);
     }
-    if (d == period) return;
-    float c[4], s[4];
-    for (size_t at = d; at < n; at += period) {
-        memcpy(c, cosine + d, (period - d) * sizeof *c);
-        memcpy(s, sine + d, (period - d) * sizeof *s);
-        sum_rest(sums, at, x + at, rows, n, c, s, step_cosine + d, step_sine + d, period - d);
-    }
-    memcpy(cosine + d, c, (period - d) * sizeof *c);
-    memcpy(sine + d, s, (period - d) * sizeof *s);
+    kvc_model_sums_rest(sums, x, rows, cosine, sine, step_cosine, step_sine, n, period, d);
 }
 
 void kvc_model_turn_neon(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n) {

@@ -107,6 +107,22 @@ void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, size_
     }
 }
 
+void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
+                         const float *step_cosine, const float *step_sine, size_t n, size_t period, size_t first) {
+    float c[KVC_WIDEST_F32], s[KVC_WIDEST_F32];
+    const size_t width = period - first;
+    if (!width) return;
+    for (size_t at = first; at < n; at += period) {
+        const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, sums->cosines + at, sums->sines + at};
+        memcpy(c, cosine + first, width * sizeof *c);
+        memcpy(s, sine + first, width * sizeof *s);
+        for (size_t t = 0; t < rows; t++)
+            kvc_model_sums_ref(&rest, x + at + t * n, 1, c, s, step_cosine + first, step_sine + first, width, width);
+    }
+    memcpy(cosine + first, c, width * sizeof *c);
+    memcpy(sine + first, s, width * sizeof *s);
+}
+
 void kvc_model_turn_ref(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float c = cosine[i] * step_cosine[i] - sine[i] * step_sine[i];

@@ -10,6 +10,13 @@
 #define KVC_ROW(name, isa) .name = kvc_##name##_##isa,
 
 KVC_KERNELS(KVC_TWIN, ref)
+
+/* Does the part of model_sums that fast twins leave: the channels of every head from `first` on, fewer than KVC_WIDEST_F32, which do not
+ * fill a vector. */
+enum { KVC_WIDEST_F32 = 16 }; /* floats in the widest vector */
+void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
+                         const float *step_cosine, const float *step_sine, size_t n, size_t period, size_t first);
+
 #if defined(__x86_64__)
 KVC_KERNELS(KVC_TWIN, avx2)
 KVC_KERNELS(KVC_TWIN, avx512)

@@ -2,13 +2,13 @@
 #include "formats/io/zip_members.h"
 
 #include "codecs/memory.h"
-#include "formats/io/printable.h"
-#include "formats/io/zip.h"
 #include "formats/io/libarchive.h"
+#include "formats/io/printable.h"
+#include "formats/io/utf8_locale.h"
+#include "formats/io/zip.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -200,10 +200,9 @@ int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_
     *z = (struct kvc_zip_members){.in = in, .spool = calloc(1, sizeof *z->spool)};
     if (!z->spool) return kvc_fail_memory(e, "members");
     /* libarchive accepts every name of a member only in a UTF-8 locale; it is that of this thread meanwhile */
-    locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = uselocale(utf8);
+    struct kvc_utf8_locale utf8 = kvc_utf8_begin();
     int status = read_zip(&r, wants, state, e);
-    uselocale(before);
-    if (utf8) freelocale(utf8);
+    kvc_utf8_end(&utf8);
     if (!status) status = map_spool(&r, e);
     if (r.spool >= 0) close(r.spool);
     kvc_libarchive.read_free(r.archive);
