@@ -31,10 +31,10 @@ int kvc_bits_ended(struct kvc_bits *b);
 
 /* Map 0, -1, 1, -2, ... to 0, 1, 2, 3, ..., and back. */
 static inline uint32_t kvc_zigzag(int32_t v) {
-    return v < 0 ? 2 * (uint32_t)-v - 1 : 2 * (uint32_t)v;
+    return 2 * (uint32_t)v ^ -(uint32_t)(v < 0); /* without a branch: signs cannot be foreseen */
 }
 static inline int32_t kvc_unzigzag(uint32_t v) {
-    return v & 1 ? -(int32_t)(v / 2) - 1 : (int32_t)(v / 2);
+    return (int32_t)(v / 2 ^ -(v & 1));
 }
 
 /* --- inline, as tables of hundreds of codes precede every block --- */
@@ -54,6 +54,47 @@ static inline uint64_t kvc_bits_peek(const struct kvc_bits *b) {
 static inline void kvc_bits_skip(struct kvc_bits *b, unsigned n) {
     if (b->limit - b->at < n) b->bad = 1, b->at = b->limit;
     else b->at += n;
+}
+
+/* Codes on their way into a string: bits are held back until 32 of them are there, as most codes are much shorter than a byte. */
+struct kvc_bits_held {
+    uint8_t *next;
+    uint64_t bits;
+    unsigned n; /* held, below 32 */
+};
+
+/* Continue a string, and hand it back with all that was held. */
+static inline struct kvc_bits_held kvc_bits_hold(const struct kvc_bits *b) {
+    const unsigned n = (unsigned)(b->at % 8);
+    uint8_t *next = b->bytes + b->at / 8;
+    return (struct kvc_bits_held){.next = next, .bits = n ? *next & ((1u << n) - 1) : 0, .n = n};
+}
+
+static inline void kvc_bits_release(struct kvc_bits *b, const struct kvc_bits_held *h) {
+    for (unsigned i = 0; 8 * i < h->n; i++) h->next[i] = (uint8_t)(h->bits >> 8 * i);
+    b->at = 8 * (size_t)(h->next - b->bytes) + h->n;
+}
+
+/* Do what kvc_bits_put() and kvc_bits_put_rice() do; v has no bits above the lowest n. */
+static inline void kvc_bits_held_put(struct kvc_bits_held *h, uint32_t v, unsigned n) {
+    h->bits |= (uint64_t)v << h->n;
+    h->n += n;
+    if (h->n < 32) return;
+    memcpy(h->next, &h->bits, 4);
+    h->next += 4;
+    h->bits >>= 32;
+    h->n -= 32;
+}
+
+static inline void kvc_bits_held_rice(struct kvc_bits_held *h, uint32_t v, unsigned k) {
+    const uint32_t ones = v >> k;
+    if (ones >= KVC_RICE_ONES) {
+        kvc_bits_held_put(h, (1u << KVC_RICE_ONES) - 1, KVC_RICE_ONES);
+        kvc_bits_held_put(h, v & ((1u << KVC_RICE_ESCAPED) - 1), KVC_RICE_ESCAPED);
+    } else {
+        const uint32_t low = v & ((1u << k) - 1);
+        kvc_bits_held_put(h, ((1u << ones) - 1) | low << (ones + 1), ones + 1 + k);
+    }
 }
 
 static inline uint32_t kvc_bits_get_rice(struct kvc_bits *b, unsigned k) {

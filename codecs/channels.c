@@ -199,8 +199,10 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
     kvc_bits_put(&b, (uint32_t)middle, 8);
     kvc_bits_put(&b, spread_k, 4);
     kvc_bits_put(&b, mean_k, 4);
-    for (size_t k = 0; k < c->n; k++) kvc_bits_put_rice(&b, kvc_zigzag(c->spread[k] - middle), spread_k);
-    for (size_t k = 0; k < c->n; k++) kvc_bits_put_rice(&b, kvc_zigzag(c->mean[k]), mean_k);
+    struct kvc_bits_held held = kvc_bits_hold(&b);
+    for (size_t k = 0; k < c->n; k++) kvc_bits_held_rice(&held, kvc_zigzag(c->spread[k] - middle), spread_k);
+    for (size_t k = 0; k < c->n; k++) kvc_bits_held_rice(&held, kvc_zigzag(c->mean[k]), mean_k);
+    kvc_bits_release(&b, &held);
     return (b.at + 7) / 8;
 }
 

@@ -13,20 +13,42 @@ static unsigned level_frequency(unsigned level) {
 /* The level nearest to x / 16, for x >= 0 below 2^16 * 16. */
 static unsigned nearest_level(uint32_t x) {
     if (x < 8 * 16 - 8) return (x + 8) >> 4;
-    unsigned e = 1; /* of level_frequency: a step of 2^e */
-    while (x >= (UINT32_C(16) << (e + 2)) * 2) e++;
-    uint32_t step = UINT32_C(16) << e, m = (x + step / 2) / step; /* 4 to 8 */
+    /* e: of level_frequency, whose step is 2^e there; m: 4 to 8 */
+    const unsigned top = 31 - (unsigned)__builtin_clz(x), e = top > 7 ? top - 6 : 1;
+    const uint32_t m = (x + (UINT32_C(8) << e)) >> (4 + e);
     return (e + 1) * 4 + (m - 4);
 }
 
-/* Returns the first symbol from s on whose frequency is not 0, or `alphabet`. */
-static unsigned next_used(const uint16_t *frequency, unsigned s, unsigned alphabet) {
-    for (uint64_t four; s + 4 <= alphabet; s += 4) {
-        memcpy(&four, frequency + s, sizeof four);
-        if (four) return s + (unsigned)__builtin_ctzll(four) / 16;
+/* Neither list has a branch for each symbol: which of them occur cannot be foreseen. */
+unsigned kvc_rans_list_counted(uint16_t *list, const uint32_t *count, unsigned alphabet) {
+    unsigned n = 0, s = 0;
+    for (uint64_t four[4]; s + 8 <= alphabet; s += 8) {
+        memcpy(four, count + s, sizeof four);
+        if (!(four[0] | four[1] | four[2] | four[3])) continue;
+        for (unsigned i = s; i < s + 8; i++) {
+            list[n] = (uint16_t)i;
+            n += count[i] != 0;
+        }
     }
-    while (s < alphabet && !frequency[s]) s++;
-    return s;
+    for (; s < alphabet; s++)
+        if (count[s]) list[n++] = (uint16_t)s;
+    return n;
+}
+
+/* Lists the symbols whose frequencies are not 0, ascending, and returns their number. */
+static unsigned list_used(uint16_t *list, const uint16_t *frequency, unsigned alphabet) {
+    unsigned n = 0, s = 0;
+    for (uint64_t two[2]; s + 8 <= alphabet; s += 8) {
+        memcpy(two, frequency + s, sizeof two);
+        if (!(two[0] | two[1])) continue;
+        for (unsigned i = s; i < s + 8; i++) {
+            list[n] = (uint16_t)i;
+            n += frequency[i] != 0;
+        }
+    }
+    for (; s < alphabet; s++)
+        if (frequency[s]) list[n++] = (uint16_t)s;
+    return n;
 }
 
 void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alphabet, unsigned bits) {
@@ -35,13 +57,12 @@ void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alp
     uint8_t level[KVC_RANS_SYMBOLS];
     uint64_t total = 0;
     uint32_t sum = 0, share[KVC_RANS_SYMBOLS]; /* of `whole`, in sixteenths */
-    unsigned big = 0, n = 0;
+    unsigned big = 0;
     memset(frequency, 0, alphabet * sizeof *frequency);
-    for (unsigned s = kvc_rans_next_counted(count, 0, alphabet); s < alphabet;
-         s = kvc_rans_next_counted(count, s + 1, alphabet)) {
-        total += count[s];
-        if (count[s] > count[big]) big = s;
-        used[n++] = (uint16_t)s;
+    const unsigned n = kvc_rans_list_counted(used, count, alphabet);
+    for (unsigned i = 0; i < n; i++) {
+        total += count[used[i]];
+        if (count[used[i]] > count[big]) big = used[i];
     }
     for (unsigned i = 0; i < n; i++) {
         share[i] = (uint32_t)(((uint64_t)count[used[i]] << (bits + 4)) / total);
@@ -91,7 +112,10 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
     uint8_t level[KVC_RANS_SYMBOLS] = {0};
     unsigned big = 0, greatest = 0, before = 0, last = 0;
     int found = 0; /* 1: `big` is the symbol whose frequency is no level's, and therefore the largest */
-    for (unsigned s = next_used(frequency, 0, alphabet); s < alphabet; s = next_used(frequency, s + 1, alphabet)) {
+    uint16_t used[KVC_RANS_SYMBOLS];
+    const unsigned n = list_used(used, frequency, alphabet);
+    for (unsigned i = 0; i < n; i++) {
+        const unsigned s = used[i];
         level[s] = (uint8_t)nearest_level((uint32_t)frequency[s] * 16);
         if (level_frequency(level[s]) != frequency[s]) {
             big = s;
@@ -100,22 +124,25 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
             big = s;
         }
     }
-    for (unsigned s = next_used(frequency, 0, alphabet); s < alphabet; s = next_used(frequency, s + 1, alphabet)) {
+    for (unsigned i = 0; i < n; i++) {
+        const unsigned s = used[i];
         if (s == big) before = greatest;
         else if (level[s] > greatest) greatest = level[s];
     }
     /* the first of the largest levels marks it */
     if (level[big] < greatest) level[big] = (uint8_t)greatest;
     if (level[big] == before) level[big]++;
+    struct kvc_bits_held held = kvc_bits_hold(out);
     for (unsigned s = 0; s < alphabet; s++) {
-        kvc_bits_put_rice(out, kvc_zigzag((int)level[s] - (int)last), RICE);
+        kvc_bits_held_rice(&held, kvc_zigzag((int)level[s] - (int)last), RICE);
         last = level[s];
         if (!last) {
             unsigned run = leading_zeros(level + s + 1, alphabet - s - 1);
-            kvc_bits_put_rice(out, run, RUN);
+            kvc_bits_held_rice(&held, run, RUN);
             s += run;
         }
     }
+    kvc_bits_release(out, &held);
 }
 
 int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alphabet, unsigned bits, struct kvc_error *e) {
@@ -146,8 +173,11 @@ int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alpha
 }
 
 void kvc_rans_decoding_table(uint32_t *slots, const uint16_t *frequency, unsigned alphabet) {
-    for (unsigned s = next_used(frequency, 0, alphabet); s < alphabet; s = next_used(frequency, s + 1, alphabet)) {
-        uint32_t slot = KVC_RANS_SLOT(s, 0, frequency[s]);
+    uint16_t used[KVC_RANS_SYMBOLS];
+    const unsigned n = list_used(used, frequency, alphabet);
+    for (unsigned k = 0; k < n; k++) {
+        const unsigned s = used[k];
+        const uint32_t slot = KVC_RANS_SLOT(s, 0, frequency[s]);
         for (unsigned i = 0; i < frequency[s]; i += KVC_RANS_SLACK)
             for (unsigned j = 0; j < KVC_RANS_SLACK; j++) slots[i + j] = slot + KVC_RANS_SLOT(0, i + j, 0);
         slots += frequency[s];
@@ -155,8 +185,11 @@ void kvc_rans_decoding_table(uint32_t *slots, const uint16_t *frequency, unsigne
 }
 
 void kvc_rans_encoding_table(struct kvc_rans_symbol *symbols, const uint16_t *frequency, unsigned alphabet) {
+    uint16_t used[KVC_RANS_SYMBOLS];
+    const unsigned n = list_used(used, frequency, alphabet);
     unsigned first = 0;
-    for (unsigned s = next_used(frequency, 0, alphabet); s < alphabet; s = next_used(frequency, s + 1, alphabet)) {
+    for (unsigned i = 0; i < n; i++) {
+        const unsigned s = used[i];
         const uint32_t f = frequency[s];
         const unsigned shift = f > 1 ? 32 - (unsigned)__builtin_clz(f - 1) : 0; /* 2^shift >= f */
         /* Rounded up, the reciprocal is exact for all 32-bit x when its error times f is at most 2^(shift - 1); else rounded

@@ -9,7 +9,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #define KVC_RANS_SYMBOLS (1 << KVC_RANS_SYMBOL_BITS)
 
@@ -18,16 +17,8 @@
 /* Bytes of one stored table at most (rans.md, "Tables"). */
 #define KVC_RANS_TABLE_BOUND 6144
 
-/* Returns the first symbol from s on whose count is not 0, or `alphabet`, an even number. Most symbols of a block do not occur. */
-static inline unsigned kvc_rans_next_counted(const uint32_t *count, unsigned s, unsigned alphabet) {
-    for (; s < alphabet && s % 2; s++)
-        if (count[s]) return s;
-    for (uint64_t two; s < alphabet; s += 2) {
-        memcpy(&two, count + s, sizeof two);
-        if (two) return count[s] ? s : s + 1;
-    }
-    return alphabet;
-}
+/* Lists the symbols whose counts are not 0, ascending, and returns their number. Most symbols of a block do not occur. */
+unsigned kvc_rans_list_counted(uint16_t *list, const uint32_t *count, unsigned alphabet);
 
 /* Makes frequencies that sum to 2^bits, and that a table can hold, from counts of `alphabet` symbols, an even number: the
  * nearest numbers of three significant bits, at least 1 where the count is not 0; the largest frequency is the rest. The

@@ -11,6 +11,7 @@
 #include "codecs/words.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,16 +30,44 @@ static const struct kvc_arg arguments[] = {
 
 /* --- tables --- */
 
+/* log2 of small counts, of which most tables are made. */
+enum { SMALL = 256 };
+static float small_log2[SMALL];
+static pthread_once_t small_once = PTHREAD_ONCE_INIT;
+
+static void fill_small(void) {
+    for (unsigned n = 1; n < SMALL; n++) small_log2[n] = log2f((float)n);
+}
+
 /* Bits that n occurrences cost at their own frequency, and roughly those of storing the table. */
 static double cost_of(const uint32_t *count, unsigned alphabet) {
     double total = 0, sum = 0, stored = 16;
-    for (unsigned s = kvc_rans_next_counted(count, 0, alphabet); s < alphabet;
-         s = kvc_rans_next_counted(count, s + 1, alphabet)) {
-        total += count[s];
-        sum += count[s] * (double)log2f((float)count[s]);
+    uint16_t used[KVC_RANS_SYMBOLS];
+    const unsigned n = kvc_rans_list_counted(used, count, alphabet);
+    pthread_once(&small_once, fill_small);
+    for (unsigned i = 0; i < n; i++) {
+        const uint32_t c = count[used[i]];
+        total += c;
+        sum += c * (double)(c < SMALL ? small_log2[c] : log2f((float)c));
         stored += 5;
     }
     return total > 0 ? total * log2(total) - sum + stored : 0;
+}
+
+/* The alphabet is 16 symbols or a multiple of them; compilers vectorise loops of 16 without aliasing by themselves. */
+static uint64_t sum_of(const uint32_t *count, unsigned alphabet) {
+    uint64_t total = 0;
+    for (unsigned s = 0; s < alphabet; s += 16, count += 16) {
+        uint32_t sum = 0;
+        for (unsigned i = 0; i < 16; i++) sum += count[i];
+        total += sum;
+    }
+    return total;
+}
+
+static void add_counts(uint32_t *restrict sum, const uint32_t *restrict a, const uint32_t *restrict b, unsigned alphabet) {
+    for (unsigned s = 0; s < alphabet; s += 16, sum += 16, a += 16, b += 16)
+        for (unsigned i = 0; i < 16; i++) sum[i] = a[i] + b[i];
 }
 
 /* Joins neighbouring contexts where one table is cheaper than two; count[c] is emptied into the table that serves c.
@@ -46,16 +75,19 @@ static double cost_of(const uint32_t *count, unsigned alphabet) {
 static unsigned join_contexts(uint32_t count[KVC_CONTEXTS][KVC_RANS_SYMBOLS], unsigned alphabet, unsigned *used) {
     enum { FEW = 4096 }; /* with more values a table of its own is never worth less */
     double cost[KVC_CONTEXTS];
+    unsigned known = 0; /* a bit per context whose cost was asked for */
     uint64_t total[KVC_CONTEXTS] = {0};
     uint32_t joined[KVC_RANS_SYMBOLS];
     unsigned tables = 0, last = 0;
     for (unsigned c = 0; c < KVC_CONTEXTS; c++) {
-        for (unsigned s = 0; s < alphabet; s++) total[c] += count[c][s];
+        total[c] = sum_of(count[c], alphabet);
         if (!total[c]) continue;
         *used |= 1u << c;
-        cost[c] = cost_of(count[c], alphabet);
         if (tables && (total[c] < FEW || total[last] < FEW)) {
-            for (unsigned s = 0; s < alphabet; s++) joined[s] = count[last][s] + count[c][s];
+            if (!(known >> last & 1)) cost[last] = cost_of(count[last], alphabet);
+            cost[c] = cost_of(count[c], alphabet);
+            known |= 1u << last | 1u << c;
+            add_counts(joined, count[last], count[c], alphabet);
             double both = cost_of(joined, alphabet);
             if (both <= cost[last] + cost[c]) {
                 memcpy(count[last], joined, alphabet * sizeof *joined);
@@ -175,22 +207,27 @@ struct tally {
     size_t n; /* symbols in it */
 };
 
-static void tally_add(struct tally *t, uint32_t *count) {
-    for (size_t s = 0; s < ALL_SYMBOLS; s++) count[s] += (uint32_t)t->count[0][s] + t->count[1][s];
-    memset(t, 0, sizeof *t);
+static void add_tallied(uint32_t *restrict count, const uint16_t *restrict even, const uint16_t *restrict odd) {
+    for (size_t s = 0; s < ALL_SYMBOLS; s++) count[s] += (uint32_t)even[s] + odd[s];
 }
 
 /* Counts n symbols; what does not fit into the tally is added to the counts. */
 static void tally_row(struct tally *t, const uint16_t *symbols, size_t n, uint32_t *count) {
     for (size_t i = 0, end; i < n; i = end) {
-        if (t->n == MOST_COUNTED) tally_add(t, count);
+        if (t->n == MOST_COUNTED) {
+            add_tallied(count, t->count[0], t->count[1]);
+            memset(t, 0, sizeof *t);
+        }
         end = n - i < MOST_COUNTED - t->n ? n : i + (MOST_COUNTED - t->n);
         t->n += end - i;
-        for (; i + 2 <= end; i += 2) {
-            t->count[0][symbols[i]]++;
-            t->count[1][symbols[i + 1]]++;
+        for (uint64_t four; i + 4 <= end; i += 4) {
+            memcpy(&four, symbols + i, sizeof four);
+            t->count[0][four & UINT16_MAX]++;
+            t->count[1][four >> 16 & UINT16_MAX]++;
+            t->count[0][four >> 32 & UINT16_MAX]++;
+            t->count[1][four >> 48]++;
         }
-        if (i < end) t->count[0][symbols[i]]++;
+        for (; i < end; i++) t->count[0][symbols[i]]++;
     }
 }
 
@@ -216,7 +253,7 @@ static void cut_rows(struct work *w) {
                      (uint16_t)((1u << f->bits) - 1));
         tally_row(&tally, symbols, w->n, w->count[0]);
     }
-    tally_add(&tally, w->count[0]);
+    add_tallied(w->count[0], tally.count[0], tally.count[1]);
 }
 
 static int encode_rows(const struct kvc_stage_args *args, struct work *w, const struct kvc_block *block, uint8_t stage,
