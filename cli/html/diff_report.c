@@ -2,6 +2,7 @@
  * diff_curves.c). */
 #include "cli/html/diff_report.h"
 
+#include "cli/diff/diff_json.h"
 #include "cli/dump/dump_facts.h"
 #include "cli/html/page.h"
 #include "formats/cache/keys.h"
@@ -248,6 +249,19 @@ static void attention(struct kvc_attended *a, FILE *out) {
 
 /* --- the page --- */
 
+/* Embeds what --json prints. */
+static int embed_json(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *json = open_memstream(&text, &size);
+    if (!json) return kvc_fail_memory(e, "a report");
+    diff_json_collected(d, why, json);
+    const int status = fclose(json) ? kvc_fail_memory(e, "a report") : 0;
+    if (!status) html_json(out, "kvc-diff", text);
+    free(text);
+    return status;
+}
+
 static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
     verdict(d, out, why);
     if (diff_report_heatmaps(d, out, e) || diff_report_positions(d, out, e) || diff_report_channels(d, out, e) ||
@@ -258,7 +272,7 @@ static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error
     facts(d->collected, out);
     tensors(d->collected, out);
     attention(&d->attended, out);
-    return d->collected->failed ? kvc_fail_memory(e, "a report") : 0;
+    return d->collected->failed ? kvc_fail_memory(e, "a report") : embed_json(d, out, why, e);
 }
 
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {
