@@ -54,24 +54,9 @@ static void say_worst(FILE *out, const struct diff_collected *c) {
     fputs("</a>.</span> ", out);
 }
 
-/* Returns the head whose attention changes most: the layer, and *head. NULL if attention was not measured. */
-static const struct kvc_attended_layer *worst_attention(const struct kvc_attended *a, uint64_t *head) {
-    const struct kvc_attended_layer *worst = NULL;
-    double most = 0;
-    for (size_t i = 0; i < a->n; i++)
-        for (uint64_t h = 0; h < a->layer[i].heads; h++) {
-            const double kl = kvc_attention_kl(&a->layer[i].head[h]);
-            if (worst && !(kl > most)) continue;
-            worst = &a->layer[i];
-            *head = h;
-            most = kl;
-        }
-    return worst;
-}
-
 static void say_attention(FILE *out, const struct kvc_attended *a) {
     uint64_t head;
-    const struct kvc_attended_layer *l = worst_attention(a, &head);
+    const struct kvc_attended_layer *l = kvc_attended_worst(a, &head);
     if (!l) return;
     html_say(out,
              "Attention drifts by %.3g nats (mean KL divergence of %" PRIu64 " queries), most in layer %" PRIu32 " head %" PRIu64
@@ -264,8 +249,8 @@ static int embed_json(struct diff_comparison *d, FILE *out, const struct kvc_err
 
 static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
     verdict(d, out, why);
-    if (diff_report_heatmaps(d, out, e) || diff_report_positions(d, out, e) || diff_report_channels(d, out, e) ||
-        diff_report_sizes(d, out, e))
+    if (diff_report_heatmaps(d, out, e) || diff_report_probabilities(d, out, e) || diff_report_positions(d, out, e) ||
+        diff_report_channels(d, out, e) || diff_report_values(d, out, e) || diff_report_sizes(d, out, e))
         return -1;
     html_section(out, "files", "The two files");
     if (files(d, out, e)) return -1;
