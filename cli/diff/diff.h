@@ -14,6 +14,8 @@
 #include "formats/compare/groups.h"
 
 enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
+/* How far a comparison came. */
+enum diff_reached { DIFF_AT_START, DIFF_AT_FACTS, DIFF_AT_TENSORS, DIFF_AT_END };
 
 struct diff_comparison {
     /* The selection. */
@@ -37,6 +39,7 @@ struct diff_comparison {
     struct kvc_align align;
 
     /* Results. */
+    enum diff_reached reached;
     uint64_t facts;                     /* number of facts that differ */
     uint64_t compared, unequal, values; /* numbers of tensors, of tensors that differ, of values */
     struct kvc_difference total;        /* over the tensors that differ */
@@ -77,7 +80,9 @@ enum diff_headed {
 /* "A" and "B". */
 extern const char *const diff_side[2];
 
-int diff_differs(const struct diff_comparison *d);
+static inline int diff_differs(const struct diff_comparison *d) {
+    return d->facts || d->unequal;
+}
 /* Returns 1 if the rest of the comparison changes neither the exit status nor anything that is printed. */
 int diff_may_end(const struct diff_comparison *d);
 
@@ -120,12 +125,10 @@ kvc_group_fn diff_print_group;
 
 /* Prints a heading of TSV once. */
 void diff_tsv_heading(struct diff_comparison *d, enum diff_headed which, const char *heading);
-/* Print columns and keys of TSV and JSON: part, stream and checkpoint; numbers of values, and measures; the row of a head. */
+/* Print columns of TSV: part, stream and checkpoint; numbers of values, and measures; the row of a head. */
 void diff_tsv_part(const struct kvc_tensor_pair *t);
 void diff_tsv_counts(const struct kvc_difference *x);
 void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x);
-void diff_json_part(struct cli_json *j, const struct kvc_tensor_pair *t);
-void diff_json_counts(struct cli_json *j, const struct kvc_difference *x);
 
 /* Keeps the error of a tensor, and draws what was kept. */
 int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair, const struct kvc_difference *all,

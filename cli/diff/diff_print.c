@@ -1,14 +1,10 @@
-/* diff_print.c: prints differences as text, JSON or TSV. Not for finding them. */
-#include "cli/diff/diff.h"
+/* diff_print.c: prints differences as text, JSON or TSV. Not for finding them, and not for the objects of JSON (diff_json.c). */
+#include "cli/diff/diff_json.h"
 #include "cli/text.h"
 
 #include <inttypes.h>
 
 const char *const diff_side[2] = {"A", "B"};
-
-int diff_differs(const struct diff_comparison *d) {
-    return d->facts || d->unequal;
-}
 
 int diff_may_end(const struct diff_comparison *d) {
     return d->quiet && !d->collected && diff_differs(d);
@@ -30,16 +26,6 @@ static void print_fact(const char *where, const char *what, const char *a, const
     putchar('\n');
 }
 
-static void json_fact(struct cli_json *j, const char *where, const char *what, const char *a, const char *b, const char *note) {
-    cli_json_open(j, NULL, '{');
-    cli_json_text(j, "where", where);
-    cli_json_text(j, "what", what);
-    cli_json_text(j, "a", a);
-    cli_json_text(j, "b", b);
-    cli_json_text(j, "note", note);
-    cli_json_close(j);
-}
-
 static void tsv_fact(const char *where, const char *what, const char *a, const char *b, const char *note) {
     const char *const column[] = {where, what, a, b, note};
     fputs("fact", stdout);
@@ -54,7 +40,7 @@ void diff_fact(struct diff_comparison *d, const char *where, const char *what, c
     d->facts++;
     if (d->collected) diff_collect_fact(d->collected, where, what, a, b, note);
     if (d->quiet) return;
-    if (d->style == DIFF_JSON) json_fact(&d->report.json, where, what, a, b, note);
+    if (d->style == DIFF_JSON) diff_json_fact(&d->report.json, where, what, a, b, note);
     else if (d->style == DIFF_TSV) {
         diff_tsv_heading(d, DIFF_HEADED_FACT, "#fact\twhere\twhat\ta\tb\tnote");
         tsv_fact(where, what, a, b, note);
@@ -88,23 +74,11 @@ static void tsv_tensor(const struct kvc_tensor_pair *t, const char *type) {
     printf("\t%" PRIu32 "\t%s\t", t->layer, kvc_role_name(t->role));
 }
 
-void diff_json_part(struct cli_json *j, const struct kvc_tensor_pair *t) {
-    const struct kvc_part *part = diff_part_of(t->parts);
-    cli_json_text(j, "part", kvc_part_kind_name(part->kind));
-    cli_json_u64(j, "stream", part->stream);
-    if (part->kind == KVC_PART_CHECKPOINT) cli_json_u64(j, "checkpoint", part->checkpoint);
-    else cli_json_text(j, "checkpoint", NULL);
-}
-
 /* Opens the object of d->now, unless a reported value has opened it. */
 static void json_tensor(struct diff_comparison *d) {
     if (d->opened) return;
-    struct cli_json *j = &d->report.json;
-    cli_json_open(j, NULL, '{');
-    diff_json_part(j, d->now);
-    cli_json_u64(j, "layer", d->now->layer);
-    cli_json_text(j, "role", kvc_role_name(d->now->role));
-    if (d->compare.report) cli_json_open(j, "values", '[');
+    diff_json_tensor(&d->report.json, d->now);
+    if (d->compare.report) cli_json_open(&d->report.json, "values", '[');
     d->opened = 1;
 }
 
@@ -142,13 +116,6 @@ int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t cha
     return 0;
 }
 
-static void json_measures(struct cli_json *j, const struct kvc_difference *x) {
-    cli_json_f64(j, "max_abs", x->max_abs);
-    cli_json_f64(j, "rms", x->rms);
-    cli_json_f64(j, "frobenius", x->frobenius);
-    cli_json_f64(j, "cosine", x->cosine);
-}
-
 static void tsv_measures(const struct kvc_difference *x) {
     const double v[] = {x->max_abs, x->rms, x->frobenius, x->cosine};
     char text[32];
@@ -158,23 +125,9 @@ static void tsv_measures(const struct kvc_difference *x) {
     }
 }
 
-void diff_json_counts(struct cli_json *j, const struct kvc_difference *x) {
-    cli_json_u64(j, "differ", x->differ);
-    cli_json_u64(j, "values", x->values);
-    cli_json_u64(j, "nonfinite", x->nonfinite);
-    json_measures(j, x);
-}
-
 void diff_tsv_counts(const struct kvc_difference *x) {
     printf("%" PRIu64 "\t%" PRIu64 "\t%" PRIu64, x->differ, x->values, x->nonfinite);
     tsv_measures(x);
-}
-
-static void json_head(struct cli_json *j, uint64_t head, const struct kvc_difference *x) {
-    cli_json_open(j, NULL, '{');
-    cli_json_u64(j, "head", head);
-    diff_json_counts(j, x);
-    cli_json_close(j);
 }
 
 void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x) {
@@ -211,7 +164,7 @@ void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *h
     }
     for (uint64_t h = 0; h < d->now->heads; h++) {
         if (!head[h].differ && !d->verbose) continue;
-        if (d->style == DIFF_JSON) json_head(&d->report.json, h, &head[h]);
+        if (d->style == DIFF_JSON) diff_json_head(&d->report.json, h, &head[h]);
         else if (d->style == DIFF_TSV) {
             diff_tsv_heading(d, DIFF_HEADED_HEAD, DIFF_TSV_HEAD);
             diff_tsv_head(d->now, h, &head[h]);
@@ -224,19 +177,6 @@ void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *h
 }
 
 /* --- begin and end --- */
-
-static void json_summary(struct diff_comparison *d) {
-    cli_json_open(&d->report.json, "summary", '{');
-    cli_json_bool(&d->report.json, "same", !diff_differs(d));
-    cli_json_u64(&d->report.json, "facts", d->facts);
-    cli_json_u64(&d->report.json, "tensors_differ", d->unequal);
-    cli_json_u64(&d->report.json, "tensors", d->compared);
-    cli_json_u64(&d->report.json, "differ", d->total.differ);
-    cli_json_u64(&d->report.json, "values", d->values);
-    cli_json_u64(&d->report.json, "nonfinite", d->total.nonfinite);
-    if (d->unequal) json_measures(&d->report.json, &d->total);
-    cli_json_close(&d->report.json);
-}
 
 static void tsv_summary(const struct diff_comparison *d) {
     puts("#summary\tresult\tfacts\ttensors_differ\ttensors\t" DIFF_TSV_COUNTS);
@@ -268,6 +208,7 @@ static void json_begin(struct diff_comparison *d, const char *a, const char *b) 
 }
 
 void diff_begin(struct diff_comparison *d) {
+    d->reached = DIFF_AT_FACTS;
     if (d->quiet || d->style != DIFF_JSON) return;
     json_begin(d, d->file[0].input.name, d->file[1].input.name);
     cli_json_open(&d->report.json, "facts", '[');
@@ -280,6 +221,7 @@ void diff_failed(struct diff_comparison *d, const char *a, const char *b, const 
 }
 
 void diff_begin_tensors(struct diff_comparison *d) {
+    d->reached = DIFF_AT_TENSORS;
     if (d->quiet || d->style != DIFF_JSON) return;
     cli_json_close(&d->report.json);
     if (d->groups.by) cli_json_text(&d->report.json, "by", kvc_group_name(d->groups.by));
@@ -287,11 +229,12 @@ void diff_begin_tensors(struct diff_comparison *d) {
 }
 
 void diff_end(struct diff_comparison *d) {
+    d->reached = DIFF_AT_END;
     if (d->quiet) return;
     if (d->style == DIFF_JSON) {
         cli_json_close(&d->report.json);
         diff_print_attention(d);
-        json_summary(d);
+        diff_json_summary(&d->report.json, d);
         cli_report_alone_end(&d->report, NULL);
         return;
     }

@@ -1,34 +1,16 @@
 /* diff_print_attention.c: prints the measures of attention as text, JSON or TSV. Not for measuring (diff_attention.c). */
-#include "cli/diff/diff.h"
+#include "cli/diff/diff_json.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 enum { MEASURES = 4 };
-static const char *const names[MEASURES] = {"logit_rms", "kl", "output_median", "output_p99"};
 
 static void make_measures(struct kvc_attention *a, double m[MEASURES]) {
     m[0] = kvc_attention_logit_rms(a);
     m[1] = kvc_attention_kl(a);
     m[2] = kvc_attention_output(a, 0.5);
     m[3] = kvc_attention_output(a, 0.99);
-}
-
-static void json_measures(struct cli_json *j, struct kvc_attention *a) {
-    double m[MEASURES];
-    make_measures(a, m);
-    cli_json_u64(j, "queries", a->queries);
-    for (int i = 0; i < MEASURES; i++) cli_json_f64(j, names[i], m[i]);
-}
-
-static void json_head(struct diff_comparison *d, const struct kvc_attended_layer *l, uint64_t head) {
-    cli_json_open(&d->report.json, NULL, '{');
-    cli_json_text(&d->report.json, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
-    cli_json_u64(&d->report.json, "stream", l->k->parts->part[0]->stream);
-    cli_json_u64(&d->report.json, "layer", l->k->layer);
-    cli_json_u64(&d->report.json, "head", head);
-    json_measures(&d->report.json, &l->head[head]);
-    cli_json_close(&d->report.json);
 }
 
 static void tsv_measures(struct kvc_attention *a) {
@@ -52,7 +34,10 @@ static void text_measures(struct kvc_attention *a) {
 void diff_print_attention(struct diff_comparison *d) {
     static const char heading[] = "#attention\tpart\tstream\tlayer\thead\tqueries\tlogit_rms\tkl\toutput_median\toutput_p99";
     if (!d->attention) return;
-    if (d->style == DIFF_JSON) cli_json_open(&d->report.json, "attention", '[');
+    if (d->style == DIFF_JSON) {
+        diff_json_attention(&d->report.json, &d->attended);
+        return;
+    }
     if (d->style == DIFF_TEXT)
         printf("%-20s %5s %10s %12s %12s %12s %12s\n", "attention", "head", "queries", "logit-rms", "kl", "out-median",
                "out-p99");
@@ -62,8 +47,7 @@ void diff_print_attention(struct diff_comparison *d) {
         diff_layers_label(l->k, l->k, label, sizeof label);
         label[strlen(label) - 2] = '\0'; /* without the role " K", because the measures are of K and V */
         for (uint64_t h = 0; h < l->heads; h++) {
-            if (d->style == DIFF_JSON) json_head(d, l, h);
-            else if (d->style == DIFF_TSV) {
+            if (d->style == DIFF_TSV) {
                 diff_tsv_heading(d, DIFF_HEADED_ATTENTION, heading);
                 printf("attention\t%s\t%" PRIu32 "\t%" PRIu32 "\t%" PRIu64, kvc_part_kind_name(l->k->parts->part[0]->kind),
                        l->k->parts->part[0]->stream, l->k->layer, h);
@@ -74,12 +58,7 @@ void diff_print_attention(struct diff_comparison *d) {
             }
         }
     }
-    if (d->style == DIFF_JSON) {
-        cli_json_close(&d->report.json);
-        cli_json_open(&d->report.json, "attention_total", '{');
-        json_measures(&d->report.json, &d->attended.all);
-        cli_json_close(&d->report.json);
-    } else if (d->style == DIFF_TSV) {
+    if (d->style == DIFF_TSV) {
         diff_tsv_heading(d, DIFF_HEADED_ATTENTION, heading);
         fputs("attention\tall\t\t\t", stdout);
         tsv_measures(&d->attended.all);

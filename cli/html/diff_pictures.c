@@ -4,6 +4,7 @@
 
 #include "cli/html/page.h"
 #include "cli/html/svg.h"
+#include "cli/html/svg_parts.h"
 #include "codecs/memory.h"
 
 #include <inttypes.h>
@@ -136,24 +137,26 @@ static void part_note(FILE *out, const struct layers *l) {
     fputs(".</p>\n", out);
 }
 
-/* Draws the maps of all roles on one scale of colors. */
-static int draw_roles(FILE *out, const struct diff_collected *c, const struct layers *l, struct kvc_error *e) {
+/* Returns 1 if a tensor of a role in the columns differs. */
+static int differ(const struct diff_collected *c, const struct layers *l, unsigned role) {
+    for (size_t i = 0; i < c->n_tensors; i++)
+        if (c->tensor[i].pair->role == role && c->tensor[i].all.differ && column_of(l, c->tensor[i].pair) < l->n) return 1;
+    return 0;
+}
+
+/* Says which roles have no map, because no value differs. */
+static void equal_note(FILE *out, const struct map map[DIFF_ROLES], const struct diff_collected *c, const struct layers *l) {
+    int any = 0;
+    for (unsigned role = 0; role < DIFF_ROLES; role++) {
+        if (!map[role].used || differ(c, l, role)) continue;
+        fprintf(out, "%s%s", any ? ", " : "<p class=\"note\">Equal in all layers: ", kvc_role_name(role));
+        any = 1;
+    }
+    if (any) fputs(".</p>\n", out);
+}
+
+static void legend(FILE *out, const struct diff_collected *c, const struct layers *l, struct svg_scale scale) {
     const struct diff_worst worst = diff_collect_worst(c);
-    struct map map[DIFF_ROLES] = {{0}};
-    struct svg_scale scale = {.high = 0};
-    char label[80];
-    int status = 0;
-    for (unsigned role = 0; role < DIFF_ROLES && !status; role++) {
-        status = role_map(&map[role], c, l, role, e);
-        if (!status && map[role].used)
-            scale = svg_scale_join(scale, svg_scale_of(map[role].value, (size_t)map[role].heads * l->n));
-    }
-    for (unsigned role = 0; role < DIFF_ROLES && !status; role++) {
-        if (!map[role].used) continue;
-        snprintf(label, sizeof label, "Relative error of %s by layer and head", kvc_role_name(role));
-        status = draw_map(out, &map[role], l, scale, label, e);
-    }
-    for (unsigned role = 0; role < DIFF_ROLES; role++) free_map(&map[role]);
     svg_heat_legend_begin(out, scale, "||a \xe2\x88\x92 b|| / ||a||");
     if (worst.tensor && column_of(l, worst.tensor->pair) < l->n)
         fputs("<span><svg width=\"14\" height=\"12\" aria-hidden=\"true\"><rect class=\"ring\" x=\"1\" y=\"1\" width=\"12\" "
@@ -163,7 +166,29 @@ static int draw_roles(FILE *out, const struct diff_collected *c, const struct la
     svg_legend_item(out, "none", "no such head");
     if (worst.tensor && worst.tensor->head[worst.head].nonfinite) svg_legend_item(out, "nan", "not finite");
     svg_legend_end(out);
-    part_note(out, l);
+}
+
+/* Draws the maps of all roles on one scale of colors. */
+static int draw_roles(FILE *out, const struct diff_collected *c, const struct layers *l, struct kvc_error *e) {
+    struct map map[DIFF_ROLES] = {{0}};
+    struct svg_scale scale = {.high = 0};
+    char label[80];
+    int status = 0, drawn = 0;
+    for (unsigned role = 0; role < DIFF_ROLES && !status; role++) {
+        status = role_map(&map[role], c, l, role, e);
+        if (!status && map[role].used)
+            scale = svg_scale_join(scale, svg_scale_of(map[role].value, (size_t)map[role].heads * l->n));
+    }
+    for (unsigned role = 0; role < DIFF_ROLES && !status; role++) {
+        if (!map[role].used || !differ(c, l, role)) continue;
+        snprintf(label, sizeof label, "Relative error of %s by layer and head", kvc_role_name(role));
+        status = draw_map(out, &map[role], l, scale, label, e);
+        drawn = 1;
+    }
+    if (drawn) legend(out, c, l, scale);
+    if (drawn) part_note(out, l);
+    equal_note(out, map, c, l);
+    for (unsigned role = 0; role < DIFF_ROLES; role++) free_map(&map[role]);
     return status;
 }
 

@@ -2,6 +2,7 @@
  * diff_curves.c). */
 #include "cli/html/diff_report.h"
 
+#include "cli/diff/diff_json.h"
 #include "cli/dump/dump_facts.h"
 #include "cli/html/page.h"
 #include "formats/cache/keys.h"
@@ -53,24 +54,9 @@ static void say_worst(FILE *out, const struct diff_collected *c) {
     fputs("</a>.</span> ", out);
 }
 
-/* Returns the head whose attention changes most: the layer, and *head. NULL if attention was not measured. */
-static const struct kvc_attended_layer *worst_attention(const struct kvc_attended *a, uint64_t *head) {
-    const struct kvc_attended_layer *worst = NULL;
-    double most = 0;
-    for (size_t i = 0; i < a->n; i++)
-        for (uint64_t h = 0; h < a->layer[i].heads; h++) {
-            const double kl = kvc_attention_kl(&a->layer[i].head[h]);
-            if (worst && !(kl > most)) continue;
-            worst = &a->layer[i];
-            *head = h;
-            most = kl;
-        }
-    return worst;
-}
-
 static void say_attention(FILE *out, const struct kvc_attended *a) {
     uint64_t head;
-    const struct kvc_attended_layer *l = worst_attention(a, &head);
+    const struct kvc_attended_layer *l = kvc_attended_worst(a, &head);
     if (!l) return;
     html_say(out,
              "Attention drifts by %.3g nats (mean KL divergence of %" PRIu64 " queries), most in layer %" PRIu32 " head %" PRIu64
@@ -248,17 +234,30 @@ static void attention(struct kvc_attended *a, FILE *out) {
 
 /* --- the page --- */
 
+/* Embeds what --json prints. */
+static int embed_json(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *json = open_memstream(&text, &size);
+    if (!json) return kvc_fail_memory(e, "a report");
+    diff_json_collected(d, why, json);
+    const int status = fclose(json) ? kvc_fail_memory(e, "a report") : 0;
+    if (!status) html_json(out, "kvc-diff", text);
+    free(text);
+    return status;
+}
+
 static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
     verdict(d, out, why);
-    if (diff_report_heatmaps(d, out, e) || diff_report_positions(d, out, e) || diff_report_channels(d, out, e) ||
-        diff_report_sizes(d, out, e))
+    if (diff_report_heatmaps(d, out, e) || diff_report_probabilities(d, out, e) || diff_report_positions(d, out, e) ||
+        diff_report_channels(d, out, e) || diff_report_values(d, out, e) || diff_report_sizes(d, out, e))
         return -1;
     html_section(out, "files", "The two files");
     if (files(d, out, e)) return -1;
     facts(d->collected, out);
     tensors(d->collected, out);
     attention(&d->attended, out);
-    return d->collected->failed ? kvc_fail_memory(e, "a report") : 0;
+    return d->collected->failed ? kvc_fail_memory(e, "a report") : embed_json(d, out, why, e);
 }
 
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {

@@ -12,6 +12,8 @@ int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct k
 int diff_report_heatmaps(struct diff_comparison *d, FILE *out, struct kvc_error *e);  /* error and attention by layer and head */
 int diff_report_positions(struct diff_comparison *d, FILE *out, struct kvc_error *e); /* error along positions */
 int diff_report_channels(struct diff_comparison *d, FILE *out, struct kvc_error *e);  /* channels of the worst tensors */
-int diff_report_sizes(struct diff_comparison *d, FILE *out, struct kvc_error *e);     /* histogram of errors */
+int diff_report_probabilities(struct diff_comparison *d, FILE *out, struct kvc_error *e); /* attention of single queries */
+int diff_report_values(struct diff_comparison *d, FILE *out, struct kvc_error *e);        /* values of the worst head */
+int diff_report_sizes(struct diff_comparison *d, FILE *out, struct kvc_error *e);         /* histogram of errors */
 
 #endif

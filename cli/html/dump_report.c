@@ -3,6 +3,7 @@
 #include "cli/dump/dump_facts.h"
 #include "cli/html/page.h"
 #include "cli/html/svg.h"
+#include "cli/html/svg_parts.h"
 #include "cli/html/svg_map.h"
 #include "codecs/memory.h"
 #include "formats/cache/extents.h"

@@ -37,6 +37,7 @@ const char *const html_style[] = {
     "vector-effect:non-scaling-stroke}",
     ".block{stroke:var(--dim);stroke-width:1;stroke-dasharray:2 3;opacity:.7;vector-effect:non-scaling-stroke}",
     ".line{fill:none;stroke-width:1.6;vector-effect:non-scaling-stroke;stroke-linejoin:round}",
+    ".dots{fill:none;stroke-width:4;stroke-linecap:round;opacity:.6;vector-effect:non-scaling-stroke}",
     ".halo,.ring{fill:none;vector-effect:non-scaling-stroke}.halo{stroke:var(--halo);stroke-width:5}",
     ".ring{stroke:var(--mark);stroke-width:2.5}",
     ".fk{fill:var(--k)}.fv{fill:var(--v)}.fo{fill:var(--o)}.fs{fill:var(--s)}.fp{fill:var(--p)}",
@@ -45,8 +46,8 @@ const char *const html_style[] = {
     ".sink{fill:var(--o);opacity:.22}.tail{fill:var(--s);opacity:.2}.window{fill:var(--k);opacity:.12}",
     ".odd{opacity:.72}",
     ".legend{display:flex;flex-wrap:wrap;gap:.15rem .9rem;font-size:.85rem;color:var(--dim);margin:.3rem 0 0 3.95rem}",
-    ".legend span{white-space:nowrap}.legend svg{vertical-align:-.1rem;margin-right:.3rem}",
-    ".legend.flush{margin-left:0}",
+    ".legend span{white-space:nowrap}.legend .scale{white-space:normal}.legend svg{vertical-align:-.1rem;margin-right:.3rem}",
+    ".legend.flush{margin-left:0}figure+.legend{margin-top:-.7rem;margin-bottom:1.1rem}",
     ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem;margin:.4rem 0;width:100%}",
     ".sort th,.sort td{overflow-wrap:break-word;max-width:20rem;padding:.2rem .35rem}.sort "
     "td:last-child{overflow-wrap:anywhere;min-width:5rem}th,td{text-align:left;padding:.2rem .5rem;border-bottom:1px "

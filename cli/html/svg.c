@@ -2,6 +2,7 @@
 #include "cli/html/svg.h"
 
 #include "cli/html/page.h"
+#include "cli/html/svg_parts.h"
 #include "codecs/memory.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLORS = 16, MAX_ROWS = 128, MAX_COLUMNS = 256, MAX_LINKS = 4096, WIDTH = 1000, HEIGHT = 170, LABELS = 8 };
+enum { COLORS = 16, MAX_ROWS = 128, MAX_COLUMNS = 256, MAX_LINKS = 4096, HEIGHT = 170 };
 
 /* --- scales --- */
 
@@ -55,77 +56,12 @@ static double value_at(const struct svg_scale *s, double place) {
     return s->log ? log_low(s) * pow(s->high / log_low(s), place) : place * s->high;
 }
 
-/* Returns the smallest of 1, 2 and 5 times a power of 10 of which at most `most` steps fit into the range. */
-static double nice_step(double range, double most) {
-    double step = range > 0 ? pow(10, floor(log10(range / most))) : 1;
-    for (int i = 0; range / step > most; i++) step *= i % 3 == 1 ? 2.5 : 2;
-    return step;
-}
-
-/* --- parts of all pictures --- */
+/* --- colors --- */
 
 static void class_name(FILE *out, const struct svg_scale *s, double v) {
     if (isnan(v)) fputs("nan", out);
     else if (v < 0) fputs("none", out);
     else fprintf(out, "h%d", (int)(fraction(s, v) * (COLORS - 1) + 0.5));
-}
-
-static void number_text(double v, int bytes, char text[32]) {
-    if (bytes) cli_size_text((uint64_t)v, text);
-    else if (isfinite(v)) snprintf(text, 32, "%.3g", v);
-    else cli_double_text(v, text);
-}
-
-/* Begins a picture: the box of its vertical labels, which the caller fills. */
-static void begin(FILE *out, double height) {
-    fprintf(out, "<div class=\"grid\"><svg class=\"side\" height=\"%.0f\" aria-hidden=\"true\">", height);
-}
-
-static void side_label(FILE *out, double y, const char *text) {
-    fprintf(out, "<text x=\"100%%\" y=\"%.1f\" text-anchor=\"end\">%s</text>", y + 4, text);
-}
-
-/* Ends the vertical labels and begins the area of a picture; coordinates are 0 to `width` and 0 to `units`. */
-static void area(FILE *out, double height, double width, double units, const char *label) {
-    fprintf(out,
-            "</svg>\n<svg class=\"area\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" preserveAspectRatio=\"none\" role=\"img\" "
-            "aria-label=\"",
-            height, width, units);
-    html_text(out, label);
-    fputs("\">\n", out);
-}
-
-/* Ends the area and begins the horizontal labels. */
-static void under(FILE *out) {
-    fputs("</svg>\n<svg class=\"under\" height=\"34\" aria-hidden=\"true\">", out);
-}
-
-/* Writes a label at a place of 0 to 1; labels at the ends stay inside. */
-static void under_label(FILE *out, double place, const char *text) {
-    const char *anchor = place < 0.02 ? "start" : place > 0.98 ? "end" : "middle";
-    fprintf(out, "<text x=\"%.2f%%\" y=\"14\" text-anchor=\"%s\">%s</text>", 100 * place, anchor, text);
-}
-
-static void end(FILE *out, const char *x_word) {
-    fputs("<text x=\"50%\" y=\"30\" text-anchor=\"middle\">", out);
-    html_text(out, x_word);
-    fputs("</text></svg></div>\n", out);
-}
-
-void svg_legend_begin(FILE *out) {
-    fputs("<div class=\"legend\">", out);
-}
-
-void svg_legend_item(FILE *out, const char *class, const char *label) {
-    fprintf(out,
-            "<span><svg width=\"14\" height=\"12\" aria-hidden=\"true\"><rect class=\"%s\" width=\"14\" height=\"12\"/></svg>",
-            class);
-    html_text(out, label);
-    fputs("</span>", out);
-}
-
-void svg_legend_end(FILE *out) {
-    fputs("</div>\n", out);
 }
 
 /* --- heatmaps --- */
@@ -165,7 +101,7 @@ static uint32_t column_number(const uint32_t *number, uint32_t x) {
 static void cell_title(FILE *out, const struct cells *c, uint32_t y, uint32_t x, double v) {
     const struct svg_heatmap *h = c->h;
     char text[32];
-    number_text(v, 0, text);
+    svg_number(v, 0, text);
     fprintf(out, "<title>%s %" PRIu32, h->column_word, column_number(h->column_number, x * c->join_columns));
     if (c->join_columns > 1) fputs(" and next", out);
     fprintf(out, ", %s %" PRIu32, h->row_word, y * c->join_rows);
@@ -218,15 +154,15 @@ int svg_heatmap(FILE *out, const struct svg_heatmap *h) {
     if (!h->rows || !h->columns) return 0;
     if (join_cells(&c, h)) return -1;
     const double row = row_height(c.rows), height = row * c.rows;
-    const uint32_t row_step = (uint32_t)(nice_step(c.rows, height / 15) + 0.5);
-    const uint32_t column_step = (uint32_t)ceil(nice_step(c.columns, LABELS));
+    const uint32_t row_step = (uint32_t)(svg_nice_step(c.rows, height / 15) + 0.5);
+    const uint32_t column_step = (uint32_t)ceil(svg_nice_step(c.columns, SVG_LABELS));
     char text[32];
-    begin(out, height);
+    svg_begin(out, height);
     for (uint32_t y = 0; y < c.rows; y += row_step ? row_step : 1) {
         snprintf(text, sizeof text, "%s%s%" PRIu32, y ? "" : h->row_word, y ? "" : " ", y * c.join_rows);
-        side_label(out, (y + 0.5) * row, text);
+        svg_side_label(out, (y + 0.5) * row, text);
     }
-    area(out, height, c.columns, c.rows, h->label);
+    svg_area(out, height, c.columns, c.rows, h->label);
     fprintf(out, "<rect class=\"none\" width=\"%" PRIu32 "\" height=\"%" PRIu32 "\"/>\n", c.columns, c.rows);
     if (h->anchor && (uint64_t)c.rows * c.columns <= MAX_LINKS) linked_cells(out, &c);
     else plain_cells(out, &c);
@@ -234,12 +170,12 @@ int svg_heatmap(FILE *out, const struct svg_heatmap *h) {
         for (int ring = 0; ring < 2; ring++)
             fprintf(out, "<rect class=\"%s\" x=\"%" PRIu32 "\" y=\"%" PRIu32 "\" width=\"1\" height=\"1\"/>\n",
                     ring ? "ring" : "halo", h->mark_column / c.join_columns, h->mark_row / c.join_rows);
-    under(out);
+    svg_under(out);
     for (uint32_t x = 0; x < c.columns; x += column_step) {
         snprintf(text, sizeof text, "%" PRIu32, column_number(h->column_number, x * c.join_columns));
-        under_label(out, (x + 0.5) / c.columns, text);
+        svg_under_label(out, (x + 0.5) / c.columns, text);
     }
-    end(out, h->column_word);
+    svg_end(out, h->column_word);
     free(c.value);
     return 0;
 }
@@ -251,9 +187,9 @@ void svg_heat_legend_begin(FILE *out, struct svg_scale scale, const char *unit) 
         svg_legend_item(out, "h0", "0");
         return;
     }
-    fputs("<span>", out);
+    fputs("<span class=\"scale\">", out);
     for (int i = 0; i <= 4; i++) { /* a swatch between two numbers has the colors between them */
-        number_text(value_at(&scale, i / 4.0), 0, text);
+        svg_number(value_at(&scale, i / 4.0), 0, text);
         fprintf(out, "%s ", text);
         if (i == 4) break;
         fputs("<svg width=\"32\" height=\"12\" aria-hidden=\"true\">", out);
@@ -283,16 +219,16 @@ static void rules_at(FILE *out, const struct svg_scale *s, int bytes, int rules)
         for (double decade = first; decade <= last; decade += step) {
             const double y = y_of(s, pow(10, decade));
             snprintf(text, sizeof text, "1e%.0f", decade);
-            if (rules) fprintf(out, "<path class=\"rule\" d=\"M0 %.1fH%d\"/>", y, WIDTH);
-            else side_label(out, y, text);
+            if (rules) fprintf(out, "<path class=\"rule\" d=\"M0 %.1fH%d\"/>", y, SVG_WIDTH);
+            else svg_side_label(out, y, text);
         }
         return;
     }
-    const double step = nice_step(s->high, 5);
+    const double step = svg_nice_step(s->high, 5);
     for (int i = 0; i * step <= s->high * 1.001; i++) {
-        number_text(i * step, bytes, text);
-        if (rules) fprintf(out, "<path class=\"rule\" d=\"M0 %.1fH%d\"/>", y_of(s, i * step), WIDTH);
-        else side_label(out, y_of(s, i * step), text);
+        svg_number(i * step, bytes, text);
+        if (rules) fprintf(out, "<path class=\"rule\" d=\"M0 %.1fH%d\"/>", y_of(s, i * step), SVG_WIDTH);
+        else svg_side_label(out, y_of(s, i * step), text);
     }
 }
 
@@ -304,7 +240,7 @@ static void line(FILE *out, const struct svg_lines *l, const struct svg_series *
             drawn = 0;
             continue;
         }
-        const double y = y_of(&l->scale, s->y[i]), width = (double)WIDTH / (double)l->n, x = (double)i * width;
+        const double y = y_of(&l->scale, s->y[i]), width = (double)SVG_WIDTH / (double)l->n, x = (double)i * width;
         if (l->n <= 64) fprintf(out, "%s%.1f %.1fH%.1f", drawn ? "L" : "M", x, y, x + width); /* few points are steps */
         else fprintf(out, "%s%.1f %.1f", drawn ? "L" : "M", x + width / 2, y);
         drawn = 1;
@@ -313,7 +249,7 @@ static void line(FILE *out, const struct svg_lines *l, const struct svg_series *
 }
 
 static void mark(FILE *out, const struct svg_lines *l, const struct svg_mark *m) {
-    const double from = m->from * WIDTH / (double)l->n, to = m->to * WIDTH / (double)l->n;
+    const double from = m->from * SVG_WIDTH / (double)l->n, to = m->to * SVG_WIDTH / (double)l->n;
     if (to > from)
         fprintf(out, "<rect class=\"%s\" x=\"%.2f\" y=\"0\" width=\"%.2f\" height=\"%d\"/>\n", m->class, from, to - from, HEIGHT);
     else fprintf(out, "<path class=\"%s\" d=\"M%.2f 0V%d\"/>\n", m->class, from, HEIGHT);
@@ -324,18 +260,14 @@ static void x_labels(FILE *out, const struct svg_lines *l) {
     char text[32];
     const double first = l->x_first, range = l->x_step * (double)l->n;
     if (l->log2) {
-        const double decade = log10(2), step = ceil(nice_step(range * decade, LABELS));
+        const double decade = log10(2), step = ceil(svg_nice_step(range * decade, SVG_LABELS));
         for (double d = ceil(first * decade / step) * step; d <= (first + range) * decade; d += step) {
             snprintf(text, sizeof text, "1e%.0f", d);
-            under_label(out, (d / decade - first) / range, text);
+            svg_under_label(out, (d / decade - first) / range, text);
         }
         return;
     }
-    const double step = fmax(1, nice_step(range, LABELS - 1));
-    for (double x = ceil(first / step) * step; x < first + range; x += step) {
-        snprintf(text, sizeof text, "%.0f", x);
-        under_label(out, (x + 0.5 - first) / range, text);
-    }
+    svg_whole_labels(out, first, range);
 }
 
 /* Writes the legend item of a series. */
@@ -347,16 +279,16 @@ static void series_item(FILE *out, const struct svg_series *s) {
 
 void svg_lines(FILE *out, const struct svg_lines *l) {
     if (!l->n) return;
-    begin(out, HEIGHT);
+    svg_begin(out, HEIGHT);
     rules_at(out, &l->scale, 0, 0);
-    area(out, HEIGHT, WIDTH, HEIGHT, l->label);
+    svg_area(out, HEIGHT, SVG_WIDTH, HEIGHT, l->label);
     for (size_t i = 0; i < l->n_marks; i++) mark(out, l, &l->mark[i]);
     rules_at(out, &l->scale, 0, 1);
-    fprintf(out, "<rect class=\"frame\" width=\"%d\" height=\"%d\"/>\n", WIDTH, HEIGHT);
+    fprintf(out, "<rect class=\"frame\" width=\"%d\" height=\"%d\"/>\n", SVG_WIDTH, HEIGHT);
     for (size_t i = 0; i < l->n_series; i++) line(out, l, &l->series[i]);
-    under(out);
+    svg_under(out);
     x_labels(out, l);
-    end(out, l->x_word);
+    svg_end(out, l->x_word);
     svg_legend_begin(out);
     for (size_t i = 0; i < l->n_series; i++) series_item(out, &l->series[i]);
     for (size_t i = 0; i < l->n_marks; i++) {
@@ -396,14 +328,14 @@ static void bar_title(FILE *out, const struct svg_bars *b, uint32_t x) {
     char text[32];
     fprintf(out, "<title>%s %" PRIu32, b->column_word, column_number(b->column_number, x));
     for (size_t i = 0; i < b->n_series; i++) {
-        number_text(value_of(b, i, x), b->bytes, text);
+        svg_number(value_of(b, i, x), b->bytes, text);
         fprintf(out, "%s%s %s", i ? ", " : ": ", b->series[i].name, text);
     }
     fputs("</title>", out);
 }
 
 static void column(FILE *out, const struct svg_bars *b, const struct svg_scale *s, uint32_t x) {
-    const double width = (double)WIDTH / b->columns * 0.84, left = ((double)x + 0.08) * WIDTH / b->columns;
+    const double width = (double)SVG_WIDTH / b->columns * 0.84, left = ((double)x + 0.08) * SVG_WIDTH / b->columns;
     const double one = b->stacked ? width : width / (double)b->n_series;
     double sum = 0;
     fputs("<g>", out);
@@ -420,20 +352,20 @@ static void column(FILE *out, const struct svg_bars *b, const struct svg_scale *
 
 void svg_bars(FILE *out, const struct svg_bars *b) {
     const struct svg_scale s = bar_scale(b);
-    const uint32_t step = (uint32_t)ceil(nice_step(b->columns, LABELS));
+    const uint32_t step = (uint32_t)ceil(svg_nice_step(b->columns, SVG_LABELS));
     char text[32];
     if (!b->columns) return;
-    begin(out, HEIGHT);
+    svg_begin(out, HEIGHT);
     rules_at(out, &s, b->bytes, 0);
-    area(out, HEIGHT, WIDTH, HEIGHT, b->label);
+    svg_area(out, HEIGHT, SVG_WIDTH, HEIGHT, b->label);
     rules_at(out, &s, b->bytes, 1);
     for (uint32_t x = 0; x < b->columns; x++) column(out, b, &s, x);
-    under(out);
+    svg_under(out);
     for (uint32_t x = 0; x < b->columns; x += step) {
         snprintf(text, sizeof text, "%" PRIu32, column_number(b->column_number, x));
-        under_label(out, (x + 0.5) / b->columns, text);
+        svg_under_label(out, (x + 0.5) / b->columns, text);
     }
-    end(out, b->column_word);
+    svg_end(out, b->column_word);
     svg_legend_begin(out);
     for (size_t i = 0; i < b->n_series; i++) series_item(out, &b->series[i]);
     svg_legend_end(out);

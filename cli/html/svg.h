@@ -74,9 +74,4 @@ struct svg_bars {
 };
 void svg_bars(FILE *out, const struct svg_bars *b);
 
-/* One item of a legend: a swatch that the class fills. */
-void svg_legend_begin(FILE *out);
-void svg_legend_item(FILE *out, const char *class, const char *label);
-void svg_legend_end(FILE *out);
-
 #endif

@@ -41,6 +41,12 @@ static int open_views(struct views *x, struct kvc_error *e) {
     return 0;
 }
 
+static void close_views(struct views *x) {
+    kvc_cache_free(x->view[0]);
+    kvc_cache_free(x->view[1]);
+    kvc_cache_free(x->queries);
+}
+
 static int list_layers(struct views *x, struct kvc_error *e) {
     struct kvc_attended *a = x->attended;
     const struct kvc_pairs *p = a->pairs;
@@ -63,12 +69,10 @@ static int list_layers(struct views *x, struct kvc_error *e) {
 
 /* --- measuring --- */
 
-static int measure_layer(void *state, uint64_t item, void **result, struct kvc_error *e) {
-    const struct views *x = state;
-    const struct kvc_attended_layer *to = &x->attended->layer[item];
+static struct kvc_attention_layer layer_of(const struct views *x, const struct kvc_attended_layer *to) {
     uint32_t window = 0; /* as one of the caches records it */
     for (int s = 0; s < 2 && !window; s++) window = x->view[s]->layer[x->view[s]->tensor[to->k->tensor[s]].layer].window;
-    const struct kvc_attention_layer l = {
+    return (struct kvc_attention_layer){
         .cache = {x->view[0], x->view[1]},
         .queries = x->queries,
         .k = {to->k->tensor[0], to->k->tensor[1]},
@@ -77,11 +81,21 @@ static int measure_layer(void *state, uint64_t item, void **result, struct kvc_e
         .rows = &to->k->parts->rows,
         .window = window,
     };
-    *result = NULL;
-    if (kvc_attention_compare(&l, to->head, e) == 0) return 0;
+}
+
+/* Puts "layer 3: " before a message. Returns -1. */
+static int about_layer(const struct kvc_attended_layer *l, struct kvc_error *e) {
     char label[32];
-    snprintf(label, sizeof label, "layer %" PRIu32, to->k->layer);
+    snprintf(label, sizeof label, "layer %" PRIu32, l->k->layer);
     return kvc_error_prefix(e, label);
+}
+
+static int measure_layer(void *state, uint64_t item, void **result, struct kvc_error *e) {
+    const struct views *x = state;
+    const struct kvc_attended_layer *to = &x->attended->layer[item];
+    const struct kvc_attention_layer l = layer_of(x, to);
+    *result = NULL;
+    return kvc_attention_compare(&l, to->head, e) ? about_layer(to, e) : 0;
 }
 
 static int measured(void *state, uint64_t item, void *result, struct kvc_error *e) {
@@ -99,9 +113,34 @@ int kvc_attend(struct kvc_attended *a, struct kvc_error *e) {
         const struct kvc_job job = {.n = a->n, .work = measure_layer, .commit = measured, .discard = free, .state = &x};
         status = kvc_parallel(&job, 0, e);
     }
-    kvc_cache_free(x.view[0]);
-    kvc_cache_free(x.view[1]);
-    kvc_cache_free(x.queries);
+    close_views(&x);
+    return status;
+}
+
+const struct kvc_attended_layer *kvc_attended_worst(const struct kvc_attended *a, uint64_t *head) {
+    const struct kvc_attended_layer *worst = NULL;
+    double most = 0;
+    for (size_t i = 0; i < a->n; i++)
+        for (uint64_t h = 0; h < a->layer[i].heads; h++) {
+            const double kl = kvc_attention_kl(&a->layer[i].head[h]);
+            if (worst && !(kl > most)) continue;
+            worst = &a->layer[i];
+            *head = h;
+            most = kl;
+        }
+    return worst;
+}
+
+int kvc_attended_find(struct kvc_attended *a, const struct kvc_attended_layer *layer, uint64_t head, int last,
+                      struct kvc_attention_weights *out, struct kvc_error *e) {
+    struct views x = {.attended = a};
+    *out = (struct kvc_attention_weights){.n = 0};
+    int status = open_views(&x, e);
+    if (!status) {
+        const struct kvc_attention_layer l = layer_of(&x, layer);
+        status = kvc_attention_find(&l, head, last, out, e) ? about_layer(layer, e) : 0;
+    }
+    close_views(&x);
     return status;
 }
 

@@ -29,6 +29,11 @@ struct kvc_attended {
 /* Fills the result. It must be freed by kvc_attended_free(), after a failure as well. Memory: K and V of both caches for the
  * layers that are measured at a time, one a core. */
 int kvc_attend(struct kvc_attended *a, struct kvc_error *e);
+/* Returns the layer and *head whose attention changes most, by KL divergence; NULL if no layer was measured. */
+const struct kvc_attended_layer *kvc_attended_worst(const struct kvc_attended *a, uint64_t *head);
+/* Finds a query of a KV head of a measured layer, as kvc_attention_find() does. */
+int kvc_attended_find(struct kvc_attended *a, const struct kvc_attended_layer *layer, uint64_t head, int last,
+                      struct kvc_attention_weights *out, struct kvc_error *e);
 void kvc_attended_free(struct kvc_attended *a);
 
 #endif

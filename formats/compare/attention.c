@@ -190,20 +190,25 @@ static size_t row_from(const struct arrays *x, int64_t p) {
     return low;
 }
 
+/* Finds the rows [*first, *last) that query i sees. Returns 0 if it sees none. */
+static int sees(const struct kvc_attention_layer *l, const struct arrays *x, size_t i, size_t *first, size_t *last) {
+    const int64_t position = kvc_cells_position(&kvc_tensor_part(l->queries, l->q)->cells, i);
+    const int bounded = l->window && position >= INT64_MIN + (int64_t)l->window;
+    *last = row_from(x, position + 1);
+    *first = bounded ? row_from(x, position - (int64_t)l->window + 1) : 0;
+    return *first < *last;
+}
+
 int kvc_attention_compare(const struct kvc_attention_layer *l, struct kvc_attention *out, struct kvc_error *e) {
     struct arrays x = {0};
     if (check_shapes(l, e)) return -1;
     int status = load(l, &x, e);
-    const struct kvc_cells *cells = &kvc_tensor_part(l->queries, l->q)->cells;
     for (size_t h = 0; h < x.heads && !status; h++)
         if (!(out[h].output = kvc_alloc(x.n_queries * x.group + 1, sizeof *out[h].output)))
             status = kvc_fail_memory(e, "measures");
     for (size_t i = 0; i < x.n_queries && !status; i++) {
-        const int64_t position = kvc_cells_position(cells, i);
-        const size_t last = row_from(&x, position + 1);
-        const int bounded = l->window && position >= INT64_MIN + (int64_t)l->window;
-        const size_t first = bounded ? row_from(&x, position - (int64_t)l->window + 1) : 0;
-        if (first >= last) continue;
+        size_t first, last;
+        if (!sees(l, &x, i, &first, &last)) continue;
         for (size_t h = 0; h < x.heads; h++)
             for (size_t g = 0; g < x.group; g++)
                 measure(&x, h, x.query + ((i * x.heads + h) * x.group + g) * x.dim_k, first, last, &out[h]);
@@ -211,6 +216,57 @@ int kvc_attention_compare(const struct kvc_attention_layer *l, struct kvc_attent
     free(x.memory);
     free(x.position);
     return status;
+}
+
+/* Keeps the probabilities of the query that was measured last. */
+static int keep(const struct arrays *x, size_t first, size_t last, struct kvc_attention_weights *out, struct kvc_error *e) {
+    const size_t n = last - first;
+    out->n = n;
+    for (int s = 0; s < 2; s++) {
+        float *p = kvc_realloc(out->p[s], n, sizeof *p);
+        if (!p) return kvc_fail_memory(e, "probabilities");
+        memcpy(p, x->logit[s] + first, n * sizeof *p);
+        out->p[s] = p;
+    }
+    int64_t *at = kvc_realloc(out->at, n, sizeof *at);
+    if (!at) return kvc_fail_memory(e, "probabilities");
+    memcpy(at, x->position + first, n * sizeof *at);
+    out->at = at;
+    return 0;
+}
+
+int kvc_attention_find(const struct kvc_attention_layer *l, uint64_t head, int last_only, struct kvc_attention_weights *out,
+                       struct kvc_error *e) {
+    struct arrays x = {0};
+    *out = (struct kvc_attention_weights){.n = 0};
+    if (check_shapes(l, e)) return -1;
+    int status = load(l, &x, e);
+    const struct kvc_cells *cells = &kvc_tensor_part(l->queries, l->q)->cells;
+    for (size_t i = x.n_queries; i-- > 0 && !status && !(last_only && out->n);) {
+        size_t first, last;
+        if (!sees(l, &x, i, &first, &last)) continue;
+        for (size_t g = 0; g < x.group && !status; g++) {
+            float output;
+            struct kvc_attention one = {.output = &output};
+            const size_t query_head = head * x.group + g;
+            measure(&x, head, x.query + (i * x.heads * x.group + query_head) * x.dim_k, first, last, &one);
+            if (out->n && !(one.kl_sum > out->kl)) continue;
+            out->head = query_head;
+            out->position = kvc_cells_position(cells, i);
+            out->kl = one.kl_sum;
+            status = keep(&x, first, last, out, e);
+        }
+    }
+    free(x.memory);
+    free(x.position);
+    return status;
+}
+
+void kvc_attention_weights_free(struct kvc_attention_weights *w) {
+    free(w->at);
+    free(w->p[0]);
+    free(w->p[1]);
+    *w = (struct kvc_attention_weights){.n = 0};
 }
 
 int kvc_attention_add(struct kvc_attention *total, const struct kvc_attention *part, struct kvc_error *e) {

@@ -104,7 +104,8 @@ static void free_rows(struct rows *r) {
 struct trial {
     struct rows side[2], queries;
     uint32_t window;
-    struct kvc_attention *out; /* of each KV head */
+    struct kvc_attention *out;              /* of each KV head */
+    struct kvc_attention_weights *found[2]; /* of each KV head: of all queries, and of those at the last position */
 };
 
 static int compare(struct trial *t, struct kvc_error *e) {
@@ -114,6 +115,10 @@ static int compare(struct trial *t, struct kvc_error *e) {
     open_rows(&t->queries);
     t->out = calloc(t->side[0].heads, sizeof *t->out);
     assert_non_null(t->out);
+    for (int last = 0; last < 2; last++) {
+        t->found[last] = calloc(t->side[0].heads, sizeof *t->found[last]);
+        assert_non_null(t->found[last]);
+    }
     assert_int_equal(kvc_match_rows(&t->side[0].cache->part[0].cells, &t->side[1].cache->part[0].cells, INT64_MIN, INT64_MAX, &m,
                                     e),
                      0);
@@ -125,13 +130,22 @@ static int compare(struct trial *t, struct kvc_error *e) {
                                               .rows = &m,
                                               .window = t->window};
     int status = kvc_attention_compare(&layer, t->out, e);
+    for (int last = 0; last < 2 && !status; last++)
+        for (size_t h = 0; h < t->side[0].heads && !status; h++)
+            status = kvc_attention_find(&layer, h, last, &t->found[last][h], e);
     kvc_matching_free(&m);
     return status;
 }
 
 static void free_trial(struct trial *t) {
-    for (size_t h = 0; h < t->side[0].heads; h++) kvc_attention_free(&t->out[h]);
+    for (size_t h = 0; h < t->side[0].heads; h++) {
+        kvc_attention_free(&t->out[h]);
+        kvc_attention_weights_free(&t->found[0][h]);
+        kvc_attention_weights_free(&t->found[1][h]);
+    }
     free(t->out);
+    free(t->found[0]);
+    free(t->found[1]);
     free_rows(&t->side[0]);
     free_rows(&t->side[1]);
     free_rows(&t->queries);
@@ -179,6 +193,37 @@ static void assert_near(double got, double expected, double allowed, const char 
     if (!(fabs(got - expected) <= allowed)) fail_msg("%s is %.9g, not %.9g", what, got, expected);
 }
 
+/* Compares the probabilities of the query that was found for KV head h, and its KL, which must be `largest`. */
+static void check_found(const struct trial *t, size_t h, const struct kvc_attention_weights *w, double largest) {
+    const struct rows *q = &t->queries;
+    const size_t room = t->side[0].n, group = q->heads / t->side[0].heads, dim = t->side[0].dim_v;
+    size_t *at[2] = {array(room, sizeof(size_t)), array(room, sizeof(size_t))}, i = 0;
+    double *logit = array(room, sizeof(double)), *log_p[2], *output = array(dim, sizeof(double)), kl = 0;
+    const size_t n = cells_seen(t, w->position, at);
+    assert_int_equal(w->n, n);
+    assert_near(w->kl, largest, RELATIVE * largest + FLOOR, "the largest KL of a query");
+    assert_true(w->head / group == h);
+    while (q->position[i] != w->position) i++;
+    for (int s = 0; s < 2; s++) {
+        log_p[s] = array(room, sizeof(double));
+        attend(&t->side[s], h, q->k + (i * q->heads + w->head) * q->dim_k, at[s], n, logit, log_p[s], output);
+        for (size_t r = 0; r < n; r++) { /* cells_seen() takes side 0 in the order of its cells */
+            size_t k = 0;
+            while (w->at[k] != t->side[s].position[at[s][r]]) k++;
+            assert_near((double)w->p[s][k], exp(log_p[s][r]), RELATIVE * exp(log_p[s][r]) + FLOOR, "a probability");
+        }
+    }
+    for (size_t r = 0; r < n; r++) kl += exp(log_p[0][r]) * (log_p[0][r] - log_p[1][r]);
+    assert_near(w->kl, kl, RELATIVE * kl + FLOOR, "the KL of the query");
+    for (size_t k = 1; k < n; k++) assert_true(w->at[k - 1] < w->at[k]);
+    free(at[0]);
+    free(at[1]);
+    free(logit);
+    free(log_p[0]);
+    free(log_p[1]);
+    free(output);
+}
+
 /* Compares the measures of every head. Query head h * group + g is the g-th of KV head h; its outputs stand in the
  * order of positions, then of g. Queries' cells are in ascending order here. */
 static void check(const struct trial *t) {
@@ -193,19 +238,24 @@ static void check(const struct trial *t) {
     }
     for (size_t h = 0; h < t->side[0].heads; h++) {
         const struct kvc_attention *out = &t->out[h];
-        double logit_sum = 0, kl_sum = 0;
+        double logit_sum = 0, kl_sum = 0, largest = 0, largest_of_last = 0;
+        int64_t last = 0;
         uint64_t queries = 0, logits = 0;
         for (size_t i = 0; i < q->n; i++) {
             const size_t n = cells_seen(t, q->position[i], at);
             for (size_t g = 0; n && g < group; g++) {
-                double norm = 0, apart = 0;
+                double norm = 0, apart = 0, kl = 0;
                 for (int s = 0; s < 2; s++)
                     attend(&t->side[s], h, q->k + (i * q->heads + h * group + g) * q->dim_k, at[s], n, logit[s], log_p[s],
                            output[s]);
                 for (size_t r = 0; r < n; r++) {
                     logit_sum += (logit[0][r] - logit[1][r]) * (logit[0][r] - logit[1][r]);
-                    kl_sum += exp(log_p[0][r]) * (log_p[0][r] - log_p[1][r]);
+                    kl += exp(log_p[0][r]) * (log_p[0][r] - log_p[1][r]);
                 }
+                kl_sum += kl;
+                largest = fmax(largest, kl);
+                largest_of_last = g ? fmax(largest_of_last, kl) : kl;
+                last = q->position[i];
                 for (size_t d = 0; d < dim; d++) {
                     norm += output[0][d] * output[0][d];
                     apart += (output[0][d] - output[1][d]) * (output[0][d] - output[1][d]);
@@ -223,6 +273,10 @@ static void check(const struct trial *t) {
         assert_int_equal(out->logits, logits);
         assert_near(out->logit_sum, logit_sum, RELATIVE * logit_sum, "the sum of squared logit errors");
         assert_near(out->kl_sum, kl_sum, RELATIVE * kl_sum + FLOOR * (double)queries, "the sum of KL");
+        if (!queries) continue;
+        check_found(t, h, &t->found[0][h], largest);
+        check_found(t, h, &t->found[1][h], largest_of_last);
+        assert_int_equal(t->found[1][h].position, last);
     }
     for (int s = 0; s < 2; s++) {
         free(at[s]);
@@ -314,6 +368,8 @@ static void no_common_rows(void **state) {
     for (size_t h = 0; h < 3; h++) {
         assert_int_equal(t.out[h].queries, 0);
         assert_int_equal(t.out[h].logits, 0);
+        assert_int_equal(t.found[0][h].n, 0);
+        assert_int_equal(t.found[1][h].n, 0);
     }
     free_trial(&t);
 }

@@ -1,0 +1,134 @@
+/* head_sample.c: takes a sample of the pairs of values of one head. Not for measures (compare.c). */
+#include "formats/compare/head_sample.h"
+
+#include "codecs/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_BYTES (UINT64_C(32) << 20) /* rows read at a time, unless one row is more */
+
+struct walk {
+    const struct kvc_cache *const *cache;
+    const struct kvc_tensor_pair *pair;
+    uint8_t *rows[2];
+    float *value[2];     /* of a row */
+    uint64_t first, dim; /* of the head in a row */
+    uint64_t step;       /* each step-th value is taken */
+    uint64_t at;         /* values of the head until now */
+    size_t most, most_worst;
+    struct kvc_head_sample *out;
+};
+
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+    while (b) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Returns a distance of values of which at most `most` fit into n, and which has no divisor in common with dim: then it takes all
+ * channels in turn. */
+static uint64_t step_of(uint64_t n, uint64_t dim, size_t most) {
+    uint64_t step = n / most + (n % most != 0);
+    while (step > 1 && common_divisor(step, dim) > 1) step++;
+    return step ? step : 1;
+}
+
+static double error_of(const float pair[2]) {
+    return fabs((double)pair[0] - (double)pair[1]);
+}
+
+/* Keeps a pair that is among the worst. */
+static void rank(struct walk *w, float a, float b) {
+    struct kvc_head_sample *s = w->out;
+    const float pair[2] = {a, b};
+    const double error = error_of(pair);
+    size_t at = s->n_worst;
+    if (!(error > 0) || (at == w->most_worst && !(error > error_of(s->worst[at - 1])))) return;
+    while (at && error > error_of(s->worst[at - 1])) at--;
+    if (s->n_worst < w->most_worst) s->n_worst++;
+    memmove(&s->worst[at + 1], &s->worst[at], (s->n_worst - at - 1) * sizeof *s->worst);
+    memcpy(s->worst[at], pair, sizeof pair);
+}
+
+static void take_row(struct walk *w) {
+    struct kvc_head_sample *s = w->out;
+    for (uint64_t d = 0; d < w->dim; d++, w->at++) {
+        const float a = w->value[0][w->first + d], b = w->value[1][w->first + d];
+        if (!isfinite(a) || !isfinite(b)) continue;
+        s->values++;
+        if (w->most_worst) rank(w, a, b);
+        if (w->at % w->step || s->n == w->most) continue;
+        s->value[s->n][0] = a;
+        s->value[s->n++][1] = b;
+    }
+}
+
+/* Takes n rows from row a of one cache and row b of the other. */
+static int take_rows(struct walk *w, uint64_t a, uint64_t b, uint64_t n, struct kvc_error *e) {
+    const uint64_t from[2] = {a, b};
+    const struct kvc_shape *shape[2];
+    for (int s = 0; s < 2; s++) {
+        shape[s] = &w->cache[s]->tensor[w->pair->tensor[s]].shape;
+        if (w->cache[s]->read(w->cache[s], w->pair->tensor[s], from[s], n, w->rows[s], e)) return -1;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        for (int s = 0; s < 2; s++)
+            kvc_dtype_info(shape[s]->dtype)
+                ->to_f32(w->value[s], w->rows[s] + i * kvc_row_bytes(shape[s]), (size_t)kvc_row_blocks(shape[s]));
+        take_row(w);
+    }
+    return 0;
+}
+
+static int take_runs(struct walk *w, uint64_t most_rows, struct kvc_error *e) {
+    const struct kvc_matching *rows = &w->pair->parts->rows;
+    const struct kvc_cells *cells = &kvc_tensor_part(w->cache[0], w->pair->tensor[0])->cells;
+    for (uint64_t r = 0; r < rows->n_runs; r++)
+        for (uint64_t done = 0; done < rows->run[r].n;) {
+            const uint64_t a = rows->run[r].a + done, to_end = cells->block[kvc_cells_block_of(cells, a) + 1] - a;
+            uint64_t n = rows->run[r].n - done;
+            if (n > to_end) n = to_end; /* readers decode whole blocks */
+            if (n > most_rows) n = most_rows;
+            if (take_rows(w, a, rows->run[r].b + done, n, e)) return -1;
+            done += n;
+        }
+    return 0;
+}
+
+int kvc_head_sample_take(const struct kvc_cache *const cache[2], const struct kvc_tensor_pair *pair, uint64_t head, size_t most,
+                         size_t most_worst, struct kvc_head_sample *out, struct kvc_error *e) {
+    const struct kvc_shape *shape[2] = {&cache[0]->tensor[pair->tensor[0]].shape, &cache[1]->tensor[pair->tensor[1]].shape};
+    const uint64_t bytes[2] = {kvc_row_bytes(shape[0]), kvc_row_bytes(shape[1])}, values = shape[0]->heads * shape[0]->dim;
+    uint64_t most_rows = CHUNK_BYTES / (bytes[0] > bytes[1] ? bytes[0] : bytes[1]);
+    most_rows = most_rows > KVC_BLOCK ? KVC_BLOCK : most_rows ? most_rows : 1;
+    struct walk w = {
+        .cache = cache, .pair = pair, .dim = values / pair->heads, .most = most, .most_worst = most_worst, .out = out};
+    *out = (struct kvc_head_sample){.values = 0};
+    w.first = head * w.dim;
+    w.step = step_of(pair->parts->rows.rows * w.dim, w.dim, most);
+    out->value = kvc_alloc(most, sizeof *out->value);
+    out->worst = kvc_alloc(most_worst, sizeof *out->worst);
+    int missing = !out->value || !out->worst;
+    for (int s = 0; s < 2; s++) {
+        w.rows[s] = kvc_alloc(most_rows, bytes[s]);
+        w.value[s] = kvc_alloc(values, sizeof *w.value[s]);
+        missing |= !w.rows[s] || !w.value[s];
+    }
+    const int status = missing ? kvc_fail_memory(e, "a sample of values") : take_runs(&w, most_rows, e);
+    for (int s = 0; s < 2; s++) {
+        free(w.rows[s]);
+        free(w.value[s]);
+    }
+    return status;
+}
+
+void kvc_head_sample_free(struct kvc_head_sample *s) {
+    free(s->value);
+    free(s->worst);
+    *s = (struct kvc_head_sample){.values = 0};
+}
