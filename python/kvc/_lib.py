@@ -105,7 +105,7 @@ class StoreHitInfo(Sized):
 
 class StoreLoadOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("deadline", i64), ("threads", c.c_uint), ("convert", c.c_int),
-                ("pairing", text)]
+                ("pairing", text), ("progress", PROGRESS_FN), ("progress_state", pointer)]
 
 
 class StoreName(c.Structure):
@@ -114,7 +114,8 @@ class StoreName(c.Structure):
 
 class StorePutOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("wait", c.c_int), ("seconds", i64), ("pin", c.c_int), ("cost", c.c_double),
-                ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer)]
+                ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer), ("progress", PROGRESS_FN),
+                ("progress_state", pointer)]
 
 
 # function: result, parameters; e is the struct kvc_error
