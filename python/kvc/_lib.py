@@ -153,6 +153,7 @@ KVC = {
     "kvc_file_pack_memory": (c.c_int, _f, c.POINTER(WriteOptions), c.POINTER(pointer), c.POINTER(c.c_size_t), _e),
     "kvc_file_pack_fd": (c.c_int, _f, c.POINTER(WriteOptions), c.c_int, _e),
     "kvc_file_unpack": (c.c_int, _f, text, c.POINTER(WriteOptions), WRITE_FN, pointer, _e),
+    "kvc_file_unpack_memory": (c.c_int, _f, text, c.POINTER(WriteOptions), pointer, c.c_size_t, c.POINTER(c.c_size_t), _e),
     "kvc_model_identity": (c.c_int, text, pointer, c.c_size_t, _e),
 }
 _s, _space, _hit = pointer, pointer, pointer
