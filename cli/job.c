@@ -1,11 +1,11 @@
 /* job.c: opens inputs and completes outputs of kvc-pack and kvc-unpack. Not for packing or unpacking. */
 #include "cli/job.h"
 
-#include <errno.h>
+#include "formats/io/make_folders.h"
+
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 double job_now(void) {
@@ -132,18 +132,6 @@ static int convert_to_file(struct cli_job *j, const char *target, const struct k
     return status;
 }
 
-/* Makes the folders that a path names before its last slash. */
-static int make_folders(char *path, struct kvc_error *e) {
-    for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = '\0';
-        const int failed = mkdir(path, 0777) && errno != EEXIST;
-        if (failed) kvc_fail(e, KVC_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
-        *slash = '/';
-        if (failed) return -1;
-    }
-    return 0;
-}
-
 /* Returns the name of an input's output: the default name, below --output-dir if that is given. The caller frees it. */
 static char *output_name(struct cli_job *j, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
     char *name = j->name(j->state, path, f, e), *below = NULL;
@@ -175,7 +163,8 @@ static int convert(struct cli_job *j, const char *path, int to_stdout, const str
         return 0;
     }
     if (!status) status = refuse_removal(j, f, e);
-    if (!status && name && j->output_dir && !j->test) status = make_folders(name, e);
+    if (!status && name && j->output_dir && !j->test)
+        status = kvc_make_folders(name, 1, e); /* a slash at its begin is the root's */
     if (!status) status = to_folder ? convert_to_folder(j, target, f, e) : convert_to_file(j, target, f, e);
     if (!status) {
         j->total.in += kvc_opened_size(f);

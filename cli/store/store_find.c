@@ -251,7 +251,14 @@ struct writing {
     struct cli_output out;
     struct kvc_error why;
     int failed;
+    struct store_tool *t;
+    uint64_t expected; /* bytes; 0: unknown */
 };
+
+static int show_written(void *state, uint64_t done, uint64_t total) {
+    const struct writing *w = state;
+    return store_show(w->t, done, total ? total : w->expected);
+}
 
 static int write_output(void *state, const void *data, size_t n) {
     struct writing *w = state;
@@ -261,11 +268,15 @@ static int write_output(void *state, const void *data, size_t n) {
 
 static int write_file(struct store_tool *t, const struct kvc_file *f) {
     struct kvc_error e;
-    struct writing w = {.out.fd = -1};
-    const struct kvc_write_options how = {.size = sizeof how, .lossy_metadata = t->lossy_metadata, .no_verify = 1};
+    struct writing w = {.out.fd = -1, .t = t};
+    const struct kvc_write_options how = {
+        .size = sizeof how, .progress = show_written, .progress_state = &w, .lossy_metadata = t->lossy_metadata, .no_verify = 1};
+    for (uint32_t i = 0; i < f->cache->n_tensors; i++) w.expected += kvc_tensor_bytes(&f->cache->tensor[i]);
     if (cli_output_open(&w.out, t->output, t->force, 0666, &e)) return store_trouble(&e);
+    cli_progress_start(&t->progress, t->output ? t->output : t->tokens, t->quiet);
     int status = t->to && strcmp(t->to, "kvc") != 0 ? kvc_file_unpack(f, t->to, &how, write_output, &w, &e)
                                                     : kvc_file_pack(f, &how, write_output, &w, &e);
+    cli_progress_end(&t->progress);
     if (!status) status = cli_output_commit(&w.out, &e);
     if (!status) return EXIT_SAME;
     cli_output_abandon(&w.out);
@@ -273,10 +284,15 @@ static int write_file(struct store_tool *t, const struct kvc_file *f) {
 }
 
 /* Reads what was found. NULL: a message was printed. */
-static struct kvc_file *read_hit(struct kvc_store_hit *hit) {
-    const struct kvc_store_load_options o = {.size = sizeof o, .deadline = 600000000};
+static struct kvc_file *read_hit(struct store_tool *t, struct kvc_store_hit *hit) {
+    const struct kvc_store_load_options o = {.size = sizeof o,
+                                             .deadline = 600000000,
+                                             .progress = store_show,
+                                             .progress_state = t};
     struct kvc_error e;
+    cli_progress_start(&t->progress, t->store, t->quiet);
     struct kvc_file *f = kvc_store_get(hit, &o, &e);
+    cli_progress_end(&t->progress);
     if (!f && kvc_error_code(&e)) cli_error(&e);
     else if (!f) cli_warn("what was found is not there any more");
     return f;
@@ -288,7 +304,7 @@ int store_get(struct store_tool *t) {
     const struct kvc_store_space *space = NULL;
     int status = store_take_spaces(t, &spaces);
     if (!status) status = store_find_longest(t, &spaces, &hit);
-    struct kvc_file *f = status ? NULL : hit ? read_hit(hit) : find_whole(t, &spaces, &space);
+    struct kvc_file *f = status ? NULL : hit ? read_hit(t, hit) : find_whole(t, &spaces, &space);
     if (!status && !hit && !f && !t->quiet) cli_warn("the store has no prefix of these tokens; kvc-store why says more");
     if (!status) status = f ? write_file(t, f) : EXIT_DIFFER;
     if (f && !status && t->output && hit) print_hit(t, hit);
@@ -343,7 +359,8 @@ static void report_put(struct store_tool *t, const char *path, const struct kvc_
 /* Puts an open cache, and asks the store what it has of it then: levels may refuse chunks, or fail. */
 static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space,
                     struct kvc_error *e) {
-    const struct kvc_store_put_options o = {.size = sizeof o, .wait = 1, .seconds = t->seconds, .pin = t->pin};
+    const struct kvc_store_put_options o = {
+        .size = sizeof o, .wait = 1, .seconds = t->seconds, .pin = t->pin, .progress = store_show, .progress_state = t};
     const uint64_t chunk = kvc_store_space_chunk(space);
     uint64_t n = 0;
     const int32_t *tokens = kvc_file_tokens(f, &n);
@@ -353,7 +370,10 @@ static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, 
                  n < 256 ? "" : "; --chunk makes chunks smaller");
         return EXIT_DIFFER;
     }
-    if (kvc_store_put(space, f, &o, e)) return EXIT_TROUBLE;
+    cli_progress_start(&t->progress, path, t->quiet);
+    const int failed = kvc_store_put(space, f, &o, e);
+    cli_progress_end(&t->progress);
+    if (failed) return EXIT_TROUBLE;
     const uint64_t there = tokens_there(space, tokens, n), whole = whole_cache ? n : n / chunk * chunk;
     report_put(t, path, space, n, there);
     if (there >= whole) return EXIT_SAME;

@@ -68,8 +68,9 @@ struct verifying {
     struct kvc_object *bad;
     size_t n_bad;
     uint64_t n, bytes;
+    uint64_t total; /* bytes of the level, of progress; 0: unknown */
+    uint64_t seen;  /* bytes of the level that were read */
     int failed;
-    struct kvc_error why; /* of the object that is being read */
 };
 
 /* Checks that the tokens of a chunk give its name, if its namespace can be read: that of a tenant cannot. */
@@ -154,7 +155,10 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     free(to[0]);
     v->n++;
     v->bytes += size;
+    v->seen += size;
+    store_show(v->t, v->seen, v->total);
     if (!status && !e.code) return 0;
+    cli_progress_end(&v->t->progress);
     kvc_object_name(o, name);
     cli_warn("%s: %s", name, e.message);
     struct kvc_object *more = kvc_room_for_one(v->bad, v->n_bad, sizeof *more);
@@ -171,7 +175,11 @@ static int verify_levels(struct verifying *v) {
     for (; v->level < v->t->s->n_levels; v->level++) {
         struct kvc_level *l = v->t->s->level[v->level].level;
         const size_t before = v->n_bad;
-        if (l->ops->walk(l, NULL, see, v, &e)) return store_trouble(&e);
+        v->total = store_show_walk(v->t, l, NULL);
+        v->seen = 0;
+        const int failed = l->ops->walk(l, NULL, see, v, &e);
+        cli_progress_end(&v->t->progress);
+        if (failed) return store_trouble(&e);
         if (v->failed) return EXIT_TROUBLE;
         for (size_t i = before; i < v->n_bad && v->t->repair; i++)
             if (l->ops->quarantine && l->ops->quarantine(l, &v->bad[i], &e)) store_trouble(&e);

@@ -13,8 +13,15 @@ struct moving {
     struct kvc_level *from, *to;
     const struct kvc_member_sink *members;
     uint64_t n, bytes, there;
+    uint64_t total; /* bytes, of progress; 0: unknown */
     int failed;
 };
+
+static void count(struct moving *m, uint64_t bytes) {
+    m->n++;
+    m->bytes += bytes;
+    store_show(m->t, m->bytes, m->total);
+}
 
 struct taken {
     void *data;
@@ -52,10 +59,10 @@ static int move(void *state, const struct kvc_object *o, uint64_t size, int64_t 
     int status = m->from->ops->get(m->from, o, 1, kvc_now() + 600000000, take, &x, &e);
     if (!status && x.data) {
         status = move_bytes(m, o, &x, &e);
-        m->n++;
-        m->bytes += x.size;
+        count(m, x.size);
     }
     free(x.data);
+    if (status) cli_progress_end(&m->t->progress);
     if (status) store_trouble(&e);
     m->failed |= status != 0;
     return status;
@@ -65,7 +72,11 @@ static int walk(struct moving *m) {
     struct store_spaces spaces = {.n = 0};
     struct kvc_error e;
     int status = m->t->space || m->t->like ? store_take_spaces(m->t, &spaces) : EXIT_SAME;
-    if (!status && m->from->ops->walk(m->from, spaces.n ? spaces.item[0]->ns : NULL, move, m, &e)) status = store_trouble(&e);
+    const uint8_t *space = spaces.n ? spaces.item[0]->ns : NULL;
+    if (!status) m->total = store_show_walk(m->t, m->from, space);
+    const int failed = !status && m->from->ops->walk(m->from, space, move, m, &e);
+    cli_progress_end(&m->t->progress);
+    if (failed) status = store_trouble(&e);
     store_free_spaces(&spaces);
     return status || m->failed ? EXIT_TROUBLE : EXIT_SAME;
 }
@@ -112,8 +123,7 @@ static int import_member(struct moving *m, const struct kvc_bundle *b, size_t i,
     int status = kvc_input_read(in, 0, x.data, x.size, e);
     if (!status) status = move_bytes(m, &o, &x, e);
     free(x.data);
-    m->n++;
-    m->bytes += x.size;
+    count(m, x.size);
     return status;
 }
 
@@ -124,9 +134,12 @@ int store_import(struct store_tool *t) {
     const struct kvc_opening o = {.any_bytes = 1};
     if (t->n != 1) return cli_usage("name the archive that kvc-store export wrote, or -");
     if (kvc_open_bundle(&f, t->operand[0], &o, &e)) return store_trouble(&e);
-    int status = EXIT_SAME;
-    for (size_t i = 0; i < f.bundle.n && !status; i++)
-        if (import_member(&m, &f.bundle, i, &e)) status = store_trouble(&e);
+    int failed = 0;
+    cli_progress_start(&t->progress, f.input.name, t->quiet);
+    m.total = kvc_bundle_size(&f.bundle);
+    for (size_t i = 0; i < f.bundle.n && !failed; i++) failed = import_member(&m, &f.bundle, i, &e);
+    cli_progress_end(&t->progress);
+    const int status = failed ? store_trouble(&e) : EXIT_SAME;
     kvc_close(&f);
     return status ? status : say(&m, "read");
 }

@@ -3,8 +3,10 @@
 #define KVC_STORE_TOOL_H
 
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "cli/token_ids.h"
 #include "formats/api/kvc_store.h"
+#include "formats/store/level.h"
 
 struct store_tool {
     struct cli_input input;
@@ -21,6 +23,7 @@ struct store_tool {
     char **operand;
     struct kvc_store *s; /* open while a command runs, if the command needs one */
     struct cli_json report;
+    struct cli_progress progress; /* of the command; it ends before anything is printed */
 };
 
 /* A command. Prints its messages; returns an exit status. */
@@ -30,6 +33,11 @@ store_command store_init, store_put, store_get, store_find, store_why, store_ls,
 
 /* Prints an error and returns EXIT_TROUBLE. */
 int store_trouble(const struct kvc_error *e);
+/* Shows progress; a kvc_progress_fn whose state is the struct store_tool. */
+int store_show(void *state, uint64_t done, uint64_t total);
+/* Begins to show progress of a walk through the objects of a level, of one namespace or all (NULL). Returns their bytes, which
+ * costs a walk of its own; 0 if no progress is shown, or the bytes are not known. */
+uint64_t store_show_walk(struct store_tool *t, struct kvc_level *l, const uint8_t *space);
 /* Opens an input file as the options say. NULL: a message was printed. */
 struct kvc_file *store_open_file(struct store_tool *t, const char *path);
 /* The namespaces that --space, --like or the whole store gives. */

@@ -385,6 +385,12 @@ KVC_API int kvc_file_pack_fd(const struct kvc_file *f, const struct kvc_write_op
  * options may be NULL. */
 KVC_API int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
                             kvc_write_fn *write, void *state, struct kvc_error *e);
+/* The same into `room` bytes of the caller's memory, where the tensors of a source that is one file are decoded by all threads at once.
+ * *size gets the bytes of the output; more than `room` is an error (10), after which the memory holds rubbish. With data NULL nothing is
+ * written, and *size tells the bytes alone: at once of a source that is one file, or else with the work of writing them. options may be
+ * NULL. */
+KVC_API int kvc_file_unpack_memory(const struct kvc_file *f, const char *format, const struct kvc_write_options *options,
+                                   void *data, size_t room, size_t *size, struct kvc_error *e);
 /* Writes the members of the source (format NULL), or of a format that consists of several files ("vllm"), as files below a folder that
  * exists. A file that exists already is an error. options may be NULL. */
 KVC_API int kvc_file_unpack_folder(const struct kvc_file *f, const char *format, const char *path,

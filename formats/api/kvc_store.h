@@ -107,6 +107,10 @@ struct kvc_store_load_options {
     unsigned threads;    /* that decode; 0: one per core */
     int convert;         /* these two as in struct kvc_load_how */
     const char *pairing;
+    /* Gets the bytes of chunks that were read, as they are stored; kvc_store_submit() does not call it. If it cancels, the chunks
+     * from there on are not read, *e says so, and kvc_store_get() returns NULL. NULL: none. */
+    kvc_progress_fn *progress;
+    void *progress_state;
 };
 /* Reads what was found, as one cache whose rows are decoded when they are read. NULL if nothing is left of it. *e tells then, and is 0 for
  * chunks that merely were gone. */
@@ -142,10 +146,15 @@ struct kvc_store_put_options {
      * moment. */
     void (*done)(void *state, int stored);
     void *state;
+    /* Gets the bytes of K and V that were packed, of those that the store lacks, while the call waits; a call that does not wait tells
+     * nothing. If it cancels, the chunks before are stored, and the call fails. NULL: none. */
+    kvc_progress_fn *progress;
+    void *progress_state;
 };
 /* Puts the whole chunks of a cache that begins at position 0 and has its token ids. Chunks that the store has are not packed again. A cache
  * with layers that keep a window or a state is put as it is, for kvc_store_get_whole().
- * Returns 0; 1 if the queue is full and it was dropped (counted); -1 if f does not belong to the namespace, or cannot be cut. If it waited
+ * Returns 0; 1 if the queue is full and it was dropped (counted); -1 if f does not belong to the namespace, cannot be cut, or if
+ * `progress` cancelled it. If it waited
  * and a level failed, *e tells why after 0 too; kvc_store_find() tells what is there. */
 KVC_STORE_API int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struct kvc_store_put_options *options,
                                 struct kvc_error *e);

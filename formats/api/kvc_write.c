@@ -137,19 +137,52 @@ static uint64_t source_bytes(const struct kvc_cache *c) {
     return n;
 }
 
+/* Returns the caller's callbacks for unpacking. */
+static struct callback callbacks(const struct kvc_file *f, const char *format, const struct kvc_write_options *o) {
+    return (struct callback){.progress = o->progress,
+                             .progress_state = o->progress_state,
+                             .counts = 1,
+                             .total = format ? 0 : source_bytes(f->cache)};
+}
+
+static int unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *o, struct kvc_sink *out,
+                  struct kvc_error *e) {
+    const int status = format ? export(f, format, o, out, NULL, e) : kvc_source_write(f->cache, o->threads, out, e);
+    return status ? kvc_error_prefix(e, f->name) : 0;
+}
+
 int kvc_file_unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *options, kvc_write_fn *write,
                     void *state, struct kvc_error *e) {
     struct kvc_write_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
-    struct callback callback = {.write = write,
-                                .state = state,
-                                .progress = o.progress,
-                                .progress_state = o.progress_state,
-                                .counts = 1,
-                                .total = format ? 0 : source_bytes(f->cache)};
+    struct callback callback = callbacks(f, format, &o);
     struct kvc_sink sink = {.write = call_back, .state = &callback};
-    const int status = format ? export(f, format, &o, &sink, NULL, e) : kvc_source_write(f->cache, o.threads, &sink, e);
-    return status ? kvc_error_prefix(e, f->name) : 0;
+    callback.write = write;
+    callback.state = state;
+    return unpack(f, format, &o, &sink, e);
+}
+
+static int bytes_are_there(void *state, uint64_t offset, struct kvc_error *e) {
+    struct callback *c = state;
+    return c->progress(c->progress_state, offset, c->total) ? cancel(c, e) : 0;
+}
+
+int kvc_file_unpack_memory(const struct kvc_file *f, const char *format, const struct kvc_write_options *options, void *data,
+                           size_t room, size_t *size, struct kvc_error *e) {
+    struct kvc_write_options o;
+    *size = 0;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
+    struct callback callback = callbacks(f, format, &o);
+    struct kvc_sink sink = data ? kvc_sink_memory(data, room) : (struct kvc_sink){.write = call_back};
+    if (!data && !format && f->cache->n_extents && !f->cache->n_members) {
+        *size = (size_t)callback.total;
+        return 0;
+    }
+    sink.state = &callback;
+    if (data && o.progress) sink.told = bytes_are_there;
+    if (unpack(f, format, &o, &sink, e)) return -1;
+    *size = (size_t)sink.offset;
+    return 0;
 }
 
 /* Passes members on, and reports progress after each. */

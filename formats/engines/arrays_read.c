@@ -218,11 +218,30 @@ static int64_t integer_at(const struct kvc_array *a, uint64_t i) {
     return a->int_size == 8 ? (int64_t)get_u64(p) : (int32_t)get_u32(p);
 }
 
+/* Checks that two arrays of one meaning hold the same numbers: files of one cache, as of a layer each, repeat its tokens and
+ * positions. */
+static int check_same(const struct kvc_array *a, const struct kvc_array *b, const char *meaning, struct kvc_error *e) {
+    char one[320], other[320];
+    uint64_t n, m;
+    if (count_integers(a, meaning, &n, e) || count_integers(b, meaning, &m, e) || kvc_input_pin(a->in, a->at, a->size, e))
+        return -1;
+    int status = kvc_input_pin(b->in, b->at, b->size, e), same = n == m;
+    if (!status) {
+        for (uint64_t i = 0; i < n && same; i++) same = integer_at(a, i) == integer_at(b, i);
+        kvc_input_unpin(b->in, b->at, b->size);
+    }
+    kvc_input_unpin(a->in, a->at, a->size);
+    if (status || same) return status;
+    kvc_array_describe(a, one, sizeof one);
+    kvc_array_describe(b, other, sizeof other);
+    return kvc_fail(e, KVC_ERR_DAMAGED, "%s of %s and %s of %s both are %s of the cache, but differ", one, a->in->name, other,
+                    b->in->name, meaning);
+}
+
 static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
     char what[320];
     uint64_t n;
     kvc_array_describe(a, what, sizeof what);
-    if (c->tokens) return kvc_fail(e, KVC_ERR_DAMAGED, "%s: there are two arrays of tokens", what);
     if (count_integers(a, "tokens", &n, e)) return -1;
     int32_t *tokens = kvc_alloc(n, sizeof *tokens);
     if (!tokens) return kvc_fail_memory(e, "tokens");
@@ -414,6 +433,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
     int status = 0, attention = 0, lone = 0;
     size_t items = 0;
     struct positions given = {.array = {NULL, NULL}};
+    const struct kvc_array *tokens = NULL;
     struct item *item = calloc(n ? n : 1, sizeof *item);
     if (!item) return kvc_fail_memory(e, "arrays");
     for (const char *const *map = maps_of(o); map && *map; map++) {
@@ -426,10 +446,13 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         struct item *a = &item[items];
         a->array = i;
         a->name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o);
-        if (a->name.kind == KVC_NAME_TOKENS) status = take_tokens(c, &array[i], e);
+        if (a->name.kind == KVC_NAME_TOKENS) {
+            status = tokens ? check_same(tokens, &array[i], "tokens", e) : take_tokens(c, &array[i], e);
+            tokens = &array[i];
+        }
         if (a->name.kind == KVC_NAME_POSITIONS) {
             const struct kvc_array **place = &given.array[a->name.sliding];
-            if (*place) status = kvc_fail(e, KVC_ERR_DAMAGED, "there are two arrays of positions");
+            if (*place) status = check_same(*place, &array[i], "positions", e);
             *place = &array[i];
         }
         if (a->name.kind != KVC_NAME_TENSOR) continue;

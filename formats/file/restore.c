@@ -294,7 +294,7 @@ static int write_item(void *state, uint64_t number, void *result, struct kvc_err
         *tensor = NULL;
     }
     if (!status && bytes) status = kvc_sink_write(s->out->out, bytes, (size_t)n, e);
-    else if (!*tensor) kvc_sink_skip(s->out->out, n);
+    else if (!status && !*tensor) status = kvc_sink_skip(s->out->out, n, e);
     give(s, bytes);
     return status;
 }

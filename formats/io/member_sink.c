@@ -1,6 +1,7 @@
 /* member_sink.c: members of a source written into an archive or a folder. */
 #include "formats/io/member_sink.h"
 
+#include "formats/io/make_folders.h"
 #include "formats/io/member_name.h"
 #include "formats/io/utf8_locale.h"
 #include "formats/io/libarchive.h"
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* --- tar --- */
@@ -115,18 +115,6 @@ static int folder_write(void *state, const void *data, size_t n, struct kvc_erro
     return kvc_sink_write(&f->raw, data, n, e);
 }
 
-/* Makes the folders in the name of a member. */
-static int make_folders(char *path, size_t base, struct kvc_error *e) {
-    for (char *slash = strchr(path + base, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        const int failed = mkdir(path, 0777) && errno != EEXIST;
-        if (failed) kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
-        *slash = '/';
-        if (failed) return -1;
-    }
-    return 0;
-}
-
 static int folder_begin(void *state, const char *name, uint64_t size, struct kvc_error *e) {
     struct kvc_folder *f = state;
     char *path;
@@ -134,7 +122,7 @@ static int folder_begin(void *state, const char *name, uint64_t size, struct kvc
     if (!kvc_member_name_is_sane(name, strlen(name)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "the name of a member is no relative path");
     if (asprintf(&path, "%s/%s", f->path, name) < 0) return kvc_fail_memory(e, "a path");
-    int status = make_folders(path, strlen(f->path) + 1, e);
+    int status = kvc_make_folders(path, strlen(f->path) + 1, e);
     if (!status && (f->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
         status = kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", path, strerror(errno));
     f->raw = kvc_sink_fd(&f->fd);

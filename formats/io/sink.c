@@ -13,12 +13,12 @@ int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_er
         return kvc_fail(e, KVC_ERR_USAGE, "the output is longer than the memory for it, %" PRIu64 " bytes", s->room);
     if (s->memory) memcpy(s->memory + s->offset, data, n);
     else if (s->put ? s->put(s->state, s->offset, data, n, e) : s->write(s->state, data, n, e)) return -1;
-    s->offset += n;
-    return 0;
+    return kvc_sink_skip(s, n, e);
 }
 
-void kvc_sink_skip(struct kvc_sink *s, uint64_t n) {
+int kvc_sink_skip(struct kvc_sink *s, uint64_t n, struct kvc_error *e) {
     s->offset += n;
+    return s->told ? s->told(s->state, s->offset, e) : 0;
 }
 
 int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e) {

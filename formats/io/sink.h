@@ -19,11 +19,13 @@ struct kvc_sink {
     uint8_t
         *memory;   /* of sinks into memory: where the byte at offset 0 belongs, for writers that make bytes in place; else NULL */
     uint64_t room; /* bytes that fit there */
+    /* Is called with `offset` when bytes of `memory` are there, in the thread that writes them in order. NULL: is not called. */
+    int (*told)(void *state, uint64_t offset, struct kvc_error *e);
 };
 
 int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_error *e);
 /* Counts n bytes as written that were put or made in place. */
-void kvc_sink_skip(struct kvc_sink *s, uint64_t n);
+int kvc_sink_skip(struct kvc_sink *s, uint64_t n, struct kvc_error *e);
 int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e);
 
 /* Return a sink into a growing buffer in memory, which the caller frees, and one into a file descriptor. */

@@ -44,6 +44,7 @@ int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens, u
     x->n = n;
     x->memory = *m;
     x->options = o;
+    x->options.progress = NULL; /* it would be called from another thread */
     kvc_space_hold(space);
     pthread_mutex_lock(&s->lock);
     const int64_t number = x->number = ++s->number;

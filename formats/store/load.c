@@ -10,6 +10,7 @@
 struct range {
     size_t first, end;
     kvc_instant deadline, began;
+    int cancelled; /* by the caller: the chunks from `end` on are not asked for */
 };
 
 static int take_range(struct range *r, const struct kvc_store_hit *hit, const struct kvc_store_load_options *o,
@@ -17,12 +18,47 @@ static int take_range(struct range *r, const struct kvc_store_hit *hit, const st
     const uint64_t chunk = hit->space->chunk, tokens = hit->chunks * chunk;
     const uint64_t end = o->end && o->end < tokens ? o->end : tokens;
     if (o->end && o->first >= o->end) return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
+    r->cancelled = 0;
     r->began = kvc_now();
     r->deadline = r->began + (o->deadline ? o->deadline : hit->space->store->options.load_deadline);
     r->first = (size_t)(o->first / chunk);
     r->end = (size_t)((end + chunk - 1) / chunk);
     if (r->first > r->end) r->first = r->end;
     return 0;
+}
+
+/* A use of chunks, after each of which the caller is told. */
+struct telling {
+    const struct kvc_store_hit *hit;
+    const struct kvc_store_load_options *options;
+    kvc_use_chunk *use;
+    void *state;
+    uint64_t done, total; /* stored bytes; total 0: unknown */
+    int cancelled;
+};
+
+static int use_and_tell(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+    struct telling *t = state;
+    const int status = t->use(t->state, i, f, data, size, e);
+    t->done += t->hit->bytes[i];
+    if (status || !t->options->progress || !t->options->progress(t->options->progress_state, t->done, t->total)) return status;
+    t->cancelled = 1;
+    return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
+}
+
+/* Calls kvc_fetch() with progress. */
+static size_t fetch(struct kvc_store_hit *hit, struct range *r, const struct kvc_store_load_options *o, int hashes,
+                    kvc_use_chunk *use, void *state, struct kvc_error *e) {
+    struct telling t = {.hit = hit, .options = o, .use = use, .state = state};
+    int known = 1;
+    for (size_t i = r->first; i < r->end; i++) {
+        t.total += hit->bytes[i];
+        known &= hit->bytes[i] != 0;
+    }
+    if (!known) t.total = 0;
+    const size_t used = kvc_fetch(hit, r->first, r->end, r->deadline, hashes, use_and_tell, &t, e);
+    if ((r->cancelled = t.cancelled)) r->end = r->first + used;
+    return used;
 }
 
 /* Counts what was loaded, and tells the levels. */
@@ -77,7 +113,7 @@ uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load
     struct giving g = {.hit = hit, .take = take, .state = state};
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&r, hit, &o, e)) return 0;
-    const size_t used = kvc_fetch(hit, r.first, r.end, r.deadline, 1, give, &g, e);
+    const size_t used = fetch(hit, &r, &o, 1, give, &g, e);
     if (g.stopped) r.end = r.first + used; /* the rest is not asked for */
     finish(hit, &r, used, g.bytes);
     return used * hit->space->chunk;
@@ -136,9 +172,9 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store
         kvc_fail_memory(e, "chunks");
         return NULL;
     }
-    kvc_fetch(hit, r.first, r.end, r.deadline, 1, collect, p, e);
-    finish(hit, &r, p->n, p->bytes);
-    if (p->n) f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
+    const size_t used = fetch(hit, &r, &o, 1, collect, p, e);
+    finish(hit, &r, used, p->bytes);
+    if (p->n && !r.cancelled) f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
     if (f) {
         char *name = strdup("the prefix"); /* of messages: its pieces have no names */
         if (name) {
@@ -230,7 +266,7 @@ uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m, c
         kvc_fail_memory(e, "arrays");
         return first;
     }
-    const size_t used = kvc_fetch(hit, r.first, r.end, r.deadline, 0, load_one, &l, e);
+    const size_t used = fetch(hit, &r, &o, 0, load_one, &l, e);
     free(l.array);
     finish(hit, &r, used, l.bytes);
     const uint64_t end = (r.first + used) * chunk;

@@ -24,10 +24,25 @@ struct put_job {
     uint64_t whole; /* tokens of a cache that cannot be cut; 0: it is cut into chunks */
     uint64_t bytes; /* that it counts in the queue */
     struct kvc_error error;
-    int status, waits, done; /* done: under `lock` */
+    int status, waits;
+    size_t part, parts; /* number of the object that is being packed, of those that are packed */
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t changed; /* of what follows, which is under `lock` */
+    int done, cancelled;
+    uint64_t packed, total; /* bytes of K and V; total 0: unknown yet */
 };
+
+/* Takes the progress of an object. The thread that waits tells it to the caller. */
+static int hear(void *state, uint64_t done, uint64_t total) {
+    struct put_job *job = state;
+    pthread_mutex_lock(&job->lock);
+    job->packed = job->part * total + done; /* chunks of a cache have the same size */
+    job->total = job->parts * total;
+    pthread_cond_signal(&job->changed);
+    const int cancelled = job->cancelled;
+    pthread_mutex_unlock(&job->lock);
+    return cancelled;
+}
 
 /* Packs chunk i. */
 static int pack(struct put_job *job, size_t i, void **data, size_t *size, struct kvc_error *e) {
@@ -38,6 +53,8 @@ static int pack(struct put_job *job, size_t i, void **data, size_t *size, struct
                                           .no_companions = 1};
     const struct kvc_write_options how = {.size = sizeof how,
                                           .threads = job->options.wait ? 0 : 1,
+                                          .progress = job->options.progress ? hear : NULL,
+                                          .progress_state = job,
                                           .recipe = space->recipe,
                                           .shared_profile = space->packs_with};
     struct kvc_file *f = kvc_file_select(job->file, &part, e);
@@ -98,9 +115,11 @@ static int put_chunks(struct put_job *job, struct kvc_error *e) {
         if (missing[l] < first) first = missing[l];
     }
     int status = 0;
+    job->parts = job->n - first;
     for (size_t i = first; i < job->n && !status; i++) {
         void *data = NULL;
         size_t size;
+        job->part = i - first;
         status = pack(job, i, &data, &size, e) || kvc_chunk_sign(s, &job->object[i], &data, &size, e);
         if (!status && i == first) status = prove(job, i, data, size, e);
         const int any = !status && write_levels(job, i, data, size, missing, e);
@@ -119,6 +138,8 @@ static int put_whole(struct put_job *job, struct kvc_error *e) {
                                       .cost = job->options.cost,
                                       .replace = 1};
     const struct kvc_write_options how = {.size = sizeof how,
+                                          .progress = job->options.progress ? hear : NULL,
+                                          .progress_state = job,
                                           .recipe = job->space->recipe,
                                           .shared_profile = job->space->packs_with,
                                           .no_companions = 1};
@@ -132,6 +153,7 @@ static int put_whole(struct put_job *job, struct kvc_error *e) {
     void *data = NULL;
     size_t size = 0;
     int there, stored = 0;
+    job->parts = 1;
     int status = kvc_whole_object(job->space, job->keys, chunk.i, &o, e) ||
                  kvc_file_pack_memory(job->file, &how, &data, &size, e) || kvc_chunk_sign(s, &o, &data, &size, e);
     size_t bare = size;
@@ -232,9 +254,26 @@ static int check_file(struct put_job *job, struct kvc_error *e) {
     return 0;
 }
 
-static int wait_for(struct put_job *job, struct kvc_error *e) {
+/* Tells the caller what is new, if anything is. The lock is held, but not during the caller's function. Returns 1 if it was called. */
+static int tell(struct put_job *job, uint64_t *told) {
+    const uint64_t total = job->total;
+    if (!job->options.progress || job->cancelled || job->packed == *told) return 0;
+    *told = job->packed;
+    pthread_mutex_unlock(&job->lock);
+    const int cancelled = job->options.progress(job->options.progress_state, *told, total) != 0;
     pthread_mutex_lock(&job->lock);
-    while (!job->done) pthread_cond_wait(&job->changed, &job->lock);
+    job->cancelled = cancelled;
+    return 1;
+}
+
+static int wait_for(struct put_job *job, struct kvc_error *e) {
+    uint64_t told = 0;
+    pthread_mutex_lock(&job->lock);
+    for (;;) {
+        if (tell(job, &told)) continue; /* the job went on meanwhile */
+        if (job->done) break;
+        pthread_cond_wait(&job->changed, &job->lock);
+    }
     pthread_mutex_unlock(&job->lock);
     const int status = job->status;
     if (e) *e = job->error;

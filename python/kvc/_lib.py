@@ -105,7 +105,7 @@ class StoreHitInfo(Sized):
 
 class StoreLoadOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("deadline", i64), ("threads", c.c_uint), ("convert", c.c_int),
-                ("pairing", text)]
+                ("pairing", text), ("progress", PROGRESS_FN), ("progress_state", pointer)]
 
 
 class StoreName(c.Structure):
@@ -114,7 +114,8 @@ class StoreName(c.Structure):
 
 class StorePutOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("wait", c.c_int), ("seconds", i64), ("pin", c.c_int), ("cost", c.c_double),
-                ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer)]
+                ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer), ("progress", PROGRESS_FN),
+                ("progress_state", pointer)]
 
 
 # function: result, parameters; e is the struct kvc_error
@@ -152,6 +153,7 @@ KVC = {
     "kvc_file_pack_memory": (c.c_int, _f, c.POINTER(WriteOptions), c.POINTER(pointer), c.POINTER(c.c_size_t), _e),
     "kvc_file_pack_fd": (c.c_int, _f, c.POINTER(WriteOptions), c.c_int, _e),
     "kvc_file_unpack": (c.c_int, _f, text, c.POINTER(WriteOptions), WRITE_FN, pointer, _e),
+    "kvc_file_unpack_memory": (c.c_int, _f, text, c.POINTER(WriteOptions), pointer, c.c_size_t, c.POINTER(c.c_size_t), _e),
     "kvc_model_identity": (c.c_int, text, pointer, c.c_size_t, _e),
 }
 _s, _space, _hit = pointer, pointer, pointer

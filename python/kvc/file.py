@@ -235,6 +235,17 @@ class File(_lib.Handle):
 
         return write_file(path, write)
 
+    def unpack_into(self, buffer: Any = None, format: Optional[str] = None, **options: Any) -> int:
+        """Writes as unpack() does, into a writable buffer (bytearray, mmap, array). Returns the number of bytes; None: only their number."""
+        o, keep = write_options(**options)
+        size = c.c_size_t()
+        room = np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)
+        if buffer is not None and not room.flags.writeable:
+            raise TypeError("the buffer is read-only")
+        call(kvc.kvc_file_unpack_memory, self.pointer, encode(format), c.byref(o), room.ctypes.data if buffer is not None else None,
+             room.size, c.byref(size))
+        return size.value
+
 
 def write_options(*, recipe: Optional[str] = None, profile: Optional[Path] = None, embed_profile: bool = False,
                   force_profile: bool = False, threads: int = 0, align: int = 0, verify: bool = True, queries: Optional[File] = None,

@@ -199,6 +199,12 @@ class TestPack(Case):
             self.assertEqual(f.unpack(path), 6960)
             self.fails(kvc.Code.USAGE, "", f.unpack, self.path("x"), "no-such-format")
             self.assertGreater(f.unpack(self.path("tiny.npz"), "npz", lossy_metadata=True), 0)
+            self.assertEqual(f.unpack_into(), 6960)
+            room = bytearray(7000)
+            self.assertEqual(f.unpack_into(room), 6960)
+            self.assertEqual(room, Path(path).read_bytes() + bytes(40))
+            self.fails(kvc.Code.USAGE, "longer than the memory", f.unpack_into, room[:6959])
+            self.assertRaises(TypeError, f.unpack_into, bytes(7000))
         self.assertEqual((SAMPLES / "tiny.safetensors").read_bytes(), Path(path).read_bytes())
 
     def test_compare(self):

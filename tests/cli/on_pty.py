@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """on_pty.py: runs a command whose standard error is a terminal, and prints what the terminal got; status 77 without terminals.
 
-    on_pty.py [--slow | --stdout] COMMAND...
+    on_pty.py [--slow | --stop=PATTERN | --stdout] COMMAND...
 
 --stdout: standard output is the terminal, too. --slow: standard output is a pipe that nobody reads for 1.3 seconds, so that a
-command which fills it works for longer than a second on any machine. Otherwise it is /dev/null."""
+command which fills it works for longer than a second on any machine. --stop: the command is stopped for 1.3 seconds when a file of this
+pattern exists, with the same effect. Otherwise standard output is /dev/null."""
+import glob
 import os
 import pty
+import signal
 import subprocess
 import sys
 import threading
@@ -28,6 +31,14 @@ def main():
             while process.stdout.read(1 << 16):
                 pass
         threading.Thread(target=drain).start()
+    if how.startswith("--stop="):
+        def stop():
+            while not glob.glob(how[len("--stop="):], recursive=True) and process.poll() is None:
+                time.sleep(0.001)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(1.3)
+            process.send_signal(signal.SIGCONT)
+        threading.Thread(target=stop).start()
     got = b""
     while True:
         try:

@@ -376,6 +376,36 @@ static void folders_and_archives(void **state) {
     assert_int_equal(system(path), 0);
 }
 
+/* Members written as files: folders in their names are made, unless a file is in their place. */
+static void written_folders(void **state) {
+    (void)state;
+    char folder[] = "/tmp/kvc-test-XXXXXX", path[64];
+    struct kvc_member_sink members;
+    struct kvc_bundle b;
+    struct kvc_error e;
+    assert_non_null(mkdtemp(folder));
+    struct kvc_folder *f = kvc_folder_open(folder, &members, &e);
+    assert_non_null(f);
+    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first", "second", ""};
+    for (int i = 0; i < 3; i++) {
+        if (members.begin(members.state, names[i], strlen(texts[i]), &e)) fail_msg("%s", e.message);
+        assert_int_equal(kvc_sink_write(members.out, texts[i], strlen(texts[i]), &e), 0);
+        assert_int_equal(members.finish(members.state, &e), 0);
+    }
+    assert_int_equal(kvc_bundle_folder(&b, folder, 0, NULL, &e), 0);
+    check_bundle(&b);
+    kvc_bundle_close(&b);
+    assert_int_equal(members.begin(members.state, "b/deeper/d.bin", 0, &e), 0);
+    assert_int_equal(members.finish(members.state, &e), 0);
+    assert_int_equal(members.begin(members.state, "a.bin/x/y.bin", 0, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_IO);
+    snprintf(path, sizeof path, "%s/a.bin/x: cannot create the folder: ", folder);
+    assert_memory_equal(e.message, path, strlen(path));
+    assert_int_equal(kvc_folder_close(f, -1, &e), -1);
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    assert_int_equal(system(path), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pins),
@@ -386,6 +416,7 @@ int main(void) {
         cmocka_unit_test(profile_cut_short),
         cmocka_unit_test(mapped_and_read),
         cmocka_unit_test(folders_and_archives),
+        cmocka_unit_test(written_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

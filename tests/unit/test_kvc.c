@@ -604,6 +604,70 @@ static void progress_and_cancelling(void **state) {
     kvc_error_free(e);
 }
 
+/* Unpacks into memory with a byte before and after it, which must be what a callback gets. */
+static void assert_unpacks_to(const struct kvc_file *f, const char *format, unsigned threads, struct kvc_error *e) {
+    struct memory due = {0};
+    struct heard heard = {0};
+    struct kvc_write_options o = {.size = sizeof o, .threads = threads};
+    size_t size;
+    if (kvc_file_unpack(f, format, &o, append, &due, e)) fail_msg("%s", kvc_error_message(e));
+    if (kvc_file_unpack_memory(f, format, &o, NULL, 0, &size, e)) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(size, due.n);
+    uint8_t *room = malloc(due.n + 2);
+    assert_non_null(room);
+    memset(room, 0xa5, due.n + 2);
+    if (kvc_file_unpack_memory(f, format, &o, room + 1, due.n, &size, e)) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(size, due.n);
+    assert_memory_equal(room + 1, due.data, due.n);
+    assert_true(room[0] == 0xa5 && room[due.n + 1] == 0xa5);
+    /* one byte less */
+    room[due.n] = 0xa5;
+    assert_int_equal(kvc_file_unpack_memory(f, format, &o, room + 1, due.n - 1, &size, e), -1);
+    assert_int_equal(kvc_error_code(e), 10);
+    assert_int_equal(size, 0);
+    assert_true(room[0] == 0xa5 && room[due.n] == 0xa5);
+    /* progress, and cancelling */
+    o.progress = hear;
+    o.progress_state = &heard;
+    if (kvc_file_unpack_memory(f, format, &o, room, due.n + 2, &size, e)) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(heard.done, due.n);
+    const uint64_t calls = heard.calls;
+    assert_true(calls > 1);
+    heard = (struct heard){.stop = calls};
+    assert_int_equal(kvc_file_unpack_memory(f, format, &o, room, due.n + 2, &size, e), -1);
+    assert_int_equal(kvc_error_code(e), 21);
+    assert_non_null(strstr(kvc_error_message(e), "cancelled"));
+    free(room);
+    free(due.data);
+}
+
+static void unpacking_into_memory(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    const char *const paths[] = {"samples/tiny.safetensors", "README.md"};
+    const struct kvc_part_options some = {.size = sizeof some, .end = 5};
+    void *packed;
+    size_t n, size;
+    struct kvc_file *f = sample(e), *part = kvc_file_select(f, &some, e), *several = kvc_file_open_members(paths, 2, NULL, e);
+    assert_true(part && several);
+    assert_int_equal(kvc_file_pack_memory(f, NULL, &packed, &n, e), 0);
+    struct kvc_file *p = kvc_file_open_memory(packed, n, NULL, e);
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        assert_unpacks_to(p, NULL, threads, e);
+        assert_unpacks_to(p, "safetensors", threads, e);
+        assert_unpacks_to(several, NULL, threads, e); /* a tar archive */
+    }
+    /* a selection has no source */
+    assert_int_equal(kvc_file_unpack_memory(part, NULL, NULL, NULL, 0, &size, e), -1);
+    assert_int_equal(kvc_error_need(e), 7);
+    kvc_file_close(several);
+    kvc_file_close(p);
+    kvc_file_close(part);
+    kvc_file_close(f);
+    free(packed);
+    kvc_error_free(e);
+}
+
 static void layouts_of_an_export(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -737,6 +801,7 @@ int main(void) {
         cmocka_unit_test(sizes_of_structs),
         cmocka_unit_test(all_metadata_are_listed),
         cmocka_unit_test(progress_and_cancelling),
+        cmocka_unit_test(unpacking_into_memory),
         cmocka_unit_test(layouts_of_an_export),
         cmocka_unit_test(members_of_a_source),
         cmocka_unit_test(a_profile_is_learnt),
