@@ -1,20 +1,20 @@
 #!/bin/sh
-# check-cuda.sh NVCC [LOG LIBRARY] ARCH...: the kernel, compiled for each ARCH (LOG: what nvcc and ptxas said), compiles without
-# a warning and spills no register to memory, and the library needs neither a driver nor CUDA's run-time library nor that of
+# check-cuda.sh NVCC [LOGS LIBRARY] ARCH...: the kernels, compiled for each ARCH (LOGS: folder with what nvcc and ptxas said of each),
+# compile without a warning and spill no register to memory, and the library needs neither a driver nor CUDA's run-time library nor that of
 # C++ to be loaded. NVCC empty: says that nothing was checked.
 set -eu
 nvcc=$1
 shift
 if [ -z "$nvcc" ]; then
-    echo "SKIPPED: the CUDA kernel is not compiled: no nvcc, or CUDA=0"
+    echo "SKIPPED: the CUDA kernels are not compiled: no nvcc, or CUDA=0"
     echo "0 passed, 0 failed, 1 skipped"
     exit 0
 fi
-log=$1 library=$2
+logs=$1 library=$2
 shift 2
 passed=0 failed=0 skipped=0
-if grep -i 'warning' "$log"; then
-    echo "FAIL the kernel compiles with warnings: see $log"
+if grep -i 'warning' "$logs"/*.log; then
+    echo "FAIL a kernel compiles with warnings"
     failed=$((failed + 1))
 else
     passed=$((passed + 1))
@@ -23,16 +23,18 @@ for arch in "$@"; do
     if ! "$nvcc" --list-gpu-code | grep -qx "sm_$arch"; then
         echo "SKIPPED: $nvcc knows no sm_$arch"
         skipped=$((skipped + 1))
-    # the kernel's functions follow its name
+    # a kernel's functions follow its name
     elif awk -v arch="'sm_$arch'" '
+        FNR == 1 { mine = 0 }
         /Compiling entry function/ { mine = $NF == arch }
         mine && /Function properties/ { name = $NF }
         mine && /spill/ { if ($5 + $9) { print name " spills on " arch ":" $0; spilt = 1 } }
-        mine && / registers/ { print "kvc_device_kernel on " arch ": " $5 " registers"; found = 1 }
-        END { exit spilt || !found }' "$log"; then
+        FNR == 1 { files++ }
+        mine && / registers/ { print FILENAME " on " arch ": " $5 " registers"; found++ }
+        END { exit spilt || found != files }' "$logs"/*.log; then
         passed=$((passed + 1))
     else
-        echo "FAIL sm_$arch: see $log"
+        echo "FAIL sm_$arch: see $logs"
         failed=$((failed + 1))
     fi
 done

@@ -50,13 +50,14 @@ $(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
-# decode.cu, the code for GPUs, over warps on the host (tests/simt/simt.h), in the place of the library's decode_host.o; misaligned
+# decode.cu and encode.cu, the code for GPUs, over warps on the host (tests/simt/simt.h), in the place of the library's decode_host.o
+# and encode_host.o; misaligned
 # addresses end the program. The C compiler knows CUDA's names by decode_simt.h; it does not know that a lane's number is below 32.
 # tests/cuda/fake.c has kvc_device_build.
-SIMT_OBJ := $(addprefix $B/tests/simt/,simt.o decode_simt.o decode.o)
-SIMT_TESTS := $(addprefix $B/tests/simt/,test_simt test_load $(if $(SIMT_CUDA),test_cuda))
+SIMT_OBJ := $(addprefix $B/tests/simt/,simt.o decode_simt.o decode.o encode.o)
+SIMT_TESTS := $(addprefix $B/tests/simt/,test_simt test_load test_device_pack $(if $(SIMT_CUDA),test_cuda))
 SIMT_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
-$B/tests/simt/decode.o: kernels/device/decode.cu | $B/ready
+$B/tests/simt/decode.o $B/tests/simt/encode.o: $B/tests/simt/%.o: kernels/device/%.cu | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) CC $<
 	$(Q)$(CC) -x c++ -std=c++17 -include tests/simt/decode_simt.h -isystem tests/simt -D__CUDACC__ '-DKVC_CUDA_BUILD=""' -Dkvc_device_build=simt_build \
@@ -65,9 +66,9 @@ $B/tests/simt/decode.o: kernels/device/decode.cu | $B/ready
 # sees the memory of all lanes, and tells ThreadSanitizer what orders them
 $B/tests/simt/simt.o: ISA := -fno-sanitize=thread
 $B/tests/simt/test_simt: $B/tests/simt/test_simt.o $B/tests/simt/simt.o
-$B/tests/simt/test_load: $B/tests/unit/test_load.o $(SIMT_OBJ) $B/libkvc.a
+$B/tests/simt/test_load $B/tests/simt/test_device_pack: $B/tests/simt/%: $B/tests/unit/%.o $(SIMT_OBJ) $B/libkvc.a
 $B/tests/simt/test_cuda: $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $(SIMT_OBJ) $B/libkvc.a
-$B/tests/simt/test_simt $B/tests/simt/test_load $B/tests/simt/test_cuda:
+$B/tests/simt/test_simt $B/tests/simt/test_load $B/tests/simt/test_device_pack $B/tests/simt/test_cuda:
 	$(SAY) LD $@
 	$(LINK) $(SIMT_UNDEFINED) $^ -lcmocka $(LIBS)
 
@@ -336,10 +337,10 @@ check-python: libkvc.so.$(VERSION) $(STORE_SO) $(FAKE_CUDA)
 check-abi: libkvc.so.$(VERSION) $(STORE_SO)
 	@sh tests/check-abi.sh $(MAKE) libkvc.so.$(VERSION) $(STORE_SO)
 
-## check-cuda: nvcc compiles the kernel for all targets without a warning, and no register of it is spilt
+## check-cuda: nvcc compiles the kernels for all targets without a warning, and no register of theirs is spilt
 .PHONY: check-cuda
 check-cuda: $(if $(HAVE_CUDA),$(CUDA_SO))
-	@sh tests/check-cuda.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$C/kernels/device/decode.log $(CUDA_SO)) $(CUDA_ARCHS)
+	@sh tests/check-cuda.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$C/kernels/device $(CUDA_SO)) $(CUDA_ARCHS)
 
 ## test-cuda: libkvc_cuda on a real GPU: every file, preset and layout, a cache of more than 4 GiB, NVIDIA's sanitizer
 .PHONY: test-cuda

@@ -3,23 +3,18 @@
 #include "codecs/planes.h"
 #include "codecs/program.h"
 #include "codecs/stage.h"
+#include "codecs/stages/fast_cut.h"
 #include "codecs/words.h"
 #include "kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_WIDTH = 1, MAX_WIDTH = 7, FARTHEST = 255 };
-
-/* Returns the mantissa bits of the 16-bit words of a dtype, and the bytes below them; 0 when `fast` stores its rows unchanged. */
-static unsigned mantissa_of(enum kvc_dtype dtype, unsigned *below) {
-    *below = dtype == KVC_F32 ? 2 : 0;
-    return dtype == KVC_F16 ? 10 : dtype == KVC_BF16 || dtype == KVC_F32 ? 7 : 0;
-}
+enum { MIN_WIDTH = KVC_FAST_WIDTH_MIN, MAX_WIDTH = KVC_FAST_WIDTH_MAX, FARTHEST = KVC_FAST_FARTHEST };
 
 struct work {
     size_t rows, n, values, size; /* n words a row; size: bytes of the block */
-    unsigned mantissa, below;     /* as mantissa_of() */
+    unsigned mantissa, below;     /* as kvc_fast_mantissa() */
     uint16_t *bias;               /* per channel, in place: exponents above the mantissa */
     uint16_t *words;              /* of a row whose words are not the row itself */
     uint8_t *low, *high;          /* one byte a value */
@@ -45,7 +40,7 @@ static void measure(struct work *w, const struct kvc_shape *shape) {
     w->n = (size_t)(shape->heads * shape->dim);
     w->values = w->rows * w->n;
     w->size = w->rows * (size_t)kvc_row_bytes(shape);
-    w->mantissa = mantissa_of(shape->dtype, &w->below);
+    w->mantissa = kvc_fast_mantissa(shape->dtype, &w->below);
 }
 
 /* The words of row t, in place where the row is nothing else. */
@@ -88,8 +83,7 @@ static void count_bytes(uint32_t *count, const uint8_t *bytes, size_t n) {
 
 /* Sets each channel's bias to its mean exponent, moved so that values cost the fewest bits, and returns the width of codes. */
 static unsigned choose(struct work *w, const uint8_t *rows) {
-    const unsigned exponents = 1u << (15 - w->mantissa), part = w->mantissa - 7; /* bits of a code below the exponent */
-    const uint16_t mask = (uint16_t)(exponents - 1);
+    const uint16_t mask = (uint16_t)((1u << (15 - w->mantissa)) - 1);
     uint32_t *sum = calloc(w->n, sizeof *sum), count[256] = {0};
     if (!sum) return 0;
     for (size_t t = 0; t < w->rows; t++) add_exponents(sum, row_words(w, rows, t), w->n, w->mantissa, mask);
@@ -97,41 +91,7 @@ static unsigned choose(struct work *w, const uint8_t *rows) {
     free(sum);
     for (size_t t = 0; t < w->rows; t++) take_bias(w->high + t * w->n, row_words(w, rows, t), w->bias, w->n, w->mantissa, mask);
     count_bytes(count, w->high, w->values);
-    unsigned best = MAX_WIDTH, shift = 0;
-    uint64_t least = UINT64_MAX;
-    for (unsigned width = part + MIN_WIDTH; width <= MAX_WIDTH && 1u << (width - part) <= exponents; width++) {
-        uint64_t inside = 0;
-        const unsigned window = 1u << (width - part);
-        for (unsigned i = 0; i < window; i++) inside += count[i];
-        for (unsigned s = 0; s < exponents; s++) { /* the window begins at exponent difference s */
-            uint64_t bits = (uint64_t)w->values * width + 17 * (w->values - inside);
-            if (bits < least) {
-                least = bits;
-                best = width;
-                shift = s;
-            }
-            inside += count[(s + window) & (exponents - 1)];
-            inside -= count[s];
-        }
-    }
-    for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)((w->bias[i] + shift) & (exponents - 1));
-    return best;
-}
-
-/* Writes PARAMS: the width, then the biases around a middle one. Returns the bytes. */
-static size_t put_params(const struct work *w, unsigned width) {
-    struct kvc_bits b = {.bytes = w->bytes};
-    const unsigned exponents = 1u << (15 - w->mantissa);
-    uint64_t sum = 0, spread = 0;
-    for (size_t i = 0; i < w->n; i++) sum += w->bias[i];
-    const unsigned middle = (unsigned)(sum / w->n);
-    for (size_t i = 0; i < w->n; i++) spread += kvc_zigzag((int)w->bias[i] - (int)middle);
-    const unsigned k = kvc_bits_rice_for(spread, w->n);
-    kvc_bits_put(&b, width, 4);
-    kvc_bits_put(&b, k, 4);
-    kvc_bits_put(&b, middle & (exponents - 1), 8);
-    for (size_t i = 0; i < w->n; i++) kvc_bits_put_rice(&b, kvc_zigzag((int)w->bias[i] - (int)middle), k);
-    return (b.at + 7) / 8;
+    return kvc_fast_choose(count, w->values, w->mantissa, w->bias, w->n);
 }
 
 static int get_params(struct work *w, const struct kvc_section *s, unsigned *width, struct kvc_error *e) {
@@ -190,7 +150,9 @@ static int encode_words(struct work *w, const struct kvc_block *block, uint8_t s
     }
     const unsigned width = choose(w, block->rows);
     if (!width) return kvc_fail_memory(e, "a block");
-    if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes, put_params(w, width), 0, e)) return -1;
+    if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes,
+                         kvc_fast_put_params(w->bytes, w->bias, w->n, w->mantissa, width), 0, e))
+        return -1;
     for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)(w->bias[i] << w->mantissa);
     for (size_t t = 0; t < w->rows; t++)
         kvc_kernels_get()->cut_rotated(w->low + t * w->n, w->high + t * w->n, row_words(w, block->rows, t), w->bias, w->n);
@@ -210,7 +172,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     measure(&w, &block->shape);
     int status = !w.mantissa && w.values;
     if (w.mantissa && w.values) {
-        size_t params = 4 + 5 * w.n, packed = KVC_PACKED(w.values, MAX_WIDTH);
+        size_t params = KVC_FAST_PARAMS(w.n), packed = KVC_PACKED(w.values, MAX_WIDTH);
         size_t most = w.size > packed ? w.size : packed;
         if (work_init(&w, w.values, most > params ? most : params, e)) return -1;
         status = encode_words(&w, block, stage, out, e);

@@ -1,5 +1,5 @@
-/* kvc_cuda.h: libkvc_cuda's public interface: .kvc files into a GPU's memory, in an engine's own layout. Compressed bytes cross
- * the bus, the device decodes. Used beside kvc.h, whose struct kvc_error it fills; not needed by anything else of kvc.
+/* kvc_cuda.h: libkvc_cuda's public interface: .kvc files into a GPU's memory, in an engine's own layout, and out of it. Compressed bytes
+ * cross the bus, the device decodes and encodes. Used beside kvc.h, whose struct kvc_error it fills; not needed by anything else of kvc.
  *
  * A plan is made once per file and destination: it opens the file, checks all but the blocks, allocates whatever loading will
  * need. kvc_cuda_load() then reads the blocks, checks each one's hash on the CPU, and queues copies and decoding on the caller's
@@ -117,6 +117,34 @@ KVC_CUDA_API int kvc_cuda_finish(struct kvc_cuda_plan *p, struct kvc_error *e);
 KVC_CUDA_API void kvc_cuda_cancel(struct kvc_cuda_plan *p);
 /* Rows [first, first + n) of tensor i back to host memory, dense; waits. For memory of the plan's own, once finished. */
 KVC_CUDA_API int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst, struct kvc_error *e);
+
+/* --- packing: out of a GPU's memory --- */
+
+struct kvc_cuda_pack_options {
+    size_t size; /* of this struct (kvc.h) */
+    int device;
+    unsigned multiprocessors; /* most that encoding holds; 0: all */
+    void *stream; /* a cudaStream_t, not cudaStreamPerThread; or NULL: the default stream. Its queued work comes first */
+};
+
+struct kvc_cuda_packed {
+    size_t size;    /* of this struct; set by the caller */
+    uint64_t bytes; /* of K and V */
+    uint64_t
+        raw; /* of these that were copied to the host as they are, as no kernel encodes them: rows of blocks that do not become
+                     * smaller */
+};
+
+/* Packs K, V and latents that lie in memory of a device. Addresses in `m` are of that memory, and multiples of the size of a value, as
+ * strides are; the tables of pages, positions, token ids and facts are in memory of the host. kvc_pool_arrays() describes an engine's
+ * pool. The device encodes; encoded bytes are copied to the host, which writes them: the same file as kvc_file_pack() makes of the same
+ * values, byte for byte. Recipes that a device encodes: `fast`; another one is refused, and so are block types, queries and hidden
+ * states, and positions that do not ascend. `options` has the recipe, threads (0: 8, each with memory and a stream of its own on the
+ * device), alignment and progress; targets of size or error, and verifying, are for the host. Returns when the file is written. The rows
+ * must not change until then. `packed` may be NULL. */
+KVC_CUDA_API int kvc_cuda_pack(const struct kvc_memory *m, const struct kvc_cuda_pack_options *cuda,
+                               const struct kvc_write_options *options, kvc_write_fn *write, void *state,
+                               struct kvc_cuda_packed *packed, struct kvc_error *e);
 
 /* --- other processes --- */
 

@@ -1,6 +1,7 @@
 /* kvc_write.c: implements the part of kvc.h on packing, unpacking and learning of profiles. The work is done in formats/file. */
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
+#include "formats/api/pack_by.h"
 #include "formats/api/sized.h"
 #include "formats/container/container.h"
 #include "formats/file/losses.h"
@@ -65,12 +66,18 @@ static int pack(const struct kvc_file *f, const struct kvc_write_options *o, str
 
 int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                   struct kvc_error *e) {
+    return kvc_file_pack_by(f, options, NULL, write, state, e);
+}
+
+int kvc_file_pack_by(const struct kvc_file *f, const struct kvc_write_options *options, const struct kvc_block_coder *coder,
+                     kvc_write_fn *write, void *state, struct kvc_error *e) {
     struct kvc_write_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
     struct callback callback = {.write = write, .state = state, .progress = o.progress, .progress_state = o.progress_state};
     struct kvc_packing how = {.options = {.threads = o.threads,
                                           .align = o.align,
                                           .no_verify = o.no_verify,
+                                          .coder = coder,
                                           .embed_profile = o.embed_profile,
                                           .no_tokens = o.no_tokens,
                                           .weights = kvc_file_whole(f)->weights,

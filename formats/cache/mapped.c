@@ -36,6 +36,8 @@ struct mapped {
     uint32_t n_tensors;
     struct piece *piece; /* literals in order */
     uint64_t n_pieces;
+    kvc_cells_reader *read; /* reads the cells of places; NULL: they are gathered here */
+    void *reader;
 };
 
 /* The cache's impl. */
@@ -127,7 +129,8 @@ static int gather(const struct spot *s, const struct kvc_shape *shape, uint64_t 
 
 static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
                        struct kvc_error *e) {
-    const struct spots *list = &mapped_of(c)->tensor[tensor];
+    const struct mapped *m = mapped_of(c);
+    const struct spots *list = &m->tensor[tensor];
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const uint64_t row = kvc_row_bytes(shape);
@@ -135,7 +138,8 @@ static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t firs
         const uint64_t cell = kvc_cell_at(cells, first + i);
         const struct spot *s = spot_of(list, cell);
         for (run = 1; i + run < n && cell + run < s->cell + s->n && kvc_cell_at(cells, first + i + run) == cell + run;) run++;
-        if (gather(s, shape, cell, run, dst + i * row, e)) return -1;
+        if (m->read ? m->read(m->reader, tensor, cell, run, dst + i * row, e) : gather(s, shape, cell, run, dst + i * row, e))
+            return -1;
     }
     return 0;
 }
@@ -252,6 +256,14 @@ int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const s
 
 int kvc_cache_map_memory_place(struct kvc_cache *c, const uint8_t *base, const struct kvc_place *place, struct kvc_error *e) {
     return map_place(c, NULL, base, UINT64_MAX, place, e);
+}
+
+int kvc_cache_map_reader(struct kvc_cache *c, kvc_cells_reader *read, void *reader, struct kvc_error *e) {
+    struct mapped *m = mapped_of(c);
+    if (!m) return not_mapped(e);
+    m->read = read;
+    m->reader = reader;
+    return 0;
 }
 
 /* --- extents --- */

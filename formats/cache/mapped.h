@@ -22,6 +22,11 @@ int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base, s
 /* The same for some cells of a tensor, whose offset counts from `base`, as kvc_cache_map_place() does. */
 int kvc_cache_map_memory_place(struct kvc_cache *c, const uint8_t *base, const struct kvc_place *place, struct kvc_error *e);
 
+/* Lets rows be read by `read`, which gets consecutive cells: for places in memory that this process cannot read itself. `reader` must
+ * outlive the cache. */
+typedef int kvc_cells_reader(void *reader, uint32_t tensor, uint64_t cell, uint64_t n, uint8_t *dst, struct kvc_error *e);
+int kvc_cache_map_reader(struct kvc_cache *c, kvc_cells_reader *read, void *reader, struct kvc_error *e);
+
 /* Describe the source from its first byte to its last (extents.h). Literal bytes and the gaps of a region come from the input. */
 int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size,
                              struct kvc_error *e);

@@ -27,6 +27,33 @@ enum kvc_record_type {
 };
 const char *kvc_record_name(unsigned type);
 
+/* Blocks [block, end) of a tensor, 16 at most, that another coder than the CPU's is asked to encode. */
+struct kvc_coder_work {
+    const struct kvc_cache *cache;
+    uint32_t tensor;
+    const struct kvc_pipeline *pipeline;
+    const struct kvc_encoding *encoding; /* of the tensor */
+    uint64_t block, end;
+};
+
+/* A block that was encoded. */
+struct kvc_coder_block {
+    struct kvc_sections list; /* begun by the caller, who frees it; its sections are those of the pipeline's stages */
+    uint64_t digest;          /* of the rows as they are decoded */
+    int done;                 /* 0: the CPU encodes this block, which it reads by cache->read() */
+};
+
+/* Encodes blocks in the place of the CPU, for example on a device that has the rows in its memory. The sections must be those that the
+ * pipeline's stages make. Several threads call encode() at a time. */
+struct kvc_block_coder {
+    void *state;
+    /* Refuses a tensor that the coder cannot encode by this pipeline: returns -1 and *e. Called before anything is encoded. */
+    int (*accept)(void *state, const struct kvc_cache *c, uint32_t tensor, const struct kvc_pipeline *pipeline,
+                  struct kvc_error *e);
+    /* Fills to[0] to to[end - block - 1]. */
+    int (*encode)(void *state, const struct kvc_coder_work *work, struct kvc_coder_block *to, struct kvc_error *e);
+};
+
 struct kvc_pack_options {
     const struct kvc_recipe *recipe; /* NULL: the default */
     unsigned threads;                /* 0: one per core */
@@ -48,6 +75,8 @@ struct kvc_pack_options {
     const struct kvc_cache *reuse;
     void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
     void *progress_state;
+    /* Encodes the blocks; what it encodes is neither verified nor measured. NULL: the CPU encodes. */
+    const struct kvc_block_coder *coder;
 };
 
 struct kvc_pack_report {

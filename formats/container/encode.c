@@ -328,6 +328,33 @@ static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *fir
     return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, digest, &r->list, e);
 }
 
+/* --- blocks that another coder encodes --- */
+
+/* Writes the block that the coder has encoded, or encodes the block that it left. */
+static int take_block(struct kvc_tensor_coder *r, uint64_t number, struct kvc_coder_block *coded, struct kvc_run *run,
+                      struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    if (!coded->done) return encode_block(r, NULL, number, run, e);
+    run->bytes += (cells->block[number + 1] - cells->block[number]) * r->row_bytes;
+    return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, coded->digest, &coded->list, e);
+}
+
+static int encode_by_coder(struct kvc_tensor_coder *r, uint64_t block, uint64_t end, struct kvc_run *run, struct kvc_error *e) {
+    const struct kvc_block_coder *coder = r->x->coder;
+    const struct kvc_coder_work work = {r->x->cache, r->tensor, r->pipeline, &r->encoding, block, end};
+    struct kvc_coder_block coded[RUN_BLOCKS] = {{.done = 0}};
+    for (uint64_t b = block; b < end; b++) kvc_sections_init(&coded[b - block].list);
+    int status = coder->encode(coder->state, &work, coded, e);
+    for (uint64_t b = block; b < end && !status; b++) status = take_block(r, b, &coded[b - block], run, e);
+    for (uint64_t b = block; b < end; b++) kvc_sections_free(&coded[b - block].list);
+    return status;
+}
+
+/* Returns 1 if the coder takes the blocks of a tensor: rows are no references, and no stage looks ahead. */
+static int by_coder(const struct kvc_encode *x, uint32_t tensor) {
+    return x->coder && !kvc_coder_looks(kvc_coder_pipeline(x, tensor)) && !kvc_same_is_possible(x->cache, tensor);
+}
+
 int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_run *run,
                    struct kvc_error *e) {
     struct kvc_tensor_coder *own = coder_make(x, tensor, block, end, e), *first = NULL;
@@ -339,7 +366,9 @@ int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, 
     if (!status && own->encoder.side.count)
         status = kvc_record_build(&run->buffer, KVC_RECORD_SIDE, tensor, (uint32_t)(block / KVC_SEGMENT_BLOCKS), 0,
                                   &own->encoder.side, e);
-    for (uint64_t b = block; b < end && !status; b++) status = encode_block(own, first, b, run, e);
+    if (by_coder(x, tensor)) status = status || encode_by_coder(own, block, end, run, e);
+    else
+        for (uint64_t b = block; b < end && !status; b++) status = encode_block(own, first, b, run, e);
     kvc_loop_done(x->loop, tensor, block, end, status);
     coder_free(own);
     coder_free(first);

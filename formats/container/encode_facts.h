@@ -6,6 +6,7 @@
 #include "codecs/shared.h"
 #include "formats/cache/facts.h"
 #include "formats/container/closed_loop.h"
+#include "formats/container/container.h"
 #include "formats/container/offsets.h"
 #include "formats/container/plan.h"
 #include "formats/model/predict_source.h"
@@ -20,9 +21,10 @@ struct kvc_encode {
     const struct kvc_cache *queries; /* as binary32, channels paired as K's; NULL: none */
     struct kvc_shared *shared;       /* by layer */
     struct kvc_projections *projections;
-    struct kvc_profile *profile; /* NULL: none */
-    enum kvc_pairing rotation;   /* of K, for predictions; UNKNOWN: K is not rotated, or not known to be */
-    struct kvc_loop *loop;       /* inputs of predictions from lossy tensors; NULL: there are none */
+    struct kvc_profile *profile;         /* NULL: none */
+    enum kvc_pairing rotation;           /* of K, for predictions; UNKNOWN: K is not rotated, or not known to be */
+    struct kvc_loop *loop;               /* inputs of predictions from lossy tensors; NULL: there are none */
+    const struct kvc_block_coder *coder; /* NULL: the CPU encodes */
     int no_verify, measure;
 };
 

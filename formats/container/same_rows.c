@@ -22,6 +22,12 @@ static int may_repeat(const struct kvc_cache *c, uint32_t tensor, uint32_t earli
     return ka != KVC_PART_COMPANION && kb != KVC_PART_COMPANION && wa == wb;
 }
 
+int kvc_same_is_possible(const struct kvc_cache *c, uint32_t tensor) {
+    for (uint32_t other = 0; other < tensor; other++)
+        if (may_repeat(c, tensor, other)) return 1;
+    return 0;
+}
+
 int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, const uint8_t *rows,
                   struct kvc_same *from, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;

@@ -10,5 +10,7 @@
  * KVC_NONE) gets the first equal row, which itself repeats no other row. */
 int kvc_same_find(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, const uint8_t *rows,
                   struct kvc_same *from, struct kvc_error *e);
+/* Returns 1 if rows of a tensor may equal rows of earlier tensors. */
+int kvc_same_is_possible(const struct kvc_cache *c, uint32_t tensor);
 
 #endif

@@ -238,12 +238,25 @@ static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_
                                     .projections = &w->projections,
                                     .profile = w->options->profile,
                                     .rotation = rotates ? facts.pairing : KVC_PAIRING_UNKNOWN,
+                                    .coder = w->options->coder,
                                     .no_verify = w->options->no_verify,
                                     .measure = w->options->measure};
     if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options->profile, facts.pairing, w->encode.rotation, e)) return -1;
     w->report.lossless = w->plan.lossless;
     w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;
+    return 0;
+}
+
+/* Asks another coder than the CPU's whether it takes all tensors. */
+static int ask_coder(const struct writer *w, struct kvc_error *e) {
+    const struct kvc_block_coder *coder = w->options->coder;
+    for (uint32_t t = 0; t < w->cache->n_tensors && coder; t++) {
+        char label[64];
+        if (!coder->accept(coder->state, w->cache, t, &w->plan.pipeline[w->plan.pipeline_of[t]], e)) continue;
+        kvc_tensor_label(w->cache, t, label, sizeof label);
+        return kvc_error_prefix(e, label);
+    }
     return 0;
 }
 
@@ -260,7 +273,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     if (kvc_recipe_print(recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = kvc_plan_make(&w.plan, cache, recipe, e) || kvc_reuse_check(cache, &w.plan, options->reuse, e) ||
-                 find_fit(&w, e) || prepare(&w, &own_queries, e);
+                 ask_coder(&w, e) || find_fit(&w, e) || prepare(&w, &own_queries, e);
     if (!status)
         status = describe(&w, text, &meta, e) || kvc_write_header(r, e) || kvc_write_meta(r, &meta, e) ||
                  kvc_write_table(r, cache, &w.plan, e) || kvc_write_cells(r, cache, e) ||

@@ -1,6 +1,6 @@
-/* device.h: the functions that a loader needs of a device: memory, copies, launches, events. Two devices exist: CUDA GPUs
+/* device.h: the functions that a loader and an encoder need of a device: memory, copies, launches, events. Two devices exist: CUDA GPUs
  * (cuda_device.c, only in libkvc_cuda), and the host itself (host_device.c), which runs the same decoder over host memory, so
- * that loading can be tested on machines without a GPU. Not for what is loaded (load.h).
+ * that loading can be tested on machines without a GPU. Not for what is loaded (load.h) or encoded (encoder.h).
  *
  * Functions return 0, or -1 with *e filled, which includes the text of CUDA's error. A stream is an opaque pointer of the
  * device; all work on a stream is in order. No function waits unless its comment says so. */
@@ -33,6 +33,9 @@ struct kvc_device {
     int (*zero)(struct kvc_device *d, void *stream, void *to, size_t n, struct kvc_error *e);
     /* Queues one launch over launch->items, which occupies at most `limit` multiprocessors; 0: all. */
     int (*run)(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit, struct kvc_error *e);
+    /* The same for a launch of the encoder (kernels/device/encode_launch.h). */
+    int (*encode)(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
+                  struct kvc_error *e);
 
     /* An event is reached when all work queued before record() is done. wait() blocks the caller until then; it
      * returns 0 at once for an event that was never recorded. */

@@ -1,8 +1,9 @@
-/* host_device.c: the host as a device: its memory is host memory, queued work runs at once, and the decoder is the GPU's source,
+/* host_device.c: the host as a device: its memory is host memory, queued work runs at once, and decoder and encoder are the GPU's source,
  * run in lockstep on one thread. Tests with this device show what a GPU does, except for errors of CUDA itself. Not fast. */
 #include "formats/device/device.h"
 
 #include "kernels/device/decode_host.h"
+#include "kernels/device/encode_host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,11 +34,22 @@ static int zero(struct kvc_device *d, void *stream, void *to, size_t n, struct k
     return 0;
 }
 
+static int ended(const struct kvc_device_launch *launch, struct kvc_error *e) {
+    if (launch->counter[0] == launch->n_items) return 0;
+    return kvc_fail(e, KVC_ERR_VERIFY, "item %u waits for a later one", launch->counter[0]);
+}
+
 static int run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit, struct kvc_error *e) {
     (void)d, (void)stream, (void)limit;
     kvc_device_run_host(launch);
-    if (launch->counter[0] == launch->n_items) return 0;
-    return kvc_fail(e, KVC_ERR_VERIFY, "item %u waits for a later one", launch->counter[0]);
+    return ended(launch, e);
+}
+
+static int encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
+                  struct kvc_error *e) {
+    (void)d, (void)stream, (void)limit;
+    kvc_encode_run_host(launch);
+    return ended(launch, e);
 }
 
 /* Events are reached as soon as they are recorded. */
@@ -101,6 +113,7 @@ struct kvc_device *kvc_device_host(struct kvc_error *e) {
                              .copy_out = copy,
                              .zero = zero,
                              .run = run,
+                             .encode = encode,
                              .event_new = event_new,
                              .event_free = free_memory,
                              .event_record = event_record,

@@ -334,16 +334,19 @@ struct kvc_device_item {
     uint32_t level;
 };
 
+struct kvc_encode_block;
+
 /* One launch. All addresses are of the device's memory. */
 struct kvc_device_launch {
     const struct kvc_device_item *item;
     const struct kvc_device_job *job;
     const struct kvc_device_run *run;
     const struct kvc_device_target *target;
-    const uint32_t *need; /* by level: items of the level before, all of which must be done first */
-    uint32_t *counter;    /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done */
-    uint32_t *status;     /* by record: enum kvc_device_fault */
-    uint64_t *digest;     /* by record */
+    const struct kvc_encode_block *block; /* of a launch of the encoder (encode_launch.h), which has no jobs and no runs */
+    const uint32_t *need;                 /* by level: items of the level before, all of which must be done first */
+    uint32_t *counter; /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done */
+    uint32_t *status;  /* by record: enum kvc_device_fault */
+    uint64_t *digest;  /* by record */
     uint32_t n_items;
 };
 

@@ -93,6 +93,10 @@ KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {
 KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) {
     atomicOr(to, x);
 }
+/* The same, and returns the number before. */
+KVC_DEVICE uint32_t kvc_take_shared32(uint32_t *from, uint32_t x) {
+    return atomicAdd(from, x);
+}
 KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) {
     atomicAdd((unsigned long long *)to, (unsigned long long)x);
 }
@@ -177,6 +181,11 @@ KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {
 }
 KVC_DEVICE void kvc_or_shared32(uint32_t *to, uint32_t x) {
     *to |= x;
+}
+KVC_DEVICE uint32_t kvc_take_shared32(uint32_t *from, uint32_t x) {
+    const uint32_t before = *from;
+    *from += x;
+    return before;
 }
 KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) {
     *to += x;

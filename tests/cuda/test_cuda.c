@@ -555,6 +555,83 @@ static void check_big(void) {
     unlink(path);
 }
 
+/* --- out of the device's memory --- */
+
+enum { PACKED_LAYERS = 6, PACKED_ARRAYS = 2 * PACKED_LAYERS };
+
+/* Rows of the first tensors of a file as arrays of the host, dense. */
+static int arrays_of(struct kvc_memory_array *array, struct kvc_memory *m, const struct kvc_file *f, struct kvc_error *e) {
+    for (uint32_t t = 0; t < f->cache->n_tensors && t < PACKED_ARRAYS; t++) {
+        const struct kvc_tensor *tensor = &f->cache->tensor[t];
+        const struct kvc_shape *s = &tensor->shape;
+        const size_t size = kvc_dtype_info(s->dtype)->size;
+        array[t] = (struct kvc_memory_array){.role = kvc_role_name(tensor->role),
+                                             .layer = f->cache->layer[tensor->layer].index,
+                                             .dtype = kvc_dtype_info(s->dtype)->name,
+                                             .heads = s->heads,
+                                             .dim = s->dim,
+                                             .token = kvc_row_bytes(s),
+                                             .head = s->dim * size,
+                                             .channel = size};
+        if (!(array[t].data = malloc(s->tokens * kvc_row_bytes(s) + 1))) return kvc_fail_memory(e, "rows");
+        if (kvc_file_read(f, t, 0, s->tokens, array[t].data, e)) return -1;
+        m->tokens = s->tokens;
+        m->n_arrays = t + 1;
+    }
+    return 0;
+}
+
+static int append(void *state, const void *data, size_t n) {
+    struct kvc_sink sink = kvc_sink_buffer(state);
+    return kvc_sink_write(&sink, data, n, NULL);
+}
+
+/* Packs the arrays on the host, then copies of them on the device, and compares the files. */
+static int compare_packs(struct kvc_memory_array *array, struct kvc_memory *m, const char *recipe, struct kvc_error *e) {
+    const struct kvc_write_options options = {.size = sizeof options, .recipe = recipe, .threads = 3};
+    struct kvc_buffer got = {0};
+    void *want = NULL, *host[PACKED_ARRAYS];
+    size_t n = 0, bytes[PACKED_ARRAYS];
+    struct kvc_file *f = kvc_file_open_arrays(m, e);
+    int status = f ? kvc_file_pack_memory(f, &options, &want, &n, e) : -1;
+    kvc_file_close(f);
+    for (size_t i = 0; i < m->n_arrays; i++) {
+        bytes[i] = (size_t)(m->tokens * array[i].token);
+        host[i] = array[i].data;
+        array[i].data = NULL;
+        if (!status)
+            status = device->alloc(device, bytes[i], &array[i].data, e) ||
+                     kvc_device_write(device, array[i].data, host[i], bytes[i], e);
+    }
+    if (!status) status = kvc_cuda_pack(m, NULL, &options, append, &got, NULL, e);
+    if (!status && got.n != n) status = kvc_fail(e, KVC_ERR_VERIFY, "%zu bytes, not %zu", got.n, n);
+    if (!status) status = first_difference(recipe, got.data, want, n, e);
+    for (size_t i = 0; i < m->n_arrays; i++) {
+        device->free(device, array[i].data);
+        array[i].data = host[i];
+    }
+    free(got.data);
+    free(want);
+    return status ? -1 : 0;
+}
+
+static void check_packing(void) {
+    static const char *const samples[] = {"samples/transformers-16.safetensors", "samples/prompt.safetensors.kvc"};
+    static const char *const recipes[] = {"fast"};
+    for (size_t i = 0; i < sizeof samples / sizeof samples[0]; i++) {
+        struct kvc_memory_array array[PACKED_ARRAYS] = {{.data = NULL}};
+        struct kvc_memory m = {.size = sizeof m, .array_size = sizeof array[0], .arrays = array};
+        struct kvc_error e;
+        struct kvc_file *f = kvc_file_open(samples[i], NULL, &e);
+        const int status = f ? arrays_of(array, &m, f, &e) : -1;
+        if (status) count(status, &e, "%s", samples[i]);
+        for (size_t k = 0; k < sizeof recipes / sizeof recipes[0] && !status; k++)
+            count(compare_packs(array, &m, recipes[k], &e), &e, "%s packed by %s", samples[i], recipes[k]);
+        for (size_t k = 0; k < m.n_arrays; k++) free(array[k].data);
+        kvc_file_close(f);
+    }
+}
+
 int main(int argc, char **argv) {
     struct kvc_error e;
     if (argc == 9 && !strcmp(argv[1], "--into")) return child(argv + 2);
@@ -572,6 +649,7 @@ int main(int argc, char **argv) {
     check_places();
     check_samples();
     check_made();
+    check_packing();
     check_big();
     rmdir(folder);
     const unsigned failed = (unsigned)json_array_size(failures);

@@ -32,6 +32,7 @@ run "warps on the host" "$build/test_simt"
 # four adjacent channels at a time (kernels/device/decode_quant.h)
 run "packing" "$1/kvc-pack" -q -r quant:kivi:bits=4 --layers=0-3 -o "$scratch/quant.kvc" samples/transformers-16.safetensors
 run "quant:kivi:bits=4" "$build/test_load" "$scratch/quant.kvc"
+run "packing out of memory of a device" "$build/test_device_pack"
 [ -z "$3" ] || KVC_TEST_CUDA_BIG=0 run "GPU's tests" "$build/test_cuda" tests/golden/*.kvc samples/*.kvc
 if [ -n "$2" ]; then
     run "loading" "$build/test_load"

@@ -6,6 +6,7 @@
 #include "formats/device/cuda/devices.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/kvc.h"
+#include "formats/api/pack_device.h"
 #include "formats/api/sized.h"
 #include "formats/device/load.h"
 
@@ -351,6 +352,26 @@ int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t 
         return kvc_fail(e, KVC_ERR_USAGE, "these rows are not in memory of the plan's own");
     return kvc_device_read(p->device, dst, (const uint8_t *)p->own[t] + first * (uint64_t)g->token,
                            (size_t)(n * (uint64_t)g->token), e);
+}
+
+/* --- packing --- */
+
+int kvc_cuda_pack(const struct kvc_memory *m, const struct kvc_cuda_pack_options *cuda, const struct kvc_write_options *options,
+                  kvc_write_fn *write, void *state, struct kvc_cuda_packed *packed, struct kvc_error *e) {
+    struct kvc_cuda_pack_options o;
+    struct kvc_pack_device_result result;
+    if (kvc_sized_take(&o, sizeof o, cuda, "kvc_cuda_pack_options", e)) return -1;
+    if (o.stream == PER_THREAD)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "cudaStreamPerThread is another stream in each of the packer's threads: give one of your own");
+    const struct kvc_pack_device_how how = {.multiprocessors = o.multiprocessors, .stream = o.stream};
+    struct kvc_device *d = kvc_device_cuda(o.device, e);
+    if (!d) return -1;
+    const int status = kvc_pack_device(d, m, &how, options, write, state, &result, e);
+    d->close(d);
+    if (status || !packed) return status;
+    const struct kvc_cuda_packed own = {.bytes = result.bytes, .raw = result.raw};
+    return kvc_sized_give(packed, &own, sizeof own, "kvc_cuda_packed", e);
 }
 
 /* --- other processes --- */

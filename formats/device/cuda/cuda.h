@@ -15,4 +15,8 @@ cudaError_t kvc_device_prepare_cuda(unsigned *blocks);
 /* Queues the kernel on the current device over the items of a launch, in at most `blocks` blocks. */
 cudaError_t kvc_device_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks, void *stream);
 
+/* The same for the encoder's kernel (kernels/device/encode.cu). */
+cudaError_t kvc_encode_prepare_cuda(unsigned *blocks);
+cudaError_t kvc_encode_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks, void *stream);
+
 #endif

@@ -28,12 +28,13 @@ NVCC_ALL := $(NVCC) $(NVCC_CODE) -Xptxas -v \
   --threads 0 -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics -I. \
   $(foreach a,$(CUDA_KNOWN),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX) \
   $(NVCCFLAGS) '-DKVC_CUDA_BUILD="$(CUDA_BUILD)"'
-# the kernel takes long and does not depend on CFLAGS: it has a folder of its own
+# the kernels take long and do not depend on CFLAGS: they have a folder of their own
 C := build/cuda-$(shell printf '%s' "$(subst ",,$(NVCC_ALL))" | cksum | cut -d' ' -f1)
 CUDA_OBJ := $(CUDA_SRC:%.c=$B/%.o)
+CUDA_KERNELS := $(addprefix $C/kernels/device/,decode.o encode.o)
 
 # what nvcc and ptxas say of warnings, registers and spills stays beside the object, for check-cuda
-$C/kernels/device/decode.o: kernels/device/decode.cu | $B/ready
+$(CUDA_KERNELS): $C/%.o: %.cu | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) NVCC $<
 	$(Q)$(NVCC_ALL) -MMD -MP -o $@ -c $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
@@ -41,19 +42,19 @@ $C/kernels/device/decode.o: kernels/device/decode.cu | $B/ready
 $(CUDA_OBJ): ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
 
 # self-contained: libkvc and CUDA's runtime are inside and not to be seen from outside
-$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $C/kernels/device/decode.o $B/libkvc.a $B/kvc_cuda.map
+$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $(CUDA_KERNELS) $B/libkvc.a $B/kvc_cuda.map
 	@mkdir -p $(@D)
 	$(SAY) LD $@
 	$(LINK) -shared -Wl,-soname,libkvc_cuda.so.$(SOVERSION) -Wl,-z,defs -Wl,--exclude-libs,ALL -Wl,--version-script=$B/kvc_cuda.map $(filter-out %.map,$^) $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(LIBS)
 
 # tests and benchmarks on a GPU
 $B/tests/cuda/bench_cuda.o: ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
-$B/$(notdir $C)/%_cuda: $B/tests/cuda/%_cuda.o $B/tests/cuda/made.o $(CUDA_OBJ) $C/kernels/device/decode.o $B/libkvc.a
+$B/$(notdir $C)/%_cuda: $B/tests/cuda/%_cuda.o $B/tests/cuda/made.o $(CUDA_OBJ) $(CUDA_KERNELS) $B/libkvc.a
 	@mkdir -p $(@D)
 	$(SAY) LD $@
 	$(LINK) $^ $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(LIBS)
 
--include $(CUDA_OBJ:.o=.d) $C/kernels/device/decode.d $B/tests/cuda/bench_cuda.d
+-include $(CUDA_OBJ:.o=.d) $(CUDA_KERNELS:.o=.d) $B/tests/cuda/bench_cuda.d
 
 .PHONY: cuda $(CUDA_SO)
 cuda: $(CUDA_SO) kvc_cuda.pc

@@ -30,7 +30,8 @@ _Static_assert(sizeof(cudaIpcMemHandle_t) == KVC_IPC_HANDLE, "a handle is CUDA's
 struct cuda {
     struct kvc_device device; /* for callers */
     int number;
-    unsigned blocks;   /* of the kernel that a multiprocessor holds */
+    unsigned blocks;   /* of the decoder's kernel that a multiprocessor holds */
+    unsigned encoding; /* likewise of the encoder's */
     CUcontext context; /* the runtime's own for this device */
     PFN_cuCtxGetCurrent_v4000 get_current;
     PFN_cuCtxSetCurrent_v4000 set_current;
@@ -135,6 +136,17 @@ static int cuda_run(struct kvc_device *d, void *stream, const struct kvc_device_
     cudaError_t status;
     ON(c, status, kvc_device_launch_cuda(launch, held * c->blocks, stream));
     return status ? kvc_fail_cuda(e, status, "launch over %" PRIu32 " items on cuda:%d", launch->n_items, c->number) : 0;
+}
+
+static int cuda_encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
+                       struct kvc_error *e) {
+    const struct cuda *c = d->impl;
+    const unsigned held = limit && limit < d->multiprocessors ? limit : d->multiprocessors;
+    cudaError_t status;
+    ON(c, status, kvc_encode_launch_cuda(launch, held * c->encoding, stream));
+    return status
+               ? kvc_fail_cuda(e, status, "launch of the encoder over %" PRIu32 " items on cuda:%d", launch->n_items, c->number)
+               : 0;
 }
 
 /* --- events and streams --- */
@@ -328,7 +340,9 @@ static cudaError_t make_current(struct cuda *c) {
     const cudaError_t status = cudaSetDevice(c->number);
     if (status) return status;
     const CUresult found = c->get_current(&c->context);
-    return found ? of_driver(found) : kvc_device_prepare_cuda(&c->blocks);
+    if (found) return of_driver(found);
+    const cudaError_t decoder = kvc_device_prepare_cuda(&c->blocks);
+    return decoder ? decoder : kvc_encode_prepare_cuda(&c->encoding);
 }
 
 static int prepare(struct cuda *c, struct kvc_error *e) {
@@ -364,6 +378,7 @@ struct kvc_device *kvc_device_cuda(int number, struct kvc_error *e) {
                                     .copy_out = cuda_copy_out,
                                     .zero = cuda_zero,
                                     .run = cuda_run,
+                                    .encode = cuda_encode,
                                     .event_new = cuda_event_new,
                                     .event_free = cuda_event_free,
                                     .event_record = cuda_event_record,

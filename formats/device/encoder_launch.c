@@ -1,0 +1,88 @@
+/* encoder_launch.c: the queue of a launch of the device encoder. */
+#include "formats/device/encoder_state.h"
+
+#include "codecs/memory.h"
+
+#include <string.h>
+
+enum { DIGEST_ROWS = 32 }; /* of an item: one lane a row */
+
+struct kvc_device_item *kvc_encode_item(struct kvc_encode_job *j, uint32_t kind, uint32_t index, uint32_t level,
+                                        struct kvc_error *e) {
+    if (j->n_items == j->item_room) {
+        const size_t room = j->item_room ? 2 * j->item_room : 1024;
+        struct kvc_device_item *grown = kvc_realloc(j->item, room, sizeof *grown);
+        if (!grown) {
+            kvc_fail_memory(e, "items of a launch");
+            return NULL;
+        }
+        j->item = grown;
+        j->item_room = room;
+    }
+    struct kvc_device_item *item = &j->item[j->n_items++];
+    *item = (struct kvc_device_item){.kind = kind, .index = index, .level = level};
+    return item;
+}
+
+int kvc_encode_digests(struct kvc_encode_job *j, uint32_t index, uint32_t target, uint32_t first, uint32_t rows, uint64_t seed,
+                       uint32_t level, struct kvc_error *e) {
+    for (uint32_t at = 0; at < rows; at += DIGEST_ROWS) {
+        struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_DIGEST, index, level, e);
+        if (!item) return -1;
+        item->head = target;
+        item->first = first + at;
+        item->rows = rows - at < DIGEST_ROWS ? rows - at : DIGEST_ROWS;
+        item->seed = (uint32_t)(seed + at);
+    }
+    return 0;
+}
+
+/* Offsets of the parts of a launch. */
+struct parts {
+    size_t need, block, target, item, sent, counter, end; /* sent: bytes that are copied; then the counters, which begin at 0 */
+};
+
+static struct parts parts_of(size_t items) {
+    struct parts p;
+    size_t used = 0;
+    p.need = kvc_room_take(&used, KVC_ENCODE_LEVELS * sizeof(uint32_t));
+    p.block = kvc_room_take(&used, KVC_ENCODE_BLOCKS * sizeof(struct kvc_encode_block));
+    p.target = kvc_room_take(&used, KVC_ENCODE_TARGETS * sizeof(struct kvc_device_target));
+    p.item = kvc_room_take(&used, items * sizeof(struct kvc_device_item));
+    p.sent = used;
+    p.counter = kvc_room_take(&used, (1 + KVC_ENCODE_LEVELS) * sizeof(uint32_t));
+    p.end = used;
+    return p;
+}
+
+size_t kvc_encode_launch_bytes(size_t items) {
+    return parts_of(items).end;
+}
+
+int kvc_encode_launch(struct kvc_encode_job *j, size_t at, size_t digest, struct kvc_error *e) {
+    struct kvc_encode_room *r = j->room;
+    struct kvc_device *d = r->device;
+    const struct parts p = parts_of(j->n_items);
+    uint8_t *host = r->host[KVC_ROOM_SMALL].p + at;
+    uint32_t need[KVC_ENCODE_LEVELS] = {0};
+    for (size_t i = 0; i < j->n_items; i++)
+        if (j->item[i].level + 1 < KVC_ENCODE_LEVELS) need[j->item[i].level + 1]++;
+    memcpy(host + p.need, need, sizeof need);
+    memcpy(host + p.block, j->block, sizeof j->block);
+    memcpy(host + p.target, j->target, sizeof j->target);
+    memcpy(host + p.item, j->item, j->n_items * sizeof *j->item);
+    uint8_t *const memory = r->memory.p;
+    const struct kvc_device_launch launch = {.item = (const void *)(memory + at + p.item),
+                                             .target = (const void *)(memory + at + p.target),
+                                             .block = (const void *)(memory + at + p.block),
+                                             .need = (const void *)(memory + at + p.need),
+                                             .counter = (void *)(memory + at + p.counter),
+                                             .digest = (void *)(memory + digest),
+                                             .n_items = (uint32_t)j->n_items};
+    j->n_items = 0;
+    return kvc_room_send(r, at, KVC_ROOM_SMALL, at, p.sent, e) ||
+                   d->zero(d, r->stream, memory + at + p.counter, p.end - p.counter, e) ||
+                   d->encode(d, r->stream, &launch, j->multiprocessors, e)
+               ? -1
+               : 0;
+}
