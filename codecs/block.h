@@ -43,6 +43,13 @@ struct kvc_encoding {
     const void *owner; /* of read() */
 };
 
+/* The steps of a pipeline that ran over a block already, so that a later look at it, or its encoding, goes on from there. */
+struct kvc_steps_done {
+    unsigned steps;           /* number of them; the matrix of the block is the one that the next step takes */
+    uint8_t *rows[2];         /* room for the matrix in the tensor's dtype, and as binary32 */
+    struct kvc_sections list; /* of these steps */
+};
+
 /* One block of one tensor. Marks are freed by the pipeline. */
 struct kvc_block {
     struct kvc_shape shape; /* of the matrix in rows; shape.tokens is its number of rows */
@@ -65,8 +72,9 @@ struct kvc_block {
     int8_t *step; /* mark [row][head]: class of the step, in half octaves; NULL: no stage has set steps */
     /* encoding only */
     const struct kvc_encoding *encoding;
-    struct kvc_block *partner; /* pair stages: the other layer's block */
-    int looked;                /* 1: only the matrix and the marks that stages hand on are needed; they may leave out sections */
+    struct kvc_block *partner;   /* pair stages: the other layer's block */
+    struct kvc_steps_done *done; /* NULL: each look, and the encoding, runs all steps */
+    int looked; /* 1: only the matrix and the marks that stages hand on are needed; they may leave out sections */
 };
 
 /* Return the number in the tensor, and the position, of row i of a block. */

@@ -141,16 +141,18 @@ static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_blo
     return 0;
 }
 
-/* Runs the first `n` steps. Afterwards the block is the matrix that step n takes, or that the last step handed on. */
+/* Runs the first `n` steps, of a block that is kept those that did not run yet. Afterwards the block is the matrix that step n
+ * takes, or that the last step handed on. */
 static int run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsigned which, struct kvc_sections *out,
                struct kvc_error *e) {
     const struct kvc_pipeline *p = x->pipeline;
-    const enum kvc_dtype own = block->shape.dtype;
-    if (work_room(x, which, block, e)) return -1;
-    uint8_t *const rows[2] = {block->rows, (uint8_t *)x->work[which]};
+    struct kvc_steps_done *const done = block->done;
+    const enum kvc_dtype own = done ? block->own : block->shape.dtype;
+    if (!done && work_room(x, which, block, e)) return -1;
+    uint8_t *const fresh[2] = {block->rows, (uint8_t *)x->work[which]}, *const *rows = done ? done->rows : fresh;
     block->encoding = x->encoding;
     block->own = own;
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = done ? done->steps : 0; i < n; i++) {
         const struct kvc_stage *s = stage_at(p, i);
         convert(block, rows, own, taken_as(p, i, own));
         if (s->flags & KVC_STAGE_PAIR && block->partner && run(x, i, block->partner, 1, &x->dropped, e)) return -1;
@@ -160,6 +162,7 @@ static int run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsig
         if (s->flags & KVC_STAGE_PAIR && x->encoding && x->encoding->second) return 0;
     }
     if (n < p->n) convert(block, rows, own, taken_as(p, n, own));
+    if (done) done->steps = n;
     return 0;
 }
 
@@ -171,16 +174,50 @@ static void drop_marks(struct kvc_block *block) {
     if (block->partner) drop_marks(block->partner);
 }
 
-static void only_look(struct kvc_block *block) {
+/* Runs the first `n` steps for a look at what they hand on. */
+static int run_to_look(struct kvc_encoder *x, unsigned n, struct kvc_block *block, struct kvc_error *e) {
+    kvc_sections_clear(&x->dropped);
+    if (block->done) return run(x, n, block, 0, &block->done->list, e);
     block->looked = 1;
     if (block->partner) block->partner->looked = 1;
+    return run(x, n, block, 0, &x->dropped, e);
+}
+
+int kvc_encoder_keep(struct kvc_encoder *x, struct kvc_block *block, struct kvc_steps_done *done, struct kvc_error *e) {
+    const size_t bytes = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape)), n = values_of(&block->shape);
+    const int floats = wants_work(x->pipeline, block->shape.dtype);
+    uint64_t *row = kvc_alloc(block->shape.tokens, sizeof *row);
+    done->steps = 0;
+    done->rows[0] = kvc_alloc_lines(bytes, 1);
+    done->rows[1] = floats ? kvc_alloc_lines(n, sizeof(float)) : done->rows[0];
+    if (!row || !done->rows[0] || !done->rows[1]) {
+        if (floats) free(done->rows[1]);
+        free(done->rows[0]);
+        free(row);
+        return kvc_fail_memory(e, "a block");
+    }
+    memcpy(done->rows[0], block->rows, bytes);
+    memcpy(row, block->row, (size_t)block->shape.tokens * sizeof *row);
+    block->rows = done->rows[0];
+    block->row = row;
+    block->own = block->shape.dtype;
+    block->done = done;
+    return 0;
+}
+
+void kvc_encoder_drop(struct kvc_block *block) {
+    if (!block->done) return;
+    drop_marks(block);
+    if (block->done->rows[1] != block->done->rows[0]) free(block->done->rows[1]);
+    free(block->done->rows[0]);
+    free(block->row);
+    kvc_sections_free(&block->done->list);
+    block->done = NULL;
 }
 
 int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
-    kvc_sections_clear(&x->dropped);
-    only_look(block);
-    const int status = run(x, i, block, 0, &x->dropped, e);
-    drop_marks(block);
+    const int status = run_to_look(x, i, block, e);
+    if (!block->done) drop_marks(block);
     return status;
 }
 
@@ -194,13 +231,11 @@ int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block 
 
 int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
     const struct kvc_stage *s = stage_at(x->pipeline, i);
-    kvc_sections_clear(&x->dropped);
-    only_look(block);
-    int status = run(x, i, block, 0, &x->dropped, e);
+    int status = run_to_look(x, i, block, e);
     if (!status && s->flags & KVC_STAGE_PAIR && block->partner) status = run(x, i, block->partner, 1, &x->dropped, e);
     if (!status && s->look && x->state[i] && s->look(&x->pipeline->step[i].args, x->state[i], block, e))
         status = kvc_error_prefix(e, s->name);
-    drop_marks(block);
+    if (!block->done) drop_marks(block);
     return status;
 }
 

@@ -59,7 +59,13 @@ int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block
 int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block *like, struct kvc_error *e);
 int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e);
 int kvc_encoder_settle(struct kvc_encoder *x, unsigned i, struct kvc_error *e);
-/* Encodes one block. block->rows, and those of its partner, are scratch afterwards. */
+/* Lets a block keep what steps make of it: copies its rows and those of its row numbers into room of its own, and sets
+ * block->done to *done, whose list the caller may have put sections in. Then no step runs twice over the block. It has no partner.
+ * To be freed by kvc_encoder_drop(). */
+int kvc_encoder_keep(struct kvc_encoder *x, struct kvc_block *block, struct kvc_steps_done *done, struct kvc_error *e);
+void kvc_encoder_drop(struct kvc_block *block);
+/* Encodes one block. block->rows, and those of its partner, are scratch afterwards. Of a block that is kept, `out` must be given
+ * the sections of block->done->list. */
 int kvc_encoder_block(struct kvc_encoder *x, struct kvc_block *block, struct kvc_sections *out, struct kvc_error *e);
 
 /* --- decoding --- */

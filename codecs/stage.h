@@ -59,8 +59,8 @@ struct kvc_stage {
     int (*inputs)(const struct kvc_stored *stored, struct kvc_ahead_inputs *to, struct kvc_error *e);
 
     /* Stages that look: begin() makes the state for a segment, look() gets each of its blocks in order, as the stages before
-     * hand it on, settle() adds the segment's side sections, and end() frees the state (NULL too). When begin() makes no
-     * state, look() is not called. */
+     * hand it on, and leaves it as it is, settle() adds the segment's side sections, and end() frees the state (NULL too). When
+     * begin() makes no state, look() is not called. */
     int (*begin)(const struct kvc_stage_args *args, const struct kvc_encoding *encoding, const struct kvc_block *like,
                  void **state, struct kvc_error *e);
     int (*look)(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e);

@@ -1,11 +1,13 @@
 /* encode.c: encodes the records of a run of blocks of one tensor. Spec: FORMAT.md, "Records". Not for the order of stages
  * (codecs/pipeline.c) or of the file (writer.c), and not for the facts that stages ask for (encode_facts.c).
  *
- * Where stages look at a whole segment before they encode, its blocks are read once more for each such stage. For the second
+ * Where stages look at a whole segment before they encode, its blocks are kept between the looks as far as KEPT_BYTES go. The
+ * others are read, and go through the stages before, once more for each such stage. For the second
  * tensor of a pair, the blocks of the first one are encoded again, because the digests are of values decoded from both. */
 #include "formats/container/encode.h"
 
 #include "codecs/floats.h"
+#include "codecs/memory.h"
 #include "formats/container/container.h"
 #include "formats/container/record_build.h"
 #include "formats/container/same_rows.h"
@@ -15,6 +17,7 @@
 #include <string.h>
 
 enum { SAMPLED_FROM = 8, SAMPLE = 3 }; /* blocks of a segment from which on stages see a sample: every third block */
+enum { KEPT_BYTES = 64 * 1048576 };    /* of matrices that a coder keeps between the looks of stages */
 enum { RUN_BLOCKS = 16 };              /* blocks encoded as one item of work where no stage looks ahead: at most 4096 rows */
 
 static int is_second(const struct kvc_encode *x, uint32_t tensor) {
@@ -38,6 +41,22 @@ static int leaves_rows(const struct kvc_pipeline *p) {
     return p->n == 1 && kvc_pipeline_lossless(p);
 }
 
+/* Reads block `number` into r->rows, and lists in r->row the rows that repeat no earlier row. Returns their number, or -1. */
+static int64_t read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
+    const struct kvc_cache *c = r->x->cache;
+    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
+    const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
+    int64_t own = 0;
+    if (c->read(c, r->tensor, first, n, r->rows, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) r->from[i].tensor = KVC_NONE;
+    if (r->x->plan->partner[r->tensor] == KVC_NONE && kvc_same_find(c, r->tensor, first, n, r->rows, r->from, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) {
+        if (r->from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, r->from[i].tensor)) r->from[i].tensor = KVC_NONE;
+        if (r->from[i].tensor == KVC_NONE) r->row[own++] = first + i;
+    }
+    return own;
+}
+
 /* Reads block `number`: all rows into r->rows, rows that repeat no earlier row into *block, the partner's rows into *partner. */
 static int load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block, struct kvc_block *partner,
                 struct kvc_error *e) {
@@ -45,23 +64,17 @@ static int load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *b
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
     const uint32_t other = r->x->plan->partner[r->tensor];
-    uint64_t own = 0;
-    if (c->read(c, r->tensor, first, n, r->rows, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) r->from[i].tensor = KVC_NONE;
-    if (other == KVC_NONE && kvc_same_find(c, r->tensor, first, n, r->rows, r->from, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) {
-        if (r->from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, r->from[i].tensor)) r->from[i].tensor = KVC_NONE;
-        if (r->from[i].tensor == KVC_NONE) r->row[own++] = first + i;
-    }
-    const int in_place = own == n && leaves_rows(r->pipeline);
-    for (uint64_t i = 0; i < own && !in_place; i++)
-        memcpy(r->own + i * r->row_bytes, r->rows + (r->row[i] - first) * r->row_bytes, (size_t)r->row_bytes);
+    const int64_t own = read_rows(r, number, e);
+    if (own < 0) return -1;
+    const int in_place = (uint64_t)own == n && leaves_rows(r->pipeline);
+    for (int64_t i = 0; i < own && !in_place; i++)
+        memcpy(r->own + (uint64_t)i * r->row_bytes, r->rows + (r->row[i] - first) * r->row_bytes, (size_t)r->row_bytes);
     *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape,
                                 .rows = in_place ? r->rows : r->own,
                                 .row = r->row,
                                 .profile = r->profile,
                                 .role = kvc_plan_select(&c->tensor[r->tensor])};
-    block->shape.tokens = own;
+    block->shape.tokens = (uint64_t)own;
     if (other == KVC_NONE) return 0;
     if (c->read(c, other, first, n, r->other, e)) return -1;
     for (uint64_t i = 0; i < n; i++) r->other_row[i] = first + i;
@@ -71,6 +84,127 @@ static int load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *b
     block->partner = partner;
     return 0;
 }
+
+/* Adds the SAME section for the rows found, if any. */
+static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n, struct kvc_error *e) {
+    uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
+    size_t used = 0;
+    for (uint64_t i = 0; i < n;) {
+        if (from[i].tensor == KVC_NONE) {
+            i++;
+            continue;
+        }
+        struct kvc_same run = from[i];
+        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block && from[i].there == run.there + run.count;
+             i++)
+            run.count++;
+        uint8_t *p = bytes + used;
+        put_u32(p, run.row);
+        put_u32(p + 4, run.count);
+        put_u32(p + 8, run.tensor);
+        put_u32(p + 12, run.block);
+        put_u32(p + 16, run.there);
+        used += KVC_SAME_ENTRY;
+    }
+    return used ? kvc_record_add(list, KVC_SECTION_SAME, bytes, used, e) : 0;
+}
+
+/* --- blocks that are kept --- */
+
+/* A block of a segment, kept from the first look at it until it is encoded. */
+struct kvc_kept_block {
+    struct kvc_block block;
+    struct kvc_steps_done done;
+    uint64_t own;              /* its rows before the first stage */
+    size_t container_sections; /* at the begin of done.list */
+};
+
+static void kept_free(struct kvc_kept_block *k) {
+    if (!k) return;
+    kvc_encoder_drop(&k->block);
+    kvc_sections_free(&k->done.list);
+    free(k);
+}
+
+/* Makes room for the blocks that a coder may keep: none where no stage runs before a look, and none of a pair. */
+static int kept_room(struct kvc_tensor_coder *r, struct kvc_error *e) {
+    unsigned last = 0;
+    for (unsigned i = 0; i < r->pipeline->n; i++)
+        if (r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS) last = i;
+    if (!last || r->x->plan->partner[r->tensor] != KVC_NONE) return 0;
+    r->kept = kvc_alloc_zeros(r->end_block - r->first_block, sizeof(struct kvc_kept_block *));
+    return r->kept ? 0 : kvc_fail_memory(e, "a segment");
+}
+
+/* Returns 1 if the matrices of a segment's blocks up to `number` are within KEPT_BYTES, in the tensor's dtype and as binary32. */
+static int may_keep(const struct kvc_tensor_coder *r, uint64_t number) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    const size_t size = kvc_dtype_info(r->x->cache->tensor[r->tensor].shape.dtype)->size;
+    const uint64_t rows = cells->block[number + 1] - cells->block[r->first_block];
+    return r->kept && rows * (r->row_bytes + r->row_bytes / size * sizeof(float)) <= KEPT_BYTES;
+}
+
+/* Keeps a block that load() made. */
+static int keep(struct kvc_tensor_coder *r, uint64_t number, const struct kvc_block *block, struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    struct kvc_kept_block *k = calloc(1, sizeof *k);
+    if (!k) return kvc_fail_memory(e, "a block");
+    kvc_sections_init(&k->done.list);
+    k->block = *block;
+    k->own = block->shape.tokens;
+    if (add_same(&k->done.list, r->from, cells->block[number + 1] - cells->block[number], e) ||
+        kvc_encoder_keep(&r->encoder, &k->block, &k->done, e)) {
+        kept_free(k);
+        return -1;
+    }
+    k->container_sections = k->done.list.count;
+    r->kept[number - r->first_block] = k;
+    return 0;
+}
+
+/* Returns block `number` for a stage to look at: the one that is kept, or *block; NULL after a failure. *own: its rows before the
+ * first stage. */
+static struct kvc_block *look_at(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block, struct kvc_block *partner,
+                                 uint64_t *own, struct kvc_error *e) {
+    struct kvc_kept_block **k = r->kept ? &r->kept[number - r->first_block] : NULL;
+    if (!k || !*k) {
+        if (load(r, number, block, partner, e)) return NULL;
+        *own = block->shape.tokens;
+        if (!may_keep(r, number)) return block;
+        if (keep(r, number, block, e)) return NULL;
+    }
+    *own = (*k)->own;
+    return &(*k)->block;
+}
+
+/* Encodes block `number` into r->list: *container_sections of the container, then those of the stages. *own: rows that are
+ * encoded. A block that was kept is not kept any longer. */
+static int encode_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own, size_t *container_sections,
+                           struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    struct kvc_kept_block *k = r->kept ? r->kept[number - r->first_block] : NULL;
+    struct kvc_block block, partner;
+    if (!k) {
+        kvc_sections_clear(&r->list);
+        if (load(r, number, &block, &partner, e) ||
+            add_same(&r->list, r->from, cells->block[number + 1] - cells->block[number], e))
+            return -1;
+        *own = block.shape.tokens;
+        *container_sections = r->list.count;
+        return *own && kvc_encoder_block(&r->encoder, &block, &r->list, e) ? -1 : 0;
+    }
+    r->kept[number - r->first_block] = NULL;
+    const struct kvc_sections spare = r->list;
+    r->list = k->done.list;
+    k->done.list = spare;
+    *own = k->own;
+    *container_sections = k->container_sections;
+    const int status = read_rows(r, number, e) < 0 || (*own && kvc_encoder_block(&r->encoder, &k->block, &r->list, e));
+    kept_free(k);
+    return status ? -1 : 0;
+}
+
+/* --- decoding what was encoded --- */
 
 /* Lists in r->row the rows of block `number` that repeat no earlier row. */
 static void list_own(struct kvc_tensor_coder *r, uint64_t number) {
@@ -114,13 +248,13 @@ static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *firs
 
 /* Encodes block `number` of another tensor and decodes it again into h->decoded, as a reader of the file will. */
 static int decode_other(struct kvc_tensor_coder *h, uint64_t number, struct kvc_error *e) {
-    struct kvc_block block, partner;
+    uint64_t own;
+    size_t container_sections;
     if (h->have == number + 1) return 0;
     h->have = 0;
-    kvc_sections_clear(&h->list);
-    if (load(h, number, &block, &partner, e)) return -1;
-    const uint64_t own = block.shape.tokens;
-    if (own && (kvc_encoder_block(&h->encoder, &block, &h->list, e) || decode_back(h, NULL, number, 0, own, e))) return -1;
+    if (encode_sections(h, number, &own, &container_sections, e) ||
+        (own && decode_back(h, NULL, number, container_sections, own, e)))
+        return -1;
     h->have = number + 1;
     return 0;
 }
@@ -144,6 +278,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
 static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     unsigned steps = r->pipeline->n;
+    uint64_t own;
     if (r->encoding.second) steps = kvc_pipeline_first(r->pipeline, KVC_STAGE_PAIR) + 1;
     for (unsigned i = 0; i < steps; i++) {
         struct kvc_block like = {.shape = c->tensor[r->tensor].shape,
@@ -152,20 +287,19 @@ static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, str
         if (!(r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
         like.shape.tokens = 0;
         for (uint64_t b = first; b < end && !like.shape.tokens; b++) { /* the shape after earlier stages */
-            struct kvc_block block, partner;
-            if (load(r, b, &block, &partner, e) || (block.shape.tokens && kvc_encoder_shape(&r->encoder, i, &block, e)))
-                return -1;
-            if (!block.shape.tokens) continue;
-            like.shape = block.shape;
-            like.profile = block.profile;
-            like.before_rope = block.before_rope;
+            struct kvc_block read, partner, *const block = look_at(r, b, &read, &partner, &own, e);
+            if (!block || (own && kvc_encoder_shape(&r->encoder, i, block, e))) return -1;
+            if (!block->shape.tokens) continue;
+            like.shape = block->shape;
+            like.profile = block->profile;
+            like.before_rope = block->before_rope;
         }
         if (kvc_encoder_begin(&r->encoder, i, &like, e)) return -1;
         const int sees = r->pipeline->step[i].stage->look && r->encoder.state[i];
         const int samples = r->pipeline->step[i].stage->flags & KVC_STAGE_SAMPLES && end - first >= SAMPLED_FROM;
         for (uint64_t b = first + (samples ? 1 : 0); b < end && sees; b += samples ? SAMPLE : 1) {
-            struct kvc_block block, partner;
-            if (load(r, b, &block, &partner, e) || (block.shape.tokens && kvc_encoder_look(&r->encoder, i, &block, e))) return -1;
+            struct kvc_block read, partner, *const block = look_at(r, b, &read, &partner, &own, e);
+            if (!block || (own && kvc_encoder_look(&r->encoder, i, block, e))) return -1;
         }
         if (kvc_encoder_settle(&r->encoder, i, e)) return -1;
     }
@@ -174,6 +308,8 @@ static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, str
 
 static void coder_free(struct kvc_tensor_coder *r) {
     if (!r) return;
+    for (uint64_t b = r->first_block; b < r->end_block && r->kept; b++) kept_free(r->kept[b - r->first_block]);
+    free(r->kept);
     kvc_encoder_free(&r->encoder);
     kvc_sections_free(&r->list);
     coder_free(r->hidden);
@@ -215,7 +351,7 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
     int status = 0;
     if (!r->rows || !r->own || !r->decoded || (x->plan->partner[tensor] != KVC_NONE && !r->other))
         status = kvc_fail_memory(e, "a block");
-    if (!status) status = kvc_coder_describe(r, read_hidden, e);
+    if (!status) status = kvc_coder_describe(r, read_hidden, e) || kept_room(r, e) ? -1 : 0;
     const uint32_t from = r->source.rebuild ? r->source.from : KVC_NONE;
     if (!status && from != KVC_NONE && !kvc_pipeline_lossless(kvc_coder_pipeline(x, from)))
         status = (r->hidden = coder_make(x, from, block, end, e)) ? 0 : -1;
@@ -225,32 +361,6 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
         return NULL;
     }
     return r;
-}
-
-/* --- rows that repeat earlier ones --- */
-
-/* Adds the SAME section for the rows found, if any. */
-static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n, struct kvc_error *e) {
-    uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
-    size_t used = 0;
-    for (uint64_t i = 0; i < n;) {
-        if (from[i].tensor == KVC_NONE) {
-            i++;
-            continue;
-        }
-        struct kvc_same run = from[i];
-        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block && from[i].there == run.there + run.count;
-             i++)
-            run.count++;
-        uint8_t *p = bytes + used;
-        put_u32(p, run.row);
-        put_u32(p + 4, run.count);
-        put_u32(p + 8, run.tensor);
-        put_u32(p + 12, run.block);
-        put_u32(p + 16, run.there);
-        used += KVC_SAME_ENTRY;
-    }
-    return used ? kvc_record_add(list, KVC_SECTION_SAME, bytes, used, e) : 0;
 }
 
 /* --- records of blocks --- */
@@ -301,13 +411,9 @@ static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *fir
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     const uint64_t start = cells->block[number], n = cells->block[number + 1] - start;
     const int lossless = kvc_pipeline_lossless(r->pipeline);
-    struct kvc_block block, partner;
-    if (load(r, number, &block, &partner, e)) return -1;
-    const uint64_t own = block.shape.tokens;
-    kvc_sections_clear(&r->list);
-    if (add_same(&r->list, r->from, n, e)) return -1;
-    const size_t container_sections = r->list.count;
-    if (own && kvc_encoder_block(&r->encoder, &block, &r->list, e)) return -1;
+    uint64_t own;
+    size_t container_sections;
+    if (encode_sections(r, number, &own, &container_sections, e)) return -1;
     run->same_rows += n - own;
     run->bytes += n * r->row_bytes;
     if (own && (!lossless || !r->x->no_verify)) {

@@ -28,6 +28,8 @@ struct kvc_encode {
     int no_verify, measure;
 };
 
+struct kvc_kept_block;
+
 /* The state of encoding a run of blocks of one tensor, with its buffers. */
 struct kvc_tensor_coder {
     const struct kvc_encode *x;
@@ -56,6 +58,7 @@ struct kvc_tensor_coder {
     struct kvc_tensor_coder *hidden; /* of the lossy hidden states that rows are rebuilt from, or NULL */
     uint64_t have;                   /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */
     uint64_t first_block, end_block;
+    struct kvc_kept_block **kept; /* by block from first_block on; NULL, or entries of NULL: blocks that are read again */
 };
 
 static inline const struct kvc_cells *kvc_coder_cells(const struct kvc_cache *c, uint32_t tensor) {
