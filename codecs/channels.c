@@ -206,10 +206,10 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
     return (b.at + 7) / 8;
 }
 
-int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size, struct kvc_error *e) {
+int kvc_channels_read(struct kvc_channels *c, int predicted, const uint8_t *bytes, size_t size, struct kvc_error *e) {
     struct kvc_bits b = {.read = bytes, .limit = 8 * size};
     const unsigned how = kvc_bits_get(&b, 2);
-    if (how > (c->format ? (c->ahead ? KVC_TURN_AHEAD : KVC_TURN_INTERLEAVED) : KVC_TURN_NONE))
+    if (how > (c->format ? (predicted ? KVC_TURN_AHEAD : KVC_TURN_INTERLEAVED) : KVC_TURN_NONE))
         return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's rotation %u is unknown", how);
     c->turn = (enum kvc_turn)how;
     if (c->turn == KVC_TURN_HALVES || c->turn == KVC_TURN_INTERLEAVED) {

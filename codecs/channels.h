@@ -19,7 +19,7 @@ struct kvc_channels {
     size_t n;                             /* channels in a row */
     const struct kvc_word_format *format; /* NULL: words are integer codes of `bits` bits */
     unsigned bits;
-    const float *ahead; /* predictions, [row][n], set by the caller; NULL: there are none, and AHEAD is refused */
+    const float *ahead; /* predictions, [row][n], set by the caller before the first row of AHEAD; NULL: none */
 
     /* stored */
     enum kvc_turn turn;    /* how channels rotate together from row to row */
@@ -54,10 +54,10 @@ int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape
 /* Fits the model to integer codes of c->bits bits. sign, 1: two's complement. */
 void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign);
 
-/* Writes the stored form, at most KVC_CHANNELS_BOUND(n) bytes, and returns its size; reads it. */
+/* Writes the stored form, at most KVC_CHANNELS_BOUND(n) bytes, and returns its size; reads it. `predicted`, 0: AHEAD is refused. */
 #define KVC_CHANNELS_BOUND(n) (32 + 10 * (size_t)(n))
 size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes);
-int kvc_channels_read(struct kvc_channels *c, const uint8_t *bytes, size_t size, struct kvc_error *e);
+int kvc_channels_read(struct kvc_channels *c, int predicted, const uint8_t *bytes, size_t size, struct kvc_error *e);
 
 /* Makes the model without parameters: every word has bias 0 and context 0. */
 void kvc_channels_flat(struct kvc_channels *c);

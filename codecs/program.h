@@ -44,6 +44,7 @@ struct kvc_program {
     /* Sets *at to the address of the inputs of predictions of the block's row 0 in a lower tensor; a row has its channels as i8, filled
      * up to a multiple of 4. Returns 1 when the device does not have them, else 0. */
     int (*inputs)(void *owner, uint32_t tensor, uint64_t *at);
+    int in_part; /* 1: it has them for some rows of the block only */
 
     struct kvc_device_job *job; /* jobs that prepare, and streams, in the order of adding */
     size_t n_jobs, job_room;

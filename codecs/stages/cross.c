@@ -4,6 +4,7 @@
 #include "codecs/stage.h"
 #include "codecs/stages/inputs_section.h"
 #include "codecs/stages/split_coder.h"
+#include "codecs/stages/split_device.h"
 
 #include <stdlib.h>
 
@@ -69,6 +70,14 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                 struct kvc_program *program, struct kvc_error *e) {
+    struct kvc_ahead_inputs inputs;
+    (void)args;
+    const int has = kvc_ahead_read(stored, &inputs, e);
+    return has < 0 ? -1 : kvc_split_lower_ahead(stored, block, has ? &inputs : NULL, program, e);
+}
+
 static const struct kvc_arg arguments[N_ARGS] = {
     [STREAM] = {.key = "stream", .min = KVC_SPLIT_STREAM_LEAST, .max = KVC_SPLIT_STREAM_MOST, .fallback = KVC_SPLIT_STREAM},
     [EVERY] = {.key = "every", .min = 0, .max = 4096, .fallback = 0},
@@ -89,4 +98,5 @@ const struct kvc_stage kvc_stage_cross = {
     .describe = describe,
     .encode = encode,
     .decode = decode,
+    .lower = lower,
 };

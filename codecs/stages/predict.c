@@ -1,12 +1,12 @@
 /* predict.c: the stage that takes away from rows what a profile predicts from earlier layers. Spec: predict.md. Not for
- * predicting (formats/model/predictor.c) or for lossless values (cross.c). */
+ * predicting (formats/model/predictor.c, on a device predict_device.c) or for lossless values (cross.c). */
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
 #include "codecs/stage.h"
 #include "codecs/stages/inputs_section.h"
+#include "codecs/stages/predict_device.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { EVERY, N_ARGS };
 
@@ -71,51 +71,17 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return 0;
 }
 
-/* Keeps the matrix on the device. */
-static int keep_matrix(struct kvc_predict_op *op, const struct kvc_dot_matrix *m, struct kvc_program *program,
-                       struct kvc_error *e) {
-    const struct kvc_program_key weights = {m->weights, 0, 0}, numbers = {m->scale, 0, 1};
-    const size_t bytes = kvc_dot_bytes(m->outputs, m->inputs);
-    void *room;
-    if (program->keep(program->owner, &weights, bytes, &room, &op->weights, e)) return -1;
-    if (room) memcpy(room, m->weights, bytes);
-    if (program->keep(program->owner, &numbers, 2 * m->outputs * sizeof(float), &room, &op->numbers, e)) return -1;
-    if (room) {
-        memcpy(room, m->scale, m->outputs * sizeof(float));
-        memcpy((float *)room + m->outputs, m->mean, m->outputs * sizeof(float));
-    }
-    op->outputs = (uint32_t)m->outputs;
-    op->words = (uint32_t)(m->inputs / KVC_DOT_STEP);
-    return 0;
-}
-
-/* Returns 1 when a device cannot predict the rows: when it does not have the rows of earlier layers, or rows between are kept by an
- * earlier stage. */
+/* Returns 1 when a device cannot predict the rows. */
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
-    struct kvc_ahead_matrix matrix;
-    struct kvc_predict_input input[KVC_AHEAD_MOST] = {{0}}, present[KVC_AHEAD_MOST];
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PREDICT, &block->shape);
-    const uint64_t rows = block->shape.tokens;
     (void)args;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
-    if (has <= 0 || !rows) return has < 0 ? -1 : 0;
-    if (block->shape.dim > KVC_DEVICE_TILE || !block->row || !block->ahead || block->row[rows - 1] - block->row[0] != rows - 1)
-        return 1;
-    if (block->ahead->matrix(block->ahead, inputs.from, inputs.n, &matrix, e)) return -1;
-    for (size_t k = 0; k < inputs.n; k++) {
-        input[k].words = (uint32_t)(kvc_dot_stride(matrix.width[k]) / KVC_DOT_STEP);
-        input[k].first = (uint32_t)(matrix.at[k] / KVC_DOT_STEP);
-        if (inputs.from[k] == KVC_AHEAD_NONE) continue;
-        if (program->inputs(program->owner, inputs.from[k], &input[k].at)) return 1;
-        input[k].at += (block->row[0] - block->first_row) * KVC_DOT_STEP * input[k].words;
-        present[op.predict.n++] = input[k];
-    }
-    if (keep_matrix(&op.predict, matrix.matrix, program, e)) return -1;
-    op.predict.inputs = kvc_program_copy(program, present, op.predict.n * sizeof *present, e);
-    return op.predict.inputs ? kvc_program_op(program, &op, e) : -1;
+    if (has <= 0 || !block->shape.tokens) return has < 0 ? -1 : 0;
+    const int status = kvc_predict_lower(&op.predict, &inputs, block, program, e);
+    return status ? status : kvc_program_op(program, &op, e);
 }
 
 static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {

@@ -430,7 +430,8 @@ int kvc_split_decode(const struct kvc_stored *stored, struct kvc_block *block, c
     const size_t size = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
     const int raw = kvc_section_raw(stored->section, stored->n, block->rows, size, e);
     if (raw) return raw < 0 ? -1 : 0;
-    int status = kvc_split_open(&s, &block->shape, ahead, stored->section, stored->n, e);
+    int status = kvc_split_open(&s, &block->shape, ahead != NULL, stored->section, stored->n, e);
+    s.model.ahead = ahead;
     if (!status && s.values) {
         struct room room = {.slots = NULL};
         status = room_init(&room, &s, e) ? -1 : decode_sections(&s, &room, block, e);

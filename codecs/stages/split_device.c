@@ -1,9 +1,11 @@
-/* split_device.c: makes jobs of the sections of `split`: slots of its tables, its channel model, a job for each stream. Spec:
- * split.md. Not for running them (kernels/device/decode_streams.h). */
+/* split_device.c: makes jobs of the sections of `split`: slots of its tables, its channel model, a job for each stream; and of those of
+ * `cross`, whose channel model differs from row to row. Specs: split.md, cross.md. Not for running them
+ * (kernels/device/decode_streams.h, decode_ahead.h). */
 #include "codecs/stages/split_device.h"
 
 #include "codecs/planes.h"
 #include "codecs/program.h"
+#include "codecs/stages/predict_device.h"
 #include "codecs/stages/split_sections.h"
 
 #include <string.h>
@@ -34,12 +36,40 @@ static int lower_tables(const struct kvc_split *s, struct kvc_program *program, 
     return 0;
 }
 
-/* Adds the job that makes the channel model, and fills the operands of streams that depend on it. Returns 1 when a device
+/* Adds the jobs that make the channel model of each row out of predictions and of `model`, the channels'. Returns 1 when a device cannot
+ * do it. */
+static int lower_rows(const struct kvc_split *s, const struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
+                      uint64_t model, struct kvc_program *program, struct kvc_split_job *split, struct kvc_error *e) {
+    enum { TILES = 4 }; /* keep a warp busy; few enough to occupy many warps */
+    const struct kvc_word_format *f = s->form->format;
+    const uint32_t rows = (uint32_t)s->rows, heads = (uint32_t)block->shape.heads, dim = (uint32_t)block->shape.dim;
+    struct kvc_ahead_job like = {.model = model,
+                                 .dim = dim,
+                                 .form = {f->sign | f->drop << 8, f->rebias, 0},
+                                 .half = 1u << f->shift >> 1};
+    if (program->in_part) return 1; /* a stream needs the inputs of all rows before it */
+    int status = kvc_predict_lower(&like.predict, inputs, block, program, e);
+    if (!status) status = kvc_predict_lower_turn(&like.turn, inputs, block, program, e);
+    if (status) return status;
+    if (!(like.to = split->model = kvc_program_scratch(program, sizeof(uint32_t) * s->values, e))) return -1;
+    const uint32_t together = TILES * (KVC_DEVICE_TILE / dim);
+    for (like.head = 0; like.head < heads; like.head++)
+        for (like.first = 0; like.first < rows; like.first += together) {
+            struct kvc_device_job *job = kvc_program_job(program, KVC_JOB_AHEAD, e);
+            if (!job) return -1;
+            like.rows = rows - like.first < together ? rows - like.first : together;
+            job->ahead = like;
+        }
+    return 0;
+}
+
+/* Adds the jobs that make the channel model, and fills the operands of streams that depend on it. Returns 1 when a device
  * cannot do it. */
-static int lower_model(struct kvc_split *s, struct kvc_program *program, struct kvc_split_job *job, struct kvc_error *e) {
+static int lower_model(struct kvc_split *s, const struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
+                       struct kvc_program *program, struct kvc_split_job *job, struct kvc_error *e) {
     const struct kvc_channels *m = &s->model;
     const struct kvc_word_format *f = s->form->format;
-    const int turns = f && m->turn != KVC_TURN_NONE;
+    const int ahead = m->turn == KVC_TURN_AHEAD, turns = f && m->turn != KVC_TURN_NONE && !ahead;
     if (f) {
         job->form.sign_cut = f->sign | (f->drop + f->shift) << 8;
         job->form.rebias = f->rebias;
@@ -49,7 +79,7 @@ static int lower_model(struct kvc_split *s, struct kvc_program *program, struct 
     if (turns && m->period > KVC_DEVICE_TILE) return 1;
     const uint64_t mean = kvc_program_copy(program, m->mean, s->n, e);
     const uint64_t spread = mean ? kvc_program_copy(program, m->spread, s->n, e) : 0;
-    if (!spread || !(job->model = kvc_program_scratch(program, (turns ? 3 : 1) * sizeof(float) * s->n, e))) return -1;
+    if (!spread || !(job->model = kvc_program_scratch(program, (turns || ahead ? 3 : 1) * sizeof(float) * s->n, e))) return -1;
     if (turns) {
         kvc_channels_begin(&s->model);
         float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->turn);
@@ -57,7 +87,7 @@ static int lower_model(struct kvc_split *s, struct kvc_program *program, struct 
         memcpy(turn, m->step_c, m->period * sizeof *turn);
         memcpy(turn + m->period, m->step_s, m->period * sizeof *turn);
     }
-    job->kind = turns ? (uint32_t)m->turn : f ? 0 : KVC_MODEL_CODES;
+    job->kind = ahead ? KVC_MODEL_AHEAD : turns ? (uint32_t)m->turn : f ? 0 : KVC_MODEL_CODES;
     job->period = m->period;
     struct kvc_device_job *model = kvc_program_job(program, KVC_JOB_MODEL, e);
     if (!model) return -1;
@@ -71,7 +101,7 @@ static int lower_model(struct kvc_split *s, struct kvc_program *program, struct 
                                           .first = turns ? m->first : 0,
                                           .pairs = turns ? m->pairs : 0,
                                           .form = job->form};
-    return 0;
+    return ahead ? lower_rows(s, block, inputs, job->model, program, job, e) : 0;
 }
 
 /* Adds a job for each stream; `like` has what all streams share. */
@@ -94,7 +124,8 @@ static int lower_streams(const struct kvc_split *s, const struct kvc_split_job *
     return 0;
 }
 
-static int lower_sections(struct kvc_split *s, struct kvc_device_op *op, struct kvc_program *program, struct kvc_error *e) {
+static int lower_sections(struct kvc_split *s, const struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
+                          struct kvc_device_op *op, struct kvc_program *program, struct kvc_error *e) {
     const unsigned shift = kvc_words_shift(s->form);
     struct kvc_split_job job = {.lanes = s->lanes, .table_bits = s->bits, .channels = (uint32_t)s->n, .word_bits = s->form->bits};
     const uint8_t *low;
@@ -105,7 +136,7 @@ static int lower_sections(struct kvc_split *s, struct kvc_device_op *op, struct 
     if (shift && (!(job.low = kvc_program_bytes(program, s->low, s->low_size, &low, e)) ||
                   (shift < 8 && kvc_packed_check(low, s->values, shift, e))))
         return -1;
-    const int status = lower_model(s, program, &job, e);
+    const int status = lower_model(s, block, inputs, program, &job, e);
     if (status) return status;
     if (!(job.to = kvc_program_scratch(program, 2 * s->values, e))) return -1;
     if (s->form->planes) op->upper.upper = job.to;
@@ -113,18 +144,23 @@ static int lower_sections(struct kvc_split *s, struct kvc_device_op *op, struct 
     return lower_streams(s, &job, program, e);
 }
 
-int kvc_split_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                    struct kvc_program *program, struct kvc_error *e) {
-    (void)args;
+int kvc_split_lower_ahead(const struct kvc_stored *stored, struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
+                          struct kvc_program *program, struct kvc_error *e) {
     struct kvc_split s;
     struct kvc_device_op op = kvc_program_op_of(block->shape.dtype == KVC_F32 ? KVC_OP_UPPER : KVC_OP_WORDS, &block->shape);
     const int raw = kvc_program_raw(program, stored->section, stored->n, &block->shape, e);
     if (raw) return raw < 0 ? -1 : 0;
     if (kvc_words_of(block->shape.dtype)->bits < 8 || kvc_dtype_info(block->shape.dtype)->block > 1) return 1;
     if (op.kind == KVC_OP_WORDS) op.words.size = sizeof(uint16_t);
-    int status = kvc_split_open(&s, &block->shape, NULL, stored->section, stored->n, e);
-    if (!status && s.values) status = lower_sections(&s, &op, program, e);
+    int status = kvc_split_open(&s, &block->shape, inputs != NULL, stored->section, stored->n, e);
+    if (!status && s.values) status = lower_sections(&s, block, inputs, &op, program, e);
     if (!status) status = kvc_program_begin(program, s.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
     kvc_split_close(&s);
     return status;
+}
+
+int kvc_split_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                    struct kvc_program *program, struct kvc_error *e) {
+    (void)args;
+    return kvc_split_lower_ahead(stored, block, NULL, program, e);
 }

@@ -53,7 +53,7 @@ static int open_streams(struct kvc_split *s, struct kvc_bits *in, struct kvc_err
     return left ? kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long") : 0;
 }
 
-int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const float *ahead, const struct kvc_section *sections,
+int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, int predicted, const struct kvc_section *sections,
                    size_t n, struct kvc_error *e) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const struct kvc_section *next = sections, *end = n ? sections + n : sections, *params;
@@ -65,13 +65,12 @@ int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const flo
     s->values = s->rows * s->n;
     s->blocks = s->values / info->block;
     if (kvc_channels_init(&s->model, s->n, s->form->format, s->form->bits, e)) return -1;
-    s->model.ahead = ahead;
     if (!s->values && !n) return 0;
     for (unsigned p = 0; p < s->form->planes; p++)
         if (!(s->plane[p] = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e))) return -1;
     if (next != end && next->type == KVC_SECTION_PARAMS) {
         if (!(params = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
-            kvc_channels_read(&s->model, params->data, params->size, e))
+            kvc_channels_read(&s->model, predicted, params->data, params->size, e))
             return -1;
     } else {
         kvc_channels_flat(&s->model);

@@ -32,9 +32,9 @@ struct kvc_split {
     const uint8_t *sizes, *states, *words;              /* of the streams: four bytes, four bytes a lane, the words of all */
 };
 
-/* Opens the n sections of a block of this shape. `ahead`: predictions of its values, or NULL. Checks everything but the bytes of planes and low bits and the streams
+/* Opens the n sections of a block of this shape. `predicted`, 1: its values may be predicted. Checks everything but the bytes of planes and low bits and the streams
  * themselves. To be closed in any case. */
-int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const float *ahead, const struct kvc_section *sections,
+int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, int predicted, const struct kvc_section *sections,
                    size_t n, struct kvc_error *e);
 void kvc_split_close(struct kvc_split *s);
 

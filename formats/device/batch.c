@@ -11,69 +11,11 @@
 
 enum { ALIGN = 16 };
 
+/* Kinds of levels that a tensor has where some are predicted from others. */
+enum { OF_AHEAD, OF_STREAMS, OF_ROWS, LEVELS };
+
 static size_t aligned(size_t n) {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-/* --- dry runs --- */
-
-/* A table without use, which is freed when the block is done. */
-struct dry {
-    struct kvc_kept *kept;
-    struct dry_table {
-        struct dry_table *next;
-    } * tables;
-    int added, more;
-};
-
-static uint64_t dry_place(void *owner, const struct kvc_section *s) {
-    (void)owner, (void)s;
-    return ALIGN;
-}
-static int dry_inputs(void *owner, uint32_t tensor, uint64_t *at) {
-    (void)owner, (void)tensor;
-    *at = ALIGN;
-    return 0;
-}
-static uint64_t dry_scratch(void *owner, size_t n) {
-    (void)owner, (void)n;
-    return ALIGN;
-}
-static void *dry_table(void *owner, size_t n, uint64_t *address) {
-    struct dry *d = owner;
-    struct dry_table *t = malloc(aligned(sizeof *t) + n);
-    if (!t) return NULL;
-    t->next = d->tables;
-    d->tables = t;
-    *address = ALIGN;
-    return (uint8_t *)t + aligned(sizeof *t);
-}
-
-static int dry_keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address,
-                    struct kvc_error *e) {
-    struct dry *d = owner;
-    struct kvc_kept *k = d->kept;
-    *bytes = NULL;
-    *address = ALIGN;
-    if (kvc_kept_find(k, key, n)) return 0;
-    if (kvc_kept_add(k, key, n, bytes, e)) return -1;
-    d->more |= key->size != 0 && key->which != 0;
-    return 0;
-}
-
-int kvc_kept_add_block(struct kvc_kept *k, const struct kvc_cache *c, uint32_t tensor, uint64_t block, int *more,
-                       struct kvc_error *e) {
-    struct dry d = {.kept = k};
-    struct kvc_program p = {
-        .owner = &d, .place = dry_place, .table = dry_table, .scratch = dry_scratch, .keep = dry_keep, .inputs = dry_inputs};
-    const int status = kvc_container_lower(c, tensor, block, NULL, &p, e);
-    for (struct dry_table *t = d.tables, *next; t; t = next) {
-        next = t->next;
-        free(t);
-    }
-    kvc_program_free(&p);
-    *more = d.more;
-    return status < 0 ? -1 : 0;
 }
 
 /* --- memory of a batch --- */
@@ -156,6 +98,7 @@ void kvc_batch_begin(struct kvc_batch *b) {
     b->used = b->scratch_used = 0;
     b->full = 0;
     b->prepare.n = b->stream.n = b->op.n = b->run.n = b->rows.n = b->digest.n = 0;
+    b->predicted.n = b->ahead.n = b->late.n = 0;
     b->program.owner = b;
     b->program.place = place;
     b->program.table = table;
@@ -165,19 +108,24 @@ void kvc_batch_begin(struct kvc_batch *b) {
 }
 
 void kvc_batch_free(struct kvc_batch *b) {
-    struct kvc_list *const list[] = {&b->prepare, &b->stream, &b->op, &b->run, &b->rows, &b->digest};
+    struct kvc_list *const list[] = {&b->prepare, &b->stream,    &b->op,    &b->run, &b->rows,
+                                     &b->digest,  &b->predicted, &b->ahead, &b->late};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) free(list[i]->at);
     kvc_program_free(&b->program);
 }
 
 /* Returns the most levels that the queue can have. */
 static size_t levels_most(const struct kvc_batch *b) {
-    return 4 + (b->inputs ? b->cache->n_tensors : 0);
+    return 4 + (b->inputs ? (size_t)LEVELS * b->cache->n_tensors : 0);
+}
+
+static size_t jobs_of(const struct kvc_batch *b) {
+    return b->prepare.n + b->stream.n + b->predicted.n;
 }
 
 /* Returns the bytes of the queue, which follows the tables. */
 static size_t queue_bytes(const struct kvc_batch *b) {
-    const size_t jobs = b->prepare.n + b->stream.n, items = jobs + b->rows.n + b->digest.n;
+    const size_t jobs = jobs_of(b), items = jobs + b->rows.n + b->digest.n;
     return aligned(jobs * sizeof(struct kvc_device_job)) + aligned(b->op.n * sizeof(struct kvc_device_op)) +
            aligned(b->run.n * sizeof(struct kvc_device_run)) + aligned(items * sizeof(struct kvc_device_item)) +
            2 * aligned((levels_most(b) + 1) * sizeof(uint32_t));
@@ -200,16 +148,34 @@ static int decode_here(struct kvc_batch *b, const struct kvc_batch_block *x, str
     return kvc_program_begin(&b->program, rows, e) || kvc_program_op(&b->program, &op, e) ? -1 : 0;
 }
 
+/* Returns the number by which levels of tensors are in order; all rows are one level where no tensor is predicted. */
+static uint32_t rank_of(const struct kvc_batch *b, uint32_t tensor, unsigned kind) {
+    return b->inputs ? LEVELS * tensor + kind : 0;
+}
+
 static int is_stream(const struct kvc_device_job *job) {
     return job->kind == KVC_JOB_SPLIT || job->kind == KVC_JOB_CODE;
 }
 
-static int add_jobs(struct kvc_batch *b, uint32_t record, struct kvc_error *e) {
+/* Adds the item of the last job that needs inputs of predictions. */
+static int add_predicted(struct kvc_batch *b, const struct kvc_device_job *job, uint32_t tensor, struct kvc_error *e) {
+    struct kvc_device_item *item = append(is_stream(job) ? &b->late : &b->ahead, 1, sizeof *item, e);
+    if (!item) return -1;
+    *item = (struct kvc_device_item){.kind = KVC_ITEM_JOB,
+                                     .index = (uint32_t)(b->predicted.n - 1), /* among these, until all are known */
+                                     .level = rank_of(b, tensor, is_stream(job) ? OF_STREAMS : OF_AHEAD)};
+    return 0;
+}
+
+static int add_jobs(struct kvc_batch *b, const struct kvc_batch_block *x, struct kvc_error *e) {
     for (size_t i = 0; i < b->program.n_jobs; i++) {
-        struct kvc_device_job *job = append(is_stream(&b->program.job[i]) ? &b->stream : &b->prepare, 1, sizeof *job, e);
+        const struct kvc_device_job *from = &b->program.job[i];
+        const int late = from->kind == KVC_JOB_AHEAD || (from->kind == KVC_JOB_SPLIT && from->split.kind == KVC_MODEL_AHEAD);
+        struct kvc_device_job *job = append(late ? &b->predicted : is_stream(from) ? &b->stream : &b->prepare, 1, sizeof *job, e);
         if (!job) return -1;
-        *job = b->program.job[i];
-        job->record = record;
+        *job = *from;
+        job->record = x->record;
+        if (late && add_predicted(b, job, x->tensor, e)) return -1;
     }
     return 0;
 }
@@ -258,7 +224,7 @@ static int add_runs(struct kvc_batch *b, const struct kvc_batch_block *x, struct
                                        .target = x->tensor,
                                        .dim = g->channels,
                                        .row = x->row + (first - x->first)};
-        if (add_rows(b, g, (uint32_t)(b->run.n - 1), b->inputs ? x->tensor : 0, (uint32_t)(end - first), e)) return -1;
+        if (add_rows(b, g, (uint32_t)(b->run.n - 1), rank_of(b, x->tensor, OF_ROWS), (uint32_t)(end - first), e)) return -1;
     }
     return 0;
 }
@@ -357,6 +323,7 @@ static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int b
     const uint64_t rows = cells->block[x->block + 1] - cells->block[x->block];
     *on_host = 0;
     b->block = x->block;
+    b->program.in_part = x->rows != rows;
     int status = by_program ? kvc_container_lower(b->cache, x->tensor, x->block, x->bytes, &b->program, e) : 1;
     if (!status) status = fit_heads(b, x->tensor);
     if (status == 1 && !b->full) {
@@ -365,7 +332,7 @@ static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int b
     }
     if (!status && !runs_are_whole(&b->program, rows)) status = kvc_fail(e, KVC_ERR_DAMAGED, "a block's program leaves rows out");
     if (!status) status = add_small(b, x, e);
-    if (!status) status = add_jobs(b, x->record, e) || add_runs(b, x, e) || add_digest(b, x, e) ? -1 : 0;
+    if (!status) status = add_jobs(b, x, e) || add_runs(b, x, e) || add_digest(b, x, e) ? -1 : 0;
     if (!b->full && !status && b->size - b->used >= queue_bytes(b)) return 0;
     const int full = b->full || !status;
     b->used = before.used;
@@ -377,6 +344,9 @@ static int add_block(struct kvc_batch *b, const struct kvc_batch_block *x, int b
     b->run.n = before.run.n;
     b->rows.n = before.rows.n;
     b->digest.n = before.digest.n;
+    b->predicted.n = before.predicted.n;
+    b->ahead.n = before.ahead.n;
+    b->late.n = before.late.n;
     return full ? 1 : -1;
 }
 
@@ -399,10 +369,32 @@ static struct kvc_device_item *queue_items(struct kvc_device_item *item, const s
     return item + list->n;
 }
 
-/* Numbers the levels of the queue, which so far have the numbers of tensors: jobs that prepare, streams, rows, digests; need[] becomes
- * the number of items of the level before. */
+/* Queues the items of tensors, each of whose lists is in the order of its ranks. */
+static struct kvc_device_item *queue_tensors(struct kvc_device_item *item, const struct kvc_batch *b) {
+    const struct kvc_list *const list[LEVELS] = {&b->ahead, &b->late, &b->rows};
+    size_t done[LEVELS] = {0};
+    for (;;) {
+        const struct kvc_device_item *next = NULL;
+        unsigned of = 0;
+        for (unsigned k = 0; k < LEVELS; k++) {
+            const struct kvc_device_item *own = done[k] < list[k]->n ? (const struct kvc_device_item *)list[k]->at + done[k]
+                                                                     : NULL;
+            if (!own || (next && own->level >= next->level)) continue;
+            next = own;
+            of = k;
+        }
+        if (!next) return item;
+        *item = *next;
+        if (item->kind == KVC_ITEM_JOB) item->index += (uint32_t)(b->prepare.n + b->stream.n);
+        item++;
+        done[of]++;
+    }
+}
+
+/* Numbers the levels of the queue, which so far have ranks: jobs that prepare, streams, levels of tensors, digests; need[] becomes the
+ * number of items of the level before. */
 static void set_levels(const struct kvc_batch *b, struct kvc_device_item *item, uint32_t *need) {
-    const size_t n[] = {b->prepare.n, b->stream.n, b->rows.n, b->digest.n};
+    const size_t n[] = {b->prepare.n, b->stream.n, b->predicted.n + b->rows.n, b->digest.n};
     uint32_t level = 0, here = 0;
     for (unsigned kind = 0; kind < 4; kind++)
         for (size_t i = 0, own = 0; i < n[kind]; i++, item++) {
@@ -419,7 +411,7 @@ static void set_levels(const struct kvc_batch *b, struct kvc_device_item *item, 
 }
 
 int kvc_batch_finish(struct kvc_batch *b, struct kvc_device_launch *launch, struct kvc_error *e) {
-    const size_t n_jobs = b->prepare.n + b->stream.n, items = n_jobs + b->rows.n + b->digest.n, levels = levels_most(b);
+    const size_t n_jobs = jobs_of(b), items = n_jobs + b->rows.n + b->digest.n, levels = levels_most(b);
     uint64_t ops = 0, at[5] = {0};
     struct kvc_device_op *op = table(b, b->op.n * sizeof *op, &ops);
     struct kvc_device_run *run = table(b, b->run.n * sizeof *run, &at[0]);
@@ -432,11 +424,12 @@ int kvc_batch_finish(struct kvc_batch *b, struct kvc_device_launch *launch, stru
     for (size_t i = 0; i < b->run.n; i++) run[i].ops = ops + run[i].ops * sizeof *op;
     if (b->prepare.n) memcpy(job, b->prepare.at, b->prepare.n * sizeof *job);
     if (b->stream.n) memcpy(job + b->prepare.n, b->stream.at, b->stream.n * sizeof *job);
+    if (b->predicted.n) memcpy(job + b->prepare.n + b->stream.n, b->predicted.at, b->predicted.n * sizeof *job);
     memset(counter, 0, (levels + 1) * sizeof *counter);
     memset(need, 0, (levels + 1) * sizeof *need);
     struct kvc_device_item *next = queue_jobs(item, 0, b->prepare.n);
     next = queue_jobs(next, b->prepare.n, b->stream.n);
-    queue_items(queue_items(next, &b->rows), &b->digest);
+    queue_items(queue_tensors(next, b), &b->digest);
     set_levels(b, item, need);
     *launch = (struct kvc_device_launch){.item = (const struct kvc_device_item *)(uintptr_t)at[2],
                                          .job = (const struct kvc_device_job *)(uintptr_t)at[1],

@@ -44,8 +44,8 @@ struct kvc_batch {
     uint64_t bytes_address;
     /* Returns the address on the device of bytes of another record, which are at p in the input; 0: they are not there. */
     uint64_t (*locate)(const void *owner, const uint8_t *p);
-    /* Returns 1 where other tensors are predicted from rows of this one, on the device; NULL: from none. The rows of each tensor are then
-     * a level of the queue, and blocks are added in the order of their tensors. */
+    /* Returns 1 where other tensors are predicted from rows of this one, on the device; NULL: from none. Each tensor then has levels of
+     * the queue, and blocks are added in the order of their tensors. */
     int (*inputs)(const void *owner, uint32_t tensor, uint64_t block, struct kvc_batch_inputs *to);
     const void *owner;
     /* --- */
@@ -54,6 +54,7 @@ struct kvc_batch {
     uint64_t block; /* number of the block that is added */
     int full;
     struct kvc_list prepare, stream, op, run, rows, digest;
+    struct kvc_list predicted, ahead, late; /* jobs that need inputs of predictions; their items: predictions, streams */
 };
 
 void kvc_batch_begin(struct kvc_batch *b); /* empties the batch, keeps the memory of its lists */

@@ -15,6 +15,7 @@ KVC_DEVICE uint32_t kvc_run_job(const struct kvc_device_job *job, uint32_t *work
     case KVC_JOB_MODEL: return kvc_job_model(job);
     case KVC_JOB_SPLIT: return kvc_job_split(job, work, work + KVC_DEVICE_TILE);
     case KVC_JOB_CODE: return kvc_job_code(job);
+    case KVC_JOB_AHEAD: return kvc_job_ahead(job, work);
     default: return KVC_FAULT_NUMBER;
     }
 }

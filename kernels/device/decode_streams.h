@@ -180,7 +180,7 @@ KVC_DEVICE uint32_t kvc_job_model(const struct kvc_device_job *job) {
             }
             const float wide = kvc_as_float((uint32_t)spread[i] << 23);
             const float m = kvc_times((float)mean[i], kvc_times(kvc_root(wide), quarter));
-            if (!(kind & KVC_MODEL_TURN)) {
+            if (!(kind & (KVC_MODEL_TURN | KVC_MODEL_AHEAD))) {
                 model[i] = kvc_model_word(&form, m, wide);
                 continue;
             }
@@ -203,11 +203,12 @@ KVC_DEVICE uint32_t kvc_job_model(const struct kvc_device_job *job) {
 /* Decodes the words of one stream of `split`. `cosine` and `sine` have room for `period` words each. */
 KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *cosine, uint32_t *sine) {
     const uint32_t channels = job->split.channels, lanes = job->split.lanes;
-    const uint32_t turns = job->split.kind & KVC_MODEL_TURN, period = job->split.period;
+    const uint32_t turns = job->split.kind & KVC_MODEL_TURN, ahead = job->split.kind & KVC_MODEL_AHEAD;
+    const uint32_t period = job->split.period;
     const struct kvc_word_form form = job->split.form;
     const uint32_t shift = form.shift, mask = (1u << job->split.word_bits) - 1;
     const uint8_t *low = KVC_BYTES(job->split.low);
-    const uint32_t *resting = KVC_WORDS(job->split.model), *slots = KVC_WORDS(job->split.slots);
+    const uint32_t *resting = KVC_WORDS(job->split.model), *slots = KVC_WORDS(job->split.slots); /* resting: in a row */
     const float *value = KVC_FLOATS(job->split.model);
     uint16_t *to = (uint16_t *)(uintptr_t)job->split.to;
     struct kvc_stream s;
@@ -228,6 +229,7 @@ KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *co
         KVC_LANES_MEET();
         for (uint32_t t = 0; t < job->split.first; t++) kvc_model_turn_row(job, cosine, sine);
     }
+    if (ahead) resting += (uint64_t)job->split.first * channels;
     for (uint32_t t = job->split.first; t < job->split.first + job->split.rows; t++) {
         if (turns && t != job->split.first) kvc_model_turn_row(job, cosine, sine);
         KVC_EACH_LANE {
@@ -258,6 +260,7 @@ KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *co
                 }
             }
         }
+        if (ahead) resting += channels;
     }
     return kvc_stream_end(&s, KVC_LANES_OF(state));
 }

@@ -6,7 +6,8 @@
  * - prepare: jobs that make tables (numbers stored as halves, slots of rANS tables, channel models);
  * - stream: jobs that decode rANS streams into scratch memory, one warp a stream;
  * - rows: a run of rows of one head, whose operations, last stage first, make values of what is stored, tile by tile. Where tensors are
- *   predicted from others, each tensor's rows are a level, in the order of the tensors;
+ *   predicted from others, each tensor's rows are a level, in the order of the tensors. Where streams are coded relative to predictions, two
+ *   levels come before the tensor's rows: jobs that make channel models of predictions, and these streams;
  * - digest: sums of hashes over the rows that were written.
  * Warps take items in the order of the queue. An item waits for earlier items only. */
 #ifndef KVC_LAUNCH_H
@@ -59,7 +60,8 @@ enum kvc_device_job_kind {
     KVC_JOB_SLOTS,
     KVC_JOB_MODEL, /* prepare */
     KVC_JOB_SPLIT,
-    KVC_JOB_CODE /* stream */
+    KVC_JOB_CODE, /* stream */
+    KVC_JOB_AHEAD /* predict */
 };
 
 /* --- operands of jobs (decode_streams.h); uint64_t fields are addresses --- */
@@ -85,13 +87,14 @@ struct kvc_word_form {
     uint32_t rebias, shift;
 };
 
-/* Kinds of a channel model: 0, channels at rest; 1 or 2, rotated by this pairing (codecs/rope.h); or integer codes. */
-enum { KVC_MODEL_TURN = 3, KVC_MODEL_CODES = 4 };
+/* Kinds of a channel model: 0, channels at rest; 1 or 2, rotated by this pairing (codecs/rope.h); integer codes; or another for each row
+ * (KVC_JOB_AHEAD). */
+enum { KVC_MODEL_TURN = 3, KVC_MODEL_CODES = 4, KVC_MODEL_AHEAD = 8 };
 
 /* KVC_JOB_MODEL: the channel model (codecs/channels.md) as streams use it. */
 struct kvc_model_job {
     uint64_t mean, spread; /* i8 and u8, one a channel */
-    uint64_t to;           /* at rest: u32, bias | context << 16; rotated: binary32, all values, all partners, all variances */
+    uint64_t to; /* at rest: u32, bias | context << 16; rotated or ahead: binary32, all values, all partners, all variances */
     uint32_t channels, word_bits, kind, period;
     uint32_t first, pairs; /* of the channels of a period that are rotated */
     struct kvc_word_form form;
@@ -102,7 +105,7 @@ struct kvc_split_job {
     uint64_t states, words;         /* the words begin at an even address */
     uint64_t slots;                 /* of all tables */
     uint64_t low;                   /* low bits */
-    uint64_t model;                 /* made by KVC_JOB_MODEL; 0: all biases and contexts are 0 */
+    uint64_t model;                 /* made by KVC_JOB_MODEL, or by KVC_JOB_AHEAD; 0: all biases and contexts are 0 */
     uint64_t turn;                  /* rotation of one row: `period` cosines, as many sines, binary32 */
     uint64_t to;                    /* u16, the whole matrix */
     uint32_t size, lanes;           /* bytes of words; lanes of the stream */
@@ -126,6 +129,44 @@ struct kvc_code_job {
     float step;
 };
 
+/* --- operands of operations that jobs have too --- */
+
+/* KVC_OP_TURN: rotates rows, codecs/stages/derope.md. */
+struct kvc_turn_op {
+    uint64_t high, low; /* binary64, 16 tables of `pairs` cosines and as many sines each: rotations by the block's first position
+                           and 16 m, rotations by l */
+    uint64_t position;  /* u8: the low byte of each row's position */
+    uint32_t pairs, halves; /* halves, 1: the pairing is by halves, else interleaved */
+    uint32_t back;          /* 1: by the negative position */
+};
+
+/* KVC_OP_PREDICT: predicts rows, codecs/stages/cross.md, and adds them to what predict.md stores. */
+struct kvc_predict_op {
+    uint64_t
+        weights; /* words of four inputs of an output, i8, as kvc_dot_place() has them: [block][input / 4][output of the block] */
+    uint64_t numbers; /* binary32: the scales of all outputs, then their means */
+    uint64_t inputs;  /* struct kvc_predict_input, n of them */
+    uint32_t n, outputs;
+    uint32_t words; /* of a row of inputs, of all tensors */
+};
+struct kvc_predict_input {
+    uint64_t at;    /* i8, [row][width], of the matrix's row 0, a multiple of 4 */
+    uint32_t words; /* of a row: width / 4, rounded up. What follows the width has weights of 0 */
+    uint32_t first; /* of its words among those of all tensors */
+};
+
+/* KVC_JOB_AHEAD: the channel model of each predicted row, codecs/stages/cross.md, for rows of one head. */
+struct kvc_ahead_job {
+    struct kvc_predict_op predict;
+    struct kvc_turn_op turn; /* of predictions to their positions; pairs is 0 where they are not rotated */
+    uint64_t model;          /* made by KVC_JOB_MODEL */
+    uint64_t to;             /* u32 of each value of the whole matrix: bias | context << 16 */
+    uint32_t first, rows;    /* of the matrix */
+    uint32_t head, dim;
+    struct kvc_word_form form; /* of whole words: without low bits */
+    uint32_t half;             /* half a symbol, taken from each bias */
+};
+
 enum { KVC_JOB_WORDS = 16 };
 struct kvc_device_job {
     uint32_t kind, record;
@@ -136,6 +177,7 @@ struct kvc_device_job {
         struct kvc_model_job model;
         struct kvc_split_job split;
         struct kvc_code_job code;
+        struct kvc_ahead_job ahead;
     };
 };
 static_assert(sizeof(struct kvc_device_job) == 8 + 8 * KVC_JOB_WORDS, "operands of a job need more room");
@@ -248,33 +290,9 @@ struct kvc_channels_op {
     uint64_t number; /* binary32 a channel */
 };
 
-/* KVC_OP_TURN: codecs/stages/derope.md. */
-struct kvc_turn_op {
-    uint64_t high, low; /* binary64, 16 tables of `pairs` cosines and as many sines each: rotations by the block's first position
-                           and 16 m, rotations by l */
-    uint64_t position;  /* u8: the low byte of each row's position */
-    uint32_t pairs, halves; /* halves, 1: the pairing is by halves, else interleaved */
-    uint32_t back;          /* 1: by the negative position */
-};
-
 /* KVC_OP_WIDEN, KVC_OP_ROUND: the dtype to binary32, and back. */
 struct kvc_convert_op {
     uint32_t dtype;
-};
-
-/* KVC_OP_PREDICT: codecs/stages/predict.md. */
-struct kvc_predict_op {
-    uint64_t
-        weights; /* words of four inputs of an output, i8, as kvc_dot_place() has them: [block][input / 4][output of the block] */
-    uint64_t numbers; /* binary32: the scales of all outputs, then their means */
-    uint64_t inputs;  /* struct kvc_predict_input, n of them */
-    uint32_t n, outputs;
-    uint32_t words; /* of a row of inputs, of all tensors */
-};
-struct kvc_predict_input {
-    uint64_t at;    /* i8, [row][width], of the matrix's row 0, a multiple of 4 */
-    uint32_t words; /* of a row: width / 4, rounded up. What follows the width has weights of 0 */
-    uint32_t first; /* of its words among those of all tensors */
 };
 
 /* KVC_OP_SMALL: writes rows as inputs of predictions, codecs/stages/cross.md, and leaves the tile as it is. The last operation of a run. */

@@ -177,6 +177,55 @@ static void stored_files_decode_alike(void **state) {
     assert_true(on_device > 0);
 }
 
+/* --- predictions --- */
+
+static unsigned n_predicted; /* jobs that predict */
+
+static int counting_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
+                        struct kvc_error *e) {
+    (void)d, (void)stream, (void)limit, (void)e;
+    for (uint32_t i = 0; i < launch->n_items; i++)
+        n_predicted += launch->item[i].kind == KVC_ITEM_JOB && launch->job[launch->item[i].index].kind == KVC_JOB_AHEAD;
+    kvc_device_run_host(launch);
+    return 0;
+}
+
+/* Streams that are coded relative to earlier layers: the device decodes them where it has all that their rows are predicted from, the CPU
+ * decodes the others. */
+static void streams_wait_for_earlier_layers(void **state) {
+    (void)state;
+    static const struct {
+        struct kvc_load_options options;
+        int without; /* 1: tensor 0 is not loaded */
+    } ways[] = {
+        {{.slots = 2, .verify = 1}, 0},
+        {{.slots = 2, .slot_bytes = 1}, 0},
+        {{.slots = 2, .first = 3, .end = UINT32_MAX}, 0},
+        {{.slots = 2}, 1},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        const int whole = !ways[i].options.first && !ways[i].without;
+        struct kvc_load_info info;
+        struct opened o;
+        struct kvc_error e;
+        open_file(&o, "tests/golden/cross-v0.kvc");
+        aim(&o, -1, &ways[i].options);
+        if (ways[i].without) o.target[0].base = 0;
+        o.device->run = counting_run;
+        n_predicted = 0;
+        if (load(&o, &ways[i].options, &info, &e)) fail_msg("way %zu: %s", i, e.message);
+        if (ways[i].without) { /* so that it compares equal */
+            uint8_t *rows = expected(&o, 0, 0, o.cache->tensor[0].shape.tokens);
+            memcpy(o.rows[0], rows, (size_t)(o.cache->tensor[0].shape.tokens * kvc_row_bytes(&o.cache->tensor[0].shape)));
+            free(rows);
+        }
+        compare_all(&o, "predicted", &ways[i].options);
+        assert_int_equal(info.on_host != 0, !whole);
+        assert_int_equal(n_predicted != 0, !ways[i].without);
+        close_file(&o);
+    }
+}
+
 /* --- where rows go --- */
 
 /* Pages in a strange order, heads and channels apart, other dtypes: against a loop that says where each value must be. */
@@ -587,11 +636,17 @@ static void only_containers_are_loaded(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stored_files_decode_alike),  cmocka_unit_test(rows_go_where_they_should),
-        cmocka_unit_test(descriptor_0_is_a_file),     cmocka_unit_test(missing_pages_are_a_failure),
-        cmocka_unit_test(devices_may_fail_anywhere),  cmocka_unit_test(damage_is_noticed),
-        cmocka_unit_test(digests_are_compared),       cmocka_unit_test(loads_are_cancelled),
-        cmocka_unit_test(only_containers_are_loaded), cmocka_unit_test(late_devices_are_waited_for),
+        cmocka_unit_test(stored_files_decode_alike),
+        cmocka_unit_test(rows_go_where_they_should),
+        cmocka_unit_test(descriptor_0_is_a_file),
+        cmocka_unit_test(missing_pages_are_a_failure),
+        cmocka_unit_test(devices_may_fail_anywhere),
+        cmocka_unit_test(damage_is_noticed),
+        cmocka_unit_test(digests_are_compared),
+        cmocka_unit_test(loads_are_cancelled),
+        cmocka_unit_test(only_containers_are_loaded),
+        cmocka_unit_test(late_devices_are_waited_for),
+        cmocka_unit_test(streams_wait_for_earlier_layers),
     };
     for (int i = 1; i < argc; i++) check_file(argv[i]); /* other files, by hand */
     return argc > 1 ? 0 : cmocka_run_group_tests(tests, NULL, NULL);

@@ -469,7 +469,7 @@ static void read_model(const struct kvc_shape *shape, const uint8_t *source, str
     assert_int_equal(kvc_channels_init(c, (size_t)(shape->heads * shape->dim), shape->dtype == KVC_F16 ? &f16_words : &bf16_words,
                                        16, &e),
                      0);
-    assert_int_equal(kvc_channels_read(c, params->data, params->size, &e), 0);
+    assert_int_equal(kvc_channels_read(c, 0, params->data, params->size, &e), 0);
     kvc_sections_free(&list);
 }
 
