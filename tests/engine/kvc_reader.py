@@ -2,10 +2,12 @@
 to show that those pages are enough. It reads a whole file into memory, checks everything and rebuilds the
 source file. Not for daily use: it is slow and trusts its memory to be larger than the file.
 
-    python3 kvc_reader.py FILE.kvc [SOURCE]      checks FILE.kvc; writes the file it was made from to SOURCE
+    python3 kvc_reader.py [--profile=PROFILE] FILE.kvc [SOURCE]
+                                                 checks FILE.kvc; writes the file it was made from to SOURCE
 """
 
 import hashlib
+import os
 import re
 import struct
 import sys
@@ -14,6 +16,8 @@ from fractions import Fraction
 import numpy as np
 import xxhash
 import zstandard
+
+from kvc_profile import HALVES, INTERLEAVED, KvcError, Prediction, Profile, need, rotate
 
 VERSION = 0
 MAGIC = b"\x89KVC\r\n\x1a\n"
@@ -34,9 +38,14 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
     S_FACTOR_A,
     S_FACTOR_B,
     S_OUTLIERS,
+    S_BASIS,
     S_MEAN,
+    S_STEPS,
     S_SINK,
     S_TAIL,
+    S_TABLES,
+    S_ROPE,
+    S_INPUTS,
     S_SAME,
     S_META,
     S_TABLE,
@@ -47,13 +56,15 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
     S_EXTENTS,
     S_LITERALS,
     S_INDEX,
-) = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 17, 32, 40, 41, 42, 43, 44, 45, 46, 47, 48)
+    S_PROFILE,
+) = (*range(1, 19), 21, 22, 32, *range(40, 50))
 # The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
 CONTAINER_SECTIONS = {
     META: [S_META],
     TABLE: [S_TABLE],
     CELLS: [S_POSITIONS, S_WORDS],
     TOKENS: [S_TOKENS, S_KEYS],
+    PROFILE: [S_PROFILE],
     INDEX: [S_INDEX],
 }
 CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS}
@@ -61,14 +72,18 @@ CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
 LITERAL_CHUNK = 4194304
 
 STORE, ZSTD, SPLIT, FAST, FINITE, SINK, TAIL, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE = range(1, 14)
-TERMINAL = {STORE, ZSTD, SPLIT, FAST}
+DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT = range(15, 22)  # 14, project, needs the weights of the model
+TERMINAL = {STORE, ZSTD, SPLIT, FAST, CODE, CROSS}
 MAY_END = {QUANT, LOWRANK}  # hand on what they missed; nothing need stand behind them
-FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE}
+FLOATS_ONLY = {FINITE, QUANT, OUTLIER, LOWRANK, PRUNE, SALIENCY, MERGE, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
+LOSSY = {QUANT, OUTLIER, LOWRANK, PRUNE, MERGE, DEROPE, CENTER, BASIS, STEPS, CODE, PREDICT}
+LOOKS = {LOWRANK, PRUNE, SALIENCY, DEROPE, CENTER, BASIS, STEPS, CODE, CROSS, PREDICT}  # at segments
 # These take and hand on the dtype, and so round what follows, even where they take nothing out.
 TAKE_DTYPE = {FINITE, SINK, TAIL, PRUNE, SALIENCY, MERGE}
 FLOATS = {"f32", "f16", "bf16"}
 SEGMENT = 128  # blocks
 V_ROLE = 1
+ROLES = {0: "k", 1: "v"}  # that a profile describes
 
 # Arguments of the stages in the order in which a stage prints them: name ("" where only the value stands),
 # what it may be (a tuple of words, integers from - to, reals from - to, or None: a flag), default (... where
@@ -111,6 +126,22 @@ ARGUMENTS = {
         ("from", (0.0, 1.0), Fraction("0.5")),
         ("heads", None, False),
     ],
+    DEROPE: [],
+    CENTER: [],
+    BASIS: [
+        ("drop", (0.0, 1000000.0), Fraction("0.05")),
+        ("bits", (4, 8), 6),
+        ("k", (0.01, 100.0), Fraction("0.18")),
+    ],
+    STEPS: [
+        ("p", (0.0, 2.0), Fraction("0.5")),
+        ("c", (0.001, 1000.0), Fraction("0.3")),
+        ("tail", (0, 65536), 16),
+        ("fine", (0, 6), 4),
+    ],
+    CODE: [("step", (0.0, 1000000.0), ...), ("lanes", ("1", "2", "4", "8", "16", "32"), "32")],
+    CROSS: [("stream", (1024, 1 << 24), 65536), ("every", (0, 4096), 0)],
+    PREDICT: [("every", (0, 4096), 0)],
 }
 
 # number: name, values a block, bytes a block, the zstd stage's byte groups
@@ -154,15 +185,6 @@ FLOAT_BIAS = {
     "f8e5m2": (7, 21, 0, 112),
 }
 FAST_MANTISSA = {"bf16": 7, "f32": 7, "f16": 10}
-
-
-class KvcError(Exception):
-    """The file breaks a rule of FORMAT.md."""
-
-
-def need(condition, what):
-    if not condition:
-        raise KvcError(what)
 
 
 def xxh3(data, seed=0):
@@ -348,6 +370,7 @@ class Tensor:
         need(dtype in DTYPES, f"TABLE: unknown dtype {dtype}")
         need(self.role <= 6, f"TABLE: unknown role {self.role}")
         self.dtype, self.values, self.bytes, self.groups = DTYPES[dtype]
+        self.dtype_number = dtype
         need(
             self.heads >= 1 and self.dim >= 1 and self.heads * self.dim % self.values == 0,
             "TABLE: a row is no whole number of blocks",
@@ -400,16 +423,20 @@ class Layer:
 
 
 class Kvc:
-    """A whole .kvc file. meta: key -> value; tokens: ids or None; keys: prefix keys."""
+    """A whole .kvc file. meta: key -> value; tokens: ids or None; keys: prefix keys. A profile that the file names is in the file, or
+    `profile`, the bytes of one."""
 
-    def __init__(self, data):
+    def __init__(self, data, profile=None):
         data = bytes(data)
         end = self._read_frame(data)
         records = self._read_records(data, end)
         first = [r for r in records if r.type != PAD and r.type <= INDEX]
         kinds = [r.type for r in first]
-        order = [BLOCK if kind == SIDE else kind for kind in kinds]  # side data stands among the blocks
+        # side data stand among the blocks, a profile anywhere before both
+        order = [BLOCK if kind == SIDE else kind for kind in kinds if kind != PROFILE]
         need(order == sorted(order), "records out of order")
+        profiles = [i for i, kind in enumerate(kinds) if kind == PROFILE]
+        need(len(profiles) <= 1, "PROFILE occurs twice")
         need([r.type for r in records[:2]] == [META, TABLE], "META and TABLE are not the first records")
         need(
             kinds.count(META) == kinds.count(TABLE) == 1 and kinds.count(TOKENS) <= 1, "a record occurs twice"
@@ -424,8 +451,17 @@ class Kvc:
         for record in first:
             if record.type == TOKENS:
                 self._read_tokens(record.container_sections())
+        self._check_space()
         self.extents, self.literals, self.members = None, b"", []
         self._read_source([r for r in first if r.type == SOURCE])
+        self.profile = None
+        if "profile.sha256" in self.meta:  # else PROFILE is skipped, as it is not critical
+            need(not profiles or kinds[: profiles[0]].count(SIDE) == kinds[: profiles[0]].count(BLOCK) == 0, "PROFILE after rows")
+            for i in profiles:
+                profile = first[i].container_sections()[S_PROFILE]
+            if profile is not None:
+                self.profile = Profile(profile)
+                need(self.profile.sha256 == self.meta["profile.sha256"], "the profile is not the one that the file names")
         self._read_blocks([r for r in first if r.type in (SIDE, BLOCK)])
 
     def _read_frame(self, data):
@@ -483,6 +519,8 @@ class Kvc:
             fields = r.unpack("IBBHQQQQQQ")
             need(fields[0] < n_layers and fields[3] < n_pipelines, "TABLE: bad tensor")
             self.tensors.append(Tensor(fields, self.layers[fields[0]]))
+        owned = [(t.role, id(t.layer)) for t in self.tensors]
+        need(len(set(owned)) == len(owned), "TABLE: two tensors of one role of a layer")
         for _ in range(n_pipelines):
             stages = []
             for _ in range(r.one("B")):
@@ -507,6 +545,58 @@ class Kvc:
             self.keys = [keys[i : i + 32] for i in range(0, len(keys), 32)]
             need("prefix.identity" in self.meta, "prefix keys without prefix.identity")
         self._check_keys()
+
+    def _check_space(self):
+        """Checks the namespace (FORMAT.md 8)."""
+        if "prefix.space" not in self.meta:
+            return
+
+        def known(key, kind):
+            value = self.meta.get(key)
+            return value if isinstance(value, kind) else kind()
+
+        def number(key, form="<Q"):
+            value = self.meta.get(key)
+            return struct.pack(form, value) if isinstance(value, float if form == "<f" else int) else b""
+
+        lossy = any(stage in LOSSY for stages in self.pipelines for stage, _ in stages)
+        fidelity = [known("values.recipe", str), known("recipe", str) if lossy else ""]
+        profiles = known("values.profile", bytes) + (known("profile.sha256", bytes) if lossy else b"")
+        facts = [
+            known("prefix.identity", str) or prefix_identity(self.meta),
+            known("tokenizer.sha256", bytes),
+            known("model.architecture", str),
+            known("model.adapters.sha256", bytes),
+            self._layers_fact(),
+            known("rope.k", str),
+            known("rope.pairing", str),
+            known("rope.type", str),
+            number("rope.theta", "<f"),
+            number("rope.dim"),
+            number("rope.factor", "<f"),
+            number("hadamard.k"),
+            number("hadamard.v"),
+            number("sliding.window"),
+            known("shard", str),
+            " then ".join(filter(None, fidelity)) or "lossless",
+            profiles,
+        ]
+        space = b"kvc namespace 1\n"
+        for tag, fact in enumerate(facts, 1):
+            fact = fact.encode() if isinstance(fact, str) else fact
+            space += struct.pack("<BI", tag, len(fact)) + fact
+        need(self.meta["prefix.space"] == hashlib.sha256(space).digest(), "prefix.space: not the namespace of the file")
+
+    def _layers_fact(self):
+        out = struct.pack("<B", self.meta.get("cache.layers-known", True))
+        heads_known = self.meta.get("cache.heads-known", True)
+        layers = [x for x in self.layers if x.part.kind in (0, 1, 2)]
+        for layer in sorted(layers, key=lambda x: (x.part.kind, x.part.stream, x.index)):
+            out += struct.pack("<BIIBI", layer.part.kind, layer.part.stream, layer.index, layer.kind, layer.window)
+            for t in sorted((t for t in self.tensors if t.layer is layer), key=lambda t: t.role):
+                unknown = not heads_known and t.heads == 1 and t.role <= V_ROLE
+                out += struct.pack("<BBQQ", t.role, t.dtype_number, 0 if unknown else t.heads, t.dim)
+        return out
 
     def _check_keys(self):
         """Checks the keys against the tokens."""
@@ -572,6 +662,8 @@ class Kvc:
                 )
                 self.extents.append((member, r.varint(), []))
         r.end()
+        literal = sum(size for _, size, places in self.extents if not places)
+        need(literal <= len(self.literals), "EXTENTS: more literal bytes than LITERALS has")
         need(len(set(self.members)) == len(self.members), "EXTENTS: two members of one name")
         cells = [[] for _ in self.tensors]
         for _, _, places in self.extents:
@@ -622,6 +714,8 @@ class Kvc:
                 record = found.get((t, segment))
                 side = read_side(self.pipelines[tensor.pipeline], tensor, record, f"tensor {t}")
                 self.side[t, segment] = side
+                if "inputs" in side:
+                    self._check_inputs(t, segment, *side["inputs"])
                 if "first" in side:
                     self._check_pair(t, side["first"])
                     need(
@@ -640,6 +734,61 @@ class Kvc:
             f"MERGED: tensors {first} and {second} do not pair",
         )
 
+    def named_profile(self):
+        need(self.profile is not None, "rows need a profile that was not given")
+        return self.profile
+
+    def pairing(self, t, segment):
+        """The pairing of the channels of a tensor."""
+        side = self.side.get((t, segment), {})
+        if "rope" in side:
+            return side["rope"][0]
+        if "inputs" in side and side["inputs"][0]:
+            return side["inputs"][0]
+        return {"interleaved": INTERLEAVED}.get(self.meta.get("rope.pairing"), HALVES)
+
+    def _check_inputs(self, t, segment, rotation, named):
+        """The rules of INPUTS in codecs/stages/cross.md."""
+        tensor, pairing = self.tensors[t], self.pairing(t, segment)
+        role = ROLES.get(tensor.role)
+        need(role, f"INPUTS: of tensor {t}, neither K nor V")
+        prediction = Prediction(self.named_profile(), tensor.layer.index, role, pairing)
+        need(len(named) == len(prediction.inputs), f"INPUTS: of tensor {t}: not as many as the profile has")
+        need(prediction.mean.shape == (tensor.heads, tensor.dim), f"INPUTS: of tensor {t}: other channels than in the profile")
+        if any(stage == PREDICT for stage, _ in self.pipelines[tensor.pipeline]):
+            residual = self.profile.basis(tensor.layer.index, role, True, pairing)
+            need(residual is not None, f"INPUTS: of tensor {t}: the profile has no basis of what is left")
+        for (layer, role), width, other in zip(prediction.inputs, prediction.widths, named):
+            if other == NONE:
+                continue
+            need(other < t, f"INPUTS: tensor {other} is not lower than {t}")
+            o = self.tensors[other]
+            need(o.layer.part is tensor.layer.part and o.dtype in FLOATS, f"INPUTS: tensor {other} is of another part or no float")
+            need(
+                (o.layer.index, ROLES.get(o.role), o.heads * o.dim) == (layer, role, width),
+                f"INPUTS: tensor {other} is not what the profile predicts tensor {t} from",
+            )
+            below = self.side[other, segment].get("inputs", (rotation,))[0]
+            need(below == rotation, f"INPUTS: tensors {other} and {t} have two rotations")
+        self.side[t, segment]["prediction"] = prediction
+
+    def predicted(self, t, block, at):
+        """What is predicted of rows `at` of a block: float32 [rows, heads, dim], K before RoPE; and their positions."""
+        tensor, side = self.tensors[t], self.side[t, block // SEGMENT]
+        rotation, named = side["inputs"]
+        prediction = side["prediction"]
+        positions = tensor.layer.part.pos[tensor.layer.part.order][tensor.layer.part.block[block] + at]
+        need((positions >= 0).all() and (positions < 1 << 32).all(), "a predicted row has no position from 0 to 2^32 - 1")
+        inputs = []
+        for i, other in enumerate(named):
+            if other == NONE:
+                inputs.append(np.zeros((len(at), prediction.widths[i]), np.int64))
+                continue
+            o = self.tensors[other]
+            rows = floats_of(o.block[block][at], o.dtype).reshape(len(at), o.heads, o.dim)
+            inputs.append(prediction.input(i, rows, rotation, positions))
+        return prediction.value(inputs), positions
+
     def _decode_block(self, record, tensor, n):
         rows = np.zeros((n, tensor.row_bytes), np.uint8)
         same = np.zeros(n, bool)
@@ -657,6 +806,8 @@ class Kvc:
         if left:
             block = Block(self.pipelines[tensor.pipeline], stages, side, record.where)
             block.role_v = tensor.role == V_ROLE
+            block.kvc, block.tensor, block.number = self, record.subject, record.number
+            block.at = np.flatnonzero(~same)
             if pair is not None:
                 block.merged, block.key = self.merged, (pair, record.number)
                 block.is_first = pair == record.subject
@@ -732,6 +883,8 @@ def read_arguments(stage, text):
     need(not left, f"TABLE: arguments {text} of stage {stage}")
     if stage == PRUNE:
         need(values["k"] or values["v"], "TABLE: prune leaves nothing out")
+    if stage == CODE:
+        need(values["step"] > 0, "TABLE: code with a step of 0")
     if stage == MERGE:
         one_rule = values["gamma"] is None or values["keep"] == Fraction("0.05")
         need(one_rule, "TABLE: merge with keep and gamma")
@@ -756,8 +909,14 @@ def check_pipeline(stages):
     need(stages.count(SALIENCY) <= 1, "TABLE: a second saliency")
     if MERGE in stages:
         before = stages[: stages.index(MERGE)]
-        looking = {LOWRANK, PRUNE, SALIENCY} & set(before)
-        need(not looking, "TABLE: merge behind a stage that looks at segments")
+        need(not LOOKS & set(before), "TABLE: merge behind a stage that looks at segments")
+    for stage in (DEROPE, STEPS, PREDICT):
+        if stage in stages:
+            after = stages[stages.index(stage) + 1 :]
+            need(not {SINK, TAIL, MERGE} & set(after), "TABLE: rows taken out behind a stage that asks for positions")
+    need(stages.count(STEPS) <= 1, "TABLE: a second steps")
+    need(stages.count(PREDICT) <= 1, "TABLE: a second predict")
+    need(PREDICT not in stages or not {CROSS, MERGE} & set(stages), "TABLE: predict together with cross or merge")
 
 
 class Matrix:
@@ -799,29 +958,33 @@ def bytes_of(x, dtype):
     if dtype == "f32":
         return x.view(np.uint8)
     if dtype == "f16":
-        with np.errstate(over="ignore"):
-            return x.astype("<f2").view(np.uint8)
+        with np.errstate(all="ignore"):
+            halves = x.astype("<f2")
+        beyond = np.isinf(halves)
+        return np.where(beyond, np.copysign(np.float16(65504), halves), halves).astype("<f2").view(np.uint8)
     bits = x.view(np.uint32).astype(np.uint64)
     bits = np.where(np.isnan(x), bits | 0x400000, bits + 0x7FFF + (bits >> 16 & 1))
     return (bits >> 16).astype("<u2").view(np.uint8)
 
 
-def fma(a, b, y):
-    """a * b + y in binary32 with one rounding; a and b are numbers of at most 11 bits."""
+def fma_short(a, b, y):
+    """fma() of numbers a and b of at most 11 bits, faster."""
     product = a * b
     out = product + y
     odd = ((np.abs(product) < np.float32(2.0**-126)) & (a != 0) & (b != 0)) | ~np.isfinite(product)
-    if odd.any():  # elsewhere the product is exact, and the sum's is the only rounding
-        p, z = a.astype(np.float64) * b, y.astype(np.float64)
-        p, z = np.broadcast_arrays(p, z)
-        total = p + z
-        rest = total - p
-        error = (p - (total - rest)) + (z - rest)
-        bits = total.view(np.int64)  # rounded to odd: then rounding to binary32 is as of the exact sum
-        inexact = (error != 0) & (bits & 1 == 0) & np.isfinite(total)
-        total = np.where(inexact, np.nextafter(total, np.copysign(np.inf, error)), total)
-        out = np.where(odd, total.astype(np.float32), out)
-    return out
+    # elsewhere the product is exact, and the sum's is the only rounding
+    return np.where(odd, fma(a, b, y), out) if odd.any() else out
+
+
+def fma(a, b, y):
+    """a * b + y in binary32 with one rounding."""
+    p, z = np.broadcast_arrays(a.astype(np.float64) * b, y.astype(np.float64))
+    total = p + z
+    rest = total - p
+    error = (p - (total - rest)) + (z - rest)
+    bits = total.view(np.int64)  # rounded to odd: then rounding to binary32 is as of the exact sum
+    inexact = (error != 0) & (bits & 1 == 0) & np.isfinite(total)
+    return np.where(inexact, np.nextafter(total, np.copysign(np.inf, error)), total).astype(np.float32)
 
 
 class Floats:
@@ -906,8 +1069,90 @@ def read_side(pipeline, tensor, record, where):
             width = tensor.heads * dim // heads
             rank = min(args["r"], width)
             side[i] = take_floats(left, S_FACTOR_B, 0, heads * rank * width)[0].reshape(heads, rank, width)
+        elif stage == DEROPE and left.has(S_ROPE):
+            need(tensor.role != V_ROLE, f"{where}: ROPE of V")
+            side["rope"] = read_rope(left.take(S_ROPE, 0, stored=True), dim, where)
+        elif stage in (CROSS, PREDICT) and left.has(S_INPUTS):
+            side["inputs"] = read_inputs(left.take(S_INPUTS, 0, stored=True), where)
+        elif stage == CENTER and left.has(S_MEAN):
+            side[i] = take_floats(left, S_MEAN, 0, tensor.heads * dim)[0].reshape(tensor.heads, dim)
+        elif stage == BASIS and left.has(S_BASIS):
+            side[i] = read_basis(left.take(S_BASIS, 0, stored=True), tensor.heads, dim, f"{where}: BASIS")
+        elif stage == STEPS:
+            bits = Bits(left.take(S_STEPS, 0, stored=True), f"{where}: STEPS")
+            side[i] = Rans([rans_table(bits, 12, 8)], 8)
+            need(bits.pad(1) == len(bits.data), f"{where}: STEPS: bytes too many")
+            need(11 not in side[i].symbol, f"{where}: STEPS: a symbol without a class")
+        elif stage == CODE:
+            side[i] = read_indices(left.take(S_TABLES, 0, stored=True), tensor.heads, dim, f"{where}: TABLES")
         left.end()
     return side
+
+
+def read_rope(data, dim, where):
+    """codecs/stages/derope.md: pairing; angles or None, where they are those of the profile; pairs"""
+    r = Bytes(data.tobytes(), f"{where}: ROPE")
+    pairing, of_profile, pairs = r.unpack("BBH")
+    need(pairing in (HALVES, INTERLEAVED) and of_profile <= 1, f"{r.what}: pairing or place of the angles")
+    need(pairs >= 1 and 2 * pairs <= dim, f"{r.what}: more pairs than channels")
+    angles = None if of_profile else np.array(r.unpack(f"{pairs}d"))
+    r.end()
+    need(angles is None or ((angles >= 0) & (angles <= 1)).all(), f"{r.what}: an angle out of range")
+    return pairing, angles, pairs
+
+
+def read_inputs(data, where):
+    """codecs/stages/cross.md: rotation, and a tensor or NONE for each input"""
+    r = Bytes(data.tobytes(), f"{where}: INPUTS")
+    rotation, zeros = r.unpack("B3s")
+    named = r.unpack(f"{len(data) // 4 - 1}I")
+    r.end()
+    need(rotation <= 2 and not any(zeros), f"{r.what}: rotation or filling")
+    need(1 <= len(named) <= 16, f"{r.what}: number of tensors")
+    return rotation, named
+
+
+def read_basis(data, heads, dim, what):
+    """codecs/stages/basis.md: scales of channels; rows of the decode matrix of each head, or None"""
+    f = Floats(data, what)
+    kind, bits = f.r.unpack("BB")
+    need(kind <= 1 and 4 <= bits <= 8, f"{what}: kind or bits")
+    scales = f.take(heads * dim).reshape(heads, dim)
+    matrices = None
+    if kind == 1:
+        rows = f.r.unpack(f"{heads}H")
+        need(max(rows) <= dim, f"{what}: more rows than channels")
+        total = sum(rows)
+        scale_of = f.take(total) if total else np.zeros(0, np.float32)
+        codes = f.packed(bits, total * dim).reshape(total, dim) - (1 << bits - 1)
+        head_of = np.repeat(np.arange(heads), rows)
+        whole = codes.astype(np.float32) * scale_of[:, None] * scales[head_of]
+        matrices = np.split(whole, np.cumsum(rows)[:-1])
+    f.end()
+    return scales, matrices
+
+
+def read_indices(data, heads, dim, what):
+    """codecs/stages/code.md: the index of each component of each head"""
+    bits, out = Bits(data, what), np.zeros((heads, dim), np.int64)
+    for head in out:
+        head[0] = bits.take(6)
+        for i in range(1, dim):
+            head[i] = head[i - 1] - bits.zigzag(1)
+    need(bits.pad(1) == len(bits.data), f"{what}: bytes too many")
+    need(out.min() >= 0 and out.max() <= 63, f"{what}: an index out of range")
+    return out
+
+
+def fixed_tables():
+    """The frequency tables of codecs/tables.c, which are a part of the page of `code`."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "codecs", "tables.c")
+    with open(path, encoding="utf-8") as f:
+        text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.DOTALL)
+    rows = re.findall(r"\{([0-9, \n]+)\}", text)
+    tables = [np.array([int(x) for x in row.replace(",", " ").split()]) for row in rows]
+    need(len(tables) == 32 and all(len(t) == 128 and t.sum() == 2048 for t in tables), "codecs/tables.c is another")
+    return Rans(tables, 11)
 
 
 def by_stage(sections, n, where):
@@ -925,7 +1170,10 @@ class Block:
         self.pipeline, self.side, self.where = pipeline, side, where
         self.sections = by_stage(sections, len(pipeline), where)
         self.salient = None  # bool [rows, heads] of the rows that reach the stage, once `saliency` is passed
+        self.classes = None  # int [rows, heads], once `steps` is passed
         self.key, self.merged, self.is_first, self.role_v = None, None, False, False
+        # the file; the tensor and the number of the block; which of its rows reach the stage
+        self.kvc, self.tensor, self.number, self.at = None, 0, 0, None
 
     def decode(self, i, m):
         """What went into stage i, a matrix m; None behind the last stage."""
@@ -934,10 +1182,13 @@ class Block:
         stage, args = self.pipeline[i]
         sections = Sections(self.sections[i], self.where)
         if not m.rows:
+            if stage in (STORE, ZSTD):  # whose sections are empty
+                return decode_terminal(stage, self.sections[i], m, self.where)
             need(not any(self.sections[i:]), f"{self.where}: sections without rows")
             return np.zeros((0, m.row_bytes), np.uint8)
-        if stage in TERMINAL:
-            return decode_terminal(stage, self.sections[i], m, self.where)
+        if stage in TERMINAL - {CODE}:
+            ahead = self.ahead(m) if stage == CROSS and "inputs" in self.side else None
+            return decode_terminal(stage, self.sections[i], m, self.where, ahead)
         decode = {
             FINITE: self.finite,
             SINK: self.sink,
@@ -948,6 +1199,12 @@ class Block:
             PRUNE: self.prune,
             SALIENCY: self.saliency,
             MERGE: self.merge,
+            DEROPE: self.derope,
+            CENTER: self.center,
+            BASIS: self.basis,
+            STEPS: self.steps,
+            CODE: self.code,
+            PREDICT: self.predict,
         }[stage]
         with np.errstate(all="ignore"):
             out = decode(i, m, args, sections)
@@ -974,6 +1231,7 @@ class Block:
         """codecs/kept.md: the kept rows between what later stages left of the others."""
         rows = np.zeros((m.rows, m.row_bytes), np.uint8)
         n = int(kept.sum())
+        self.at = self.at[~kept]
         if n:
             rows[kept] = decode_terminal(SPLIT, sections.left, m.of(rows=n), self.where)
         else:
@@ -1059,7 +1317,7 @@ class Block:
         sections.end()
         y = np.zeros((m.rows, heads, width), np.float32)
         for k in range(rank):
-            y = fma(a[:, :, k, None], b[None, :, k], y)
+            y = fma_short(a[:, :, k, None], b[None, :, k], y)
         return self.plus(i, m, y.reshape(m.rows, m.heads, m.dim))
 
     def plus(self, i, m, x):
@@ -1153,6 +1411,128 @@ class Block:
         return np.ldexp((8 + code % 8).astype(np.float64), exponent + code // 8).astype(np.float32)
 
 
+    def facts(self):
+        """The profile; layer and role there; pairing."""
+        tensor = self.kvc.tensors[self.tensor]
+        need(tensor.role in ROLES, f"{self.where}: neither K nor V, without data of its own")
+        pairing = self.kvc.pairing(self.tensor, self.number // SEGMENT)
+        return self.kvc.named_profile(), tensor.layer.index, ROLES[tensor.role], pairing
+
+    def ahead(self, m):
+        """codecs/stages/cross.md, steps 1 to 4: float32 [rows, channels]"""
+        value, positions = self.kvc.predicted(self.tensor, self.number, self.at)
+        rotation = self.side["inputs"][0]
+        profile, layer, role, _ = self.facts()
+        angles = profile.angles(layer)
+        if role == "k" and rotation and angles is not None:
+            value = rotate(value, positions, angles, rotation)
+        return value.reshape(m.rows, m.channels)
+
+    def predict(self, i, m, _, sections):
+        """codecs/stages/predict.md"""
+        sections.end()
+        x = m.floats(self.decode(i + 1, m))
+        if "inputs" in self.side:
+            profile, layer, role, _ = self.facts()
+            turned = role == "k" and self.side["inputs"][0] and profile.angles(layer) is not None
+            need(not turned or "rope" in self.side, f"{self.where}: K is predicted, and not before RoPE")
+            x = x + self.kvc.predicted(self.tensor, self.number, self.at)[0]
+        return x
+
+    def derope(self, i, m, _, sections):
+        """codecs/stages/derope.md"""
+        sections.end()
+        x = m.floats(self.decode(i + 1, m))
+        if "rope" in self.side:
+            pairing, angles, pairs = self.side["rope"]
+            if angles is None:
+                profile, layer, _, _ = self.facts()
+                angles = profile.angles(layer)
+                need(angles is not None and len(angles) == pairs, f"{self.where}: the profile has not the angles of ROPE")
+            part = self.kvc.tensors[self.tensor].layer.part
+            x = rotate(x, part.pos[part.order][part.block[self.number] + self.at], angles, pairing)
+        return x
+
+    def center(self, i, m, _, sections):
+        """codecs/stages/center.md"""
+        sections.end()
+        x, mean = m.floats(self.decode(i + 1, m)), self.side.get(i)
+        if mean is None and "inputs" in self.side and self.predicts_before(i):
+            mean = np.zeros((m.heads, m.dim), np.float32)
+        if mean is None:
+            profile, layer, role, pairing = self.facts()
+            mean = profile.channels(layer, role, "mean", pairing)
+            need(mean is not None and mean.shape == (m.heads, m.dim), f"{self.where}: the profile has not these means")
+        return x + mean
+
+    def predicts_before(self, i):
+        return any(stage == PREDICT for stage, _ in self.pipeline[:i])
+
+    def basis(self, i, m, _, sections):
+        """codecs/stages/basis.md"""
+        sections.end()
+        c = m.floats(self.decode(i + 1, m))
+        if i in self.side:
+            scales, matrices = self.side[i]
+            if matrices is None:
+                return c * scales
+        else:
+            profile, layer, role, pairing = self.facts()
+            matrices = profile.basis(layer, role, "inputs" in self.side and self.predicts_before(i), pairing)
+            fits = matrices is not None and matrices.shape == (m.heads, m.dim, m.dim)
+            need(fits, f"{self.where}: the profile has not this basis")
+        y = np.zeros((m.rows, m.heads, m.dim), np.float32)
+        for h, rows in enumerate(matrices):
+            for j, row in enumerate(rows):
+                some = c[:, h, j] != 0
+                y[some, h] = fma(c[some, h, j, None], row[None], y[some, h])
+        return y
+
+    def steps(self, i, m, _, sections):
+        """codecs/stages/steps.md"""
+        r = Bytes(sections.take(S_STEPS, 0, stored=True).tobytes(), f"{self.where}: STEPS")
+        sections.end()
+        states = r.unpack("I")
+        need((len(r.data) - r.at) % 2 == 0, f"{r.what}: half a word")
+        words = r.unpack(f"{(len(r.data) - r.at) // 2}H")
+        symbols = self.side[i].decode(np.zeros((m.rows, m.heads), np.int64), states, words, r.what)
+        self.classes = symbols - 6
+        weight = (2.0 ** (self.classes / 2)).astype(np.float32)
+        return m.floats(self.decode(i + 1, m)) * weight[:, :, None]
+
+    def code(self, i, m, args, sections):
+        """codecs/stages/code.md"""
+        what = f"{self.where}: CODES"
+        r = Bytes(sections.take(S_CODES, 0, stored=True).tobytes(), what)
+        sections.end()
+        classes = np.zeros((m.rows, m.heads), np.int64) if self.classes is None else self.classes
+        index = np.clip(self.side[i] - ((5 * classes + 1) // 2)[:, :, None], 0, 63)
+        t = np.where(index < 32, 0, -((31 - index) // 5))
+        lanes = int(args["lanes"])
+        while lanes > 1 and index.size < 512 * lanes:
+            lanes //= 2
+        size = r.one("I")
+        states = r.unpack(f"{lanes}I")
+        need(size % 2 == 0, f"{what}: half a word")
+        words = np.frombuffer(r.take(size), "<u2").tolist()
+        table = (index - 5 * t).reshape(-1, m.dim)  # a head of a row begins with lane 0
+        symbols = TABLES.decode(table, states, words, what).reshape(-1)
+        bits, codes = Bits(r.take(len(r.data) - r.at), what), []
+        for symbol, low in zip(symbols.tolist(), t.reshape(-1).tolist()):
+            value = symbol - 63
+            if symbol == 127:
+                n = bits.take(5)
+                value = 1 << n | bits.take(n)
+                value = value >> 1 ^ -(value & 1)
+            if low:
+                value = (value << low) + bits.take(low) - (1 << low - 1)
+            need(abs(value) < 1 << 24, f"{what}: a code of 2^24 or more")
+            codes.append(value)
+        need(bits.pad(1) == len(bits.data), f"{what}: bits are left")
+        step = np.float32(float(args["step"]))
+        return np.array(codes, np.float32).reshape(m.rows, m.heads, m.dim) * step
+
+
 def params_of(how, shape, group):
     """Rows and columns of a span's parameters."""
     n, k = shape
@@ -1161,8 +1541,9 @@ def params_of(how, shape, group):
     return (-(-n // group) if how == "tokens" else min(n, 1)), k
 
 
-def decode_terminal(stage, sections, m, where):
-    """Rows of one block as the pages of the stages say: codecs/stages/store.md, zstd.md, split.md, fast.md."""
+def decode_terminal(stage, sections, m, where, ahead=None):
+    """Rows of one block as the pages of the stages say: codecs/stages/store.md, zstd.md, split.md, fast.md; cross.md with `ahead`,
+    what is predicted of each value."""
     raw_only = stage == STORE or stage == FAST and m.dtype not in FAST_MANTISSA
     if raw_only or [s.type for s in sections] == [S_RAW]:
         need(
@@ -1170,8 +1551,10 @@ def decode_terminal(stage, sections, m, where):
         )
         data = sections[0].decode()
         need(len(data) == m.rows * m.row_bytes, f"{where}: RAW has another size than the rows")
-        return np.frombuffer(data, np.uint8).reshape(m.rows, -1)
-    decode = {ZSTD: decode_zstd, SPLIT: decode_split, FAST: decode_fast}[stage]
+        return np.frombuffer(data, np.uint8).reshape(m.rows, m.row_bytes)
+    if stage in (SPLIT, CROSS):
+        return decode_split(Sections(sections, where), m, m.rows, ahead).reshape(m.rows, m.row_bytes)
+    decode = {ZSTD: decode_zstd, FAST: decode_fast}[stage]
     return decode(Sections(sections, where), m, m.rows).reshape(m.rows, m.row_bytes)
 
 
@@ -1302,11 +1685,13 @@ class Model:
         self.bias = np.zeros((rows, channels), np.int64)
         self.context = np.zeros((rows, channels), np.int64)
 
-    def read(self, data, dtype, what):
+    def read(self, data, dtype, what, ahead):
         bits, n = Bits(data, what), self.channels
         turn = bits.take(2)
-        need(turn <= 2 and (not turn or dtype in FLOAT_BIAS), f"{what}: this turn is not known here")
-        if turn:
+        need(not turn or dtype in FLOAT_BIAS, f"{what}: this turn is not known here")
+        need(turn < 3 or ahead is not None, f"{what}: turn 3 without a prediction")
+        turning = None
+        if turn in (1, 2):
             turning = Turning(turn, bits, n)
         middle, j, k = bits.take(8), bits.take(4), bits.take(4)
         need(j <= 8 and k <= 8, f"{what}: j or k out of range")
@@ -1316,26 +1701,33 @@ class Model:
         need(mean.min() >= -128 and mean.max() <= 127, f"{what}: mean out of range")
         need(bits.pad(1) == len(data), f"{what}: bytes too many")
         if dtype in FLOAT_BIAS:
-            self.of_floats(spread, mean, turning if turn else None, *FLOAT_BIAS[dtype])
+            self.of_floats(spread, mean, turning, ahead if turn == 3 else None, *FLOAT_BIAS[dtype])
         else:
             width = SPLIT_WORDS[dtype][1]
             self.bias[:] = mean % (1 << width)
             self.context[:] = np.clip(spread - (117 + 2 * width), 0, 7)
 
-    def of_floats(self, spread, mean, turning, sign_bit, cut, shift, rebias):
+    def of_floats(self, spread, mean, turning, ahead, sign_bit, cut, shift, rebias):
         variance_bits = (spread << 23).astype(np.uint32)
         variance = variance_bits.view(np.float32)
         value = mean.astype(np.float32) * (np.sqrt(variance) * np.float32(0.25))
         rows = turning.rows(value, self.rows) if turning else [value] * self.rows
+        if ahead is not None:
+            rows = [value + p for p in ahead]
         for row, m in enumerate(rows):
             with np.errstate(over="ignore"):
                 q = m * m + variance
             q_bits = q.view(np.uint32).astype(np.int64)
             self.context[row] = np.minimum((q_bits - variance_bits) >> 22, 7)
             r = np.maximum((q_bits >> 1) + (127 << 22) - (rebias << 23), 0)
-            magnitude = (r + (1 << (cut - 1))) >> cut << shift
+            if ahead is None:
+                magnitude = (r + (1 << (cut - 1))) >> cut << shift
+            else:  # a whole word, of which the difference has low bits
+                magnitude = (r + (1 << (cut - shift - 1))) >> (cut - shift)
             magnitude &= (1 << sign_bit) - 1  # kept below the sign bit: what reaches it or lies above is cut
             self.bias[row] = np.signbit(m).astype(np.int64) << sign_bit | magnitude
+            if ahead is not None and shift:
+                self.bias[row] -= 1 << shift - 1
 
 
 class Turning:
@@ -1453,15 +1845,15 @@ def rans_codes(data, context, alphabet, what):
     return np.concatenate(out)
 
 
-def decode_split(sections, tensor, n):
-    """codecs/stages/split.md: uint8 [blocks, bytes a block]"""
+def decode_split(sections, tensor, n, ahead=None):
+    """codecs/stages/split.md, and cross.md with `ahead`: uint8 [blocks, bytes a block]"""
     n_planes, width, shift = SPLIT_WORDS[tensor.dtype]
     blocks = n * tensor.row_blocks
     planes = [sections.take(S_PLANE, i, blocks) for i in range(n_planes)]
     model = Model(n, tensor.heads * tensor.dim)
     if sections.has(S_PARAMS):
         what = f"{sections.where}: PARAMS"
-        model.read(sections.take(S_PARAMS, 0, stored=True), tensor.dtype, what)
+        model.read(sections.take(S_PARAMS, 0, stored=True), tensor.dtype, what, ahead)
     codes = sections.take(S_CODES, 0, stored=True).tobytes()
     words = rans_codes(codes, model.context, 1 << (width - shift), f"{sections.where}: CODES") << shift
     if shift:
@@ -1486,6 +1878,7 @@ def word_bytes(words, width):
     return np.concatenate([fifth, nibbles], axis=1)
 
 
+TABLES = fixed_tables()
 META_TYPES = {1: "?", 2: "Q", 3: "q", 4: "d"}
 # No key of version 0 is marked critical by its table; a reader knows these.
 KNOWN_KEYS = set(
@@ -1493,7 +1886,8 @@ KNOWN_KEYS = set(
     model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters model.adapters.sha256 tokenizer.sha256 rope.k
     rope.pairing rope.type rope.theta rope.dim rope.factor hadamard.k hadamard.v sliding.window page.size
     shard cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
-    llama.transposed-v llama.cell-ext""".split()
+    llama.transposed-v llama.cell-ext profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
+    values.profile rope.pairing-assumed hidden.states""".split()
 )
 
 
@@ -1585,17 +1979,25 @@ def prefix_identity(meta):
     return finish("unknown")
 
 
-def read(path):
+def read(path, profile=None):
+    """Reads a file; `profile` is the path of a profile."""
     with open(path, "rb") as f:
-        return Kvc(f.read())
+        data = f.read()
+    if profile is None:
+        return Kvc(data)
+    with open(profile, "rb") as f:
+        return Kvc(data, f.read())
 
 
 def main(args):
+    profile = None
+    if args and args[0].startswith("--profile="):
+        profile = args.pop(0).partition("=")[2]
     if len(args) not in (1, 2):
-        print("Usage: kvc_reader.py FILE.kvc [SOURCE]", file=sys.stderr)
+        print("Usage: kvc_reader.py [--profile=PROFILE] FILE.kvc [SOURCE]", file=sys.stderr)
         return 2
     try:
-        kvc = read(args[0])
+        kvc = read(args[0], profile)
         for key, value in kvc.meta.items():
             print(f"{key} = {value.hex() if isinstance(value, bytes) else value}")
         counts = f"{len(kvc.parts)} parts, {len(kvc.layers)} layers, {len(kvc.tensors)} tensors"

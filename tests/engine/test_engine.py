@@ -37,7 +37,7 @@ QUARTER = PROMPT // 4
 ANSWER = 32  # greedy tokens that must be the same
 LAYERS, HEADS = 30, 3  # of SmolLM2-135M
 RECIPES = ("store", "zstd", "split", "fast")
-LOSSY_RECIPES = (  # none needs queries; together they have every stage but `project`
+LOSSY_RECIPES = (  # none needs queries or a profile; with PREDICTED they have every stage but `project`
     "gear",
     "minicache-kivi4",
     "sink:4,saliency:0.6:by=knorm,quant:zip:bits=4",
@@ -61,6 +61,15 @@ CONTINUED = {
 # The transform codec with the shipped profile of the model, likewise.
 PROFILE = os.path.join(ROOT, "samples", "smollm2-135m-instruct-predict.kvcp")
 PROFILED = {"near-lossless": 4, "small": 1, "tiny": 0}
+# Stages that a profile serves, with and without predictions.
+PREDICTED = (
+    "cross",
+    "cross:every=8",
+    "near-lossless",
+    "tiny",
+    "sink:4,tail:3,derope@k,center,basis,steps:c=1,code:step=0.5:lanes=4",
+    "sink:4,derope@k,predict:every=4,center@v,basis@v,steps:tail=4:fine=6,code:kld=0.01",
+)
 
 
 class Skip(Exception):
@@ -553,8 +562,8 @@ def test_prefix_comes_back_from_stores(bench):
     return f"{', '.join(done)}: {ANSWER} tokens as from the whole slot"
 
 
-def second_reader_agrees(pack, source):
-    kvc = kvc_reader.read(pack)
+def second_reader_agrees(pack, source, profile=None):
+    kvc = kvc_reader.read(pack, profile)
     with open(source, "rb") as f:
         assert (
             kvc.source() == f.read()
@@ -625,6 +634,63 @@ def test_second_reader_decodes_lossy_stages(bench):
         with open(back, "rb") as f:
             assert f.read() != exact, f"{recipe} changed nothing"
     return f"{len(LOSSY_RECIPES)} recipes"
+
+
+def test_second_reader_decodes_predictions(bench):
+    """samples and 272 tokens of a slot with the shipped profile and without it: the second reader decodes kvc-unpack's bits"""
+    slot, pack, back = bench.path("first-272.bin"), bench.path("predicted.kvc"), bench.path("predicted.bin")
+    bench.kvc("unpack", "-q", "-f", "--tokens", "0:272", "--layers=0-9", "--to", "llama", "-o", slot, bench.packed)
+    samples = [os.path.join(ROOT, "samples", name) for name in ("transformers-16.safetensors", "slot-f16.bin")]
+    halves = samples[0]
+    other = os.path.join(ROOT, "samples", "smollm2-135m-instruct.kvcp")
+    work = [(source, recipe) for source in samples for recipe in PREDICTED] + [(slot, recipe) for recipe in ("cross", "tiny")]
+    for source, recipe in work:
+        facts = () if source == halves else (f"--kv-heads={HEADS}", "--pairing=interleaved")
+        bench.kvc("pack", "-q", "-f", "-r", recipe, *facts, "--profile", PROFILE, "-o", pack, source)
+        bench.kvc("unpack", "-q", "-f", "--profile", PROFILE, "-o", back, pack)
+        kvc = second_reader_agrees(pack, back, PROFILE)
+        inputs = [side for side in kvc.side.values() if "inputs" in side]
+        assert bool(inputs) == ("cross" in recipe or "center@v" in recipe or ":" not in recipe), f"{recipe}: {len(inputs)} predicted"
+        for profile in (None, other):
+            try:
+                kvc_reader.read(pack, profile)
+            except kvc_reader.KvcError as e:
+                assert "profile" in str(e), e
+            else:
+                raise AssertionError(f"{recipe}: read with the profile {profile}")
+        if source == halves:
+            bench.kvc("pack", "-q", "-f", "-r", recipe, "--profile", PROFILE, "--embed-profile", "-o", pack, source)
+            second_reader_agrees(pack, back)
+    for recipe in ("small", "derope@k,center,basis:bits=8:k=1,steps:p=0,code:step=0.01"):
+        bench.kvc("pack", "-q", "-f", "-r", recipe, "-o", pack, halves)
+        bench.kvc("unpack", "-q", "-f", "-o", back, pack)
+        second_reader_agrees(pack, back)
+    return f"{len(PREDICTED)} recipes"
+
+
+def test_second_reader_holds_to_the_fixtures(bench):
+    """tests/files and tests/golden: every good file is read, every bad or unsupported one is refused"""
+    files = sorted(glob.glob(os.path.join(ROOT, "tests", "files", "*.kvc")))
+    count = {"good": 0, "bad": 0, "unsupported": 0}
+    for path in files:
+        kind = os.path.basename(path).split("-")[0]
+        count[kind] += 1
+        if kind == "good":
+            kvc = kvc_reader.read(path)
+            if "x-test.source" in kvc.meta:
+                assert kvc_reader.xxh3(b"".join(kvc.sources().values())) == kvc.meta["x-test.source"], path
+            continue
+        try:
+            kvc_reader.read(path).sources()
+        except kvc_reader.KvcError:
+            continue
+        raise AssertionError(f"{path}: not refused")
+    assert all(count.values()), count
+    golden = sorted(glob.glob(os.path.join(ROOT, "tests", "golden", "*.kvc")))
+    assert golden
+    for path in golden:
+        kvc_reader.read(path)
+    return ", ".join(f"{n} {kind}" for kind, n in count.items()) + f", {len(golden)} golden"
 
 
 def test_second_reader_refuses_damage(bench):
