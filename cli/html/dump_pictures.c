@@ -31,6 +31,7 @@ struct values {
     size_t n, begin[ROLES + 1];
     uint64_t most_rows; /* of a tensor */
     int left_out;       /* there are more tensors, or wider ones */
+    int parts;          /* tensors are of several parts */
 };
 
 static void free_values(struct values *x) {
@@ -51,11 +52,13 @@ static int list(struct values *x, struct kvc_error *e) {
             for (unsigned j = 0; j < 2; j++) {
                 const uint32_t t = x->c->layer[l].tensor[j];
                 if (t == KVC_NONE || x->c->tensor[t].role != role || !x->c->tensor[t].shape.tokens) continue;
+                if (kvc_tensor_part(x->c, t)->kind == KVC_PART_CHECKPOINT) continue; /* earlier states of the same layers */
                 const double channels = (double)x->c->tensor[t].shape.heads * (double)x->c->tensor[t].shape.dim;
                 if (channels > MAX_CHANNELS || x->n - x->begin[role] == MAX_TENSORS) {
                     x->left_out = 1;
                     continue;
                 }
+                if (x->n && x->c->layer[l].part != x->c->layer[x->c->tensor[x->shown[0].tensor].layer].part) x->parts = 1;
                 width += channels;
                 x->shown[x->n++].tensor = t;
             }
@@ -181,6 +184,15 @@ static int draw_octaves(FILE *out, const struct sizes *sizes, unsigned low, unsi
     return 0;
 }
 
+/* Says how many values the histogram leaves out. */
+static void left_out_note(FILE *out, unsigned role, uint64_t n, const char *what) {
+    if (!n) return;
+    fputs("<p class=\"note\">", out);
+    html_say(out, "%" PRIu64 " value%s of %s %s %s; the histogram leaves %s out.", n, n == 1 ? "" : "s", kvc_role_name(role),
+             n == 1 ? "is" : "are", what, n == 1 ? "it" : "them");
+    fputs("</p>\n", out);
+}
+
 static int draw_sizes(FILE *out, const struct values *x, struct kvc_error *e) {
     struct sizes sizes[ROLES];
     unsigned low = KVC_ERROR_OCTAVES, high = 0;
@@ -193,13 +205,10 @@ static int draw_sizes(FILE *out, const struct values *x, struct kvc_error *e) {
         }
     }
     if (low <= high && draw_octaves(out, sizes, low, high, e)) return -1;
-    for (unsigned role = 0; role < ROLES; role++)
-        if (sizes[role].zero || sizes[role].other) {
-            fputs("<p class=\"note\">", out);
-            html_say(out, "Of %s %" PRIu64 " values are 0, and %" PRIu64 " NaN or infinite; the histogram has none of them.",
-                     kvc_role_name(role), sizes[role].zero, sizes[role].other);
-            fputs("</p>\n", out);
-        }
+    for (unsigned role = 0; role < ROLES; role++) {
+        left_out_note(out, role, sizes[role].zero, "0");
+        left_out_note(out, role, sizes[role].other, "NaN or infinite");
+    }
     return 0;
 }
 
@@ -213,7 +222,8 @@ static void explain(FILE *out, const struct values *x) {
     fputs("<p class=\"note\">", out);
     if (read < rows) html_say(out, "Of %" PRIu64 " of %" PRIu64 " rows, in blocks that are spread evenly. ", read, rows);
     else html_say(out, "Of all rows. ");
-    html_say(out, "Values are as the file has them: K after RoPE if the file has it so, and rotated if it is rotated.%s",
+    html_say(out, "Values are as the file has them: K after RoPE if the file has it so, and rotated if it is rotated.%s%s",
+             x->parts ? " Layers are in the order of the parts of the file; checkpoints are left out." : "",
              x->left_out ? " Not all tensors are shown: there are more than 512 of a kind, or rows are wider than 16384 values."
                          : "");
     fputs("</p>\n", out);
