@@ -38,7 +38,7 @@ const char *const html_style[] = {
     ".block{stroke:var(--dim);stroke-width:1;stroke-dasharray:2 3;opacity:.7;vector-effect:non-scaling-stroke}",
     ".line{fill:none;stroke-width:1.6;vector-effect:non-scaling-stroke;stroke-linejoin:round}",
     ".area path[class^=h],.area rect[class^=h]{shape-rendering:crispEdges}",
-    ".dots{fill:none;stroke-width:4;stroke-linecap:round;opacity:.6;vector-effect:non-scaling-stroke}",
+    ".dots{fill:none;stroke-width:4;stroke-linecap:round;opacity:.6;vector-effect:non-scaling-stroke}.dots.lv{opacity:1}",
     ".halo,.ring{fill:none;vector-effect:non-scaling-stroke}.halo{stroke:var(--halo);stroke-width:5}",
     ".ring{stroke:var(--mark);stroke-width:2.5}",
     ".fk{fill:var(--k)}.fv{fill:var(--v)}.fo{fill:var(--o)}.fs{fill:var(--s)}.fp{fill:var(--p)}",
