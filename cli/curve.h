@@ -33,7 +33,7 @@ double curve_x(const struct curve *c, const struct curve_point *p);
 /* Print as text: a row for each point; and the points on axes of characters, by the letters of the rows. */
 void curve_print_table(const struct curve *c, FILE *out);
 void curve_print_plot(const struct curve *c, FILE *out);
-/* Writes an SVG picture. */
-void curve_write_svg(const struct curve *c, FILE *out);
+/* Writes an SVG picture. Labels keep clear of each other and of points where there is room; points at one place share a label. */
+int curve_write_svg(const struct curve *c, FILE *out, struct kvc_error *e);
 
 #endif

@@ -129,8 +129,9 @@ static int write_picture(const struct cli_pack *p, const struct curve *c, struct
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
     if (!f) return kvc_fail_memory(e, "a picture");
-    curve_write_svg(c, f);
-    int status = fclose(f) ? kvc_fail_memory(e, "a picture") : cli_output_open(&out, p->curve_path, p->job.force, 0666, e);
+    int status = curve_write_svg(c, f, e);
+    if (fclose(f)) status = kvc_fail_memory(e, "a picture");
+    if (!status) status = cli_output_open(&out, p->curve_path, p->job.force, 0666, e);
     if (!status) {
         status = kvc_sink_write(&out.sink, text, n, e) || cli_output_commit(&out, e) ? -1 : 0;
         cli_output_abandon(&out);

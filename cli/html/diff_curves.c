@@ -266,8 +266,9 @@ int diff_report_sizes(struct diff_comparison *d, FILE *out, struct kvc_error *e)
     for (unsigned role = 0; role < DIFF_ROLES; role++)
         if (c->zero[role]) {
             fputs("<p class=\"note\">", out);
-            html_say(out, "%" PRIu64 " values of %s are equal in tensors that differ; the histogram leaves them out.",
-                     c->zero[role], kvc_role_name(role));
+            html_say(out, "%" PRIu64 " value%s of %s %s equal in tensors that differ; the histogram leaves %s out.",
+                     c->zero[role], c->zero[role] == 1 ? "" : "s", kvc_role_name(role), c->zero[role] == 1 ? "is" : "are",
+                     c->zero[role] == 1 ? "it" : "them");
             fputs("</p>\n", out);
         }
     return 0;

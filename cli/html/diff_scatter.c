@@ -26,7 +26,7 @@ static void caption(FILE *out, const char *head, const struct kvc_head_sample *s
     if (s->n < s->values)
         html_say(out, "%zu of %" PRIu64 " values, spread evenly over positions and channels, and the %zu with the largest errors",
                  s->n, s->values, s->n_worst);
-    else html_say(out, "All %zu values; the %zu with the largest errors are marked", s->n, s->n_worst);
+    else html_say(out, "All %zu values; the largest errors, %zu, are marked", s->n, s->n_worst);
     fputs("</figcaption>\n", out);
 }
 

@@ -1,6 +1,7 @@
 /* dump_report.c: the HTML report of kvc-dump: a file's map, sizes and ratios by layer, and facts. Not for text, JSON and TSV
  * (cli/dump). */
 #include "cli/dump/dump_facts.h"
+#include "cli/html/dump_pictures.h"
 #include "cli/html/page.h"
 #include "cli/html/svg.h"
 #include "cli/html/svg_parts.h"
@@ -279,9 +280,10 @@ static void contents(FILE *out, struct shown *x, struct dump_options *options, s
     if (why->code == KVC_ERR_MEMORY) return;
     draw_map(out, x, damaged);
     note(why, draw_layers(out, x, &e), &e);
+    note(why, dump_report_values(out, x->c, &e), &e);
     note(why, mode(dump_summary, "facts", "Facts", out, x->file, options, &e), &e);
     note(why, mode(dump_layers, "layer-table", "All layers", out, x->file, options, &e), &e);
-    html_note(out, "The page shows the structure of the file; kvc-dump --check reads and verifies every value.");
+    html_note(out, "A page is no check of a file: kvc-dump --check reads and verifies every value.");
     note(why, embed_json(out, x->file, options, &e), &e);
 }
 

@@ -37,7 +37,8 @@ const char *const html_style[] = {
     "vector-effect:non-scaling-stroke}",
     ".block{stroke:var(--dim);stroke-width:1;stroke-dasharray:2 3;opacity:.7;vector-effect:non-scaling-stroke}",
     ".line{fill:none;stroke-width:1.6;vector-effect:non-scaling-stroke;stroke-linejoin:round}",
-    ".dots{fill:none;stroke-width:4;stroke-linecap:round;opacity:.6;vector-effect:non-scaling-stroke}",
+    ".area path[class^=h],.area rect[class^=h]{shape-rendering:crispEdges}",
+    ".dots{fill:none;stroke-width:4;stroke-linecap:round;opacity:.6;vector-effect:non-scaling-stroke}.dots.lv{opacity:1}",
     ".halo,.ring{fill:none;vector-effect:non-scaling-stroke}.halo{stroke:var(--halo);stroke-width:5}",
     ".ring{stroke:var(--mark);stroke-width:2.5}",
     ".fk{fill:var(--k)}.fv{fill:var(--v)}.fo{fill:var(--o)}.fs{fill:var(--s)}.fp{fill:var(--p)}",
@@ -49,10 +50,9 @@ const char *const html_style[] = {
     ".legend span{white-space:nowrap}.legend .scale{white-space:normal}.legend svg{vertical-align:-.1rem;margin-right:.3rem}",
     ".legend.flush{margin-left:0}figure+.legend{margin-top:-.7rem;margin-bottom:1.1rem}",
     ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem;margin:.4rem 0;width:100%}",
-    ".sort th,.sort td{overflow-wrap:break-word;max-width:20rem;padding:.2rem .35rem}.sort "
-    "td:last-child{overflow-wrap:anywhere;min-width:5rem}th,td{text-align:left;padding:.2rem .5rem;border-bottom:1px "
-    "solid "
-    "var(--line);vertical-align:top}",
+    ".sort th,.sort td{overflow-wrap:break-word;max-width:20rem;padding:.2rem .35rem}",
+    ".sort .x:last-child:not(.n){white-space:nowrap;max-width:none}", /* long text, to which the table scrolls */
+    "th,td{text-align:left;padding:.2rem .5rem;border-bottom:1px solid var(--line);vertical-align:top}",
     "thead th{position:sticky;top:0;background:var(--bg)}",
     "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}",
     "tbody th{font-weight:600;white-space:nowrap}tr:target{background:var(--soft);outline:2px solid var(--link)}",
@@ -64,8 +64,9 @@ const char *const html_style[] = {
     ".h15{fill:var(--h15)}",
     "@media(max-width:40rem){body{padding:.7rem;font-size:15px}.x{display:none}th,td{padding:.2rem .3rem}",
     ".legend{margin-left:0}.grid{grid-template-columns:2.9rem minmax(0,1fr)}.grid svg.side{width:2.9rem}}",
-    "@media print{body{max-width:none;padding:0;font-size:10pt}thead th{position:static}.sort{font-size:7.5pt}.sort "
-    "td{overflow-wrap:anywhere;padding:.1rem .2rem}.scroll{overflow:visible}*{print-color-adjust:exact;",
+    "@media print{body{max-width:none;padding:0;font-size:10pt}thead th{position:static}.sort{font-size:7.5pt}",
+    ".sort td,.sort .x:last-child:not(.n){overflow-wrap:anywhere;padding:.1rem "
+    ".2rem;white-space:normal}.scroll{overflow:visible}*{print-color-adjust:exact;",
     "-webkit-print-color-adjust:exact}h2,h3{break-after:avoid}tr{break-inside:avoid}a{color:inherit;",
     "text-decoration:none}}",
     NULL,

@@ -94,7 +94,7 @@ static int join_cells(struct cells *c, const struct svg_heatmap *h) {
     return 0;
 }
 
-static uint32_t column_number(const uint32_t *number, uint32_t x) {
+static uint32_t number_of(const uint32_t *number, uint32_t x) {
     return number ? number[x] : x;
 }
 
@@ -102,9 +102,9 @@ static void cell_title(FILE *out, const struct cells *c, uint32_t y, uint32_t x,
     const struct svg_heatmap *h = c->h;
     char text[32];
     svg_number(v, 0, text);
-    fprintf(out, "<title>%s %" PRIu32, h->column_word, column_number(h->column_number, x * c->join_columns));
+    fprintf(out, "<title>%s %" PRIu32, h->column_word, number_of(h->column_number, x * c->join_columns));
     if (c->join_columns > 1) fputs(" and next", out);
-    fprintf(out, ", %s %" PRIu32, h->row_word, y * c->join_rows);
+    fprintf(out, ", %s %" PRIu32, h->row_word, number_of(h->row_number, y * c->join_rows));
     if (c->join_rows > 1) fputs(" and next", out);
     fprintf(out, ": %s</title>", v < 0 ? "none" : text);
 }
@@ -159,7 +159,8 @@ int svg_heatmap(FILE *out, const struct svg_heatmap *h) {
     char text[32];
     svg_begin(out, height);
     for (uint32_t y = 0; y < c.rows; y += row_step ? row_step : 1) {
-        snprintf(text, sizeof text, "%s%s%" PRIu32, y ? "" : h->row_word, y ? "" : " ", y * c.join_rows);
+        snprintf(text, sizeof text, "%s%s%" PRIu32, y ? "" : h->row_word, y ? "" : " ",
+                 number_of(h->row_number, y * c.join_rows));
         svg_side_label(out, (y + 0.5) * row, text);
     }
     svg_area(out, height, c.columns, c.rows, h->label);
@@ -172,7 +173,7 @@ int svg_heatmap(FILE *out, const struct svg_heatmap *h) {
                     ring ? "ring" : "halo", h->mark_column / c.join_columns, h->mark_row / c.join_rows);
     svg_under(out);
     for (uint32_t x = 0; x < c.columns; x += column_step) {
-        snprintf(text, sizeof text, "%" PRIu32, column_number(h->column_number, x * c.join_columns));
+        snprintf(text, sizeof text, "%" PRIu32, number_of(h->column_number, x * c.join_columns));
         svg_under_label(out, (x + 0.5) / c.columns, text);
     }
     svg_end(out, h->column_word);
@@ -326,7 +327,7 @@ static struct svg_scale bar_scale(const struct svg_bars *b) {
 
 static void bar_title(FILE *out, const struct svg_bars *b, uint32_t x) {
     char text[32];
-    fprintf(out, "<title>%s %" PRIu32, b->column_word, column_number(b->column_number, x));
+    fprintf(out, "<title>%s %" PRIu32, b->column_word, number_of(b->column_number, x));
     for (size_t i = 0; i < b->n_series; i++) {
         svg_number(value_of(b, i, x), b->bytes, text);
         fprintf(out, "%s%s %s", i ? ", " : ": ", b->series[i].name, text);
@@ -362,7 +363,7 @@ void svg_bars(FILE *out, const struct svg_bars *b) {
     for (uint32_t x = 0; x < b->columns; x++) column(out, b, &s, x);
     svg_under(out);
     for (uint32_t x = 0; x < b->columns; x += step) {
-        snprintf(text, sizeof text, "%" PRIu32, column_number(b->column_number, x));
+        snprintf(text, sizeof text, "%" PRIu32, number_of(b->column_number, x));
         svg_under_label(out, (x + 0.5) / b->columns, text);
     }
     svg_end(out, b->column_word);

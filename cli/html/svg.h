@@ -29,8 +29,8 @@ struct svg_heatmap {
     uint32_t rows, columns;
     const double *value; /* [rows][columns] */
     struct svg_scale scale;
-    const uint32_t *column_number; /* NULL: 0, 1, ... */
-    const uint32_t *anchor;        /* for each column: a cell leads to the element "tN"; NULL: no links */
+    const uint32_t *row_number, *column_number; /* NULL: 0, 1, ... */
+    const uint32_t *anchor;                     /* for each column: a cell leads to the element "tN"; NULL: no links */
     uint32_t mark_row, mark_column;
 };
 /* Writes a heatmap. Rows and columns beyond what a page can show are joined; the largest value is shown. Returns -1 when out of

@@ -32,8 +32,7 @@ void kvc_error_sums_free(struct kvc_error_sums *s) {
     *s = (struct kvc_error_sums){.rows = 0};
 }
 
-/* Returns the octave of an error above 0. */
-static unsigned octave_of(double error) {
+unsigned kvc_error_octave(double error) {
     const int octave = ilogb(error) + KVC_ERROR_OCTAVE_0;
     return octave < 0 ? 0 : octave < KVC_ERROR_OCTAVES ? (unsigned)octave : KVC_ERROR_OCTAVES - 1;
 }
@@ -48,7 +47,7 @@ void kvc_error_sums_values(struct kvc_error_sums *s, uint64_t row, uint64_t firs
         const struct kvc_error_sum one = {apart * apart, x * x};
         kvc_error_sum_add(&s->row[row], &one);
         kvc_error_sum_add(&s->channel[first + i], &one);
-        if (apart > 0) s->octave[octave_of(apart)]++;
+        if (apart > 0) s->octave[kvc_error_octave(apart)]++;
         else s->zero++;
     }
 }

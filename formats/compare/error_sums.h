@@ -20,6 +20,8 @@ double kvc_error_relative(const struct kvc_error_sum *s);
  * values of float32 has an octave. */
 #define KVC_ERROR_OCTAVES 279
 #define KVC_ERROR_OCTAVE_0 149
+/* Returns the octave of an error above 0. */
+unsigned kvc_error_octave(double error);
 
 /* The sums stay 0 for a tensor whose stored bytes are equal: its values are not looked at. */
 struct kvc_error_sums {
