@@ -285,11 +285,17 @@ struct kvc_memory {
  * stay as they are until the handle is closed; the structs and the facts need not. */
 KVC_API struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_error *e);
 
+/* Gets the progress of a call in bytes; `total` is 0 if it is unknown. Returns 0, or another number to cancel the call. It is
+ * called in the thread of the caller. */
+typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
+
 struct kvc_load_how {
     size_t size;      /* of this struct */
     unsigned threads; /* 0: one per core */
     int convert;      /* floats of another dtype than the array's are rounded to it, block types and f8 are widened; 0: refused */
-    const char *pairing; /* RoPE pairing of K in memory; NULL: as it is in the file */
+    const char *pairing;       /* RoPE pairing of K in memory; NULL: as it is in the file */
+    kvc_progress_fn *progress; /* gets the bytes that are in memory; NULL: none */
+    void *progress_state;
 };
 /* Decodes the tokens from position m->first_position on into memory: m->tokens of them, in the layers and roles of the arrays. A layer
  * with a sliding window has the last tokens only: its array needs as many. Where the file does not have all these positions in a layer,
@@ -336,9 +342,6 @@ KVC_API int kvc_pool_arrays(const struct kvc_pool_layout *layout, const struct k
 
 /* Takes n bytes of output. Returns 0, or another number to stop with an input/output error. */
 typedef int kvc_write_fn(void *state, const void *data, size_t n);
-/* Gets the progress of a call in bytes; `total` is 0 if it is unknown. Returns 0, or another number to cancel the call. It is
- * called in the thread of the caller. */
-typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
 
 struct kvc_write_options {
     size_t size;               /* of this struct */

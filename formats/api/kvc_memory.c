@@ -247,6 +247,8 @@ struct load {
     struct target *target; /* ascending by tensor, so that what a tensor stands on is decoded just before */
     size_t n;
     int past; /* 1: the arrays are large */
+    const struct kvc_load_how *how;
+    uint64_t done; /* bytes, of progress */
 };
 
 static uint32_t find_tensor(const struct kvc_cache *c, const struct array *a) {
@@ -370,11 +372,9 @@ static int load_rows(const struct load *l, const struct target *to, uint64_t fir
     return status;
 }
 
-/* Decodes one block. */
-static int load_item(void *state, uint64_t item, void **result, struct kvc_error *e) {
-    const struct load *l = state;
+/* Finds the array and the rows of an item. */
+static const struct target *find_item(const struct load *l, uint64_t item, uint64_t *first, uint64_t *n) {
     size_t low = 0, high = l->n;
-    (void)result;
     while (high - low > 1) {
         const size_t mid = low + (high - low) / 2;
         if (l->target[mid].item <= item) low = mid;
@@ -383,9 +383,31 @@ static int load_item(void *state, uint64_t item, void **result, struct kvc_error
     const struct target *to = &l->target[low];
     const struct kvc_cells *cells = &kvc_tensor_part(l->cache, to->tensor)->cells;
     const uint64_t block = to->block + item - to->item;
-    const uint64_t first = cells->block[block] > to->first ? cells->block[block] : to->first;
     const uint64_t end = cells->block[block + 1] < to->end ? cells->block[block + 1] : to->end;
-    return load_rows(l, to, first, end - first, e);
+    *first = cells->block[block] > to->first ? cells->block[block] : to->first;
+    *n = end - *first;
+    return to;
+}
+
+/* Decodes one block. */
+static int load_item(void *state, uint64_t item, void **result, struct kvc_error *e) {
+    const struct load *l = state;
+    uint64_t first, n;
+    const struct target *to = find_item(l, item, &first, &n);
+    *result = NULL;
+    return load_rows(l, to, first, n, e);
+}
+
+/* Tells the caller of a block that was decoded. */
+static int tell_item(void *state, uint64_t item, void *result, struct kvc_error *e) {
+    struct load *l = state;
+    uint64_t first, n;
+    const struct target *to = find_item(l, item, &first, &n);
+    (void)result;
+    l->done += n * kvc_row_bytes(&to->array->shape);
+    return l->how->progress(l->how->progress_state, l->done, l->memory->bytes)
+               ? kvc_fail(e, KVC_ERR_IO, "cancelled by the caller")
+               : 0;
 }
 
 /* Makes the views that the options ask for: *view[], NULL where none is needed. */
@@ -404,13 +426,13 @@ int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m, const st
     struct kvc_cache *view[2] = {NULL, NULL};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_load_how", e)) return -1;
     int status = take_memory(&x, m, e);
-    struct load l = {.memory = &x, .n = x.m.n_arrays, .target = kvc_alloc_zeros(x.m.n_arrays, sizeof *l.target)};
+    struct load l = {.memory = &x, .how = &o, .n = x.m.n_arrays, .target = kvc_alloc_zeros(x.m.n_arrays, sizeof *l.target)};
     uint64_t items = 0;
     if (!status && !l.target) status = kvc_fail_memory(e, "arrays");
     if (!status) status = make_views(f->cache, &o, view, e);
     l.cache = view[1] ? view[1] : view[0] ? view[0] : f->cache;
     if (!status) status = aim(&l, o.convert, &items, e);
-    const struct kvc_job job = {.n = items, .work = load_item, .state = &l};
+    const struct kvc_job job = {.n = items, .work = load_item, .commit = o.progress ? tell_item : NULL, .state = &l};
     if (!status) status = kvc_parallel(&job, o.threads, e);
     free(l.target);
     memory_free(&x);

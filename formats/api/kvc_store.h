@@ -107,8 +107,8 @@ struct kvc_store_load_options {
     unsigned threads;    /* that decode; 0: one per core */
     int convert;         /* these two as in struct kvc_load_how */
     const char *pairing;
-    /* Gets the bytes of chunks that were read, as they are stored; kvc_store_submit() does not call it. If it cancels, the chunks
-     * from there on are not read, *e says so, and kvc_store_get() returns NULL. NULL: none. */
+    /* Gets the bytes of chunks that were read, as they are stored. kvc_store_submit() and the functions of names do not call it.
+     * If it cancels, the chunks from there on are not read, *e says so, and kvc_store_get() returns NULL. NULL: none. */
     kvc_progress_fn *progress;
     void *progress_state;
 };

@@ -12,12 +12,13 @@
 #define KVC_BACKENDS "/usr/local/lib/kvc"
 #endif
 
-/* Writes the folder that this program is in: of a kvc that is not installed. */
-static void own_folder(char *path, size_t size) {
+/* Writes the path of a file beside this program: of a kvc that is not installed. */
+static void own_path(const char *file, char *path, size_t size) {
     const ssize_t n = readlink("/proc/self/exe", path, size - 1);
     path[n > 0 ? n : 0] = '\0';
     char *slash = strrchr(path, '/');
-    if (slash) *slash = '\0';
+    const size_t folder = slash ? (size_t)(slash - path) : 0;
+    snprintf(path + folder, size - folder, "/%s", file);
 }
 
 /* A backend in a shared object, and the schemes that it has. */
@@ -26,12 +27,15 @@ static const struct {
 } loaded[] = {{"redis", "kvc_store_redis.so"}, {"rediss", "kvc_store_redis.so"}, {"s3", "kvc_store_s3.so"}};
 
 static int load(const char *file, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e) {
-    char path[4096], own[2048];
+    char path[4096];
     kvc_level_entry *entry = NULL;
-    own_folder(own, sizeof own);
-    if (!folder) folder = access(KVC_BACKENDS, F_OK) == 0 ? KVC_BACKENDS : own;
-    if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path)
+    own_path(file, path, sizeof path);
+    const int is_own = !folder && access(KVC_BACKENDS, F_OK) && access(path, F_OK) == 0;
+    if (!is_own && snprintf(path, sizeof path, "%s/%s", folder ? folder : KVC_BACKENDS, file) >= (int)sizeof path)
         return kvc_fail(e, KVC_ERR_USAGE, "the folder of backends has too long a name");
+    if (access(path, F_OK))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no %s: this backend is not installed, or kvc was built without it",
+                        path);
     *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!*handle) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the backend cannot be loaded: %s", dlerror());
     void *symbol = dlsym(*handle, KVC_LEVEL_ENTRY);

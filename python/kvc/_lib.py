@@ -70,7 +70,8 @@ class Memory(Sized):
 
 
 class LoadHow(Sized):
-    _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("convert", c.c_int), ("pairing", text)]
+    _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("convert", c.c_int), ("pairing", text),
+                ("progress", PROGRESS_FN), ("progress_state", pointer)]
 
 
 class WriteOptions(Sized):

@@ -317,6 +317,54 @@ static void conversions(void **state) {
     kvc_error_free(e);
 }
 
+struct heard {
+    unsigned calls, cancel_at;
+    uint64_t done, total;
+};
+
+static int hear(void *state, uint64_t done, uint64_t total) {
+    struct heard *h = state;
+    assert_true(done > h->done);
+    h->done = done;
+    h->total = total;
+    return ++h->calls == h->cancel_at;
+}
+
+/* Progress counts the bytes of the arrays; what it cancels is an error. */
+static void progress_of_loading(void **state) {
+    enum { T = 600, HEADS = 2, DIM = 8 };
+    struct kvc_error *e = kvc_error_new();
+    struct arrays x, y;
+    void *packed;
+    size_t n;
+    (void)state;
+    lay_out(&x, "f16", T, HEADS, DIM);
+    lay_out(&y, "f16", T, HEADS, DIM);
+    struct kvc_file *f = kvc_file_open_arrays(&x.m, e);
+    if (!f || kvc_file_pack_memory(f, NULL, &packed, &n, e)) fail_msg("%s", kvc_error_message(e));
+    struct kvc_file *g = kvc_file_open_memory(packed, n, NULL, e);
+    if (!g) fail_msg("%s", kvc_error_message(e));
+    const uint64_t total = x.m.n_arrays * T * HEADS * DIM * 2;
+    const unsigned blocks = (unsigned)x.m.n_arrays * 3;
+    for (unsigned threads = 1; threads <= 3; threads += 2)
+        for (unsigned at = 0; at <= blocks; at++) {
+            struct heard h = {.cancel_at = at};
+            const struct kvc_load_how o = {.size = sizeof o, .threads = threads, .progress = hear, .progress_state = &h};
+            assert_int_equal(kvc_file_load(g, &y.m, &o, e), at ? -1 : 0);
+            assert_int_equal(h.calls, at ? at : blocks);
+            assert_int_equal(h.total, total);
+            assert_int_equal(h.done == total, !at || at == blocks);
+            if (at) assert_int_equal(kvc_error_code(e), 21);
+            else same_values(&x, &y, 0);
+        }
+    kvc_file_close(g);
+    kvc_file_close(f);
+    free(packed);
+    arrays_free(&x);
+    arrays_free(&y);
+    kvc_error_free(e);
+}
+
 static int count(void *state, const void *data, size_t n) {
     (void)data;
     *(size_t *)state += n;
@@ -468,9 +516,10 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_layouts), cmocka_unit_test(pools),           cmocka_unit_test(facts_and_windows),
-        cmocka_unit_test(conversions),    cmocka_unit_test(shared_profiles), cmocka_unit_test(as_any_other),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(random_layouts),    cmocka_unit_test(pools),
+        cmocka_unit_test(facts_and_windows), cmocka_unit_test(conversions),
+        cmocka_unit_test(shared_profiles),   cmocka_unit_test(as_any_other),
+        cmocka_unit_test(refusals),          cmocka_unit_test(progress_of_loading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
