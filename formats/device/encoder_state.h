@@ -6,7 +6,7 @@
 #include "formats/container/container.h"
 #include "formats/device/encoder_room.h"
 
-enum { KVC_ENCODE_BLOCKS = 16, KVC_ENCODE_TARGETS = 2 * KVC_ENCODE_BLOCKS, KVC_ENCODE_LEVELS = 2 };
+enum { KVC_ENCODE_BLOCKS = KVC_CODER_BLOCKS, KVC_ENCODE_TARGETS = 2 * KVC_ENCODE_BLOCKS, KVC_ENCODE_LEVELS = 2 };
 
 /* The run of blocks in hand. Items are made in `item`, and copied with blocks and targets before a launch. */
 struct kvc_encode_job {
