@@ -251,8 +251,8 @@ static int finish(struct quant *q, uint64_t *raw, struct kvc_error *e) {
     const struct kvc_encode_job *j = q->job;
     for (uint32_t i = 0; i < j->n; i++) {
         const struct quantised *b = &q->block[i];
+        if (b->beyond) continue; /* the host reads all of its rows */
         *raw += b->kept * q->row_bytes;
-        if (b->beyond) continue;
         if (b->has_layout && kvc_sections_add(&j->to[i].list, KVC_SECTION_CODES, q->step, 0,
                                               j->room->host[KVC_ROOM_CODED].p + (b->codes - q->codes),
                                               kvc_packed_bytes(class_of(b)->codes, class_of(b)->bits), 0, e))

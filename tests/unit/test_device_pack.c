@@ -160,8 +160,8 @@ static uint64_t compare(const struct shape *s, const char *recipe, unsigned thre
     struct kvc_pack_device_result result;
     struct bytes got;
     struct made c;
-    void *want;
-    size_t n;
+    void *want = NULL;
+    size_t n = 0;
     make(&c, s);
     struct kvc_file *f = kvc_file_open_arrays(&c.m, &e);
     if (!f || kvc_file_pack_memory(f, &options, &want, &n, &e)) fail_msg("%s", e.message);
@@ -255,6 +255,29 @@ static void blocks_that_are_not_finite_are_coded_by_the_host(void **state) {
     const uint64_t raw = compare(&s, "quant:kivi:bits=4", 1);
     assert_in_range(raw, 1, 999);
     compare(&s, "kivi4", 1);
+}
+
+static void random_shapes_give_the_same_file(void **state) {
+    (void)state;
+    static const char *const recipes[] = {"fast", "kivi2", "kcvt4", "quant:token:bits=7:g=12",
+                                          "tail:9:whole=5,quant:kivi:bits=5:g=20:sym"};
+    static const char *const dtypes[] = {"bf16", "f16", "f32"};
+    for (uint32_t i = 0; i < 60; i++) {
+        seed = i;
+        const struct shape s = {.dtype = dtypes[random_bits() % 3],
+                                .layers = 1,
+                                .tokens = 1 + random_bits() % 700,
+                                .heads = 1 + random_bits() % 4,
+                                .dim = 1 + random_bits() % (i % 4 ? 40 : 150),
+                                .page_size = random_bits() % 2 ? 1 + random_bits() % 40 : 0,
+                                .first_slot = random_bits() % 90,
+                                .heads_first = (int)(random_bits() % 2),
+                                .gap = random_bits() % 3 ? 0 : random_bits() % 9,
+                                .values = (enum values)(random_bits() % (SPECIAL + 1))};
+        kvc_lanes_backwards = i % 2;
+        compare(&s, recipes[i % (sizeof recipes / sizeof recipes[0])], 1);
+    }
+    kvc_lanes_backwards = 0;
 }
 
 /* --- devices that fail, and devices that work late --- */
@@ -430,6 +453,7 @@ int main(void) {
         cmocka_unit_test(threads_give_the_same_file),
         cmocka_unit_test(quantisers_give_the_same_file),
         cmocka_unit_test(blocks_that_are_not_finite_are_coded_by_the_host),
+        cmocka_unit_test(random_shapes_give_the_same_file),
         cmocka_unit_test(devices_may_fail_anywhere),
         cmocka_unit_test(late_devices_are_waited_for),
         cmocka_unit_test(unsuitable_input_is_refused),
