@@ -1,5 +1,7 @@
 /* ends.c: the stages `sink` and `tail`, which keep the first or the last tokens of a sequence unchanged. Spec: sink.md,
  * tail.md. Not for coding the kept rows (kept.c). */
+#include "codecs/stages/ends.h"
+
 #include "codecs/stages/kept.h"
 
 #include <string.h>
@@ -120,19 +122,17 @@ static const struct kvc_arg tail_arguments[] = {
     [WHOLE] = {.key = "whole", .min = 1, .max = 65536, .fallback = 1},
 };
 
-/* The first row of the tensor that is kept. */
-static uint64_t first_kept(const struct kvc_stage_args *args, const struct kvc_block *block) {
-    const struct kvc_encoding *x = block->encoding;
-    uint64_t rows = x ? x->rows : block->shape.tokens;
+uint64_t kvc_tail_first(const struct kvc_stage_args *args, uint64_t rows, const int64_t *position) {
     if (!rows) return 0;
-    const int64_t last = x ? x->position[rows - 1] : (int64_t)rows - 1;
-    while (rows && (x ? x->position[rows - 1] : (int64_t)rows - 1) > last - args->i[N]) rows--;
+    const int64_t last = position ? position[rows - 1] : (int64_t)rows - 1;
+    while (rows && (position ? position[rows - 1] : (int64_t)rows - 1) > last - args->i[N]) rows--;
     return rows - rows % (uint64_t)args->i[WHOLE];
 }
 
 static int encode_tail(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                        struct kvc_sections *out, struct kvc_error *e) {
-    const uint64_t first = first_kept(args, block);
+    const struct kvc_encoding *x = block->encoding;
+    const uint64_t first = kvc_tail_first(args, x ? x->rows : block->shape.tokens, x ? x->position : NULL);
     uint64_t n = 0;
     (void)state;
     while (n < block->shape.tokens && kvc_block_row(block, block->shape.tokens - 1 - n) >= first) n++;

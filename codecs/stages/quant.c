@@ -1,11 +1,12 @@
 /* quant.c: the stage that quantises groups of values uniformly. Spec: quant.md. Not for the groups and sections
- * (quant_layout.c), devices (quant_device.c), salient tokens (saliency.c) or outliers (outlier.c). */
+ * (quant_layout.c), parameters (quant_params.c), devices (quant_device.c), salient tokens (saliency.c) or outliers (outlier.c). */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "codecs/stage.h"
 #include "codecs/stages/quant_device.h"
 #include "codecs/stages/quant_layout.h"
+#include "codecs/stages/quant_params.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -156,37 +157,13 @@ static void dequantise_add_row(const struct kvc_quant_class *k, float *x, const 
     kvc_kernels_get()->dequantise_add(x, codes, step, low, width, share);
 }
 
-/* Sets the minima of steps that are symmetric around 0. */
-static void centre(const struct kvc_quant_layout *l, const struct kvc_quant_class *k) {
-    const float half = kvc_quant_levels(k) / 2;
-    for (size_t g = 0; g < k->params; g++) l->low[g] = l->step[g] * -half;
-}
-
-/* Adds steps and minima, unless the block is only looked at, and replaces them by the values that a reader gets. */
-static int add_params(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, int looked, uint8_t stage, uint8_t index,
-                      struct kvc_sections *out, struct kvc_error *e) {
-    const float levels = kvc_quant_levels(k);
-    uint8_t *end = l->packed;
-    for (size_t g = 0; g < k->params; g++) {
-        const float least = l->low[g], greatest = l->high[g];
-        if (l->sym) l->step[g] = 2 * (-least > greatest ? -least : greatest) / levels;
-        else l->step[g] = (greatest - least) / levels;
-    }
-    if (looked ? kvc_halves_round(l->step, k->params, e) : kvc_halves_write(&end, l->step, k->params, e)) return -1;
-    if (l->sym) centre(l, k);
-    else if (looked ? kvc_halves_round(l->low, k->params, e) : kvc_halves_write(&end, l->low, k->params, e)) return -1;
-    /* below this a reciprocal may be infinite, and a step moves nothing that matters */
-    for (size_t g = 0; g < k->params; g++) l->inverse[g] = l->step[g] > 0x1p-120f ? 1 / l->step[g] : 0;
-    return looked ? 0 : kvc_sections_add(out, KVC_SECTION_PARAMS, stage, index, l->packed, (size_t)(end - l->packed), 0, e);
-}
-
 static int encode_class(const struct kvc_quant_layout *l, unsigned c, float *x, int looked, uint8_t stage,
                         struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_quant_class *k = &l->class[c];
     if (!k->codes) return 0;
     find_ranges(l, k, x);
     if (l->clip && clip_ranges(l, k, x, e)) return -1;
-    if (add_params(l, k, looked, stage, (uint8_t)c, out, e)) return -1;
+    if (kvc_quant_add_params(l, k, looked, stage, (uint8_t)c, out, e)) return -1;
     each_row(l, k, x, l->inverse, quantise_row);
     if (looked) return 0;
     kvc_packed_write(l->packed, l->codes, k->codes, k->bits);
@@ -272,7 +249,7 @@ static int read_params(const struct kvc_quant_layout *l, const struct kvc_quant_
                        struct kvc_error *e) {
     const uint8_t *p = s->data, *end = p + s->size;
     if (kvc_halves_read(l->step, &p, end, k->params, e)) return kvc_error_prefix(e, "PARAMS");
-    if (l->sym) centre(l, k);
+    if (l->sym) kvc_quant_centre(l, k);
     else if (kvc_halves_read(l->low, &p, end, k->params, e)) return kvc_error_prefix(e, "PARAMS");
     return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
 }

@@ -22,11 +22,15 @@ const struct kvc_arg kvc_quant_arguments[KVC_QUANT_ARGS] = {
     [KVC_QUANT_SYMMETRIC] = {.key = "sym", .kind = KVC_ARG_FLAG},
 };
 
+int kvc_quant_is_normed(const struct kvc_stage_args *args) {
+    return args->i[KVC_QUANT_SCHEME] == ZIP;
+}
+
 static void choose_axis(struct kvc_quant_layout *l, const struct kvc_stage_args *args, unsigned role) {
     const int value = role == KVC_SELECT_V;
     const enum scheme scheme = (enum scheme)args->i[KVC_QUANT_SCHEME];
     l->group = (size_t)args->i[KVC_QUANT_GROUP];
-    l->normed = scheme == ZIP && value;
+    l->normed = kvc_quant_is_normed(args) && value;
     if (scheme == TOKEN || (scheme == KIVI && value)) l->axis = KVC_QUANT_CHANNELS;
     else if (value) l->axis = KVC_QUANT_ROW;
     else l->axis = KVC_QUANT_ROWS;

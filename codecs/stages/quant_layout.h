@@ -49,6 +49,9 @@ int kvc_quant_layout_init(struct kvc_quant_layout *l, const struct kvc_stage_arg
                           struct kvc_error *e);
 void kvc_quant_layout_free(struct kvc_quant_layout *l);
 
+/* Returns 1 if the scheme divides V by norms. */
+int kvc_quant_is_normed(const struct kvc_stage_args *args);
+
 /* Returns the groups that n values make. */
 static inline size_t kvc_quant_groups(size_t n, size_t group) {
     return (n + group - 1) / group;

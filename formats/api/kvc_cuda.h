@@ -130,18 +130,19 @@ struct kvc_cuda_pack_options {
 struct kvc_cuda_packed {
     size_t size;    /* of this struct; set by the caller */
     uint64_t bytes; /* of K and V */
-    uint64_t
-        raw; /* of these that were copied to the host as they are, as no kernel encodes them: rows of blocks that do not become
-                     * smaller */
+    /* Of these, copied to the host as they are: rows that `tail` keeps, blocks that `fast` does not make smaller, blocks with values that
+     * are not finite, values of 8 bits. */
+    uint64_t raw;
 };
 
 /* Packs K, V and latents that lie in memory of a device. Addresses in `m` are of that memory, and multiples of the size of a value, as
  * strides are; the tables of pages, positions, token ids and facts are in memory of the host. kvc_pool_arrays() describes an engine's
  * pool. The device encodes; encoded bytes are copied to the host, which writes them: the same file as kvc_file_pack() makes of the same
- * values, byte for byte. Recipes that a device encodes: `fast`; another one is refused, and so are block types, queries and hidden
- * states, and positions that do not ascend. `options` has the recipe, threads (0: 8, each with memory and a stream of its own on the
- * device), alignment and progress; targets of size or error, and verifying, are for the host. Returns when the file is written. The rows
- * must not change until then. `packed` may be NULL. */
+ * values, byte for byte. Recipes that a device encodes: `fast`; `quant`, also after `tail`, without `zip` and `clip` (so `kivi2`, `kivi4`,
+ * `kcvt4`). Refused are other recipes, the default too, block types, queries and hidden states, and positions that do not ascend.
+ * `options` has the recipe, threads (0: 8, each with memory and a stream of its own on the device), alignment and progress. What the
+ * device encodes is not decoded to verify it. Returns when the file is written. The rows must not change until then. `packed` may be
+ * NULL. */
 KVC_CUDA_API int kvc_cuda_pack(const struct kvc_memory *m, const struct kvc_cuda_pack_options *cuda,
                                const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                                struct kvc_cuda_packed *packed, struct kvc_error *e);

@@ -27,7 +27,8 @@ enum kvc_record_type {
 };
 const char *kvc_record_name(unsigned type);
 
-/* Blocks [block, end) of a tensor, 16 at most, that another coder than the CPU's is asked to encode. */
+/* Blocks [block, end) of a tensor, KVC_CODER_BLOCKS at most, that another coder than the CPU's is asked to encode. */
+#define KVC_CODER_BLOCKS 16
 struct kvc_coder_work {
     const struct kvc_cache *cache;
     uint32_t tensor;

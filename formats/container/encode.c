@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAMPLED_FROM = 8, SAMPLE = 3 }; /* blocks of a segment from which on stages see a sample: every third block */
-enum { KEPT_BYTES = 64 * 1048576 };    /* of matrices that a coder keeps between the looks of stages */
-enum { RUN_BLOCKS = 16 };              /* blocks encoded as one item of work where no stage looks ahead: at most 4096 rows */
+enum { SAMPLED_FROM = 8, SAMPLE = 3 };  /* blocks of a segment from which on stages see a sample: every third block */
+enum { KEPT_BYTES = 64 * 1048576 };     /* of matrices that a coder keeps between the looks of stages */
+enum { RUN_BLOCKS = KVC_CODER_BLOCKS }; /* blocks encoded as one item of work where no stage looks ahead: at most 4096 rows */
 
 static int is_second(const struct kvc_encode *x, uint32_t tensor) {
     return x->plan->partner[tensor] != KVC_NONE && x->plan->partner[tensor] < tensor;

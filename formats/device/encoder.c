@@ -73,6 +73,16 @@ static void describe(struct kvc_encode_job *j, const struct kvc_device_encoder *
     }
 }
 
+static int is_fast(const struct kvc_pipeline *p) {
+    return p->n == 1 && p->step[0].stage == &kvc_stage_fast;
+}
+
+static void count_raw(struct kvc_device_encoder *x, uint64_t bytes) {
+    pthread_mutex_lock(&x->lock);
+    x->raw += bytes;
+    pthread_mutex_unlock(&x->lock);
+}
+
 static int encode(void *state, const struct kvc_coder_work *work, struct kvc_coder_block *to, struct kvc_error *e) {
     struct kvc_device_encoder *x = state;
     struct kvc_encode_job *j = calloc(1, sizeof *j);
@@ -81,8 +91,11 @@ static int encode(void *state, const struct kvc_coder_work *work, struct kvc_cod
     j->work = work;
     j->to = to;
     describe(j, x, work);
-    int status = (j->room = take_room(x, e)) ? kvc_encode_by_fast(j, e) : -1;
+    uint64_t raw = 0;
+    int status = (j->room = take_room(x, e)) ? 0 : -1;
+    if (!status) status = is_fast(work->pipeline) ? kvc_encode_by_fast(j, e) : kvc_encode_by_quant(j, &raw, e);
     if (j->room) give_room(x, j->room);
+    count_raw(x, raw);
     free(j->item);
     free(j);
     return status;
@@ -130,9 +143,7 @@ int kvc_device_encoder_read(void *state, uint32_t tensor, uint64_t first, uint64
         status = gather(j, dst + done * bytes, e);
     }
     if (j->room) give_room(x, j->room);
-    pthread_mutex_lock(&x->lock);
-    x->raw += n * bytes;
-    pthread_mutex_unlock(&x->lock);
+    count_raw(x, n * bytes);
     free(j->item);
     free(j);
     return status;
@@ -151,9 +162,12 @@ static int accept(void *state, const struct kvc_cache *c, uint32_t tensor, const
     if (s->heads * s->dim > MOST_CHANNELS)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a row has %" PRIu64 " channels, and a device encodes %d at most",
                         s->heads * s->dim, MOST_CHANNELS);
-    if (p->n == 1 && p->step[0].stage == &kvc_stage_fast) return 0;
+    if (is_fast(p) || kvc_encode_takes_quant(p)) return 0;
     if (kvc_pipeline_print(p, text, sizeof text)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the pipeline is too long");
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "no device encodes '%s': use fast, or pack in memory of the host", text);
+    return kvc_fail(
+        e, KVC_ERR_UNSUPPORTED,
+        "no device encodes '%s': use fast, kivi2, kivi4, kcvt4 or quant without zip and clip, or pack in memory of the host",
+        text);
 }
 
 const struct kvc_block_coder *kvc_device_encoder_coder(struct kvc_device_encoder *x) {

@@ -6,7 +6,7 @@
 #include "formats/container/container.h"
 #include "formats/device/encoder_room.h"
 
-enum { KVC_ENCODE_BLOCKS = 16, KVC_ENCODE_TARGETS = 2 * KVC_ENCODE_BLOCKS, KVC_ENCODE_LEVELS = 2 };
+enum { KVC_ENCODE_BLOCKS = KVC_CODER_BLOCKS, KVC_ENCODE_TARGETS = 2 * KVC_ENCODE_BLOCKS, KVC_ENCODE_LEVELS = 2 };
 
 /* The run of blocks in hand. Items are made in `item`, and copied with blocks and targets before a launch. */
 struct kvc_encode_job {
@@ -38,7 +38,11 @@ size_t kvc_encode_launch_bytes(size_t items);
  * KVC_ROOM_SMALL; `digest`: offset of a sum for each block. */
 int kvc_encode_launch(struct kvc_encode_job *j, size_t at, size_t digest, struct kvc_error *e);
 
-/* Encode the run of blocks by `fast`, and by `quant` alone or after `tail`. */
+/* Encode the run of blocks by `fast`, and by `quant` alone or after `tail`. The second function adds to *raw the bytes of rows that it
+ * copies as they are. */
 int kvc_encode_by_fast(struct kvc_encode_job *j, struct kvc_error *e);
+int kvc_encode_by_quant(struct kvc_encode_job *j, uint64_t *raw, struct kvc_error *e);
+/* Returns 1 if the second function takes a pipeline. */
+int kvc_encode_takes_quant(const struct kvc_pipeline *p);
 
 #endif

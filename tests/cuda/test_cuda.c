@@ -617,7 +617,7 @@ static int compare_packs(struct kvc_memory_array *array, struct kvc_memory *m, c
 
 static void check_packing(void) {
     static const char *const samples[] = {"samples/transformers-16.safetensors", "samples/prompt.safetensors.kvc"};
-    static const char *const recipes[] = {"fast"};
+    static const char *const recipes[] = {"fast", "kivi2", "kivi4", "kcvt4"};
     for (size_t i = 0; i < sizeof samples / sizeof samples[0]; i++) {
         struct kvc_memory_array array[PACKED_ARRAYS] = {{.data = NULL}};
         struct kvc_memory m = {.size = sizeof m, .array_size = sizeof array[0], .arrays = array};

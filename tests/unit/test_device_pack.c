@@ -139,6 +139,8 @@ static int collect(void *state, const void *data, size_t n) {
     return 0;
 }
 
+static struct kvc_device *other; /* the device, where it is not the host as it is */
+
 static int pack_on_device(const struct kvc_memory *m, const char *recipe, unsigned threads, struct bytes *out,
                           struct kvc_pack_device_result *result, struct kvc_error *e) {
     const struct kvc_write_options options = {.size = sizeof options, .recipe = recipe, .threads = threads};
@@ -146,7 +148,7 @@ static int pack_on_device(const struct kvc_memory *m, const char *recipe, unsign
     struct kvc_device *d = kvc_device_host(e);
     assert_non_null(d);
     memset(out, 0, sizeof *out);
-    const int status = kvc_pack_device(d, m, &how, &options, collect, out, result, e);
+    const int status = kvc_pack_device(other ? other : d, m, &how, &options, collect, out, result, e);
     d->close(d);
     return status;
 }
@@ -158,8 +160,8 @@ static uint64_t compare(const struct shape *s, const char *recipe, unsigned thre
     struct kvc_pack_device_result result;
     struct bytes got;
     struct made c;
-    void *want;
-    size_t n;
+    void *want = NULL;
+    size_t n = 0;
     make(&c, s);
     struct kvc_file *f = kvc_file_open_arrays(&c.m, &e);
     if (!f || kvc_file_pack_memory(f, &options, &want, &n, &e)) fail_msg("%s", e.message);
@@ -216,6 +218,192 @@ static void threads_give_the_same_file(void **state) {
     assert_int_equal(compare(&s, "fast", 4), 0);
 }
 
+static void quantisers_give_the_same_file(void **state) {
+    (void)state;
+    static const char *const recipes[] = {
+        "kivi2",
+        "kivi4",
+        "kcvt4",
+        "quant:kivi:bits=3:g=32",
+        "quant:token:bits=8:g=7",
+        "quant:kivi:bits=1:sym",
+        "tail:300,quant:kcvt:bits=5",
+        "fast@k,quant:token:bits=6@v",
+    };
+    static const struct shape shapes[] = {
+        {"bf16", 2, 300, 2, 64, 16, 5, 0, 0, LIKE_A_MODEL}, {"f16", 1, 513, 3, 80, 64, 0, 1, 0, LIKE_A_MODEL},
+        {"f32", 1, 257, 2, 128, 0, 0, 0, 4, LIKE_A_MODEL},  {"f16", 1, 600, 2, 33, 8, 3, 0, 1, ROUGH},
+        {"bf16", 1, 700, 1, 7, 0, 0, 0, 0, ZEROS},          {"bf16", 1, 40, 2, 64, 16, 0, 0, 0, LIKE_A_MODEL},
+        {"bf16", 1, 4500, 1, 4, 0, 0, 1, 0, ROUGH},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (size_t k = 0; k < sizeof recipes / sizeof recipes[0]; k++) {
+            seed = (uint32_t)i;
+            kvc_lanes_backwards = k % 2;
+            const uint64_t raw = compare(&shapes[i], recipes[k], 1);
+            /* else the last rows, which `tail` keeps, or values beyond f16's range */
+            if (!strncmp(recipes[k], "quant", 5) && shapes[i].values == LIKE_A_MODEL) assert_int_equal(raw, 0);
+        }
+    kvc_lanes_backwards = 0;
+}
+
+/* The host codes blocks that have values which `finite` stores apart. */
+static void blocks_that_are_not_finite_are_coded_by_the_host(void **state) {
+    (void)state;
+    static const struct shape s = {"f32", 1, 1500, 1, 4, 16, 0, 0, 0, SPECIAL};
+    seed = 5;
+    const uint64_t raw = compare(&s, "quant:kivi:bits=4", 1);
+    assert_in_range(raw, 1, 999);
+    compare(&s, "kivi4", 1);
+}
+
+static void random_shapes_give_the_same_file(void **state) {
+    (void)state;
+    static const char *const recipes[] = {"fast", "kivi2", "kcvt4", "quant:token:bits=7:g=12",
+                                          "tail:9:whole=5,quant:kivi:bits=5:g=20:sym"};
+    static const char *const dtypes[] = {"bf16", "f16", "f32"};
+    for (uint32_t i = 0; i < 60; i++) {
+        seed = i;
+        const struct shape s = {.dtype = dtypes[random_bits() % 3],
+                                .layers = 1,
+                                .tokens = 1 + random_bits() % 700,
+                                .heads = 1 + random_bits() % 4,
+                                .dim = 1 + random_bits() % (i % 4 ? 40 : 150),
+                                .page_size = random_bits() % 2 ? 1 + random_bits() % 40 : 0,
+                                .first_slot = random_bits() % 90,
+                                .heads_first = (int)(random_bits() % 2),
+                                .gap = random_bits() % 3 ? 0 : random_bits() % 9,
+                                .values = (enum values)(random_bits() % (SPECIAL + 1))};
+        kvc_lanes_backwards = i % 2;
+        compare(&s, recipes[i % (sizeof recipes / sizeof recipes[0])], 1);
+    }
+    kvc_lanes_backwards = 0;
+}
+
+/* --- devices that fail, and devices that work late --- */
+
+/* A device whose n-th call fails. */
+static struct failing {
+    struct kvc_device *under;
+    int left; /* calls until one fails */
+} failing;
+
+static int count_down(struct kvc_error *e) {
+    return failing.left-- ? 0 : kvc_fail(e, KVC_ERR_IO, "the device fails");
+}
+#define FAILING(name, parameters, arguments)                       \
+    static int name parameters {                                   \
+        return count_down(e) ? -1 : failing.under->name arguments; \
+    }
+FAILING(alloc, (struct kvc_device * d, size_t n, void **p, struct kvc_error *e), (d, n, p, e))
+FAILING(alloc_host, (struct kvc_device * d, size_t n, void **p, struct kvc_error *e), (d, n, p, e))
+FAILING(copy_in, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e),
+        (d, s, to, from, n, e))
+FAILING(copy_out, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e),
+        (d, s, to, from, n, e))
+FAILING(zero, (struct kvc_device * d, void *s, void *to, size_t n, struct kvc_error *e), (d, s, to, n, e))
+FAILING(encode, (struct kvc_device * d, void *s, const struct kvc_device_launch *l, unsigned limit, struct kvc_error *e),
+        (d, s, l, limit, e))
+FAILING(event_new, (struct kvc_device * d, void **v, struct kvc_error *e), (d, v, e))
+FAILING(event_record, (struct kvc_device * d, void *v, void *s, struct kvc_error *e), (d, v, s, e))
+FAILING(event_wait, (struct kvc_device * d, void *v, struct kvc_error *e), (d, v, e))
+FAILING(event_before, (struct kvc_device * d, void *v, void *s, struct kvc_error *e), (d, v, s, e))
+FAILING(stream_new, (struct kvc_device * d, void **s, struct kvc_error *e), (d, s, e))
+
+static void devices_may_fail_anywhere(void **state) {
+    (void)state;
+    static const struct shape s = {"bf16", 1, 300, 1, 5, 16, 0, 0, 0, ROUGH};
+    static const char *const recipes[] = {"fast", "kivi4"};
+    struct kvc_error e;
+    struct made c;
+    seed = 6;
+    make(&c, &s);
+    failing.under = kvc_device_host(&e);
+    assert_non_null(failing.under);
+    struct kvc_device faulty = *failing.under;
+    faulty.alloc = alloc, faulty.alloc_host = alloc_host, faulty.copy_in = copy_in, faulty.copy_out = copy_out;
+    faulty.zero = zero, faulty.encode = encode, faulty.event_new = event_new, faulty.event_record = event_record;
+    faulty.event_wait = event_wait, faulty.event_before = event_before, faulty.stream_new = stream_new;
+    other = &faulty;
+    for (size_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
+        int n = 0, status;
+        do {
+            struct bytes got;
+            failing.left = n++;
+            memset(&e, 0, sizeof e);
+            status = pack_on_device(&c.m, recipes[i], 1, &got, NULL, &e);
+            if (status) assert_non_null(strstr(e.message, "the device fails"));
+            free(got.p);
+        } while (status);
+        assert_true(n > 30);
+    }
+    other = NULL;
+    failing.under->close(failing.under);
+    drop(&c, &s);
+}
+
+/* A device that does nothing before a call waits for an event. */
+static struct late {
+    struct kvc_device *under;
+    struct queued {
+        enum { COPY, ZERO, ENCODE } kind;
+        void *to;
+        const void *from;
+        size_t n;
+        struct kvc_device_launch launch;
+    } queue[4096];
+    size_t n;
+} late;
+
+static struct queued *queue_late(void) {
+    assert_true(late.n < sizeof late.queue / sizeof late.queue[0]);
+    return &late.queue[late.n++];
+}
+static int late_copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+    (void)d, (void)stream, (void)e;
+    *queue_late() = (struct queued){.kind = COPY, .to = to, .from = from, .n = n};
+    return 0;
+}
+static int late_zero(struct kvc_device *d, void *stream, void *to, size_t n, struct kvc_error *e) {
+    (void)d, (void)stream, (void)e;
+    *queue_late() = (struct queued){.kind = ZERO, .to = to, .n = n};
+    return 0;
+}
+static int late_encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
+                       struct kvc_error *e) {
+    (void)d, (void)stream, (void)limit, (void)e;
+    *queue_late() = (struct queued){.kind = ENCODE, .launch = *launch};
+    return 0;
+}
+static int late_wait(struct kvc_device *d, void *event, struct kvc_error *e) {
+    (void)event;
+    for (size_t i = 0; i < late.n; i++) {
+        const struct queued *q = &late.queue[i];
+        if (q->kind == COPY) memcpy(q->to, q->from, q->n);
+        else if (q->kind == ZERO) memset(q->to, 0, q->n);
+        else if (late.under->encode(d, NULL, &q->launch, 0, e)) return -1;
+    }
+    late.n = 0;
+    return 0;
+}
+
+static void late_devices_are_waited_for(void **state) {
+    (void)state;
+    static const struct shape s = {"bf16", 2, 600, 2, 64, 16, 0, 0, 0, ROUGH};
+    struct kvc_error e;
+    late.under = kvc_device_host(&e);
+    assert_non_null(late.under);
+    struct kvc_device slow = *late.under;
+    slow.copy_in = late_copy, slow.copy_out = late_copy, slow.zero = late_zero, slow.encode = late_encode;
+    slow.event_wait = late_wait;
+    other = &slow;
+    seed = 7;
+    compare(&s, "fast", 1);
+    compare(&s, "kivi2", 1);
+    other = NULL;
+    late.under->close(late.under);
+}
+
 /* --- what is refused --- */
 
 static void expect_refusal(const struct kvc_memory *m, const char *recipe, const char *why) {
@@ -236,6 +424,9 @@ static void unsuitable_input_is_refused(void **state) {
     expect_refusal(&c.m, "zstd", "use fast");
     expect_refusal(&c.m, "fast@k", "layer 0 V: no device encodes 'split'");
     expect_refusal(&c.m, "small", "no device encodes");
+    expect_refusal(&c.m, "quant:zip:bits=4", "without zip and clip");
+    expect_refusal(&c.m, "quant:kivi:bits=4:clip", "without zip and clip");
+    expect_refusal(&c.m, "outlier:0.02,kivi4", "no device encodes");
     expect_refusal(NULL, "fast", "no memory is given");
 
     c.array[1].channel = 3;
@@ -260,6 +451,11 @@ int main(void) {
         cmocka_unit_test(fast_gives_the_same_file),
         cmocka_unit_test(rows_that_do_not_shrink_are_stored),
         cmocka_unit_test(threads_give_the_same_file),
+        cmocka_unit_test(quantisers_give_the_same_file),
+        cmocka_unit_test(blocks_that_are_not_finite_are_coded_by_the_host),
+        cmocka_unit_test(random_shapes_give_the_same_file),
+        cmocka_unit_test(devices_may_fail_anywhere),
+        cmocka_unit_test(late_devices_are_waited_for),
         cmocka_unit_test(unsuitable_input_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
