@@ -1,9 +1,9 @@
 /* trial.c: times the twins of rANS on this CPU. Not for other kernels, whose twins are never slower on a wider instruction
  * set.
  *
- * The instruction sets of a CPU do not tell its fastest rANS. AVX-512's encoder uses gathers and compressing stores where
- * AVX2's uses loads and shuffles; some CPUs run those in microcode or lower their clock, and are up to twice as fast with AVX2. A table of
- * CPUs would never be complete, so both are tried. */
+ * The instruction sets of a CPU do not tell its fastest rANS. AVX-512 with VNNI gathers where the other twins load and shuffle; some
+ * CPUs run gathers in microcode or lower their clock for wide vectors, and are faster with AVX2. A table of CPUs would never be complete,
+ * so all are tried. */
 #include "kernels/trial.h"
 
 #include <time.h>
