@@ -118,11 +118,11 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return kvc_sections_add(side, KVC_SECTION_STEPS, stage, 0, bytes, (bits.at + 7) / 8, 0, e);
 }
 
-static void scale(struct kvc_block *block, int invert) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
-    float *x = (float *)(void *)block->rows;
-    for (size_t i = 0; i < (size_t)block->shape.tokens * heads; i++, x += dim)
-        if (block->step[i]) kvc_kernels_get()->scale(x, x, invert ? 1 / factor(block->step[i]) : factor(block->step[i]), dim);
+/* Multiplies n vectors of a row and head by their steps, or divides them. */
+static void scale(float *x, const int8_t *step, size_t n, size_t dim, int invert) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    for (size_t i = 0; i < n; i++, x += dim)
+        if (step[i]) k->scale(x, x, invert ? 1 / factor(step[i]) : factor(step[i]), dim);
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
@@ -146,7 +146,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
         kvc_kernels_get()->rans_encode(&r, symbols, n, s->symbol, KVC_RANS_MIN_BITS);
         kvc_rans_encode_end(&r, r.next - 4);
         status = kvc_sections_add(out, KVC_SECTION_STEPS, stage, 0, r.next - 4, (size_t)(end - r.next) + 4, 0, e);
-        scale(block, 1);
+        scale((float *)(void *)block->rows, block->step, n, (size_t)block->shape.dim, 1);
     }
     free(bytes);
     free(symbols);
@@ -186,11 +186,32 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return read_steps(table, s, block->step, n, e);
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
-    (void)args, (void)stored, (void)e;
-    if (!block->shape.tokens) return 0;
-    scale(block, 0);
+/* The steps of a block's rows. */
+struct row_steps {
+    size_t heads, dim;
+    const int8_t *step;
+};
+
+static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                      void **state, struct kvc_error *e) {
+    struct row_steps *s = malloc(sizeof *s);
+    (void)args, (void)stored;
+    if (!s) return kvc_fail_memory(e, "steps");
+    *s = (struct row_steps){(size_t)block->shape.heads, (size_t)block->shape.dim, block->step};
+    *state = s;
+    return 0;
+}
+
+static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+    const struct row_steps *s = state;
+    (void)e;
+    scale(run->rows, s->step + run->first * s->heads, run->n * s->heads, s->dim, 0);
+    return 0;
+}
+
+static int rows_end(void *state, int done, struct kvc_error *e) {
+    (void)done, (void)e;
+    free(state);
     return 0;
 }
 
@@ -215,6 +236,8 @@ const struct kvc_stage kvc_stage_steps = {
     .end = end,
     .encode = encode,
     .open = open,
-    .decode = decode,
+    .rows_begin = rows_begin,
+    .rows_next = rows_next,
+    .rows_end = rows_end,
     .lower = lower,
 };
