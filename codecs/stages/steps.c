@@ -16,7 +16,7 @@
 
 enum { POWER, FLOOR, TAIL, FINE, N_ARGS };
 enum { LEAST = -6, MOST = 4, CLASSES = MOST - LEAST + 1, ALPHABET = 12 }; /* the coder wants an even number */
-enum { SHARED_TAG = 0x5354 };
+enum { SHARED_TAG = 0x5354, MOST_PARTS = 4 };
 enum { RAMP_FLOOR = 1 };
 
 static const struct kvc_arg arguments[N_ARGS] = {
@@ -50,8 +50,15 @@ static void end(void *state) {
     free(s);
 }
 
-static int make_scores(const void *x, void *to, struct kvc_error *e) {
-    return kvc_probes_saliency(x, to, e);
+/* Parts of the scores, which K and V of a layer share: some heads each. */
+static size_t parts_of(const struct kvc_encoding *x) {
+    return x->key.heads < MOST_PARTS ? (size_t)x->key.heads : MOST_PARTS;
+}
+
+static int make_scores(const void *what, void *to, size_t part, struct kvc_error *e) {
+    const struct kvc_encoding *x = what;
+    const size_t heads = (size_t)x->key.heads, parts = parts_of(x);
+    return kvc_probes_saliency(x, part * heads / parts, (part + 1) * heads / parts, to, e);
 }
 
 /* Rows that a token past the last may still see: all, or those of the window. */
@@ -92,7 +99,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->step = kvc_alloc(x->segment_rows, s->heads);
     if (!s->step) return kvc_fail_memory(e, "steps");
     const float *score = NULL;
-    if (asks && !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score, make_scores, x, e)))
+    if (asks && !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score, parts_of(x),
+                                         make_scores, x, e)))
         return -1;
     const uint64_t seen_from = first_seen(x);
     for (uint64_t t = 0; t < x->segment_rows; t++)
