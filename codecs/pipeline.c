@@ -177,10 +177,20 @@ static void only_look(struct kvc_block *block) {
     if (block->partner) block->partner->looked = 1;
 }
 
+/* Returns 1 for a stage that hands on a matrix of the shape that it takes: one that changes rows alone, or `finite`. */
+static int hands_on_shape(const struct kvc_stage *s) {
+    return s->rows_begin || s->flags == KVC_STAGE_LOSSLESS;
+}
+
 int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
+    unsigned same = 0;
     kvc_sections_clear(&x->dropped);
     only_look(block);
+    while (same < i && hands_on_shape(stage_at(x->pipeline, same))) same++;
+    const uint64_t rows = block->shape.tokens;
+    if (same == i) block->shape.tokens = 0; /* no rows are needed to find it */
     const int status = run(x, i, block, 0, &x->dropped, e);
+    if (same == i) block->shape.tokens = rows;
     drop_marks(block);
     return status;
 }

@@ -184,28 +184,31 @@ static int round_rows(struct kvc_basis_own *o, const float *vector, struct kvc_e
     return status;
 }
 
+static double product(const double *a, const double *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
 /* Makes the coefficients of least squares in the metric for the n rows b of a head: S RT (R RT)^-1 of rows R in the metric,
  * whose root is S. */
 static int invert_head(struct state *s, size_t h, const float *b, size_t n, struct kvc_error *e) {
     const size_t dim = s->own.dim;
     const float *scale = s->own.scale + h * dim;
-    double *gram = kvc_alloc(n, (n + dim) * sizeof *gram);
+    double *gram = kvc_alloc(n, (n + dim + 1) * sizeof *gram);
     if (!gram) return kvc_fail_memory(e, "a basis");
     double *row = gram + n * n;
     for (size_t i = 0; i < n * dim; i++) row[i] = (double)b[i] / (double)scale[i % dim];
     for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < n; j++) {
-            double sum = 0;
-            for (size_t d = 0; d < dim; d++) sum += row[i * dim + d] * row[j * dim + d];
-            gram[i * n + j] = sum;
-        }
+        for (size_t j = i; j < n; j++) gram[i * n + j] = gram[j * n + i] = product(row + i * dim, row + j * dim, dim);
     int status = kvc_invert(gram, n, e);
-    for (size_t d = 0; d < dim && !status; d++)
-        for (size_t j = 0; j < n; j++) {
-            double sum = 0;
-            for (size_t i = 0; i < n; i++) sum += row[i * dim + d] * gram[i * n + j];
-            s->inverse[(h * dim + d) * dim + j] = (float)(sum / (double)scale[d]);
-        }
+    double *sum = row + n * dim;
+    for (size_t d = 0; d < dim && !status; d++) {
+        memset(sum, 0, n * sizeof *sum);
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < n; j++) sum[j] += row[i * dim + d] * gram[i * n + j];
+        for (size_t j = 0; j < n; j++) s->inverse[(h * dim + d) * dim + j] = (float)(sum[j] / (double)scale[d]);
+    }
     free(gram);
     return status;
 }
@@ -252,25 +255,34 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);
 }
 
-/* Multiplies each head's channels by `matrix`, [head][channel][component] and dense. A tile of its columns, which is copied,
- * serves all rows. */
+enum { ROWS = 16 }; /* rows that are copied, and multiplied into their place */
+
+/* Multiplies n rows of a head, `stride` floats apart, by a matrix whose columns are in tiles; those that fill none are in the matrix. */
+static void analyse_rows(float *x, size_t stride, size_t n, const float *tiles, const float *matrix, size_t dim, float *copy) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    const size_t whole = dim / KVC_TILE * KVC_TILE;
+    for (size_t t = 0; t < n; t++) memcpy(copy + t * dim, x + t * stride, dim * sizeof *copy);
+    for (size_t first = 0; first < whole; first += KVC_TILE)
+        k->multiply_tile(x + first, stride, copy, dim, n, tiles + first * dim, dim);
+    for (size_t t = 0; t < n && whole < dim; t++)
+        k->multiply_rows(x + t * stride + whole, copy + t * dim, matrix + whole, dim, dim, dim - whole);
+}
+
+/* Multiplies each head's channels by `matrix`, [head][channel][component] and dense. */
 static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = kvc_alloc(rows + KVC_TILE, dim * sizeof *y);
-    if (!y) return kvc_fail_memory(e, "rows");
-    float *tile = y + rows * dim;
-    for (size_t h = 0; h < heads; h++, matrix += dim * dim) {
+    float *tiles = rows ? kvc_alloc_lines(dim + ROWS, dim * sizeof *tiles) : NULL;
+    if (rows && !tiles) return kvc_fail_memory(e, "rows");
+    for (size_t h = 0; h < heads && rows; h++, matrix += dim * dim) {
         float *x = (float *)(void *)block->rows + h * dim;
-        size_t first = 0;
-        for (; first + KVC_TILE <= dim; first += KVC_TILE) {
-            for (size_t d = 0; d < dim; d++) memcpy(tile + d * KVC_TILE, matrix + d * dim + first, KVC_TILE * sizeof *tile);
-            kvc_kernels_get()->multiply_tile(y + first, dim, x, heads * dim, rows, tile, dim);
-        }
-        for (size_t t = 0; t < rows && first < dim; t++)
-            kvc_kernels_get()->multiply_rows(y + t * dim + first, x + t * heads * dim, matrix + first, dim, dim, dim - first);
-        for (size_t t = 0; t < rows; t++) memcpy(x + t * heads * dim, y + t * dim, dim * sizeof *y);
+        for (size_t first = 0; first + KVC_TILE <= dim; first += KVC_TILE)
+            for (size_t d = 0; d < dim; d++)
+                memcpy(tiles + first * dim + d * KVC_TILE, matrix + d * dim + first, KVC_TILE * sizeof *tiles);
+        for (size_t t = 0; t < rows; t += ROWS)
+            analyse_rows(x + t * heads * dim, heads * dim, rows - t < ROWS ? rows - t : ROWS, tiles, matrix, dim,
+                         tiles + dim * dim);
     }
-    free(y);
+    free(tiles);
     return 0;
 }
 

@@ -67,7 +67,10 @@ struct state {
     unsigned bins[CLASSES];                    /* the class has no codes in bins from here on */
     uint8_t *index;                            /* once settled */
     struct kvc_code_plan plan;
-    struct kvc_bits bits;
+    int32_t *codes;    /* of a row of one head, and after them the numbers of those without a symbol */
+    uint16_t *symbols; /* of a block of `room` values */
+    uint8_t *bytes;    /* its section: `before` bytes that are filled from their end, and the string of bits */
+    size_t room, before;
 };
 
 static void free_counts(struct state *s) {
@@ -83,6 +86,9 @@ static void end(void *state) {
     kvc_code_plan_free(&s->plan);
     free_counts(s);
     free(s->index);
+    free(s->codes);
+    free(s->symbols);
+    free(s->bytes);
     free(s);
 }
 
@@ -96,34 +102,40 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->heads = (size_t)like->shape.heads;
     s->dim = (size_t)like->shape.dim;
     s->index = kvc_alloc_zeros(s->heads, s->dim);
-    return s->index ? 0 : kvc_fail_memory(e, "codes");
+    s->codes = kvc_alloc(s->dim, sizeof *s->codes + sizeof(uint16_t));
+    return s->index && s->codes ? 0 : kvc_fail_memory(e, "codes");
 }
 
 /* The largest code. */
 #define MOST_CODE ((1 << MOST_BITS) - 1)
 
+/* Counts the codes of one head of n rows; step: classes [row][head], or NULL. */
+static int look_at_head(struct state *s, const float *x, size_t head, size_t n, const int8_t *step, float inverse,
+                        struct kvc_error *e) {
+    const struct kvc_kernels *kernels = kvc_kernels_get();
+    for (size_t i = 0; i < n; i++) {
+        const unsigned class = (unsigned)((step ? step[i * s->heads + head] : 0) + CLASS_ZERO);
+        if (!s->count[class] && !(s->count[class] = kvc_alloc_zeros(s->heads, s->dim * sizeof *s->count[class])))
+            return kvc_fail_memory(e, "codes");
+        uint32_t(*count)[KVC_CODE_BINS] = s->count[class] + head * s->dim;
+        unsigned bins = s->bins[class];
+        kernels->round_codes(s->codes, x + (i * s->heads + head) * s->dim, s->dim, inverse, MOST_CODE);
+        for (size_t c = 0; c < s->dim; c++) {
+            const unsigned bin = kvc_code_bin((uint32_t)abs(s->codes[c]));
+            count[c][bin]++;
+            bins = bin < bins ? bins : bin + 1;
+        }
+        s->bins[class] = bins;
+    }
+    return 0;
+}
+
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
-    const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
-    int32_t *codes = kvc_alloc(s->dim, sizeof *codes);
-    if (!codes) return kvc_fail_memory(e, "codes");
-    for (size_t i = 0; i < (size_t)block->shape.tokens * s->heads; i++, x += s->dim) {
-        const unsigned class = (unsigned)(class_at(block, i) + CLASS_ZERO);
-        if (!s->count[class] && !(s->count[class] = kvc_alloc_zeros(s->heads, s->dim * sizeof *s->count[class]))) {
-            free(codes);
-            return kvc_fail_memory(e, "codes");
-        }
-        uint32_t(*count)[KVC_CODE_BINS] = s->count[class] + i % s->heads * s->dim;
-        kvc_kernels_get()->round_codes(codes, x, s->dim, inverse, MOST_CODE);
-        int32_t most = 0;
-        for (size_t c = 0; c < s->dim; c++) {
-            codes[c] = abs(codes[c]);
-            most = codes[c] > most ? codes[c] : most;
-        }
-        for (size_t c = 0; c < s->dim; c++) count[c][kvc_code_bin((uint32_t)codes[c])]++;
-        if (s->bins[class] <= kvc_code_bin((uint32_t)most)) s->bins[class] = kvc_code_bin((uint32_t)most) + 1;
-    }
-    free(codes);
+    for (size_t h = 0; h < s->heads; h++) /* counts of one head are in the first cache */
+        if (look_at_head(s, (const float *)(const void *)block->rows, h, (size_t)block->shape.tokens, block->step,
+                         1 / (float)args->f[STEP], e))
+            return -1;
     return 0;
 }
 
@@ -190,50 +202,57 @@ static uint16_t cut(int32_t q, unsigned table, unsigned shift, struct kvc_bits *
     return (uint16_t)(has ? KVC_CODE_MIDDLE + r : KVC_CODE_ESCAPE);
 }
 
+/* Makes room for what encoding a block needs; the room of a larger block before it serves. */
+static int make_room(struct state *s, size_t values, unsigned lanes, struct kvc_error *e) {
+    if (values <= s->room) return 0;
+    free(s->symbols);
+    free(s->bytes);
+    s->room = 0;
+    s->before = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
+    s->symbols = kvc_alloc(values, sizeof *s->symbols);
+    s->bytes = malloc(s->before + 6 * values + 16);
+    if (!s->symbols || !s->bytes) return kvc_fail_memory(e, "codes");
+    s->room = values;
+    return 0;
+}
+
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e) {
     struct state *s = state;
+    const struct kvc_kernels *kernels = kvc_kernels_get();
     const size_t dim = s->dim, rows = (size_t)block->shape.tokens * s->heads, values = rows * dim;
     const unsigned lanes = lanes_for(args, values);
     const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
     if (!values) return 0;
-    const size_t room = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
-    uint16_t *symbols = kvc_alloc(values, sizeof *symbols);
-    uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes ? bytes + room : NULL;
-    int32_t *codes = kvc_alloc(dim, sizeof *codes + sizeof(uint16_t));
-    uint16_t *others = codes ? (uint16_t *)(codes + dim) : NULL;
-    int status = symbols && bytes && codes ? 0 : kvc_fail_memory(e, "codes");
+    if (make_room(s, values, (unsigned)args->i[LANES], e)) return -1;
+    uint8_t *const end = s->bytes + s->before;
+    int32_t *const codes = s->codes;
+    uint16_t *const others = (uint16_t *)(codes + dim);
     struct kvc_bits bits = {.bytes = end};
-    for (size_t i = 0; i < rows && !status; i++) {
-        const int class = class_at(block, i);
+    for (size_t i = 0; i < rows; i++) {
         const size_t head = i % s->heads * dim;
-        const struct kvc_code_way *way = kvc_code_plan_at(&s->plan, class, e);
-        if ((status = way ? 0 : -1)) break;
+        const struct kvc_code_way *way = kvc_code_plan_at(&s->plan, class_at(block, i), e);
+        if (!way) return -1;
         const uint16_t *base = way->base + head;
         const uint8_t *shift = way->shift + head, *limit = way->limit + head;
-        uint16_t *const to = symbols + i * dim;
-        kvc_kernels_get()->round_codes(codes, x + i * dim, dim, inverse, MOST_CODE);
-        const size_t n = kvc_kernels_get()->codes_to_symbols(to, others, codes, base, limit, dim, KVC_CODE_MIDDLE);
+        uint16_t *const to = s->symbols + i * dim;
+        kernels->round_codes(codes, x + i * dim, dim, inverse, MOST_CODE);
+        const size_t n = kernels->codes_to_symbols(to, others, codes, base, limit, dim, KVC_CODE_MIDDLE);
         for (size_t k = 0; k < n; k++) {
             const size_t c = others[k];
             to[c] = (uint16_t)(base[c] + cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits));
         }
     }
-    if (!status) {
-        struct kvc_rans_encoder r;
-        kvc_rans_encode_begin(&r, lanes, end);
-        for (size_t i = rows; i-- > 0;)
-            kvc_kernels_get()->rans_encode(&r, symbols + i * dim, dim, kvc_code_rows(), KVC_CODE_BITS);
-        const size_t words = (size_t)(end - r.next);
-        uint8_t *start = r.next - 4 * lanes - CODES_HEADER;
-        kvc_rans_encode_end(&r, start + CODES_HEADER);
-        for (unsigned b = 0; b < CODES_HEADER; b++) start[b] = (uint8_t)(words >> 8 * b & 255);
-        status = kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start, (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
-    }
-    free(symbols);
-    free(bytes);
-    free(codes);
-    return status;
+    struct kvc_rans_encoder r;
+    const size_t at_once = dim % lanes ? dim : values; /* each head begins with lane 0 */
+    kvc_rans_encode_begin(&r, lanes, end);
+    for (size_t i = values; i; i -= at_once)
+        kernels->rans_encode(&r, s->symbols + i - at_once, at_once, kvc_code_rows(), KVC_CODE_BITS);
+    const size_t words = (size_t)(end - r.next);
+    uint8_t *start = r.next - 4 * lanes - CODES_HEADER;
+    kvc_rans_encode_end(&r, start + CODES_HEADER);
+    for (unsigned b = 0; b < CODES_HEADER; b++) start[b] = (uint8_t)(words >> 8 * b & 255);
+    return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start, (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
 }
 
 /* --- decoding --- */
