@@ -12,12 +12,6 @@ void kvc_bits_put(struct kvc_bits *b, uint32_t v, unsigned n) {
     b->at += n;
 }
 
-uint32_t kvc_bits_get(struct kvc_bits *b, unsigned n) {
-    uint64_t window = kvc_bits_peek(b);
-    kvc_bits_skip(b, n);
-    return (uint32_t)(window & ((UINT64_C(1) << n) - 1));
-}
-
 void kvc_bits_put_rice(struct kvc_bits *b, uint32_t v, unsigned k) {
     uint32_t ones = v >> k;
     if (ones >= KVC_RICE_ONES) {

@@ -17,7 +17,7 @@ struct kvc_bits {
 
 /* Write and read the lowest `n` bits of v, n <= 32. */
 void kvc_bits_put(struct kvc_bits *b, uint32_t v, unsigned n);
-uint32_t kvc_bits_get(struct kvc_bits *b, unsigned n);
+static inline uint32_t kvc_bits_get(struct kvc_bits *b, unsigned n);
 
 /* Write and read Rice's code of a number below 2^16: number >> k ones, a zero, the lowest k bits. After 24 ones the number
  * follows in 16 bits instead. */
@@ -54,6 +54,12 @@ static inline uint64_t kvc_bits_peek(const struct kvc_bits *b) {
 static inline void kvc_bits_skip(struct kvc_bits *b, unsigned n) {
     if (b->limit - b->at < n) b->bad = 1, b->at = b->limit;
     else b->at += n;
+}
+
+static inline uint32_t kvc_bits_get(struct kvc_bits *b, unsigned n) {
+    const uint64_t window = kvc_bits_peek(b);
+    kvc_bits_skip(b, n);
+    return (uint32_t)(window & ((UINT64_C(1) << n) - 1));
 }
 
 /* Codes on their way into a string: bits are held back until 32 of them are there, as most codes are much shorter than a byte. */

@@ -4,6 +4,7 @@
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
+#include "codecs/row_runs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,8 +216,19 @@ void kvc_encoder_drop(struct kvc_block *block) {
     block->done = NULL;
 }
 
+/* Returns 1 for a stage that hands on a matrix of the shape that it takes: one that changes rows alone, or `finite`. */
+static int hands_on_shape(const struct kvc_stage *s) {
+    return s->rows_begin || s->flags == KVC_STAGE_LOSSLESS;
+}
+
 int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
+    unsigned same = 0;
+    while (same < i && hands_on_shape(stage_at(x->pipeline, same))) same++;
+    const uint64_t rows = block->shape.tokens;
+    const int without_rows = same == i && !block->done;
+    if (without_rows) block->shape.tokens = 0;
     const int status = run_to_look(x, i, block, e);
+    if (without_rows) block->shape.tokens = rows;
     if (!block->done) drop_marks(block);
     return status;
 }
@@ -366,7 +378,7 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
         block->stands = block->shape.dtype;
         block->shape = level[i].taken;
         block->profile = level[i].profile;
-        if ((status = visit(state, stage_at(p, i), &p->step[i].args, &stored[i], block, e)) < 0) {
+        if ((status = visit(state, stage_at(p, i), &p->step[i].args, &stored[i], block, e)) == -1) {
             place_error(own, &stored[i], e);
             kvc_error_prefix(e, stage_at(p, i)->name);
         }
@@ -380,44 +392,84 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
     return status;
 }
 
-/* Buffers of decode_stage(): for the tensor's dtype and for binary32. */
+/* Decoding of a block. */
 struct decoding {
-    uint8_t *rows[2];
-    enum kvc_dtype own;
+    const struct kvc_pipeline *pipeline;
+    const struct kvc_coded *coded;
+    unsigned left;         /* stages that were not visited */
+    uint8_t *rows[2];      /* buffers for the tensor's dtype and for binary32 */
+    enum kvc_dtype own;    /* the tensor's dtype */
+    enum kvc_dtype stands; /* dtype of the matrix that was decoded so far */
+    int begun;             /* 1: that matrix is there, 0: no stage made one yet */
+    struct kvc_row_runs runs;
 };
+
+enum { PLACED = -2 }; /* what a visit returns where an error has its place and its prefix */
+
+static int row_error(struct decoding *d, struct kvc_error *e) {
+    if (!d->runs.failed) return -1;
+    place_error(d->coded, d->runs.failed->stored, e);
+    kvc_error_prefix(e, d->runs.failed->stage->name);
+    return PLACED;
+}
+
+/* Decodes by the stages of d->runs: into the tensor's dtype where no stage before them takes binary32. */
+static int decode_runs(struct decoding *d, const struct kvc_shape *shape, struct kvc_error *e) {
+    const int more = d->left && stage_at(d->pipeline, d->left - 1)->flags & KVC_STAGE_FLOAT;
+    d->stands = more ? KVC_F32 : d->own;
+    return kvc_row_runs_decode(&d->runs, shape, d->begun ? (float *)(void *)d->rows[1] : NULL, d->rows[d->stands == KVC_F32],
+                               d->stands, e);
+}
 
 static int decode_stage(void *state, const struct kvc_stage *s, const struct kvc_stage_args *args,
                         const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e) {
-    const struct decoding *d = state;
+    struct decoding *d = state;
     const struct kvc_shape taken = block->shape;
-    if (block->residual) {
+    d->left--;
+    if (block->residual && !d->runs.n) {
         block->shape = block->handed;
-        block->shape.dtype = block->stands;
+        block->shape.dtype = d->stands;
         convert(block, d->rows, d->own, block->handed.dtype);
         block->shape = taken;
+        d->begun = 1;
+    }
+    if (s->rows_begin) {
+        if (kvc_row_runs_add(&d->runs, s, args, stored, block, e)) return row_error(d, e);
+        if (d->left && stage_at(d->pipeline, d->left - 1)->rows_begin) return 0;
+        if (decode_runs(d, &taken, e) || kvc_row_runs_end(&d->runs, 1, e)) return row_error(d, e);
+        return 0;
     }
     block->rows = d->rows[taken.dtype == KVC_F32];
+    d->stands = taken.dtype;
     return s->decode(args, stored, block, e);
+}
+
+/* Returns 1 where binary32 of the whole block has a buffer of its own: unless all stages of binary32 decode runs of rows, from nothing. */
+static int decodes_in_work(const struct kvc_pipeline *p, enum kvc_dtype dtype) {
+    unsigned i = p->n;
+    while (i && stage_at(p, i - 1)->rows_begin) i--;
+    return wants_work(p, dtype) && (i == p->n || kvc_pipeline_first(p, KVC_STAGE_FLOAT) < i);
 }
 
 int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own,
                                const struct kvc_coded *first, struct kvc_error *e) {
     const struct kvc_shape shape = block->shape;
-    struct decoding d = {{block->rows, block->rows}, shape.dtype};
+    struct decoding d = {.pipeline = p, .coded = own, .left = p->n, .rows = {block->rows, block->rows}, .own = shape.dtype};
     float *work = NULL;
-    if (wants_work(p, d.own)) {
+    if (decodes_in_work(p, d.own)) {
         if (!(work = kvc_alloc_lines(values_of(&shape), sizeof *work))) return kvc_fail_memory(e, "a block");
         d.rows[1] = (uint8_t *)work;
     }
     const int status = kvc_pipeline_walk_back(p, block, own, first, decode_stage, &d, e);
+    kvc_row_runs_end(&d.runs, 0, NULL);
     if (!status) {
-        block->shape.dtype = block->stands;
+        block->shape.dtype = d.stands;
         convert(block, d.rows, d.own, d.own);
     }
     free(work);
     block->rows = d.rows[0];
     block->shape = shape;
-    return status;
+    return status ? -1 : 0;
 }
 
 int kvc_pipeline_decode(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_section *sections,

@@ -5,9 +5,6 @@
 
 #include "codecs/stage.h"
 
-#define KVC_MAX_STAGES 16
-#define KVC_MAX_STEPS (KVC_MAX_STAGES + 2) /* with `finite` and the default stage */
-
 /* The stages of one tensor, first stage first when encoding. */
 struct kvc_pipeline {
     unsigned n;
@@ -79,7 +76,7 @@ struct kvc_coded {
 /* Visits the stages in decoding order, last first. On each call block->shape is the matrix that the stage takes when encoding,
  * block->handed the matrix that it hands on, and block->stands the dtype of the matrix now in block->rows (unset for the last
  * stage); after the last call block->stands is the dtype of the first stage's matrix. Stops at a result other than 0, and returns
- * it. */
+ * it; of -1 the error gets the stage's name and place. */
 typedef int kvc_pipeline_visit(void *state, const struct kvc_stage *stage, const struct kvc_stage_args *args,
                                const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e);
 int kvc_pipeline_walk_back(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_coded *own,

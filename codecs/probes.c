@@ -17,6 +17,7 @@ enum { TURNED_BYTES = 32 * 1048576 }; /* of the keys that are rotated at once, u
 struct probes {
     const struct kvc_encoding *x;
     size_t heads, group, dim; /* KV heads; query heads that read each; channels of K */
+    size_t head, end;         /* KV heads that are wanted: from `head` to end - 1 */
     size_t first, n, rows;    /* queries that count; keys */
     int windowed;             /* a sliding window hides rows */
     size_t padded;            /* rows, up to a multiple of KVC_TILE */
@@ -27,8 +28,11 @@ struct probes {
     float *share;             /* of a batch of probes, [BATCH][padded] */
 };
 
-static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t window, struct kvc_error *e) {
+static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t window, size_t head, size_t end,
+                       struct kvc_error *e) {
     memset(p, 0, sizeof *p);
+    p->head = head;
+    p->end = end;
     p->x = x;
     p->heads = (size_t)x->key.heads;
     p->dim = (size_t)x->key.dim;
@@ -38,7 +42,7 @@ static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t 
     p->rows = (size_t)x->rows;
     p->padded = (p->rows + KVC_TILE - 1) / KVC_TILE * KVC_TILE;
     p->together = TURNED_BYTES / sizeof *p->turned / (p->padded * p->dim + 1);
-    p->together = p->together < 1 ? 1 : p->together > p->heads ? p->heads : p->together;
+    p->together = p->together < 1 ? 1 : p->together > end - head ? end - head : p->together;
     const size_t turned = p->together * p->padded * p->dim;
     p->piece = kvc_alloc(ROWS * p->heads * p->dim + turned + BATCH * (p->dim + p->padded), sizeof *p->piece);
     if (!p->piece) return kvc_fail_memory(e, "probes");
@@ -62,7 +66,7 @@ static void turn_piece(const struct probes *p, size_t head, size_t first, size_t
 
 /* Transposes the keys of heads head .. head + p->together - 1. */
 static int turn(struct probes *p, size_t head, struct kvc_error *e) {
-    const size_t end = head + p->together < p->heads ? head + p->together : p->heads;
+    const size_t end = head + p->together < p->end ? head + p->together : p->end;
     for (size_t first = 0; first < p->rows; first += ROWS) {
         const size_t n = p->rows - first < ROWS ? p->rows - first : ROWS;
         if (p->x->read(p->x, KVC_SELECT_K, first, n, p->piece, e)) return -1;
@@ -140,12 +144,13 @@ static void each_probe(const struct probes *p, size_t head, const float *keys, p
     }
 }
 
-/* All probes of all heads. begin() is called before those of a head, unless it is NULL. */
+/* All probes of the heads. begin() is called before those of a head, unless it is NULL. */
 static int each_head(struct probes *p, int (*begin)(void *state, size_t head, struct kvc_error *e), probe_work *work, void *state,
                      struct kvc_error *e) {
-    for (size_t h = 0; h < p->heads; h++) {
-        if ((h % p->together == 0 && turn(p, h, e)) || (begin && begin(state, h, e))) return -1;
-        each_probe(p, h, p->turned + h % p->together * p->padded * p->dim, work, state);
+    for (size_t h = p->head; h < p->end; h++) {
+        const size_t place = (h - p->head) % p->together;
+        if ((!place && turn(p, h, e)) || (begin && begin(state, h, e))) return -1;
+        each_probe(p, h, p->turned + place * p->padded * p->dim, work, state);
     }
     return 0;
 }
@@ -156,7 +161,7 @@ static void add_shares(const struct probes *p, void *state, size_t head, const f
 
 int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_error *e) {
     struct probes p;
-    if (probes_init(&p, x, x->n_queries, e)) return -1;
+    if (probes_init(&p, x, x->n_queries, 0, (size_t)x->key.heads, e)) return -1;
     memset(to, 0, p.heads * p.rows * sizeof *to);
     const int status = each_head(&p, NULL, add_shares, to, e);
     free(p.piece);
@@ -181,18 +186,19 @@ static int ask_profile(const struct kvc_encoding *x, struct kvc_encoding *like, 
     return 0;
 }
 
-int kvc_probes_saliency(const struct kvc_encoding *x, float *to, struct kvc_error *e) {
+int kvc_probes_saliency(const struct kvc_encoding *x, size_t first, size_t end, float *to, struct kvc_error *e) {
     struct kvc_encoding like;
     struct probes p;
     int64_t *position;
     if (ask_profile(x, &like, &position, e)) return -1;
-    int status = probes_init(&p, &like, like.n_queries, e);
+    int status = probes_init(&p, &like, like.n_queries, first, end, e);
     if (status) p.piece = NULL;
     p.windowed = 1;
-    memset(to, 0, (size_t)(x->key.heads * x->rows) * sizeof *to);
+    memset(to + first * x->rows, 0, (end - first) * (size_t)x->rows * sizeof *to);
     if (!status) status = each_head(&p, NULL, add_squares, to, e);
     const size_t probes = p.n * p.group, seen = p.rows - (p.n ? hidden(&p, probes - 1) : 0);
-    for (size_t i = 0; i < p.heads * p.rows && !status; i++) to[i] = (float)seen * sqrtf(to[i] / (float)(probes ? probes : 1));
+    for (size_t i = first * p.rows; i < end * p.rows && !status; i++)
+        to[i] = (float)seen * sqrtf(to[i] / (float)(probes ? probes : 1));
     free(p.piece);
     free(position);
     return status;
@@ -250,7 +256,7 @@ int kvc_probes_output_energy(const struct kvc_encoding *x, uint64_t window, doub
     struct probes p;
     struct outputs o = {.x = x, .dim = (size_t)x->value.dim, .energy = to};
     const size_t heads = (size_t)x->value.heads;
-    if (probes_init(&p, x, window, e)) return -1;
+    if (probes_init(&p, x, window, 0, (size_t)x->key.heads, e)) return -1;
     o.value = kvc_alloc(p.rows * o.dim + ROWS * heads * o.dim + o.dim, sizeof *o.value);
     int status = o.value ? 0 : kvc_fail_memory(e, "probes");
     if (!status) {

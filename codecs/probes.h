@@ -13,8 +13,8 @@
 int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_error *e);
 /* Measures how much each row matters: to[head][row] = n * sqrt(mean over the queries of the share of attention squared), n
  * being the number of rows that the last query sees; an even spread gives 1. Takes the profile's queries where there are
- * some, else the cache's. A sliding window hides rows. */
-int kvc_probes_saliency(const struct kvc_encoding *x, float *to, struct kvc_error *e);
+ * some, else the cache's. A sliding window hides rows. Fills heads `first` to end - 1 of to. */
+int kvc_probes_saliency(const struct kvc_encoding *x, size_t first, size_t end, float *to, struct kvc_error *e);
 /* Counts the queries at each row's position or later: the terms of the sum of kvc_probes_attention(), per query head. */
 void kvc_probes_seen(const struct kvc_encoding *x, uint32_t *to);
 /* Puts the mean square of the queries in each channel into to[head][channel], over the last `window` queries and all query

@@ -11,6 +11,10 @@
 #include "codecs/args.h"
 #include "codecs/block.h"
 
+/* Stages of a recipe, and of a pipeline: with `finite` and the default stage. */
+#define KVC_MAX_STAGES 16
+#define KVC_MAX_STEPS (KVC_MAX_STAGES + 2)
+
 enum kvc_stage_flags {
     KVC_STAGE_TERMINAL = 1,     /* consumes the matrix: no stage follows in a pipeline */
     KVC_STAGE_LOSSLESS = 2,     /* every bit pattern comes back */
@@ -35,6 +39,12 @@ struct kvc_program;
 struct kvc_description {
     const char *values;      /* what the values are, to be read after the name of the part: " before RoPE" */
     const char *coordinates; /* what they are coded in: "a basis of its own" */
+};
+
+/* Consecutive rows of a block in binary32, on their way back through stages that decode each row alone. */
+struct kvc_row_run {
+    size_t first, n;     /* its rows in the block */
+    float *rows, *spare; /* the rows, and room for as many: a stage that fills `spare` exchanges the two */
 };
 
 struct kvc_stage {
@@ -81,6 +91,14 @@ struct kvc_stage {
      * its sections, whose hashes are checked. */
     int (*decode)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                   struct kvc_error *e);
+    /* In place of decode(), of a stage of binary32 that rebuilds each row alone: a run of rows then passes several stages while it is
+     * in the first cache. rows_begin() is called as decode() is, but block->rows is unset; it may make a state, and keep `block`,
+     * whose shape, profile and step may be others afterwards. rows_next() gets all rows in order, run after run. rows_end() frees the
+     * state (NULL too); where `done`, it refuses sections with more than the rows. */
+    int (*rows_begin)(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                      void **state, struct kvc_error *e);
+    int (*rows_next)(void *state, struct kvc_row_run *run, struct kvc_error *e);
+    int (*rows_end)(void *state, int done, struct kvc_error *e);
     /* The same as a program of the device decoder (program.h): returns 0, 1 when a device cannot do it, or -1 when the
      * sections are damaged. block->rows is unset. NULL: the CPU decodes the blocks of this stage. */
     int (*lower)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,

@@ -184,28 +184,31 @@ static int round_rows(struct kvc_basis_own *o, const float *vector, struct kvc_e
     return status;
 }
 
+static double product(const double *a, const double *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
 /* Makes the coefficients of least squares in the metric for the n rows b of a head: S RT (R RT)^-1 of rows R in the metric,
  * whose root is S. */
 static int invert_head(struct state *s, size_t h, const float *b, size_t n, struct kvc_error *e) {
     const size_t dim = s->own.dim;
     const float *scale = s->own.scale + h * dim;
-    double *gram = kvc_alloc(n, (n + dim) * sizeof *gram);
+    double *gram = kvc_alloc(n, (n + dim + 1) * sizeof *gram);
     if (!gram) return kvc_fail_memory(e, "a basis");
     double *row = gram + n * n;
     for (size_t i = 0; i < n * dim; i++) row[i] = (double)b[i] / (double)scale[i % dim];
     for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < n; j++) {
-            double sum = 0;
-            for (size_t d = 0; d < dim; d++) sum += row[i * dim + d] * row[j * dim + d];
-            gram[i * n + j] = sum;
-        }
+        for (size_t j = i; j < n; j++) gram[i * n + j] = gram[j * n + i] = product(row + i * dim, row + j * dim, dim);
     int status = kvc_invert(gram, n, e);
-    for (size_t d = 0; d < dim && !status; d++)
-        for (size_t j = 0; j < n; j++) {
-            double sum = 0;
-            for (size_t i = 0; i < n; i++) sum += row[i * dim + d] * gram[i * n + j];
-            s->inverse[(h * dim + d) * dim + j] = (float)(sum / (double)scale[d]);
-        }
+    double *sum = row + n * dim;
+    for (size_t d = 0; d < dim && !status; d++) {
+        memset(sum, 0, n * sizeof *sum);
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < n; j++) sum[j] += row[i * dim + d] * gram[i * n + j];
+        for (size_t j = 0; j < n; j++) s->inverse[(h * dim + d) * dim + j] = (float)(sum[j] / (double)scale[d]);
+    }
     free(gram);
     return status;
 }
@@ -252,64 +255,35 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);
 }
 
-enum { CACHED = 16384 };    /* floats of a matrix that are multiplied at once, 64 KB; with fewer, rows are read too often */
-enum { LINE = 16 };         /* floats of a line of caches */
-enum { ROWS_AT_ONCE = 16 }; /* rows whose products are made before they are put back, while they are in the first cache */
+enum { ROWS = 16 }; /* rows that are copied, and multiplied into their place */
 
-/* Multiplies coefficients by the kept[h] rows of each head, one head after the other; NULL: as many rows as channels. Matrices
- * are copied to where their rows begin with lines of caches, as the rows of the kernel's vectors should. Those that are too large for
- * the cache are taken in strips of columns. */
-static int synthesise(struct kvc_block *block, const float *row, const size_t *kept, struct kvc_error *e) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *copy = kvc_alloc_lines(CACHED + rows * dim, sizeof *copy);
-    if (!copy) return kvc_fail_memory(e, "rows");
-    float *y = copy + CACHED;
-    for (size_t h = 0; h < heads; h++) {
-        const size_t n = kept ? kept[h] : dim, fit = n ? CACHED / n / LINE * LINE : dim, strip = fit < dim ? fit : dim;
-        const size_t at_once = strip < dim ? rows : ROWS_AT_ONCE;
-        for (size_t t = 0, count; t < rows; t += count) {
-            float *x = (float *)(void *)block->rows + (t * heads + h) * dim;
-            count = rows - t < at_once ? rows - t : at_once;
-            for (size_t first = 0; first < dim; first += strip) {
-                const size_t width = dim - first < strip ? dim - first : strip;
-                for (size_t j = 0; j < n && (!t || strip < dim); j++)
-                    memcpy(copy + j * width, row + j * dim + first, width * sizeof *copy);
-                kvc_kernels_get()->multiply_sparse(y + first, dim, x, heads * dim, count, copy, n, width, width);
-            }
-            for (size_t i = 0; i < count; i++) memcpy(x + i * heads * dim, y + i * dim, dim * sizeof *y);
-        }
-        row += n * dim;
-    }
-    free(copy);
-    return 0;
+/* Multiplies n rows of a head, `stride` floats apart, by a matrix whose columns are in tiles; those that fill none are in the matrix. */
+static void analyse_rows(float *x, size_t stride, size_t n, const float *tiles, const float *matrix, size_t dim, float *copy) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    const size_t whole = dim / KVC_TILE * KVC_TILE;
+    for (size_t t = 0; t < n; t++) memcpy(copy + t * dim, x + t * stride, dim * sizeof *copy);
+    for (size_t first = 0; first < whole; first += KVC_TILE)
+        k->multiply_tile(x + first, stride, copy, dim, n, tiles + first * dim, dim);
+    for (size_t t = 0; t < n && whole < dim; t++)
+        k->multiply_rows(x + t * stride + whole, copy + t * dim, matrix + whole, dim, dim, dim - whole);
 }
 
-/* Multiplies each head's channels by `matrix`, [head][channel][component] and dense. A tile of its columns, which is copied,
- * serves all rows. */
+/* Multiplies each head's channels by `matrix`, [head][channel][component] and dense. */
 static int analyse(struct kvc_block *block, const float *matrix, struct kvc_error *e) {
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
-    float *y = kvc_alloc(rows + KVC_TILE, dim * sizeof *y);
-    if (!y) return kvc_fail_memory(e, "rows");
-    float *tile = y + rows * dim;
-    for (size_t h = 0; h < heads; h++, matrix += dim * dim) {
+    float *tiles = rows ? kvc_alloc_lines(dim + ROWS, dim * sizeof *tiles) : NULL;
+    if (rows && !tiles) return kvc_fail_memory(e, "rows");
+    for (size_t h = 0; h < heads && rows; h++, matrix += dim * dim) {
         float *x = (float *)(void *)block->rows + h * dim;
-        size_t first = 0;
-        for (; first + KVC_TILE <= dim; first += KVC_TILE) {
-            for (size_t d = 0; d < dim; d++) memcpy(tile + d * KVC_TILE, matrix + d * dim + first, KVC_TILE * sizeof *tile);
-            kvc_kernels_get()->multiply_tile(y + first, dim, x, heads * dim, rows, tile, dim);
-        }
-        for (size_t t = 0; t < rows && first < dim; t++)
-            kvc_kernels_get()->multiply_rows(y + t * dim + first, x + t * heads * dim, matrix + first, dim, dim, dim - first);
-        for (size_t t = 0; t < rows; t++) memcpy(x + t * heads * dim, y + t * dim, dim * sizeof *y);
+        for (size_t first = 0; first + KVC_TILE <= dim; first += KVC_TILE)
+            for (size_t d = 0; d < dim; d++)
+                memcpy(tiles + first * dim + d * KVC_TILE, matrix + d * dim + first, KVC_TILE * sizeof *tiles);
+        for (size_t t = 0; t < rows; t += ROWS)
+            analyse_rows(x + t * heads * dim, heads * dim, rows - t < ROWS ? rows - t : ROWS, tiles, matrix, dim,
+                         tiles + dim * dim);
     }
-    free(y);
+    free(tiles);
     return 0;
-}
-
-static void scale_rows(struct kvc_block *block, const float *scale) {
-    const size_t width = (size_t)(block->shape.heads * block->shape.dim);
-    for (uint64_t t = 0; t < block->shape.tokens; t++)
-        kvc_kernels_get()->multiply((float *)(void *)block->rows + t * width, scale, width);
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
@@ -319,21 +293,98 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return analyse(block, s ? s->inverse : block->profile->inverse, e);
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
-    struct kvc_basis_source b;
-    (void)args;
-    int status = kvc_basis_open(&b, stored, block, e);
-    if (!status && b.profile) {
-        status = synthesise(block, b.profile->basis, NULL, e);
-    } else if (!status && b.own.kind == KVC_BASIS_SCALED) {
-        scale_rows(block, b.own.scale);
-    } else if (!status) {
-        kvc_basis_own_build(&b.own);
-        status = synthesise(block, b.own.row, b.own.kept, e);
+/* --- decoding --- */
+
+enum { CACHED = 16384 }; /* floats of a matrix that are multiplied at once, 64 KB */
+enum { LINE = 16 };      /* floats of a line of caches */
+
+/* The basis of a block that is being decoded, head after head. Matrices of more than CACHED floats are copied, in strips of columns. */
+struct row_basis {
+    struct kvc_basis_source source;
+    size_t heads, dim;
+    const float *row; /* NULL: there are scales only */
+    float *strips;    /* the same, [head][strip][component][column of the strip]; NULL: a head has one strip */
+};
+
+static size_t kept_of(const struct row_basis *b, size_t head) {
+    return b->source.profile ? b->dim : b->source.own.kept[head];
+}
+
+/* Returns the columns of a head's strips, the last of which may be narrower. */
+static size_t strip_of(const struct row_basis *b, size_t head) {
+    const size_t n = kept_of(b, head), fit = n ? CACHED / n / LINE * LINE : b->dim;
+    return fit < b->dim ? fit : b->dim;
+}
+
+static int make_strips(struct row_basis *b, struct kvc_error *e) {
+    size_t rows = 0, narrow = 0;
+    for (size_t h = 0; h < b->heads; h++) {
+        rows += kept_of(b, h);
+        narrow |= strip_of(b, h) < b->dim;
     }
-    kvc_basis_own_free(&b.own);
-    return status;
+    if (!narrow) return 0;
+    float *to = b->strips = kvc_alloc_lines(rows * b->dim, sizeof *to);
+    const float *row = b->row;
+    if (!to) return kvc_fail_memory(e, "a basis");
+    for (size_t h = 0; h < b->heads; row += kept_of(b, h++) * b->dim)
+        for (size_t first = 0, strip = strip_of(b, h), width; first < b->dim; first += width) {
+            width = b->dim - first < strip ? b->dim - first : strip;
+            for (size_t j = 0; j < kept_of(b, h); j++, to += width) memcpy(to, row + j * b->dim + first, width * sizeof *to);
+        }
+    return 0;
+}
+
+static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                      void **state, struct kvc_error *e) {
+    struct row_basis *b = calloc(1, sizeof *b);
+    (void)args;
+    if (!b) return kvc_fail_memory(e, "a basis");
+    *state = b;
+    b->heads = (size_t)block->shape.heads;
+    b->dim = (size_t)block->shape.dim;
+    if (kvc_basis_open(&b->source, stored, block, e)) return -1;
+    if (b->source.profile) {
+        b->row = b->source.profile->basis;
+    } else if (b->source.own.kind == KVC_BASIS_ROWS) {
+        kvc_basis_own_build(&b->source.own);
+        b->row = b->source.own.row;
+    }
+    return b->row ? make_strips(b, e) : 0;
+}
+
+static void exchange(struct kvc_row_run *run) {
+    float *const rows = run->rows;
+    run->rows = run->spare;
+    run->spare = rows;
+}
+
+static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+    const struct row_basis *b = state;
+    const struct kvc_kernels *k = kvc_kernels_get();
+    const size_t dim = b->dim, width = b->heads * dim;
+    (void)e;
+    for (size_t t = 0; t < run->n && !b->row; t++) k->multiply(run->rows + t * width, b->source.own.scale, width);
+    if (!b->row) return 0;
+    const float *row = b->strips ? b->strips : b->row;
+    for (size_t h = 0; h < b->heads; h++) {
+        const size_t n = kept_of(b, h), strip = strip_of(b, h);
+        for (size_t first = 0, columns; first < dim; first += columns, row += n * columns) {
+            columns = dim - first < strip ? dim - first : strip;
+            k->multiply_sparse(run->spare + h * dim + first, width, run->rows + h * dim, width, run->n, row, n, columns, columns);
+        }
+    }
+    exchange(run);
+    return 0;
+}
+
+static int rows_end(void *state, int done, struct kvc_error *e) {
+    struct row_basis *b = state;
+    (void)done, (void)e;
+    if (!b) return 0;
+    kvc_basis_own_free(&b->source.own);
+    free(b->strips);
+    free(b);
+    return 0;
 }
 
 static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
@@ -356,6 +407,8 @@ const struct kvc_stage kvc_stage_basis = {
     .end = end,
     .encode = encode,
     .describe = describe,
-    .decode = decode,
+    .rows_begin = rows_begin,
+    .rows_next = rows_next,
+    .rows_end = rows_end,
     .lower = kvc_basis_lower,
 };

@@ -37,7 +37,7 @@ size_t kvc_basis_own_count(const struct kvc_basis_own *o) {
 int kvc_basis_own_rows(struct kvc_basis_own *o, struct kvc_error *e) {
     const size_t n = kvc_basis_own_count(o) * o->dim;
     o->code = malloc(n + 1);
-    o->row = kvc_alloc(n, sizeof *o->row);
+    o->row = kvc_alloc_lines(n, sizeof *o->row);
     return o->code && o->row ? 0 : kvc_fail_memory(e, "a basis");
 }
 

@@ -61,17 +61,17 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return kvc_halves_add(side, KVC_SECTION_MEAN, stage, s->mean, s->width, e);
 }
 
-static void shift(struct kvc_block *block, const float *mean, float sign) {
-    const size_t width = (size_t)(block->shape.heads * block->shape.dim);
-    float *x = (float *)(void *)block->rows;
-    for (uint64_t t = 0; t < block->shape.tokens; t++) kvc_kernels_get()->add_scaled(x + t * width, mean, sign, width);
+static void shift(float *x, size_t rows, const float *mean, size_t width, float sign) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    for (size_t t = 0; t < rows; t++) k->add_scaled(x + t * width, mean, sign, width);
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     (void)args, (void)stage, (void)out, (void)e;
-    shift(block, s ? s->mean : block->profile->mean, -1);
+    shift((float *)(void *)block->rows, (size_t)block->shape.tokens, s ? s->mean : block->profile->mean,
+          (size_t)(block->shape.heads * block->shape.dim), -1);
     return 0;
 }
 
@@ -84,21 +84,37 @@ static int open_sections(const struct kvc_stored *stored, const struct kvc_block
     return block->profile ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+struct row_means {
+    size_t width;
+    const float *mean;
+    float own[]; /* where the means are the file's own */
+};
+
+static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                      void **state, struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     const struct kvc_section *s;
     (void)args;
     if (open_sections(stored, block, &s, e)) return -1;
-    if (!s) {
-        shift(block, block->profile->mean, 1);
-        return 0;
-    }
-    float *mean = kvc_alloc(width, sizeof *mean);
-    int status = mean ? kvc_halves_take(mean, s, width, e) : kvc_fail_memory(e, "means");
-    if (!status) shift(block, mean, 1);
-    free(mean);
-    return status;
+    struct row_means *m = malloc(sizeof *m + (s ? width * sizeof(float) : 0));
+    if (!m) return kvc_fail_memory(e, "means");
+    *state = m;
+    m->width = width;
+    m->mean = s ? m->own : block->profile->mean;
+    return s ? kvc_halves_take(m->own, s, width, e) : 0;
+}
+
+static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+    const struct row_means *m = state;
+    (void)e;
+    shift(run->rows, run->n, m->mean, m->width, 1);
+    return 0;
+}
+
+static int rows_end(void *state, int done, struct kvc_error *e) {
+    (void)done, (void)e;
+    free(state);
+    return 0;
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
@@ -126,6 +142,8 @@ const struct kvc_stage kvc_stage_center = {
     .settle = settle,
     .end = end,
     .encode = encode,
-    .decode = decode,
+    .rows_begin = rows_begin,
+    .rows_next = rows_next,
+    .rows_end = rows_end,
     .lower = lower,
 };

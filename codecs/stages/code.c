@@ -7,20 +7,19 @@
 #include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
+#include "codecs/stages/code_cost.h"
 #include "codecs/stages/code_plan.h"
 
 #include "kernels/kernels.h"
 
-#include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { STEP, KLD, LANES, N_ARGS };
 enum { INDICES = KVC_CODE_INDICES, CLASSES = KVC_CODE_CLASSES, CLASS_ZERO = KVC_CODE_CLASS_ZERO };
-enum { MOST_BITS = 24 }; /* codes are below 2^24 in size: exact as binary32 */
-enum { LENGTH_BITS = 5 };
+enum { MOST_BITS = KVC_CODE_MOST_BITS };
+enum { LENGTH_BITS = KVC_CODE_LENGTH_BITS };
 enum { CODES_HEADER = 4 };
 enum { TABLE_RICE = 1, INDEX_BITS = 6 };
 enum { VALUES_A_LANE = 512 };
@@ -62,28 +61,16 @@ static unsigned lanes_for(const struct kvc_stage_args *args, size_t values) {
 
 /* --- encoding --- */
 
-/* Sizes of codes are counted in bins: one by one up to FINE_BINS, then eight an octave. */
-enum { FINE_BINS = 64, BINS_AN_OCTAVE = 8, BINS = FINE_BINS + BINS_AN_OCTAVE * (MOST_BITS - 6) };
-
-static unsigned bin_of(uint32_t size) {
-    if (size < FINE_BINS) return size;
-    const unsigned octave = 31 - (unsigned)__builtin_clz(size);
-    return FINE_BINS + (octave - 6) * BINS_AN_OCTAVE + (size >> (octave - 3) & 7);
-}
-
-static uint32_t size_of_bin(unsigned bin) {
-    if (bin < FINE_BINS) return bin;
-    const unsigned octave = (bin - FINE_BINS) / BINS_AN_OCTAVE + 6, part = (bin - FINE_BINS) % BINS_AN_OCTAVE;
-    return (8 + part) << (octave - 3);
-}
-
 struct state {
     size_t heads, dim;
-    uint32_t (*count[CLASSES])[BINS]; /* [head][component]; NULL: no row of the class yet */
-    unsigned bins[CLASSES];           /* the class has no codes in bins from here on */
-    uint8_t *index;                   /* once settled */
+    uint32_t (*count[CLASSES])[KVC_CODE_BINS]; /* [head][component]; NULL: no row of the class yet */
+    unsigned bins[CLASSES];                    /* the class has no codes in bins from here on */
+    uint8_t *index;                            /* once settled */
     struct kvc_code_plan plan;
-    struct kvc_bits bits;
+    int32_t *codes;    /* of a row of one head, and after them the numbers of those without a symbol */
+    uint16_t *symbols; /* of a block of `room` values */
+    uint8_t *bytes;    /* its section: `before` bytes that are filled from their end, and the string of bits */
+    size_t room, before;
 };
 
 static void free_counts(struct state *s) {
@@ -99,6 +86,9 @@ static void end(void *state) {
     kvc_code_plan_free(&s->plan);
     free_counts(s);
     free(s->index);
+    free(s->codes);
+    free(s->symbols);
+    free(s->bytes);
     free(s);
 }
 
@@ -112,60 +102,48 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->heads = (size_t)like->shape.heads;
     s->dim = (size_t)like->shape.dim;
     s->index = kvc_alloc_zeros(s->heads, s->dim);
-    return s->index ? 0 : kvc_fail_memory(e, "codes");
+    s->codes = kvc_alloc(s->dim, sizeof *s->codes + sizeof(uint16_t));
+    return s->index && s->codes ? 0 : kvc_fail_memory(e, "codes");
 }
 
 /* The largest code. */
 #define MOST_CODE ((1 << MOST_BITS) - 1)
 
-static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
-    struct state *s = state;
-    const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
-    int32_t *codes = kvc_alloc(s->dim, sizeof *codes);
-    if (!codes) return kvc_fail_memory(e, "codes");
-    for (size_t i = 0; i < (size_t)block->shape.tokens * s->heads; i++, x += s->dim) {
-        const unsigned class = (unsigned)(class_at(block, i) + CLASS_ZERO);
-        if (!s->count[class] && !(s->count[class] = kvc_alloc_zeros(s->heads, s->dim * sizeof *s->count[class]))) {
-            free(codes);
+/* Counts the codes of one head of n rows; step: classes [row][head], or NULL. */
+static int look_at_head(struct state *s, const float *x, size_t head, size_t n, const int8_t *step, float inverse,
+                        struct kvc_error *e) {
+    const struct kvc_kernels *kernels = kvc_kernels_get();
+    for (size_t i = 0; i < n; i++) {
+        const unsigned class = (unsigned)((step ? step[i * s->heads + head] : 0) + CLASS_ZERO);
+        if (!s->count[class] && !(s->count[class] = kvc_alloc_zeros(s->heads, s->dim * sizeof *s->count[class])))
             return kvc_fail_memory(e, "codes");
-        }
-        uint32_t(*count)[BINS] = s->count[class] + i % s->heads * s->dim;
-        kvc_kernels_get()->round_codes(codes, x, s->dim, inverse, MOST_CODE);
-        int32_t most = 0;
+        uint32_t(*count)[KVC_CODE_BINS] = s->count[class] + head * s->dim;
+        unsigned bins = s->bins[class];
+        kernels->round_codes(s->codes, x + (i * s->heads + head) * s->dim, s->dim, inverse, MOST_CODE);
         for (size_t c = 0; c < s->dim; c++) {
-            codes[c] = abs(codes[c]);
-            most = codes[c] > most ? codes[c] : most;
+            const unsigned bin = kvc_code_bin((uint32_t)abs(s->codes[c]));
+            count[c][bin]++;
+            bins = bin < bins ? bins : bin + 1;
         }
-        for (size_t c = 0; c < s->dim; c++) count[c][bin_of((uint32_t)codes[c])]++;
-        if (s->bins[class] <= bin_of((uint32_t)most)) s->bins[class] = bin_of((uint32_t)most) + 1;
+        s->bins[class] = bins;
     }
-    free(codes);
     return 0;
 }
 
-/* Bits of a code of this size, of either sign, at an index. */
-static double cost_of(unsigned index, uint32_t size) {
-    const unsigned shift = kvc_code_shift(index);
-    const uint32_t r = (size + (shift ? 1u << (shift - 1) : 0)) >> shift;
-    const uint16_t *f = kvc_code_frequency[kvc_code_table(index)];
-    const unsigned found = r < KVC_CODE_MIDDLE ? f[KVC_CODE_MIDDLE + r] : 0;
-    if (found) return KVC_CODE_BITS - log2(found) + shift;
-    return KVC_CODE_BITS - log2(f[KVC_CODE_ESCAPE]) + LENGTH_BITS + log2(r) + 2 + shift;
-}
-
-static double cost_table[INDICES][BINS];
-static pthread_once_t cost_once = PTHREAD_ONCE_INIT;
-
-static void make_costs(void) {
-    for (unsigned i = 0; i < INDICES; i++)
-        for (unsigned b = 0; b < BINS; b++) cost_table[i][b] = cost_of(i, size_of_bin(b));
+static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+    struct state *s = state;
+    for (size_t h = 0; h < s->heads; h++) /* counts of one head are in the first cache */
+        if (look_at_head(s, (const float *)(const void *)block->rows, h, (size_t)block->shape.tokens, block->step,
+                         1 / (float)args->f[STEP], e))
+            return -1;
+    return 0;
 }
 
 /* Returns the bits of component i's values at an index; last[class] is the end of the bins that have values. */
 static double bits_at(const struct state *s, size_t i, const unsigned *last, unsigned index) {
     double bits = 0;
     for (unsigned c = 0; c < CLASSES; c++) {
-        const double *cost = cost_table[kvc_code_index_at(index, (int)c - CLASS_ZERO)];
+        const double *cost = kvc_code_costs(kvc_code_index_at(index, (int)c - CLASS_ZERO));
         for (unsigned b = 0; b < last[c]; b++) bits += s->count[c][i][b] * cost[b];
     }
     return bits;
@@ -197,7 +175,6 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     struct kvc_bits bits = {.bytes = bytes};
     (void)args;
     if (!bytes) return kvc_fail_memory(e, "tables");
-    pthread_once(&cost_once, make_costs);
     for (size_t i = 0; i < width; i++) {
         s->index[i] = (uint8_t)choose_index(s, i, i ? s->index[i - 1] : INDICES / 2);
         if (i % s->dim) kvc_bits_put_rice(&bits, kvc_zigzag((int)s->index[i - 1] - (int)s->index[i]), TABLE_RICE);
@@ -225,50 +202,57 @@ static uint16_t cut(int32_t q, unsigned table, unsigned shift, struct kvc_bits *
     return (uint16_t)(has ? KVC_CODE_MIDDLE + r : KVC_CODE_ESCAPE);
 }
 
+/* Makes room for what encoding a block needs; the room of a larger block before it serves. */
+static int make_room(struct state *s, size_t values, unsigned lanes, struct kvc_error *e) {
+    if (values <= s->room) return 0;
+    free(s->symbols);
+    free(s->bytes);
+    s->room = 0;
+    s->before = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
+    s->symbols = kvc_alloc(values, sizeof *s->symbols);
+    s->bytes = malloc(s->before + 6 * values + 16);
+    if (!s->symbols || !s->bytes) return kvc_fail_memory(e, "codes");
+    s->room = values;
+    return 0;
+}
+
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e) {
     struct state *s = state;
+    const struct kvc_kernels *kernels = kvc_kernels_get();
     const size_t dim = s->dim, rows = (size_t)block->shape.tokens * s->heads, values = rows * dim;
     const unsigned lanes = lanes_for(args, values);
     const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
     if (!values) return 0;
-    const size_t room = CODES_HEADER + 4 * (size_t)lanes + KVC_RANS_BOUND(values);
-    uint16_t *symbols = kvc_alloc(values, sizeof *symbols);
-    uint8_t *bytes = malloc(room + 6 * values + 16), *end = bytes ? bytes + room : NULL;
-    int32_t *codes = kvc_alloc(dim, sizeof *codes + sizeof(uint16_t));
-    uint16_t *others = codes ? (uint16_t *)(codes + dim) : NULL;
-    int status = symbols && bytes && codes ? 0 : kvc_fail_memory(e, "codes");
+    if (make_room(s, values, (unsigned)args->i[LANES], e)) return -1;
+    uint8_t *const end = s->bytes + s->before;
+    int32_t *const codes = s->codes;
+    uint16_t *const others = (uint16_t *)(codes + dim);
     struct kvc_bits bits = {.bytes = end};
-    for (size_t i = 0; i < rows && !status; i++) {
-        const int class = class_at(block, i);
+    for (size_t i = 0; i < rows; i++) {
         const size_t head = i % s->heads * dim;
-        const struct kvc_code_way *way = kvc_code_plan_at(&s->plan, class, e);
-        if ((status = way ? 0 : -1)) break;
+        const struct kvc_code_way *way = kvc_code_plan_at(&s->plan, class_at(block, i), e);
+        if (!way) return -1;
         const uint16_t *base = way->base + head;
         const uint8_t *shift = way->shift + head, *limit = way->limit + head;
-        uint16_t *const to = symbols + i * dim;
-        kvc_kernels_get()->round_codes(codes, x + i * dim, dim, inverse, MOST_CODE);
-        const size_t n = kvc_kernels_get()->codes_to_symbols(to, others, codes, base, limit, dim, KVC_CODE_MIDDLE);
+        uint16_t *const to = s->symbols + i * dim;
+        kernels->round_codes(codes, x + i * dim, dim, inverse, MOST_CODE);
+        const size_t n = kernels->codes_to_symbols(to, others, codes, base, limit, dim, KVC_CODE_MIDDLE);
         for (size_t k = 0; k < n; k++) {
             const size_t c = others[k];
             to[c] = (uint16_t)(base[c] + cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits));
         }
     }
-    if (!status) {
-        struct kvc_rans_encoder r;
-        kvc_rans_encode_begin(&r, lanes, end);
-        for (size_t i = rows; i-- > 0;)
-            kvc_kernels_get()->rans_encode(&r, symbols + i * dim, dim, kvc_code_rows(), KVC_CODE_BITS);
-        const size_t words = (size_t)(end - r.next);
-        uint8_t *start = r.next - 4 * lanes - CODES_HEADER;
-        kvc_rans_encode_end(&r, start + CODES_HEADER);
-        for (unsigned b = 0; b < CODES_HEADER; b++) start[b] = (uint8_t)(words >> 8 * b & 255);
-        status = kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start, (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
-    }
-    free(symbols);
-    free(bytes);
-    free(codes);
-    return status;
+    struct kvc_rans_encoder r;
+    const size_t at_once = dim % lanes ? dim : values; /* each head begins with lane 0 */
+    kvc_rans_encode_begin(&r, lanes, end);
+    for (size_t i = values; i; i -= at_once)
+        kernels->rans_encode(&r, s->symbols + i - at_once, at_once, kvc_code_rows(), KVC_CODE_BITS);
+    const size_t words = (size_t)(end - r.next);
+    uint8_t *start = r.next - 4 * lanes - CODES_HEADER;
+    kvc_rans_encode_end(&r, start + CODES_HEADER);
+    for (unsigned b = 0; b < CODES_HEADER; b++) start[b] = (uint8_t)(words >> 8 * b & 255);
+    return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start, (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
 }
 
 /* --- decoding --- */
@@ -296,20 +280,23 @@ static size_t list_others(uint32_t *others, const uint16_t *symbols, const uint8
 
 /* Reads escaped values and low bits of n components of a row of one head. */
 static int join(float *y, const uint16_t *symbols, const uint8_t *shift, const uint32_t *others, size_t n, float step,
-                struct kvc_bits *bits, struct kvc_error *e) {
+                struct kvc_bits *string, struct kvc_error *e) {
+    struct kvc_bits bits = *string; /* a copy, which may stay in registers */
+    int64_t most = 0;
     for (size_t k = 0; k < n; k++) {
         const size_t c = others[k];
         int64_t r = (int)symbols[c] - KVC_CODE_MIDDLE;
         if (symbols[c] == KVC_CODE_ESCAPE) {
-            const unsigned length = kvc_bits_get(bits, LENGTH_BITS);
-            r = kvc_unzigzag(1u << length | kvc_bits_get(bits, length));
+            const unsigned length = kvc_bits_get(&bits, LENGTH_BITS);
+            r = kvc_unzigzag(1u << length | kvc_bits_get(&bits, length));
         }
-        if (shift[c]) r = r * (1 << shift[c]) + kvc_bits_get(bits, shift[c]) - (1 << (shift[c] - 1));
-        if (bits->bad || r >= 1 << MOST_BITS || r <= -(1 << MOST_BITS))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES has a code out of range");
+        if (shift[c]) r = r * (1 << shift[c]) + kvc_bits_get(&bits, shift[c]) - (1 << (shift[c] - 1));
+        most |= r < 0 ? -r : r;
         y[c] = (float)r * step;
     }
-    return 0;
+    *string = bits;
+    if (!bits.bad && most < 1 << MOST_BITS) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES has a code out of range");
 }
 
 /* The sections of a block, opened. */
@@ -341,82 +328,110 @@ static int open_sections(const struct kvc_stage_args *args, const struct kvc_sto
     return 0;
 }
 
-/* Room for a row of all heads, and what every row needs. */
-struct row_room {
+/* A block that is being decoded. */
+struct row_codes {
     const struct kvc_kernels *kernels;
     const uint32_t *slots;
-    const struct kvc_code_way **way; /* of each head */
+    struct sections sections;
+    const int8_t *step; /* class [row][head], or NULL */
+    float factor;       /* the step */
+    size_t heads, dim;
+    uint8_t *index;
+    struct kvc_code_plan plan;
+    struct kvc_rans_decoder rans;
+    struct kvc_bits bits;
     uint32_t *others;                /* of one head */
-    uint16_t *symbols, *base;
+    uint16_t *symbols, *base;        /* of ROWS rows */
+    const struct kvc_code_way **way; /* of each of their heads, the first `filled` of which are set */
+    size_t filled;
 };
 
-static int row_room_init(struct row_room *r, size_t heads, size_t dim, struct kvc_error *e) {
-    const size_t width = heads * dim;
-    if (!(r->way = kvc_alloc(heads, sizeof *r->way + dim * (sizeof *r->others + 2 * sizeof(uint16_t)))))
-        return kvc_fail_memory(e, "codes");
+enum { ROWS = 16 }; /* rows whose symbols are decoded at once */
+
+static int rows_end(void *state, int done, struct kvc_error *e) {
+    struct row_codes *r = state;
+    int status = 0;
+    if (!r) return 0;
+    if (done && r->sections.codes) {
+        status = kvc_rans_decode_end(&r->rans, e);
+        if (!status && !kvc_bits_ended(&r->bits))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "section CODES does not end where it should");
+    }
+    kvc_code_plan_free(&r->plan);
+    free(r->index);
+    free(r->way);
+    free(r);
+    return status;
+}
+
+static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                      void **state, struct kvc_error *e) {
+    struct row_codes *r = calloc(1, sizeof *r);
+    if (!r) return kvc_fail_memory(e, "codes");
+    *state = r;
+    if (open_sections(args, stored, &block->shape, &r->sections, e)) return -1;
+    if (!r->sections.codes) return 0;
+    const size_t heads = r->heads = (size_t)block->shape.heads, dim = r->dim = (size_t)block->shape.dim;
     r->kernels = kvc_kernels_get();
     r->slots = kvc_code_slots();
-    r->others = (uint32_t *)(r->way + heads);
-    r->symbols = (uint16_t *)(r->others + width);
-    r->base = r->symbols + width;
-    return 0;
+    r->step = block->step;
+    r->factor = (float)args->f[STEP];
+    r->bits = (struct kvc_bits){.read = r->sections.extra, .limit = 8 * r->sections.extra_size};
+    r->index = kvc_alloc(heads, dim);
+    r->way = kvc_alloc(heads, ROWS * (sizeof *r->way + dim * 2 * sizeof(uint16_t)) + dim * sizeof *r->others);
+    if (!r->index || !r->way) return kvc_fail_memory(e, "codes");
+    r->others = (uint32_t *)(r->way + ROWS * heads);
+    r->symbols = (uint16_t *)(r->others + heads * dim);
+    r->base = r->symbols + ROWS * heads * dim;
+    r->plan = (struct kvc_code_plan){.heads = heads, .dim = dim, .index = r->index, .factor = 1 << KVC_CODE_BITS};
+    if (read_indices(r->sections.tables, r->index, heads, dim, e)) return -1;
+    return kvc_rans_decode_begin(&r->rans, r->sections.lanes, r->sections.states, r->sections.words, r->sections.size, e);
 }
 
-/* Decodes the symbols of row i. Heads are decoded as one where each then begins with lane 0, as it should. */
-static int decode_symbols(struct kvc_rans_decoder *r, struct kvc_code_plan *p, const struct kvc_block *block, size_t i,
-                          struct row_room *room, struct kvc_error *e) {
-    const size_t heads = p->heads, dim = p->dim, at_once = dim % r->lanes ? dim : heads * dim;
-    for (size_t h = 0; h < heads; h++) {
-        if (!(room->way[h] = kvc_code_plan_at(p, class_at(block, i * heads + h), e))) return -1;
-        memcpy(room->base + h * dim, room->way[h]->base + h * dim, dim * sizeof *room->base);
+/* Decodes the symbols of n rows, of which row `first` is the first. Heads are decoded as one where each then begins with lane 0, as it
+ * should. */
+static int decode_symbols(struct row_codes *r, size_t first, size_t n, struct kvc_error *e) {
+    const size_t heads = r->heads, dim = r->dim, all = n * heads * dim, at_once = dim % r->rans.lanes ? dim : all;
+    for (size_t i = 0; i < n * heads; i++) {
+        const size_t h = i % heads;
+        const int class = r->step ? r->step[first * heads + i] : 0;
+        const struct kvc_code_way *way = kvc_code_plan_at(&r->plan, class, e);
+        if (!way) return -1;
+        if (r->way[i] == way && r->filled > i) continue;
+        r->way[i] = way;
+        memcpy(r->base + i * dim, way->base + h * dim, dim * sizeof *r->base);
     }
-    for (size_t c = 0; c < heads * dim; c += at_once)
-        room->kernels->rans_decode(r, room->symbols + c, room->base + c, at_once, room->slots, KVC_CODE_BITS);
+    if (r->filled < n * heads) r->filled = n * heads;
+    for (size_t c = 0; c < all; c += at_once)
+        r->kernels->rans_decode(&r->rans, r->symbols + c, r->base + c, at_once, r->slots, KVC_CODE_BITS);
     return 0;
 }
 
-static int decode_rows(const struct kvc_stage_args *args, struct kvc_code_plan *p, const struct sections *s,
-                       struct kvc_block *block, struct row_room *room, struct kvc_error *e) {
-    const size_t heads = p->heads, dim = p->dim;
-    const float step = (float)args->f[STEP];
-    float *y = (float *)(void *)block->rows;
-    struct kvc_rans_decoder r;
-    struct kvc_bits bits = {.read = s->extra, .limit = 8 * s->extra_size};
-    if (kvc_rans_decode_begin(&r, s->lanes, s->states, s->words, s->size, e)) return -1;
-    for (size_t i = 0; i < (size_t)block->shape.tokens; i++) {
-        if (decode_symbols(&r, p, block, i, room, e)) return -1;
-        for (size_t h = 0; h < heads; h++, y += dim) {
-            const uint16_t *symbols = room->symbols + h * dim;
-            const uint8_t *shift = room->way[h]->shift + h * dim;
-            const uint32_t *others = room->way[h]->shifted + h * dim;
-            size_t n = room->way[h]->n_shifted[h];
-            if (room->kernels->symbols_to_floats(y, symbols, dim, KVC_CODE_MIDDLE, step) == KVC_CODE_ESCAPE) {
-                n = list_others(room->others, symbols, shift, dim);
-                others = room->others;
-            }
-            if (join(y, symbols, shift, others, n, step, &bits, e)) return -1;
+static int decode_rows(struct row_codes *r, size_t first, size_t n, float *y, struct kvc_error *e) {
+    const size_t dim = r->dim;
+    if (decode_symbols(r, first, n, e)) return -1;
+    for (size_t i = 0; i < n * r->heads; i++, y += dim) {
+        const size_t h = i % r->heads;
+        const uint16_t *symbols = r->symbols + i * dim;
+        const uint8_t *shift = r->way[i]->shift + h * dim;
+        const uint32_t *others = r->way[i]->shifted + h * dim;
+        size_t left = r->way[i]->n_shifted[h];
+        if (r->kernels->symbols_to_floats(y, symbols, dim, KVC_CODE_MIDDLE, r->factor) == KVC_CODE_ESCAPE) {
+            left = list_others(r->others, symbols, shift, dim);
+            others = r->others;
         }
+        if (left && join(y, symbols, shift, others, left, r->factor, &r->bits, e)) return -1;
     }
-    if (kvc_rans_decode_end(&r, e)) return -1;
-    return kvc_bits_ended(&bits) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section CODES does not end where it should");
+    return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
-    struct kvc_code_plan p = {.heads = (size_t)block->shape.heads, .dim = (size_t)block->shape.dim, .factor = 1 << KVC_CODE_BITS};
-    struct row_room room = {.way = NULL};
-    struct sections s;
-    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
-    if (!s.codes) return 0;
-    uint8_t *index = kvc_alloc(p.heads, p.dim);
-    int status = index ? read_indices(s.tables, index, p.heads, p.dim, e) : kvc_fail_memory(e, "codes");
-    p.index = index;
-    if (!status) status = row_room_init(&room, p.heads, p.dim, e);
-    if (!status) status = decode_rows(args, &p, &s, block, &room, e);
-    kvc_code_plan_free(&p);
-    free(index);
-    free(room.way);
-    return status;
+static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+    struct row_codes *r = state;
+    for (size_t i = 0, n; i < run->n; i += n) {
+        n = run->n - i < ROWS ? run->n - i : ROWS;
+        if (decode_rows(r, run->first + i, n, run->rows + i * r->heads * r->dim, e)) return -1;
+    }
+    return 0;
 }
 
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
@@ -468,6 +483,8 @@ const struct kvc_stage kvc_stage_code = {
     .settle = settle,
     .end = end,
     .encode = encode,
-    .decode = decode,
+    .rows_begin = rows_begin,
+    .rows_next = rows_next,
+    .rows_end = rows_end,
     .lower = lower,
 };

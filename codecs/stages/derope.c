@@ -67,13 +67,12 @@ static int position_of(const struct kvc_block *block, uint64_t row, int64_t *pos
     return kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0, or 2^32 or more", *position);
 }
 
-/* Rotates all rows, forwards or back. */
-static int turn(struct kvc_rope *r, struct kvc_block *block, int back, struct kvc_error *e) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
-    float *row = (float *)(void *)block->rows;
-    for (uint64_t i = 0; i < block->shape.tokens; i++, row += heads * dim) {
+/* Rotates n rows of a block from row `first` on, forwards or back. */
+static int turn(struct kvc_rope *r, const struct kvc_block *block, size_t first, size_t n, float *row, size_t heads, size_t dim,
+                int back, struct kvc_error *e) {
+    for (size_t i = 0; i < n; i++, row += heads * dim) {
         int64_t position;
-        if (position_of(block, i, &position, e)) return -1;
+        if (position_of(block, first + i, &position, e)) return -1;
         kvc_rope_at(r, position);
         if (back) kvc_rope_backwards(r);
         kvc_rope_turn(r, row, heads, dim);
@@ -87,7 +86,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     (void)args, (void)stage, (void)out;
     if (!s) return 0;
     block->before_rope = 1;
-    return turn(&s->rope, block, 1, e);
+    return turn(&s->rope, block, 0, (size_t)block->shape.tokens, (float *)(void *)block->rows, (size_t)block->shape.heads,
+                (size_t)block->shape.dim, 1, e);
 }
 
 /* The ROPE section, opened; half is 0 where nothing was known of RoPE. */
@@ -140,18 +140,42 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+struct row_turns {
     struct kvc_rope rope;
+    const struct kvc_block *block;
+    size_t heads, dim;
+};
+
+static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                      void **state, struct kvc_error *e) {
     struct rotation r;
+    struct row_turns *t = NULL;
     (void)args;
     int status = open_sections(&r, stored, block, e);
-    if (!status && r.half && !(status = kvc_rope_init(&rope, r.angle, r.half, r.pairing, e))) {
-        status = turn(&rope, block, 0, e);
-        kvc_rope_free(&rope);
+    if (!status && r.half) {
+        *state = t = calloc(1, sizeof *t);
+        status = t ? kvc_rope_init(&t->rope, r.angle, r.half, r.pairing, e) : kvc_fail_memory(e, "RoPE");
+    }
+    if (!status && t) {
+        t->block = block;
+        t->heads = (size_t)block->shape.heads;
+        t->dim = (size_t)block->shape.dim;
     }
     free(r.angle);
     return status;
+}
+
+static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+    struct row_turns *t = state;
+    return t ? turn(&t->rope, t->block, run->first, run->n, run->rows, t->heads, t->dim, 0, e) : 0;
+}
+
+static int rows_end(void *state, int done, struct kvc_error *e) {
+    struct row_turns *t = state;
+    (void)done, (void)e;
+    if (t) kvc_rope_free(&t->rope);
+    free(t);
+    return 0;
 }
 
 /* Adds the operation of a block whose positions are in one run of 256. Returns 1 when they are not. */
@@ -191,6 +215,8 @@ const struct kvc_stage kvc_stage_derope = {
     .encode = encode,
     .describe = describe,
     .open = open,
-    .decode = decode,
+    .rows_begin = rows_begin,
+    .rows_next = rows_next,
+    .rows_end = rows_end,
     .lower = lower,
 };

@@ -6,6 +6,8 @@
 #include "codecs/stages/inputs_section.h"
 #include "codecs/stages/predict_device.h"
 
+#include "kernels/kernels.h"
+
 #include <stdlib.h>
 
 enum { EVERY, N_ARGS };
@@ -35,7 +37,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     if (n) {
         float *ahead = kvc_ahead_predict(s->ahead, &s->inputs, block, e);
         if (!ahead) return -1;
-        for (size_t i = 0; i < n; i++) x[i] -= ahead[i];
+        kvc_kernels_get()->add_scaled(x, ahead, -1, n);
         free(ahead);
     }
     block->profile = block->profile->residual;
@@ -55,19 +57,37 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+struct row_predictions {
+    size_t width;
+    float *ahead; /* of all rows */
+};
+
+static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                      void **state, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
-    const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
-    float *x = (float *)(void *)block->rows;
+    struct row_predictions *p;
     (void)args;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     const int has = kvc_ahead_read(stored, &inputs, e);
-    if (has <= 0 || !n) return has < 0 ? -1 : 0;
-    float *ahead = kvc_ahead_predict(block->ahead, &inputs, block, e);
-    if (!ahead) return -1;
-    for (size_t i = 0; i < n; i++) x[i] += ahead[i];
-    free(ahead);
+    if (has <= 0 || !block->shape.tokens) return has < 0 ? -1 : 0;
+    if (!(*state = p = calloc(1, sizeof *p))) return kvc_fail_memory(e, "predictions");
+    p->width = (size_t)(block->shape.heads * block->shape.dim);
+    p->ahead = kvc_ahead_predict(block->ahead, &inputs, block, e);
+    return p->ahead ? 0 : -1;
+}
+
+static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+    const struct row_predictions *p = state;
+    (void)e;
+    if (p) kvc_kernels_get()->add_scaled(run->rows, p->ahead + run->first * p->width, 1, run->n * p->width);
+    return 0;
+}
+
+static int rows_end(void *state, int done, struct kvc_error *e) {
+    struct row_predictions *p = state;
+    (void)done, (void)e;
+    if (p) free(p->ahead);
+    free(p);
     return 0;
 }
 
@@ -104,6 +124,8 @@ const struct kvc_stage kvc_stage_predict = {
     .encode = encode,
     .describe = describe,
     .open = open,
-    .decode = decode,
+    .rows_begin = rows_begin,
+    .rows_next = rows_next,
+    .rows_end = rows_end,
     .lower = lower,
 };

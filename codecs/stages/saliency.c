@@ -82,7 +82,8 @@ struct wanted {
     int paper, by_norm;
 };
 
-static int make_scores(const void *wanted, void *to, struct kvc_error *e) {
+static int make_scores(const void *wanted, void *to, size_t part, struct kvc_error *e) {
+    (void)part;
     const struct wanted *w = wanted;
     return w->by_norm ? score_norms(w->x, to, e) : score_attention(w->x, w->paper, to, e);
 }
@@ -103,7 +104,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->salient = calloc((size_t)x->segment_rows + 1, s->heads);
     if (!s->salient) return kvc_fail_memory(e, "saliency");
     s->score = kvc_shared_get(x->shared, (unsigned)(args->i[BY] * 2 + args->i[NORM]), s->heads * (size_t)x->rows * sizeof(float),
-                              make_scores, &w, e);
+                              1, make_scores, &w, e);
     return s->score ? 0 : -1;
 }
 

@@ -16,7 +16,7 @@
 
 enum { POWER, FLOOR, TAIL, FINE, N_ARGS };
 enum { LEAST = -6, MOST = 4, CLASSES = MOST - LEAST + 1, ALPHABET = 12 }; /* the coder wants an even number */
-enum { SHARED_TAG = 0x5354 };
+enum { SHARED_TAG = 0x5354, MOST_PARTS = 4 };
 enum { RAMP_FLOOR = 1 };
 
 static const struct kvc_arg arguments[N_ARGS] = {
@@ -50,8 +50,15 @@ static void end(void *state) {
     free(s);
 }
 
-static int make_scores(const void *x, void *to, struct kvc_error *e) {
-    return kvc_probes_saliency(x, to, e);
+/* Parts of the scores, which K and V of a layer share: some heads each. */
+static size_t parts_of(const struct kvc_encoding *x) {
+    return x->key.heads < MOST_PARTS ? (size_t)x->key.heads : MOST_PARTS;
+}
+
+static int make_scores(const void *what, void *to, size_t part, struct kvc_error *e) {
+    const struct kvc_encoding *x = what;
+    const size_t heads = (size_t)x->key.heads, parts = parts_of(x);
+    return kvc_probes_saliency(x, part * heads / parts, (part + 1) * heads / parts, to, e);
 }
 
 /* Rows that a token past the last may still see: all, or those of the window. */
@@ -92,7 +99,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->step = kvc_alloc(x->segment_rows, s->heads);
     if (!s->step) return kvc_fail_memory(e, "steps");
     const float *score = NULL;
-    if (asks && !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score, make_scores, x, e)))
+    if (asks && !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score, parts_of(x),
+                                         make_scores, x, e)))
         return -1;
     const uint64_t seen_from = first_seen(x);
     for (uint64_t t = 0; t < x->segment_rows; t++)
@@ -118,11 +126,11 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     return kvc_sections_add(side, KVC_SECTION_STEPS, stage, 0, bytes, (bits.at + 7) / 8, 0, e);
 }
 
-static void scale(struct kvc_block *block, int invert) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
-    float *x = (float *)(void *)block->rows;
-    for (size_t i = 0; i < (size_t)block->shape.tokens * heads; i++, x += dim)
-        if (block->step[i]) kvc_kernels_get()->scale(x, x, invert ? 1 / factor(block->step[i]) : factor(block->step[i]), dim);
+/* Multiplies n vectors of a row and head by their steps, or divides them. */
+static void scale(float *x, const int8_t *step, size_t n, size_t dim, int invert) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    for (size_t i = 0; i < n; i++, x += dim)
+        if (step[i]) k->scale(x, x, invert ? 1 / factor(step[i]) : factor(step[i]), dim);
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
@@ -146,7 +154,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
         kvc_kernels_get()->rans_encode(&r, symbols, n, s->symbol, KVC_RANS_MIN_BITS);
         kvc_rans_encode_end(&r, r.next - 4);
         status = kvc_sections_add(out, KVC_SECTION_STEPS, stage, 0, r.next - 4, (size_t)(end - r.next) + 4, 0, e);
-        scale(block, 1);
+        scale((float *)(void *)block->rows, block->step, n, (size_t)block->shape.dim, 1);
     }
     free(bytes);
     free(symbols);
@@ -186,11 +194,32 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return read_steps(table, s, block->step, n, e);
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
-    (void)args, (void)stored, (void)e;
-    if (!block->shape.tokens) return 0;
-    scale(block, 0);
+/* The steps of a block's rows. */
+struct row_steps {
+    size_t heads, dim;
+    const int8_t *step;
+};
+
+static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                      void **state, struct kvc_error *e) {
+    struct row_steps *s = malloc(sizeof *s);
+    (void)args, (void)stored;
+    if (!s) return kvc_fail_memory(e, "steps");
+    *s = (struct row_steps){(size_t)block->shape.heads, (size_t)block->shape.dim, block->step};
+    *state = s;
+    return 0;
+}
+
+static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+    const struct row_steps *s = state;
+    (void)e;
+    scale(run->rows, s->step + run->first * s->heads, run->n * s->heads, s->dim, 0);
+    return 0;
+}
+
+static int rows_end(void *state, int done, struct kvc_error *e) {
+    (void)done, (void)e;
+    free(state);
     return 0;
 }
 
@@ -215,6 +244,8 @@ const struct kvc_stage kvc_stage_steps = {
     .end = end,
     .encode = encode,
     .open = open,
-    .decode = decode,
+    .rows_begin = rows_begin,
+    .rows_next = rows_next,
+    .rows_end = rows_end,
     .lower = lower,
 };

@@ -281,9 +281,11 @@ static int make_basis(const struct kvc_profile *p, uint32_t layer, const struct 
                       int is_v, int interleaved, struct kvc_profile_part *part, float **memory, struct kvc_error *e) {
     const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1], half = is_v ? 0 : p->half[layer];
     const size_t width = heads * dim;
-    if (!(*memory = kvc_alloc_zeros(width, (dim + 3) * sizeof **memory + dim))) return kvc_fail_memory(e, "a profile");
-    float *mean = *memory, *scale = mean + width, *variance = scale + width, *basis = variance + width;
-    int8_t *code = (int8_t *)(basis + width * dim);
+    const size_t size = (dim + 3) * sizeof **memory + dim; /* of a channel */
+    if (!(*memory = kvc_alloc_lines(width, size))) return kvc_fail_memory(e, "a profile");
+    memset(*memory, 0, width * size);
+    float *basis = *memory, *mean = basis + width * dim, *scale = mean + width, *variance = scale + width;
+    int8_t *code = (int8_t *)(variance + width);
     for (size_t i = 0; i < width && file_mean; i++)
         mean[i / dim * dim + kvc_profile_place(i % dim, half, interleaved)] = kvc_profile_f32(file_mean, i);
     for (size_t i = 0; i < width; i++) {
