@@ -105,14 +105,16 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 }
 
 /* Coefficients of row x of a part: with directions that are nearly orthonormal, its products with them. */
-static void project(const struct parts *p, const float *directions, const float *x, float *coefficient) {
-    for (size_t k = 0; k < p->rank; k++) coefficient[k] = kvc_kernels_get()->dot(x, directions + k * p->dim, p->dim);
+static void project(const struct kvc_kernels *f, const struct parts *p, const float *directions, const float *x,
+                    float *coefficient) {
+    for (size_t k = 0; k < p->rank; k++) coefficient[k] = f->dot(x, directions + k * p->dim, p->dim);
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
                   struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const struct parts *p = &s->parts;
+    const struct kvc_kernels *f = kvc_kernels_get();
     const size_t rows = (size_t)block->shape.tokens, n = rows * p->n * p->rank;
     float *x = (float *)(void *)block->rows;
     (void)args;
@@ -122,15 +124,15 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     if (!status) {
         for (size_t t = 0; t < rows; t++)
             for (size_t i = 0; i < p->n; i++)
-                project(p, s->directions + i * p->rank * p->dim, x + (t * p->n + i) * p->dim,
+                project(f, p, s->directions + i * p->rank * p->dim, x + (t * p->n + i) * p->dim,
                         coefficients + (t * p->n + i) * p->rank);
         status = kvc_halves_add(out, KVC_SECTION_FACTOR_A, stage, coefficients, n, e);
     }
     if (!status && block->residual)
         for (size_t t = 0; t < rows * p->n; t++) {
-            kvc_kernels_get()->multiply_rows(row, coefficients + t * p->rank, s->directions + t % p->n * p->rank * p->dim,
-                                             p->rank, p->dim, p->dim);
-            kvc_kernels_get()->add_scaled(x + t * p->dim, row, -1, p->dim);
+            f->multiply_rows(row, coefficients + t * p->rank, s->directions + t % p->n * p->rank * p->dim, p->rank, p->dim,
+                             p->dim);
+            f->add_scaled(x + t * p->dim, row, -1, p->dim);
         }
     free(coefficients);
     return status;
@@ -160,15 +162,15 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     if (open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.rows) return 0;
     const struct parts p = s.parts;
+    const struct kvc_kernels *f = kvc_kernels_get();
     float *coefficient = kvc_alloc(s.coefficients + s.directions + p.dim, sizeof *coefficient);
     if (!coefficient) return kvc_fail_memory(e, "coefficients");
     float *direction = coefficient + s.coefficients, *row = direction + s.directions;
     int status = kvc_halves_take(coefficient, s.a, s.coefficients, e) || kvc_halves_take(direction, s.b, s.directions, e);
     for (size_t t = 0; t < s.rows * p.n && !status; t++) {
         float *to = block->residual ? row : x + t * p.dim;
-        kvc_kernels_get()->multiply_rows(to, coefficient + t * p.rank, direction + t % p.n * p.rank * p.dim, p.rank, p.dim,
-                                         p.dim);
-        if (block->residual) kvc_kernels_get()->add_scaled(x + t * p.dim, row, 1, p.dim);
+        f->multiply_rows(to, coefficient + t * p.rank, direction + t % p.n * p.rank * p.dim, p.rank, p.dim, p.dim);
+        if (block->residual) f->add_scaled(x + t * p.dim, row, 1, p.dim);
     }
     free(coefficient);
     return status ? -1 : 0;

@@ -207,14 +207,15 @@ static void apply_norms(const struct kvc_quant_layout *l, float *x, const float 
 
 /* Subtracts the coded values from x, which has been divided by the norms: the rest is the residual. */
 static int subtract(const struct kvc_quant_layout *l, float *x, const struct kvc_quant_class *k, struct kvc_error *e) {
-    float *coded = kvc_alloc(l->rows, l->width * sizeof *coded);
+    const struct kvc_kernels *f = kvc_kernels_get();
+    float *coded = kvc_alloc(l->width, sizeof *coded);
     if (!coded) return kvc_fail_memory(e, "a residual");
-    each_row(l, k, coded, l->step, dequantise_row);
     for (size_t i = 0; i < k->n_spans; i++) {
         const struct kvc_quant_span *s = &k->span[i];
         for (size_t r = 0; r < s->rows; r++) {
-            const size_t at = row_of(s, r) * l->width + s->channel;
-            kvc_kernels_get()->add_scaled(x + at, coded + at, -1, s->width);
+            const size_t p = param_of(l, s, r);
+            f->dequantise(coded, l->codes + s->code + r * s->width, l->step + p, l->low + p, s->width, share_of(l, s));
+            f->add_scaled(x + row_of(s, r) * l->width + s->channel, coded, -1, s->width);
         }
     }
     free(coded);

@@ -1,7 +1,7 @@
 /* writer.c: writes a cache as a .kvc container: settles plan, profile and metadata, calls for the records in order, and encodes
  * the blocks. Spec: FORMAT.md. Not for the sections of other records (write_sections.c).
  *
- * Several threads encode runs of blocks, each run into finished records in memory. The calling thread writes the runs in order,
+ * Several threads encode runs of blocks, each run into finished records in memory. The calling thread is one of them, and writes the runs in order,
  * so the bytes do not depend on the number of threads. */
 #include "formats/model/predictor.h"
 #include "formats/container/container.h"
@@ -87,6 +87,12 @@ static int encode_run(void *state, uint64_t item, void **result, struct kvc_erro
     return 0;
 }
 
+/* K and V of a layer wait for what they share. */
+static uint32_t layer_of_run(const void *state, uint64_t item) {
+    const struct writer *w = state;
+    return w->cache->tensor[tensor_of_run(w, item)].layer;
+}
+
 /* Frees the data that a layer's tensors share when the last of them is done. */
 static void forget_shared(struct writer *w, uint32_t layer) {
     if (--w->left[layer]) return;
@@ -98,7 +104,7 @@ static int commit_run(void *state, uint64_t item, void *result, struct kvc_error
     struct writer *w = state;
     struct kvc_run *run = result;
     int status = 0;
-    forget_shared(w, w->cache->tensor[tensor_of_run(w, item)].layer);
+    forget_shared(w, layer_of_run(w, item));
     for (size_t at = 0; at < run->buffer.n && !status;) {
         size_t size = (size_t)get_u32(run->buffer.data + at + 4) * KVC_UNIT;
         status = kvc_write_padding(&w->records, e) || kvc_write_records(&w->records, run->buffer.data + at, size, e);
@@ -118,6 +124,8 @@ static int commit_run(void *state, uint64_t item, void *result, struct kvc_error
 
 static int write_blocks(struct writer *w, struct kvc_error *e) {
     struct kvc_job job = {.work = encode_run, .commit = commit_run, .discard = discard_run, .state = w};
+    for (uint32_t i = 0; i < w->plan.n_pipelines && !w->encode.loop; i++) /* tensors of a closed loop wait for those before */
+        if (kvc_coder_looks(&w->plan.pipeline[i])) job.group = layer_of_run;
     for (uint32_t t = 0; t < w->cache->n_tensors; t++) {
         const uint64_t each = kvc_encode_run_blocks(&w->encode, t);
         const uint64_t runs = (kvc_tensor_part(w->cache, t)->cells.n_blocks + each - 1) / each;
