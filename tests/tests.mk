@@ -55,7 +55,7 @@ $(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $
 # addresses end the program. The C compiler knows CUDA's names by decode_simt.h; it does not know that a lane's number is below 32.
 # tests/cuda/fake.c has kvc_device_build.
 SIMT_OBJ := $(addprefix $B/tests/simt/,simt.o decode_simt.o decode.o encode.o)
-SIMT_TESTS := $(addprefix $B/tests/simt/,test_simt test_load test_device_pack $(if $(SIMT_CUDA),test_cuda))
+SIMT_TESTS := $(addprefix $B/tests/simt/,test_simt test_load test_device_pack make_inputs $(if $(SIMT_CUDA),test_cuda))
 SIMT_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
 $B/tests/simt/decode.o $B/tests/simt/encode.o: $B/tests/simt/%.o: kernels/device/%.cu | $B/ready
 	@mkdir -p $(@D)
@@ -63,12 +63,13 @@ $B/tests/simt/decode.o $B/tests/simt/encode.o: $B/tests/simt/%.o: kernels/device
 	$(Q)$(CC) -x c++ -std=c++17 -include tests/simt/decode_simt.h -isystem tests/simt -D__CUDACC__ '-DKVC_CUDA_BUILD=""' -Dkvc_device_build=simt_build \
 	  $(KVC_CPPFLAGS) $(CPPFLAGS) -Wall $(if $(filter 1,$(WERROR)),-Werror) -Wno-unknown-pragmas -Wno-maybe-uninitialized \
 	  -ffp-contract=off -fno-exceptions -fno-threadsafe-statics -fPIC -pthread $(CFLAGS) $(SIMT_UNDEFINED) -MMD -MP -c -o $@ $<
-# sees the memory of all lanes, and tells ThreadSanitizer what orders them
-$B/tests/simt/simt.o: ISA := -fno-sanitize=thread
+# sees the memory of all lanes, tells ThreadSanitizer what orders them, and jumps from stack to stack
+$B/tests/simt/simt.o: ISA := -fno-sanitize=thread -U_FORTIFY_SOURCE
 $B/tests/simt/test_simt: $B/tests/simt/test_simt.o $B/tests/simt/simt.o
 $B/tests/simt/test_load $B/tests/simt/test_device_pack: $B/tests/simt/%: $B/tests/unit/%.o $(SIMT_OBJ) $B/libkvc.a
+$B/tests/simt/make_inputs: $B/tests/simt/make_inputs.o $B/tests/cuda/made.o $B/libkvc.a
 $B/tests/simt/test_cuda: $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $(SIMT_OBJ) $B/libkvc.a
-$B/tests/simt/test_simt $B/tests/simt/test_load $B/tests/simt/test_device_pack $B/tests/simt/test_cuda:
+$B/tests/simt/test_simt $B/tests/simt/test_load $B/tests/simt/test_device_pack $B/tests/simt/make_inputs $B/tests/simt/test_cuda:
 	$(SAY) LD $@
 	$(LINK) $(SIMT_UNDEFINED) $^ -lcmocka $(LIBS)
 
@@ -428,4 +429,4 @@ man-lint:
 
 -include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
 -include $(ATTACKS:%=%.d)
--include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/formats/api/cuda/kvc_cuda.d
+-include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/tests/simt/make_inputs.d $B/formats/api/cuda/kvc_cuda.d

@@ -32,6 +32,7 @@ struct filling {
     float normal[NORMALS]; /* drawn from over and over */
     uint64_t runs;         /* of a tensor */
     uint64_t seed;
+    float mean;
     atomic_uint_fast64_t next;
     atomic_int failed;
 };
@@ -81,7 +82,7 @@ static int fill_rows(const struct filling *f, uint32_t t, uint64_t first, uint64
     for (uint64_t r = first; r < end; r++) {
         for (size_t i = 0; i < width; i++) row[i] = f->normal[draw(&rows) % NORMALS] * decay[i];
         if (mixed) kvc_hadamard(row, width, dim);
-        for (size_t i = 0; i < width; i++) row[i] *= spread[i];
+        for (size_t i = 0; i < width; i++) row[i] = (row[i] + (turned ? f->mean : 0)) * spread[i];
         if (turned) {
             kvc_rope_at(&rope, (int64_t)r);
             kvc_rope_turn(&rope, row, heads, dim);
@@ -104,7 +105,7 @@ static void *fill(void *state) {
     return NULL;
 }
 
-static int fill_all(const struct made *m, uint64_t seed, struct kvc_error *e) {
+static int fill_all(const struct made *m, float mean, uint64_t seed, struct kvc_error *e) {
     pthread_t thread[MOST_THREADS];
     struct filling *f = calloc(1, sizeof *f);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -113,6 +114,7 @@ static int fill_all(const struct made *m, uint64_t seed, struct kvc_error *e) {
     if (!f) return kvc_fail_memory(e, "values");
     f->made = m;
     f->seed = seed;
+    f->mean = mean;
     f->runs = (m->cache->tensor[0].shape.tokens + AT_ONCE - 1) / AT_ONCE;
     for (size_t i = 0; i < NORMALS; i++) f->normal[i] = normal(&state);
     while (n + 1 < cores && n < MOST_THREADS && !pthread_create(&thread[n], NULL, fill, f)) n++;
@@ -150,7 +152,7 @@ static int make(struct made *m, const struct made_shape *s, uint64_t seed, struc
             return -1;
     }
     if (!(m->values = malloc((size_t)m->bytes))) return kvc_fail_memory(e, "values");
-    if (fill_all(m, seed, e)) return -1;
+    if (fill_all(m, s->mean, seed, e)) return -1;
     for (uint32_t t = 0; t < m->cache->n_tensors; t++)
         if (kvc_cache_map_memory(m->cache, t, m->values + place(m, t), e)) return -1;
     struct kvc_meta *meta = &m->cache->meta;

@@ -10,6 +10,7 @@
 struct made_shape {
     uint64_t tokens, layers, heads, dim_k, dim_v; /* dim_v 0: a latent, no V */
     enum kvc_dtype dtype;                         /* f32, f16 or bf16 */
+    float mean;                                   /* of K's channels before RoPE, in deviations */
 };
 
 struct made {

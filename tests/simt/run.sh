@@ -31,7 +31,13 @@ run() { # run NAME COMMAND...
 run "warps on the host" "$build/test_simt"
 # four adjacent channels at a time (kernels/device/decode_quant.h)
 run "packing" "$1/kvc-pack" -q -r quant:kivi:bits=4 --layers=0-3 -o "$scratch/quant.kvc" samples/transformers-16.safetensors
-run "quant:kivi:bits=4" "$build/test_load" "$scratch/quant.kvc"
+# K that is rotated by halves, of more than two layers
+run "packing predicted layers" "$1/kvc-pack" -q -r cross --layers=0-3 --profile=samples/smollm2-135m-instruct-predict.kvcp \
+    -o "$scratch/cross.kvc" samples/transformers-16.safetensors
+run "making inputs" "$build/make_inputs" "$scratch"
+for file in "$scratch"/*.kvc; do
+    run "$(basename "$file" .kvc)" "$build/test_load" "$file"
+done
 run "packing out of memory of a device" "$build/test_device_pack"
 [ -z "$3" ] || KVC_TEST_CUDA_BIG=0 run "GPU's tests" "$build/test_cuda" tests/golden/*.kvc samples/*.kvc
 if [ -n "$2" ]; then

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,6 +16,18 @@
 #include <ucontext.h>
 
 enum { WARP = 32, STACK = 256 << 10, PATIENCE = 120 /* seconds that a launch may take */ };
+
+/* A jump from fiber to fiber takes no system call, as swapcontext() does; AddressSanitizer knows of no such jumps. */
+#if defined __has_feature
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+enum { JUMPS = 0 };
+#else
+enum { JUMPS = 1 };
+#endif
 
 /* In programs with ThreadSanitizer. Flag 1 of a switch: it orders nothing. */
 extern void *__tsan_create_fiber(unsigned flags) __attribute__((weak));
@@ -26,7 +39,9 @@ extern void __tsan_release(void *at) __attribute__((weak));
 enum lane_state { READY, WAITING, ENDED };
 
 struct fiber {
-    ucontext_t context;
+    ucontext_t context; /* where it begins, and without JUMPS goes on */
+    jmp_buf place;      /* where it goes on, once it has begun */
+    int begun;
     void *known; /* ThreadSanitizer's */
 };
 
@@ -45,7 +60,8 @@ struct lane {
 static struct block {
     struct fiber host; /* the thread itself */
     struct lane lane[SIMT_THREADS];
-    unsigned n, made; /* lanes of the launch; those that have a stack */
+    unsigned n, made;                    /* lanes of the launch; those that have a stack */
+    uint32_t ready[SIMT_THREADS / WARP]; /* by warp: a bit for each lane that neither waits nor has ended */
     uint32_t random;
     time_t begun;
     uint8_t start, end; /* as arrival */
@@ -92,7 +108,15 @@ static _Noreturn void give_up(const char *why) {
 static void switch_fiber(struct fiber *from, struct fiber *to, struct lane *lane) {
     self = lane;
     if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(to->known, 1);
-    if (swapcontext(&from->context, &to->context)) abort();
+    if (!JUMPS || __tsan_switch_to_fiber) {
+        if (swapcontext(&from->context, &to->context)) abort();
+        return;
+    }
+    from->begun = 1;
+    if (_setjmp(from->place)) return; /* another fiber jumped back */
+    if (to->begun) _longjmp(to->place, 1);
+    setcontext(&to->context);
+    abort();
 }
 
 static uint32_t next_random(void) {
@@ -100,15 +124,23 @@ static uint32_t next_random(void) {
     return own->random >> 8;
 }
 
+static void set_state(struct lane *l, enum lane_state state) {
+    const uint32_t bit = UINT32_C(1) << l->thread % WARP;
+    l->state = state;
+    if (state == READY) own->ready[l->thread / WARP] |= bit;
+    else own->ready[l->thread / WARP] &= ~bit;
+}
+
 /* Returns the lane that runs next, or NULL where none can. */
 static struct lane *next_lane(void) {
     const unsigned n = own->n;
     const int down = launch.order == SIMT_DESCENDING;
     const unsigned at = self ? self->thread : down ? 0 : n - 1;
-    const unsigned first = launch.order == SIMT_RANDOM ? next_random() % n : down ? at + n - 1 : at + 1;
-    for (unsigned i = 0; i < n; i++) {
-        struct lane *l = &own->lane[(down ? first + n - i : first + i) % n];
-        if (l->state == READY) return l;
+    unsigned i = launch.order == SIMT_RANDOM ? next_random() % n : down ? (at + n - 1) % n : (at + 1) % n;
+    for (unsigned k = 0; k < n; k++) {
+        if (own->ready[i / WARP] >> i % WARP & 1) return &own->lane[i];
+        if (down) i = i ? i - 1 : n - 1;
+        else i = i + 1 < n ? i + 1 : 0;
     }
     return NULL;
 }
@@ -138,36 +170,35 @@ static int takes_part(const struct lane *l, const struct lane *other) {
     return l->meeting == SIMT_SYNC_BLOCK || (other->thread / WARP == l->thread / WARP && l->mask >> other->thread % WARP & 1);
 }
 
-/* Computes what a lane gets. */
-static uint64_t outcome(const struct lane *l) {
-    const struct lane *warp = &own->lane[l->thread / WARP * WARP];
-    uint64_t bits = 0;
-    if (l->meeting == SIMT_SHUFFLE) {
-        if (!takes_part(l, &warp[l->from])) give_up("a shuffle reads a lane that takes no part");
-        return warp[l->from].x;
-    }
-    for (unsigned i = 0; i < WARP; i++) bits |= (uint64_t)(takes_part(l, &warp[i]) && warp[i].x) << i;
-    return l->meeting == SIMT_BALLOT ? bits : 0;
+/* Returns what a shuffle gives a lane. */
+static uint64_t shuffled(const struct lane *l) {
+    const struct lane *from = &own->lane[l->thread / WARP * WARP + l->from];
+    if (!takes_part(l, from)) give_up("a shuffle reads a lane that takes no part");
+    return from->x;
 }
 
 /* Lets the lanes that meet lane l go on, once all of them wait for the same. */
-static void end_meeting(struct lane *l) {
-    const int ordered = l->meeting == SIMT_SYNC_WARP || l->meeting == SIMT_SYNC_BLOCK;
-    for (unsigned i = 0; i < own->n; i++) {
+static void end_meeting(const struct lane *l) {
+    const struct lane met = *l;
+    const int whole = met.meeting == SIMT_SYNC_BLOCK, ordered = whole || met.meeting == SIMT_SYNC_WARP;
+    const unsigned first = whole ? 0 : met.thread / WARP * WARP, end = whole ? own->n : first + WARP;
+    uint64_t ballot = 0;
+    if (!whole && own->ready[met.thread / WARP] & met.mask) return; /* the usual case, quickly */
+    for (unsigned i = first; i < end; i++) {
         const struct lane *other = &own->lane[i];
-        if (!takes_part(l, other)) continue;
-        if (other->state != WAITING || other->meeting != l->meeting || other->mask != l->mask) return;
+        if (!takes_part(&met, other)) continue;
+        if (other->state != WAITING || other->meeting != met.meeting || other->mask != met.mask) return;
+        ballot |= (uint64_t)(other->x != 0) << i % WARP;
     }
-    for (unsigned i = 0; i < own->n; i++)
-        if (takes_part(l, &own->lane[i])) {
-            own->lane[i].result = outcome(&own->lane[i]);
+    for (unsigned i = first; i < end; i++)
+        if (takes_part(&met, &own->lane[i])) {
+            own->lane[i].result = met.meeting == SIMT_SHUFFLE ? shuffled(&own->lane[i]) : ballot;
             if (ordered) acquire(&own->lane[i].arrival);
         }
-    const struct lane met = *l;
-    for (unsigned i = 0; i < own->n; i++)
+    for (unsigned i = first; i < end; i++)
         if (takes_part(&met, &own->lane[i])) {
             if (ordered) release(&own->lane[i].departure);
-            own->lane[i].state = READY;
+            set_state(&own->lane[i], READY);
         }
 }
 
@@ -179,7 +210,7 @@ uint64_t simt_meet(enum simt_meeting meeting, uint32_t mask, uint64_t x, unsigne
     me->mask = mask;
     me->x = x;
     me->from = from;
-    me->state = WAITING;
+    set_state(me, WAITING);
     if (ordered) release(&me->arrival);
     end_meeting(me);
     run_others();
@@ -196,7 +227,7 @@ static void run_lane(void) {
         acquire(&own->start);
         launch.kernel(launch.arguments);
         release(&own->end);
-        me->state = ENDED;
+        set_state(me, ENDED);
         for (unsigned i = 0; i < own->n; i++) /* the others no longer wait for this lane */
             if (own->lane[i].state == WAITING) end_meeting(&own->lane[i]);
         struct lane *const next = next_lane();
@@ -234,7 +265,7 @@ static void *run_block(void *arg) {
         b->random = launch.seed * 31 + number;
         b->begun = time(NULL);
         for (; b->made < b->n; b->made++) make_lane(&b->lane[b->made], b->made);
-        for (unsigned i = 0; i < b->n; i++) b->lane[i].state = READY;
+        for (unsigned i = 0; i < b->n; i++) set_state(&b->lane[i], READY);
         release(&b->start);
         struct lane *const first = next_lane();
         switch_fiber(&b->host, &first->fiber, first);
