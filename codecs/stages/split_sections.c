@@ -53,6 +53,10 @@ static int open_streams(struct kvc_split *s, struct kvc_bits *in, struct kvc_err
     return left ? kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long") : 0;
 }
 
+int kvc_split_predicts(enum kvc_dtype dtype) {
+    return kvc_words_of(dtype)->format || dtype == KVC_Q8_0;
+}
+
 int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const float *ahead, const struct kvc_section *sections,
                    size_t n, struct kvc_error *e) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
@@ -65,7 +69,7 @@ int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const flo
     s->values = s->rows * s->n;
     s->blocks = s->values / info->block;
     if (kvc_channels_init(&s->model, s->n, s->form->format, s->form->bits, e)) return -1;
-    s->model.ahead = ahead;
+    s->model.ahead = kvc_split_predicts(shape->dtype) ? ahead : NULL;
     if (!s->values && !n) return 0;
     for (unsigned p = 0; p < s->form->planes; p++)
         if (!(s->plane[p] = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e))) return -1;

@@ -32,7 +32,9 @@ struct kvc_split {
     const uint8_t *sizes, *states, *words;              /* of the streams: four bytes, four bytes a lane, the words of all */
 };
 
-/* Opens the n sections of a block of this shape. `ahead`: predictions of its values, or NULL. Checks everything but the bytes of planes and low bits and the streams
+/* Returns 1 for dtypes whose blocks may be coded relative to predictions. */
+int kvc_split_predicts(enum kvc_dtype dtype);
+/* Opens the n sections of a block of this shape. `ahead`: predictions of its values, or NULL; q8_0: the caller then sets model.scales. Checks everything but the bytes of planes and low bits and the streams
  * themselves. To be closed in any case. */
 int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, const float *ahead, const struct kvc_section *sections,
                    size_t n, struct kvc_error *e);
