@@ -796,8 +796,9 @@ class Kvc:
             o = self.tensors[other]
             if o.dtype == "q8_0":
                 blocks = o.block[block][at].reshape(-1, o.bytes)
-                rows = floats_of(blocks[:, :2], "f16")[:, None] * blocks[:, 2:].view(np.int8)
-                rows = hadamard(rows.astype(np.float32).reshape(len(at), -1), self.tile(o))
+                with np.errstate(all="ignore"):
+                    rows = floats_of(blocks[:, :2], "f16")[:, None] * blocks[:, 2:].view(np.int8).astype(np.float32)
+                    rows = hadamard(rows.reshape(len(at), -1), self.tile(o))
             else:
                 rows = floats_of(o.block[block][at], o.dtype)
             rows = rows.reshape(len(at), o.heads, o.dim)
