@@ -29,7 +29,8 @@ struct kvc_ahead_matrix {
 /* May be called from several threads. */
 struct kvc_ahead {
     const void *owner;
-    /* Predicts rows of the tensor, K before RoPE, as dst[n_rows][channels of a row]. `from`: the n tensors to predict from; `rotation`:
+    size_t tile; /* Hadamard tile by which the tensor's rows are rotated; 0: none */
+    /* Predicts rows of the tensor, K before RoPE and without Hadamard rotation, as dst[n_rows][channels of a row]. `from`: the n tensors to predict from; `rotation`:
      * how K of these tensors was rotated, or UNKNOWN. */
     int (*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
                 size_t n_rows, float *dst, struct kvc_error *e);

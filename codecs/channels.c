@@ -2,6 +2,7 @@
 #include "codecs/channels.h"
 
 #include "codecs/bits.h"
+#include "codecs/expected_codes.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -88,7 +89,7 @@ void kvc_channels_begin(struct kvc_channels *c) {
     if (!turns) c->period = (uint32_t)c->n;
     for (size_t d = 0; d < c->period; d++) c->cosine[d] = c->step_c[d] = 1, c->sine[d] = c->step_s[d] = 0;
     if (turns) set_steps(c);
-    if (!c->format || c->flat) return;
+    if ((!c->format && c->turn != KVC_TURN_AHEAD) || c->flat) return;
     for (size_t k = 0; k < c->n; k++) {
         uint32_t bits = (uint32_t)c->spread[k] << 23;
         memcpy(&c->variance[k], &bits, sizeof bits);
@@ -126,14 +127,18 @@ static void take_half(uint16_t *restrict bias, uint16_t half, size_t n) {
     for (; k < n; k++) bias[k] = (uint16_t)(bias[k] - half);
 }
 
-/* A bias is the middle of its symbol: the word of the root less half a symbol. */
+/* A bias of floats is the middle of its symbol: the word of the root less half a symbol. */
 static void row_ahead(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift) {
     const struct kvc_model_channels channels = {c->moved, c->partner, c->variance};
-    const float *ahead = c->ahead + c->row++ * c->n;
+    const size_t row = c->row++, bytes = c->n / 32 * 34; /* of a row of q8_0 */
+    add_rows(c->moved, c->value, c->ahead + row * c->n, c->n);
+    if (!c->format) {
+        kvc_expected_codes(bias, context, c->moved, c->variance, c->scales + row * bytes, c->n, context_shift);
+        return;
+    }
     struct kvc_word_format whole = *c->format;
     const uint16_t half = (uint16_t)(1u << whole.shift >> 1);
     whole.shift = 0;
-    add_rows(c->moved, c->value, ahead, c->n);
     kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period, &whole, context_shift);
     take_half(bias, half, c->n);
 }
@@ -209,7 +214,7 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
 int kvc_channels_read(struct kvc_channels *c, int predicted, const uint8_t *bytes, size_t size, struct kvc_error *e) {
     struct kvc_bits b = {.read = bytes, .limit = 8 * size};
     const unsigned how = kvc_bits_get(&b, 2);
-    if (how > (c->format ? (predicted ? KVC_TURN_AHEAD : KVC_TURN_INTERLEAVED) : KVC_TURN_NONE))
+    if (how == KVC_TURN_AHEAD ? !predicted : how != KVC_TURN_NONE && !c->format)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's rotation %u is unknown", how);
     c->turn = (enum kvc_turn)how;
     if (c->turn == KVC_TURN_HALVES || c->turn == KVC_TURN_INTERLEAVED) {
@@ -451,7 +456,7 @@ int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape
     kvc_channels_begin(c); /* cosines stay 1 and sines 0 */
     for (size_t t = 0, some; t < tokens; t += some) {
         some = tokens - t < KVC_CHANNELS_ROWS ? tokens - t : KVC_CHANNELS_ROWS;
-        info->to_f32(x, rows + t * n * info->size, some * n);
+        info->to_f32(x, rows + t * (n / info->block) * info->size, some * n / info->block);
         kvc_kernels_get()->model_sums(&own, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
         for (size_t k = 0; k < some * n; k++) x[k] -= c->ahead[t * n + k];
         kvc_kernels_get()->model_sums(&left, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);

@@ -20,6 +20,8 @@ struct kvc_channels {
     const struct kvc_word_format *format; /* NULL: words are integer codes of `bits` bits */
     unsigned bits;
     const float *ahead; /* predictions, [row][n], set by the caller before the first row of AHEAD; NULL: none */
+    /* Codes with predictions: canonical rows of q8_0 with their scales in place, set by the caller before the first row. */
+    const uint8_t *scales;
 
     /* stored */
     enum kvc_turn turn;    /* how channels rotate together from row to row */
@@ -48,8 +50,8 @@ void kvc_channels_free(struct kvc_channels *c);
 #define KVC_CHANNELS_ROWS 48 /* rows that are made floats at once; the first of them are searched for a rotation */
 #define KVC_CHANNELS_SCRATCH(n, rows) ((size_t)(n) * (8 + ((rows) < KVC_CHANNELS_ROWS ? (size_t)(rows) : KVC_CHANNELS_ROWS)))
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);
-/* Fits the model to the differences of float rows from c->ahead. Returns 1; 0 where the channels' own means predict as well, and
- * the model is not fitted. */
+/* Fits the model to the differences of rows, of floats or q8_0, from c->ahead. Returns 1; 0 where the channels' own means predict
+ * as well, and the model is not fitted. */
 int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch);
 /* Fits the model to integer codes of c->bits bits. sign, 1: two's complement. */
 void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign);

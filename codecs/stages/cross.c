@@ -5,6 +5,7 @@
 #include "codecs/stages/inputs_section.h"
 #include "codecs/stages/split_coder.h"
 #include "codecs/stages/split_device.h"
+#include "kernels/kernels.h"
 
 #include <stdlib.h>
 
@@ -43,9 +44,13 @@ static int turn_rows(const struct kvc_block *block, enum kvc_pairing rotation, f
 static float *predict(const struct kvc_ahead *ahead, const struct kvc_ahead_inputs *x, const struct kvc_block *block,
                       struct kvc_error *e) {
     float *values = kvc_ahead_predict(ahead, x, block, e);
-    if (!values || !turn_rows(block, x->rotation, values, e)) return values;
-    free(values);
-    return NULL;
+    if (!values) return NULL;
+    if (turn_rows(block, x->rotation, values, e)) {
+        free(values);
+        return NULL;
+    }
+    if (ahead->tile) kvc_hadamard(values, (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim), ahead->tile);
+    return values;
 }
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,

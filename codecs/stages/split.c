@@ -139,7 +139,7 @@ static size_t rows_per_stream(const struct kvc_stage_args *args, const struct wo
 
 static int work_init(struct work *w, const struct kvc_shape *shape, const float *ahead, struct kvc_error *e) {
     memset(w, 0, sizeof *w);
-    w->ahead = ahead;
+    w->ahead = kvc_split_predicts(shape->dtype) ? ahead : NULL;
     w->form = kvc_words_of(shape->dtype);
     w->info = kvc_dtype_info(shape->dtype);
     w->rows = (size_t)shape->tokens;
@@ -261,7 +261,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     const struct kvc_words *f = w->form;
     const unsigned shift = kvc_words_shift(f);
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
-    const size_t floats = f->format ? KVC_CHANNELS_SCRATCH(w->n, w->rows) * sizeof(float) : 0;
+    const size_t floats = f->format || w->ahead ? KVC_CHANNELS_SCRATCH(w->n, w->rows) * sizeof(float) : 0;
     const size_t packed = KVC_PACKED(w->values, 7), scratch = floats > packed ? floats : packed;
     w->memory[0] = malloc(2 * w->values * (kvc_words_in_place(f) ? 1 : 2) + 6 * w->n);
     w->memory[1] = malloc(scratch + w->values);
@@ -285,9 +285,10 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     if (kvc_words_in_place(f)) w->words = (uint16_t *)(void *)block->rows;
     else kvc_words_out(w->words, block->rows, w->values, f);
     w->model.ahead = w->ahead;
-    const int predicted = f->format && w->ahead && kvc_channels_fit_ahead(&w->model, &block->shape, block->rows, w->memory[1]);
+    w->model.scales = block->rows;
+    const int predicted = w->ahead && kvc_channels_fit_ahead(&w->model, &block->shape, block->rows, w->memory[1]);
     if (f->format && !predicted) kvc_channels_fit(&w->model, &block->shape, block->rows, w->memory[1]);
-    else if (!f->format) kvc_channels_fit_codes(&w->model, w->words, w->rows, f->sign);
+    else if (!predicted) kvc_channels_fit_codes(&w->model, w->words, w->rows, f->sign);
     const size_t sections = out->count, used = out->used;
     size_t stored = kvc_channels_write(&w->model, w->bytes);
     if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes, stored, 0, e)) return -1;
@@ -432,6 +433,7 @@ int kvc_split_decode(const struct kvc_stored *stored, struct kvc_block *block, c
     if (raw) return raw < 0 ? -1 : 0;
     int status = kvc_split_open(&s, &block->shape, ahead != NULL, stored->section, stored->n, e);
     s.model.ahead = ahead;
+    s.model.scales = block->rows;
     if (!status && s.values) {
         struct room room = {.slots = NULL};
         status = room_init(&room, &s, e) ? -1 : decode_sections(&s, &room, block, e);

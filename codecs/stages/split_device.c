@@ -76,6 +76,7 @@ static int lower_model(struct kvc_split *s, const struct kvc_block *block, const
         job->form.shift = f->shift;
     }
     if (m->flat) return 0;
+    if (ahead && !f) return 1; /* codes expected of a prediction need the scales */
     if (turns && m->period > KVC_DEVICE_TILE) return 1;
     const uint64_t mean = kvc_program_copy(program, m->mean, s->n, e);
     const uint64_t spread = mean ? kvc_program_copy(program, m->spread, s->n, e) : 0;

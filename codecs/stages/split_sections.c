@@ -53,6 +53,10 @@ static int open_streams(struct kvc_split *s, struct kvc_bits *in, struct kvc_err
     return left ? kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too long") : 0;
 }
 
+int kvc_split_predicts(enum kvc_dtype dtype) {
+    return kvc_words_of(dtype)->format || dtype == KVC_Q8_0;
+}
+
 int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, int predicted, const struct kvc_section *sections,
                    size_t n, struct kvc_error *e) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
@@ -70,7 +74,7 @@ int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, int predi
         if (!(s->plane[p] = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e))) return -1;
     if (next != end && next->type == KVC_SECTION_PARAMS) {
         if (!(params = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
-            kvc_channels_read(&s->model, predicted, params->data, params->size, e))
+            kvc_channels_read(&s->model, predicted && kvc_split_predicts(shape->dtype), params->data, params->size, e))
             return -1;
     } else {
         kvc_channels_flat(&s->model);

@@ -32,8 +32,11 @@ struct kvc_split {
     const uint8_t *sizes, *states, *words;              /* of the streams: four bytes, four bytes a lane, the words of all */
 };
 
-/* Opens the n sections of a block of this shape. `predicted`, 1: its values may be predicted. Checks everything but the bytes of planes and low bits and the streams
- * themselves. To be closed in any case. */
+/* Returns 1 for dtypes whose blocks may be coded relative to predictions. */
+int kvc_split_predicts(enum kvc_dtype dtype);
+/* Opens the n sections of a block of this shape. `predicted`, 1: its values may be predicted; the caller then sets model.ahead, and
+ * for q8_0 model.scales. Checks everything but the bytes of planes and low bits and the streams themselves. To be closed in any
+ * case. */
 int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, int predicted, const struct kvc_section *sections,
                    size_t n, struct kvc_error *e);
 void kvc_split_close(struct kvc_split *s);

@@ -196,7 +196,7 @@ void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     pthread_mutex_lock(&k->inputs->lock);
     const int rotation = k->inputs->rotation;
     pthread_mutex_unlock(&k->inputs->lock);
-    if (rotation < 0 || !k->profile || !kvc_is_float(c->tensor[tensor].shape.dtype)) return;
+    if (rotation < 0 || !k->profile || !kvc_predict_takes(c, tensor)) return;
     struct entry *x = find(k->inputs, tensor, block, (enum kvc_pairing)rotation);
     if (!x && (x = make(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL))) keep(k->inputs, x);
     if (!x) return;

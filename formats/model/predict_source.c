@@ -3,6 +3,7 @@
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
+#include "formats/cache/facts.h"
 #include "formats/model/layer_rope.h"
 #include "formats/model/predictor.h"
 #include "kernels/kernels.h"
@@ -23,12 +24,43 @@ static size_t width_of(const struct kvc_predict_source *s, uint32_t tensor) {
     return (size_t)(shape_of(s, tensor)->heads * shape_of(s, tensor)->dim);
 }
 
+static int is_q8_0(const struct kvc_cache *c, uint32_t tensor) {
+    return c->tensor[tensor].shape.dtype == KVC_Q8_0;
+}
+
+static int fail_tile(uint32_t tensor, struct kvc_error *e) {
+    return kvc_fail(e, KVC_ERR_DAMAGED,
+                    "section INPUTS needs the Hadamard rotation of tensor %" PRIu32
+                    ", which the metadata do not have, or of which "
+                    "its rows are no multiple",
+                    tensor);
+}
+
+/* Sets the Hadamard tile of a tensor's rows; 0: they are not rotated. Returns 0 where nothing can be predicted from them. */
+static int find_tile(const struct kvc_cache *c, uint32_t tensor, size_t *tile) {
+    const struct kvc_tensor *t = &c->tensor[tensor];
+    *tile = 0;
+    if (kvc_is_float(t->shape.dtype)) return 1;
+    if (!is_q8_0(c, tensor) || (t->role != KVC_ROLE_K && t->role != KVC_ROLE_V)) return 0;
+    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    const int v = t->role == KVC_ROLE_V;
+    const uint64_t n = facts.tile[v];
+    *tile = (size_t)n;
+    return facts.tile_known[v] && !(n & (n - 1)) && (!n || t->shape.heads * t->shape.dim % n == 0);
+}
+
+int kvc_predict_takes(const struct kvc_cache *c, uint32_t tensor) {
+    size_t tile;
+    return find_tile(c, tensor, &tile);
+}
+
 /* Returns 1 where a tensor can be input i of a predictor of s->tensor. */
 static int fits(const struct kvc_predict_source *s, const struct kvc_predictor *p, unsigned i, uint32_t tensor) {
     const struct kvc_cache *c = s->cache;
     return tensor < s->tensor && kvc_tensor_part(c, tensor) == kvc_tensor_part(c, s->tensor) &&
            c->tensor[tensor].role == (p->input[i].is_v ? KVC_ROLE_V : KVC_ROLE_K) && layer_of(c, tensor) == p->input[i].layer &&
-           width_of(s, tensor) == p->input[i].width && kvc_is_float(c->tensor[tensor].shape.dtype);
+           width_of(s, tensor) == p->input[i].width && kvc_predict_takes(c, tensor) &&
+           (!is_q8_0(c, tensor) || is_q8_0(c, s->tensor));
 }
 
 int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST], struct kvc_error *e) {
@@ -38,6 +70,7 @@ int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHE
     if (kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
         return -1;
     if (!p || p->matrix.outputs != width_of(s, s->tensor)) return 0;
+    if (is_q8_0(s->cache, s->tensor) && !kvc_predict_takes(s->cache, s->tensor)) return 0;
     for (unsigned i = 0; i < p->n; i++) {
         from[i] = KVC_AHEAD_NONE;
         for (uint32_t t = 0; t < s->tensor && from[i] == KVC_AHEAD_NONE; t++)
@@ -52,6 +85,7 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     const struct kvc_cache *c = s->cache;
     const struct kvc_shape *shape = shape_of(s, tensor);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t width = width_of(s, tensor), bytes = (size_t)kvc_row_bytes(shape);
     const struct kvc_small *small;
     struct kvc_rope rope = {.half = 0};
@@ -60,7 +94,10 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     const double *angle = c->tensor[tensor].role == KVC_ROLE_K && rotation != KVC_PAIRING_UNKNOWN
                               ? kvc_profile_angles(s->profile, layer_of(c, tensor), &half)
                               : NULL;
-    if (!small || small->width != width || 2 * half > shape->dim || !kvc_is_float(shape->dtype))
+    size_t tile;
+    const int takes = find_tile(c, tensor, &tile);
+    if (!takes && is_q8_0(c, tensor)) return fail_tile(tensor, e);
+    if (!small || small->width != width || 2 * half > shape->dim || !takes)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names tensor %" PRIu32 ", but the profile does not predict from it",
                         tensor);
     if (angle && kvc_rope_init(&rope, angle, half, rotation, e)) return -1;
@@ -68,7 +105,8 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     int status = row ? 0 : kvc_fail_memory(e, "inputs");
     for (uint64_t i = 0; i < n && !status; i++) {
         const int64_t position = kvc_cells_position(cells, first + i);
-        kvc_to_floats(row, rows + i * bytes, width, shape->dtype);
+        info->to_f32(row, rows + i * bytes, width / info->block);
+        if (tile) kvc_hadamard(row, width, tile);
         if (angle && (position < 0 || position >= KVC_ROPE_POSITIONS))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0 or from 2^32 on", position);
         else if (angle) kvc_row_before_rope(&rope, row, (size_t)shape->heads, (size_t)shape->dim, position);
@@ -87,6 +125,10 @@ void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const u
 /* Returns the predictor of the source's tensor from these tensors, or NULL. */
 static const struct kvc_predictor *find(const struct kvc_predict_source *s, const uint32_t *from, size_t n, struct kvc_error *e) {
     const struct kvc_predictor *p = NULL;
+    if (is_q8_0(s->cache, s->tensor) && !kvc_predict_takes(s->cache, s->tensor)) {
+        fail_tile(s->tensor, e);
+        return NULL;
+    }
     if (s->profile &&
         kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
         return NULL;
@@ -151,4 +193,5 @@ void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cach
                                      .pairing = pairing,
                                      .small = small,
                                      .owner = owner};
+    find_tile(c, tensor, &s->ahead.tile);
 }

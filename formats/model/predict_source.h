@@ -34,7 +34,11 @@ struct kvc_predict_source {
 void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c, uint32_t tensor,
                              struct kvc_profile *profile, enum kvc_pairing pairing, kvc_small_fn *small, const void *owner);
 
-/* Lists the tensors that a profile predicts a tensor from: of the same part and stream of the cache, with rows in a float dtype.
+/* Returns 1 where rows of a tensor may be predicted from: those of a float dtype, and of q8_0 if it is known whether they are
+ * Hadamard-rotated. */
+int kvc_predict_takes(const struct kvc_cache *c, uint32_t tensor);
+/* Lists the tensors that a profile predicts a tensor from: of the same part and stream of the cache, with rows that
+ * kvc_predict_takes(); those of q8_0 predict q8_0 alone.
  * KVC_AHEAD_NONE stands for those that the cache lacks. Returns their number; 0: nothing is predicted. -1: *e. */
 int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST], struct kvc_error *e);
 

@@ -183,3 +183,15 @@ def rotate(x, positions, angles, pairing, undo=False):
     out[:, :, u] = x[:, :, u] * cos - x[:, :, v] * sin
     out[:, :, v] = x[:, :, v] * cos + x[:, :, u] * sin
     return out
+
+
+def hadamard(x, tile):
+    """Rows [rows, channels] with their Hadamard rotation, or without, in binary32 (cross.md)."""
+    if not tile:
+        return x
+    out, half = x.reshape(-1, tile), 1
+    while half < tile:
+        pairs = out.reshape(-1, 2, half)
+        out = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1)
+        half *= 2
+    return (out.reshape(-1, tile) * (np.float32(1) / np.sqrt(np.float32(tile)))).reshape(x.shape)

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from kvc_profile import HALVES, INTERLEAVED, KvcError, Prediction, Profile, need, rotate
+from kvc_profile import HALVES, INTERLEAVED, KvcError, Prediction, Profile, hadamard, need, rotate
 
 VERSION = 0
 MAGIC = b"\x89KVC\r\n\x1a\n"
@@ -763,7 +763,8 @@ class Kvc:
                 continue
             need(other < t, f"INPUTS: tensor {other} is not lower than {t}")
             o = self.tensors[other]
-            need(o.layer.part is tensor.layer.part and o.dtype in FLOATS, f"INPUTS: tensor {other} is of another part or no float")
+            fits = o.dtype in FLOATS or o.dtype == tensor.dtype == "q8_0"
+            need(o.layer.part is tensor.layer.part and fits, f"INPUTS: tensor {other} is of another part or dtype")
             need(
                 (o.layer.index, ROLES.get(o.role), o.heads * o.dim) == (layer, role, width),
                 f"INPUTS: tensor {other} is not what the profile predicts tensor {t} from",
@@ -771,6 +772,14 @@ class Kvc:
             below = self.side[other, segment].get("inputs", (rotation,))[0]
             need(below == rotation, f"INPUTS: tensors {other} and {t} have two rotations")
         self.side[t, segment]["prediction"] = prediction
+
+    def tile(self, tensor):
+        """The Hadamard tile of rows of q8_0."""
+        key = "hadamard.v" if tensor.role == V_ROLE else "hadamard.k"
+        tile = self.meta.get(key)
+        fits = isinstance(tile, int) and tile & (tile - 1) == 0 and (tile == 0 or tensor.heads * tensor.dim % tile == 0)
+        need(fits, f"{key}: missing, or no tile of these rows, which are predicted")
+        return tile
 
     def predicted(self, t, block, at):
         """What is predicted of rows `at` of a block: float32 [rows, heads, dim], K before RoPE; and their positions."""
@@ -785,7 +794,14 @@ class Kvc:
                 inputs.append(np.zeros((len(at), prediction.widths[i]), np.int64))
                 continue
             o = self.tensors[other]
-            rows = floats_of(o.block[block][at], o.dtype).reshape(len(at), o.heads, o.dim)
+            if o.dtype == "q8_0":
+                blocks = o.block[block][at].reshape(-1, o.bytes)
+                with np.errstate(all="ignore"):
+                    rows = floats_of(blocks[:, :2], "f16")[:, None] * blocks[:, 2:].view(np.int8).astype(np.float32)
+                    rows = hadamard(rows.reshape(len(at), -1), self.tile(o))
+            else:
+                rows = floats_of(o.block[block][at], o.dtype)
+            rows = rows.reshape(len(at), o.heads, o.dim)
             inputs.append(prediction.input(i, rows, rotation, positions))
         return prediction.value(inputs), positions
 
@@ -1426,7 +1442,8 @@ class Block:
         angles = profile.angles(layer)
         if role == "k" and rotation and angles is not None:
             value = rotate(value, positions, angles, rotation)
-        return value.reshape(m.rows, m.channels)
+        value = value.reshape(m.rows, m.channels)
+        return hadamard(value, self.kvc.tile(self.kvc.tensors[self.tensor])) if m.dtype == "q8_0" else value
 
     def predict(self, i, m, _, sections):
         """codecs/stages/predict.md"""
@@ -1685,10 +1702,10 @@ class Model:
         self.bias = np.zeros((rows, channels), np.int64)
         self.context = np.zeros((rows, channels), np.int64)
 
-    def read(self, data, dtype, what, ahead):
+    def read(self, data, dtype, what, ahead, scales):
         bits, n = Bits(data, what), self.channels
         turn = bits.take(2)
-        need(not turn or dtype in FLOAT_BIAS, f"{what}: this turn is not known here")
+        need(not turn or dtype in FLOAT_BIAS or (turn, dtype) == (3, "q8_0"), f"{what}: this turn is not known here")
         need(turn < 3 or ahead is not None, f"{what}: turn 3 without a prediction")
         turning = None
         if turn in (1, 2):
@@ -1702,10 +1719,25 @@ class Model:
         need(bits.pad(1) == len(data), f"{what}: bytes too many")
         if dtype in FLOAT_BIAS:
             self.of_floats(spread, mean, turning, ahead if turn == 3 else None, *FLOAT_BIAS[dtype])
+        elif turn == 3:
+            self.of_q8_0(spread, mean, ahead, scales)
         else:
             width = SPLIT_WORDS[dtype][1]
             self.bias[:] = mean % (1 << width)
             self.context[:] = np.clip(spread - (117 + 2 * width), 0, 7)
+
+    def of_q8_0(self, spread, mean, ahead, scales):
+        """codecs/stages/cross.md: `scales`: float32 [rows, blocks of a row]"""
+        variance_bits = (spread << 23).astype(np.uint32)
+        value = mean.astype(np.float32) * (np.sqrt(variance_bits.view(np.float32)) * np.float32(0.25))
+        d = np.repeat(scales, 32, axis=1)
+        known = np.isfinite(d) & (d != 0)
+        with np.errstate(all="ignore"):
+            code = np.rint(np.clip((value + ahead) / d, -127, 127))
+            unit = (d * d).view(np.uint32).astype(np.int64)
+        octave = (variance_bits.astype(np.int64) - unit >> 23) - 3
+        self.bias[known] = code[known].astype(np.int64) & 255
+        self.context[known] = np.clip(octave, 0, 7)[known]
 
     def of_floats(self, spread, mean, turning, ahead, sign_bit, cut, shift, rebias):
         variance_bits = (spread << 23).astype(np.uint32)
@@ -1853,7 +1885,10 @@ def decode_split(sections, tensor, n, ahead=None):
     model = Model(n, tensor.heads * tensor.dim)
     if sections.has(S_PARAMS):
         what = f"{sections.where}: PARAMS"
-        model.read(sections.take(S_PARAMS, 0, stored=True), tensor.dtype, what, ahead)
+        scales = None
+        if tensor.dtype == "q8_0":
+            scales = floats_of(np.column_stack(planes), "f16").reshape(n, -1)
+        model.read(sections.take(S_PARAMS, 0, stored=True), tensor.dtype, what, ahead, scales)
     codes = sections.take(S_CODES, 0, stored=True).tobytes()
     words = rans_codes(codes, model.context, 1 << (width - shift), f"{sections.where}: CODES") << shift
     if shift:

@@ -661,6 +661,14 @@ def test_second_reader_decodes_predictions(bench):
         if source == halves:
             bench.kvc("pack", "-q", "-f", "-r", recipe, "--profile", PROFILE, "--embed-profile", "-o", pack, source)
             second_reader_agrees(pack, back)
+    q8_0 = bench.path("first-q8_0.bin")
+    bench.kvc("unpack", "-q", "-f", "--tokens", "0:272", "--layers=0-5", "--to", "llama", "-o", q8_0, bench.path(bench.q8_0[0]))
+    sizes = []
+    for recipe in ("split", "cross"):
+        bench.kvc("pack", "-q", "-f", "-r", recipe, *facts, "--profile", PROFILE, "-o", pack, q8_0)
+        second_reader_agrees(pack, q8_0, PROFILE)
+        sizes.append(os.path.getsize(pack))
+    assert sizes[1] < 0.93 * sizes[0], sizes
     for recipe in ("small", "derope@k,center,basis:bits=8:k=1,steps:p=0,code:step=0.01"):
         bench.kvc("pack", "-q", "-f", "-r", recipe, "-o", pack, halves)
         bench.kvc("unpack", "-q", "-f", "-o", back, pack)

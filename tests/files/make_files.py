@@ -2552,6 +2552,37 @@ def any_bytes(dtype, row):
     return bytes(min(codes, key=lambda c: (abs(float8(dtype, c) - x), c)) for x in row)
 
 
+def q8_0_scales(row):
+    return [struct.unpack("<e", row[at:at + 2])[0] for at in range(0, len(row), 34)]
+
+
+def q8_0_numbers(row):
+    return [f32(d * struct.unpack("b", row[at:at + 1])[0])
+            for block, d in enumerate(q8_0_scales(row)) for at in range(34 * block + 2, 34 * block + 34)]
+
+
+def q8_0_bytes(row):
+    """As ggml quantises: the maximum size is code 127."""
+    out = b""
+    for at in range(0, len(row), 32):
+        d = max(map(abs, row[at:at + 32])) / 127
+        out += struct.pack("<e", d) + struct.pack("32b", *(round(x / d) for x in row[at:at + 32]))
+    return out
+
+
+def hadamard(row, tile):
+    """A row with its Hadamard rotation, or without."""
+    row, half = list(row), 1
+    while half < tile:
+        for i in range(len(row)):
+            if not i & half:
+                a, b = row[i], row[i + half]
+                row[i], row[i + half] = f32(a + b), f32(a - b)
+        half *= 2
+    factor = f32(1 / f32(math.sqrt(tile))) if tile else 1.0
+    return [f32(x * factor) for x in row]
+
+
 def times(a, b):
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
@@ -2701,11 +2732,30 @@ class Profile:
 
 class Ahead(Model):
     """PARAMS with turn 3: of what the predicted rows leave."""
-    def __init__(self, predicted, spreads, means, **options):
+    def __init__(self, predicted, spreads, means, scales=(), **options):
         super().__init__(spreads, means, (3,), **options)
-        self.predicted = predicted
+        self.predicted, self.scales = predicted, scales  # of q8_0: of each row
+
+    def codes(self):
+        """Of q8_0."""
+        out = []
+        for p, scales in zip(self.predicted, self.scales, strict=True):
+            row = []
+            for i, (x, spread, mean) in enumerate(zip(p, self.spreads, self.means)):
+                v, d = 2.0**(spread - 127), scales[i // 32]
+                if d == 0 or not math.isfinite(d):
+                    row.append((0, 0))
+                    continue
+                m = f32(f32(mean * f32(f32(math.sqrt(v)) * 0.25)) + x)
+                code = round(max(min(f32(m / d), 127.0), -127.0))
+                octave = (float_bits(v) - float_bits(f32(d * d)) >> 23) - 3
+                row.append((code % 256, max(min(octave, 7), 0)))
+            out.append(row)
+        return out
 
     def rows(self, dtype, count):
+        if dtype == Q8_0:
+            return self.codes()
         _, width, shift, sign, cut, rebias = WORDS[dtype]
         drop, out = cut - shift, []
         for p in self.predicted:
@@ -2733,7 +2783,8 @@ class Crossed:
     LINE = (CROSS,)
     BLOCKS = "aaaa", "afam", "arma"  # of tensors by turns, their blocks: ahead, flat, with a model as split's, RAW
 
-    def __init__(self, profile, tensors, positions=(7, 8, 9), rotation=1, same=None, **options):
+    def __init__(self, profile, tensors, positions=(7, 8, 9), rotation=1, same=None, tile=None, **options):
+        self.tile = tile  # Hadamard tiles of K and V in q8_0
         self.profile, self.tensors, self.positions, self.rotation, self.same = profile, tensors, positions, rotation, same or {}
         self.part = Part(list(positions))
         self.rows, self.coders, self.named = [], [], []
@@ -2741,6 +2792,8 @@ class Crossed:
                      "profile.model": text("fixture")}
         if any(profile.angles):
             self.meta["rope.pairing"] = text(("", "halves", "interleaved")[profile.pairing])
+        if tile:
+            self.meta |= {"hadamard.k": (2, u64(tile[0])), "hadamard.v": (2, u64(tile[1]))}
         number_of = {(n, v): i for i, (n, v, _, _) in enumerate(tensors)}
         for i, (n, v, dtype, how) in enumerate(tensors):
             named = [number_of.get(x, MISSING) for x in profile.inputs(n, v)]
@@ -2753,19 +2806,25 @@ class Crossed:
         matrix = how.matrix if isinstance(how, Quant) else how or \
             some_matrix(len(self.positions), self.profile.heads * self.profile.dim, 310 + i, 0.25)
         self.named.append([])
-        self.rows.append([any_bytes(dtype, row) for row in matrix])
+        self.rows.append([q8_0_bytes(row) if dtype == Q8_0 else any_bytes(dtype, row) for row in matrix])
         self.coders.append((lambda t, rows: how.sections) if isinstance(how, Quant) else
                            (lambda t, rows: [Section(RAW, b"".join(rows), stage=0)]) if how else split_by())
 
     def predicted(self, i, named, options):
         (n, v, dtype, _), width = self.tensors[i], self.profile.heads * self.profile.dim
-        inputs = [None if x == MISSING else [any_numbers(self.tensors[x][2], row) for row in self.rows[x]] for x in named]
+        inputs = [None if x == MISSING else [self.numbers(x, row) for row in self.rows[x]] for x in named]
         ahead = [self.profile.predict(n, v, [x and x[c] for x in inputs], self.rotation, position)
                  for c, position in enumerate(self.positions)]
+        if dtype == Q8_0:
+            ahead = [hadamard(row, self.tile[v]) for row in ahead]
         noise = some_matrix(len(ahead), width, 330 + i, 0.0625)
         spreads, means = [127 + x for x in some(width, 360 + i, -3, 2)], some(width, 350 + i, -4, 4)
         self.named.append(named)
-        self.rows.append([any_bytes(dtype, [x + y + m / 4 for x, y, m in zip(*row, means)]) for row in zip(ahead, noise)])
+        values = [[x + y + m / 4 for x, y, m in zip(*row, means)] for row in zip(ahead, noise)]
+        self.rows.append([q8_0_bytes(row) if dtype == Q8_0 else any_bytes(dtype, row) for row in values])
+        if dtype == Q8_0:  # scales of 0, a NaN, an infinity, and below 0
+            for c, scale in zip(range(1, len(values)), (b"\0\0", b"\1\x7e", b"\0\xfc", b"\0\xac")):
+                self.rows[i][c] = scale + self.rows[i][c][2:]
         row, count, other, _, there = self.same.get(i, (0, 0, 0, 0, 0))
         self.rows[i][row:row + count] = self.rows[other][there:there + count]
         blocks = iter(zip(self.part.blocks, self.BLOCKS[i % 3]))
@@ -2775,10 +2834,16 @@ class Crossed:
             if kind == "r":
                 return [Section(RAW, b"".join(rows), stage=0)]
             cells = [c for j, c in enumerate(self.part.order[first:]) if not row <= j < row + count][:len(rows)]
-            model = {"a": Ahead([ahead[c] for c in cells], spreads, means, middle=126, j=2, k=3),
+            scales = [q8_0_scales(self.rows[i][c]) for c in cells] if dtype == Q8_0 else ()
+            model = {"a": Ahead([ahead[c] for c in cells], spreads, means, scales, middle=126, j=2, k=3),
                      "m": Model(spreads, means), "f": None}[kind]
             return Split(t, rows, model=model, **options).sections()
         self.coders.append(code)
+
+    def numbers(self, x, row):
+        """A decoded row of tensor x as its inputs see it."""
+        _, v, dtype, _ = self.tensors[x]
+        return hadamard(q8_0_numbers(row), self.tile[v]) if dtype == Q8_0 else any_numbers(dtype, row)
 
     def side(self, i, named):
         del i
@@ -2826,7 +2891,7 @@ class Predicted(Crossed):
     def predicted(self, i, named, options):
         del options
         n, v, dtype, _ = self.tensors[i]
-        inputs = [None if x == MISSING else [any_numbers(self.tensors[x][2], row) for row in self.rows[x]] for x in named]
+        inputs = [None if x == MISSING else [self.numbers(x, row) for row in self.rows[x]] for x in named]
         ahead = [self.profile.predict(n, v, [x and x[c] for x in inputs], self.rotation, position, turned=False)
                  for c, position in enumerate(self.positions)]
         self.named.append(named)
@@ -2889,6 +2954,24 @@ def cross_files():
                          for v, d in enumerate((k, x))], rotation=0).file())
     good("cross-same", "Two rows of K that repeat V of the layer before, from which it is predicted.")(
         lambda: Crossed(Profile(ANGLES), four(BF16), (7, 8, 9, 10), same={2: (1, 2, 1, 0, 2)}).file())
+
+    good("cross-q8_0", "q8_0, K and V Hadamard-rotated in tiles of 8 and 32; scales that are 0, negative or not finite.")(
+        lambda: Crossed(Profile(ANGLES, 2, 16, salt=900), four(Q8_0), FAR, tile=(8, 32)).file())
+    good("cross-q8_0-unrotated", "q8_0, not Hadamard-rotated, K paired as 2i and 2i + 1; one input in f16, predicted from none.")(
+        lambda: Crossed(Profile(ANGLES, 2, 16, pairing=2, salt=1000), [(0, 0, F16, some_matrix(9, 32, 311)), *four(Q8_0)[1:]], FAR, 2,
+                        tile=(0, 0)).file())
+
+    def quantised(name, sentence, words="Hadamard", change=None, dtypes=(Q8_0,) * 4):
+        @bad("cross-q8_0-" + name, words, sentence, "read")
+        def _():
+            x = Crossed(Profile(ANGLES, 2, 16, salt=900), [(i // 2, i % 2, d, None) for i, d in enumerate(dtypes)], tile=(8, 32))
+            if change:
+                change(x.meta)
+            return x.file()
+    quantised("unknown", "The metadata do not say whether K is Hadamard-rotated.", change=lambda m: m.pop("hadamard.k"))
+    quantised("tile-6", "A Hadamard tile of 6.", change=lambda m: m.update({"hadamard.v": (2, u64(6))}))
+    quantised("tile-64", "A Hadamard tile of 64 for rows of 32 values.", change=lambda m: m.update({"hadamard.k": (2, u64(64))}))
+    quantised("floats", "V in bf16 that is predicted from K in q8_0.", "other tensors", dtypes=(Q8_0, BF16, Q8_0, BF16))
 
     @good("cross-inputs", "Inputs coded with loss, and stored ones with NaN, infinities, ties and values far beyond 127 steps.")
     def _():

@@ -1,5 +1,6 @@
 /* test_predict.c: prediction across layers, from learning to reading, over caches of an invented model whose layers follow from each
  * other. Not for bytes that are wrong (tests/files) or for the kernel (test_kernels.c). */
+#include "tests/quantised.h"
 #include "tests/recipe_text.h"
 
 #include "codecs/eigen.h"
@@ -397,6 +398,50 @@ static void other_inputs(void **state) {
     kvc_profile_free(three);
 }
 
+/* Rows of q8_0, rotated or not. Where that is unknown they are coded as by split. */
+static void quantised_layers_help_each_other(void **state) {
+    (void)state;
+    static const uint64_t tiles[][2] = {{16, 32}, {0, 0}, {2, TILE_UNKNOWN}, {TILE_UNKNOWN, TILE_UNKNOWN}};
+    size_t size[4];
+    for (unsigned i = 0; i < 4; i++) {
+        struct file f;
+        uint8_t *bytes;
+        make(&f, 5, 600, i % 2, LAYERS);
+        struct kvc_cache *q = quantised_cache(f.cache, tiles[i], &bytes);
+        memset(bytes, 0, 34);                      /* a block whose scale is 0, and others that are not finite */
+        memcpy(bytes + 34, "\x01\x7e\x80\x80", 4); /* K of layer 0: a NaN */
+        memcpy(bytes + 68, "\x00\xfc\x05\x81", 4); /* an infinity */
+        memcpy(bytes + (size_t)34 * 600 * 2 + 34, bytes + 34, 72 - 34); /* the same in K of layer 1 */
+        struct kvc_buffer plain = pack(q, "split", NULL, 1, 0), packed = pack(q, "cross", profile, 1, 1);
+        struct kvc_buffer again = pack(q, "cross", profile, 3, 1), apart = pack(q, "cross", profile, 1, 0);
+        size[i] = apart.n;
+        assert_int_equal(again.n, packed.n);
+        assert_memory_equal(again.data, packed.data, packed.n);
+        if (i < 2) assert_true(size[i] < plain.n * 85 / 100);
+        if (i == 3) assert_true(size[i] < plain.n + 512);
+        struct kvc_input in;
+        struct kvc_error e;
+        struct kvc_cache *c = unpack(&in, &packed);
+        for (uint32_t t = 0; t < c->n_tensors; t++) same_rows(q, c, t, 0);
+        kvc_cache_free(c);
+        for (uint32_t t = 2 * LAYERS; t-- > 0;) { /* each by itself, from the last on */
+            c = kvc_format_import(&kvc_format_kvc, &in, NULL, &e);
+            same_rows(q, c, t, t % 2 ? 599 : 300);
+            kvc_cache_free(c);
+        }
+        kvc_input_close(&in);
+        free(plain.data);
+        free(packed.data);
+        free(again.data);
+        free(apart.data);
+        kvc_cache_free(q);
+        free(bytes);
+        release(&f);
+    }
+    assert_true(size[2] > size[0] && size[2] < size[3]); /* K alone is predicted */
+    assert_true(size[3] > size[1] * 115 / 100);
+}
+
 /* --- lossy, in closed loop --- */
 
 #define LOSSY "sink:2,derope@k,predict,center,basis,steps,code:step=0.3"
@@ -591,11 +636,17 @@ static int free_profile(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equations_are_solved),     cmocka_unit_test(what_is_learnt),
-        cmocka_unit_test(attention_makes_a_metric), cmocka_unit_test(the_words_of_the_spec),
-        cmocka_unit_test(layers_help_each_other),   cmocka_unit_test(other_inputs),
-        cmocka_unit_test(the_profile_is_needed),    cmocka_unit_test(damage_spreads_upwards),
-        cmocka_unit_test(errors_do_not_add_up),     cmocka_unit_test(recipes_that_predict),
+        cmocka_unit_test(equations_are_solved),
+        cmocka_unit_test(what_is_learnt),
+        cmocka_unit_test(attention_makes_a_metric),
+        cmocka_unit_test(the_words_of_the_spec),
+        cmocka_unit_test(layers_help_each_other),
+        cmocka_unit_test(other_inputs),
+        cmocka_unit_test(the_profile_is_needed),
+        cmocka_unit_test(damage_spreads_upwards),
+        cmocka_unit_test(errors_do_not_add_up),
+        cmocka_unit_test(recipes_that_predict),
+        cmocka_unit_test(quantised_layers_help_each_other),
     };
     return cmocka_run_group_tests(tests, make_profile, free_profile);
 }
