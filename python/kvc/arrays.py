@@ -193,13 +193,18 @@ def token_ids(tokens: Any) -> np.ndarray:
 
 
 def memory(views: Mapping[Key, Plane], *, tokens: Optional[int] = None, first: int = 0, ids: Optional[np.ndarray] = None,
-           facts: Any = None) -> _lib.Memory:
-    """Returns the struct kvc_memory of planes; it keeps alive what it refers to. Arrays with fewer tokens have the last ones."""
+           facts: Any = None, device: Optional[int] = None) -> _lib.Memory:
+    """Returns the struct kvc_memory of planes; it keeps alive what it refers to. Arrays with fewer tokens have the last ones.
+
+    All planes must be memory of the device of this number; None: of the CPU.
+    """
     items = (_lib.MemoryArray * len(views))()
     total = max((v.tokens for v in views.values()), default=0) if tokens is None else tokens
     for item, ((layer, role), v) in zip(items, views.items()):
-        if v.device is not None:
-            raise Error(Code.USAGE, f"{role} of layer {layer} is memory of a device, which the CPU cannot use")
+        if v.device != device:
+            where = "the CPU" if v.device is None else f"cuda:{v.device}"
+            user = "the CPU" if device is None else f"cuda:{device}"
+            raise Error(Code.USAGE, f"{role} of layer {layer} is memory of {where}, which {user} cannot use")
         item.role, item.layer, item.dtype, item.heads, item.dim = role.encode(), layer, v.dtype.encode(), v.heads, v.dim
         item.data, (item.token, item.head, item.channel), item.page = v.data, v.strides, v.page_stride
         item.tokens = v.tokens if v.tokens < total else 0

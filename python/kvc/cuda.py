@@ -1,4 +1,4 @@
-"""Decoding on CUDA devices by libkvc_cuda (kvc_cuda.h): compressed bytes cross the bus, and the device decodes them.
+"""Decoding and encoding on CUDA devices by libkvc_cuda (kvc_cuda.h): compressed bytes cross the bus.
 
 `File.load()`, `Hit.load()`, `kvc.load()` and `kvc.Prefix` use it for arrays on a device. What it cannot do (the library is not there, the
 file is no .kvc, a stage is not for devices ...) the CPU decodes, and torch copies the same values to the device: `stats` counts both
@@ -54,6 +54,14 @@ class CudaTensor(Sized):
                 ("tokens", u64), ("heads", u64), ("dim", u64), ("token", i64), ("head", i64), ("position", i64)]
 
 
+class CudaPackOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("device", c.c_int), ("multiprocessors", c.c_uint), ("stream", pointer)]
+
+
+class CudaPacked(Sized):
+    _fields_ = [("size", c.c_size_t), ("bytes", u64), ("raw", u64)]
+
+
 CUDA = {
     "kvc_cuda_version": (text,),
     "kvc_cuda_build": (text,),
@@ -65,6 +73,8 @@ CUDA = {
     "kvc_cuda_plan_tensor": (c.c_int, pointer, u32, c.POINTER(CudaTensor)),
     "kvc_cuda_load": (c.c_int, pointer, pointer, pointer),
     "kvc_cuda_finish": (c.c_int, pointer, pointer),
+    "kvc_cuda_pack": (c.c_int, c.POINTER(_lib.Memory), c.POINTER(CudaPackOptions), c.POINTER(_lib.WriteOptions), _lib.WRITE_FN, pointer,
+                      c.POINTER(CudaPacked), pointer),
 }
 
 _library: Optional[c.CDLL] = None
@@ -246,6 +256,33 @@ def _check_positions(file: "File", views: Mapping[Key, Plane]) -> None:
         start = position(handle, tensor, 0)
         if any(position(handle, tensor, row) != start + row for row in range(rows)):
             raise Error(Code.UNSUPPORTED, f"positions of the file's {part} rows repeat or are missing")
+
+
+def pack(cache: Any, recipe: str = "fast", *, tokens: Any = None, first: int = 0, facts: Optional[Mapping[str, Any]] = None,
+         layout: Optional[str] = None, dtype: Optional[str] = None, threads: int = 0, align: int = 0,
+         stream: Optional[int] = None) -> bytes:
+    """Returns a .kvc of arrays on one device, which encodes them: the same bytes as of kvc.pack(), which copies the arrays to the CPU.
+
+    `cache` has arrays by layer and role, or a `kvc.arrays.Plane` for each; `tokens`, `first`, `facts`, `layout` and `dtype` are as of
+    kvc.open_arrays(). Raises kvc.Error where no device encodes `recipe`: "fast", "kivi2", "kivi4", "kcvt4" and most of "quant" it does.
+    `stream` is a cudaStream_t, whose queued work comes first; by default torch's current one.
+    """
+    views = arrays.planes(cache, layout, dtype, to_fill=True)
+    number = next((v.device for v in views.values()), None)
+    if number is None:
+        raise Error(Code.UNSUPPORTED, "the arrays are in the CPU's memory, which kvc.pack() packs")
+    ids = None if tokens is None else arrays.token_ids(tokens)
+    m = arrays.memory(views, first=first, ids=ids, facts=facts, device=number)
+    o = CudaPackOptions(device=number, stream=devices.place.stream(number) if stream is None else stream)
+    how, packed = _lib.WriteOptions(recipe=encode(recipe), threads=threads, align=align), CudaPacked()
+    pieces: List[bytes] = []
+
+    def take(_: Any, data: int, size: int) -> int:
+        pieces.append(c.string_at(data, size))
+        return 0
+
+    call(kvc_cuda().kvc_cuda_pack, c.byref(m), c.byref(o), c.byref(how), _lib.WRITE_FN(take), None, c.byref(packed))
+    return b"".join(pieces)
 
 
 # --- the device or the CPU ---

@@ -98,6 +98,25 @@ class TestDevice(DeviceCase):
             got = mine[key].array
             self.assertTrue(np.array_equal(bits(got[0].transpose(1, 0, 2) if transposed else got), bits(a)), key)
 
+    def test_packing(self):
+        """What the device packs is what the CPU packs of the same arrays."""
+        with kvc.open(SAMPLES / "prompt.safetensors.kvc") as f:
+            due = f.arrays(end=300)
+        name = kvc.dtype_name(next(iter(due.values())))
+        facts = {"model.name": "test", "rope.pairing": "halves"}
+        mine = {key: Memory(np.array(a)) for key, a in due.items()}
+        for recipe in ("fast", "kivi2", "kivi4", "kcvt4"):
+            want = kvc.pack(due, recipe=recipe, first=5, facts=facts)
+            self.assertEqual(cuda.pack(mine, recipe, first=5, facts=facts, dtype=name), want, recipe)
+        with self.assertRaisesRegex(kvc.Error, "no device encodes 'split'"):
+            cuda.pack(mine, "split", dtype=name)
+        with self.assertRaisesRegex(kvc.Error, "which kvc.pack.. packs"):
+            cuda.pack(due)
+        last = list(due)[-1]
+        mixed = {**mine, last: due[last]}
+        with self.assertRaisesRegex(kvc.Error, "memory of"):
+            cuda.pack(mixed, dtype=name)
+
     def test_files(self):
         """Lossless, lossy and predicted files, in the layouts of kvc and of transformers, whole and in part."""
         prompt = SAMPLES / "prompt.safetensors.kvc"
