@@ -335,8 +335,8 @@ static void progress_of_loading(void **state) {
     enum { T = 600, HEADS = 2, DIM = 8 };
     struct kvc_error *e = kvc_error_new();
     struct arrays x, y;
-    void *packed;
-    size_t n;
+    void *packed = NULL;
+    size_t n = 0;
     (void)state;
     lay_out(&x, "f16", T, HEADS, DIM);
     lay_out(&y, "f16", T, HEADS, DIM);
