@@ -44,7 +44,7 @@ static double down(const struct ranges *r, double y) {
 static void levels(FILE *out, const struct ranges *r, int labels) {
     const double step = svg_nice_step(2 * r->most, 6);
     char text[32];
-    for (double i = -floor(r->most / step); i * step <= r->most; i++) {
+    for (double i = 0 - floor(r->most / step); i * step <= r->most; i++) {
         svg_number(i * step, 0, text);
         if (labels) svg_side_label(out, down(r, i * step), text);
         else fprintf(out, "<path class=\"rule\" d=\"M0 %.1fH%d\"/>", down(r, i * step), SVG_WIDTH);
@@ -53,8 +53,8 @@ static void levels(FILE *out, const struct ranges *r, int labels) {
 
 static void columns(FILE *out, const struct ranges *r, int labels) {
     const double step = svg_nice_step(r->high - r->low, SVG_LABELS);
-    char text[32];
-    for (double i = ceil(r->low / step); i * step <= r->high; i++) {
+    char text[32]; /* + 0.0: of a negative zero, "-0" would be printed */
+    for (double i = ceil(r->low / step) + 0.0; i * step <= r->high; i++) {
         svg_number(i * step, 0, text);
         if (labels) svg_under_label(out, across(r, i * step), text);
         else fprintf(out, "<path class=\"rule\" d=\"M%.1f 0V%d\"/>", SVG_WIDTH * across(r, i * step), HEIGHT);
