@@ -152,14 +152,19 @@ static void copy_past(uint8_t *dst, size_t to_step, const uint8_t *src, size_t f
     _mm_sfence();
 }
 
+/* Bytes from what is copied to what is prefetched: more than a page, at whose end the CPU's own prefetching stops. */
+enum { AHEAD = 6144 };
+
 void kvc_copy_pieces_avx2(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size, int past) {
     if (past && ((uintptr_t)dst | to_step | size) % 16 == 0) {
         copy_past(dst, to_step, src, from_step, n, size);
         return;
     }
-    for (size_t i = 0; i < n;
-         i++, dst += to_step, src += from_step) { /* heads are whole vectors, mostly a few: no call for each */
+    const char *later = (const char *)src + AHEAD; /* of pieces that lie side by side, as those of a head mostly do */
+    for (size_t i = 0; i < n; i++, dst += to_step, src += from_step,
+                later += from_step) { /* heads are whole vectors, mostly a few: no call for each */
         size_t b = 0;
+        for (size_t p = 0; size < 1024 && p < size; p += 64) _mm_prefetch(later + p, _MM_HINT_T0);
         for (; size < 1024 && b + 32 <= size; b += 32)
             _mm256_storeu_si256((__m256i *)(void *)(dst + b), _mm256_loadu_si256((const __m256i *)(const void *)(src + b)));
         if (b < size) memcpy(dst + b, src + b, size - b);
