@@ -24,6 +24,22 @@ static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *sh
     return 0;
 }
 
+enum { FEW = 32 }; /* outliers at an end up to which extremes of parts of a vector limit the search */
+
+/* Returns the k-th largest of n numbers times sign, times sign; k <= FEW. Most numbers are compared once. */
+static float kth(const float *x, size_t n, size_t k, float sign) {
+    float far[FEW], nearest = -INFINITY;
+    for (size_t i = 0, have = 0; i < n; i++) {
+        const float v = sign * x[i];
+        if (have == k && v <= nearest) continue;
+        size_t at = have < k ? have++ : k - 1;
+        for (; at && v > far[at - 1]; at--) far[at] = far[at - 1];
+        far[at] = v;
+        nearest = far[have - 1];
+    }
+    return sign * nearest;
+}
+
 /* A block as vectors: channels of K, rows of V. */
 struct vectors {
     size_t n, length;  /* vectors, values in each */
@@ -135,11 +151,36 @@ static void note(struct ends *d, size_t room, size_t channel, float value, uint6
     if (d->n[channel] == room) d->limit[channel] = d->sign * kvc_select_value(heap[0]);
 }
 
+/* Sets limits that at least s->room values of each channel of a block reach, at either end: those of the extremes of its parts, some
+ * rows each. Then few values are noted before the first block has filled the heaps. */
+static int limit_first(struct state *s, const float *x, size_t rows, struct kvc_error *e) {
+    const size_t parts = 2 * s->room, each = rows / parts, all = parts * s->width;
+    float part[2 * FEW];
+    if (!each || s->room > FEW) return 0;
+    float *const least = kvc_alloc(all, 2 * sizeof *least);
+    if (!least) return kvc_fail_memory(e, "outliers");
+    float *const most = least + all;
+    for (size_t p = 0; p < parts; p++)
+        for (size_t t = 0; t < each; t++, x += s->width) {
+            float *const to[2] = {least + p * s->width, most + p * s->width};
+            for (int i = 0; i < 2 && !t; i++) memcpy(to[i], x, s->width * sizeof *x);
+            if (t) kvc_kernels_get()->widen_ranges(to[0], to[1], x, s->width);
+        }
+    for (size_t c = 0; c < s->width; c++)
+        for (int i = 0; i < 2; i++) {
+            for (size_t p = 0; p < parts; p++) part[p] = (i ? most : least)[p * s->width + c];
+            s->end[i].limit[c] = kth(part, parts, s->room, s->end[i].sign);
+        }
+    free(least);
+    return 0;
+}
+
 static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const struct kvc_kernels *f = kvc_kernels_get();
     const float *x = (const float *)(const void *)block->rows;
-    (void)args, (void)e;
+    (void)args;
+    if (!s->rows && limit_first(s, x, (size_t)block->shape.tokens, e)) return -1;
     memset(s->mean, 0, s->width * sizeof *s->mean);
     for (size_t t = 0; t < block->shape.tokens; t++, x += s->width) {
         const uint64_t row = kvc_block_row(block, t);
@@ -175,7 +216,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 
 /* --- rows of V --- */
 
-enum { FEW = 32, LANES = 64 }; /* up to FEW outliers at an end, the extremes of at least LANES parts of a row limit the search */
+enum { LANES = 64 }; /* up to FEW outliers at an end, the extremes of at least LANES parts of a row limit the search */
 
 /* Room for finding the extremes of a row. */
 struct finding {
@@ -198,20 +239,6 @@ static int finding_init(struct finding *f, size_t n, struct kvc_error *e) {
     f->high = f->low + n;
     f->most = f->least + n;
     return 0;
-}
-
-/* Returns the k-th largest of n numbers times sign, times sign; k <= FEW. Most numbers are compared once. */
-static float kth(const float *x, size_t n, size_t k, float sign) {
-    float far[FEW], nearest = -INFINITY;
-    for (size_t i = 0, have = 0; i < n; i++) {
-        const float v = sign * x[i];
-        if (have == k && v <= nearest) continue;
-        size_t at = have < k ? have++ : k - 1;
-        for (; at && v > far[at - 1]; at--) far[at] = far[at - 1];
-        far[at] = v;
-        nearest = far[have - 1];
-    }
-    return sign * nearest;
 }
 
 /* Sets limits that at least the k smallest of x, and the k largest, reach: those of the extremes of parts of x. */
