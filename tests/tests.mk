@@ -373,7 +373,7 @@ test-simt test-simt-quick test-simt-cuda:
 	[ -n "$$reason" ] || $(MAKE) --no-print-directory $B/kvc-pack $(SIMT_TESTS) $(if $(filter %-cuda,$@),$B/tests/simt/test_cuda) || exit 1; \
 	sh tests/simt/run.sh $B $(if $(filter test-simt,$@),whole,$(@:test-simt-%=%)) "$$reason"
 
-## test-simt-quick: the smaller stored files alone, some 10 s of processor time; part of make test
+## test-simt-quick: the stored files alone, some 10 s of processor time; part of make test
 ## test-simt-cuda: all tests for a GPU, test_cuda, likewise, but for the cache of more than 4 GiB; 3 minutes of processor time
 ## test-simt-tsan: test-simt under the thread sanitizer, which reports races between lanes; SIMT=-quick: test-simt-quick
 SIMT ?=

@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh BUILD SET REASON: the tests of the layer of simt.h, and the decoder's tests over the layer. SET: quick, the smaller stored files;
+# run.sh BUILD SET REASON: the tests of the layer of simt.h, and the decoder's tests over the layer. SET: quick, the stored files;
 # whole, all of tests/unit/test_load.c; cuda, tests/cuda/test_cuda.c instead. REASON not empty: says why nothing was tested.
 set -u
 build=$1/tests/simt
@@ -33,15 +33,6 @@ decode() { # decode FILE...
     done
 }
 
-decode_quick() {
-    for file in samples/*.kvc tests/golden/*.kvc; do
-        case $file in
-        */codes-* | */own-basis-queries-* | */profile-* | */scales-*) ;; # a second of processor time each
-        *) decode "$file" ;;
-        esac
-    done
-}
-
 # Files that the decoder needs beside those that are stored.
 decode_made() {
     # four adjacent channels at a time (kernels/device/decode_quant.h)
@@ -57,7 +48,7 @@ run "warps on the host" "$build/test_simt"
 case $2 in
 quick)
     decode_made "$1"
-    decode_quick
+    decode samples/*.kvc tests/golden/*.kvc
     ;;
 whole)
     decode_made "$1"
