@@ -55,7 +55,7 @@ $(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $
 # addresses end the program. The C compiler knows CUDA's names by decode_simt.h; it does not know that a lane's number is below 32.
 # tests/cuda/fake.c has kvc_device_build.
 SIMT_OBJ := $(addprefix $B/tests/simt/,simt.o decode_simt.o decode.o encode.o)
-SIMT_TESTS := $(addprefix $B/tests/simt/,test_simt test_load test_device_pack make_inputs $(if $(SIMT_CUDA),test_cuda))
+SIMT_TESTS := $(addprefix $B/tests/simt/,test_simt test_load test_device_pack make_inputs)
 SIMT_UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
 $B/tests/simt/decode.o $B/tests/simt/encode.o: $B/tests/simt/%.o: kernels/device/%.cu | $B/ready
 	@mkdir -p $(@D)
@@ -367,14 +367,15 @@ check-model-cuda:
 # What the compiler and the C library lack for running the code for GPUs on the host, or nothing.
 SIMT_PROBE = mkdir -p $B && printf '%s\n' '\#include <math.h>' '\#include <ucontext.h>' 'int main() { makecontext(0, 0, 0); return (int)sqrtf(0); }' | \
   $(CC) $(CPPFLAGS) $(CFLAGS) $(SIMT_UNDEFINED) -x c++ -o $B/simt-probe - -lm >/dev/null 2>&1 || echo "no C++ (g++), no ucontext or no UBSan"
-## test-simt: the code for GPUs on the host, in warps whose lanes advance apart: test_load; SIMT_CUDA=1: test_cuda too, which takes long
-.PHONY: test-simt test-simt-quick test-simt-tsan
-test-simt test-simt-quick:
+## test-simt: the code for GPUs on the host, in warps whose lanes advance apart: test_load
+.PHONY: test-simt test-simt-quick test-simt-cuda test-simt-tsan
+test-simt test-simt-quick test-simt-cuda:
 	@reason="$$($(SIMT_PROBE))"; \
-	[ -n "$$reason" ] || $(MAKE) --no-print-directory $B/kvc-pack $(SIMT_TESTS) || exit 1; \
-	sh tests/simt/run.sh $B "$(if $(filter %-quick,$@),,loading)" "$(if $(SIMT_CUDA),cuda)" "$$reason"
+	[ -n "$$reason" ] || $(MAKE) --no-print-directory $B/kvc-pack $(SIMT_TESTS) $(if $(filter %-cuda,$@),$B/tests/simt/test_cuda) || exit 1; \
+	sh tests/simt/run.sh $B $(if $(filter test-simt,$@),whole,$(@:test-simt-%=%)) "$$reason"
 
-## test-simt-quick: the smaller stored files alone, less than a minute; part of make test
+## test-simt-quick: the stored files alone, some 10 s of processor time; part of make test
+## test-simt-cuda: all tests for a GPU, test_cuda, likewise, but for the cache of more than 4 GiB; 3 minutes of processor time
 ## test-simt-tsan: test-simt under the thread sanitizer, which reports races between lanes; SIMT=-quick: test-simt-quick
 SIMT ?=
 test-simt-tsan:

@@ -7,7 +7,6 @@
 #include "tests/simt/simt.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +61,7 @@ static struct block {
     struct lane lane[SIMT_THREADS];
     unsigned n, made;                    /* lanes of the launch; those that have a stack */
     uint32_t ready[SIMT_THREADS / WARP]; /* by warp: a bit for each lane that neither waits nor has ended */
+    unsigned paused;                     /* pauses since a lane last met others */
     uint32_t random;
     time_t begun;
     uint8_t start, end; /* as arrival */
@@ -153,8 +153,12 @@ static void run_others(void) {
 }
 
 void simt_pause(int wait) {
-    if (wait) sched_yield();
-    if (wait && time(NULL) - own->begun > PATIENCE) give_up("waits for ever");
+    enum { VISITS = 2 * SIMT_THREADS / WARP };
+    const struct timespec while_others_run = {.tv_nsec = 50000};
+    if (wait && ++own->paused > VISITS) { /* all lanes that could run wait for the other block */
+        if (time(NULL) - own->begun > PATIENCE) give_up("waits for ever");
+        nanosleep(&while_others_run, NULL);
+    }
     if (wait || (launch.order == SIMT_RANDOM && next_random() % 4 == 0)) run_others();
 }
 
@@ -206,6 +210,7 @@ uint64_t simt_meet(enum simt_meeting meeting, uint32_t mask, uint64_t x, unsigne
     struct lane *const me = self;
     const int ordered = meeting == SIMT_SYNC_WARP || meeting == SIMT_SYNC_BLOCK;
     if (meeting != SIMT_SYNC_BLOCK && !(mask >> me->thread % WARP & 1)) give_up("a lane's own bit is not in its mask");
+    own->paused = 0;
     me->meeting = meeting;
     me->mask = mask;
     me->x = x;
