@@ -144,11 +144,17 @@ void kvc_f16_to_f32_avx2(float *dst, const uint8_t *src, size_t n) {
     kvc_f16_to_f32_ref(dst + i, src + 2 * i, n - i);
 }
 
-/* Copies pieces of whole vectors past the caches, to addresses of whole vectors. */
+/* Copies pieces of 16-byte vectors past the caches, to addresses of such vectors; 32 bytes at once where all fits, as the wider store is
+ * faster. */
 static void copy_past(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size) {
-    for (size_t i = 0; i < n; i++, dst += to_step, src += from_step)
-        for (size_t b = 0; b < size; b += 16)
+    const int wide = ((uintptr_t)dst | to_step | size) % 32 == 0;
+    for (size_t i = 0; i < n; i++, dst += to_step, src += from_step) {
+        size_t b = 0;
+        for (; wide && b < size; b += 32)
+            _mm256_stream_si256((__m256i *)(void *)(dst + b), _mm256_loadu_si256((const __m256i *)(const void *)(src + b)));
+        for (; b < size; b += 16)
             _mm_stream_si128((__m128i *)(void *)(dst + b), _mm_loadu_si128((const __m128i *)(const void *)(src + b)));
+    }
     _mm_sfence();
 }
 

@@ -57,9 +57,11 @@ static void pieces_agree(void **state) {
     for (const char *const *name = kvc_kernels_names(); *name; name++) {
         const struct kvc_kernels *k = kvc_kernels_find(*name);
         for (size_t s = 0; k && s < sizeof pieces / sizeof pieces[0]; s++)
-            for (int how = 0; how < 8;
-                 how++) { /* bit 0: past the caches; bit 1: an odd address; bit 2: steps of no whole vectors */
-                const size_t size = pieces[s], at = how & 2 ? 3 : 16, step = how & 4 ? size + 7 : (size + GAP - 1) / 16 * 16;
+            for (
+                int how = 0; how < 16;
+                how++) { /* bit 0: past the caches; bit 1: an odd address; bit 2: steps of no whole vectors; bit 3: of 32 bytes, not 16 */
+                const size_t size = pieces[s], unit = how & 8 ? 32 : 16, at = how & 2 ? 3 : unit;
+                const size_t step = how & 4 ? size + 7 : (size + GAP - 1) / unit * unit;
                 memset(want, 0xa5, ROOM);
                 memset(got, 0xa5, ROOM);
                 for (size_t i = 0; i < N * size; i++)
