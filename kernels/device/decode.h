@@ -42,7 +42,6 @@ KVC_DEVICE uint32_t kvc_run_rows(const struct kvc_device_launch *l, const struct
             KVC_LANES_MEET();
         }
         kvc_tile_store(&t, &l->target[run->target], (uint32_t)run->row + t.row, floats);
-        KVC_LANES_MEET();
     }
     return t.fault;
 }

@@ -332,7 +332,6 @@ KVC_DEVICE uint32_t kvc_job_code(const struct kvc_device_job *job) {
                     KVC_AT(more) = KVC_AT(shift) || KVC_AT(symbol) == KVC_CODE_ESCAPES;
                 }
             }
-            KVC_LANES_MEET();
             for (uint32_t left = kvc_ballot(more); left; left &= left - 1) { /* their extra bits, one lane after the other */
                 const uint32_t from = kvc_lowest_bit(left), t = kvc_from_lane(shift, from);
                 int64_t r = (int64_t)kvc_from_lane(symbol, from) - KVC_CODE_CENTRE;

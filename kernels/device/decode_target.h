@@ -72,7 +72,8 @@ KVC_DEVICE void kvc_tile_write(struct kvc_tile *t, const struct kvc_device_targe
     }
 }
 
-/* Writes the tile to rows `row` and following. floats, 1: words are binary32 that round to the tensor's dtype. */
+/* Writes the tile, of at least one row, to rows `row` and following; the lanes meet at the end. floats, 1: words are binary32 that round
+ * to the tensor's dtype. */
 KVC_DEVICE void kvc_tile_store(struct kvc_tile *t, const struct kvc_device_target *g, uint32_t row, uint32_t floats) {
     const uint32_t size = kvc_value_bytes(g->dtype), same = g->dtype == g->from;
     for (uint32_t first = 0; first < t->rows; first += KVC_ROWS_TOGETHER) {
