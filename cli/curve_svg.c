@@ -130,9 +130,11 @@ static void place(struct label *l, size_t n, size_t at) {
 /* Gives the name of a point to the label of an earlier point at the same place, if there is one. */
 static void merge(struct label *l, size_t at) {
     for (size_t i = 0; i < at && !l[at].merged; i++) {
-        const size_t used = strlen(l[i].text), more = strlen(l[at].text) + 2;
-        if (l[i].merged || fabs(l[i].x - l[at].x) > 2 || fabs(l[i].y - l[at].y) > 2 || used + more >= sizeof l[i].text) continue;
-        snprintf(l[i].text + used, sizeof l[i].text - used, ", %s", l[at].text);
+        const size_t used = strlen(l[i].text), more = strlen(l[at].text);
+        if (l[i].merged || fabs(l[i].x - l[at].x) > 2 || fabs(l[i].y - l[at].y) > 2 || used + 2 + more >= sizeof l[i].text)
+            continue;
+        memcpy(l[i].text + used, ", ", 2);
+        memcpy(l[i].text + used + 2, l[at].text, more + 1);
         l[i].chosen |= l[at].chosen;
         l[i].radius = fmax(l[i].radius, l[at].radius);
         l[at].merged = 1;

@@ -15,11 +15,24 @@ struct decoding {
     __m512i mask, symbol, offset, bits; /* of a state, and of a slot's fields; log2 of the slots */
 };
 
+/* GCC's header has a macro without optimisation, which takes a mask as a signed number. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+/* Return the 32 bits at each of sixteen indices, in units of four bytes and of eight. */
+static inline __attribute__((always_inline)) __m512i gather_words(__m512i at, const void *table) {
+    return _mm512_i32gather_epi32(at, table, 4);
+}
+
+static inline __attribute__((always_inline)) __m512i gather_pairs(__m512i at, const void *table) {
+    return _mm512_i32gather_epi32(at, table, 8);
+}
+#pragma GCC diagnostic pop
+
 /* Returns sixteen states after one symbol each, before they take words; *take gets a bit for each that is to take one. */
 static inline __attribute__((always_inline)) __m512i decode_sixteen(__m512i x, const uint16_t *base, uint16_t *symbols,
                                                                     __mmask16 *take, const struct decoding *d) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)base));
-    __m512i slot = _mm512_i32gather_epi32(_mm512_add_epi32(at, _mm512_and_si512(x, d->mask)), d->table, 4);
+    __m512i slot = gather_words(_mm512_add_epi32(at, _mm512_and_si512(x, d->mask)), d->table);
     _mm256_storeu_si256((__m256i *)(void *)symbols, _mm512_cvtepi32_epi16(_mm512_and_si512(slot, d->symbol)));
     x = _mm512_add_epi32(_mm512_mullo_epi32(_mm512_srli_epi32(slot, 21), _mm512_srlv_epi32(x, d->bits)),
                          _mm512_and_si512(_mm512_srli_epi32(slot, 10), d->offset));
@@ -76,8 +89,8 @@ static inline __attribute__((always_inline)) __m512i quotients(__m512i x, __m512
 static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next,
                                                                     const struct encoding *e) {
     __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)s));
-    __m512i reciprocal = _mm512_i32gather_epi32(at, e->table, 8);
-    __m512i packed = _mm512_i32gather_epi32(at, &e->table->packed, 8);
+    __m512i reciprocal = gather_pairs(at, e->table);
+    __m512i packed = gather_pairs(at, &e->table->packed);
     __m512i frequency = _mm512_and_si512(packed, e->field);
     __mmask16 give = _mm512_cmpge_epu32_mask(x, _mm512_sllv_epi32(frequency, e->top));
     const unsigned words = (unsigned)__builtin_popcount(give);
