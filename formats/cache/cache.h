@@ -110,7 +110,7 @@ struct kvc_cache {
     uint32_t n_parts, n_layers, n_tensors;
     struct kvc_part *part;
     struct kvc_layer *layer;   /* ordered by part */
-    struct kvc_tensor *tensor; /* in source file order */
+    struct kvc_tensor *tensor; /* layer by layer, or in source file order */
 
     /* The layout of the source, from its first byte to its last: extents.h. */
     uint32_t n_members; /* 0: the source is one file */

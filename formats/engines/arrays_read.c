@@ -283,11 +283,6 @@ static int by_meaning(const void *pa, const void *pb) {
     return a->array < b->array ? -1 : 1;
 }
 
-static int by_array(const void *pa, const void *pb) {
-    const struct item *a = pa, *b = pb;
-    return a->array < b->array ? -1 : a->array > b->array;
-}
-
 static int same_layer(const struct item *a, const struct item *b) {
     return a->name.layer == b->name.layer && a->name.sliding == b->name.sliding &&
            (is_attention(a) ? is_attention(b) : a->name.role == b->name.role);
@@ -406,7 +401,6 @@ static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_ar
                  struct kvc_error *e) {
     choose_parts(item, n);
     if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e)) return -1;
-    qsort(item, n, sizeof *item, by_array); /* tensors are in the order of the file */
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
         a->tensor = kvc_cache_add_tensor(c, item[i].layer, item[i].name.role, &item[i].shape, e);

@@ -70,12 +70,11 @@ static uint64_t span_of(const struct kvc_geometry *g) {
 int kvc_geometry_tensors(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim, uint32_t layer, uint64_t tokens,
                          struct kvc_error *e) {
     const struct kvc_shape shape = {g->info->dtype, tokens, g->count[KVC_AXIS_HEAD], dim};
-    for (uint64_t i = 0; i < tensors_of(g); i++) {
-        unsigned cache;
-        const uint32_t own = layer_of(g, i, &cache);
-        const enum kvc_role role = g->latent ? KVC_ROLE_LATENT : cache ? KVC_ROLE_V : KVC_ROLE_K;
-        if (kvc_cache_add_tensor(c, layer + own, role, &shape, e) == KVC_NONE) return -1;
-    }
+    for (uint32_t own = 0; own < g->count[KVC_AXIS_LAYER]; own++)
+        for (unsigned cache = 0; cache < g->count[KVC_AXIS_CACHE]; cache++) {
+            const enum kvc_role role = g->latent ? KVC_ROLE_LATENT : cache ? KVC_ROLE_V : KVC_ROLE_K;
+            if (kvc_cache_add_tensor(c, layer + own, role, &shape, e) == KVC_NONE) return -1;
+        }
     return 0;
 }
 

@@ -51,7 +51,7 @@ struct parser {
     struct kvc_cache *cache; /* NULL: only check that the layout fits */
     uint64_t literal;        /* bytes before this offset have extents already */
     uint64_t tile_k, tile_v;
-    int quantised_k, quantised_v, transposed;
+    int quantised[2], transposed; /* quantised: K, V */
     uint64_t streams;
     uint64_t understood; /* lists of cells and tensors that were valid, to compare trials */
     struct kvc_error *e;
@@ -134,28 +134,37 @@ static int take_cells(struct parser *p, uint32_t count, unsigned ext, int recurr
 
 /* --- tensors --- */
 
-static int add_tensor(struct parser *p, uint32_t layer, enum kvc_role role, const struct kvc_dtype_info *info,
-                      uint64_t row_values, uint32_t cells, int transposed, uint64_t offset, uint64_t size) {
-    struct kvc_shape shape = {.dtype = info->dtype, .tokens = cells, .heads = 1, .dim = row_values};
+/* Where rows of a tensor are. */
+struct rows {
+    const struct kvc_dtype_info *info;
+    uint64_t values, offset, size; /* values of a row; bytes of all rows and of what is before them */
+    int transposed;                /* 1: [channel][cell] */
+};
+
+/* Adds a tensor to the cache. Returns its number, or KVC_NONE. */
+static uint32_t add_tensor(struct parser *p, uint32_t layer, enum kvc_role role, uint32_t cells, const struct rows *r) {
+    struct kvc_shape shape = {.dtype = r->info->dtype, .tokens = cells, .heads = 1, .dim = r->values};
     uint32_t t = kvc_cache_add_tensor(p->cache, layer, role, &shape, p->e);
-    if (t == KVC_NONE) return -1;
+    if (t == KVC_NONE) return t;
     struct kvc_tensor *tensor = &p->cache->tensor[t];
-    if (transposed) /* [channel][cell] */
-        tensor->source = (struct kvc_strides){info->size, size, (uint64_t)cells * info->size};
-    tensor->source_size = size;
-    if (kvc_cache_map_tensor(p->cache, t, p->bytes->in, offset, p->e) ||
-        kvc_cache_extent_literal(p->cache, p->bytes->in, p->literal, offset - p->literal, p->e) ||
-        kvc_cache_extent_tensor(p->cache, t, p->e))
+    if (r->transposed) tensor->source = (struct kvc_strides){r->info->size, r->size, (uint64_t)cells * r->info->size};
+    tensor->source_size = r->size;
+    return kvc_cache_map_tensor(p->cache, t, p->bytes->in, r->offset, p->e) ? KVC_NONE : t;
+}
+
+/* Adds the extents of a tensor and of the literal bytes before it. Tensors must come in the order of the file. */
+static int add_extents(struct parser *p, uint32_t tensor, const struct rows *r) {
+    if (kvc_cache_extent_literal(p->cache, p->bytes->in, p->literal, r->offset - p->literal, p->e) ||
+        kvc_cache_extent_tensor(p->cache, tensor, p->e))
         return -1;
-    p->literal = offset + size;
+    p->literal = r->offset + r->size;
     return 0;
 }
 
-/* Reads one tensor: type, row size and rows. `layer` is a layer number when building. */
-static int take_rows(struct parser *p, uint32_t layer, enum kvc_role role, uint32_t cells, int transposed,
-                     const struct kvc_dtype_info **dtype) {
+/* Reads one tensor: type, row size and rows, which are only passed over. */
+static int take_rows(struct parser *p, enum kvc_role role, uint32_t cells, int transposed, struct rows *rows) {
     uint32_t type, element, channels;
-    uint64_t row, size, start = p->at, values;
+    uint64_t row, start = p->at;
     if (take_u32(p, &type, "a tensor's type")) return -1;
     const struct kvc_dtype_info *info = kvc_dtype_by_ggml((int32_t)type);
     if (!info)
@@ -173,13 +182,48 @@ static int take_rows(struct parser *p, uint32_t layer, enum kvc_role role, uint3
     if (!row || row > KVC_MAX_ROW_BYTES || row % info->size)
         return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start, "%s has rows of %" PRIu64 " bytes, type %s comes in %" PRIu32 "s",
                            kvc_role_name(role), row, info->name, info->size);
-    values = row / info->size * info->block;
-    size = row * cells; /* below 2^28 * 2^32 */
-    if (take(p, size, "a tensor's rows")) return -1;
+    *rows = (struct rows){.info = info,
+                          .values = row / info->size * info->block,
+                          .offset = p->at,
+                          .size = row * cells, /* below 2^28 * 2^32 */
+                          .transposed = transposed};
+    if (take(p, rows->size, "a tensor's rows")) return -1;
     p->understood++;
-    *dtype = info;
-    if (!p->cache) return 0;
-    return add_tensor(p, layer, role, info, values, cells, transposed, p->at - size, size);
+    return 0;
+}
+
+/* Adds the tensors of `layers` layers, the first of which is `first`: rows[role][layer]. Layer by layer, so that a layer can be
+ * predicted from both tensors of those before it; the file has all tensors of one role before those of the other. */
+static int add_tensors(struct parser *p, uint32_t first, uint32_t layers, const enum kvc_role *role, unsigned roles,
+                       uint32_t cells, const struct rows *rows) {
+    const uint32_t tensor = p->cache->n_tensors;
+    for (uint32_t i = 0; i < layers; i++)
+        for (unsigned k = 0; k < roles; k++)
+            if (add_tensor(p, first + i, role[k], cells, &rows[(uint64_t)k * layers + i]) == KVC_NONE) return -1;
+    for (unsigned k = 0; k < roles; k++)
+        for (uint32_t i = 0; i < layers; i++)
+            if (add_extents(p, tensor + i * roles + k, &rows[(uint64_t)k * layers + i])) return -1;
+    return 0;
+}
+
+/* Reads the tensors of `layers` layers, of part `part`: those of role[0] of all layers, then those of role[1], whose rows are
+ * transposed or not. */
+static int take_tensors(struct parser *p, uint32_t part, enum kvc_layer_kind kind, uint32_t layers, const enum kvc_role *role,
+                        unsigned roles, uint32_t cells, int transposed) {
+    const uint64_t n = (uint64_t)roles * layers;
+    struct rows one, *rows = p->cache ? kvc_alloc(n, sizeof *rows) : NULL;
+    const uint32_t first = p->cache ? p->cache->n_layers : 0;
+    int status = p->cache && !rows ? kvc_fail_memory(p->e, "a list of tensors") : 0;
+    for (uint64_t i = 0; i < n && !status; i++) {
+        const unsigned k = (unsigned)(i / layers);
+        status = take_rows(p, role[k], cells, k && transposed, rows ? &rows[i] : &one);
+        if (!status) p->quantised[k] |= (rows ? &rows[i] : &one)->info->block > 1;
+    }
+    for (uint32_t i = 0; rows && i < layers && !status; i++)
+        status = kvc_cache_add_layer(p->cache, part, i, kind, p->e) == KVC_NONE ? -1 : 0;
+    if (rows && !status) status = add_tensors(p, first, layers, role, roles, cells, rows);
+    free(rows);
+    return status;
 }
 
 static int tile_is_valid(uint32_t tile) {
@@ -189,7 +233,6 @@ static int tile_is_valid(uint32_t tile) {
 /* Reads the tensors of one stream of an attention cache, whose cells are part `part`. */
 static int take_layers(struct parser *p, uint32_t part, uint32_t cells, enum kvc_layer_kind kind) {
     uint32_t transposed, layers, tile[2] = {0, 0};
-    const struct kvc_dtype_info *info;
     uint64_t start = p->at;
     if (take_u32(p, &transposed, "the transposition flag") || take_u32(p, &layers, "the number of layers")) return -1;
     if (transposed > 1) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start, "the flag for transposed V is %" PRIu32, transposed);
@@ -201,17 +244,8 @@ static int take_layers(struct parser *p, uint32_t part, uint32_t cells, enum kvc
                                "Hadamard tiles %" PRIu32 " and %" PRIu32 " are not powers of two", tile[0], tile[1]);
     }
     if (layers > (p->end - p->at) / 12) return cut(p, "the list of layers");
-    uint32_t first = p->cache ? p->cache->n_layers : 0;
-    for (uint32_t i = 0; p->cache && i < layers; i++)
-        if (kvc_cache_add_layer(p->cache, part, i, kind, p->e) == KVC_NONE) return -1;
-    for (uint32_t i = 0; i < layers; i++) {
-        if (take_rows(p, first + i, p->v.has_v ? KVC_ROLE_K : KVC_ROLE_LATENT, cells, 0, &info)) return -1;
-        p->quantised_k |= info->block > 1;
-    }
-    for (uint32_t i = 0; i < layers && p->v.has_v; i++) {
-        if (take_rows(p, first + i, KVC_ROLE_V, cells, transposed == 1, &info)) return -1;
-        p->quantised_v |= info->block > 1;
-    }
+    const enum kvc_role role[2] = {p->v.has_v ? KVC_ROLE_K : KVC_ROLE_LATENT, KVC_ROLE_V};
+    if (take_tensors(p, part, kind, layers, role, p->v.has_v ? 2 : 1, cells, transposed == 1)) return -1;
     p->transposed |= transposed == 1;
     p->tile_k = tile[0];
     p->tile_v = tile[1];
@@ -255,12 +289,12 @@ static int take_recurrent(struct parser *p, enum kvc_part_kind kind, uint32_t ch
         return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 8, "recurrent states with flag %" PRIu32 " and %" PRIu32 " layers",
                            transposed, layers);
     struct parser look = *p;
-    const struct kvc_dtype_info *info;
+    struct rows rows;
     uint64_t size_r = 0, size_s = 0, alike_r = 0;
     look.cache = NULL;
     for (; look.at < look.end && !begins_checkpoints(&look); n++) {
         uint64_t start = look.at, size;
-        if (n / 2 == layers || take_rows(&look, 0, KVC_ROLE_R, cells, 0, &info)) return cut(p, "a recurrent state");
+        if (n / 2 == layers || take_rows(&look, KVC_ROLE_R, cells, 0, &rows)) return cut(p, "a recurrent state");
         size = look.at - start;
         if (!n) size_r = size;
         if (size == size_r && alike_r == n) alike_r++;
@@ -269,12 +303,8 @@ static int take_recurrent(struct parser *p, enum kvc_part_kind kind, uint32_t ch
     }
     if (!n || alike_r != n - alike_r)
         return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "%" PRIu32 " recurrent tensors are no pairs of R and S", n);
-    uint32_t first = p->cache ? p->cache->n_layers : 0;
-    for (uint32_t i = 0; p->cache && i < n / 2; i++)
-        if (kvc_cache_add_layer(p->cache, part, i, KVC_LAYER_RECURRENT, p->e) == KVC_NONE) return -1;
-    for (uint32_t i = 0; i < n; i++)
-        if (take_rows(p, first + i % (n / 2), i < n / 2 ? KVC_ROLE_R : KVC_ROLE_S, cells, 0, &info)) return -1;
-    return 0;
+    static const enum kvc_role role[2] = {KVC_ROLE_R, KVC_ROLE_S};
+    return take_tensors(p, part, KVC_LAYER_RECURRENT, n / 2, role, 2, cells, 0);
 }
 
 /* Reads the state of one server checkpoint: the body of the sliding-window cache, or recurrent states. */
@@ -435,8 +465,8 @@ static int describe(struct kvc_cache *c, const struct parser *p, const struct he
     if (p->v.structure != RECURRENT && kvc_meta_set_u64(m, KVC_KEY_LLAMA_STREAMS, p->streams, e)) return -1;
     if (p->v.ext && kvc_meta_set_u64(m, KVC_KEY_LLAMA_CELL_EXT, p->v.ext, e)) return -1;
     /* Only quantised caches are rotated. Their rotation is unknown in versions that do not record it. */
-    if ((p->tiles || !p->quantised_k) && kvc_meta_set_u64(m, KVC_KEY_HADAMARD_K, p->tile_k, e)) return -1;
-    if ((p->tiles || !p->quantised_v) && kvc_meta_set_u64(m, KVC_KEY_HADAMARD_V, p->tile_v, e)) return -1;
+    if ((p->tiles || !p->quantised[0]) && kvc_meta_set_u64(m, KVC_KEY_HADAMARD_K, p->tile_k, e)) return -1;
+    if ((p->tiles || !p->quantised[1]) && kvc_meta_set_u64(m, KVC_KEY_HADAMARD_V, p->tile_v, e)) return -1;
     if (h->session) {
         if (kvc_meta_set_text(m, KVC_KEY_MODEL_ARCH, h->arch, e)) return -1;
         enum kvc_pairing pairing = kvc_pairing_of_gguf_arch(h->arch);
