@@ -160,8 +160,8 @@ static void test_parts(void **state) {
     assert_int_equal(c->n_layers, 5);
     for (unsigned i = 0; i < 5; i++) assert_int_equal(c->layer[i].index, index[i]);
     assert_int_equal(c->n_tensors, 8);
-    for (uint32_t i = 0, t = 0; i < 9; i++) /* tensors stand in file order */
-        assert_int_equal(array[i].tensor, i == 6 ? KVC_NONE : t++);
+    static const uint32_t tensor[] = {6, 3, 2, 0, 1, 4, KVC_NONE, 5, 7}; /* layer by layer */
+    for (unsigned i = 0; i < 9; i++) assert_int_equal(array[i].tensor, tensor[i]);
     assert_int_equal(c->tensor[c->layer[1].tensor[1]].shape.dim, 4);
     kvc_cache_free(c);
 }
