@@ -5,6 +5,7 @@
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/row_runs.h"
+#include "kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -470,6 +471,16 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
     block->rows = d.rows[0];
     block->shape = shape;
     return status ? -1 : 0;
+}
+
+int kvc_pipeline_decodes_two(const struct kvc_pipeline *p) {
+    return p->n == 1 && stage_at(p, 0)->decode_two && kvc_kernels_get()->rans_decode_two;
+}
+
+int kvc_pipeline_decode_two(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own) {
+    struct kvc_stored stored[2];
+    if (share_out(p, &own[0], NULL, &stored[0], NULL) || share_out(p, &own[1], NULL, &stored[1], NULL)) return 1;
+    return stage_at(p, 0)->decode_two(&p->step[0].args, stored, block);
 }
 
 int kvc_pipeline_decode(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_section *sections,

@@ -72,6 +72,15 @@ typedef void kvc_bf16_to_f32_fn(float *dst, const uint8_t *src, size_t n);
  * frequency of 1 to 2^bits - 1; bits is 8 to 11. */
 typedef void kvc_rans_decode_fn(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
                                 const uint32_t *table, unsigned bits);
+/* Decodes a row of n symbols of each of two streams, as rans_decode does. The rows share no memory but, maybe, their tables. */
+struct kvc_rans_row {
+    struct kvc_rans_decoder *r;
+    uint16_t *symbols;
+    const uint16_t *base;
+    const uint32_t *table;
+    unsigned bits;
+};
+typedef void kvc_rans_decode_two_fn(const struct kvc_rans_row *a, const struct kvc_rans_row *b, size_t n);
 /* Encodes a row, from its last symbol to its first; symbols index the table (a context's first row added).
  * 2 n + 16 bytes below r->next are writable; those below the new r->next hold nothing. */
 typedef void kvc_rans_encode_fn(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
@@ -233,6 +242,7 @@ struct kvc_kernels {
 #define KVC_FIELD(kernel, isa) kvc_##kernel##_fn *kernel;
     KVC_KERNELS(KVC_FIELD, )
 #undef KVC_FIELD
+    kvc_rans_decode_two_fn *rans_decode_two; /* NULL where one row after the other is as fast, and until the trial */
 };
 
 extern const struct kvc_kernels kvc_kernels_ref;

@@ -46,28 +46,67 @@ static inline __attribute__((always_inline)) __m512i take_words(__m512i x, __mma
     return _mm512_mask_or_epi32(x, take, _mm512_slli_epi32(x, 16), _mm512_maskz_expand_epi32(take, words));
 }
 
+/* The states of a stream, 16 lanes each, and its words. */
+struct lanes {
+    __m512i low, high;
+    const uint8_t *next;
+};
+
+static inline struct decoding decoding_of(const uint32_t *table, unsigned bits) {
+    return (struct decoding){table, _mm512_set1_epi32((1 << bits) - 1), _mm512_set1_epi32(1023), _mm512_set1_epi32(2047),
+                             _mm512_set1_epi32((int)bits)};
+}
+
+static inline struct lanes load_lanes(const struct kvc_rans_decoder *r) {
+    return (struct lanes){_mm512_loadu_si512(r->x), _mm512_loadu_si512(r->x + 16), r->next};
+}
+
+static inline void store_lanes(struct kvc_rans_decoder *r, const struct lanes *x) {
+    r->next = x->next;
+    _mm512_storeu_si512(r->x, x->low);
+    _mm512_storeu_si512(r->x + 16, x->high);
+}
+
+/* All lanes by one symbol each. */
+static inline __attribute__((always_inline)) void step(struct lanes *x, const uint16_t *base, uint16_t *symbols,
+                                                       const struct decoding *d) {
+    __mmask16 low, high;
+    __m512i a = decode_sixteen(x->low, base, symbols, &low, d), b = decode_sixteen(x->high, base + 16, symbols + 16, &high, d);
+    const uint8_t *middle = x->next + 2 * __builtin_popcount(low);
+    x->low = take_words(a, low, x->next);
+    x->high = take_words(b, high, middle);
+    x->next = middle + 2 * __builtin_popcount(high);
+}
+
 void kvc_rans_decode_avx512vnni(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
                                 const uint32_t *table, unsigned bits) {
-    const struct decoding d = {table, _mm512_set1_epi32((1 << bits) - 1), _mm512_set1_epi32(1023), _mm512_set1_epi32(2047),
-                               _mm512_set1_epi32((int)bits)};
+    const struct decoding d = decoding_of(table, bits);
     size_t i = 0;
     if (r->lanes == KVC_RANS_LANES) { /* the last words are left to the reference, as a step may read all that it could take */
-        const uint8_t *next = r->next;
-        __m512i a = _mm512_loadu_si512(r->x), b = _mm512_loadu_si512(r->x + 16);
-        for (; i + KVC_RANS_LANES <= n && r->end - next >= STEP_BYTES; i += KVC_RANS_LANES) {
-            __mmask16 low, high;
-            a = decode_sixteen(a, base + i, symbols + i, &low, &d);
-            b = decode_sixteen(b, base + i + 16, symbols + i + 16, &high, &d);
-            const uint8_t *middle = next + 2 * __builtin_popcount(low);
-            a = take_words(a, low, next);
-            b = take_words(b, high, middle);
-            next = middle + 2 * __builtin_popcount(high);
-        }
-        r->next = next;
-        _mm512_storeu_si512(r->x, a);
-        _mm512_storeu_si512(r->x + 16, b);
+        struct lanes x = load_lanes(r);
+        for (; i + KVC_RANS_LANES <= n && r->end - x.next >= STEP_BYTES; i += KVC_RANS_LANES) step(&x, base + i, symbols + i, &d);
+        store_lanes(r, &x);
     }
     if (i < n) kvc_rans_decode_ref(r, symbols + i, base + i, n - i, table, bits);
+}
+
+/* A step waits for the step before it: for its gather, product and place among the words. Steps of two streams wait at once. */
+void kvc_rans_decode_two_avx512vnni(const struct kvc_rans_row *a, const struct kvc_rans_row *b, size_t n) {
+    size_t i = 0;
+    if (a->r->lanes == KVC_RANS_LANES && b->r->lanes == KVC_RANS_LANES) {
+        const struct decoding of_a = decoding_of(a->table, a->bits), of_b = decoding_of(b->table, b->bits);
+        const uint8_t *const end_a = a->r->end, *const end_b = b->r->end;
+        struct lanes x = load_lanes(a->r), y = load_lanes(b->r);
+        for (; i + KVC_RANS_LANES <= n && end_a - x.next >= STEP_BYTES && end_b - y.next >= STEP_BYTES; i += KVC_RANS_LANES) {
+            step(&x, a->base + i, a->symbols + i, &of_a);
+            step(&y, b->base + i, b->symbols + i, &of_b);
+        }
+        store_lanes(a->r, &x);
+        store_lanes(b->r, &y);
+    }
+    if (i == n) return;
+    kvc_rans_decode_avx512vnni(a->r, a->symbols + i, a->base + i, n - i, a->table, a->bits);
+    kvc_rans_decode_avx512vnni(b->r, b->symbols + i, b->base + i, n - i, b->table, b->bits);
 }
 
 struct encoding {

@@ -339,6 +339,38 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return status < 0 ? in_block(c, e, tensor, block) : status;
 }
 
+/* Decodes this block and the next into dst, at once. Returns 0, or 1 where they must be decoded one by one, which then says what is
+ * wrong with them. */
+static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
+    struct coded x[2];
+    struct kvc_coded own[2];
+    struct kvc_block b[2];
+    int status = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        status |= coded_read(c, tensor, block + i, NULL, &x[i], NULL) != 0;
+        own[i] = (struct kvc_coded){.section = x[i].list, .n = x[i].n};
+        b[i] = (struct kvc_block){.shape = k->shape[tensor], .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
+        b[i].shape.tokens = start[i + 1] - start[i];
+        dst += b[i].shape.tokens * kvc_row_bytes(&c->tensor[tensor].shape);
+        status |= x[i].n_side || !x[i].n || x[i].list[0].type == KVC_SECTION_SAME;
+    }
+    if (!status) status = kvc_pipeline_decode_two(&k->pipeline[k->pipeline_of[tensor]], b, own);
+    coded_free(&x[0]);
+    coded_free(&x[1]);
+    return status;
+}
+
+/* Returns 1 where the whole blocks b and b + 1 may be decoded at once to `dst`. In a damaged file each is compared with its digest. */
+static int may_decode_two(const struct kvc_cache *c, uint32_t tensor, uint64_t b, uint64_t end, const uint8_t *dst) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    if (k->survey || b + 2 > cells->n_blocks || cells->block[b + 2] > end) return 0;
+    const uint64_t bytes = (cells->block[b + 1] - cells->block[b]) * kvc_row_bytes(&c->tensor[tensor].shape);
+    return ((uintptr_t)dst | bytes) % ROW_ALIGN == 0 && kvc_pipeline_decodes_two(&k->pipeline[k->pipeline_of[tensor]]);
+}
+
 int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
@@ -346,7 +378,10 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     int status = kvc_records_of(c) ? 0 : kvc_records_none(e);
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
         uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
-        if (take == stop - start && (uintptr_t)dst % ROW_ALIGN == 0) {
+        if (start == first && may_decode_two(c, tensor, b, end, dst) && !decode_two_blocks(c, tensor, b, dst)) {
+            take = cells->block[b + 2] - first;
+            b++;
+        } else if (take == stop - start && (uintptr_t)dst % ROW_ALIGN == 0) {
             status = decode_block(c, tensor, b, dst, NULL, e);
         } else {
             if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
