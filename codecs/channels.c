@@ -420,6 +420,12 @@ static double set_turning(struct kvc_channels *c, const struct kvc_model_sums *s
     return gain;
 }
 
+/* Adds rows of channels that do not rotate. */
+static void sum_resting(const struct kvc_model_sums *sums, const float *x, size_t rows, size_t n) {
+    const struct kvc_model_sums resting = {.plain = sums->plain, .square = sums->square};
+    kvc_kernels_get()->model_sums(&resting, x, rows, NULL, NULL, NULL, NULL, n, n);
+}
+
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t n = c->n, tokens = (size_t)shape->tokens;
@@ -431,7 +437,8 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
         info->to_f32(x, rows + t * n * info->size, some * n);
         if (!t) find_turn(c, shape, x, some);
         if (!t) kvc_channels_begin(c);
-        kvc_kernels_get()->model_sums(&sums, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
+        if (c->turn == KVC_TURN_NONE) sum_resting(&sums, x, some, n);
+        else kvc_kernels_get()->model_sums(&sums, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
     }
     if (c->turn != KVC_TURN_NONE && set_turning(c, &sums, tokens) > WORTH_TURNING * (double)n) return;
     c->turn = KVC_TURN_NONE;
@@ -453,13 +460,12 @@ int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape
     memset(plain, 0, 8 * n * sizeof *plain);
     c->turn = KVC_TURN_AHEAD;
     c->first = c->pairs = 0;
-    kvc_channels_begin(c); /* cosines stay 1 and sines 0 */
     for (size_t t = 0, some; t < tokens; t += some) {
         some = tokens - t < KVC_CHANNELS_ROWS ? tokens - t : KVC_CHANNELS_ROWS;
         info->to_f32(x, rows + t * (n / info->block) * info->size, some * n / info->block);
-        kvc_kernels_get()->model_sums(&own, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
+        sum_resting(&own, x, some, n);
         for (size_t k = 0; k < some * n; k++) x[k] -= c->ahead[t * n + k];
-        kvc_kernels_get()->model_sums(&left, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
+        sum_resting(&left, x, some, n);
     }
     for (size_t k = 0; k < n; k++) {
         const double count = (double)tokens, mean = (double)left.plain[k] / count, own_mean = (double)own.plain[k] / count;

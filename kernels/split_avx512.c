@@ -56,40 +56,78 @@ void kvc_model_words_avx512(uint16_t *bias, uint16_t *context, const struct kvc_
     }
 }
 
-/* Sums of 16 channels over all rows, `stride` floats apart, in registers; the rotated cosines and sines go to c and s. */
-static void sum_channels(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride, __m512 *c,
-                         __m512 *s, __m512 step_c, __m512 step_s) {
+enum { HEADS = 3 }; /* that share the rotation of a row: their sums are in registers */
+
+/* Sums of 16 channels of `heads` heads, `period` floats apart, over all rows, `stride` floats apart; the cosines and sines that are rotated
+ * go to c and s. */
+static inline __attribute__((always_inline)) void sum_channels(const struct kvc_model_sums *sums, size_t at, const float *x,
+                                                               size_t rows, size_t stride, unsigned heads, size_t period,
+                                                               __m512 *c, __m512 *s, __m512 step_c, __m512 step_s) {
     const __m512 most = _mm512_set1_ps(0x1p50f);
-    __m512 plain = _mm512_loadu_ps(sums->plain + at), square = _mm512_loadu_ps(sums->square + at);
-    __m512 cosines = _mm512_loadu_ps(sums->cosines + at), sines = _mm512_loadu_ps(sums->sines + at);
+    __m512 plain[HEADS], square[HEADS], cosines[HEADS], sines[HEADS];
+#pragma GCC unroll 3
+    for (unsigned h = 0; h < heads; h++) {
+        plain[h] = _mm512_loadu_ps(sums->plain + at + h * period);
+        square[h] = _mm512_loadu_ps(sums->square + at + h * period);
+        if (!c) continue;
+        cosines[h] = _mm512_loadu_ps(sums->cosines + at + h * period);
+        sines[h] = _mm512_loadu_ps(sums->sines + at + h * period);
+    }
     for (size_t t = 0; t < rows; t++, x += stride) {
-        __m512 v = _mm512_loadu_ps(x);
-        v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(v), most, _CMP_LT_OQ), v);
-        plain = _mm512_add_ps(plain, v);
-        square = _mm512_add_ps(square, _mm512_mul_ps(v, v));
-        cosines = _mm512_add_ps(cosines, _mm512_mul_ps(v, *c));
-        sines = _mm512_add_ps(sines, _mm512_mul_ps(v, *s));
+#pragma GCC unroll 3
+        for (unsigned h = 0; h < heads; h++) {
+            __m512 v = _mm512_loadu_ps(x + h * period);
+            v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(v), most, _CMP_LT_OQ), v);
+            plain[h] = _mm512_add_ps(plain[h], v);
+            square[h] = _mm512_add_ps(square[h], _mm512_mul_ps(v, v));
+            if (!c) continue;
+            cosines[h] = _mm512_add_ps(cosines[h], _mm512_mul_ps(v, *c));
+            sines[h] = _mm512_add_ps(sines[h], _mm512_mul_ps(v, *s));
+        }
+        if (!c) continue;
         __m512 rotated = _mm512_sub_ps(_mm512_mul_ps(*c, step_c), _mm512_mul_ps(*s, step_s));
         *s = _mm512_add_ps(_mm512_mul_ps(*s, step_c), _mm512_mul_ps(*c, step_s));
         *c = rotated;
     }
-    _mm512_storeu_ps(sums->plain + at, plain);
-    _mm512_storeu_ps(sums->square + at, square);
-    _mm512_storeu_ps(sums->cosines + at, cosines);
-    _mm512_storeu_ps(sums->sines + at, sines);
+#pragma GCC unroll 3
+    for (unsigned h = 0; h < heads; h++) {
+        _mm512_storeu_ps(sums->plain + at + h * period, plain[h]);
+        _mm512_storeu_ps(sums->square + at + h * period, square[h]);
+        if (!c) continue;
+        _mm512_storeu_ps(sums->cosines + at + h * period, cosines[h]);
+        _mm512_storeu_ps(sums->sines + at + h * period, sines[h]);
+    }
+}
+
+/* Channels at rest, 48 and then 16 at once. */
+static void sum_resting(const struct kvc_model_sums *sums, const float *x, size_t rows, size_t n) {
+    const __m512 none = _mm512_setzero_ps();
+    size_t at = 0;
+    for (; at + 48 <= n; at += 48) sum_channels(sums, at, x + at, rows, n, HEADS, 16, NULL, NULL, none, none);
+    for (; at + 16 <= n; at += 16) sum_channels(sums, at, x + at, rows, n, 1, 16, NULL, NULL, none, none);
+    kvc_model_sums_rest(sums, x, rows, NULL, NULL, NULL, NULL, n, n, at);
 }
 
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
 void kvc_model_sums_avx512(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                            const float *step_cosine, const float *step_sine, size_t n, size_t period) {
     size_t d = 0;
+    if (!cosine) {
+        sum_resting(sums, x, rows, n);
+        return;
+    }
     for (; d + 16 <= period; d += 16) {
         const __m512 step_c = _mm512_loadu_ps(step_cosine + d), step_s = _mm512_loadu_ps(step_sine + d);
         const __m512 first_c = _mm512_loadu_ps(cosine + d), first_s = _mm512_loadu_ps(sine + d);
         __m512 c = first_c, s = first_s;
-        for (size_t at = d; at < n; at += period) {
+        size_t at = d;
+        for (; at + 2 * period < n; at += HEADS * period) {
             c = first_c, s = first_s;
-            sum_channels(sums, at, x + at, rows, n, &c, &s, step_c, step_s);
+            sum_channels(sums, at, x + at, rows, n, HEADS, period, &c, &s, step_c, step_s);
+        }
+        for (; at < n; at += period) {
+            c = first_c, s = first_s;
+            sum_channels(sums, at, x + at, rows, n, 1, period, &c, &s, step_c, step_s);
         }
         _mm512_storeu_ps(cosine + d, c);
         _mm512_storeu_ps(sine + d, s);
