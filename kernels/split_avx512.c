@@ -7,45 +7,57 @@
 #include <immintrin.h>
 
 struct model_constants {
-    __m512i half, rebias, magnitude, seven;
-    __m128i cut, shift, sign;
+    __m512i half, rebias, magnitude, sign, seven;
+    __m128i cut, sign_shift, up;
 };
 
 /* Sixteen words and contexts, in 32-bit lanes. */
 static inline __attribute__((always_inline)) __m512i model_sixteen(__m512i *context, const struct kvc_model_channels *channels,
                                                                    size_t at, const float *cosine, const float *sine,
                                                                    const struct model_constants *k) {
+    enum { EITHER = 0xf8 }; /* a | (b & c) */
     __m512 variance = _mm512_loadu_ps(channels->variance + at);
     __m512 turned = _mm512_mul_ps(_mm512_loadu_ps(channels->partner + at), _mm512_loadu_ps(sine));
     __m512 m = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(channels->mean + at), _mm512_loadu_ps(cosine)), turned);
     __m512i square = _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(m, m), variance));
     __m512i steps = _mm512_srli_epi32(_mm512_sub_epi32(square, _mm512_castps_si512(variance)), 22);
     *context = _mm512_min_epu32(steps, k->seven);
-    __m512i root = _mm512_add_epi32(_mm512_srli_epi32(square, 1), k->rebias);
-    root = _mm512_add_epi32(_mm512_max_epi32(root, _mm512_setzero_si512()), k->half);
-    __m512i word = _mm512_and_si512(_mm512_sll_epi32(_mm512_srl_epi32(root, k->cut), k->shift), k->magnitude);
-    return _mm512_or_si512(word, _mm512_sll_epi32(_mm512_srli_epi32(_mm512_castps_si512(m), 31), k->sign));
+    __m512i root = _mm512_max_epi32(_mm512_add_epi32(_mm512_srli_epi32(square, 1), k->rebias), k->half);
+    __m512i word = _mm512_and_si512(_mm512_srl_epi32(root, k->cut), k->magnitude);
+    return _mm512_ternarylogic_epi32(word, _mm512_srl_epi32(_mm512_castps_si512(m), k->sign_shift), k->sign, EITHER);
+}
+
+/* The lower halves of 32-bit lanes, which are below 2^16. */
+static inline __m512i pack(__m512i a, __m512i b) {
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packus_epi32(a, b));
 }
 
 void kvc_model_words_avx512(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
                             const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
                             unsigned context_shift) {
-    const __m128i up = _mm_cvtsi32_si128((int)context_shift);
+    const uint32_t half = 1u << (format->drop + format->shift) >> 1, low = (1u << format->shift) - 1;
     const struct model_constants k = {
-        .half = _mm512_set1_epi32((int)(1u << (format->drop + format->shift) >> 1)),
-        .rebias = _mm512_set1_epi32((127 << 22) - (int)(format->rebias << 23)),
-        .magnitude = _mm512_set1_epi32((1 << format->sign) - 1),
+        .half = _mm512_set1_epi32((int)half),
+        .rebias = _mm512_set1_epi32((127 << 22) - (int)(format->rebias << 23) + (int)half),
+        .magnitude = _mm512_set1_epi32((int)(((1u << format->sign) - 1) & ~low)),
+        .sign = _mm512_set1_epi32(1 << format->sign),
         .seven = _mm512_set1_epi32(7),
-        .cut = _mm_cvtsi32_si128((int)(format->drop + format->shift)),
-        .shift = _mm_cvtsi32_si128((int)format->shift),
-        .sign = _mm_cvtsi32_si128((int)format->sign),
+        .cut = _mm_cvtsi32_si128((int)format->drop),
+        .sign_shift = _mm_cvtsi32_si128((int)(31 - format->sign)),
+        .up = _mm_cvtsi32_si128((int)context_shift),
     };
     for (size_t head = 0; head < n; head += period) {
         size_t d = 0;
+        for (; d + 32 <= period; d += 32) {
+            __m512i of_a, of_b, a = model_sixteen(&of_a, channels, head + d, cosine + d, sine + d, &k);
+            __m512i b = model_sixteen(&of_b, channels, head + d + 16, cosine + d + 16, sine + d + 16, &k);
+            _mm512_storeu_si512(bias + head + d, pack(a, b));
+            _mm512_storeu_si512(context + head + d, _mm512_sll_epi16(pack(of_a, of_b), k.up));
+        }
         for (; d + 16 <= period; d += 16) {
             __m512i contexts, words = model_sixteen(&contexts, channels, head + d, cosine + d, sine + d, &k);
             _mm256_storeu_si256((__m256i *)(void *)(bias + head + d), _mm512_cvtepi32_epi16(words));
-            _mm256_storeu_si256((__m256i *)(void *)(context + head + d), _mm512_cvtepi32_epi16(_mm512_sll_epi32(contexts, up)));
+            _mm256_storeu_si256((__m256i *)(void *)(context + head + d), _mm512_cvtepi32_epi16(_mm512_sll_epi32(contexts, k.up)));
         }
         if (d < period) {
             const size_t i = head + d;
