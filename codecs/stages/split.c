@@ -200,7 +200,9 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         uint8_t *stop = next;
         struct kvc_rans_encoder r;
         kvc_rans_encode_begin(&r, 1u << lanes, stop);
-        for (size_t t = last; t-- > first;) kvc_kernels_get()->rans_encode(&r, w->symbols + t * w->n, w->n, symbol[0], bits);
+        const size_t rows = w->n % KVC_RANS_LANES ? 1 : last - first; /* together: whole rows begin with the first lane */
+        for (size_t t = last; t > first; t -= rows)
+            kvc_kernels_get()->rans_encode(&r, w->symbols + (t - rows) * w->n, rows * w->n, symbol[0], bits);
         kvc_rans_encode_end(&r, states + (s << (lanes + 2)));
         next = r.next;
         uint32_t size = (uint32_t)(stop - next);
