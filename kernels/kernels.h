@@ -116,7 +116,8 @@ typedef void kvc_model_words_fn(uint16_t *bias, uint16_t *context, const struct 
                                 const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
                                 unsigned context_shift);
 /* Adds `rows` rows of n values, n being one or more times period. For each row: plain += x, square += x * x, cosines += x * cosine,
- * sines += x * sine; then cosine and sine are rotated as by model_turn. An x that is not finite or not below 2^50 in size counts as 0. */
+ * sines += x * sine; then cosine and sine are rotated as by model_turn. An x that is not finite or not below 2^50 in size counts as 0.
+ * Channels at rest have no cosines: cosine, sine, their steps, sums->cosines and sums->sines are NULL, and are left out. */
 typedef void kvc_model_sums_fn(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                                const float *step_cosine, const float *step_sine, size_t n, size_t period);
 /* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */

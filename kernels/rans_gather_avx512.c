@@ -1,5 +1,6 @@
-/* rans_gather_avx512.c: AVX-512 twin of rans_ref.c with gathers, for the table of CPUs with VNNI, most of which gather fast; same bytes for
- * every input. Sixteen lanes at once. Not compiled on other machines. For CPUs that gather slowly: rans_avx512.c. */
+/* rans_gather_avx512.c: AVX-512 twin of the decoder of rans_ref.c with gathers, for the table of CPUs with VNNI, most of which gather
+ * fast, and decoding of two streams at once; same bytes for every input. Sixteen lanes at once. Not compiled on other machines. For
+ * the encoder, and for CPUs that gather slowly: rans_avx512.c. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -18,13 +19,9 @@ struct decoding {
 /* GCC's header has a macro without optimisation, which takes a mask as a signed number. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
-/* Return the 32 bits at each of sixteen indices, in units of four bytes and of eight. */
+/* Returns the 32 bits at each of sixteen indices, in units of four bytes. */
 static inline __attribute__((always_inline)) __m512i gather_words(__m512i at, const void *table) {
     return _mm512_i32gather_epi32(at, table, 4);
-}
-
-static inline __attribute__((always_inline)) __m512i gather_pairs(__m512i at, const void *table) {
-    return _mm512_i32gather_epi32(at, table, 8);
 }
 #pragma GCC diagnostic pop
 
@@ -107,56 +104,6 @@ void kvc_rans_decode_two_avx512vnni(const struct kvc_rans_row *a, const struct k
     if (i == n) return;
     kvc_rans_decode_avx512vnni(a->r, a->symbols + i, a->base + i, n - i, a->table, a->bits);
     kvc_rans_decode_avx512vnni(b->r, b->symbols + i, b->base + i, n - i, b->table, b->bits);
-}
-
-struct encoding {
-    const struct kvc_rans_symbol *table;
-    __m512i field, total, shift, top; /* 11 bits of a row; 2^bits; 4 bits; 32 - bits */
-};
-
-/* States divided by frequencies. A 64-bit product has room for 31 + shift bits below the quotient; even and odd lanes are apart. */
-static inline __attribute__((always_inline)) __m512i quotients(__m512i x, __m512i reciprocal, __m512i packed,
-                                                               const struct encoding *e) {
-    __m512i shift = _mm512_and_si512(_mm512_srli_epi32(packed, 22), e->shift);
-    __m512i y = _mm512_add_epi32(x, _mm512_srli_epi32(packed, 26));
-    __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(y, reciprocal), 31);
-    __m512i odd = _mm512_slli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(y, 32), _mm512_srli_epi64(reciprocal, 32)), 1);
-    return _mm512_srlv_epi32(_mm512_mask_mov_epi32(even, 0xaaaa, odd), shift);
-}
-
-/* Sixteen lanes by one symbol each; gives words below *next. */
-static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next,
-                                                                    const struct encoding *e) {
-    __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)s));
-    __m512i reciprocal = gather_pairs(at, e->table);
-    __m512i packed = gather_pairs(at, &e->table->packed);
-    __m512i frequency = _mm512_and_si512(packed, e->field);
-    __mmask16 give = _mm512_cmpge_epu32_mask(x, _mm512_sllv_epi32(frequency, e->top));
-    const unsigned words = (unsigned)__builtin_popcount(give);
-    __m256i out = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(give, x));
-    *next -= 2 * words;
-    _mm256_mask_storeu_epi16(*next, (__mmask16)((1u << words) - 1), out);
-    x = _mm512_mask_srli_epi32(x, give, x, 16);
-    __m512i quotient = quotients(x, reciprocal, packed, e);
-    __m512i first = _mm512_and_si512(_mm512_srli_epi32(packed, 11), e->field);
-    return _mm512_add_epi32(_mm512_add_epi32(x, first), _mm512_mullo_epi32(quotient, _mm512_sub_epi32(e->total, frequency)));
-}
-
-void kvc_rans_encode_avx512vnni(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
-                                const struct kvc_rans_symbol *table, unsigned bits) {
-    const struct encoding k = {table, _mm512_set1_epi32(2047), _mm512_set1_epi32(1 << bits), _mm512_set1_epi32(15),
-                               _mm512_set1_epi32((int)(32 - bits))};
-    size_t tail = r->lanes == KVC_RANS_LANES ? n % KVC_RANS_LANES : n;
-    if (tail) kvc_rans_encode_ref(r, symbols + n - tail, tail, table, bits);
-    uint8_t *next = r->next;
-    __m512i a = _mm512_loadu_si512(r->x), b = _mm512_loadu_si512(r->x + 16);
-    for (size_t i = n - tail; i; i -= KVC_RANS_LANES) {
-        b = encode_sixteen(b, symbols + i - 16, &next, &k);
-        a = encode_sixteen(a, symbols + i - 32, &next, &k);
-    }
-    r->next = next;
-    _mm512_storeu_si512(r->x, a);
-    _mm512_storeu_si512(r->x + 16, b);
 }
 
 #else

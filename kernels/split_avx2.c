@@ -210,10 +210,29 @@ static void sum_channels(const struct kvc_model_sums *sums, size_t at, const flo
     _mm256_storeu_ps(sums->sines + at, sines);
 }
 
+/* The same of 8 channels at rest. */
+static void sum_resting(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride) {
+    const __m256 most = _mm256_set1_ps(0x1p50f), positive = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    __m256 plain = _mm256_loadu_ps(sums->plain + at), square = _mm256_loadu_ps(sums->square + at);
+    for (size_t t = 0; t < rows; t++, x += stride) {
+        __m256 v = _mm256_loadu_ps(x);
+        v = _mm256_and_ps(v, _mm256_cmp_ps(_mm256_and_ps(v, positive), most, _CMP_LT_OQ));
+        plain = _mm256_add_ps(plain, v);
+        square = _mm256_add_ps(square, _mm256_mul_ps(v, v));
+    }
+    _mm256_storeu_ps(sums->plain + at, plain);
+    _mm256_storeu_ps(sums->square + at, square);
+}
+
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
 void kvc_model_sums_avx2(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                          const float *step_cosine, const float *step_sine, size_t n, size_t period) {
     size_t d = 0;
+    for (size_t at = 0; !cosine && at + 8 <= n; d = at += 8) sum_resting(sums, at, x + at, rows, n);
+    if (!cosine) {
+        kvc_model_sums_rest(sums, x, rows, NULL, NULL, NULL, NULL, n, n, d);
+        return;
+    }
     for (; d + 8 <= period; d += 8) {
         const __m256 step_c = _mm256_loadu_ps(step_cosine + d), step_s = _mm256_loadu_ps(step_sine + d);
         const __m256 first_c = _mm256_loadu_ps(cosine + d), first_s = _mm256_loadu_ps(sine + d);

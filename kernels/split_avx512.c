@@ -7,45 +7,57 @@
 #include <immintrin.h>
 
 struct model_constants {
-    __m512i half, rebias, magnitude, seven;
-    __m128i cut, shift, sign;
+    __m512i half, rebias, magnitude, sign, seven;
+    __m128i cut, sign_shift, up;
 };
 
 /* Sixteen words and contexts, in 32-bit lanes. */
 static inline __attribute__((always_inline)) __m512i model_sixteen(__m512i *context, const struct kvc_model_channels *channels,
                                                                    size_t at, const float *cosine, const float *sine,
                                                                    const struct model_constants *k) {
+    enum { EITHER = 0xf8 }; /* a | (b & c) */
     __m512 variance = _mm512_loadu_ps(channels->variance + at);
     __m512 turned = _mm512_mul_ps(_mm512_loadu_ps(channels->partner + at), _mm512_loadu_ps(sine));
     __m512 m = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(channels->mean + at), _mm512_loadu_ps(cosine)), turned);
     __m512i square = _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(m, m), variance));
     __m512i steps = _mm512_srli_epi32(_mm512_sub_epi32(square, _mm512_castps_si512(variance)), 22);
     *context = _mm512_min_epu32(steps, k->seven);
-    __m512i root = _mm512_add_epi32(_mm512_srli_epi32(square, 1), k->rebias);
-    root = _mm512_add_epi32(_mm512_max_epi32(root, _mm512_setzero_si512()), k->half);
-    __m512i word = _mm512_and_si512(_mm512_sll_epi32(_mm512_srl_epi32(root, k->cut), k->shift), k->magnitude);
-    return _mm512_or_si512(word, _mm512_sll_epi32(_mm512_srli_epi32(_mm512_castps_si512(m), 31), k->sign));
+    __m512i root = _mm512_max_epi32(_mm512_add_epi32(_mm512_srli_epi32(square, 1), k->rebias), k->half);
+    __m512i word = _mm512_and_si512(_mm512_srl_epi32(root, k->cut), k->magnitude);
+    return _mm512_ternarylogic_epi32(word, _mm512_srl_epi32(_mm512_castps_si512(m), k->sign_shift), k->sign, EITHER);
+}
+
+/* The lower halves of 32-bit lanes, which are below 2^16. */
+static inline __m512i pack(__m512i a, __m512i b) {
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packus_epi32(a, b));
 }
 
 void kvc_model_words_avx512(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
                             const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
                             unsigned context_shift) {
-    const __m128i up = _mm_cvtsi32_si128((int)context_shift);
+    const uint32_t half = 1u << (format->drop + format->shift) >> 1, low = (1u << format->shift) - 1;
     const struct model_constants k = {
-        .half = _mm512_set1_epi32((int)(1u << (format->drop + format->shift) >> 1)),
-        .rebias = _mm512_set1_epi32((127 << 22) - (int)(format->rebias << 23)),
-        .magnitude = _mm512_set1_epi32((1 << format->sign) - 1),
+        .half = _mm512_set1_epi32((int)half),
+        .rebias = _mm512_set1_epi32((127 << 22) - (int)(format->rebias << 23) + (int)half),
+        .magnitude = _mm512_set1_epi32((int)(((1u << format->sign) - 1) & ~low)),
+        .sign = _mm512_set1_epi32(1 << format->sign),
         .seven = _mm512_set1_epi32(7),
-        .cut = _mm_cvtsi32_si128((int)(format->drop + format->shift)),
-        .shift = _mm_cvtsi32_si128((int)format->shift),
-        .sign = _mm_cvtsi32_si128((int)format->sign),
+        .cut = _mm_cvtsi32_si128((int)format->drop),
+        .sign_shift = _mm_cvtsi32_si128((int)(31 - format->sign)),
+        .up = _mm_cvtsi32_si128((int)context_shift),
     };
     for (size_t head = 0; head < n; head += period) {
         size_t d = 0;
+        for (; d + 32 <= period; d += 32) {
+            __m512i of_a, of_b, a = model_sixteen(&of_a, channels, head + d, cosine + d, sine + d, &k);
+            __m512i b = model_sixteen(&of_b, channels, head + d + 16, cosine + d + 16, sine + d + 16, &k);
+            _mm512_storeu_si512(bias + head + d, pack(a, b));
+            _mm512_storeu_si512(context + head + d, _mm512_sll_epi16(pack(of_a, of_b), k.up));
+        }
         for (; d + 16 <= period; d += 16) {
             __m512i contexts, words = model_sixteen(&contexts, channels, head + d, cosine + d, sine + d, &k);
             _mm256_storeu_si256((__m256i *)(void *)(bias + head + d), _mm512_cvtepi32_epi16(words));
-            _mm256_storeu_si256((__m256i *)(void *)(context + head + d), _mm512_cvtepi32_epi16(_mm512_sll_epi32(contexts, up)));
+            _mm256_storeu_si256((__m256i *)(void *)(context + head + d), _mm512_cvtepi32_epi16(_mm512_sll_epi32(contexts, k.up)));
         }
         if (d < period) {
             const size_t i = head + d;
@@ -56,40 +68,78 @@ void kvc_model_words_avx512(uint16_t *bias, uint16_t *context, const struct kvc_
     }
 }
 
-/* Sums of 16 channels over all rows, `stride` floats apart, in registers; the rotated cosines and sines go to c and s. */
-static void sum_channels(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride, __m512 *c,
-                         __m512 *s, __m512 step_c, __m512 step_s) {
+enum { HEADS = 3 }; /* that share the rotation of a row: their sums are in registers */
+
+/* Sums of 16 channels of `heads` heads, `period` floats apart, over all rows, `stride` floats apart; the cosines and sines that are rotated
+ * go to c and s. */
+static inline __attribute__((always_inline)) void sum_channels(const struct kvc_model_sums *sums, size_t at, const float *x,
+                                                               size_t rows, size_t stride, unsigned heads, size_t period,
+                                                               __m512 *c, __m512 *s, __m512 step_c, __m512 step_s) {
     const __m512 most = _mm512_set1_ps(0x1p50f);
-    __m512 plain = _mm512_loadu_ps(sums->plain + at), square = _mm512_loadu_ps(sums->square + at);
-    __m512 cosines = _mm512_loadu_ps(sums->cosines + at), sines = _mm512_loadu_ps(sums->sines + at);
+    __m512 plain[HEADS], square[HEADS], cosines[HEADS], sines[HEADS];
+#pragma GCC unroll 3
+    for (unsigned h = 0; h < heads; h++) {
+        plain[h] = _mm512_loadu_ps(sums->plain + at + h * period);
+        square[h] = _mm512_loadu_ps(sums->square + at + h * period);
+        if (!c) continue;
+        cosines[h] = _mm512_loadu_ps(sums->cosines + at + h * period);
+        sines[h] = _mm512_loadu_ps(sums->sines + at + h * period);
+    }
     for (size_t t = 0; t < rows; t++, x += stride) {
-        __m512 v = _mm512_loadu_ps(x);
-        v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(v), most, _CMP_LT_OQ), v);
-        plain = _mm512_add_ps(plain, v);
-        square = _mm512_add_ps(square, _mm512_mul_ps(v, v));
-        cosines = _mm512_add_ps(cosines, _mm512_mul_ps(v, *c));
-        sines = _mm512_add_ps(sines, _mm512_mul_ps(v, *s));
+#pragma GCC unroll 3
+        for (unsigned h = 0; h < heads; h++) {
+            __m512 v = _mm512_loadu_ps(x + h * period);
+            v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(v), most, _CMP_LT_OQ), v);
+            plain[h] = _mm512_add_ps(plain[h], v);
+            square[h] = _mm512_add_ps(square[h], _mm512_mul_ps(v, v));
+            if (!c) continue;
+            cosines[h] = _mm512_add_ps(cosines[h], _mm512_mul_ps(v, *c));
+            sines[h] = _mm512_add_ps(sines[h], _mm512_mul_ps(v, *s));
+        }
+        if (!c) continue;
         __m512 rotated = _mm512_sub_ps(_mm512_mul_ps(*c, step_c), _mm512_mul_ps(*s, step_s));
         *s = _mm512_add_ps(_mm512_mul_ps(*s, step_c), _mm512_mul_ps(*c, step_s));
         *c = rotated;
     }
-    _mm512_storeu_ps(sums->plain + at, plain);
-    _mm512_storeu_ps(sums->square + at, square);
-    _mm512_storeu_ps(sums->cosines + at, cosines);
-    _mm512_storeu_ps(sums->sines + at, sines);
+#pragma GCC unroll 3
+    for (unsigned h = 0; h < heads; h++) {
+        _mm512_storeu_ps(sums->plain + at + h * period, plain[h]);
+        _mm512_storeu_ps(sums->square + at + h * period, square[h]);
+        if (!c) continue;
+        _mm512_storeu_ps(sums->cosines + at + h * period, cosines[h]);
+        _mm512_storeu_ps(sums->sines + at + h * period, sines[h]);
+    }
+}
+
+/* Channels at rest, 48 and then 16 at once. */
+static void sum_resting(const struct kvc_model_sums *sums, const float *x, size_t rows, size_t n) {
+    const __m512 none = _mm512_setzero_ps();
+    size_t at = 0;
+    for (; at + 48 <= n; at += 48) sum_channels(sums, at, x + at, rows, n, HEADS, 16, NULL, NULL, none, none);
+    for (; at + 16 <= n; at += 16) sum_channels(sums, at, x + at, rows, n, 1, 16, NULL, NULL, none, none);
+    kvc_model_sums_rest(sums, x, rows, NULL, NULL, NULL, NULL, n, n, at);
 }
 
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
 void kvc_model_sums_avx512(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                            const float *step_cosine, const float *step_sine, size_t n, size_t period) {
     size_t d = 0;
+    if (!cosine) {
+        sum_resting(sums, x, rows, n);
+        return;
+    }
     for (; d + 16 <= period; d += 16) {
         const __m512 step_c = _mm512_loadu_ps(step_cosine + d), step_s = _mm512_loadu_ps(step_sine + d);
         const __m512 first_c = _mm512_loadu_ps(cosine + d), first_s = _mm512_loadu_ps(sine + d);
         __m512 c = first_c, s = first_s;
-        for (size_t at = d; at < n; at += period) {
+        size_t at = d;
+        for (; at + 2 * period < n; at += HEADS * period) {
             c = first_c, s = first_s;
-            sum_channels(sums, at, x + at, rows, n, &c, &s, step_c, step_s);
+            sum_channels(sums, at, x + at, rows, n, HEADS, period, &c, &s, step_c, step_s);
+        }
+        for (; at < n; at += period) {
+            c = first_c, s = first_s;
+            sum_channels(sums, at, x + at, rows, n, 1, period, &c, &s, step_c, step_s);
         }
         _mm512_storeu_ps(cosine + d, c);
         _mm512_storeu_ps(sine + d, s);

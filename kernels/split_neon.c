@@ -211,10 +211,29 @@ static inline void sum_channels(const struct kvc_model_sums *sums, size_t at, co
     vst1q_f32(sums->sines + at, sines);
 }
 
+/* The same of 4 channels at rest. */
+static inline void sum_resting(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride) {
+    const float32x4_t most = vdupq_n_f32(0x1p50f);
+    float32x4_t plain = vld1q_f32(sums->plain + at), square = vld1q_f32(sums->square + at);
+    for (size_t t = 0; t < rows; t++, x += stride) {
+        float32x4_t v = vld1q_f32(x);
+        v = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), vcaltq_f32(v, most)));
+        plain = vaddq_f32(plain, v);
+        square = vaddq_f32(square, vmulq_f32(v, v));
+    }
+    vst1q_f32(sums->plain + at, plain);
+    vst1q_f32(sums->square + at, square);
+}
+
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
 void kvc_model_sums_neon(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                          const float *step_cosine, const float *step_sine, size_t n, size_t period) {
     size_t d = 0;
+    for (size_t at = 0; !cosine && at + 4 <= n; d = at += 4) sum_resting(sums, at, x + at, rows, n);
+    if (!cosine) {
+        kvc_model_sums_rest(sums, x, rows, NULL, NULL, NULL, NULL, n, n, d);
+        return;
+    }
     for (; d + 4 <= period; d += 4) {
         const float32x4_t step_c = vld1q_f32(step_cosine + d), step_s = vld1q_f32(step_sine + d);
         const float32x4_t first_c = vld1q_f32(cosine + d), first_s = vld1q_f32(sine + d);

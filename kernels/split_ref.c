@@ -100,10 +100,11 @@ void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, size_
             float v = x[i] < 0x1p50f && x[i] > -0x1p50f ? x[i] : 0;
             sums->plain[i] += v;
             sums->square[i] += v * v;
+            if (!cosine) continue;
             sums->cosines[i] += v * cosine[i % period];
             sums->sines[i] += v * sine[i % period];
         }
-        kvc_model_turn_ref(cosine, sine, step_cosine, step_sine, period);
+        if (cosine) kvc_model_turn_ref(cosine, sine, step_cosine, step_sine, period);
     }
 }
 
@@ -112,6 +113,11 @@ void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size
     float c[KVC_WIDEST_F32], s[KVC_WIDEST_F32];
     const size_t width = period - first;
     if (!width) return;
+    for (size_t at = first; at < n && !cosine; at += period) {
+        const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, NULL, NULL};
+        for (size_t t = 0; t < rows; t++) kvc_model_sums_ref(&rest, x + at + t * n, 1, NULL, NULL, NULL, NULL, width, width);
+    }
+    if (!cosine) return;
     for (size_t at = first; at < n; at += period) {
         const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, sums->cosines + at, sums->sines + at};
         memcpy(c, cosine + first, width * sizeof *c);

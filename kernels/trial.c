@@ -29,7 +29,7 @@ static void fill(struct trial *t) {
     for (unsigned symbol = 0, first = 0; symbol < KINDS; symbol++) {
         const unsigned log = log_frequency(symbol), frequency = 1u << log;
         t->encoding[symbol].reciprocal = UINT32_C(1) << 31;
-        t->encoding[symbol].packed = KVC_RANS_PACKED(frequency, first, log, 0);
+        t->encoding[symbol].packed = KVC_RANS_PACKED(frequency, first, log - 1, 0);
         for (unsigned i = 0; i < frequency; i++) t->decoding[first + i] = KVC_RANS_SLOT(symbol, i, frequency);
         first += frequency;
     }

@@ -149,6 +149,20 @@ static int work_init(struct work *w, const struct kvc_shape *shape, const float 
     return kvc_channels_init(&w->model, w->n, w->form->format, w->form->bits, e);
 }
 
+/* Bits that the symbols of plain words cost. There are two tables, as for a tally. */
+static double cost_without_model(const struct work *w, unsigned shift) {
+    uint32_t even[KVC_RANS_SYMBOLS] = {0}, odd[KVC_RANS_SYMBOLS] = {0}, both[KVC_RANS_SYMBOLS];
+    const unsigned alphabet = kvc_words_alphabet(w->form);
+    size_t i = 0;
+    for (; i + 2 <= w->values; i += 2) {
+        even[w->words[i] >> shift]++;
+        odd[w->words[i + 1] >> shift]++;
+    }
+    if (i < w->values) even[w->words[i] >> shift]++;
+    add_counts(both, even, odd, alphabet);
+    return cost_of(both, alphabet);
+}
+
 /* Adds the symbols as CODES. */
 static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uint8_t stage, struct kvc_sections *out,
                           struct kvc_error *e) {
@@ -187,7 +201,9 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         uint8_t *stop = next;
         struct kvc_rans_encoder r;
         kvc_rans_encode_begin(&r, 1u << lanes, stop);
-        for (size_t t = last; t-- > first;) kvc_kernels_get()->rans_encode(&r, w->symbols + t * w->n, w->n, symbol[0], bits);
+        const size_t rows = w->n % KVC_RANS_LANES ? 1 : last - first; /* together: whole rows begin with the first lane */
+        for (size_t t = last; t > first; t -= rows)
+            kvc_kernels_get()->rans_encode(&r, w->symbols + (t - rows) * w->n, rows * w->n, symbol[0], bits);
         kvc_rans_encode_end(&r, states + (s << (lanes + 2)));
         next = r.next;
         uint32_t size = (uint32_t)(stop - next);
@@ -297,9 +313,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     if (w->rows < MODEL_ROWS || !f->format) { /* too few rows, or too even ones, to pay for parameters? */
         double with = 8.0 * (double)(out->used - used + KVC_SECTION_COST);
         for (unsigned c = 0; c < KVC_CONTEXTS; c++) with += cost_of(w->count[c], kvc_words_alphabet(f));
-        uint32_t plain[KVC_RANS_SYMBOLS] = {0};
-        for (size_t i = 0; i < w->values; i++) plain[w->words[i] >> shift]++;
-        if (cost_of(plain, kvc_words_alphabet(f)) <= with) {
+        if (cost_without_model(w, shift) <= with) {
             out->count = sections;
             out->used = used;
             kvc_channels_flat(&w->model);

@@ -548,6 +548,10 @@ static void model_sums_agree(void **state) {
                     assert_memory_equal(c, turned[0], 4 * period);
                     assert_memory_equal(s, turned[1], 4 * period);
                     free(c), free(s);
+                    const struct kvc_model_sums resting = {.plain = sums[0], .square = sums[1]};
+                    for (int a = 0; a < 4; a++) memcpy(sums[a], before[a], 4 * n);
+                    k->model_sums(&resting, x, rows, NULL, NULL, NULL, NULL, n, period);
+                    for (int a = 0; a < 4; a++) assert_memory_equal(sums[a], a < 2 ? want[a] : before[a], 4 * n);
                 }
                 for (int a = 0; a < 4; a++) free(sums[a]), free(before[a]), free(want[a]), free(turn[a]), free(turned[a]);
                 free(x);

@@ -497,7 +497,7 @@ static void states_out_of_range(void **state) {
 
 static int quotient_is_exact(const struct kvc_rans_symbol *s, uint64_t x, uint64_t f) {
     const unsigned shift = s->packed >> 22 & 15, add = s->packed >> 26;
-    return (x + add) * s->reciprocal >> (31 + shift) == x / f;
+    return (x + add) * s->reciprocal >> (32 + shift) == x / f;
 }
 
 /* The quotient steps at multiples of f, and an error grows with x: the highest multiples below f * 2^(32 - bits). */
