@@ -101,9 +101,10 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
     const unsigned k = kvc_bits_get(&b, 4);
     const int middle = (int)kvc_bits_get(&b, 8);
     int bad = *width < MIN_WIDTH || *width > MAX_WIDTH || k > KVC_RICE_MOST;
-    for (size_t i = 0; i < w->n && !b.bad && !bad; i++) {
-        int bias = middle + kvc_unzigzag(kvc_bits_get_rice(&b, k));
-        bad = bias < 0 || bias >= (int)exponents;
+    const size_t read = bad ? 0 : kvc_bits_get_rices(&b, w->bias, w->n, k);
+    for (size_t i = 0; i < read; i++) {
+        const int bias = middle + kvc_unzigzag(w->bias[i]);
+        bad |= bias < 0 || bias >= (int)exponents;
         w->bias[i] = (uint16_t)((unsigned)bias << w->mantissa);
     }
     if (bad) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has a number out of range");
