@@ -1,4 +1,4 @@
-/* split_avx512.c: AVX-512 twins of what split_ref.c does for every value of a row: the channel model. Same bytes for every input. Not
+/* split_avx512.c: AVX-512 twins of what split_ref.c does for every value of a row: the channel model, packed words of `fast`. Same bytes for every input. Not
  * compiled on other machines. */
 #include "kernels/twins.h"
 
@@ -145,6 +145,111 @@ void kvc_model_sums_avx512(const struct kvc_model_sums *sums, const float *x, si
         _mm512_storeu_ps(sine + d, s);
     }
     kvc_model_sums_rest(sums, x, rows, cosine, sine, step_cosine, step_sine, n, period, d);
+}
+
+/* Thirty-two words of their rotated bytes, which alternate. */
+static inline __m512i rotate_back(__m512i v, const uint16_t *bias) {
+    return _mm512_add_epi16(_mm512_or_si512(_mm512_srli_epi16(v, 1), _mm512_slli_epi16(v, 15)), _mm512_loadu_si512(bias));
+}
+
+/* Joins 64 words. */
+static inline void join_64(__m512i words[2], const uint8_t *low, const uint8_t *high, const uint16_t *bias) {
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); /* bytes 0 to 31 to the lower halves of lanes of 16 */
+    const __m512i l = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(low));
+    const __m512i h = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(high));
+    words[0] = rotate_back(_mm512_unpacklo_epi8(l, h), bias);
+    words[1] = rotate_back(_mm512_unpackhi_epi8(l, h), bias + 32);
+}
+
+/* Joins pieces that follow each other, of a multiple of 64 words, past the caches, to an address of 4-byte words: whole lines of the
+ * caches, each of the vectors before and after its beginning. The first and the last line are not whole and written into the caches. */
+static void join_past(uint8_t *dst, const uint8_t *low, const uint8_t *high, size_t step, const uint16_t *bias, size_t n,
+                      size_t size) {
+    const unsigned before = (unsigned)((uintptr_t)dst % 64 / 4);
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i across = _mm512_add_epi32(lanes, _mm512_set1_epi32(16 - (int)before));
+    __m512i last = _mm512_setzero_si512();
+    __mmask16 due = (__mmask16)(0xffffu << before); /* lanes of the line that are ours */
+    uint8_t *line = dst - 4 * before;
+    for (size_t p = 0; p < n; p++, low += step, high += step)
+        for (size_t i = 0; i < size; i += 64, line += 128) {
+            __m512i words[2];
+            join_64(words, low + i, high + i, bias + i);
+            const __m512i first = _mm512_permutex2var_epi32(last, across, words[0]);
+            if (due == 0xffff) _mm512_stream_si512((void *)line, first);
+            else _mm512_mask_storeu_epi32(line, due, first);
+            _mm512_stream_si512((void *)(line + 64), _mm512_permutex2var_epi32(words[0], across, words[1]));
+            last = words[1];
+            due = 0xffff;
+        }
+    _mm512_mask_storeu_epi32(line, (__mmask16)((1u << before) - 1), _mm512_permutex2var_epi32(last, across, last));
+}
+
+void kvc_join_rotated_avx512(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step,
+                             const uint16_t *bias, size_t n, size_t size, int past) {
+    const size_t whole = size / 64 * 64;
+    if (past) {
+        if (n && to_step == 2 * size && whole == size && (uintptr_t)dst % 4 == 0) join_past(dst, low, high, step, bias, n, size);
+        else kvc_join_rotated_avx2(dst, to_step, low, high, step, bias, n, size, 1);
+        return;
+    }
+    for (size_t p = 0; p < n; p++)
+        for (size_t i = 0; i < whole; i += 64) {
+            __m512i words[2];
+            join_64(words, low + p * step + i, high + p * step + i, bias + i);
+            _mm512_storeu_si512(dst + p * to_step + 2 * i, words[0]);
+            _mm512_storeu_si512(dst + p * to_step + 2 * i + 64, words[1]);
+        }
+    if (whole < size)
+        kvc_join_rotated_avx2(dst + 2 * whole, to_step, low + whole, high + whole, step, bias + whole, n, size - whole, 0);
+}
+
+/* Words of 32 bits that the lanes of two groups of 32 values take, in each group the same `count` again and again from word `first` on;
+ * a group has `words` of them. */
+static inline __m512i group_words(int first, int count, int words) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i at = _mm512_and_si512(lane, _mm512_set1_epi32(count - 1));
+    return _mm512_mask_add_epi32(_mm512_add_epi32(at, _mm512_set1_epi32(first)), 0xff00, at, _mm512_set1_epi32(first + words));
+}
+
+/* Unpacks 64 values at once, of a width that is a constant where this is inlined. Returns how many are done. */
+static inline __attribute__((always_inline)) size_t unpack_pairs(uint8_t *values, const uint8_t *src, size_t n, int width) {
+    const __m512i fours = group_words(0, 4, width), twos = group_words(width & 4, 2, width),
+                  ones = group_words(width & 6, 1, width);
+    const __m512i by_four = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4), by_two = _mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6);
+    const __m512i by_one = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
+    size_t i = 0;
+    for (; i + 64 <= n; i += 64, src += 8 * width) {
+        const __m512i all = _mm512_maskz_loadu_epi32((__mmask16)((1 << 2 * width) - 1), src);
+        __m512i v = _mm512_setzero_si512();
+        if (width & 4)
+            v = _mm512_and_si512(_mm512_srlv_epi64(_mm512_permutexvar_epi32(fours, all), by_four), _mm512_set1_epi8(15));
+        if (width & 2) {
+            const __m512i x = _mm512_srlv_epi64(_mm512_permutexvar_epi32(twos, all), by_two);
+            v = _mm512_or_si512(v, _mm512_slli_epi16(_mm512_and_si512(x, _mm512_set1_epi8(3)), (unsigned)width & 4));
+        }
+        if (width & 1) {
+            const __m512i x = _mm512_srlv_epi32(_mm512_permutexvar_epi32(ones, all), by_one);
+            v = _mm512_or_si512(v, _mm512_slli_epi16(_mm512_and_si512(x, _mm512_set1_epi8(1)), (unsigned)width & 6));
+        }
+        _mm512_storeu_si512(values + i, v);
+    }
+    return i;
+}
+
+void kvc_unpack_bits_avx512(uint8_t *values, const uint8_t *src, size_t n, unsigned width) {
+    size_t i = 0;
+    switch (width) {
+    case 1: i = unpack_pairs(values, src, n, 1); break;
+    case 2: i = unpack_pairs(values, src, n, 2); break;
+    case 3: i = unpack_pairs(values, src, n, 3); break;
+    case 4: i = unpack_pairs(values, src, n, 4); break;
+    case 5: i = unpack_pairs(values, src, n, 5); break;
+    case 6: i = unpack_pairs(values, src, n, 6); break;
+    case 7: i = unpack_pairs(values, src, n, 7); break;
+    default: break;
+    }
+    kvc_unpack_bits_avx2(values + i, src + KVC_PACKED(i, width), n - i, width);
 }
 
 #else

@@ -51,14 +51,19 @@ static inline uint16x8_t rotate_back(uint8x16_t bytes) {
     return vorrq_u16(vshrq_n_u16(rotated, 1), vshlq_n_u16(rotated, 15));
 }
 
-void kvc_join_rotated_neon(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n) {
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        const uint8x16_t l = vld1q_u8(low + i), h = vld1q_u8(high + i);
-        vst1q_u16(words + i, vaddq_u16(rotate_back(vzip1q_u8(l, h)), vld1q_u16(bias + i)));
-        vst1q_u16(words + i + 8, vaddq_u16(rotate_back(vzip2q_u8(l, h)), vld1q_u16(bias + i + 8)));
-    }
-    kvc_join_rotated_ref(words + i, low + i, high + i, bias + i, n - i);
+void kvc_join_rotated_neon(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step,
+                           const uint16_t *bias, size_t n, size_t size, int past) {
+    const size_t whole = size / 16 * 16;
+    for (size_t p = 0; p < n; p++)
+        for (size_t i = 0; i < whole; i += 16) {
+            const uint8x16_t l = vld1q_u8(low + p * step + i), h = vld1q_u8(high + p * step + i);
+            const uint16x8_t a = vaddq_u16(rotate_back(vzip1q_u8(l, h)), vld1q_u16(bias + i));
+            const uint16x8_t b = vaddq_u16(rotate_back(vzip2q_u8(l, h)), vld1q_u16(bias + i + 8));
+            vst1q_u8(dst + p * to_step + 2 * i, vreinterpretq_u8_u16(a));
+            vst1q_u8(dst + p * to_step + 2 * i + 16, vreinterpretq_u8_u16(b));
+        }
+    if (whole < size)
+        kvc_join_rotated_ref(dst + 2 * whole, to_step, low + whole, high + whole, step, bias + whole, n, size - whole, past);
 }
 
 /* Bits to the left of a value in the byte that packs it: of values 0 to 15, then of 16 to 31. */

@@ -26,8 +26,14 @@ void kvc_cut_rotated_ref(uint8_t *low, uint8_t *high, const uint16_t *words, con
     }
 }
 
-void kvc_join_rotated_ref(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n) {
-    for (size_t i = 0; i < n; i++) words[i] = (uint16_t)((high[i] << 7 | low[i] >> 1 | (low[i] & 1) << 15) + bias[i]);
+void kvc_join_rotated_ref(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step,
+                          const uint16_t *bias, size_t n, size_t size, int past) {
+    (void)past;
+    for (size_t p = 0; p < n; p++, dst += to_step, low += step, high += step)
+        for (size_t i = 0; i < size; i++) {
+            const uint16_t word = (uint16_t)((high[i] << 7 | low[i] >> 1 | (low[i] & 1) << 15) + bias[i]);
+            memcpy(dst + 2 * i, &word, sizeof word);
+        }
 }
 
 /* One plane of `width` bits of a group of 32: dst or values change by direction. */

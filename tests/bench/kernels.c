@@ -119,7 +119,7 @@ static void cut_rotated(const struct kvc_kernels *k) {
 }
 
 static void join_rotated(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->join_rotated(d.out + i, d.rotated_low + i, d.rotated_high + i, d.bias, N);
+    k->join_rotated(out(), 2 * N, d.rotated_low, d.rotated_high, N, d.bias, VALUES / N, N, 0);
 }
 
 static void pack_6(const struct kvc_kernels *k) {

@@ -799,6 +799,38 @@ static void refused_tables(void **state) {
     }
 }
 
+/* Writes numbers, reads them at once and one by one: from all bits, and from strings that end in a code; long codes and random bits too. */
+static void rice_codes_at_once(void **state) {
+    (void)state;
+    enum { NUMBERS = 300, ROOM = 5 * NUMBERS };
+    uint64_t x = 1;
+    for (unsigned how = 0; how < 400; how++) {
+        const unsigned k = how % (KVC_RICE_MOST + 1);
+        uint8_t bytes[ROOM];
+        struct kvc_bits out = {.bytes = bytes};
+        for (unsigned i = 0; i < NUMBERS; i++) {
+            x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
+            const unsigned number = (unsigned)(x >> 48);
+            kvc_bits_put_rice(&out, x >> 40 & 63 ? number % (4u << k) : number, k);
+        }
+        const size_t limit = how < 200 ? out.at : (size_t)(x >> 33) % out.at;
+        for (size_t i = 0; how % 5 == 4 && i < out.at / 8; i++)
+            bytes[i] = (uint8_t)(bytes[i] ^ (x >> i % 50 & x >> (i + 7) % 41));
+        uint8_t *exact = exact_copy(bytes, (limit + 7) / 8);
+        struct kvc_bits at_once = {.read = exact, .limit = limit}, one_by_one = at_once;
+        uint16_t got[NUMBERS];
+        const size_t n = kvc_bits_get_rices(&at_once, got, NUMBERS, k);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(one_by_one.bad, 0);
+            assert_int_equal(got[i], (uint16_t)kvc_bits_get_rice(&one_by_one, k));
+        }
+        assert_true(n == NUMBERS || at_once.bad);
+        assert_int_equal(at_once.bad, one_by_one.bad);
+        assert_int_equal(at_once.at, one_by_one.at);
+        free(exact);
+    }
+}
+
 /* rans.md, "Example". */
 static void example(void **state) {
     (void)state;
@@ -819,6 +851,7 @@ static void example(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(example),
+        cmocka_unit_test(rice_codes_at_once),
         cmocka_unit_test(kernels_code_as_specified),
         cmocka_unit_test(two_streams_at_once),
         cmocka_unit_test(damaged_streams),
